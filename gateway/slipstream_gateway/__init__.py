@@ -1,0 +1,1 @@
+"""Slipstream's data plane: one OpenAI-compatible endpoint that decides speculation per request."""

@@ -1,0 +1,164 @@
+"""Values that the gateway's rooms hand each other. Immutable; no I/O, no clock, no framework.
+
+Vocabulary: `design` terms only. Lengths are tokens, shares lie in [0, 1], times carry their unit in the name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+import msgspec
+
+
+class Arm(StrEnum):
+    """How a request is decoded. `CONTROL` would have been speculative and was held back on purpose."""
+
+    SPECULATIVE = "speculative"
+    PLAIN = "plain"
+    CONTROL = "control"
+
+
+class Mode(StrEnum):
+    """What a client may ask for in `x-slipstream-mode`."""
+
+    AUTO = "auto"
+    SPECULATIVE = "speculative"
+    PLAIN = "plain"
+
+
+class TaskType(StrEnum):
+    """What a request wants done: the first half of a request class."""
+
+    SUMMARIZATION = "summarization"
+    EXTRACTION = "extraction"
+    CODE = "code"
+    TRANSLATION = "translation"
+    CLASSIFICATION = "classification"
+    SHORT_QA = "short_qa"
+    MATH_REASONING = "math_reasoning"
+    CREATIVE_WRITING = "creative_writing"
+    OPEN_CHAT = "open_chat"
+    REWRITING = "rewriting"
+    UNKNOWN = "unknown"
+
+
+class LengthBin(StrEnum):
+    """Expected output length: short ≤ 40 tokens, medium 41–128, long > 128: the second half of a class."""
+
+    SHORT = "short"
+    MEDIUM = "medium"
+    LONG = "long"
+
+    @classmethod
+    def of(cls, tokens: float) -> LengthBin:
+        """The bin that `tokens` falls into."""
+        if tokens <= SHORT_MAX_TOKENS:
+            return cls.SHORT
+        return cls.MEDIUM if tokens <= MEDIUM_MAX_TOKENS else cls.LONG
+
+
+SHORT_MAX_TOKENS = 40
+MEDIUM_MAX_TOKENS = 128
+
+
+class Reason(StrEnum):
+    """Why a decision came out as it did: one code per rule, stable, in headers, spans, metrics and /v1/route."""
+
+    KILL_SWITCH = "kill_switch"
+    POLICY_DISABLED = "policy_disabled"
+    NO_POLICY = "no_policy"
+    PAIR_NOT_READY = "pair_not_ready"
+    NO_DRAFT = "no_draft"
+    UNSUPPORTED_PARAMETER = "unsupported_parameter"
+    CLIENT_ASKED = "client_asked"
+    CLASS_DISABLED = "class_disabled"
+    UNKNOWN_CLASS = "unknown_class"
+    SHORT_OUTPUT = "short_output"
+    RARE_TOKENS = "rare_tokens"
+    HOT_SAMPLING = "hot_sampling"
+    LONG_CONTEXT = "long_context"
+    SPECULATION_PAYS = "speculation_pays"
+    SPECULATIVE_UNAVAILABLE = "speculative_unavailable"
+
+
+class Endpoint(StrEnum):
+    """Which OpenAI endpoint a request came in by."""
+
+    CHAT = "chat"
+    COMPLETION = "completion"
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """One chat message; text parts are already joined into `content`."""
+
+    role: str
+    content: str
+    name: str | None = None
+
+
+class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """An OpenAI request, parsed and validated once at the edge.
+
+    `messages` for chat, `prompt` (text or token ids) for completions. `seed` and `max_tokens` are None where the
+    client left them out. `features` names the optional parameters in use that a backend must be able to honour
+    (`"logprobs"`, `"logit_bias"`, `"tools"`, `"n"`, …), by their OpenAI or vLLM name. `raw` is the body as it
+    came, for upstreams that speak the same protocol.
+    """
+
+    endpoint: Endpoint
+    model: str
+    messages: tuple[Message, ...] = ()
+    prompt: str | tuple[int, ...] | None = None
+    max_tokens: int | None = None
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    n: int = 1
+    stream: bool = False
+    include_usage: bool = False
+    structured_output: bool = False
+    features: frozenset[str] = frozenset()
+    mode: Mode = Mode.AUTO
+    raw: bytes = b""
+
+
+class RequestProfile(msgspec.Struct, frozen=True, kw_only=True):
+    """What the classifier expects of a request, before anything ran.
+
+    `evidence` names the rules that fired, in plain words, for the explain endpoint. `confidence` in [0, 1]
+    belongs to `task`; below the policy's floor the class counts as unknown.
+    """
+
+    task: TaskType
+    expected_output_tokens: float
+    rare_token_share: float
+    structured_output: bool
+    prompt_tokens: int
+    confidence: float
+    evidence: tuple[str, ...] = ()
+
+    @property
+    def length(self) -> LengthBin:
+        return LengthBin.of(self.expected_output_tokens)
+
+    @property
+    def request_class(self) -> str:
+        """`task/length`, e.g. `summarization/long`: the unit of measurement and of rollback."""
+        return f"{self.task}/{self.length}"
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a request goes and why. `draft_length` is 0 exactly when `arm` is not speculative.
+
+    `detail` says the reason in one sentence; `numbers` holds every figure that led there.
+    """
+
+    arm: Arm
+    reason: Reason
+    request_class: str
+    draft_length: int
+    detail: str
+    numbers: Mapping[str, float | int | str | bool]

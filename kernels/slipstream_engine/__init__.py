@@ -1,0 +1,1 @@
+"""Decode engine for Llama-family checkpoints with a draft length per request."""

@@ -1,0 +1,57 @@
+"""The static key-value cache: one fixed slot of positions per running request, allocated once."""
+
+from __future__ import annotations
+
+import heapq
+
+import torch
+from torch import Tensor
+
+from slipstream_engine.config import ModelConfig
+
+
+class SlotCache:
+    """Keys and values of every layer for `slots` requests of at most `context_tokens` each.
+
+    A layer's keys are [slots * context_tokens, kv_heads, head_dim]: position p of slot s stands in row
+    `s * context_tokens + p`. Rows past a request's length hold leftovers (rejected drafts, earlier requests); they
+    are masked until they are overwritten, so nothing is ever cleared.
+    """
+
+    def __init__(
+        self, config: ModelConfig, slots: int, context_tokens: int, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        self.slots, self.context_tokens = slots, context_tokens
+        shape = (slots * context_tokens, config.kv_heads, config.head_dim)
+        self.keys = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.layers)]
+        self.values = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.layers)]
+
+    def write(self, layer: int, rows: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Store `keys` and `values` [tokens, kv_heads, head_dim] at `rows` [tokens] i64."""
+        self.keys[layer].index_copy_(0, rows, keys)
+        self.values[layer].index_copy_(0, rows, values)
+
+    def read(self, layer: int, first_slot: int, slots: int, length: int) -> tuple[Tensor, Tensor]:
+        """Views of keys and values [slots, kv_heads, length, head_dim] of `slots` neighbouring slots."""
+        context = self.context_tokens
+        rows = slice(first_slot * context, (first_slot + slots) * context)
+        return tuple(  # type: ignore[return-value]  # a pair, which mypy cannot see in a generator
+            tensor[layer][rows].unflatten(0, (slots, context))[:, :length].transpose(1, 2)
+            for tensor in (self.keys, self.values)
+        )
+
+
+class SlotPool:
+    """Hands out slot numbers, the lowest first, so that the running ones stay close together."""
+
+    def __init__(self, slots: int) -> None:
+        self._free = list(range(slots))
+
+    def __len__(self) -> int:
+        return len(self._free)
+
+    def take(self) -> int:
+        return heapq.heappop(self._free)
+
+    def give_back(self, slot: int) -> None:
+        heapq.heappush(self._free, slot)

@@ -1,0 +1,37 @@
+"""The engine's errors.
+
+EngineError
+├── CheckpointError          a folder that cannot be loaded: what is missing or unsupported, and where
+│   └── DraftMismatchError   a draft whose tokenizer is not the target's
+├── RequestError             a request that can never succeed; `code` is stable and machine-readable
+└── OverloadedError          the waiting queue is full: try again later
+"""
+
+from __future__ import annotations
+
+
+class EngineError(Exception):
+    """Base of all errors raised by `slipstream_engine`."""
+
+
+class CheckpointError(EngineError):
+    """A checkpoint folder cannot be loaded."""
+
+
+class DraftMismatchError(CheckpointError):
+    """The draft's token ids do not mean what the target's mean."""
+
+
+class RequestError(EngineError):
+    """A request that this engine can never serve. `code` is one of `invalid_request`,
+    `context_length_exceeded`."""
+
+    def __init__(self, message: str, *, code: str = "invalid_request") -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class OverloadedError(EngineError):
+    """The engine's waiting queue is full."""
+
+    code = "overloaded"

@@ -1,0 +1,133 @@
+"""The forward pass of Llama, Mistral, Qwen2 and Qwen3 over a slot cache.
+
+Structure: Touvron et al. 2302.13971 (RMSNorm, SwiGLU, rotary positions), Ainslie et al. 2305.13245 (grouped-query
+attention), with Qwen2's biases and Qwen3's norms on queries and keys where the configuration asks for them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from slipstream_engine.cache import SlotCache
+from slipstream_engine.checkpoint import LayerWeights, ModelWeights, load_weights
+from slipstream_engine.config import ModelConfig, load_config
+from slipstream_engine.rope import apply_rotation, rotations
+from slipstream_engine.step_batch import StepBatch
+
+
+class Model:
+    """One copy of a model's weights. It holds no request state: the cache is an argument."""
+
+    def __init__(
+        self, config: ModelConfig, weights: ModelWeights, *, context_tokens: int, device: torch.device
+    ) -> None:
+        self.config, self.device = config, device
+        self.context_tokens = context_tokens
+        self.dtype = weights.embedding.dtype
+        self._weights = weights
+        # [context_tokens, 1, head_dim / 2]: the middle dimension broadcasts over heads
+        self._rotations = rotations(config.rope, config.head_dim, context_tokens).unsqueeze(1).to(device)
+
+    @classmethod
+    def load(
+        cls, folder: Path, *, device: torch.device, dtype: torch.dtype, context_tokens: int | None = None
+    ) -> Model:
+        """Load a checkpoint folder; `context_tokens` None takes all that the model allows.
+
+        Raises:
+            CheckpointError: the folder is broken or asks for what is not implemented.
+        """
+        config = load_config(folder)
+        context = min(context_tokens or config.context_tokens, config.context_tokens)
+        return cls(
+            config, load_weights(folder, config, device, dtype), context_tokens=context, device=device
+        )
+
+    def new_cache(self, slots: int) -> SlotCache:
+        """An empty cache for `slots` requests of this model."""
+        return SlotCache(self.config, slots, self.context_tokens, self.device, self.dtype)
+
+    def forward(self, token_ids: Tensor, batch: StepBatch, cache: SlotCache) -> Tensor:
+        """Run `token_ids` [T] i64, laid out by `batch`; writes their keys and values into `cache`.
+
+        Returns:
+            The last layer's hidden states [T, hidden], before the final norm: `logits` takes those that matter.
+        """
+        rotation = self._rotations[batch.positions]
+        mask = _group_mask(batch, self.config.heads // self.config.kv_heads)
+        hidden = functional.embedding(token_ids, self._weights.embedding)
+        for index, layer in enumerate(self._weights.layers):
+            x = self._norm(hidden, layer.attention_norm)
+            queries = self._project(index, layer, x, rotation, batch, cache)
+            mixed = self._attend(index, queries, mask, batch, cache)
+            hidden = _add_linear(hidden, mixed, layer.output, layer.output_bias)
+            gate, up = functional.linear(
+                self._norm(hidden, layer.mlp_norm), layer.gate_up, layer.gate_up_bias
+            ).chunk(2, dim=-1)
+            hidden = _add_linear(hidden, functional.silu(gate).mul_(up), layer.down, layer.down_bias)
+        return hidden
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Next-token logits [rows, vocab_rows] of `hidden` [rows, hidden]."""
+        return functional.linear(self._norm(hidden, self._weights.norm), self._weights.head)
+
+    def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
+        return functional.rms_norm(x, (x.shape[-1],), weight, self.config.norm_eps)
+
+    def _project(
+        self, index: int, layer: LayerWeights, x: Tensor, rotation: Tensor, batch: StepBatch, cache: SlotCache
+    ) -> Tensor:
+        """Queries of `x` [T, hidden] as [T, heads, head_dim]; its keys and values go into `cache`."""
+        heads, kv_heads, dim = self.config.heads, self.config.kv_heads, self.config.head_dim
+        qkv = functional.linear(x, layer.qkv, layer.qkv_bias).view(-1, heads + 2 * kv_heads, dim)
+        if layer.q_norm is None or layer.k_norm is None:
+            rotated = apply_rotation(qkv[:, : heads + kv_heads], rotation)
+            queries, keys = rotated[:, :heads], rotated[:, heads:]
+        else:
+            queries = apply_rotation(self._norm(qkv[:, :heads], layer.q_norm), rotation)
+            keys = apply_rotation(self._norm(qkv[:, heads : heads + kv_heads], layer.k_norm), rotation)
+        cache.write(index, batch.cache_rows, keys, qkv[:, heads + kv_heads :])
+        return queries
+
+    def _attend(
+        self, index: int, queries: Tensor, mask: Tensor | None, batch: StepBatch, cache: SlotCache
+    ) -> Tensor:
+        """Attention of `queries` [T, heads, head_dim] over the cached positions: [T, heads * head_dim]."""
+        keys, values = cache.read(index, batch.first_slot, batch.slots, batch.length)
+        grouped = _group(queries, batch, self.config.kv_heads)
+        mixed = functional.scaled_dot_product_attention(grouped, keys, values, attn_mask=mask)
+        return _ungroup(mixed, batch, self.config.heads)
+
+
+def _add_linear(residual: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """`residual + x @ weight.T (+ bias)` in one product."""
+    added = torch.addmm(residual, x, weight.t())
+    return added if bias is None else added + bias
+
+
+def _group(queries: Tensor, batch: StepBatch, kv_heads: int) -> Tensor:
+    """[T, heads, dim] -> [S, kv_heads, n * groups, dim]: the queries that share a key head become rows of one
+    product, so that keys and values are never repeated."""
+    if batch.padded_rows is not None:
+        padded = queries.new_zeros(batch.slots * batch.tokens_per_slot, *queries.shape[1:])
+        queries = padded.index_copy_(0, batch.padded_rows, queries)
+    shaped = queries.reshape(batch.slots, batch.tokens_per_slot, kv_heads, -1, queries.shape[-1])
+    return shaped.transpose(1, 2).flatten(2, 3)
+
+
+def _ungroup(mixed: Tensor, batch: StepBatch, heads: int) -> Tensor:
+    """[S, kv_heads, n * groups, dim] -> [T, heads * dim]"""
+    shaped = mixed.unflatten(2, (batch.tokens_per_slot, -1)).transpose(1, 2)
+    rows = shaped.reshape(batch.slots * batch.tokens_per_slot, heads * mixed.shape[-1])
+    return rows if batch.padded_rows is None else rows[batch.padded_rows]
+
+
+def _group_mask(batch: StepBatch, groups: int) -> Tensor | None:
+    """The mask of `_group`'s rows: each token's row stands once per query head of a group."""
+    if batch.mask is None or groups == 1:
+        return batch.mask
+    return batch.mask.repeat_interleave(groups, dim=2)

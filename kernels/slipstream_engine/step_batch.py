@@ -1,0 +1,83 @@
+"""The tokens of one forward pass, laid out for it: ragged requests packed for products, padded for attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Span(NamedTuple):
+    """`tokens` consecutive tokens of the request in `slot`, the first at position `start`."""
+
+    slot: int
+    start: int
+    tokens: int
+
+
+class StepBatch(NamedTuple):
+    """Index tensors that every layer of a pass shares. `T` packed tokens, `S` neighbouring slots, `n` tokens at
+    most per slot, `L` cached positions at most."""
+
+    positions: Tensor  # [T] i64
+    cache_rows: Tensor  # [T] i64
+    padded_rows: Tensor | None  # [T] i64 into [S * n]; None when packed is padded already
+    first_slot: int
+    slots: int  # S
+    tokens_per_slot: int  # n
+    length: int  # L
+    mask: Tensor | None  # [S, 1, n, L], 0 or -inf; None when every token may see all L positions
+
+
+def layout(
+    spans: Sequence[Span], context_tokens: int, device: torch.device, dtype: torch.dtype
+) -> StepBatch:
+    """Lay out `spans` (one per slot, slots ascending) for one pass."""
+    first = spans[0].slot
+    slots = spans[-1].slot - first + 1
+    width = max(span.tokens for span in spans)
+    length = max(span.start + span.tokens for span in spans)
+    if len(spans) == 1:
+        return _single(spans[0], context_tokens, device, dtype)
+    positions = [p for s in spans for p in range(s.start, s.start + s.tokens)]
+    cache_rows = [s.slot * context_tokens + p for s in spans for p in range(s.start, s.start + s.tokens)]
+    padded = [(s.slot - first) * width + i for s in spans for i in range(s.tokens)]
+    last_seen = [0] * (slots * width)  # a padding row sees position 0: a row that sees nothing is NaN
+    for row, position in zip(padded, positions, strict=True):
+        last_seen[row] = position
+    index = torch.tensor([positions, cache_rows, padded], device=device)
+    seen = torch.tensor(last_seen, device=device).view(slots, 1, width, 1)
+    uniform = len(positions) == slots * width
+    return StepBatch(
+        positions=index[0],
+        cache_rows=index[1],
+        padded_rows=None if uniform else index[2],
+        first_slot=first,
+        slots=slots,
+        tokens_per_slot=width,
+        length=length,
+        mask=_mask(seen, length, dtype),
+    )
+
+
+def _single(span: Span, context_tokens: int, device: torch.device, dtype: torch.dtype) -> StepBatch:
+    end = span.start + span.tokens
+    positions = torch.arange(span.start, end, device=device)
+    return StepBatch(
+        positions=positions,
+        cache_rows=positions + span.slot * context_tokens,
+        padded_rows=None,
+        first_slot=span.slot,
+        slots=1,
+        tokens_per_slot=span.tokens,
+        length=end,
+        mask=None if span.tokens == 1 else _mask(positions.view(1, 1, -1, 1), end, dtype),
+    )
+
+
+def _mask(last_seen: Tensor, length: int, dtype: torch.dtype) -> Tensor:
+    hidden = torch.arange(length, device=last_seen.device) > last_seen
+    # An additive mask, made once: a boolean one would be converted again by every layer.
+    return torch.zeros(hidden.shape, dtype=dtype, device=last_seen.device).masked_fill_(hidden, float("-inf"))

@@ -1,0 +1,70 @@
+"""Values that cross the engine's border: what a caller asks for and what it gets back.
+
+All are immutable. Token ids are the target's; lengths count tokens; times are not part of any of them.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+
+class FinishReason(StrEnum):
+    """Why a request ended. `STOP` covers EOS and stop strings, `LENGTH` covers `max_tokens` and the context."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    CANCELLED = "cancelled"
+    ERROR = "error"
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
+    """How the next token is chosen. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 filter nothing.
+
+    `seed` keys the counter-based random numbers: the same seed and prompt give the same tokens, whoever else is
+    in the batch.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    seed: int = 0
+
+
+class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One answer to generate. `resume_ids` are output tokens that were already committed elsewhere: the engine
+    continues after them, and they count towards `max_tokens`. `draft_tokens` is the draft length, 0 for plain."""
+
+    request_id: str
+    prompt_ids: tuple[int, ...]
+    resume_ids: tuple[int, ...] = ()
+    max_tokens: int
+    sampling: SamplingParams = SamplingParams()
+    stop: tuple[str, ...] = ()
+    draft_tokens: int = 0
+
+
+class Counts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a request cost so far. `steps` are passes of the target after the prompt; `rejected_at[i]` counts the
+    steps whose first rejected draft token stood at position i."""
+
+    prompt_tokens: int
+    output_tokens: int
+    drafted: int = 0
+    accepted: int = 0
+    steps: int = 0
+    rejected_at: tuple[int, ...] = ()
+
+
+class Chunk(msgspec.Struct, frozen=True, kw_only=True):
+    """What one step added to one request. `text` is a delta and never ends inside a character; text that may
+    become part of a stop string is held back, so `token_ids` can be ahead of `text`. The last chunk of a request
+    has a `finish_reason`; with `FinishReason.ERROR` it has an `error` that a person can read."""
+
+    request_id: str
+    text: str
+    token_ids: tuple[int, ...]
+    counts: Counts
+    finish_reason: FinishReason | None = None
+    error: str | None = None
