@@ -1,0 +1,171 @@
+"""Where draft tokens come from: a smaller model, or the request's own text (prompt look-up)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Sequence_
+from itertools import accumulate
+from typing import NamedTuple, Protocol
+
+import torch
+from slipstream_kernels import Purpose, SamplingBatch, sample
+from torch import Tensor
+
+from slipstream_engine.model import Model
+from slipstream_engine.step_batch import Span, layout
+
+
+class DraftRow(NamedTuple):
+    """One request that wants drafts: its slot, all its tokens and how many drafts it may get (0 for none)."""
+
+    slot: int
+    tokens: list[int]
+    most: int
+
+
+class Drafts(NamedTuple):
+    """Proposals for a batch of B rows. `probs` None means that no draft was sampled: each was the only choice."""
+
+    token_ids: Tensor  # [B, K] i64, -1 where a row has fewer
+    lengths: list[int]  # B
+    probs: Tensor | None  # [B, K, V] f32, what each draft was sampled from
+
+    @classmethod
+    def none(cls, rows: int, device: torch.device) -> Drafts:
+        """No drafts for any of `rows` requests."""
+        return cls(torch.empty(rows, 0, dtype=torch.int64, device=device), [0] * rows, None)
+
+
+class DraftSource(Protocol):
+    """Proposes tokens for the requests of a batch, and is told what became of them."""
+
+    def prefill(self, slot: int, tokens: list[int], end: int) -> None:
+        """Take in `tokens[:end]` of the request in `slot`; what it already knows of the slot is not repeated."""
+
+    def propose(self, rows: Sequence_[DraftRow], sampling: SamplingBatch) -> Drafts:
+        """Draft for `rows` (slots ascending), sampling as `sampling` [B] says."""
+
+    def commit(self, slot: int, accepted: int) -> None:
+        """Of the last proposal for `slot`, the first `accepted` tokens stand."""
+
+    def release(self, slot: int) -> None:
+        """The request in `slot` is over."""
+
+
+class ModelDrafts:
+    """Drafts by a smaller model with a cache of its own, in the same slots as the target's.
+
+    Drafts are sampled from the draft's own distribution (greedy rows: its argmax), as verification requires.
+    """
+
+    def __init__(self, model: Model, slots: int, vocab_rows: int) -> None:
+        self._model, self._cache = model, model.new_cache(slots)
+        self._cached = [0] * slots  # tokens of each slot's request whose keys and values stand
+        self._proposed_from = [0] * slots
+        self._vocab_rows = min(vocab_rows, model.config.vocab_rows)  # the draft may be padded further
+
+    def prefill(self, slot: int, tokens: list[int], end: int) -> None:
+        start, end = self._cached[slot], min(end, self._model.context_tokens)
+        if start < end:
+            self._forward([Span(slot, start, end - start)], tokens[start:end])
+            self._cached[slot] = end
+
+    def propose(self, rows: Sequence_[DraftRow], sampling: SamplingBatch) -> Drafts:
+        device = self._model.device
+        lengths = [min(row.most, self._room(row)) for row in rows]
+        width = max(lengths)
+        active = [index for index, length in enumerate(lengths) if length > 0]
+        fed = {index: rows[index].tokens[self._cached[rows[index].slot] :] for index in active}
+        ids = torch.full((len(rows), width), -1, dtype=torch.int64, device=device)
+        probs = (
+            None if sampling.all_greedy else torch.zeros(len(rows), width, self._vocab_rows, device=device)
+        )
+        for index in active:
+            self._proposed_from[rows[index].slot] = len(rows[index].tokens)
+        for step in range(width):
+            active = [index for index in active if lengths[index] > step]
+            logits = self._feed([rows[index].slot for index in active], [fed[index] for index in active])
+            chosen = sampling
+            if len(active) < len(rows):
+                chosen = sampling.rows(torch.tensor(active, device=device))
+            positions = torch.tensor([len(rows[index].tokens) + step for index in active], device=device)
+            token_ids, row_probs = sample(logits, chosen, positions, Purpose.DRAFT)
+            ids[active, step] = token_ids
+            if probs is not None and row_probs is not None:
+                probs[active, step] = row_probs
+            if step + 1 < width:
+                fed = {index: [token] for index, token in zip(active, token_ids.tolist(), strict=True)}
+        return Drafts(ids, lengths, probs)
+
+    def commit(self, slot: int, accepted: int) -> None:
+        # The last draft of a proposal was never fed, so it is not cached even if it was accepted.
+        self._cached[slot] = min(self._cached[slot], self._proposed_from[slot] + accepted)
+
+    def release(self, slot: int) -> None:
+        self._cached[slot] = 0
+
+    def _room(self, row: DraftRow) -> int:
+        """Drafts that fit the draft's own context, which may be shorter than the target's."""
+        return max(0, self._model.context_tokens + 1 - len(row.tokens))
+
+    def _feed(self, slots: list[int], tokens: list[list[int]]) -> Tensor:
+        """Run each slot's new `tokens`; the logits [slots, V] after the last of each."""
+        spans = [
+            Span(slot, self._cached[slot], len(new)) for slot, new in zip(slots, tokens, strict=True)
+        ]
+        hidden = self._forward(spans, [token for new in tokens for token in new])
+        for span in spans:
+            self._cached[span.slot] = span.start + span.tokens
+        ends = [end - 1 for end in accumulate(span.tokens for span in spans)]
+        last = hidden if len(ends) == len(hidden) else hidden[ends]
+        return self._model.logits(last)[:, : self._vocab_rows]
+
+    def _forward(self, spans: list[Span], tokens: list[int]) -> Tensor:
+        model = self._model
+        batch = layout(spans, model.context_tokens, model.device, model.dtype)
+        return model.forward(torch.tensor(tokens, device=model.device), batch, self._cache)
+
+
+class PromptLookup:
+    """Drafts copied from where the request's last tokens stood before (prompt look-up decoding, Saxena 2023).
+
+    Of the last 3, then 2 tokens, the latest earlier occurrence wins; the tokens after it are the drafts.
+    """
+
+    longest, shortest = 3, 2
+
+    def __init__(self, slots: int, device: torch.device) -> None:
+        self._device = device
+        self._seen = [0] * slots  # tokens of each slot's request that are indexed
+        self._after: list[dict[tuple[int, ...], int]] = [{} for _ in range(slots)]
+
+    def prefill(self, slot: int, tokens: list[int], end: int) -> None:
+        after = self._after[slot]
+        # An n-gram is indexed once a token follows it: the request's own tail must not find itself.
+        for index in range(self._seen[slot], end):
+            for size in range(self.shortest, self.longest + 1):
+                if index >= size:
+                    after[tuple(tokens[index - size : index])] = index
+        self._seen[slot] = max(self._seen[slot], end)
+
+    def propose(self, rows: Sequence_[DraftRow], sampling: SamplingBatch) -> Drafts:
+        found = [self._look_up(row) if row.most else [] for row in rows]
+        width = max(map(len, found))
+        padded = [row + [-1] * (width - len(row)) for row in found]
+        ids = torch.tensor(padded, dtype=torch.int64, device=self._device).view(len(rows), width)
+        return Drafts(ids, [len(row) for row in found], None)
+
+    def commit(self, slot: int, accepted: int) -> None:
+        """Nothing to do: only committed tokens are ever indexed."""
+
+    def release(self, slot: int) -> None:
+        self._seen[slot] = 0
+        self._after[slot].clear()
+
+    def _look_up(self, row: DraftRow) -> list[int]:
+        self.prefill(row.slot, row.tokens, len(row.tokens))
+        for size in range(self.longest, self.shortest - 1, -1):
+            start = self._after[row.slot].get(tuple(row.tokens[-size:]))
+            if start is not None:
+                return row.tokens[start : start + row.most]
+        return []
+

@@ -1,0 +1,232 @@
+"""The step loop: which requests run, what each pass feeds, and what became of it.
+
+One step takes in a piece of waiting prompts, then makes one pass over every decoding request at once. A request
+with draft length γ has γ + 1 tokens in that pass, a plain one has 1: one batch, one copy of the target. Requests
+join and leave between steps (continuous batching, Yu et al., Orca, OSDI 2022); each keeps what it accepted, so one
+that rejects early holds nobody back.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence as Sequence_
+
+import torch
+from slipstream_kernels import SamplingBatch, verify
+from torch import Tensor
+
+from slipstream_engine.cache import SlotPool
+from slipstream_engine.drafts import DraftRow, Drafts, DraftSource
+from slipstream_engine.errors import RequestError
+from slipstream_engine.model import Model
+from slipstream_engine.sequence import Sequence
+from slipstream_engine.step_batch import Span, layout
+from slipstream_engine.tokenizer import Tokenizer
+from slipstream_engine.types import Chunk, GenerationRequest
+
+
+class Engine:
+    """Decodes requests with one target and one draft source. Not thread-safe: `EngineService` owns the thread.
+
+    `max_draft_tokens` caps what a request may ask for, `max_waiting` bounds the queue, `prefill_chunk_tokens` is
+    the most prompt that one step takes in while others stream.
+    """
+
+    def __init__(
+        self,
+        target: Model,
+        tokenizer: Tokenizer,
+        draft_source: DraftSource | None,
+        *,
+        slots: int,
+        max_draft_tokens: int,
+        max_waiting: int,
+        prefill_chunk_tokens: int,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.context_tokens = target.context_tokens
+        self._target, self._cache = target, target.new_cache(slots)
+        self._draft_source = draft_source
+        self._max_draft_tokens = max_draft_tokens if draft_source is not None else 0
+        self._max_waiting = max_waiting
+        self._prefill_chunk_tokens = prefill_chunk_tokens
+        self._pool = SlotPool(slots)
+        self._waiting: deque[GenerationRequest] = deque()
+        self._running: list[Sequence] = []
+        self._admitted = 0
+        self._sampling: tuple[tuple[str, ...], SamplingBatch] = ((), SamplingBatch.of([], [], [], []))
+
+    @property
+    def capacity(self) -> int:
+        """How many requests may run and wait together."""
+        return self._cache.slots + self._max_waiting
+
+    @property
+    def busy(self) -> bool:
+        """Whether a step would do anything."""
+        return bool(self._running or self._waiting)
+
+    def check(self, request: GenerationRequest) -> None:
+        """Refuse what can never be served.
+
+        Raises:
+            RequestError: the prompt is empty or fills the context, a token id is unknown, or a number is out of
+                range.
+        """
+        given = len(request.prompt_ids) + len(request.resume_ids)
+        if not request.prompt_ids:
+            raise RequestError("the prompt is empty")
+        if given >= self.context_tokens:
+            raise RequestError(
+                f"the prompt has {given} tokens; the context of {self.context_tokens} tokens must hold it and at "
+                "least one token of output",
+                code="context_length_exceeded",
+            )
+        if request.max_tokens <= len(request.resume_ids):
+            raise RequestError(
+                f"max_tokens is {request.max_tokens}, and {len(request.resume_ids)} tokens are already there"
+            )
+        if request.draft_tokens < 0:
+            raise RequestError(f"draft_tokens must not be negative, got {request.draft_tokens}")
+        ids, vocabulary = (*request.prompt_ids, *request.resume_ids), self._target.config.vocab_rows
+        if min(ids) < 0 or max(ids) >= vocabulary:
+            unknown = next(token for token in ids if not 0 <= token < vocabulary)
+            raise RequestError(f"token id {unknown} is outside the vocabulary of {vocabulary}")
+
+    def add(self, request: GenerationRequest) -> None:
+        """Queue a request, without a bound of its own: see `capacity`.
+
+        Raises:
+            RequestError: see `check`.
+        """
+        self.check(request)
+        self._waiting.append(request)
+
+    def cancel(self, request_id: str) -> Chunk | None:
+        """Drop a request; its last chunk, or None when there is no such request (any more)."""
+        for sequence in self._running:
+            if sequence.request.request_id == request_id:
+                self._release(sequence)
+                return sequence.cancelled()
+        for request in self._waiting:
+            if request.request_id == request_id:
+                self._waiting.remove(request)
+                return Sequence(request, -1, self.tokenizer, self.context_tokens).cancelled()
+        return None
+
+    def fail_all(self, error: str) -> list[Chunk]:
+        """Drop every request with `error` after a step that raised: their caches can no longer be trusted."""
+        chunks = [sequence.failed(error) for sequence in self._running]
+        for sequence in list(self._running):
+            self._release(sequence)
+        return chunks
+
+    @torch.inference_mode()
+    def step(self) -> list[Chunk]:
+        """Take in prompts, decode once, and return what each request got (at most two chunks a request)."""
+        self._admit()
+        decoding = [sequence for sequence in self._running if sequence.prefilled]
+        chunks = self._prefill(stream_on=bool(decoding))
+        if decoding:
+            chunks += self._decode(decoding)
+        ended = {chunk.request_id for chunk in chunks if chunk.finish_reason is not None}
+        for sequence in [s for s in self._running if s.request.request_id in ended]:
+            self._release(sequence)
+        return chunks
+
+    def _admit(self) -> None:
+        while self._waiting and len(self._pool):
+            self._admitted += 1
+            sequence = Sequence(
+                self._waiting.popleft(), self._pool.take(), self.tokenizer, self.context_tokens, self._admitted
+            )
+            self._running.append(sequence)
+            self._running.sort(key=lambda s: s.slot)
+
+    def _release(self, sequence: Sequence) -> None:
+        self._running.remove(sequence)
+        self._pool.give_back(sequence.slot)
+        if self._draft_source is not None:
+            self._draft_source.release(sequence.slot)
+
+    def _prefill(self, *, stream_on: bool) -> list[Chunk]:
+        """Feed waiting prompts, oldest first, up to the budget of one step."""
+        budget = self._prefill_chunk_tokens * (1 if stream_on else 4)
+        chunks = []
+        for sequence in sorted((s for s in self._running if not s.prefilled), key=lambda s: s.arrival):
+            if budget <= 0:
+                break
+            start = sequence.cached
+            end = min(len(sequence.tokens), start + budget)
+            budget -= end - start
+            hidden = self._forward([Span(sequence.slot, start, end - start)], sequence.tokens[start:end])
+            if self._draft_source is not None and self._draft_cap(sequence):
+                self._draft_source.prefill(sequence.slot, sequence.tokens, end)
+            sequence.cached = end
+            if end == len(sequence.tokens):
+                chunks.append(sequence.first(self._pick_first(hidden[-1:], sequence)))
+        return chunks
+
+    def _pick_first(self, hidden: Tensor, sequence: Sequence) -> int:
+        """The token after the prompt, chosen as every plain token is: a verification without drafts."""
+        emitted = self._verify(hidden, [sequence], Drafts.none(1, self._target.device))
+        return emitted[0][0]
+
+    def _decode(self, sequences: list[Sequence]) -> list[Chunk]:
+        """One pass over `sequences` (slots ascending): draft, run the target, keep what verification emits."""
+        drafts = self._propose(sequences)
+        spans, fed = [], []
+        proposed = drafts.token_ids.tolist()
+        for sequence, ids, count in zip(sequences, proposed, drafts.lengths, strict=True):
+            spans.append(Span(sequence.slot, len(sequence.tokens) - 1, 1 + count))
+            fed += [sequence.tokens[-1], *ids[:count]]
+        emitted = self._verify(self._forward(spans, fed), sequences, drafts)
+        chunks = []
+        for sequence, ids, count in zip(sequences, emitted, drafts.lengths, strict=True):
+            if self._draft_source is not None and count:
+                self._draft_source.commit(sequence.slot, len(ids) - 1)
+            chunks.append(sequence.step(ids, count))
+        return chunks
+
+    def _propose(self, sequences: list[Sequence]) -> Drafts:
+        rows = [DraftRow(s.slot, s.tokens, self._draft_cap(s)) for s in sequences]
+        if self._draft_source is None or not any(row.most for row in rows):
+            return Drafts.none(len(rows), self._target.device)
+        return self._draft_source.propose(rows, self._sampling_of(sequences))
+
+    def _draft_cap(self, sequence: Sequence) -> int:
+        return sequence.draft_length(self._max_draft_tokens)
+
+    def _forward(self, spans: list[Span], token_ids: list[int]) -> Tensor:
+        target = self._target
+        batch = layout(spans, target.context_tokens, target.device, target.dtype)
+        return target.forward(torch.tensor(token_ids, device=target.device), batch, self._cache)
+
+    def _verify(self, hidden: Tensor, sequences: Sequence_[Sequence], drafts: Drafts) -> list[list[int]]:
+        """What each request emits: its accepted drafts and one token of the target's own."""
+        device = self._target.device
+        verified = verify(
+            self._target.logits(hidden),
+            drafts.token_ids,
+            torch.tensor(drafts.lengths, device=device),
+            drafts.probs,
+            self._sampling_of(sequences),
+            torch.tensor([len(sequence.tokens) for sequence in sequences], device=device),
+        )
+        lengths = verified.lengths.tolist()
+        return [ids[:count] for ids, count in zip(verified.token_ids.tolist(), lengths, strict=True)]
+
+    def _sampling_of(self, sequences: Sequence_[Sequence]) -> SamplingBatch:
+        """The batch's sampling parameters; kept while the same requests decode together."""
+        key = tuple(sequence.request.request_id for sequence in sequences)
+        if self._sampling[0] != key:
+            params = [sequence.request.sampling for sequence in sequences]
+            batch = SamplingBatch.of(
+                [p.temperature for p in params],
+                [p.top_p for p in params],
+                [p.top_k for p in params],
+                [p.seed for p in params],
+                self._target.device,
+            )
+            self._sampling = (key, batch)
+        return self._sampling[1]

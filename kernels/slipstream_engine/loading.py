@@ -1,0 +1,70 @@
+"""Builds an engine from settings: devices, weights, tokenizers, the draft and its check against the target."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from slipstream_engine.compatibility import check_draft
+from slipstream_engine.drafts import DraftSource, ModelDrafts, PromptLookup
+from slipstream_engine.engine import Engine
+from slipstream_engine.errors import CheckpointError
+from slipstream_engine.model import Model
+from slipstream_engine.settings import EngineSettings, resolve_source
+from slipstream_engine.tokenizer import Tokenizer
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def load_engine(settings: EngineSettings) -> Engine:
+    """Load target and draft and allocate their caches.
+
+    Raises:
+        CheckpointError: a folder is broken or unsupported, or the device is not there.
+        DraftMismatchError: the draft's token ids do not mean what the target's mean.
+    """
+    device, dtype = _device(settings), _dtype(settings)
+    if settings.threads is not None:
+        torch.set_num_threads(settings.threads)
+    folder = resolve_source(settings.target)
+    target = Model.load(folder, device=device, dtype=dtype, context_tokens=settings.context_tokens)
+    tokenizer = Tokenizer.load(folder)
+    return Engine(
+        target,
+        tokenizer,
+        _draft_source(settings, target, tokenizer),
+        slots=settings.max_slots,
+        max_draft_tokens=settings.max_draft_tokens,
+        max_waiting=settings.max_waiting,
+        prefill_chunk_tokens=settings.prefill_chunk_tokens,
+    )
+
+
+def _draft_source(settings: EngineSettings, target: Model, tokenizer: Tokenizer) -> DraftSource | None:
+    if settings.draft_kind == "none":
+        return None
+    if settings.draft_kind == "ngram":
+        return PromptLookup(settings.max_slots, target.device)
+    if settings.draft is None:
+        raise CheckpointError("draft_kind is 'model', but no draft checkpoint is named")
+    folder: Path = resolve_source(settings.draft)
+    draft = Model.load(
+        folder, device=target.device, dtype=target.dtype, context_tokens=target.context_tokens
+    )
+    check_draft(tokenizer, Tokenizer.load(folder), target.config.vocab_rows, draft.config.vocab_rows)
+    return ModelDrafts(draft, settings.max_slots, target.config.vocab_rows)
+
+
+def _device(settings: EngineSettings) -> torch.device:
+    available = torch.cuda.is_available()
+    if settings.device == "cuda" and not available:
+        raise CheckpointError("device 'cuda' is asked for, but PyTorch sees no CUDA device")
+    return torch.device("cuda" if available and settings.device != "cpu" else "cpu")
+
+
+def _dtype(settings: EngineSettings) -> torch.dtype:
+    """float32 on a CPU, where half precision is slower; bfloat16 on a GPU."""
+    if settings.dtype != "auto":
+        return DTYPES[settings.dtype]
+    return torch.bfloat16 if _device(settings).type == "cuda" else torch.float32

@@ -1,0 +1,106 @@
+"""The state of one running request. Mutable, and touched by the step loop alone."""
+
+from __future__ import annotations
+
+from slipstream_engine.text_stream import TextStream
+from slipstream_engine.tokenizer import Tokenizer
+from slipstream_engine.types import Chunk, Counts, FinishReason, GenerationRequest
+
+
+class Sequence:
+    """A request in a slot: its tokens so far, how many of them the target has cached, and what it cost.
+
+    `tokens` is prompt + resumed + generated. While decoding, all but the last token are cached.
+    """
+
+    def __init__(
+        self, request: GenerationRequest, slot: int, tokenizer: Tokenizer, context_tokens: int, arrival: int = 0
+    ) -> None:
+        self.request, self.slot, self.arrival = request, slot, arrival
+        self.tokens = [*request.prompt_ids, *request.resume_ids]
+        self.cached = 0
+        prompt = len(request.prompt_ids)
+        self._end = min(prompt + request.max_tokens, context_tokens)
+        self._eos_ids = tokenizer.eos_ids
+        self._text = TextStream(
+            tokenizer, request.stop, prompt_tail_ids=request.prompt_ids[-8:], resume_ids=request.resume_ids
+        )
+        self._drafted = self._accepted = self._steps = 0
+        self._rejected_at = [0] * request.draft_tokens
+
+    @property
+    def prefilled(self) -> bool:
+        """Whether the prompt is cached, so that the next pass of the target makes output."""
+        return self.cached == len(self.tokens) - 1 and len(self.tokens) > self._given
+
+    @property
+    def _given(self) -> int:
+        return len(self.request.prompt_ids) + len(self.request.resume_ids)
+
+    def draft_length(self, most: int) -> int:
+        """How many drafts the next step may verify: one token of what remains is the target's own."""
+        return max(0, min(self.request.draft_tokens, most, self._end - len(self.tokens) - 1))
+
+    def first(self, token: int) -> Chunk:
+        """Take the token that the prompt's last position gave."""
+        self.cached = len(self.tokens)
+        return self._extend([token])
+
+    def step(self, token_ids: list[int], drafted: int) -> Chunk:
+        """Take what one verification emitted: its accepted drafts and one token of the target's own."""
+        accepted = len(token_ids) - 1
+        self.cached = len(self.tokens) + accepted
+        self._steps += 1
+        self._drafted += drafted
+        if accepted < drafted:
+            self._rejected_at[accepted] += 1
+        return self._extend(token_ids, accepted)
+
+    def cancelled(self) -> Chunk:
+        """The last chunk of a request that its caller gave up."""
+        return self._chunk("", (), FinishReason.CANCELLED)
+
+    def failed(self, error: str) -> Chunk:
+        """The last chunk of a request that the engine could not go on with."""
+        return self._chunk("", (), FinishReason.ERROR, error)
+
+    def _extend(self, token_ids: list[int], accepted: int = 0) -> Chunk:
+        kept, finish = self._until_eos(token_ids)
+        text_ids = kept[:-1] if finish is FinishReason.STOP else kept
+        delta = self._text.push(text_ids)
+        text = delta.text
+        if delta.stopped:
+            kept, finish = kept[: delta.used], FinishReason.STOP
+        elif finish is not None or len(self.tokens) + len(kept) >= self._end:
+            finish = finish or FinishReason.LENGTH
+            text += self._text.flush()
+        self._accepted += min(accepted, len(kept))
+        self.tokens += kept
+        return self._chunk(text, tuple(kept), finish)
+
+    def _until_eos(self, token_ids: list[int]) -> tuple[list[int], FinishReason | None]:
+        for index, token in enumerate(token_ids):
+            if token in self._eos_ids:
+                return token_ids[: index + 1], FinishReason.STOP
+        return token_ids, None
+
+    def _chunk(
+        self, text: str, token_ids: tuple[int, ...], finish: FinishReason | None, error: str | None = None
+    ) -> Chunk:
+        prompt = len(self.request.prompt_ids)
+        counts = Counts(
+            prompt_tokens=prompt,
+            output_tokens=len(self.tokens) - prompt,
+            drafted=self._drafted,
+            accepted=self._accepted,
+            steps=self._steps,
+            rejected_at=tuple(self._rejected_at),
+        )
+        return Chunk(
+            request_id=self.request.request_id,
+            text=text,
+            token_ids=token_ids,
+            counts=counts,
+            finish_reason=finish,
+            error=error,
+        )

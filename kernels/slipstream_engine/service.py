@@ -1,0 +1,133 @@
+"""An engine with a thread of its own: requests come from any thread, chunks go out from the step thread."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from slipstream_engine.engine import Engine
+from slipstream_engine.errors import OverloadedError, RequestError
+from slipstream_engine.loading import load_engine
+from slipstream_engine.types import Chunk, GenerationRequest
+
+if TYPE_CHECKING:
+    from slipstream_engine.settings import EngineSettings
+    from slipstream_engine.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+OnChunk = Callable[[Chunk], None]
+
+
+class EngineService:
+    """Runs an engine's step loop. `on_chunk` callbacks are called from the step thread and must not block; one
+    that raises ends its request and nobody else's."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._wake = threading.Condition()
+        self._arrived: list[GenerationRequest] = []
+        self._cancelled: list[str] = []
+        self._callbacks: dict[str, OnChunk] = {}
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="slipstream-engine", daemon=True)
+
+    @classmethod
+    def start(cls, settings: EngineSettings) -> EngineService:
+        """Load an engine and start its thread.
+
+        Raises:
+            CheckpointError: see `load_engine`.
+        """
+        service = cls(load_engine(settings))
+        service._thread.start()
+        return service
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._engine.tokenizer
+
+    @property
+    def context_tokens(self) -> int:
+        """Positions that a request's prompt and output share."""
+        return self._engine.context_tokens
+
+    def submit(self, request: GenerationRequest, on_chunk: OnChunk) -> None:
+        """Queue a request; its chunks go to `on_chunk` until one has a finish reason.
+
+        Raises:
+            RequestError: the request can never be served, or its id is in use.
+            OverloadedError: the queue is full.
+        """
+        self._engine.check(request)
+        with self._wake:
+            if self._closing:
+                raise OverloadedError("the engine is shutting down")
+            if request.request_id in self._callbacks:
+                raise RequestError(f"request id {request.request_id!r} is in use")
+            if len(self._callbacks) >= self._engine.capacity:
+                raise OverloadedError(f"{len(self._callbacks)} requests are running or waiting already")
+            self._callbacks[request.request_id] = on_chunk
+            self._arrived.append(request)
+            self._wake.notify()
+
+    def cancel(self, request_id: str) -> None:
+        """End a request within one step. Unknown ids are ignored: the request may just have ended."""
+        with self._wake:
+            self._cancelled.append(request_id)
+            self._wake.notify()
+
+    def close(self) -> None:
+        """Stop the thread; requests that still run end as cancelled."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while self._take_in():
+            try:
+                chunks = self._engine.step()
+            except Exception as exc:  # the loop's top: a failed pass must end its requests, not the server
+                logger.exception("a step failed; its requests end with an error")
+                chunks = self._engine.fail_all(f"the engine failed: {exc}")
+            for chunk in chunks:
+                self._deliver(chunk)
+        for request_id in list(self._callbacks):
+            self._drop(request_id)
+
+    def _take_in(self) -> bool:
+        """Hand arrivals and cancellations to the engine; waits while there is nothing to do. False: stop."""
+        with self._wake:
+            while not (self._arrived or self._cancelled or self._engine.busy or self._closing):
+                self._wake.wait()
+            arrived, self._arrived = self._arrived, []
+            cancelled, self._cancelled = self._cancelled, []
+            closing = self._closing
+        for request in arrived:
+            self._engine.add(request)
+        for request_id in cancelled:
+            self._drop(request_id)
+        return not closing
+
+    def _drop(self, request_id: str) -> None:
+        chunk = self._engine.cancel(request_id)
+        if chunk is not None:
+            self._deliver(chunk)
+
+    def _deliver(self, chunk: Chunk) -> None:
+        on_chunk = self._callbacks.get(chunk.request_id)
+        if on_chunk is None:
+            return
+        if chunk.finish_reason is not None:
+            with self._wake:
+                del self._callbacks[chunk.request_id]
+        try:
+            on_chunk(chunk)
+        except Exception:  # a caller's callback: its failure is its own
+            logger.exception("the callback of request %s failed; the request is dropped", chunk.request_id)
+            self._engine.cancel(chunk.request_id)
+            with self._wake:
+                self._callbacks.pop(chunk.request_id, None)

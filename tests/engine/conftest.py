@@ -1,0 +1,104 @@
+"""Small random checkpoints: a target, a draft that often agrees with it, and one tokenizer for both."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from slipstream_engine.engine import Engine
+from slipstream_engine.loading import load_engine
+from slipstream_engine.settings import EngineSettings
+from slipstream_engine.types import Chunk, GenerationRequest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import LlamaConfig, LlamaForCausalLM
+
+EOS = "<|end|>"
+
+
+def _write_tokenizer(folder: Path) -> None:
+    """Every byte is one token, so that any id of a random model has a text."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={char: i for i, char in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([EOS])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {"eos_token": EOS, "chat_template": "{% for m in messages %}{{ m.content }}{% endfor %}"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+
+
+def _write_model(folder: Path, seed: int, layers: int, like: LlamaForCausalLM | None, noise: float) -> LlamaForCausalLM:
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=257,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=160,
+        tie_word_embeddings=False,
+        eos_token_id=256,
+        bos_token_id=None,
+    )
+    model = LlamaForCausalLM(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(std=0.35) if parameter.dim() > 1 else parameter.fill_(1.0)
+        if like is not None:
+            for name, parameter in model.named_parameters():
+                parameter.copy_(like.get_parameter(name) + noise * torch.randn_like(parameter))
+        model.lm_head.weight[256] = 0.0  # never the largest of 257 logits: answers have a length
+    model.save_pretrained(folder)
+    _write_tokenizer(folder)
+    return model
+
+
+@pytest.fixture(scope="session")
+def pair_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `target`, `close` (a draft near the target) and `far` (an unrelated draft)."""
+    root = tmp_path_factory.mktemp("pair")
+    for name in ("target", "close", "far"):
+        (root / name).mkdir()
+    target = _write_model(root / "target", 1, 2, None, 0)
+    _write_model(root / "close", 2, 2, target, 0.02)
+    _write_model(root / "far", 3, 1, None, 0)
+    return root
+
+
+@pytest.fixture
+def make_engine(pair_folder: Path) -> Callable[..., Engine]:
+    """Load an engine over the small pair: `make_engine("close", max_slots=3)`; draft "ngram" and None work too."""
+
+    def make(draft: str | None, **changes: object) -> Engine:
+        kind = {None: "none", "ngram": "ngram"}.get(draft, "model")
+        values = {
+            "target": str(pair_folder / "target"),
+            "draft": str(pair_folder / draft) if draft and kind == "model" else None,
+            "draft_kind": kind,
+            "max_slots": 4,
+            "device": "cpu",
+            **changes,
+        }
+        return load_engine(EngineSettings(**values))  # type: ignore[arg-type]
+
+    return make
+
+
+def _drain(engine: Engine, requests: list[GenerationRequest]) -> dict[str, list[Chunk]]:
+    for request in requests:
+        engine.add(request)
+    chunks: dict[str, list[Chunk]] = {request.request_id: [] for request in requests}
+    while engine.busy:
+        for chunk in engine.step():
+            chunks[chunk.request_id].append(chunk)
+    return chunks
+
+
+@pytest.fixture
+def drain() -> Iterator[Callable[[Engine, list[GenerationRequest]], dict[str, list[Chunk]]]]:
+    """Run requests to their ends; their chunks by request id."""
+    yield _drain
