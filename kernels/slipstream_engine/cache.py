@@ -33,12 +33,13 @@ class SlotCache:
 
     def read(self, layer: int, first_slot: int, slots: int, length: int) -> tuple[Tensor, Tensor]:
         """Views of keys and values [slots, kv_heads, length, head_dim] of `slots` neighbouring slots."""
+        keys = self._view(self.keys[layer], first_slot, slots, length)
+        return keys, self._view(self.values[layer], first_slot, slots, length)
+
+    def _view(self, tensor: Tensor, first_slot: int, slots: int, length: int) -> Tensor:
         context = self.context_tokens
-        rows = slice(first_slot * context, (first_slot + slots) * context)
-        return tuple(  # type: ignore[return-value]  # a pair, which mypy cannot see in a generator
-            tensor[layer][rows].unflatten(0, (slots, context))[:, :length].transpose(1, 2)
-            for tensor in (self.keys, self.values)
-        )
+        rows = tensor[first_slot * context : (first_slot + slots) * context]
+        return rows.view(slots, context, *tensor.shape[1:])[:, :length].transpose(1, 2)
 
 
 class SlotPool:

@@ -109,9 +109,7 @@ class _Reader:
         except (OSError, SafetensorError) as exc:
             raise CheckpointError(f"{path}: {name}: {exc}") from exc
         if tensor.shape != shape:
-            raise CheckpointError(
-                f"{path}: {name} has shape {list(tensor.shape)}, config.json says {list(shape)}"
-            )
+            raise CheckpointError(f"{path}: {name} has shape {list(tensor.shape)}, config.json says {list(shape)}")
         return tensor.to(device=self._device, dtype=self._dtype)
 
     def take_if(self, present: bool, name: str, *shape: int) -> Tensor | None:

@@ -76,9 +76,7 @@ class ModelDrafts:
         active = [index for index, length in enumerate(lengths) if length > 0]
         fed = {index: rows[index].tokens[self._cached[rows[index].slot] :] for index in active}
         ids = torch.full((len(rows), width), -1, dtype=torch.int64, device=device)
-        probs = (
-            None if sampling.all_greedy else torch.zeros(len(rows), width, self._vocab_rows, device=device)
-        )
+        probs = None if sampling.all_greedy else torch.zeros(len(rows), width, self._vocab_rows, device=device)
         for index in active:
             self._proposed_from[rows[index].slot] = len(rows[index].tokens)
         for step in range(width):
@@ -109,9 +107,7 @@ class ModelDrafts:
 
     def _feed(self, slots: list[int], tokens: list[list[int]]) -> Tensor:
         """Run each slot's new `tokens`; the logits [slots, V] after the last of each."""
-        spans = [
-            Span(slot, self._cached[slot], len(new)) for slot, new in zip(slots, tokens, strict=True)
-        ]
+        spans = [Span(slot, self._cached[slot], len(new)) for slot, new in zip(slots, tokens, strict=True)]
         hidden = self._forward(spans, [token for new in tokens for token in new])
         for span in spans:
             self._cached[span.slot] = span.start + span.tokens
@@ -168,4 +164,3 @@ class PromptLookup:
             if start is not None:
                 return row.tokens[start : start + row.most]
         return []
-

@@ -138,7 +138,11 @@ class Engine:
         while self._waiting and len(self._pool):
             self._admitted += 1
             sequence = Sequence(
-                self._waiting.popleft(), self._pool.take(), self.tokenizer, self.context_tokens, self._admitted
+                self._waiting.popleft(),
+                self._pool.take(),
+                self.tokenizer,
+                self.context_tokens,
+                self._admitted,
             )
             self._running.append(sequence)
             self._running.sort(key=lambda s: s.slot)

@@ -49,9 +49,7 @@ def _draft_source(settings: EngineSettings, target: Model, tokenizer: Tokenizer)
     if settings.draft is None:
         raise CheckpointError("draft_kind is 'model', but no draft checkpoint is named")
     folder: Path = resolve_source(settings.draft)
-    draft = Model.load(
-        folder, device=target.device, dtype=target.dtype, context_tokens=target.context_tokens
-    )
+    draft = Model.load(folder, device=target.device, dtype=target.dtype, context_tokens=target.context_tokens)
     check_draft(tokenizer, Tokenizer.load(folder), target.config.vocab_rows, draft.config.vocab_rows)
     return ModelDrafts(draft, settings.max_slots, target.config.vocab_rows)
 

@@ -43,9 +43,7 @@ class Model:
         """
         config = load_config(folder)
         context = min(context_tokens or config.context_tokens, config.context_tokens)
-        return cls(
-            config, load_weights(folder, config, device, dtype), context_tokens=context, device=device
-        )
+        return cls(config, load_weights(folder, config, device, dtype), context_tokens=context, device=device)
 
     def new_cache(self, slots: int) -> SlotCache:
         """An empty cache for `slots` requests of this model."""
@@ -65,9 +63,9 @@ class Model:
             queries = self._project(index, layer, x, rotation, batch, cache)
             mixed = self._attend(index, queries, mask, batch, cache)
             hidden = _add_linear(hidden, mixed, layer.output, layer.output_bias)
-            gate, up = functional.linear(
-                self._norm(hidden, layer.mlp_norm), layer.gate_up, layer.gate_up_bias
-            ).chunk(2, dim=-1)
+            gate, up = functional.linear(self._norm(hidden, layer.mlp_norm), layer.gate_up, layer.gate_up_bias).chunk(
+                2, dim=-1
+            )
             hidden = _add_linear(hidden, functional.silu(gate).mul_(up), layer.down, layer.down_bias)
         return hidden
 
@@ -93,9 +91,7 @@ class Model:
         cache.write(index, batch.cache_rows, keys, qkv[:, heads + kv_heads :])
         return queries
 
-    def _attend(
-        self, index: int, queries: Tensor, mask: Tensor | None, batch: StepBatch, cache: SlotCache
-    ) -> Tensor:
+    def _attend(self, index: int, queries: Tensor, mask: Tensor | None, batch: StepBatch, cache: SlotCache) -> Tensor:
         """Attention of `queries` [T, heads, head_dim] over the cached positions: [T, heads * head_dim]."""
         keys, values = cache.read(index, batch.first_slot, batch.slots, batch.length)
         grouped = _group(queries, batch, self.config.kv_heads)
@@ -116,7 +112,8 @@ def _group(queries: Tensor, batch: StepBatch, kv_heads: int) -> Tensor:
         padded = queries.new_zeros(batch.slots * batch.tokens_per_slot, *queries.shape[1:])
         queries = padded.index_copy_(0, batch.padded_rows, queries)
     shaped = queries.reshape(batch.slots, batch.tokens_per_slot, kv_heads, -1, queries.shape[-1])
-    return shaped.transpose(1, 2).flatten(2, 3)
+    grouped: Tensor = shaped.transpose(1, 2).flatten(2, 3)
+    return grouped
 
 
 def _ungroup(mixed: Tensor, batch: StepBatch, heads: int) -> Tensor:

@@ -32,7 +32,8 @@ def rotations(config: RopeConfig, head_dim: int, context_tokens: int) -> Tensor:
 def apply_rotation(x: Tensor, rotation: Tensor) -> Tensor:
     """Rotate `x` [tokens, heads, head_dim] (pairs interleaved) by `rotation` [tokens, 1, head_dim / 2]."""
     pairs = torch.view_as_complex(x.float().unflatten(-1, (-1, 2)))
-    return torch.view_as_real(pairs * rotation).flatten(-2).type_as(x)
+    rotated: Tensor = torch.view_as_real(pairs * rotation).flatten(-2).type_as(x)
+    return rotated
 
 
 def interleave_rows(weight: Tensor, head_dim: int) -> Tensor:
@@ -71,9 +72,7 @@ def _llama3(base: Tensor, parameters: Mapping[str, Any]) -> Tensor:
 def _yarn(base: Tensor, config: RopeConfig, head_dim: int) -> tuple[Tensor, float]:
     """YaRN (Peng et al., 2309.00071), with transformers' defaults for what a config leaves out."""
     parameters = config.parameters
-    original = float(
-        parameters.get("original_max_position_embeddings") or parameters["max_position_embeddings"]
-    )
+    original = float(parameters.get("original_max_position_embeddings") or parameters["max_position_embeddings"])
     factor = float(parameters.get("factor") or parameters["max_position_embeddings"] / original)
     fast, slow = float(parameters.get("beta_fast") or 32), float(parameters.get("beta_slow") or 1)
 

@@ -14,7 +14,12 @@ class Sequence:
     """
 
     def __init__(
-        self, request: GenerationRequest, slot: int, tokenizer: Tokenizer, context_tokens: int, arrival: int = 0
+        self,
+        request: GenerationRequest,
+        slot: int,
+        tokenizer: Tokenizer,
+        context_tokens: int,
+        arrival: int = 0,
     ) -> None:
         self.request, self.slot, self.arrival = request, slot, arrival
         self.tokens = [*request.prompt_ids, *request.resume_ids]
@@ -23,7 +28,7 @@ class Sequence:
         self._end = min(prompt + request.max_tokens, context_tokens)
         self._eos_ids = tokenizer.eos_ids
         self._text = TextStream(
-            tokenizer, request.stop, prompt_tail_ids=request.prompt_ids[-8:], resume_ids=request.resume_ids
+            tokenizer, request.stop, prompt_tail_ids=request.prompt_ids, resume_ids=request.resume_ids
         )
         self._drafted = self._accepted = self._steps = 0
         self._rejected_at = [0] * request.draft_tokens

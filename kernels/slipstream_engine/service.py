@@ -42,8 +42,12 @@ class EngineService:
             CheckpointError: see `load_engine`.
         """
         service = cls(load_engine(settings))
-        service._thread.start()
+        service.begin()
         return service
+
+    def begin(self) -> None:
+        """Start the step thread."""
+        self._thread.start()
 
     @property
     def tokenizer(self) -> Tokenizer:

@@ -31,9 +31,7 @@ class StepBatch(NamedTuple):
     mask: Tensor | None  # [S, 1, n, L], 0 or -inf; None when every token may see all L positions
 
 
-def layout(
-    spans: Sequence[Span], context_tokens: int, device: torch.device, dtype: torch.dtype
-) -> StepBatch:
+def layout(spans: Sequence[Span], context_tokens: int, device: torch.device, dtype: torch.dtype) -> StepBatch:
     """Lay out `spans` (one per slot, slots ascending) for one pass."""
     first = spans[0].slot
     slots = spans[-1].slot - first + 1

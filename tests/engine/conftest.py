@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -64,7 +64,7 @@ def pair_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("target", "close", "far"):
         (root / name).mkdir()
     target = _write_model(root / "target", 1, 2, None, 0)
-    _write_model(root / "close", 2, 2, target, 0.02)
+    _write_model(root / "close", 2, 2, target, 0.004)
     _write_model(root / "far", 3, 1, None, 0)
     return root
 
@@ -81,6 +81,7 @@ def make_engine(pair_folder: Path) -> Callable[..., Engine]:
             "draft_kind": kind,
             "max_slots": 4,
             "device": "cpu",
+            "threads": 1,  # tiny tensors: a second thread only waits
             **changes,
         }
         return load_engine(EngineSettings(**values))  # type: ignore[arg-type]
@@ -99,6 +100,6 @@ def _drain(engine: Engine, requests: list[GenerationRequest]) -> dict[str, list[
 
 
 @pytest.fixture
-def drain() -> Iterator[Callable[[Engine, list[GenerationRequest]], dict[str, list[Chunk]]]]:
+def drain() -> Callable[[Engine, list[GenerationRequest]], dict[str, list[Chunk]]]:
     """Run requests to their ends; their chunks by request id."""
-    yield _drain
+    return _drain

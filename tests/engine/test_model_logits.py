@@ -106,9 +106,16 @@ def test_chunks_and_ragged_neighbours_give_transformers_logits(reference: tuple[
     cache = model.new_cache(4)
     for tensor in (*cache.keys, *cache.values):
         tensor.fill_(7.0)  # leftovers of an earlier request must not be seen
-    got_a = [*_run(model, cache, [Span(1, 0, 16)], [a[:16]]), *_run(model, cache, [Span(1, 16, 14)], [a[16:30]])]
+    got_a = [
+        *_run(model, cache, [Span(1, 0, 16)], [a[:16]]),
+        *_run(model, cache, [Span(1, 16, 14)], [a[16:30]]),
+    ]
     got_b = _run(model, cache, [Span(3, 0, 20)], [b[:20]])
-    for (start_a, end_a), (start_b, end_b) in (((30, 35), (20, 21)), ((35, 36), (21, 22)), ((36, 40), (22, 23))):
+    for (start_a, end_a), (start_b, end_b) in (
+        ((30, 35), (20, 21)),
+        ((35, 36), (21, 22)),
+        ((36, 40), (22, 23)),
+    ):
         spans = [Span(1, start_a, end_a - start_a), Span(3, start_b, end_b - start_b)]
         rows_a, rows_b = _run(model, cache, spans, [a[start_a:end_a], b[start_b:end_b]])
         got_a.append(rows_a)

@@ -1,0 +1,174 @@
+"""The text of one answer as its tokens arrive: whole characters only, up to the first stop string.
+
+Text that may still become a stop string is held back; it comes out as soon as it cannot. Among several stop
+strings the one that is complete first wins; of those complete at the same character, the longest. The result
+depends on the tokens alone, never on how they were split into pushes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from slipstream_engine.errors import RequestError
+from slipstream_engine.token_bytes import IncrementalDecoder
+from slipstream_engine.tokenizer import Tokenizer, check_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+MAX_STOP_CHARACTERS = 4096
+"""Bound on all stop strings of a request together: the automaton is built on the engine's time."""
+
+# An unfinished character has at most 3 bytes, so 3 tokens; the others may be special tokens between them.
+_TAIL_TOKENS = 16
+
+
+class TextDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """What one push added. `used` counts the ids up to and including the one that completed a stop string:
+    all of them where none did. Ids after `used` are not part of the answer."""
+
+    text: str
+    stopped: bool
+    used: int
+
+
+class TextStream:
+    """Incremental text of one answer.
+
+    `prompt_tail_ids` is the prompt, or its end: it tells whether the answer opens a text (SentencePiece then
+    drops the first space) and completes a character that the prompt left unfinished. Nothing of the prompt is
+    emitted or matched by a stop string. `resume_ids` are output tokens committed earlier: the stream stands
+    where one that had pushed them would stand, so text that one had held back comes out here. Special tokens
+    have no text; a stop string that is a special token's whole text stops at that token.
+
+    Raises RequestError on an unusable stop string.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        stop: Sequence[str],
+        prompt_tail_ids: Sequence[int] = (),
+        resume_ids: Sequence[int] = (),
+    ) -> None:
+        self._decoder = IncrementalDecoder(tokenizer.token_bytes)
+        self._decoder.prime(prompt_tail_ids, last=_TAIL_TOKENS)
+        self._scanner = StopScanner(stop) if stop else None
+        self._stop_ids = tokenizer.special_ids & {tokenizer.vocab.get(text) for text in stop}
+        self._stopped = False
+        self.push(resume_ids)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop string is complete, be it in the resumed tokens."""
+        return self._stopped
+
+    def push(self, ids: Sequence[int]) -> TextDelta:
+        """The text that `ids` release. After a stop there is none, and no id is used."""
+        if self._stopped:
+            return TextDelta(text="", stopped=True, used=0)
+        if self._scanner is None:
+            return TextDelta(text=self._decoder.feed(ids), stopped=False, used=len(ids))
+        released = []
+        for used, token_id in enumerate(ids, start=1):
+            if token_id in self._stop_ids:
+                released.append(self.flush())
+                self._stopped = True
+            elif text := self._decoder.feed((token_id,)):
+                text, self._stopped = self._scanner.feed(text)
+                released.append(text)
+            if self._stopped:
+                return TextDelta(text="".join(released), stopped=True, used=used)
+        return TextDelta(text="".join(released), stopped=False, used=len(ids))
+
+    def flush(self) -> str:
+        """The end of an answer that no stop string ended: what was held back, and U+FFFD for an unfinished
+        character."""
+        if self._stopped:
+            return ""
+        text = self._decoder.finish()
+        if self._scanner is None:
+            return text
+        text, self._stopped = self._scanner.feed(text)
+        return text if self._stopped else text + self._scanner.release()
+
+
+class StopScanner:
+    """Finds stop strings in a stream of characters (Aho & Corasick, 1975): constant work per character.
+
+    A state is the longest end of the text that begins some stop string. `depth[state]` is its length, so
+    exactly that much text is held back; `matched[state]` is the length of the longest stop string that ends
+    there, or 0.
+    """
+
+    def __init__(self, stop: Sequence[str]) -> None:
+        _check_stop(stop)
+        self._next: list[dict[str, int]] = [{}]
+        self._depth = [0]
+        self._matched = [0]
+        for text in stop:
+            self._insert(text)
+        self._fail = self._link()
+        self._state = 0
+        self._held = ""
+
+    def feed(self, text: str) -> tuple[str, bool]:
+        """The text that can no longer be part of a stop string, and whether one is complete; text from that
+        stop string on is dropped."""
+        buffer = self._held + text
+        for end, character in enumerate(text, start=len(self._held) + 1):
+            self._state = state = self._step(self._state, character)
+            if length := self._matched[state]:
+                self._held = ""
+                return buffer[: end - length], True
+        cut = len(buffer) - self._depth[self._state]
+        self._held = buffer[cut:]
+        return buffer[:cut], False
+
+    def release(self) -> str:
+        """The text held back so far, where no more text follows."""
+        held, self._held = self._held, ""
+        return held
+
+    def _step(self, state: int, character: str) -> int:
+        while state and character not in self._next[state]:
+            state = self._fail[state]
+        return self._next[state].get(character, 0)
+
+    def _insert(self, text: str) -> None:
+        state = 0
+        for depth, character in enumerate(text, start=1):
+            if character not in self._next[state]:
+                self._next[state][character] = len(self._next)
+                self._next.append({})
+                self._depth.append(depth)
+                self._matched.append(0)
+            state = self._next[state][character]
+        self._matched[state] = len(text)
+
+    def _link(self) -> list[int]:
+        """The state to go on from where a character does not fit: that of the longest proper end, breadth
+        first."""
+        self._fail = [0] * len(self._next)
+        queue = deque(self._next[0].values())
+        while queue:
+            state = queue.popleft()
+            for character, child in self._next[state].items():
+                self._fail[child] = self._step(self._fail[state], character)
+                self._matched[child] = self._matched[child] or self._matched[self._fail[child]]
+                queue.append(child)
+        return self._fail
+
+
+def _check_stop(stop: Iterable[str]) -> None:
+    total = 0
+    for number, text in enumerate(stop):
+        if not text:
+            raise RequestError(f"stop[{number}] is empty")
+        check_text(text, f"stop[{number}]")
+        total += len(text)
+    if total > MAX_STOP_CHARACTERS:
+        raise RequestError(f"stop has {total} characters in all, more than {MAX_STOP_CHARACTERS}")

@@ -1,0 +1,184 @@
+"""Text to token ids and back, from a Hugging Face folder, with the `tokenizers` library alone."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import tokenizers
+
+from slipstream_engine.errors import CheckpointError, RequestError
+from slipstream_engine.token_bytes import TokenBytes, UnsupportedDecoderError, build_token_bytes, decode_all
+from slipstream_engine.tokenizer_files import TokenizerSettings, read_settings, read_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from slipstream_engine.chat_template import ChatTemplate
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+# One of these characters that no message contains marks where a special token's text is cut.
+_CUT_MARKS = range(0xE000, 0x110000)
+
+
+class Tokenizer:
+    """A checkpoint's tokenizer. Immutable; safe to share between threads.
+
+    `vocab` maps token to id, added tokens included; `vocab_size` is the highest id + 1, the least number of
+    rows an embedding needs. `special_ids` are the tokens without text: those marked special, the named ones
+    and every EOS. `token_bytes` is what each id adds to the text.
+    """
+
+    def __init__(self, backend: tokenizers.Tokenizer, settings: TokenizerSettings) -> None:
+        """Raises CheckpointError; `load` is the usual way in."""
+        self._backend = backend
+        self.vocab: Mapping[str, int] = backend.get_vocab(with_added_tokens=True)
+        self.vocab_size: int = max(self.vocab.values(), default=-1) + 1
+        self._tokens = settings.tokens
+        _prepare(backend, [text for text in settings.tokens.values() if text in self.vocab])
+        self.bos_id: int | None = self._named("bos_token")
+        self.pad_id: int | None = self._named("pad_token")
+        self.eos_ids: frozenset[int] = self._eos(settings)
+        added = backend.get_added_tokens_decoder()
+        marked = {token_id for token_id, token in added.items() if token.special}
+        self.special_ids: frozenset[int] = frozenset(marked | self.eos_ids)
+        self.token_bytes: TokenBytes = _token_bytes(backend, self.vocab, self.special_ids)
+        self._template: ChatTemplate | None = settings.chat_template
+        self._control_texts = _overlapping([token.content for token in added.values() if token.special])
+
+    @classmethod
+    def load(cls, folder: Path) -> Tokenizer:
+        """Reads tokenizer.json and the files beside it. Raises CheckpointError naming the file and what is
+        wrong."""
+        file = folder / "tokenizer.json"
+        text = read_text(file)
+        if text is None:
+            raise CheckpointError(f"{file}: no such file; a Hugging Face folder with a fast tokenizer is needed")
+        try:
+            backend = tokenizers.Tokenizer.from_str(text)
+        except Exception as exc:  # the library raises bare Exception on a file it cannot parse
+            raise CheckpointError(f"{file}: not a tokenizer: {exc}") from exc
+        settings = read_settings(folder)
+        try:
+            return cls(backend, settings)
+        except CheckpointError as exc:
+            raise CheckpointError(f"{folder}: {exc}") from exc
+
+    @property
+    def has_chat_template(self) -> bool:
+        return self._template is not None
+
+    def encode(self, text: str, *, add_special: bool = True) -> tuple[int, ...]:
+        """The ids of `text`; `add_special` adds what the tokenizer's post-processor adds, usually BOS.
+
+        As in Hugging Face, a special token's text becomes that token: raw text is trusted to be a whole
+        prompt. Raises RequestError where the text is not valid Unicode."""
+        check_text(text, "text")
+        return self._ids(text, add_special=add_special)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of a whole sequence; special tokens and unknown ids have none, invalid UTF-8 becomes
+        U+FFFD."""
+        return decode_all(self.token_bytes, ids)
+
+    def render_chat(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
+        """The prompt for a chat: template, generation prompt, no BOS beyond the template's own.
+
+        The ids are Hugging Face's, except where a message spells a special token: what a user writes is data,
+        so `<|end|>` in a message becomes ordinary tokens with the same text and cannot close the turn. (A
+        special token of a single character cannot be cut and stays.) Raises RequestError where there is no
+        template, it refuses the messages, or they are not valid Unicode."""
+        if self._template is None:
+            raise RequestError("messages: this model has no chat template; send text instead")
+        _check_messages(messages)
+        return self._ids(*self._pieces(self._template, messages), add_special=False)
+
+    def _pieces(self, template: ChatTemplate, messages: Sequence[Mapping[str, str]]) -> list[str]:
+        """The rendered prompt; where a message spells a special token, in pieces that each end after the
+        first character of such a text, so that none holds the whole."""
+        pattern = self._control_texts
+        values = [value for message in messages for value in message.values()]
+        if pattern is None or not any(pattern.search(value) for value in values):
+            return [template.render(messages)]
+        used = set().union(*values)
+        mark = next((chr(code) for code in _CUT_MARKS if chr(code) not in used), None)
+        if mark is None:
+            raise RequestError("messages: together they contain every character of Unicode")
+        marked = [
+            {field: pattern.sub(lambda found: found[0] + mark, value) for field, value in message.items()}
+            for message in messages
+        ]
+        return template.render(marked).split(mark)
+
+    def _ids(self, *pieces: str, add_special: bool) -> tuple[int, ...]:
+        # The batch form works without the interpreter lock: a long text does not stall other threads.
+        encodings = self._backend.encode_batch_fast(list(pieces), add_special_tokens=add_special)
+        return tuple(token_id for encoding in encodings for token_id in encoding.ids)
+
+    def _named(self, field: str) -> int | None:
+        """The id of a named special token, None where the checkpoint has none."""
+        text = self._tokens.get(field)
+        if text is None:
+            return None
+        if text not in self.vocab:
+            raise CheckpointError(f"{field} {text!r} is not a token of tokenizer.json")
+        return self.vocab[text]
+
+    def _eos(self, settings: TokenizerSettings) -> frozenset[int]:
+        """The tokenizer's own EOS and those that the model files list."""
+        for token_id, file in settings.eos_ids.items():
+            if not 0 <= token_id < self.vocab_size:
+                raise CheckpointError(
+                    f"{file}: eos_token_id {token_id} is not an id of the tokenizer (0 to {self.vocab_size - 1})"
+                )
+        own = self._named("eos_token")
+        return frozenset(settings.eos_ids) | (frozenset() if own is None else {own})
+
+
+def check_text(text: str, name: str) -> None:
+    """Raises RequestError, naming the field, where `text` holds a lone surrogate: it has no UTF-8 form."""
+    if found := _SURROGATE.search(text):
+        raise RequestError(
+            f"{name}: character {found.start()} is a lone surrogate (U+{ord(found[0]):04X}), not valid Unicode"
+        )
+
+
+def _check_messages(messages: Sequence[Mapping[str, str]]) -> None:
+    """Messages come out of JSON: their types hold only once checked."""
+    if not messages:
+        raise RequestError("messages is empty")
+    for number, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            raise RequestError(f"messages[{number}] is of type {type(message).__name__}, not an object")
+        for field, value in message.items():
+            if not isinstance(value, str):
+                raise RequestError(f"messages[{number}].{field} is of type {type(value).__name__}, not text")
+            check_text(value, f"messages[{number}].{field}")
+
+
+def _prepare(backend: tokenizers.Tokenizer, named: Sequence[str]) -> None:
+    """Switches off what would change a prompt's length, and marks named tokens as special where
+    tokenizer.json itself does not, as Hugging Face does."""
+    backend.no_truncation()
+    backend.no_padding()
+    marked = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
+    backend.add_special_tokens([text for text in named if text not in marked])
+
+
+def _token_bytes(backend: tokenizers.Tokenizer, vocab: Mapping[str, int], special_ids: frozenset[int]) -> TokenBytes:
+    decoder: dict[str, Any] | None = json.loads(backend.to_str())["decoder"]
+    try:
+        return build_token_bytes(vocab, decoder, special_ids)
+    except UnsupportedDecoderError as exc:
+        raise CheckpointError(f"tokenizer.json: {exc}") from exc
+
+
+def _overlapping(texts: Sequence[str]) -> re.Pattern[str] | None:
+    """Matches the first character of every occurrence of one of `texts`, also of occurrences that overlap."""
+    cuttable = [text for text in texts if len(text) > 1]
+    if not cuttable:
+        return None
+    return re.compile("|".join(f"{re.escape(text[0])}(?={re.escape(text[1:])})" for text in cuttable), re.DOTALL)

@@ -1,0 +1,123 @@
+"""Reads what a Hugging Face folder says about its tokenizer, besides tokenizer.json itself.
+
+Files: tokenizer_config.json, special_tokens_map.json, generation_config.json, config.json,
+chat_template.jinja, chat_template.json. All are optional; one that is there must be readable. CheckpointError
+names the file and the field.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from slipstream_engine.chat_template import ChatTemplate, TemplateSyntaxError
+from slipstream_engine.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+_TOKEN_FIELDS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+
+
+class TokenizerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """`tokens` are the named special tokens' texts (`bos_token`, …); `eos_ids` are those the model files
+    list, each with the file that says so; `chat_template` is None where the folder has none."""
+
+    tokens: Mapping[str, str]
+    eos_ids: Mapping[int, str]
+    chat_template: ChatTemplate | None
+
+
+def read_settings(folder: Path) -> TokenizerSettings:
+    """Everything but tokenizer.json."""
+    config_file = folder / "tokenizer_config.json"
+    config = read_json(config_file)
+    named = _tokens(folder / "special_tokens_map.json") | _tokens(config_file)
+    return TokenizerSettings(
+        tokens=named, eos_ids=_eos_ids(folder), chat_template=_chat_template(folder, config, named)
+    )
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """The object in a file, empty if there is no such file."""
+    text = read_text(file)
+    if text is None:
+        return {}
+    try:
+        content = json.loads(text)
+    except ValueError as exc:
+        raise CheckpointError(f"{file}: not valid JSON: {exc}") from exc
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{file}: holds a {type(content).__name__}, not a JSON object")
+    return content
+
+
+def read_text(file: Path) -> str | None:
+    """A file's text, None if there is no such file."""
+    try:
+        return file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as exc:
+        raise CheckpointError(f"{file}: cannot be read: {exc}") from exc
+
+
+def _tokens(file: Path) -> dict[str, str]:
+    """Named special tokens: `"</s>"` or `{"content": "</s>", …}`; null means none."""
+    content = read_json(file)
+    found = {}
+    for field in _TOKEN_FIELDS:
+        value = content.get(field)
+        text = value.get("content") if isinstance(value, dict) else value
+        if text is None:
+            continue
+        if not isinstance(text, str):
+            raise CheckpointError(f"{file}: {field} is {value!r}, not a token's text")
+        found[field] = text
+    return found
+
+
+def _eos_ids(folder: Path) -> dict[int, str]:
+    """The ids that end an answer: generation_config.json decides, config.json where that one is silent."""
+    for name in ("generation_config.json", "config.json"):
+        value = read_json(folder / name).get("eos_token_id")
+        if value is None:
+            continue
+        ids = value if isinstance(value, list) else [value]
+        if not all(isinstance(token_id, int) and not isinstance(token_id, bool) for token_id in ids):
+            raise CheckpointError(f"{folder / name}: eos_token_id is {value!r}, not an id or a list of ids")
+        return dict.fromkeys(ids, name)
+    return {}
+
+
+def _chat_template(folder: Path, config: Mapping[str, Any], tokens: Mapping[str, str]) -> ChatTemplate | None:
+    """A file of its own goes before the entry in tokenizer_config.json."""
+    jinja_file, json_file = folder / "chat_template.jinja", folder / "chat_template.json"
+    candidates = (
+        (jinja_file, read_text(jinja_file)),
+        (json_file, read_json(json_file).get("chat_template")),
+        (folder / "tokenizer_config.json", config.get("chat_template")),
+    )
+    for file, value in candidates:
+        if value is not None:
+            try:
+                return ChatTemplate(_pick(file, value), tokens)
+            except TemplateSyntaxError as exc:
+                raise CheckpointError(f"{file}: the chat template is not valid Jinja: {exc}") from exc
+    return None
+
+
+def _pick(file: Path, value: object) -> str:
+    """The template itself, or out of a list of named ones `default` (or the only one)."""
+    if isinstance(value, str):
+        return value
+    try:
+        named = {entry["name"]: entry["template"] for entry in msgspec.convert(value, list[dict[str, str]])}
+    except (msgspec.ValidationError, KeyError) as exc:
+        raise CheckpointError(f"{file}: chat_template is neither text nor a list of name and template") from exc
+    if "default" not in named and len(named) != 1:
+        raise CheckpointError(f"{file}: chat_template has none called 'default' among {sorted(named)}")
+    return named["default"] if "default" in named else next(iter(named.values()))

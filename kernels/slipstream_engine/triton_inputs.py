@@ -1,0 +1,217 @@
+"""A Triton request's input tensors, checked and turned into an engine request.
+
+Triton has already checked names, data types and ranks against `config.pbtxt`; everything else is checked
+here. Each error is a `RequestError` that names the tensor and the value. Knows nothing of Triton itself:
+tensors come as numpy arrays by name, as the Python backend hands them over (strings as `bytes` objects).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import secrets
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+
+from slipstream_engine.errors import RequestError
+from slipstream_engine.types import GenerationRequest, SamplingParams
+
+Tensors = Mapping[str, np.ndarray[Any, Any]]
+
+PROMPT_TENSORS = ("text_input", "messages", "input_ids")
+INPUT_TENSORS = (
+    *PROMPT_TENSORS,
+    "resume_ids",
+    "max_tokens",
+    "temperature",
+    "top_p",
+    "top_k",
+    "seed",
+    "stop",
+    "draft_tokens",
+    "stream",
+)
+ROLES = ("system", "developer", "user", "assistant", "tool")
+MAX_STOP_STRINGS = 64
+MAX_STOP_BYTES = 1024
+MAX_TEMPERATURE = 100.0
+
+
+class PromptTokenizer(Protocol):
+    """What parsing needs of the engine's tokenizer."""
+
+    def encode(self, text: str) -> tuple[int, ...]: ...
+
+    def render_chat(self, messages: list[dict[str, str]]) -> tuple[int, ...]: ...
+
+
+class TritonRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A parsed request. `stream` False wants one response, at the end."""
+
+    generation: GenerationRequest
+    stream: bool
+
+
+class _Message(msgspec.Struct, frozen=True, kw_only=True):
+    role: str
+    content: str
+
+
+def parse_request(
+    tensors: Tensors, *, request_id: str, tokenizer: PromptTokenizer, context_tokens: int
+) -> TritonRequest:
+    """Check `tensors` and build the engine's request from them.
+
+    Args:
+        tensors: the inputs that the client sent, by name.
+        request_id: unique in the engine; the client's own id need not be.
+        tokenizer: the target's.
+        context_tokens: prompt and output tokens that fit; the rest of it is the default of `max_tokens`.
+
+    Raises:
+        RequestError: a tensor's value cannot be served.
+    """
+    prompt_ids = _prompt_ids(tensors, tokenizer)
+    resume_ids = _token_ids(tensors, "resume_ids")
+    max_tokens = _integer(tensors, "max_tokens", default=None, minimum=1)
+    generation = GenerationRequest(
+        request_id=request_id,
+        prompt_ids=prompt_ids,
+        resume_ids=resume_ids,
+        max_tokens=max(1, context_tokens - len(prompt_ids)) if max_tokens is None else max_tokens,
+        sampling=_sampling(tensors),
+        stop=_stop_strings(tensors),
+        draft_tokens=_integer(tensors, "draft_tokens", default=0, minimum=0) or 0,
+    )
+    stream = bool(_scalar(tensors, "stream")) if "stream" in tensors else False
+    return TritonRequest(generation=generation, stream=stream)
+
+
+def prompt_bytes(tensors: Tensors) -> int:
+    """How many bytes of text have to be tokenized: tells a slow request from a quick one."""
+    return sum(len(item) for name in ("text_input", "messages") if name in tensors for item in tensors[name].flat)
+
+
+def _prompt_ids(tensors: Tensors, tokenizer: PromptTokenizer) -> tuple[int, ...]:
+    given = [name for name in PROMPT_TENSORS if name in tensors]
+    if len(given) != 1:
+        found = ", ".join(given) or "none"
+        raise RequestError(f"expected exactly one of {', '.join(PROMPT_TENSORS)}, got {found}")
+    if given == ["input_ids"]:
+        prompt_ids = _token_ids(tensors, "input_ids")
+    elif given == ["messages"]:
+        prompt_ids = tokenizer.render_chat(_messages(tensors))
+    else:
+        prompt_ids = tokenizer.encode(_text(tensors, "text_input"))
+    if not prompt_ids:
+        raise RequestError(f"{given[0]} holds no tokens")
+    return prompt_ids
+
+
+def _messages(tensors: Tensors) -> list[dict[str, str]]:
+    text = _text(tensors, "messages")
+    try:
+        messages = msgspec.convert(json.loads(text), type=list[_Message])
+    except (ValueError, RecursionError, msgspec.ValidationError) as exc:
+        raise RequestError(
+            f'messages is not a JSON list of {{"role": …, "content": …}} with text in both: {exc}'
+        ) from exc
+    if not messages:
+        raise RequestError("messages is an empty list")
+    for index, message in enumerate(messages):
+        if message.role not in ROLES:
+            raise RequestError(
+                f"messages[{index}].role: expected one of {', '.join(ROLES)}, got {_short(message.role)}"
+            )
+        _check_encodable(message.content, f"messages[{index}].content")
+    return [{"role": message.role, "content": message.content} for message in messages]
+
+
+def _sampling(tensors: Tensors) -> SamplingParams:
+    temperature = _number(tensors, "temperature", default=1.0)
+    if not 0.0 <= temperature <= MAX_TEMPERATURE:
+        raise RequestError(f"temperature: expected 0 to {MAX_TEMPERATURE:g}, got {temperature:g}")
+    top_p = _number(tensors, "top_p", default=1.0)
+    if not 0.0 < top_p <= 1.0:
+        raise RequestError(f"top_p: expected more than 0 and at most 1, got {top_p:g}")
+    top_k = _integer(tensors, "top_k", default=0, minimum=0) or 0
+    seed = _integer(tensors, "seed", default=None)
+    return SamplingParams(
+        temperature=temperature,
+        top_p=top_p,
+        top_k=top_k,
+        seed=secrets.randbits(63) if seed is None else seed,
+    )
+
+
+def _stop_strings(tensors: Tensors) -> tuple[str, ...]:
+    if "stop" not in tensors:
+        return ()
+    raw = list(tensors["stop"].flat)
+    if len(raw) > MAX_STOP_STRINGS:
+        raise RequestError(f"stop: at most {MAX_STOP_STRINGS} strings, got {len(raw)}")
+    for index, item in enumerate(raw):
+        if not 0 < len(item) <= MAX_STOP_BYTES:
+            raise RequestError(f"stop[{index}]: expected 1 to {MAX_STOP_BYTES} bytes, got {len(item)}")
+    return tuple(_decode(item, f"stop[{index}]") for index, item in enumerate(raw))
+
+
+def _token_ids(tensors: Tensors, name: str) -> tuple[int, ...]:
+    if name not in tensors:
+        return ()
+    ids = tensors[name].reshape(-1)
+    if ids.size and int(ids.min()) < 0:
+        index = int(np.argmax(ids < 0))
+        raise RequestError(f"{name}[{index}]: a token id cannot be negative, got {int(ids[index])}")
+    return tuple(ids.tolist())
+
+
+def _text(tensors: Tensors, name: str) -> str:
+    return _decode(_scalar(tensors, name), name)
+
+
+def _decode(raw: bytes, name: str) -> str:
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as exc:
+        raise RequestError(f"{name} is not valid UTF-8: {exc.reason} at byte {exc.start}") from exc
+
+
+def _check_encodable(text: str, name: str) -> None:
+    """JSON escapes can spell half of a surrogate pair, which is no character and has no UTF-8 form."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as exc:
+        raise RequestError(f"{name} has a lone surrogate at character {exc.start}") from exc
+
+
+def _number(tensors: Tensors, name: str, *, default: float) -> float:
+    if name not in tensors:
+        return default
+    value = float(_scalar(tensors, name))
+    if not math.isfinite(value):
+        raise RequestError(f"{name}: expected a finite number, got {value}")
+    return value
+
+
+def _integer(tensors: Tensors, name: str, *, default: int | None, minimum: int | None = None) -> int | None:
+    if name not in tensors:
+        return default
+    value = int(_scalar(tensors, name))
+    if minimum is not None and value < minimum:
+        raise RequestError(f"{name}: expected {minimum} or more, got {value}")
+    return value
+
+
+def _scalar(tensors: Tensors, name: str) -> Any:
+    tensor = tensors[name]
+    if tensor.size != 1:
+        raise RequestError(f"{name}: expected one value, got shape {list(tensor.shape)}")
+    return tensor.reshape(-1)[0]
+
+
+def _short(text: str, limit: int = 40) -> str:
+    return repr(text if len(text) <= limit else text[:limit] + "…")

@@ -1,0 +1,91 @@
+"""The sampling parameters of a batch, as tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+GREEDY_BELOW = 1e-5
+"""Temperatures below this are taken as 0: fp32 logits divided by less say nothing more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingBatch:
+    """Sampling parameters of B requests (or rows), every tensor [B] on the logits' device.
+
+    `temperature` float32, 0 is greedy; `top_p` float32, 1 is off; `top_k` int64, 0 is off; `seed` int64.
+    The flags are Python values, known without asking the device. A selection of rows keeps its batch's
+    flags: `all_greedy` False and the others True are always safe, just slower.
+    """
+
+    temperature: Tensor
+    top_p: Tensor
+    top_k: Tensor
+    seed: Tensor
+    all_greedy: bool
+    any_greedy: bool
+    any_filter: bool
+
+    @classmethod
+    def of(
+        cls,
+        temperature: Sequence[float],
+        top_p: Sequence[float],
+        top_k: Sequence[int],
+        seed: Sequence[int],
+        device: torch.device | str = "cpu",
+    ) -> SamplingBatch:
+        """Build a batch from one value per request. Seeds are any integers, taken modulo 2^64.
+
+        Raises:
+            ValueError: the lengths differ, or a value is out of range.
+        """
+        if not len(temperature) == len(top_p) == len(top_k) == len(seed):
+            lengths = (len(temperature), len(top_p), len(top_k), len(seed))
+            raise ValueError(f"temperature, top_p, top_k and seed must be equally long, not {lengths}")
+        _check_ranges(temperature, top_p, top_k)
+        heat = [value if value >= GREEDY_BELOW else 0.0 for value in temperature]
+        signed = [(value + 2**63) % 2**64 - 2**63 for value in seed]
+        return cls(
+            temperature=torch.tensor(heat, dtype=torch.float32, device=device),
+            top_p=torch.tensor(top_p, dtype=torch.float32, device=device),
+            top_k=torch.tensor(top_k, dtype=torch.int64, device=device),
+            seed=torch.tensor(signed, dtype=torch.int64, device=device),
+            all_greedy=not any(heat),
+            any_greedy=not all(heat),
+            any_filter=any(t > 0 and (p < 1 or k > 0) for t, p, k in zip(heat, top_p, top_k, strict=True)),
+        )
+
+    def __len__(self) -> int:
+        return self.temperature.size(0)
+
+    def rows(self, index: Tensor) -> SamplingBatch:
+        """The parameters of requests `index` (int64 [N]), one row each."""
+        return SamplingBatch(
+            temperature=self.temperature.index_select(0, index),
+            top_p=self.top_p.index_select(0, index),
+            top_k=self.top_k.index_select(0, index),
+            seed=self.seed.index_select(0, index),
+            all_greedy=self.all_greedy,
+            any_greedy=self.any_greedy,
+            any_filter=self.any_filter,
+        )
+
+    def repeat(self, counts: Tensor, total: int) -> SamplingBatch:
+        """Request i's parameters `counts[i]` times in a row; `total` is the sum of `counts` (int64 [B])."""
+        requests = torch.arange(len(self), device=counts.device)
+        return self.rows(torch.repeat_interleave(requests, counts, output_size=total))
+
+
+def _check_ranges(temperature: Sequence[float], top_p: Sequence[float], top_k: Sequence[int]) -> None:
+    for i, (t, p, k) in enumerate(zip(temperature, top_p, top_k, strict=True)):
+        if not (math.isfinite(t) and t >= 0):
+            raise ValueError(f"temperature[{i}] = {t}: must be finite and not negative")
+        if not 0 <= p <= 1:
+            raise ValueError(f"top_p[{i}] = {p}: must be in [0, 1]")
+        if k < 0:
+            raise ValueError(f"top_k[{i}] = {k}: must be 0 (off) or more")

@@ -1,0 +1,77 @@
+"""Random numbers that are a function of (seed, position, purpose) and of nothing else.
+
+Philox-4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), the generator behind
+CUDA's and the Triton language's own random numbers, in 64-bit integers: the same bits on every device,
+whatever else is in the batch. The key is the seed; the counter is (position, purpose), so that each purpose
+has a stream of its own.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_WORD = 0xFFFFFFFF
+_FEW = 8
+"""Up to so many numbers, Python's own integers are faster than the hundred array operations of one block."""
+
+
+class Purpose(IntEnum):
+    """What a random number decides. Numbers of different purposes are independent."""
+
+    DRAFT = 0
+    """The draft's own sampling."""
+    ACCEPT = 1
+    """Whether a drafted token is accepted."""
+    RESIDUAL = 2
+    """The token in place of the first rejected one."""
+    TARGET = 3
+    """A token from the target's distribution: plain decoding and the bonus token."""
+
+
+def uniform(seed: Tensor, position: Tensor, purpose: int | Tensor) -> Tensor:
+    """Uniform numbers in [0, 1): float64, of the shape that the arguments (int64) broadcast to.
+
+    They are multiples of 2^-52. Zero is possible and one is not, so compare with a strict `<`: then a
+    probability of 0 never happens and one of 1 always does. 52 bits, not 53, keep u * total below total
+    after rounding.
+    """
+    streams = purpose if isinstance(purpose, Tensor) else torch.full((), purpose, device=seed.device)
+    columns = torch.broadcast_tensors(seed, position, streams)
+    if seed.device.type != "cpu":
+        bits = _bits(*columns)
+    elif columns[0].numel() > _FEW:
+        bits = torch.from_numpy(_bits(*(column.numpy() for column in columns)))
+    else:
+        rows = zip(*(column.flatten().tolist() for column in columns), strict=True)
+        bits = torch.tensor([_bits(*row) for row in rows], dtype=torch.int64).view(columns[0].shape)
+    unit: Tensor = bits.to(torch.float64) * 2.0**-52
+    return unit
+
+
+def philox(counter: tuple[Any, Any, Any, Any], key: tuple[Any, Any]) -> tuple[Any, Any, Any, Any]:
+    """One block of Philox-4x32-10: four words of 32 random bits.
+
+    Counter and key are words in [0, 2^32): Python integers, or int64 arrays or tensors that broadcast
+    together.
+    """
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    for _ in range(10):
+        # 64-bit products may wrap into the sign: the mask keeps bits that this leaves right. It is applied
+        # to what is multiplied next; the other two words carry high bits along until the end.
+        low, high = c0 * 0xD2511F53, c2 * 0xCD9E8D57
+        c0, c1 = ((high >> 32) ^ c1 ^ k0) & _WORD, high
+        c2, c3 = ((low >> 32) ^ c3 ^ k1) & _WORD, low
+        k0, k1 = k0 + 0x9E3779B9, k1 + 0xBB67AE85
+    return c0, c1 & _WORD, c2, c3 & _WORD
+
+
+def _bits(seed: Any, position: Any, purpose: Any) -> Any:
+    """52 random bits, of the arguments' own type."""
+    counter = (position & _WORD, (position >> 32) & _WORD, purpose, 0)
+    words = philox(counter, (seed & _WORD, (seed >> 32) & _WORD))
+    return (words[0] << 20) | (words[1] >> 12)

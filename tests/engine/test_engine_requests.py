@@ -1,0 +1,268 @@
+"""How a request lives and ends in the engine: limits, stops, cancellation, counts, fairness."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from slipstream_engine.engine import Engine
+from slipstream_engine.errors import CheckpointError, DraftMismatchError, OverloadedError, RequestError
+from slipstream_engine.loading import load_engine
+from slipstream_engine.service import EngineService
+from slipstream_engine.settings import EngineSettings
+from slipstream_engine.types import Chunk, FinishReason, GenerationRequest, SamplingParams
+
+Drain = Callable[[Engine, list[GenerationRequest]], dict[str, list[Chunk]]]
+Make = Callable[..., Engine]
+GREEDY = SamplingParams(temperature=0.0)
+PROMPT = tuple(b"Reason for contact: delivery delay. ")
+
+
+def _request(name: str = "a", **changes: object) -> GenerationRequest:
+    values: dict[str, object] = {
+        "request_id": name,
+        "prompt_ids": PROMPT,
+        "max_tokens": 30,
+        "sampling": GREEDY,
+    }
+    return GenerationRequest(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def _tokens(row: list[Chunk]) -> list[int]:
+    return [token for chunk in row for token in chunk.token_ids]
+
+
+@pytest.mark.parametrize("draft_tokens", [0, 1, 5])
+@pytest.mark.parametrize("max_tokens", [1, 2, 7])
+def test_max_tokens_is_exact_whatever_the_draft_length(
+    make_engine: Make, drain: Drain, draft_tokens: int, max_tokens: int
+) -> None:
+    request = _request(max_tokens=max_tokens, draft_tokens=draft_tokens)
+    (row,) = drain(make_engine("close"), [request]).values()
+    assert len(_tokens(row)) == max_tokens
+    assert row[-1].finish_reason is FinishReason.LENGTH
+    assert [chunk.finish_reason for chunk in row[:-1]] == [None] * (len(row) - 1)
+
+
+@pytest.mark.parametrize("draft_tokens", [0, 5])
+def test_the_context_ends_an_answer(make_engine: Make, drain: Drain, draft_tokens: int) -> None:
+    request = _request(max_tokens=10_000, draft_tokens=draft_tokens)
+    (row,) = drain(make_engine("close", context_tokens=64), [request]).values()
+    assert row[-1].finish_reason is FinishReason.LENGTH
+    assert len(_tokens(row)) == 64 - len(PROMPT)
+
+
+def test_a_draft_with_a_shorter_context_stops_drafting_not_decoding(
+    make_engine: Make, drain: Drain, pair_folder: Path, tmp_path: Path
+) -> None:
+    short = tmp_path / "short"
+    short.mkdir()
+    for file in (pair_folder / "close").iterdir():
+        (short / file.name).write_bytes(file.read_bytes())
+    config = short / "config.json"
+    config.write_text(config.read_text().replace('"max_position_embeddings": 160', '"max_position_embeddings": 48'))
+    plain = drain(make_engine(None), [_request(max_tokens=60)])["a"]
+    row = drain(make_engine(str(short)), [_request(max_tokens=60, draft_tokens=4)])["a"]
+    assert _tokens(row) == _tokens(plain)
+    assert 0 < row[-1].counts.drafted < 40
+
+
+@pytest.mark.parametrize("draft_tokens", [0, 4])
+def test_eos_ends_an_answer_and_is_not_text(make_engine: Make, drain: Drain, draft_tokens: int) -> None:
+    answers = [
+        drain(
+            make_engine("close"),
+            [
+                _request(
+                    draft_tokens=draft_tokens,
+                    sampling=SamplingParams(temperature=3.0, seed=s),
+                    max_tokens=110,
+                )
+            ],
+        )["a"]
+        for s in range(12)
+    ]
+    ended = [row for row in answers if row[-1].finish_reason is FinishReason.STOP]
+    assert ended, "no seed reached EOS: the test shows nothing"
+    for row in ended:
+        assert _tokens(row)[-1] == 256
+        assert 256 not in _tokens(row)[:-1]
+        assert "<|end|>" not in "".join(chunk.text for chunk in row)
+
+
+@pytest.mark.parametrize("draft_tokens", [0, 1, 3, 7])
+def test_stop_string_across_tokens_ends_the_answer_before_it(
+    make_engine: Make, drain: Drain, draft_tokens: int
+) -> None:
+    """Every byte is a token here, so that any stop string of three bytes spans three tokens, and often two steps."""
+    engine = make_engine("close")
+    whole = "".join(chunk.text for chunk in drain(engine, [_request("w")])["w"])
+    stop = next(whole[i : i + 3] for i in range(8, 20) if whole[i : i + 3].isprintable())
+    row = drain(engine, [_request("s", stop=("never seen", stop), draft_tokens=draft_tokens)])["s"]
+    assert "".join(chunk.text for chunk in row) == whole[: whole.index(stop)]
+    assert row[-1].finish_reason is FinishReason.STOP
+
+
+def test_counts_add_up(make_engine: Make, drain: Drain) -> None:
+    (row,) = drain(make_engine("close"), [_request(draft_tokens=4, max_tokens=50)]).values()
+    counts = row[-1].counts
+    assert counts.prompt_tokens == len(PROMPT)
+    assert counts.output_tokens == 50 == len(_tokens(row))
+    # the prompt's last position gives one token, every step its accepted drafts and one of the target's own
+    assert counts.output_tokens == 1 + counts.steps + counts.accepted
+    assert 0 < counts.accepted <= counts.drafted <= 4 * counts.steps
+    assert len(counts.rejected_at) == 4
+    assert sum(counts.rejected_at) <= counts.steps
+    drafted = [chunk.counts.drafted for chunk in row]
+    assert drafted == sorted(drafted)
+
+
+def test_a_long_prompt_does_not_stall_a_running_stream(make_engine: Make) -> None:
+    engine = make_engine("close", prefill_chunk_tokens=8)
+    engine.add(_request("running", max_tokens=100, draft_tokens=1))
+    while not any(chunk.request_id == "running" for chunk in engine.step()):
+        pass
+    engine.add(_request("long", prompt_ids=tuple(range(120)), max_tokens=2))
+    steps = 0
+    while True:
+        chunks = engine.step()
+        steps += 1
+        assert any(chunk.request_id == "running" for chunk in chunks)
+        if any(chunk.request_id == "long" for chunk in chunks):
+            break
+    assert steps == 120 // 8
+
+
+def test_cancelled_request_frees_its_slot_at_once(make_engine: Make) -> None:
+    engine = make_engine("close", max_slots=1)
+    engine.add(_request("a", draft_tokens=3))
+    engine.add(_request("b"))
+    engine.step()
+    chunk = engine.cancel("a")
+    assert chunk is not None
+    assert chunk.finish_reason is FinishReason.CANCELLED
+    assert {c.request_id for c in engine.step()} == {"b"}
+    assert engine.cancel("a") is None
+
+
+def test_a_freed_slot_remembers_nothing(make_engine: Make, drain: Drain) -> None:
+    """A request that was cancelled in mid-prompt leaves keys and drafts behind; the next one must not see them."""
+    expected = _tokens(drain(make_engine("close", max_slots=1), [_request("b", draft_tokens=4)])["b"])
+    engine = make_engine("close", max_slots=1, prefill_chunk_tokens=4)
+    engine.add(_request("a", prompt_ids=tuple(range(100)), draft_tokens=4))
+    engine.step()
+    engine.cancel("a")
+    assert _tokens(drain(engine, [_request("b", draft_tokens=4)])["b"]) == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "message", "code"),
+    [
+        ({"prompt_ids": ()}, "the prompt is empty", "invalid_request"),
+        ({"prompt_ids": tuple(range(160))}, "160 tokens.*160 tokens", "context_length_exceeded"),
+        ({"prompt_ids": (1, 300)}, "token id 300 is outside the vocabulary of 257", "invalid_request"),
+        ({"prompt_ids": (1, -4)}, "token id -4", "invalid_request"),
+        ({"max_tokens": 0}, "max_tokens is 0", "invalid_request"),
+        ({"max_tokens": 2, "resume_ids": (5, 6)}, "max_tokens is 2, and 2 tokens", "invalid_request"),
+        ({"draft_tokens": -1}, "draft_tokens must not be negative, got -1", "invalid_request"),
+    ],
+)
+def test_impossible_request_is_refused_with_its_numbers(
+    make_engine: Make, changes: dict[str, object], message: str, code: str
+) -> None:
+    with pytest.raises(RequestError, match=message) as caught:
+        make_engine("close").add(_request(**changes))
+    assert caught.value.code == code
+
+
+def test_draft_with_another_tokenizer_is_refused_at_load(pair_folder: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    for file in (pair_folder / "far").iterdir():
+        (other / file.name).write_bytes(file.read_bytes())
+    text = (other / "tokenizer.json").read_text()
+    (other / "tokenizer.json").write_text(
+        text.replace('"A": 32', '"A": 999').replace('"B": 33', '"B": 32').replace('"A": 999', '"A": 33')
+    )
+    settings = EngineSettings(target=str(pair_folder / "target"), draft=str(other), draft_kind="model")
+    with pytest.raises(DraftMismatchError, match="'A'"):
+        load_engine(settings)
+
+
+def test_missing_checkpoint_is_named() -> None:
+    with pytest.raises(CheckpointError, match="nowhere"):
+        load_engine(EngineSettings(target="/nowhere"))
+
+
+@pytest.fixture
+def service(make_engine: Make) -> Iterator[EngineService]:
+    service = EngineService(make_engine("close", max_slots=2, max_waiting=1))
+    service.begin()
+    yield service
+    service.close()
+
+
+def _finish(chunks: queue.Queue[Chunk]) -> Chunk:
+    while True:
+        chunk = chunks.get(timeout=30)
+        if chunk.finish_reason is not None:
+            return chunk
+
+
+def test_service_serves_threads_and_refuses_what_does_not_fit(service: EngineService) -> None:
+    chunks: queue.Queue[Chunk] = queue.Queue()
+    gate = threading.Event()
+
+    def held(chunk: Chunk) -> None:
+        gate.wait(30)  # holds the step thread, so that nothing ends while the queue fills
+        chunks.put(chunk)
+
+    for name in ("a", "b", "c"):
+        service.submit(_request(name, draft_tokens=2), held)
+    with pytest.raises(OverloadedError, match="3 requests"):
+        service.submit(_request("d"), chunks.put)
+    with pytest.raises(RequestError, match="'a' is in use"):
+        service.submit(_request("a"), chunks.put)
+    gate.set()
+    assert {_finish(chunks).request_id for _ in range(3)} == {"a", "b", "c"}
+    service.submit(_request("d"), chunks.put)
+    assert _finish(chunks).finish_reason is FinishReason.LENGTH
+
+
+def test_service_cancels_a_running_and_a_waiting_request(service: EngineService) -> None:
+    chunks: dict[str, queue.Queue[Chunk]] = {name: queue.Queue() for name in "abc"}
+    for name, row in chunks.items():
+        service.submit(_request(name, max_tokens=100), row.put)
+    chunks["a"].get(timeout=30)
+    service.cancel("a")
+    service.cancel("c")
+    service.cancel("unknown")
+    assert _finish(chunks["a"]).finish_reason is FinishReason.CANCELLED
+    assert _finish(chunks["b"]).finish_reason is FinishReason.LENGTH
+    assert _finish(chunks["c"]).finish_reason in (FinishReason.CANCELLED, FinishReason.LENGTH)
+
+
+def test_a_callback_that_fails_hurts_nobody_else(service: EngineService, caplog: pytest.LogCaptureFixture) -> None:
+    def broken(chunk: Chunk) -> None:
+        raise ValueError("the caller's own fault")
+
+    good: queue.Queue[Chunk] = queue.Queue()
+    service.submit(_request("bad"), broken)
+    service.submit(_request("good"), good.put)
+    assert _finish(good).finish_reason is FinishReason.LENGTH
+    assert "callback of request bad failed" in caplog.text
+
+
+def test_closing_ends_what_runs_as_cancelled(make_engine: Make) -> None:
+    service = EngineService(make_engine(None, max_slots=1))
+    service.begin()
+    chunks: queue.Queue[Chunk] = queue.Queue()
+    service.submit(_request(max_tokens=100), chunks.put)
+    chunks.get(timeout=30)
+    service.close()
+    assert _finish(chunks).finish_reason in (FinishReason.CANCELLED, FinishReason.LENGTH)
+    with pytest.raises(OverloadedError, match="shutting down"):
+        service.submit(_request("late"), chunks.put)
