@@ -8,6 +8,8 @@ that rejects early holds nobody back.
 
 from __future__ import annotations
 
+import bisect
+import itertools
 from collections import deque
 from collections.abc import Sequence as Sequence_
 
@@ -51,10 +53,10 @@ class Engine:
         self._max_waiting = max_waiting
         self._prefill_chunk_tokens = prefill_chunk_tokens
         self._pool = SlotPool(slots)
-        self._waiting: deque[GenerationRequest] = deque()
-        self._running: list[Sequence] = []
-        self._admitted = 0
-        self._sampling: tuple[tuple[str, ...], SamplingBatch] = ((), SamplingBatch.of([], [], [], []))
+        self._waiting: deque[Sequence] = deque()
+        self._running: list[Sequence] = []  # slots ascending
+        self._arrivals = itertools.count()
+        self._sampling: tuple[tuple[int, ...], SamplingBatch] = ((), SamplingBatch.of([], [], [], []))
 
     @property
     def capacity(self) -> int:
@@ -66,41 +68,27 @@ class Engine:
         """Whether a step would do anything."""
         return bool(self._running or self._waiting)
 
-    def check(self, request: GenerationRequest) -> None:
-        """Refuse what can never be served.
+    def prepare(self, request: GenerationRequest) -> Sequence:
+        """Check a request and make it ready to be queued. May be called from any thread.
 
         Raises:
-            RequestError: the prompt is empty or fills the context, a token id is unknown, or a number is out of
-                range.
+            RequestError: the prompt is empty or fills the context, a token id is unknown, a stop string is unusable,
+                or a number is out of range.
         """
-        given = len(request.prompt_ids) + len(request.resume_ids)
-        if not request.prompt_ids:
-            raise RequestError("the prompt is empty")
-        if given >= self.context_tokens:
-            raise RequestError(
-                f"the prompt has {given} tokens; the context of {self.context_tokens} tokens must hold it and at "
-                "least one token of output",
-                code="context_length_exceeded",
-            )
-        if request.max_tokens <= len(request.resume_ids):
-            raise RequestError(
-                f"max_tokens is {request.max_tokens}, and {len(request.resume_ids)} tokens are already there"
-            )
-        if request.draft_tokens < 0:
-            raise RequestError(f"draft_tokens must not be negative, got {request.draft_tokens}")
-        ids, vocabulary = (*request.prompt_ids, *request.resume_ids), self._target.config.vocab_rows
-        if min(ids) < 0 or max(ids) >= vocabulary:
-            unknown = next(token for token in ids if not 0 <= token < vocabulary)
-            raise RequestError(f"token id {unknown} is outside the vocabulary of {vocabulary}")
+        self._check(request)
+        return Sequence(request, next(self._arrivals), self.tokenizer, self.context_tokens)
+
+    def enqueue(self, sequence: Sequence) -> None:
+        """Queue what `prepare` made, without a bound of its own: see `capacity`."""
+        self._waiting.append(sequence)
 
     def add(self, request: GenerationRequest) -> None:
-        """Queue a request, without a bound of its own: see `capacity`.
+        """Prepare and queue a request.
 
         Raises:
-            RequestError: see `check`.
+            RequestError: see `prepare`.
         """
-        self.check(request)
-        self._waiting.append(request)
+        self.enqueue(self.prepare(request))
 
     def cancel(self, request_id: str) -> Chunk | None:
         """Drop a request; its last chunk, or None when there is no such request (any more)."""
@@ -108,10 +96,10 @@ class Engine:
             if sequence.request.request_id == request_id:
                 self._release(sequence)
                 return sequence.cancelled()
-        for request in self._waiting:
-            if request.request_id == request_id:
-                self._waiting.remove(request)
-                return Sequence(request, -1, self.tokenizer, self.context_tokens).cancelled()
+        for sequence in self._waiting:
+            if sequence.request.request_id == request_id:
+                self._waiting.remove(sequence)
+                return sequence.cancelled()
         return None
 
     def fail_all(self, error: str) -> list[Chunk]:
@@ -134,18 +122,32 @@ class Engine:
             self._release(sequence)
         return chunks
 
+    def _check(self, request: GenerationRequest) -> None:
+        given = len(request.prompt_ids) + len(request.resume_ids)
+        if not request.prompt_ids:
+            raise RequestError("the prompt is empty")
+        if given >= self.context_tokens:
+            raise RequestError(
+                f"the prompt has {given} tokens; the context of {self.context_tokens} tokens must hold it and at "
+                "least one token of output",
+                code="context_length_exceeded",
+            )
+        if request.max_tokens <= len(request.resume_ids):
+            raise RequestError(
+                f"max_tokens is {request.max_tokens}, and {len(request.resume_ids)} tokens are already there"
+            )
+        if request.draft_tokens < 0:
+            raise RequestError(f"draft_tokens must not be negative, got {request.draft_tokens}")
+        ids, vocabulary = (*request.prompt_ids, *request.resume_ids), self._target.config.vocab_rows
+        if min(ids) < 0 or max(ids) >= vocabulary:
+            unknown = next(token for token in ids if not 0 <= token < vocabulary)
+            raise RequestError(f"token id {unknown} is outside the vocabulary of {vocabulary}")
+
     def _admit(self) -> None:
         while self._waiting and len(self._pool):
-            self._admitted += 1
-            sequence = Sequence(
-                self._waiting.popleft(),
-                self._pool.take(),
-                self.tokenizer,
-                self.context_tokens,
-                self._admitted,
-            )
-            self._running.append(sequence)
-            self._running.sort(key=lambda s: s.slot)
+            sequence = self._waiting.popleft()
+            sequence.slot = self._pool.take()
+            bisect.insort(self._running, sequence, key=lambda s: s.slot)
 
     def _release(self, sequence: Sequence) -> None:
         self._running.remove(sequence)
@@ -222,7 +224,7 @@ class Engine:
 
     def _sampling_of(self, sequences: Sequence_[Sequence]) -> SamplingBatch:
         """The batch's sampling parameters; kept while the same requests decode together."""
-        key = tuple(sequence.request.request_id for sequence in sequences)
+        key = tuple(sequence.arrival for sequence in sequences)
         if self._sampling[0] != key:
             params = [sequence.request.sampling for sequence in sequences]
             batch = SamplingBatch.of(

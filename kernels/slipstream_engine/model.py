@@ -118,7 +118,7 @@ def _group(queries: Tensor, batch: StepBatch, kv_heads: int) -> Tensor:
 
 def _ungroup(mixed: Tensor, batch: StepBatch, heads: int) -> Tensor:
     """[S, kv_heads, n * groups, dim] -> [T, heads * dim]"""
-    shaped = mixed.unflatten(2, (batch.tokens_per_slot, -1)).transpose(1, 2)
+    shaped: Tensor = mixed.unflatten(2, (batch.tokens_per_slot, -1)).transpose(1, 2)
     rows = shaped.reshape(batch.slots * batch.tokens_per_slot, heads * mixed.shape[-1])
     return rows if batch.padded_rows is None else rows[batch.padded_rows]
 

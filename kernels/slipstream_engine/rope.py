@@ -38,7 +38,7 @@ def apply_rotation(x: Tensor, rotation: Tensor) -> Tensor:
 
 def interleave_rows(weight: Tensor, head_dim: int) -> Tensor:
     """Reorder rows [heads * head_dim, ...] from two halves per head to adjacent pairs."""
-    halves = weight.unflatten(0, (-1, 2, head_dim // 2))
+    halves: Tensor = weight.unflatten(0, (-1, 2, head_dim // 2))
     return halves.transpose(1, 2).flatten(0, 2).contiguous()
 
 

@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
+from slipstream_engine.errors import RequestError
 from slipstream_engine.text_stream import TextStream
 from slipstream_engine.tokenizer import Tokenizer
 from slipstream_engine.types import Chunk, Counts, FinishReason, GenerationRequest
 
 
 class Sequence:
-    """A request in a slot: its tokens so far, how many of them the target has cached, and what it cost.
+    """A request and its tokens so far, how many of them the target has cached, and what it cost.
 
-    `tokens` is prompt + resumed + generated. While decoding, all but the last token are cached.
+    `tokens` is prompt + resumed + generated. While decoding, all but the last token are cached. `arrival` numbers
+    the requests of an engine: no two have the same.
+
+    Raises RequestError where a stop string is unusable or was reached by the resumed tokens.
     """
 
-    def __init__(
-        self,
-        request: GenerationRequest,
-        slot: int,
-        tokenizer: Tokenizer,
-        context_tokens: int,
-        arrival: int = 0,
-    ) -> None:
-        self.request, self.slot, self.arrival = request, slot, arrival
+    def __init__(self, request: GenerationRequest, arrival: int, tokenizer: Tokenizer, context_tokens: int) -> None:
+        self.request, self.arrival = request, arrival
+        self.slot = -1  # until it is admitted
         self.tokens = [*request.prompt_ids, *request.resume_ids]
         self.cached = 0
-        prompt = len(request.prompt_ids)
-        self._end = min(prompt + request.max_tokens, context_tokens)
+        self._end = min(len(request.prompt_ids) + request.max_tokens, context_tokens)
         self._eos_ids = tokenizer.eos_ids
         self._text = TextStream(
             tokenizer, request.stop, prompt_tail_ids=request.prompt_ids, resume_ids=request.resume_ids
         )
+        if self._text.stopped:
+            raise RequestError("resume_ids already hold a stop string: there is nothing to continue")
         self._drafted = self._accepted = self._steps = 0
         self._rejected_at = [0] * request.draft_tokens
 
@@ -77,8 +76,8 @@ class Sequence:
         if delta.stopped:
             kept, finish = kept[: delta.used], FinishReason.STOP
         elif finish is not None or len(self.tokens) + len(kept) >= self._end:
-            finish = finish or FinishReason.LENGTH
             text += self._text.flush()
+            finish = FinishReason.STOP if self._text.stopped else finish or FinishReason.LENGTH
         self._accepted += min(accepted, len(kept))
         self.tokens += kept
         return self._chunk(text, tuple(kept), finish)

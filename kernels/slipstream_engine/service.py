@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from slipstream_engine.engine import Engine
 from slipstream_engine.errors import OverloadedError, RequestError
 from slipstream_engine.loading import load_engine
+from slipstream_engine.sequence import Sequence
 from slipstream_engine.types import Chunk, GenerationRequest
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class EngineService:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._wake = threading.Condition()
-        self._arrived: list[GenerationRequest] = []
+        self._arrived: list[Sequence] = []
         self._cancelled: list[str] = []
         self._callbacks: dict[str, OnChunk] = {}
         self._closing = False
@@ -65,7 +66,7 @@ class EngineService:
             RequestError: the request can never be served, or its id is in use.
             OverloadedError: the queue is full.
         """
-        self._engine.check(request)
+        sequence = self._engine.prepare(request)
         with self._wake:
             if self._closing:
                 raise OverloadedError("the engine is shutting down")
@@ -74,7 +75,7 @@ class EngineService:
             if len(self._callbacks) >= self._engine.capacity:
                 raise OverloadedError(f"{len(self._callbacks)} requests are running or waiting already")
             self._callbacks[request.request_id] = on_chunk
-            self._arrived.append(request)
+            self._arrived.append(sequence)
             self._wake.notify()
 
     def cancel(self, request_id: str) -> None:
@@ -110,8 +111,8 @@ class EngineService:
             arrived, self._arrived = self._arrived, []
             cancelled, self._cancelled = self._cancelled, []
             closing = self._closing
-        for request in arrived:
-            self._engine.add(request)
+        for sequence in arrived:
+            self._engine.enqueue(sequence)
         for request_id in cancelled:
             self._drop(request_id)
         return not closing

@@ -158,6 +158,14 @@ def test_a_freed_slot_remembers_nothing(make_engine: Make, drain: Drain) -> None
     assert _tokens(drain(engine, [_request("b", draft_tokens=4)])["b"]) == expected
 
 
+def test_a_reused_request_id_brings_its_own_sampling(make_engine: Make, drain: Drain) -> None:
+    engine = make_engine(None)
+    hot = SamplingParams(temperature=2.0, seed=3)
+    expected = _tokens(drain(make_engine(None), [_request(sampling=hot)])["a"])
+    drain(engine, [_request()])
+    assert _tokens(drain(engine, [_request(sampling=hot)])["a"]) == expected
+
+
 @pytest.mark.parametrize(
     ("changes", "message", "code"),
     [
@@ -167,6 +175,8 @@ def test_a_freed_slot_remembers_nothing(make_engine: Make, drain: Drain) -> None
         ({"prompt_ids": (1, -4)}, "token id -4", "invalid_request"),
         ({"max_tokens": 0}, "max_tokens is 0", "invalid_request"),
         ({"max_tokens": 2, "resume_ids": (5, 6)}, "max_tokens is 2, and 2 tokens", "invalid_request"),
+        ({"stop": ("",)}, "stop", "invalid_request"),
+        ({"stop": ("x",), "resume_ids": (ord("x") - ord("!"),)}, "already hold a stop string", "invalid_request"),
         ({"draft_tokens": -1}, "draft_tokens must not be negative, got -1", "invalid_request"),
     ],
 )
