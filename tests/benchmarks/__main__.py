@@ -1,0 +1,41 @@
+"""Run every benchmark, one after the other, each in a process of its own: `make bench`.
+
+    python -m tests.benchmarks [NAME ...]
+
+Figures are ratios or differences inside one run; compare none of them across runs or machines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+
+BENCHMARKS = {
+    "engine": "draft lengths per class and batch of eight, embedded pair in the engine",
+    "verify": "the verification step against a plain softmax and draw",
+    "decide": "classify and decide",
+    "gateway_openai": "what the gateway adds in front of an OpenAI-compatible server",
+    "gateway_triton": "what the gateway adds in front of Triton",
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(BENCHMARKS)}; default: all")
+    names = parser.parse_args().names or list(BENCHMARKS)
+    unknown = [name for name in names if name not in BENCHMARKS]
+    if unknown:
+        parser.error(f"there is no benchmark {unknown[0]!r}")
+    failed = []
+    for name in names:
+        print(f"\n== {name}: {BENCHMARKS[name]}", flush=True)
+        if subprocess.run([sys.executable, "-m", f"tests.benchmarks.{name}"], check=False).returncode:
+            failed.append(name)
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
