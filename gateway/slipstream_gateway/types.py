@@ -73,6 +73,7 @@ class Reason(StrEnum):
     UNSUPPORTED_PARAMETER = "unsupported_parameter"
     CLIENT_ASKED = "client_asked"
     CLASS_DISABLED = "class_disabled"
+    CLASS_ENABLED = "class_enabled"
     UNKNOWN_CLASS = "unknown_class"
     SHORT_OUTPUT = "short_output"
     RARE_TOKENS = "rare_tokens"

@@ -1,0 +1,154 @@
+"""Plain values against the manifest's types: every problem with its field path, not only the first."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from msgspec import inspect
+
+
+class Problem(NamedTuple):
+    """What is wrong with one field, e.g. `spec.maxDraftTokens` and `must be between 1 and 32, got 0`."""
+
+    path: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}" if self.path else self.message
+
+
+def show(value: object) -> str:
+    """`value` for a message: short and on one line."""
+    if value is None:
+        return "nothing"
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def check(value: object, expected: inspect.Type, path: str = "") -> Iterator[Problem]:
+    """Everything about `value` that keeps it from being `expected`. Yields nothing for a good value."""
+    match expected:
+        case inspect.Metadata():
+            yield from check(value, expected.type, path)
+        case inspect.StructType():
+            yield from _check_struct(value, expected, path)
+        case inspect.UnionType():
+            yield from _check_union(value, expected, path)
+        case inspect.VarTupleType():
+            yield from _check_list(value, expected, path)
+        case _:
+            if message := _check_scalar(value, expected):
+                yield Problem(path, f"{message}, got {show(value)}")
+
+
+def _check_struct(value: object, expected: inspect.StructType, path: str) -> Iterator[Problem]:
+    if not isinstance(value, Mapping):
+        yield Problem(path, f"must be a mapping, got {show(value)}")
+        return
+    known = {field.encode_name: field for field in expected.fields}
+    names = [*known, *([expected.tag_field] if expected.tag_field else [])]
+    for key in value:
+        if key not in names and expected.forbid_unknown_fields:
+            yield Problem(_join(path, key), f"unknown field{_suggest(key, names)}")
+    for name, field in known.items():
+        if name in value:
+            yield from check(value[name], field.type, _join(path, name))
+        elif field.required:
+            yield Problem(_join(path, name), "is required")
+
+
+def _check_union(value: object, expected: inspect.UnionType, path: str) -> Iterator[Problem]:
+    """Either `something | None`, or structs told apart by their tag."""
+    others = [kind for kind in expected.types if not isinstance(kind, inspect.NoneType)]
+    if value is None and len(others) < len(expected.types):
+        return
+    if len(others) == 1:
+        yield from check(value, others[0], path)
+        return
+    structs = {kind.tag: kind for kind in others if isinstance(kind, inspect.StructType)}
+    tag_field = next(iter(structs.values())).tag_field or ""
+    if not isinstance(value, Mapping):
+        yield Problem(path, f"must be a mapping, got {show(value)}")
+        return
+    tag = value.get(tag_field)
+    chosen = structs.get(tag) if isinstance(tag, str) else None
+    if chosen is None:
+        yield Problem(_join(path, tag_field), f"must be {_one_of(structs)}, got {show(tag)}")
+    else:
+        yield from _check_struct(value, chosen, path)
+
+
+def _check_list(value: object, expected: inspect.VarTupleType, path: str) -> Iterator[Problem]:
+    if not isinstance(value, list):
+        yield Problem(path, f"must be a list, got {show(value)}")
+        return
+    if expected.min_length is not None and len(value) < expected.min_length:
+        yield Problem(path, f"must have at least {expected.min_length} item(s), got {len(value)}")
+    if expected.max_length is not None and len(value) > expected.max_length:
+        yield Problem(path, f"must have at most {expected.max_length} items, got {len(value)}")
+    for index, item in enumerate(value):
+        yield from check(item, expected.item_type, f"{path}[{index}]")
+
+
+def _check_scalar(value: object, expected: inspect.Type) -> str | None:
+    """What `value` must be, or None if it is."""
+    match expected:
+        case inspect.BoolType():
+            return None if isinstance(value, bool) else "must be true or false"
+        case inspect.IntType():
+            return _check_number(value, int, "a whole number", expected.ge, expected.le)
+        case inspect.FloatType():
+            return _check_number(value, (int, float), "a number", expected.ge, expected.le)
+        case inspect.LiteralType(values=values):
+            return None if isinstance(value, str) and value in values else f"must be {_one_of(values)}"
+        case inspect.EnumType(cls=cls):
+            names = [member.value for member in cls]
+            return None if isinstance(value, str) and value in names else f"must be {_one_of(names)}"
+        case inspect.StrType():
+            return _check_string(value, expected)
+    raise TypeError(f"no check for {expected!r}")
+
+
+def _check_number(
+    value: object, types: type | tuple[type, ...], noun: str, low: float | None, high: float | None
+) -> str | None:
+    if not isinstance(value, types) or isinstance(value, bool):
+        return f"must be {noun}"
+    number: Any = value
+    if isinstance(number, float) and not math.isfinite(number):
+        return f"must be {noun} that is finite"
+    if (low is not None and number < low) or (high is not None and number > high):
+        return f"must be between {low} and {high}"
+    return None
+
+
+def _check_string(value: object, expected: inspect.StrType) -> str | None:
+    if not isinstance(value, str):
+        return "must be a string (put it in quotes)" if isinstance(value, (int, float)) else "must be a string"
+    if not value.isprintable():
+        return "must not have control characters or lone surrogates"
+    if len(value) < (expected.min_length or 0):
+        return "must not be empty"
+    if expected.max_length is not None and len(value) > expected.max_length:
+        return f"must have at most {expected.max_length} characters"
+    if expected.pattern is not None and re.fullmatch(expected.pattern, value) is None:
+        return f"must match {expected.pattern}"
+    return None
+
+
+def _join(path: str, name: object) -> str:
+    label = name if isinstance(name, str) and name.isprintable() else show(name)
+    return f"{path}.{label}" if path else str(label)
+
+
+def _one_of(names: Any) -> str:
+    return " or ".join((", ".join(list(names)[:-1]), list(names)[-1])) if len(names) > 1 else str(next(iter(names)))
+
+
+def _suggest(key: object, names: list[str]) -> str:
+    close = difflib.get_close_matches(str(key), names, n=1)
+    return f"; did you mean {close[0]}?" if close else f"; known are {', '.join(names)}"

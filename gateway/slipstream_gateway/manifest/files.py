@@ -1,0 +1,127 @@
+"""A manifest as a file: load it once, or watch it and keep the last good table."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from slipstream_gateway.errors import ManifestError
+from slipstream_gateway.manifest.documents import MAX_BYTES
+from slipstream_gateway.manifest.parse import parse
+from slipstream_gateway.manifest.table import LOCAL_TRITON, RoutingTable, compile_table
+
+# Kernels stamp files with a clock that stands still for some milliseconds, network file systems for longer.
+_STAMP_RESOLUTION_NS = 2_000_000_000
+
+EMBEDDED_MANIFEST = Path(__file__).parent.parent / "examples" / "embedded.yaml"
+
+
+def load_file(path: Path | str, *, local_endpoints: Sequence[str] = LOCAL_TRITON) -> RoutingTable:
+    """The routing table of the manifest at `path`.
+
+    Raises:
+        ManifestError: the file cannot be read or has problems; each line of the message begins with its name.
+    """
+    return _compile(Path(path), _read(Path(path)), local_endpoints)
+
+
+class ManifestFile:
+    """Follows one manifest file. `table` is always the last good table.
+
+    `on_change` gets every new table; `on_error` gets every new problem once, and the old table stays. Both are
+    called in the event loop's thread and must not block.
+    """
+
+    def __init__(
+        self,
+        path: Path | str,
+        *,
+        on_change: Callable[[RoutingTable], None],
+        on_error: Callable[[ManifestError], None],
+        local_endpoints: Sequence[str] = LOCAL_TRITON,
+    ) -> None:
+        """Loads the file; raises `ManifestError` if that fails, since there is no good table to keep yet."""
+        self._path = Path(path)
+        self._on_change = on_change
+        self._on_error = on_error
+        self._local_endpoints = tuple(local_endpoints)
+        self._stamp = _stamp(self._path)
+        data = _read(self._path)
+        self._digest = _digest(data)
+        self.table = _compile(self._path, data, self._local_endpoints)
+        self._last_error = ""
+
+    async def watch(self, *, interval_s: float = 0.5) -> None:
+        """Look for changes every `interval_s` until cancelled."""
+        while True:
+            await asyncio.sleep(interval_s)
+            await self.refresh()
+
+    async def refresh(self) -> None:
+        """Look once. A file that looks untouched is not read; parsing runs in a thread."""
+        stamp = _stamp(self._path)
+        if stamp is not None and stamp == self._stamp and not _is_fresh(stamp):
+            return
+        try:
+            data = await asyncio.to_thread(_read, self._path)
+            digest = _digest(data)
+            if digest == self._digest:
+                self._stamp, self._last_error = stamp, ""
+                return
+            table = await asyncio.to_thread(_compile, self._path, data, self._local_endpoints)
+        except ManifestError as error:
+            self._report(error, stamp)
+            return
+        self._stamp, self._digest, self._last_error = stamp, digest, ""
+        self.table = table
+        self._on_change(table)
+
+    def _report(self, error: ManifestError, stamp: _Stamp | None) -> None:
+        """Tell once; the same bad file is not read again until it is touched."""
+        self._stamp = stamp
+        if str(error) != self._last_error:
+            self._last_error = str(error)
+            self._on_error(error)
+
+
+class _Stamp(NamedTuple):
+    """What changes when a file is written or replaced, also by a rename or a symbolic link's new target."""
+
+    modified_ns: int
+    changed_ns: int
+    size: int
+    inode: int
+
+
+def _stamp(path: Path) -> _Stamp | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return _Stamp(status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
+
+
+def _is_fresh(stamp: _Stamp) -> bool:
+    """Whether the file changed so lately that another change could have left the same stamp."""
+    return abs(time.time_ns() - stamp.modified_ns) < _STAMP_RESOLUTION_NS
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ManifestError(f"cannot be read: {error.strerror or error}", field=str(path)) from error
+
+
+def _compile(path: Path, data: bytes, local_endpoints: Sequence[str]) -> RoutingTable:
+    objects = parse(data, name=path.name)
+    return compile_table(objects, folder=path.resolve().parent, local_endpoints=local_endpoints)
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.sha256(data).digest()

@@ -1,0 +1,244 @@
+"""The two kinds of a manifest as types: what a file on a laptop and a resource in a cluster have in common.
+
+Field names are camelCase on the wire. Every field carries its description and bounds, because the schema of the
+custom resources is made from these types. Nothing here reads files; `parse` makes these objects from YAML.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+API_VERSION = "slipstream.dev/v1alpha1"
+MAX_DRAFT_TOKENS = 32
+EMBEDDED_SOURCES = ("embedded:target", "embedded:draft")
+
+_NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
+_TRITON_MODEL_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"  # Triton takes it from the name of a folder
+_CLASS_PATTERN = (
+    r"^(summarization|extraction|code|translation|classification|short_qa|math_reasoning|creative_writing"
+    r"|open_chat|rewriting)(/(short|medium|long))?$"
+)
+
+ObjectName = Annotated[
+    str,
+    Meta(pattern=_NAME_PATTERN, max_length=63, description="Lower-case letters, digits and dashes."),
+]
+ModelName = Annotated[str, Meta(min_length=1, max_length=256)]
+Source = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=4096,
+        description="A checkpoint folder in Hugging Face form, relative to the manifest's folder, or "
+        "embedded:target / embedded:draft.",
+    ),
+]
+DraftTokens = Annotated[int, Meta(ge=1, le=MAX_DRAFT_TOKENS)]
+EndpointUrl = Annotated[str, Meta(min_length=1, max_length=2048)]
+
+
+class Protocol(StrEnum):
+    """How the gateway speaks to an arm's servers."""
+
+    OPENAI = "openai"
+    TRITON = "triton"
+
+
+class Metadata(msgspec.Struct, frozen=True, kw_only=True):
+    """What Kubernetes calls an object's metadata. Only the name counts here; the rest belongs to Kubernetes."""
+
+    name: Annotated[ObjectName, Meta(description="Name of the object, unique among its kind.")]
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """The model whose distribution the answers have."""
+
+    source: Source
+
+
+class Draft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """What guesses the target's next tokens."""
+
+    kind: Annotated[
+        Literal["model", "ngram", "none"],
+        Meta(description="model: a draft model; ngram: look-up in the prompt; none: never speculate."),
+    ]
+    source: Annotated[Source | None, Meta(description="The draft model's checkpoint; for kind model only.")] = None
+
+
+class SlipstreamEngine(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    rename="camel",
+    tag_field="kind",
+    tag="slipstream",
+):
+    """Slipstream's own engine in Triton Inference Server: target and draft in one process, one batch."""
+
+    device: Annotated[Literal["auto", "cpu", "cuda"], Meta(description="Where the models run.")] = "auto"
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16", "float16"],
+        Meta(description="Number format of the weights; auto takes the device's best."),
+    ] = "auto"
+    max_concurrency: Annotated[int, Meta(ge=1, le=1024, description="Requests that decode together.")] = 8
+    context_tokens: Annotated[
+        Annotated[int, Meta(ge=16, le=16_777_216)] | None,
+        Meta(description="Prompt plus answer at most, in tokens; without it, what the target allows."),
+    ] = None
+    endpoints: Annotated[
+        tuple[EndpointUrl, ...],
+        Meta(max_length=256, description="Triton's gRPC addresses, grpc://host:port; empty: started locally."),
+    ] = ()
+    triton_model: Annotated[
+        Annotated[str, Meta(pattern=_TRITON_MODEL_PATTERN, max_length=128)] | None,
+        Meta(description="Name of the model in Triton; without it, the pair's name."),
+    ] = None
+
+
+class ExternalArm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """Servers that somebody else runs, all with the same model and the same settings."""
+
+    protocol: Annotated[
+        Protocol, Meta(description="openai: any OpenAI-compatible server; triton: Slipstream's Triton model.")
+    ]
+    endpoints: Annotated[
+        tuple[EndpointUrl, ...],
+        Meta(min_length=1, max_length=256, description="http(s)://host:port[/path] or grpc://host:port."),
+    ]
+    model: Annotated[ModelName, Meta(description="What the servers call the model.")]
+    unsupported: Annotated[
+        tuple[Annotated[str, Meta(min_length=1, max_length=64)], ...],
+        Meta(
+            max_length=64,
+            description="Request parameters that these servers cannot honour, on top of the known.",
+        ),
+    ] = ()
+    api_key_env: Annotated[
+        Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=256)] | None,
+        Meta(description="Environment variable that holds the servers' API key; for protocol openai only."),
+    ] = None
+
+
+class Arms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """The servers of a pair that another engine serves."""
+
+    plain: Annotated[ExternalArm, Meta(description="Servers that decode plainly.")]
+    speculative: Annotated[
+        ExternalArm | None, Meta(description="Servers that speculate; without it, nothing is speculative.")
+    ] = None
+
+
+class ExternalEngine(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    rename="camel",
+    tag_field="kind",
+    tag="external",
+):
+    """Engines that run elsewhere, one pool per arm."""
+
+    arms: Arms
+
+
+class ModelPairSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """What is served, and by what."""
+
+    model: Annotated[ModelName, Meta(description="The model's name for clients.")]
+    engine: Annotated[SlipstreamEngine | ExternalEngine, Meta(description="What serves the pair.")]
+    target: Annotated[Target | None, Meta(description="The target; required for engine kind slipstream.")] = None
+    draft: Annotated[Draft | None, Meta(description="The draft; required for engine kind slipstream.")] = None
+    max_draft_tokens: Annotated[
+        DraftTokens,
+        Meta(description="Longest draft; with an external speculative arm, what its servers are set to."),
+    ] = 8
+    price_per_gpu_hour: Annotated[
+        Annotated[float, Meta(ge=0, le=100_000)] | None,
+        Meta(description="Price of one GPU for an hour, for the cost figures; in a currency of your choice."),
+    ] = None
+    kill_switch: Annotated[
+        bool | None, Meta(description="true: every request of this pair decodes plainly, at once.")
+    ] = None
+
+
+class ModelPair(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    rename="camel",
+    tag_field="kind",
+    tag="ModelPair",
+):
+    """A target, its draft, and the engine that serves them."""
+
+    api_version: Literal["slipstream.dev/v1alpha1"]
+    metadata: Metadata
+    spec: ModelPairSpec
+
+
+class ClassRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """What to do with one request class; `task/length` goes before `task`."""
+
+    name: Annotated[
+        str,
+        Meta(pattern=_CLASS_PATTERN, max_length=64, description="A task, or task/length: summarization/long."),
+    ]
+    mode: Annotated[
+        Literal["auto", "speculative", "plain"],
+        Meta(description="auto: the thresholds decide; speculative: they are skipped; plain: never speculate."),
+    ] = "auto"
+    draft_tokens: Annotated[
+        DraftTokens | None, Meta(description="Draft length of this class; without it, the policy's.")
+    ] = None
+
+
+class SpeculationPolicySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """When a pair's requests speculate."""
+
+    pair: Annotated[ObjectName, Meta(description="Name of the ModelPair that this policy is for.")]
+    enabled: Annotated[bool, Meta(description="false: every request decodes plainly.")] = True
+    allow_client_mode: Annotated[bool, Meta(description="Whether clients may choose by x-slipstream-mode.")] = False
+    kill_switch: Annotated[bool | None, Meta(description="true: every request decodes plainly, at once.")] = None
+    min_output_tokens: Annotated[
+        int, Meta(ge=0, le=1_000_000, description="Answers expected to be shorter decode plainly.")
+    ] = 64
+    max_rare_token_share: Annotated[
+        float,
+        Meta(ge=0, le=1, description="Above this share of ids, amounts, names and dates: plain."),
+    ] = 0.12
+    max_temperature: Annotated[float, Meta(ge=0, le=2, description="Hotter sampling decodes plainly.")] = 1.0
+    max_context_tokens: Annotated[int, Meta(ge=1, le=16_777_216, description="Longer prompts decode plainly.")] = 16_384
+    min_confidence: Annotated[
+        float, Meta(ge=0, le=1, description="Below this, the classifier's task counts as unknown: plain.")
+    ] = 0.4
+    draft_tokens: Annotated[
+        DraftTokens | None, Meta(description="Draft length; without it, the pair's maxDraftTokens.")
+    ] = None
+    classes: Annotated[tuple[ClassRule, ...], Meta(max_length=64, description="Rules for single request classes.")] = ()
+
+
+class SpeculationPolicy(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    rename="camel",
+    tag_field="kind",
+    tag="SpeculationPolicy",
+):
+    """When the requests of one pair speculate."""
+
+    api_version: Literal["slipstream.dev/v1alpha1"]
+    metadata: Metadata
+    spec: SpeculationPolicySpec
+
+
+ManifestObject = ModelPair | SpeculationPolicy

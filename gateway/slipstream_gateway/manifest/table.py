@@ -1,0 +1,135 @@
+"""Objects compiled into one immutable snapshot that the gateway swaps in whole."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+import msgspec
+
+from slipstream_gateway.manifest.capabilities import Capabilities, capabilities_of
+from slipstream_gateway.manifest.objects import (
+    ExternalArm,
+    ManifestObject,
+    ModelPair,
+    Protocol,
+    SlipstreamEngine,
+    SpeculationPolicy,
+)
+
+LOCAL_TRITON = ("grpc://127.0.0.1:8001",)
+
+
+class PairStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a pair beyond its spec. `message` says why it is not ready."""
+
+    ready: bool = True
+    message: str = ""
+
+
+class Backend(msgspec.Struct, frozen=True, kw_only=True):
+    """One arm's servers: how to reach them and what they can do. `model` is their name for the model."""
+
+    protocol: Protocol
+    endpoints: tuple[str, ...]
+    model: str
+    capabilities: Capabilities
+    api_key_env: str | None = None
+
+
+class Route(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is needed to serve one model name. `speculative` None: the pair has no draft.
+
+    `generation` is a hash of the pair and its policy as written: equal exactly when both are.
+    """
+
+    model: str
+    pair: ModelPair
+    policy: SpeculationPolicy | None
+    plain: Backend
+    speculative: Backend | None
+    status: PairStatus
+    generation: str
+
+
+class RoutingTable(msgspec.Struct, frozen=True, kw_only=True):
+    """Routes by the model name that clients use, in the order of the manifest. `folder` is where relative
+    sources start; `generation` is a hash over all routes."""
+
+    routes: Mapping[str, Route]
+    generation: str
+    folder: Path = Path()
+
+
+def compile_table(
+    objects: Sequence[ManifestObject],
+    *,
+    folder: Path = Path(),
+    status: Mapping[str, PairStatus] | None = None,
+    local_endpoints: Sequence[str] = LOCAL_TRITON,
+) -> RoutingTable:
+    """The routing table of parsed `objects`.
+
+    `status` is by pair name; a pair that is not in it is ready. `local_endpoints` are the Triton addresses of the
+    pairs that name none.
+    """
+    policies = {item.spec.pair: item for item in objects if isinstance(item, SpeculationPolicy)}
+    routes = {}
+    for pair in (item for item in objects if isinstance(item, ModelPair)):
+        name = pair.metadata.name
+        plain, speculative = _backends(pair, tuple(local_endpoints))
+        routes[pair.spec.model] = Route(
+            model=pair.spec.model,
+            pair=pair,
+            policy=policies.get(name),
+            plain=plain,
+            speculative=speculative,
+            status=(status or {}).get(name, PairStatus()),
+            generation=_hash(pair, policies.get(name)),
+        )
+    generation = _hash(*(route.generation for route in routes.values()))
+    return RoutingTable(routes=MappingProxyType(routes), generation=generation, folder=folder)
+
+
+def resolve_source(source: str, folder: Path) -> str:
+    """`source` with a relative path made absolute; `embedded:...` stays as it is."""
+    return source if source.startswith("embedded:") else str((folder / source).resolve())
+
+
+def triton_model_name(pair: ModelPair) -> str:
+    """What Triton calls the model of a pair that Slipstream's engine serves."""
+    engine = pair.spec.engine
+    named = engine.triton_model if isinstance(engine, SlipstreamEngine) else None
+    return named or pair.metadata.name
+
+
+def _backends(pair: ModelPair, local_endpoints: tuple[str, ...]) -> tuple[Backend, Backend | None]:
+    """The plain and the speculative arm; with Slipstream's engine both are the same servers."""
+    engine = pair.spec.engine
+    if isinstance(engine, SlipstreamEngine):
+        arm = ExternalArm(
+            protocol=Protocol.TRITON,
+            endpoints=engine.endpoints or local_endpoints,
+            model=triton_model_name(pair),
+        )
+        has_draft = pair.spec.draft is not None and pair.spec.draft.kind != "none"
+        return _backend(arm, speculative=False), _backend(arm, speculative=True) if has_draft else None
+    arms = engine.arms
+    speculative = _backend(arms.speculative, speculative=True) if arms.speculative else None
+    return _backend(arms.plain, speculative=False), speculative
+
+
+def _backend(arm: ExternalArm, *, speculative: bool) -> Backend:
+    return Backend(
+        protocol=arm.protocol,
+        endpoints=arm.endpoints,
+        model=arm.model,
+        capabilities=capabilities_of(arm.protocol, speculative=speculative, unsupported=arm.unsupported),
+        api_key_env=arm.api_key_env,
+    )
+
+
+def _hash(*parts: object) -> str:
+    return hashlib.sha256(msgspec.json.encode(parts, order="deterministic")).hexdigest()[:16]

@@ -1,0 +1,24 @@
+"""A decision as plain values: what `POST /v1/route` answers and `slipstream route --json` prints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from slipstream_gateway.types import Decision, RequestProfile
+
+
+def explanation(pair: str, profile: RequestProfile, decision: Decision) -> dict[str, Any]:
+    """The decision for a request to `pair`, with the profile and every number that led there."""
+    return {
+        "object": "slipstream.decision",
+        "pair": pair,
+        "arm": decision.arm,
+        "reason": decision.reason,
+        "detail": decision.detail,
+        "class": decision.request_class,
+        "draft_length": decision.draft_length,
+        "numbers": dict(decision.numbers),
+        "profile": msgspec.to_builtins(profile),
+    }

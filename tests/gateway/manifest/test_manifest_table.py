@@ -1,0 +1,130 @@
+"""The compiled table: backends per arm, what they can do, hashes, and the examples that are shipped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from slipstream_gateway.errors import ManifestError
+from slipstream_gateway.manifest import (
+    EMBEDDED_MANIFEST,
+    PairStatus,
+    Protocol,
+    Route,
+    compile_table,
+    load_file,
+    parse,
+    resolve_source,
+)
+
+EXAMPLES = sorted((Path(__file__).parents[3] / "deploy" / "examples").glob("*.yaml"))
+ENGINE_PAIR = """
+apiVersion: slipstream.dev/v1alpha1
+kind: ModelPair
+metadata: {name: acme}
+spec:
+  model: acme-chat
+  target: {source: ./target}
+  draft: {kind: DRAFT}
+  engine: {kind: slipstream, ENGINE}
+"""
+
+
+def engine_route(*, draft: str = "ngram", engine: str = "", endpoints: tuple[str, ...] = ("grpc://x:1",)) -> Route:
+    objects = parse(ENGINE_PAIR.replace("DRAFT", draft).replace("ENGINE", engine))
+    return compile_table(objects, local_endpoints=endpoints).routes["acme-chat"]
+
+
+def example(name: str) -> Route:
+    [route] = load_file(EMBEDDED_MANIFEST.parents[3] / "deploy" / "examples" / name).routes.values()
+    return route
+
+
+@pytest.mark.parametrize("path", [EMBEDDED_MANIFEST, *EXAMPLES], ids=lambda path: path.name)
+def test_every_example_manifest_compiles(path: Path) -> None:
+    table = load_file(path)
+    assert table.folder == path.parent
+    for model, route in table.routes.items():
+        assert route.model == model
+        assert route.policy is not None
+        assert route.speculative is not None
+
+
+def test_slipstreams_engine_serves_both_arms_from_the_same_servers() -> None:
+    route = engine_route()
+    assert route.speculative is not None
+    assert route.plain.endpoints == route.speculative.endpoints == ("grpc://x:1",)
+    assert route.plain.model == route.speculative.model == "acme"
+    assert route.plain.protocol is Protocol.TRITON
+
+
+def test_endpoints_and_model_of_the_manifest_go_before_the_local_ones() -> None:
+    route = engine_route(engine='endpoints: ["grpc://far:2"], tritonModel: big')
+    assert route.plain.endpoints == ("grpc://far:2",)
+    assert route.plain.model == "big"
+
+
+def test_a_pair_without_a_draft_has_no_speculative_arm() -> None:
+    assert engine_route(draft="none").speculative is None
+
+
+def test_each_arm_of_an_external_engine_has_its_own_protocol() -> None:
+    route = example("mixed.yaml")
+    assert route.speculative is not None
+    assert (route.speculative.protocol, route.plain.protocol) == (Protocol.TRITON, Protocol.OPENAI)
+    assert route.plain.endpoints == ("http://127.0.0.1:8002", "http://127.0.0.1:8003")
+
+
+@pytest.mark.parametrize(
+    ("name", "arm", "honoured", "missing"),
+    [
+        ("own-pair.yaml", "plain", {"n"}, {"logprobs", "tools", "best_of", "a_parameter_of_tomorrow"}),
+        ("own-pair.yaml", "speculative", set(), {"n", "logprobs", "response_format", "min_p"}),
+        ("external-vllm.yaml", "plain", {"n", "logprobs", "logit_bias", "min_p", "tools"}, set()),
+        (
+            "external-vllm.yaml",
+            "speculative",
+            {"tools", "response_format", "presence_penalty"},
+            {"n", "logprobs", "logit_bias", "min_p", "min_tokens", "use_beam_search"},
+        ),
+        ("mixed.yaml", "plain", {"n", "logprobs"}, {"best_of"}),
+    ],
+)
+def test_capabilities_say_what_an_arm_cannot_honour(name: str, arm: str, honoured: set[str], missing: set[str]) -> None:
+    backend = getattr(example(name), arm)
+    assert backend.capabilities.missing(honoured | missing) == tuple(sorted(missing))
+
+
+def test_the_generation_changes_exactly_with_the_spec() -> None:
+    text = EMBEDDED_MANIFEST.read_text()
+    first, again = compile_table(parse(text)), compile_table(parse(f"# a comment\n{text}"))
+    other = compile_table(parse(text.replace("allowClientMode: true", "allowClientMode: false")))
+    assert first.generation == again.generation
+    assert first.generation != other.generation
+
+
+def test_the_table_cannot_be_changed() -> None:
+    table = load_file(EMBEDDED_MANIFEST)
+    with pytest.raises(TypeError):
+        table.routes["x"] = table.routes["slipstream-embedded"]  # type: ignore[index]
+    with pytest.raises(AttributeError):
+        table.generation = "x"  # type: ignore[misc]
+
+
+def test_status_is_by_pair_and_ready_without_one() -> None:
+    objects = parse(EMBEDDED_MANIFEST.read_bytes())
+    waiting = PairStatus(ready=False, message="loading")
+    assert compile_table(objects).routes["slipstream-embedded"].status.ready
+    assert compile_table(objects, status={"embedded": waiting}).routes["slipstream-embedded"].status == waiting
+
+
+def test_relative_sources_start_at_the_manifests_folder(tmp_path: Path) -> None:
+    assert resolve_source("./target", tmp_path) == str(tmp_path / "target")
+    assert resolve_source("/models/target", tmp_path) == "/models/target"
+    assert resolve_source("embedded:draft", tmp_path) == "embedded:draft"
+
+
+@pytest.mark.parametrize("name", ["missing.yaml", "."])
+def test_a_file_that_cannot_be_read_is_one_clear_error(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ManifestError, match=r"cannot be read: (No such file|Is a directory)"):
+        load_file(tmp_path / name)
