@@ -1,0 +1,1 @@
+"""The HTTP edge: OpenAI's protocol in, types inward, bytes out."""

@@ -1,0 +1,110 @@
+"""The wire form of a request body: JSON decoded into types, and errors that name the field and its value."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NoReturn
+
+import msgspec
+
+from slipstream_gateway.errors import InvalidRequest
+
+_WHERE = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<path>.*)`)?$", re.DOTALL)
+_STEP = re.compile(r"\[(\d+)\]|([^.\[\]]+)")
+_SHOWN_CHARS = 80
+
+
+class WirePart(msgspec.Struct):
+    """One part of a message's content. Only text is read; other kinds become features."""
+
+    type: str
+    text: str | None = None
+
+
+class WireMessage(msgspec.Struct):
+    role: str
+    content: str | list[WirePart] | None = None
+    name: str | None = None
+    tool_calls: msgspec.Raw | None = None
+    function_call: msgspec.Raw | None = None
+
+
+class WireStreamOptions(msgspec.Struct):
+    include_usage: bool | None = None
+
+
+class WireBody(msgspec.Struct):
+    """The fields that the gateway itself understands; all others are looked at by name only."""
+
+    model: str | None = None
+    messages: list[WireMessage] | None = None
+    prompt: str | list[str | int | list[int]] | None = None
+    stream: bool | None = None
+    stream_options: WireStreamOptions | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    n: int | None = None
+
+
+_decode_body = msgspec.json.Decoder(WireBody).decode
+_decode_names = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+CORE_FIELDS = frozenset(WireBody.__struct_fields__)
+
+
+def decode_body(raw: bytes) -> tuple[WireBody, dict[str, msgspec.Raw]]:
+    """The body and its fields by name. Raises `InvalidRequest`."""
+    try:
+        return _decode_body(raw), _decode_names(raw)
+    except msgspec.ValidationError as exc:
+        _explain(raw, exc)
+    except UnicodeDecodeError as exc:
+        raise InvalidRequest("The request body is not valid UTF-8.") from exc
+    except msgspec.DecodeError as exc:
+        if b"\\ud" in raw.lower():
+            message = "The request body is not valid JSON, or it has a lone surrogate (\\ud800 to \\udfff)."
+            raise InvalidRequest(message) from exc
+        raise InvalidRequest(f"The request body is not valid JSON: {_lower_first(str(exc))}.") from exc
+    except RecursionError as exc:
+        raise InvalidRequest("The request body is nested too deeply.") from exc
+
+
+def show(value: object) -> str:
+    """A value for a message, as JSON, cut to a readable length."""
+    try:
+        text = msgspec.json.encode(value).decode()
+    except (msgspec.EncodeError, ValueError, OverflowError):
+        text = repr(value)
+    return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 1] + "…"
+
+
+def _explain(raw: bytes, exc: msgspec.ValidationError) -> NoReturn:
+    """Raises the error for a body of the wrong types, with the field's path and its value."""
+    match = _WHERE.match(str(exc))
+    what, path = (match["what"], match["path"] or "") if match else (str(exc), "")
+    if not path:
+        raise InvalidRequest(f"The request body must be a JSON object: {_lower_first(what)}.") from exc
+    if "out of range" in what:
+        raise InvalidRequest(f"Invalid '{path}': the number is out of range.", param=path) from exc
+    expected = what.split(", got", 1)[0].replace("`", "").replace(" | null", "")
+    expected = _lower_first(expected).replace("object missing required field", "an object with the field")
+    expected = expected.removeprefix("expected ")
+    try:
+        value = show(_at(msgspec.json.decode(raw), path))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, LookupError, TypeError):
+        value = "something else"
+    raise InvalidRequest(f"Invalid '{path}': expected {expected}, got {value}.", param=path) from exc
+
+
+def _at(value: Any, path: str) -> object:
+    for index, name in _STEP.findall(path):
+        value = value[int(index)] if index else value[name]
+    return value
+
+
+def _lower_first(text: str) -> str:
+    return text if text.startswith("JSON") else text[:1].lower() + text[1:]

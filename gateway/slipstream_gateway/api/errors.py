@@ -1,0 +1,97 @@
+"""The one map from errors to HTTP: status, OpenAI's error body, headers."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import msgspec
+
+from slipstream_gateway.errors import (
+    BodyTooLarge,
+    ContextLengthExceeded,
+    InvalidRequest,
+    ModelNotFound,
+    Overloaded,
+    RequestError,
+    UnsupportedParameter,
+    UpstreamError,
+    UpstreamFailed,
+    UpstreamRejected,
+    UpstreamTimeout,
+    UpstreamUnavailable,
+)
+
+Headers = list[tuple[bytes, bytes]]
+
+_JSON = (b"content-type", b"application/json")
+
+
+class _Kind(NamedTuple):
+    status: int
+    type: str
+    code: str | None
+
+
+_KINDS: tuple[tuple[type[Exception], _Kind], ...] = (
+    (BodyTooLarge, _Kind(413, "invalid_request_error", None)),
+    (ModelNotFound, _Kind(404, "invalid_request_error", None)),
+    (InvalidRequest, _Kind(400, "invalid_request_error", None)),
+    (UnsupportedParameter, _Kind(400, "invalid_request_error", None)),
+    (ContextLengthExceeded, _Kind(400, "invalid_request_error", None)),
+    (RequestError, _Kind(400, "invalid_request_error", None)),
+    (Overloaded, _Kind(429, "rate_limit_error", "overloaded")),
+    (UpstreamUnavailable, _Kind(503, "server_error", "upstream_unavailable")),
+    (UpstreamTimeout, _Kind(504, "server_error", "upstream_timeout")),
+    (UpstreamFailed, _Kind(502, "server_error", "upstream_failed")),
+    (UpstreamError, _Kind(502, "server_error", "upstream_failed")),
+)
+_INTERNAL = _Kind(500, "server_error", "internal_error")
+
+
+class ErrorReply(NamedTuple):
+    """An error as HTTP. `headers` lacks content-length."""
+
+    status: int
+    headers: Headers
+    body: bytes
+
+
+def error_reply(error: Exception) -> ErrorReply:
+    """What the client gets for `error`. An error that is not ours says nothing of the inside."""
+    if isinstance(error, UpstreamRejected):
+        return ErrorReply(error.status, [(b"content-type", error.content_type.encode("latin-1"))], error.body)
+    kind = next((kind for error_class, kind in _KINDS if isinstance(error, error_class)), _INTERNAL)
+    headers: Headers = [_JSON]
+    if isinstance(error, Overloaded | UpstreamUnavailable):
+        headers.append((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s))))
+    if isinstance(error, BodyTooLarge):
+        headers.append((b"connection", b"close"))  # the rest of the body is not worth reading
+    return ErrorReply(kind.status, headers, error_body(error))
+
+
+def http_error_body(status: int, message: str) -> bytes:
+    """OpenAI's error body for what is wrong with the HTTP request itself: path or method."""
+    kind = _Kind(status, "invalid_request_error" if status < 500 else "server_error", None)
+    return _body(message, kind, param=None, code=None)
+
+
+def error_body(error: Exception) -> bytes:
+    """OpenAI's error body: `{"error": {"message", "type", "param", "code"}}`."""
+    if isinstance(error, UpstreamRejected):
+        return error.body
+    kind = next((kind for error_class, kind in _KINDS if isinstance(error, error_class)), _INTERNAL)
+    message = "The gateway failed on this request." if kind is _INTERNAL else str(error)
+    param = error.param if isinstance(error, RequestError) else None
+    code = error.code if isinstance(error, RequestError) else kind.code
+    return _body(message, kind, param=param, code=code)
+
+
+def _body(message: str, kind: _Kind, *, param: str | None, code: str | None) -> bytes:
+    error = {"message": message, "type": kind.type, "param": param, "code": code}
+    return msgspec.json.encode({"error": error})
+
+
+def error_event(error: Exception) -> bytes:
+    """The last event of a stream that broke after its first byte; no `[DONE]` follows."""
+    return b"data: " + error_body(error).replace(b"\n", b" ").replace(b"\r", b" ") + b"\n\n"

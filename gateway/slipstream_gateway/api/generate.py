@@ -1,0 +1,174 @@
+"""`POST /v1/chat/completions` and `POST /v1/completions`: parse, run, stream."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from functools import lru_cache
+from typing import Protocol
+
+from slipstream_gateway.api.errors import Headers, error_event, error_reply
+from slipstream_gateway.api.http import (
+    ClientGone,
+    ClientWatch,
+    Receive,
+    Scope,
+    Send,
+    header,
+    read_body,
+    request_id,
+    send_error,
+    send_reply,
+)
+from slipstream_gateway.api.render import ChunkRenderer, whole_answer
+from slipstream_gateway.director.director import Context, Director
+from slipstream_gateway.director.exchange import Exchange, error_type
+from slipstream_gateway.errors import SlipstreamError, UpstreamUnavailable
+from slipstream_gateway.types import Decision, GenerationRequest
+from slipstream_gateway.upstreams.base import Tokens, Wire
+
+LAST_WORDS_TIMEOUT_S = 1.0
+_log = logging.getLogger(__name__)
+_JSON = (b"content-type", b"application/json")
+_STREAM: Headers = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class Parse(Protocol):
+    def __call__(self, raw: bytes, *, mode: str | None = None) -> GenerationRequest: ...
+
+
+class Rejections(Protocol):
+    """Counts requests that ended before there was a decision."""
+
+    def rejected(self, error: str) -> None: ...
+
+
+class GenerateEndpoint:
+    """One of the two endpoints, as a plain ASGI application."""
+
+    def __init__(self, director: Director, parse: Parse, rejections: Rejections, *, max_body_bytes: int) -> None:
+        self._director = director
+        self._parse = parse
+        self._rejections = rejections
+        self._max_body_bytes = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        identity = request_id(scope)
+        extra: Headers = [(b"x-request-id", identity.encode())]
+        try:
+            body = await read_body(scope, receive, self._max_body_bytes)
+            request = self._parse(body, mode=header(scope, b"x-slipstream-mode"))
+        except SlipstreamError as exc:
+            self._rejections.rejected(error_type(exc))
+            await send_error(send, error_reply(exc), extra)
+            return
+        except ClientGone:
+            return
+        await self._run(request, _context(scope, identity), receive, send, extra)
+
+    async def _run(
+        self, request: GenerationRequest, context: Context, receive: Receive, send: Send, extra: Headers
+    ) -> None:
+        watch = ClientWatch(receive)
+        answer = _Answer(send, extra, context.request_id)
+        try:
+            exchange = await self._director.run(request, context)
+            try:
+                await answer.send(exchange)
+            except BaseException as exc:  # every way out closes the exchange, then goes on
+                await exchange.fail(exc)
+                raise
+            await exchange.finish()
+        except SlipstreamError as exc:
+            await answer.fail(exc)
+        except asyncio.CancelledError:
+            if watch.gone:
+                return  # nobody is left to answer
+            await answer.fail(UpstreamUnavailable("The gateway is shutting down."))
+        except Exception as exc:  # the task's top: an error of ours must not break the protocol
+            _log.exception("request %s failed", context.request_id)
+            await answer.fail(exc)
+        finally:
+            watch.close()
+
+
+class _Answer:
+    """What has been sent of one answer, and how to end it."""
+
+    def __init__(self, send: Send, extra: Headers, identity: str) -> None:
+        self._send = send
+        self._extra = extra
+        self._identity = identity
+        self._started = False
+        self._streaming = False
+
+    async def send(self, exchange: Exchange) -> None:
+        headers = [*self._extra, *decision_headers(exchange.decision)]
+        if exchange.request.stream:
+            await self._send_stream(exchange, headers)
+            return
+        self._started = True
+        await send_reply(self._send, 200, [_JSON, *headers], self._whole(exchange))
+
+    async def fail(self, error: Exception) -> None:
+        """An error as a whole answer, or as the last event of a stream that has begun."""
+        if self._started and not self._streaming:
+            return  # a body cut short: the server closes the connection, which says so
+        with contextlib.suppress(TimeoutError):  # a client that does not read does not get them
+            async with asyncio.timeout(LAST_WORDS_TIMEOUT_S):
+                if self._streaming:
+                    await self._send({"type": "http.response.body", "body": error_event(error)})
+                else:
+                    await send_error(self._send, error_reply(error), self._extra)
+
+    async def _send_stream(self, exchange: Exchange, headers: Headers) -> None:
+        send, renderer = self._send, None
+        self._started = self._streaming = True
+        await send({"type": "http.response.start", "status": 200, "headers": _STREAM + headers})
+        while (piece := await exchange.next()) is not None:
+            if isinstance(piece, Wire):
+                data = piece.data
+            else:
+                renderer = renderer or ChunkRenderer(exchange.request, self._identity)
+                data = renderer.render(piece)
+            if data:
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+        await send({"type": "http.response.body", "body": renderer.end(exchange.usage) if renderer else b""})
+
+    def _whole(self, exchange: Exchange) -> bytes:
+        completion = exchange.completion
+        first = completion.pieces[0]
+        if isinstance(first, Wire):
+            return first.data
+        tokens = [piece for piece in completion.pieces if isinstance(piece, Tokens)]
+        return whole_answer(exchange.request, self._identity, tokens, completion.usage)
+
+
+def _context(scope: Scope, identity: str) -> Context:
+    authorization = traceparent = None
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            authorization = value.decode("latin-1")
+        elif name == b"traceparent":
+            traceparent = value.decode("latin-1")
+    return Context(identity, authorization, traceparent)
+
+
+@lru_cache(maxsize=4096)
+def _decision_headers(arm: str, request_class: str, reason: str, draft_length: int) -> Headers:
+    return [
+        (b"x-slipstream-arm", arm.encode()),
+        (b"x-slipstream-class", request_class.encode()),
+        (b"x-slipstream-reason", reason.encode()),
+        (b"x-slipstream-draft-length", b"%d" % draft_length),
+    ]
+
+
+def decision_headers(decision: Decision) -> Headers:
+    """The decision as response headers, not to be changed: all four values come from closed sets and are kept."""
+    return _decision_headers(decision.arm, decision.request_class, decision.reason, decision.draft_length)

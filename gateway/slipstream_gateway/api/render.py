@@ -1,0 +1,115 @@
+"""Tokens as OpenAI's JSON: whole answers and stream chunks, for upstreams that do not speak it themselves.
+
+Chunks are assembled from prebuilt pieces, so that a chunk costs one JSON string. The shapes are those of
+platform.openai.com/docs/api-reference/chat and /completions.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import msgspec
+
+from slipstream_gateway.types import Endpoint, GenerationRequest
+from slipstream_gateway.upstreams.base import Tokens, Usage
+
+DONE = b"data: [DONE]\n\n"
+_encode = msgspec.json.encode
+
+
+def finish_reason(reason: str | None) -> str | None:
+    """OpenAI's word: work that was cancelled from outside ends like one that ran out of length."""
+    return "length" if reason == "cancelled" else reason
+
+
+def usage_object(usage: Usage) -> dict[str, object]:
+    """OpenAI's usage, with what speculation did in its own fields."""
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.output_tokens,
+        "total_tokens": usage.prompt_tokens + usage.output_tokens,
+        "completion_tokens_details": {
+            "accepted_prediction_tokens": usage.accepted,
+            "rejected_prediction_tokens": usage.drafted - usage.accepted,
+        },
+    }
+
+
+def _identity(request: GenerationRequest, request_id: str, *, chunk: bool) -> dict[str, object]:
+    chat = request.endpoint is Endpoint.CHAT
+    kind = "chat.completion" + (".chunk" if chunk else "") if chat else "text_completion"
+    return {
+        "id": f"{'chatcmpl' if chat else 'cmpl'}-{request_id}",
+        "object": kind,
+        "created": int(time.time()),
+        "model": request.model,
+    }
+
+
+def whole_answer(request: GenerationRequest, request_id: str, pieces: Sequence[Tokens], usage: Usage) -> bytes:
+    """The body of an answer that is not streamed; `pieces` has one final piece per choice."""
+    choices: list[dict[str, object]] = []
+    for piece in pieces:
+        choice: dict[str, object] = {"index": piece.index}
+        if request.endpoint is Endpoint.CHAT:
+            choice["message"] = {"role": "assistant", "content": piece.text, "refusal": None}
+        else:
+            choice["text"] = piece.text
+        choice["logprobs"] = None
+        choice["finish_reason"] = finish_reason(piece.finish_reason)
+        choices.append(choice)
+    answer = _identity(request, request_id, chunk=False)
+    answer["choices"] = choices
+    answer["usage"] = usage_object(usage)
+    return _encode(answer)
+
+
+class ChunkRenderer:
+    """Renders the pieces of one stream. Every choice starts with its role (chat), every stream ends with `[DONE]`."""
+
+    def __init__(self, request: GenerationRequest, request_id: str) -> None:
+        self._chat = request.endpoint is Endpoint.CHAT
+        self._include_usage = request.include_usage
+        head = _encode(_identity(request, request_id, chunk=True))
+        self._head = b"data: " + head[:-1] + b',"choices":['
+        self._tail = b"]" + (b',"usage":null' if request.include_usage else b"") + b"}\n\n"
+        self._started: set[int] = set()
+
+    def render(self, piece: Tokens) -> bytes:
+        """The events of one piece: the role before a choice's first text, the finish reason after its last."""
+        events = []
+        if self._chat and piece.index not in self._started:
+            self._started.add(piece.index)
+            events.append(self._event(piece.index, b'{"role":"assistant","content":""}', b"null"))
+        reason = _encode(finish_reason(piece.finish_reason))
+        if piece.text:
+            last = piece.finish_reason is not None and not self._chat
+            events.append(self._event(piece.index, self._delta(piece.text), reason if last else b"null"))
+        if piece.finish_reason is not None and (self._chat or not piece.text):
+            events.append(self._event(piece.index, self._delta(""), reason))
+        return b"".join(events)
+
+    def end(self, usage: Usage) -> bytes:
+        """The usage event, where asked for, and the end of the stream."""
+        if not self._include_usage:
+            return DONE
+        return self._head + b'],"usage":' + _encode(usage_object(usage)) + b"}\n\n" + DONE
+
+    def _delta(self, text: str) -> bytes:
+        if not self._chat:
+            return _encode(text)
+        return b'{"content":' + _encode(text) + b"}" if text else b"{}"
+
+    def _event(self, index: int, delta: bytes, reason: bytes) -> bytes:
+        key = b'"delta":' if self._chat else b'"text":'
+        return b"%s{%s%s,%s%d,%s%s}%s" % (
+            self._head,
+            key,
+            delta,
+            b'"index":',
+            index,
+            b'"logprobs":null,"finish_reason":',
+            reason,
+            self._tail,
+        )

@@ -1,0 +1,110 @@
+"""The one command, `slipstream`. A sub-command's module is imported only when it runs, so that help is instant."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, cast
+
+from slipstream_gateway.errors import CommandError, ManifestError, SlipstreamError
+
+
+class Command(Protocol):
+    """What a sub-command's module has."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
+
+    def run(self, args: argparse.Namespace) -> int: ...
+
+
+class _Entry(NamedTuple):
+    module: str
+    summary: str
+
+
+_COMMANDS = {
+    "up": _Entry("slipstream_gateway.up", "start Triton with a model pair and the gateway, on this machine"),
+    "gateway": _Entry("slipstream_gateway.gateway_command", "serve the OpenAI-compatible endpoint"),
+    "route": _Entry("slipstream_gateway.route_command", "explain the decision for a request without running it"),
+    "bench": _Entry("", "measure speculation on your own traffic (arrives with the benchmark release)"),
+}
+_EXTRAS = {"up": "embedded", "gateway": "gateway"}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a sub-command and returns its exit code: 0 fine, 1 failed, 2 used wrongly."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _dispatch(arguments)
+    except CommandError as exc:
+        return _fail(str(exc), exc.exit_code)
+    except ManifestError as exc:
+        return _fail(str(exc), 2)
+    except SlipstreamError as exc:
+        return _fail(str(exc), 1)
+    except KeyboardInterrupt:
+        return 130
+
+
+def _dispatch(arguments: Sequence[str]) -> int:
+    name = arguments[0] if arguments else ""
+    if name not in _COMMANDS:
+        _overview().parse_args(arguments)
+        _overview().print_help(sys.stderr)
+        return 2
+    entry = _COMMANDS[name]
+    if not entry.module:
+        raise CommandError(f"'slipstream {name}' arrives with the benchmark release.", exit_code=2)
+    command = _load(name, entry.module)
+    parser = argparse.ArgumentParser(prog=f"slipstream {name}", description=f"{entry.summary.capitalize()}.")
+    command.add_arguments(parser)
+    return command.run(parser.parse_args(arguments[1:]))
+
+
+def _overview() -> argparse.ArgumentParser:
+    """What `slipstream --help` shows; it parses no sub-command."""
+    lines = "\n".join(f"  {name:9}{entry.summary}" for name, entry in _COMMANDS.items())
+    parser = argparse.ArgumentParser(
+        prog="slipstream",
+        usage="slipstream COMMAND [options]",
+        description="Speculative decoding per request, only where it pays.",
+        epilog=f"commands:\n{lines}\n\n'slipstream COMMAND --help' says more.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action=_PrintVersion, nargs=0, help="show the version and exit")
+    parser.add_argument("command", nargs="?", choices=list(_COMMANDS), help=argparse.SUPPRESS, metavar="COMMAND")
+    return parser
+
+
+class _PrintVersion(argparse.Action):
+    """Looks the version up only when somebody asks."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import version
+
+        print(f"slipstream {version('slipstream-serving')}")
+        parser.exit()
+
+
+def _load(name: str, module: str) -> Command:
+    """A sub-command's module. A missing package is said with the extra that brings it."""
+    try:
+        return cast(Command, importlib.import_module(module))
+    except ModuleNotFoundError as exc:
+        if exc.name is None or exc.name.startswith("slipstream_gateway"):
+            raise
+        extra = _EXTRAS.get(name, "gateway")
+        hint = f"install 'slipstream-serving[{extra}]'"
+        raise CommandError(f"'slipstream {name}' needs the package '{exc.name}': {hint}.") from exc
+
+
+def _fail(message: str, code: int) -> int:
+    for line in message.splitlines():
+        print(f"slipstream: error: {line}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Takes a parsed request to an upstream: classify, decide, pick a replica, stream, measure."""

@@ -1,0 +1,209 @@
+"""One request from decision to last byte: tries replicas and arms before the first byte, measures after it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+from slipstream_gateway.director.admission import Admission
+from slipstream_gateway.director.exchange import Exchange
+from slipstream_gateway.director.fleet import Fleet, ServedRoute, Snapshot
+from slipstream_gateway.director.outcome import Observer
+from slipstream_gateway.director.watchdog import Watchdog
+from slipstream_gateway.errors import ModelNotFound, Overloaded, SlipstreamError, UpstreamError, UpstreamUnavailable
+from slipstream_gateway.routing import Health, decide
+from slipstream_gateway.settings import Deadlines
+from slipstream_gateway.types import Arm, Decision, GenerationRequest, Reason, RequestProfile
+from slipstream_gateway.upstreams.base import Completion, Job, Stream
+from slipstream_gateway.upstreams.pool import Pool, Replica
+
+MAX_ATTEMPTS = 4
+
+
+class Classifier(Protocol):
+    """Says what to expect of a request. Pure and quick."""
+
+    def classify(self, request: GenerationRequest) -> RequestProfile: ...
+
+
+class Context(NamedTuple):
+    """What came with a request besides its body. `authorization` goes to HTTP upstreams as it came."""
+
+    request_id: str
+    authorization: str | None = None
+    traceparent: str | None = None
+
+
+class Explanation(NamedTuple):
+    """A decision with what it was made from, without running the request."""
+
+    pair: str
+    profile: RequestProfile
+    decision: Decision
+
+
+class Leg(NamedTuple):
+    """One arm to try: its pool, its name for the model, and the decision that the answer would carry."""
+
+    pool: Pool
+    model: str
+    decision: Decision
+
+
+class Director:
+    """Owns nothing but the wiring; state lives in the fleet, the admission and the observer."""
+
+    def __init__(
+        self,
+        *,
+        fleet: Fleet,
+        classifier: Classifier,
+        admission: Admission,
+        observer: Observer,
+        deadlines: Deadlines,
+    ) -> None:
+        self.fleet = fleet
+        self.admission = admission
+        self._classifier = classifier
+        self._observer = observer
+        self._deadlines = deadlines
+
+    def explain(self, request: GenerationRequest) -> Explanation:
+        """The decision for `request`. Raises `ModelNotFound` or `UnsupportedParameter`."""
+        served = _served(self.fleet.current, request)
+        profile, decision = self._decide(request, served)
+        return Explanation(served.route.pair.metadata.name, profile, decision)
+
+    async def run(self, request: GenerationRequest, context: Context) -> Exchange:
+        """Starts `request` and returns when its first piece (or, not streamed, its whole answer) is here.
+
+        The caller closes the exchange. Raises `RequestError`, `Overloaded` or `UpstreamError`; nothing has been
+        promised to the client by then.
+        """
+        started_s = time.perf_counter()
+        if not self.admission.try_enter():
+            await self.admission.enter()
+        try:
+            snapshot = self.fleet.enter()
+        except BaseException:
+            self.admission.leave()
+            raise
+        exchange = Exchange(
+            request=request,
+            started_s=started_s,
+            watchdog=Watchdog(total_s=self._deadlines.total_s),
+            deadlines=self._deadlines,
+            on_close=lambda: self._leave(snapshot),
+        )
+        try:
+            await self._start(exchange, snapshot, context)
+        except BaseException as exc:  # also a client that left: every way out is recorded, then goes on
+            await exchange.fail(exc)
+            raise
+        return exchange
+
+    def _leave(self, snapshot: Snapshot) -> None:
+        self.fleet.leave(snapshot)
+        self.admission.leave()
+
+    def _decide(self, request: GenerationRequest, served: ServedRoute) -> tuple[RequestProfile, Decision]:
+        profile = self._classifier.classify(request)
+        available = served.speculative is None or served.speculative.any_usable()
+        return profile, decide(request, profile, served.route, Health(speculative_available=available))
+
+    async def _start(self, exchange: Exchange, snapshot: Snapshot, context: Context) -> None:
+        request = exchange.request
+        served = _served(snapshot, request)
+        _, decision = self._decide(request, served)
+        exchange.decided(
+            served.route.pair.metadata.name,
+            decision,
+            self._observer,
+            self._observer.span(model=request.model, operation=request.endpoint, traceparent=context.traceparent),
+        )
+        error: SlipstreamError | None = None
+        for leg, replica in _attempts(served, decision, request):
+            exchange.attempt(leg.decision, replica)
+            job = self._job(leg, exchange, context)
+            try:
+                exchange.answered(await self._try(exchange, replica, job))
+                return
+            except (UpstreamError, Overloaded) as exc:
+                error = exc
+                self._failed(replica, exc, exchange)
+        if error is None or isinstance(error, UpstreamUnavailable):
+            raise UpstreamUnavailable(
+                f"No server for the model '{request.model}' is up.",
+                retry_after_s=max(served.plain.retry_after_s(), 1.0),
+            ) from error
+        raise error
+
+    async def _try(self, exchange: Exchange, replica: Replica, job: Job) -> Completion | Stream:
+        deadlines = self._deadlines
+        if job.request.stream:
+            with exchange.watchdog.waiting(deadlines.first_chunk_s, "the first chunk"):
+                return await replica.upstream.open(job)
+        with exchange.watchdog.waiting(deadlines.total_s, "the answer"):
+            return await replica.upstream.complete(job)
+
+    def _job(self, leg: Leg, exchange: Exchange, context: Context) -> Job:
+        headers = exchange.trace_headers()
+        if context.authorization is not None:
+            headers = (("authorization", context.authorization), *headers)
+        return Job(
+            request=exchange.request,
+            model=leg.model,
+            draft_length=leg.decision.draft_length,
+            request_id=context.request_id,
+            headers=headers,
+        )
+
+    def _failed(self, replica: Replica, error: SlipstreamError, exchange: Exchange) -> None:
+        exchange.attempt_failed(error)
+        self._observer.upstream_failed(endpoint=replica.name, error=type(error).__name__)
+
+
+def _served(snapshot: Snapshot, request: GenerationRequest) -> ServedRoute:
+    served = snapshot.routes.get(request.model)
+    if served is None:
+        raise ModelNotFound(request.model)
+    return served
+
+
+def _attempts(served: ServedRoute, decision: Decision, request: GenerationRequest) -> Iterator[tuple[Leg, Replica]]:
+    """Replicas to try, in order: those of the decided arm, then those of the plain arm; each server once.
+
+    Where all that is left is known to be down, one is tried all the same: it may be back, and there is nothing to
+    lose.
+    """
+    tried: list[Replica] = []
+    legs = list(_legs(served, decision, request))
+    for leg in legs:
+        while len(tried) < MAX_ATTEMPTS and (replica := leg.pool.pick(tried)) is not None:
+            tried.append(replica)
+            yield leg, replica
+    if not tried:
+        leg = legs[-1]
+        yield leg, leg.pool.last_resort()
+
+
+def _legs(served: ServedRoute, decision: Decision, request: GenerationRequest) -> Iterator[Leg]:
+    route = served.route
+    if decision.arm is Arm.SPECULATIVE and route.speculative is not None and served.speculative is not None:
+        yield Leg(served.speculative, route.speculative.model, decision)
+        if route.plain.capabilities.missing(request.features):
+            return
+        decision = _fallen_back(decision)
+    yield Leg(served.plain, route.plain.model, decision)
+
+
+def _fallen_back(decision: Decision) -> Decision:
+    return Decision(
+        arm=Arm.PLAIN,
+        reason=Reason.SPECULATIVE_UNAVAILABLE,
+        request_class=decision.request_class,
+        draft_length=0,
+        detail="no server of the speculative arm could take the request",
+        numbers=decision.numbers,
+    )

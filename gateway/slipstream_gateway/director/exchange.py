@@ -1,0 +1,173 @@
+"""One request in flight: which attempt runs, what arrived when, and what to record when it is over."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from slipstream_gateway.director.outcome import Observer, Outcome, Span
+from slipstream_gateway.director.watchdog import Watchdog
+from slipstream_gateway.errors import (
+    Overloaded,
+    RequestError,
+    SlipstreamError,
+    UpstreamFailed,
+    UpstreamTimeout,
+    UpstreamUnavailable,
+)
+from slipstream_gateway.settings import Deadlines
+from slipstream_gateway.types import Decision, GenerationRequest
+from slipstream_gateway.upstreams.base import Completion, Piece, Stream, Tokens, Usage
+from slipstream_gateway.upstreams.pool import Replica
+
+
+class Exchange:
+    """Made by the director; the API reads pieces from it and closes it. Closing twice is harmless."""
+
+    def __init__(
+        self,
+        *,
+        request: GenerationRequest,
+        started_s: float,
+        watchdog: Watchdog,
+        deadlines: Deadlines,
+        on_close: Callable[[], None],
+    ) -> None:
+        self.request = request
+        self.watchdog = watchdog
+        self._started_s = started_s
+        self._between_s = deadlines.between_chunks_s
+        self._on_close: Callable[[], None] | None = on_close
+        self._pair = ""
+        self._decision: Decision | None = None
+        self._observer: Observer | None = None
+        self._span: Span | None = None
+        self._replica: Replica | None = None
+        self._completion: Completion | None = None
+        self._stream: Stream | None = None
+        self._first_s: float | None = None
+        self._last_s = 0.0
+
+    @property
+    def decision(self) -> Decision:
+        """What the answer carries: the decision, or what became of it when another arm had to take over."""
+        if self._decision is None:
+            raise RuntimeError("the exchange has no decision yet")
+        return self._decision
+
+    @property
+    def completion(self) -> Completion:
+        """The whole answer of a request that is not streamed."""
+        if self._completion is None:
+            raise RuntimeError("the exchange is a stream")
+        return self._completion
+
+    @property
+    def usage(self) -> Usage:
+        """What the request has cost so far."""
+        if self._completion is not None:
+            return self._completion.usage
+        return self._stream.usage if self._stream is not None else Usage()
+
+    async def next(self) -> Piece | None:
+        """The stream's next piece, None at its regular end. Raises `UpstreamError` or `RequestError`."""
+        if self._stream is None:
+            raise RuntimeError("the exchange is not a stream")
+        with self.watchdog.waiting(self._between_s, "the next chunk"):
+            piece = await self._stream.next()
+        if piece is not None and (isinstance(piece, Tokens) or piece.tokens):
+            self._last_s = time.perf_counter()
+            if self._first_s is None:
+                self._first_s = self._last_s
+        return piece
+
+    async def finish(self) -> None:
+        """The regular end."""
+        await self._close("ok")
+
+    async def fail(self, error: BaseException) -> None:
+        """Any other end; `asyncio.CancelledError` means that the client left or the gateway stops."""
+        await self._close(error_type(error))
+
+    # What the director tells an exchange, in this order.
+
+    def decided(self, pair: str, decision: Decision, observer: Observer, span: Span) -> None:
+        self._pair, self._decision, self._observer, self._span = pair, decision, observer, span
+
+    def trace_headers(self) -> tuple[tuple[str, str], ...]:
+        return self._span.headers() if self._span is not None else ()
+
+    def attempt(self, decision: Decision, replica: Replica) -> None:
+        self._decision, self._replica = decision, replica
+        replica.acquire()
+
+    def attempt_failed(self, error: SlipstreamError) -> None:
+        replica, self._replica = self._replica, None
+        if replica is not None:
+            replica.release()
+            if isinstance(error, UpstreamUnavailable | UpstreamTimeout):
+                replica.failed(time.monotonic())
+
+    def answered(self, answer: Completion | Stream) -> None:
+        if isinstance(answer, Completion):
+            self._completion = answer
+        else:
+            self._stream = answer
+        if self._replica is not None:
+            self._replica.succeeded()
+
+    async def _close(self, status: str) -> None:
+        on_close, self._on_close = self._on_close, None
+        if on_close is None:
+            return
+        self.watchdog.close()
+        try:
+            if self._stream is not None:
+                await self._stream.aclose()
+        finally:
+            if self._replica is not None:
+                self._replica.release()
+            on_close()
+            self._record(status)
+
+    def _record(self, status: str) -> None:
+        if self._observer is None or self._span is None:
+            return  # it ended before there was a decision
+        now_s = time.perf_counter()
+        usage = self.usage
+        ttft_s = tpot_s = None
+        if self._first_s is not None:
+            ttft_s = self._first_s - self._started_s
+            if usage.output_tokens > 1:
+                tpot_s = (self._last_s - self._first_s) / (usage.output_tokens - 1)
+        outcome = Outcome(
+            pair=self._pair,
+            model=self.request.model,
+            decision=self.decision,
+            status=status,
+            e2e_s=now_s - self._started_s,
+            ttft_s=ttft_s,
+            tpot_s=tpot_s,
+            usage=usage,
+        )
+        self._observer.record(outcome)
+        self._span.end(outcome)
+
+
+_TYPES: tuple[tuple[type[BaseException], str], ...] = (
+    (asyncio.CancelledError, "cancelled"),
+    (RequestError, "invalid_request"),
+    (Overloaded, "overloaded"),
+    (UpstreamTimeout, "upstream_timeout"),
+    (UpstreamUnavailable, "upstream_unavailable"),
+    (UpstreamFailed, "upstream_failed"),
+)
+
+
+def error_type(error: BaseException) -> str:
+    """A name from a closed set, fit for a metric's label."""
+    for kind, name in _TYPES:
+        if isinstance(error, kind):
+            return name
+    return "internal"

@@ -1,0 +1,128 @@
+"""Routing tables joined with live replicas, swapped in whole.
+
+A request uses the snapshot it started with. A replica lives as long as some snapshot that is current, or still has
+requests, names it; its connections are kept across reloads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from slipstream_gateway.errors import UpstreamError
+from slipstream_gateway.manifest.objects import Protocol
+from slipstream_gateway.manifest.table import Backend, Route, RoutingTable
+from slipstream_gateway.upstreams.base import Upstream
+from slipstream_gateway.upstreams.pool import Pool, Replica
+
+_log = logging.getLogger(__name__)
+
+
+class ReplicaKey(NamedTuple):
+    """What makes two mentions of a server the same server."""
+
+    protocol: Protocol
+    endpoint: str
+    model: str
+    api_key_env: str | None
+
+
+Connect = Callable[[ReplicaKey], Upstream]
+
+
+class ServedRoute(NamedTuple):
+    """A route with the replicas of its arms; `speculative` None: the pair has no draft."""
+
+    route: Route
+    plain: Pool
+    speculative: Pool | None
+
+
+class Snapshot:
+    """One routing table with its replicas, and how many requests use it."""
+
+    def __init__(self, table: RoutingTable, routes: Mapping[str, ServedRoute], keys: frozenset[ReplicaKey]) -> None:
+        self.table = table
+        self.routes = routes
+        self.keys = keys
+        self.in_use = 0
+        self.retired = False
+
+
+class Fleet:
+    """All replicas, by key, and the current snapshot."""
+
+    def __init__(self, connect: Connect, *, clock: Callable[[], float]) -> None:
+        self._connect = connect
+        self._clock = clock
+        self._replicas: dict[ReplicaKey, Replica] = {}
+        self._users: dict[ReplicaKey, int] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self._current: Snapshot | None = None
+
+    @property
+    def current(self) -> Snapshot:
+        if self._current is None:
+            raise UpstreamError("No manifest is loaded yet.")
+        return self._current
+
+    def swap(self, table: RoutingTable) -> None:
+        """Makes `table` current. Requests that run keep what they started with."""
+        keys: set[ReplicaKey] = set()
+        routes = {name: self._serve(route, keys) for name, route in table.routes.items()}
+        snapshot = Snapshot(table, routes, frozenset(keys))
+        for key in snapshot.keys:
+            self._users[key] = self._users.get(key, 0) + 1
+        previous, self._current = self._current, snapshot
+        if previous is not None:
+            previous.retired = True
+            self._drop_if_unused(previous)
+
+    def enter(self) -> Snapshot:
+        """The current snapshot, in use until `leave`."""
+        snapshot = self.current
+        snapshot.in_use += 1
+        return snapshot
+
+    def leave(self, snapshot: Snapshot) -> None:
+        snapshot.in_use -= 1
+        if snapshot.retired:
+            self._drop_if_unused(snapshot)
+
+    async def aclose(self) -> None:
+        for replica in self._replicas.values():
+            await replica.upstream.aclose()
+        self._replicas.clear()
+        await asyncio.gather(*self._closing)
+
+    def _serve(self, route: Route, keys: set[ReplicaKey]) -> ServedRoute:
+        plain = self._pool(route.plain, keys)
+        speculative = self._pool(route.speculative, keys) if route.speculative is not None else None
+        return ServedRoute(route, plain, speculative)
+
+    def _pool(self, backend: Backend, keys: set[ReplicaKey]) -> Pool:
+        replicas = []
+        for endpoint in dict.fromkeys(backend.endpoints):
+            key = ReplicaKey(backend.protocol, endpoint, backend.model, backend.api_key_env)
+            if key not in self._replicas:
+                self._replicas[key] = Replica(endpoint, self._connect(key))
+            replicas.append(self._replicas[key])
+            keys.add(key)
+        return Pool(replicas, clock=self._clock)
+
+    def _drop_if_unused(self, snapshot: Snapshot) -> None:
+        if snapshot.in_use:
+            return
+        for key in snapshot.keys:
+            self._users[key] -= 1
+            if not self._users[key]:
+                del self._users[key]
+                self._close_later(key, self._replicas.pop(key))
+
+    def _close_later(self, key: ReplicaKey, replica: Replica) -> None:
+        task = asyncio.get_running_loop().create_task(replica.upstream.aclose())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+        _log.info("%s is no longer used and gets closed", key.endpoint)

@@ -1,0 +1,46 @@
+"""What a request came to: the one value that metrics and spans are made of."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from slipstream_gateway.types import Decision
+from slipstream_gateway.upstreams.base import Usage
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """A finished request. `status` is from a closed set: `ok`, `cancelled`, or an error's `error_type`.
+
+    Times are seconds. `ttft_s` and `tpot_s` are None for answers that were not streamed, or had no second token.
+    """
+
+    pair: str
+    model: str
+    decision: Decision
+    status: str
+    e2e_s: float
+    ttft_s: float | None
+    tpot_s: float | None
+    usage: Usage
+
+
+class Span(Protocol):
+    """A request's span, from decision to last byte."""
+
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        """Trace context for the upstream."""
+        ...
+
+    def end(self, outcome: Outcome) -> None: ...
+
+
+class Observer(Protocol):
+    """Where outcomes go. Must be quick and must not raise."""
+
+    def span(self, *, model: str, operation: str, traceparent: str | None) -> Span: ...
+
+    def record(self, outcome: Outcome) -> None: ...
+
+    def upstream_failed(self, *, endpoint: str, error: str) -> None: ...

@@ -1,0 +1,72 @@
+"""Deadlines on the outside world for one request, at the price of one timer."""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+
+from slipstream_gateway.errors import UpstreamTimeout
+
+
+class Watchdog:
+    """Cancels the running task when a wait takes too long, and turns that into `UpstreamTimeout`.
+
+    `async def`-free on purpose: arming costs two attribute writes, so that it can be done for every chunk. Use as::
+
+        with watchdog.waiting(30.0, "the next chunk"):
+            piece = await stream.next()
+    """
+
+    def __init__(self, *, total_s: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._end_s = self._loop.time() + total_s
+        self._total_s = total_s
+        self._due_s = 0.0
+        self._wait_s = 0.0
+        self._what = ""
+        self._armed = False
+        self._expired = False
+        self._task: asyncio.Task[object] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def waiting(self, wait_s: float, what: str) -> Watchdog:
+        """Arms for one wait of `wait_s`, within the total; enter the result with `with`."""
+        self._wait_s, self._what = wait_s, what
+        return self
+
+    def close(self) -> None:
+        """Drops the timer. The watchdog can be used again."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def __enter__(self) -> None:
+        self._task = asyncio.current_task()
+        self._due_s = min(self._loop.time() + self._wait_s, self._end_s)
+        self._armed = True
+        if self._timer is None or self._timer.when() > self._due_s:
+            self.close()
+            self._timer = self._loop.call_at(self._due_s, self._fire)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._armed = False
+        if not self._expired:
+            return
+        self._expired = False
+        # Only our own cancellation becomes a timeout: somebody else's stays one.
+        if self._task is not None and self._task.uncancel() <= 0 and isinstance(error, asyncio.CancelledError):
+            limit_s = min(self._wait_s, self._total_s)
+            raise UpstreamTimeout(f"The upstream took more than {limit_s:g} s for {self._what}.") from error
+
+    def _fire(self) -> None:
+        self._timer = None
+        if not self._armed:
+            return
+        if self._loop.time() < self._due_s:
+            self._timer = self._loop.call_at(self._due_s, self._fire)
+            return
+        self._expired = True
+        if self._task is not None:
+            self._task.cancel()

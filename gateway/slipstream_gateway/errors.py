@@ -1,0 +1,123 @@
+"""Everything that can go wrong in the gateway, as one tree. The map to HTTP status codes stands in `api.errors`.
+
+SlipstreamError
+├── CommandError              the command line cannot go on: one line, an exit code
+├── ManifestError             a manifest that cannot be used; names the field path
+├── RequestError              the client's request is at fault (never retried)
+│   ├── InvalidRequest        malformed or out of bounds
+│   ├── UnsupportedParameter  asks for something that no backend of the pair can honour
+│   ├── ModelNotFound         no such model here
+│   ├── ContextLengthExceeded prompt and answer do not fit
+│   ├── BodyTooLarge          more bytes than the limit
+│   └── UpstreamRejected      the upstream's own 4xx, passed through as it came
+├── Overloaded                more work than the gateway or an upstream takes; come back later
+└── UpstreamError             the upstream is at fault
+    ├── UpstreamUnavailable   could not be reached, or says that it is not ready
+    ├── UpstreamTimeout       a deadline passed
+    └── UpstreamFailed        answered, and the answer is broken or an internal error
+"""
+
+from __future__ import annotations
+
+
+class SlipstreamError(Exception):
+    """The root. `str(error)` is one clear line for a person."""
+
+
+class CommandError(SlipstreamError):
+    """Ends a command with one line on stderr and `exit_code`."""
+
+    def __init__(self, message: str, *, exit_code: int = 1) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+class ManifestError(SlipstreamError):
+    """A manifest is not usable. `field` is the path to the culprit, e.g. `ModelPair/acme: spec.target.model`.
+
+    `problems` has one line for everything that is wrong, where there is more than one thing to say.
+    """
+
+    def __init__(self, message: str, *, field: str = "", problems: tuple[str, ...] = ()) -> None:
+        super().__init__(f"{field}: {message}" if field else message)
+        self.field = field
+        self.problems = problems or (str(self),)
+
+
+class RequestError(SlipstreamError):
+    """The request is at fault. `param` names the field, `code` is OpenAI's error code where one exists."""
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+        self.code = code
+
+
+class InvalidRequest(RequestError):
+    """Malformed or out of bounds; the message names the field and the value."""
+
+
+class UnsupportedParameter(RequestError):
+    """No backend of this pair can honour the parameter, and none is dropped in silence."""
+
+    def __init__(self, message: str, *, param: str) -> None:
+        super().__init__(message, param=param, code="unsupported_parameter")
+
+
+class ModelNotFound(RequestError):
+    """There is no such model. Says nothing of the models that exist."""
+
+    def __init__(self, model: str) -> None:
+        super().__init__(f"The model '{model}' does not exist.", param="model", code="model_not_found")
+
+
+class ContextLengthExceeded(RequestError):
+    """The prompt does not fit; the message has both numbers."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, param="messages", code="context_length_exceeded")
+
+
+class BodyTooLarge(RequestError):
+    """The body is over the limit, whatever its content-length says."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__(f"The request body is larger than {limit_bytes} bytes.", code="request_too_large")
+
+
+class UpstreamRejected(RequestError):
+    """An OpenAI-compatible upstream answered 4xx: its status and body go to the client unchanged."""
+
+    def __init__(self, status: int, body: bytes, content_type: str = "application/json") -> None:
+        super().__init__(f"The upstream rejected the request with status {status}.")
+        self.status = status
+        self.body = body
+        self.content_type = content_type
+
+
+class Overloaded(SlipstreamError):
+    """Too much work at once; the client may try again after `retry_after_s`."""
+
+    def __init__(self, message: str, *, retry_after_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class UpstreamError(SlipstreamError):
+    """The upstream is at fault; before the first byte another replica may be tried."""
+
+
+class UpstreamUnavailable(UpstreamError):
+    """The upstream cannot be reached, or none of its replicas is up; retry after `retry_after_s`."""
+
+    def __init__(self, message: str, *, retry_after_s: float = 2.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class UpstreamTimeout(UpstreamError):
+    """A deadline passed: connect, first chunk, between chunks, or total; the message says which."""
+
+
+class UpstreamFailed(UpstreamError):
+    """The upstream answered with an internal error or with something that cannot be understood."""

@@ -1,0 +1,104 @@
+"""uvicorn around the application: sockets, workers, signals and the drain."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+from pathlib import Path
+from types import FrameType
+
+import msgspec
+import uvicorn
+from uvicorn.supervisors import Multiprocess
+
+from slipstream_gateway.app import HotPaths, build_app
+from slipstream_gateway.errors import CommandError
+from slipstream_gateway.settings import GatewaySettings
+
+_BACKLOG = 2048
+_KEEP_ALIVE_S = 75
+_PR_SET_PDEATHSIG = 1
+
+
+def serve(settings: GatewaySettings) -> None:
+    """Serves until SIGTERM or SIGINT; returns when the last stream is over or the drain limit has passed.
+
+    Raises `CommandError` where the address cannot be had.
+    """
+    listener = _listen(settings.host, settings.port)
+    print(f"slipstream gateway on http://{_shown(listener)}", file=sys.stderr, flush=True)
+    # uvicorn raises the signal once more when it is done, for whoever handled it before: nobody, and that is a
+    # success.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _ignore)
+    if settings.workers == 1:
+        uvicorn.Server(_config(settings)).run(sockets=[listener])
+        return
+    folder = Path(tempfile.mkdtemp(prefix="slipstream-"))
+    try:
+        shared = msgspec.structs.replace(settings, metrics_folder=folder)
+        Multiprocess(_config(shared), sockets=[listener]).run()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class _AppFactory:
+    """Builds the application in a worker; it crosses the process border instead of the application."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self._settings = settings
+
+    def __call__(self) -> HotPaths:
+        if self._settings.workers > 1:
+            # A supervisor that is killed takes its workers along.
+            ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        return build_app(self._settings)
+
+
+def _config(settings: GatewaySettings) -> uvicorn.Config:
+    return uvicorn.Config(
+        _AppFactory(settings),
+        factory=True,
+        workers=settings.workers,
+        loop="uvloop",
+        http="httptools",
+        ws="none",
+        lifespan="on",
+        log_level=settings.log_level,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        backlog=_BACKLOG,
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_graceful_shutdown=max(1, math.ceil(settings.limits.drain_s)),
+    )
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A bound socket, so that an address in use is one clear line and not a dead worker."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(_BACKLOG)
+    except (OSError, OverflowError) as exc:
+        listener.close()
+        reason = exc.strerror if isinstance(exc, OSError) and exc.strerror else str(exc)
+        raise CommandError(f"cannot listen on {host}:{port}: {reason}.") from exc
+    listener.set_inheritable(True)
+    return listener
+
+
+def _shown(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _ignore(number: int, frame: FrameType | None) -> None:
+    """Until uvicorn takes over, and after it is done."""

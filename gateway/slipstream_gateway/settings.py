@@ -1,0 +1,77 @@
+"""How the gateway runs, as small groups of values; what it does is the manifest's business.
+
+The only module that reads the environment: the command line fills in the rest.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+
+class Deadlines(msgspec.Struct, frozen=True, kw_only=True):
+    """How long the gateway waits for an upstream. `total_s` covers all attempts of one request."""
+
+    connect_s: float = 2.0
+    first_chunk_s: float = 120.0
+    between_chunks_s: float = 60.0
+    total_s: float = 900.0
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """What one worker takes on. Beyond `max_in_flight` requests, `max_queued` wait up to `queue_timeout_s`."""
+
+    max_body_bytes: int = 4 * 1024 * 1024
+    max_in_flight: int = 512
+    max_queued: int = 512
+    queue_timeout_s: float = 5.0
+    drain_s: float = 30.0
+
+
+class TelemetrySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Which signals go out by OTLP; addresses and headers are read by the exporters from the same `OTEL_*`
+    variables. `/metrics` is served either way."""
+
+    export_traces: bool = False
+    export_metrics: bool = False
+
+
+class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """All of it. `endpoints` replaces the upstream addresses of pairs, by pair name; `metrics_folder` is where
+    workers find each other's metrics, None with one worker."""
+
+    manifest: Path
+    host: str = "127.0.0.1"
+    port: int = 8080
+    workers: int = 1
+    log_level: str = "warning"
+    endpoints: Mapping[str, tuple[str, ...]] = {}
+    deadlines: Deadlines = Deadlines()
+    limits: Limits = Limits()
+    telemetry: TelemetrySettings = TelemetrySettings()
+    metrics_folder: Path | None = None
+
+
+def telemetry_settings(environ: Mapping[str, str] = os.environ) -> TelemetrySettings:
+    """By the OpenTelemetry specification's variables: a signal is exported where an OTLP endpoint is set for it and
+    `OTEL_SDK_DISABLED` or `OTEL_{TRACES,METRICS}_EXPORTER=none` does not say otherwise."""
+    if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return TelemetrySettings()
+    return TelemetrySettings(
+        export_traces=_exports(environ, "TRACES"),
+        export_metrics=_exports(environ, "METRICS"),
+    )
+
+
+def _exports(environ: Mapping[str, str], signal: str) -> bool:
+    exporters = [part.strip() for part in environ.get(f"OTEL_{signal}_EXPORTER", "otlp").split(",")]
+    endpoint = environ.get(f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT") or environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
+    return "otlp" in exporters and bool(endpoint)
+
+
+def secret(name: str) -> str | None:
+    """The environment variable that a manifest names for an API key; None where it is unset or empty."""
+    return os.environ.get(name) or None

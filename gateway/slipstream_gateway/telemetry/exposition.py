@@ -1,0 +1,34 @@
+"""Prometheus text of several workers as one: the same series are added up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def merge(texts: Iterable[bytes]) -> bytes:
+    """The sum of expositions, series by series, in the order of first appearance.
+
+    All that the gateway exposes may be added: counters, histogram buckets, sums and counts, and gauges that count
+    things. HELP and TYPE lines are kept once.
+    """
+    families: dict[str, list[str]] = {}
+    values: dict[str, dict[str, float]] = {}
+    for text in texts:
+        family = ""
+        for line in text.decode().splitlines():
+            if line.startswith("#"):
+                family = line.split(" ", 3)[2]
+                lines = families.setdefault(family, [])
+                if line not in lines:
+                    lines.append(line)
+            elif line:
+                series, _, value = line.rpartition(" ")
+                sums = values.setdefault(family, {})
+                sums[series] = sums.get(series, 0.0) + float(value)
+    return "".join(_lines(families, values)).encode()
+
+
+def _lines(families: dict[str, list[str]], values: dict[str, dict[str, float]]) -> Iterable[str]:
+    for family, comments in families.items():
+        yield from (f"{comment}\n" for comment in comments)
+        yield from (f"{series} {value!r}\n" for series, value in values.get(family, {}).items())

@@ -1,0 +1,130 @@
+"""What the gateway measures. Attributes are pair, request class and arm, and on counters also reason and status:
+every one of them from a closed set or from the manifest, so that no client can add a series.
+
+Sums are kept as plain numbers and read by observable instruments: adding to an SDK counter costs 7 µs, and a request
+has six of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from opentelemetry.metrics import CallbackOptions, Meter, Observation
+
+from slipstream_gateway.director.outcome import Outcome
+
+# Seconds. From the GenAI semantic conventions, with finer steps below 10 ms: small models on one machine.
+_TTFT_BOUNDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 30.0)
+_TPOT_BOUNDS = (0.0005, 0.001, 0.002, 0.004, 0.006, 0.008, 0.01, 0.015, 0.02, 0.025, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0)
+_DURATION_BOUNDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
+
+_ArmKey = tuple[str, str, str]
+
+
+class _Series:
+    """The sums of one (pair, class, arm)."""
+
+    def __init__(self, attributes: dict[str, str]) -> None:
+        self.attributes = attributes
+        self.output = 0
+        self.drafted = 0
+        self.accepted = 0
+        self.steps = 0
+        self.requests: dict[tuple[str, str], int] = {}
+
+
+class Metrics:
+    """Records outcomes; `in_flight` is asked when somebody looks."""
+
+    def __init__(self, meter: Meter, *, in_flight: Callable[[], int]) -> None:
+        self._series: dict[_ArmKey, _Series] = {}
+        self._upstream_errors: dict[tuple[str, str], int] = {}
+        self._rejections: dict[str, int] = {}
+        self._ttft = meter.create_histogram(
+            "gen_ai.server.time_to_first_token",
+            unit="s",
+            description="Time to the first token of a streamed answer.",
+            explicit_bucket_boundaries_advisory=_TTFT_BOUNDS,
+        )
+        self._tpot = meter.create_histogram(
+            "gen_ai.server.time_per_output_token",
+            unit="s",
+            description="Time per output token after the first of a streamed answer.",
+            explicit_bucket_boundaries_advisory=_TPOT_BOUNDS,
+        )
+        self._duration = meter.create_histogram(
+            "gen_ai.server.request.duration",
+            unit="s",
+            description="Time from the request to the last byte of its answer.",
+            explicit_bucket_boundaries_advisory=_DURATION_BOUNDS,
+        )
+        self._observe(meter, in_flight)
+
+    def record(self, outcome: Outcome) -> None:
+        decision, usage = outcome.decision, outcome.usage
+        key = (outcome.pair, decision.request_class, decision.arm)
+        series = self._series.get(key)
+        if series is None:
+            series = self._series[key] = _Series(
+                {"pair": outcome.pair, "class": decision.request_class, "arm": str(decision.arm)}
+            )
+        count = (decision.reason, outcome.status)
+        series.requests[count] = series.requests.get(count, 0) + 1
+        series.output += usage.output_tokens
+        series.drafted += usage.drafted
+        series.accepted += usage.accepted
+        series.steps += usage.steps
+        if outcome.status != "ok":
+            return
+        self._duration.record(outcome.e2e_s, series.attributes)
+        if outcome.ttft_s is not None:
+            self._ttft.record(outcome.ttft_s, series.attributes)
+        if outcome.tpot_s is not None:
+            self._tpot.record(outcome.tpot_s, series.attributes)
+
+    def rejected(self, error: str) -> None:
+        """A request that was refused before there was a decision; `error` is from a closed set."""
+        self._rejections[error] = self._rejections.get(error, 0) + 1
+
+    def upstream_failed(self, *, endpoint: str, error: str) -> None:
+        key = (endpoint, error)
+        self._upstream_errors[key] = self._upstream_errors.get(key, 0) + 1
+
+    def _observe(self, meter: Meter, in_flight: Callable[[], int]) -> None:
+        def counter(name: str, description: str, read: Callable[[CallbackOptions], Iterable[Observation]]) -> None:
+            meter.create_observable_counter(name, [read], description=description)
+
+        counter("slipstream.requests", "Requests that got a decision.", self._read_requests)
+        counter("slipstream.output.tokens", "Tokens generated.", self._sum(lambda series: series.output))
+        counter("slipstream.drafted.tokens", "Draft tokens proposed.", self._sum(lambda series: series.drafted))
+        counter("slipstream.accepted.tokens", "Draft tokens accepted.", self._sum(lambda series: series.accepted))
+        counter("slipstream.target.steps", "Passes of the target after the prompt.", self._sum(lambda s: s.steps))
+        counter("slipstream.upstream.errors", "Attempts that an upstream failed.", self._read_upstream_errors)
+        counter("slipstream.rejections", "Requests refused before a decision.", self._read_rejections)
+        meter.create_observable_gauge(
+            "slipstream.requests.in_flight",
+            [lambda _: [Observation(in_flight())]],
+            description="Requests in flight.",
+        )
+
+    def _sum(self, read: Callable[[_Series], int]) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        def observe(_: CallbackOptions) -> Iterable[Observation]:
+            return [Observation(read(series), series.attributes) for series in list(self._series.values())]
+
+        return observe
+
+    def _read_requests(self, _: CallbackOptions) -> Iterable[Observation]:
+        return [
+            Observation(count, {**series.attributes, "reason": str(reason), "status": status})
+            for series in list(self._series.values())
+            for (reason, status), count in list(series.requests.items())
+        ]
+
+    def _read_upstream_errors(self, _: CallbackOptions) -> Iterable[Observation]:
+        return [
+            Observation(count, {"endpoint": endpoint, "error": error})
+            for (endpoint, error), count in list(self._upstream_errors.items())
+        ]
+
+    def _read_rejections(self, _: CallbackOptions) -> Iterable[Observation]:
+        return [Observation(count, {"error": error}) for error, count in list(self._rejections.items())]

@@ -1,0 +1,87 @@
+"""The commands that `slipstream up` prints: one that speculates, one that does not, one that says why."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from typing import NamedTuple
+
+import msgspec
+
+from slipstream_gateway.errors import CommandError
+
+# The prompts belong to the embedded pair, whose package the gateway never imports: it is asked in a process.
+_READ_PROMPTS = """
+import json
+from slipstream_engine.embedded import demo
+names = ("CALL_SUMMARY", "ONE_LINE_STATUS", "EXTRACTION")
+print(json.dumps({name.lower(): getattr(demo, name) for name in names}))
+"""
+_TIMEOUT_S = 30.0
+_SUMMARY_TOKENS = 256
+_STATUS_TOKENS = 48
+
+Messages = list[dict[str, str]]
+
+
+class DemoPrompts(msgspec.Struct, frozen=True, kw_only=True):
+    """Conversations in OpenAI's form."""
+
+    call_summary: Messages
+    one_line_status: Messages
+    extraction: Messages
+
+
+class DemoCommand(NamedTuple):
+    """A command for a shell, and what it shows."""
+
+    title: str
+    command: str
+
+
+def read_prompts() -> DemoPrompts:
+    """The embedded pair's demo prompts.
+
+    Raises:
+        CommandError: the engine package is not installed whole.
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", _READ_PROMPTS], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+    )
+    if done.returncode != 0:
+        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise CommandError(f"the embedded pair's demo prompts cannot be read: {reason}")
+    return msgspec.json.decode(done.stdout, type=DemoPrompts)
+
+
+def demo_commands(prompts: DemoPrompts, *, url: str, model: str) -> list[DemoCommand]:
+    """Ready-to-paste commands for a gateway at `url`."""
+    summary = {
+        "model": model,
+        "messages": prompts.call_summary,
+        "max_tokens": _SUMMARY_TOKENS,
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    status = {
+        "model": model,
+        "messages": prompts.one_line_status,
+        "max_tokens": _STATUS_TOKENS,
+        "temperature": 0,
+    }
+    explain = {"model": model, "messages": prompts.extraction, "temperature": 0}
+    return [
+        DemoCommand(
+            "A call summary, streamed: long and structured",
+            _curl("-iN", f"{url}/v1/chat/completions", summary),
+        ),
+        DemoCommand("A one-line status: short", _curl("-i", f"{url}/v1/chat/completions", status)),
+        DemoCommand("A decision explained, nothing is generated", _curl("-s", f"{url}/v1/route", explain)),
+    ]
+
+
+def _curl(flags: str, url: str, body: object) -> str:
+    return f"curl {flags} {url} -H 'content-type: application/json' -d {shlex.quote(json.dumps(body))}"

@@ -1,0 +1,72 @@
+"""The gateway as a child process of `slipstream up`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from slipstream_gateway.errors import CommandError
+from slipstream_gateway.up.options import LOOPBACK, UpOptions
+from slipstream_gateway.up.processes import Child
+
+DRAIN_S = 5
+STOP_TIMEOUT_S = 10.0
+_POLL_S = 0.05
+_PROBE_TIMEOUT_S = 2.0
+
+
+class GatewayProcess:
+    """A running `slipstream gateway` for the manifest of `options`; `local_pairs` go to the local Triton."""
+
+    def __init__(self, *, options: UpOptions, local_pairs: Sequence[str], run_dir: Path) -> None:
+        """Start it; it is not ready yet."""
+        triton = f"grpc://{LOOPBACK}:{options.grpc_port}"
+        self._ready_url = f"{options.url}/health/ready"
+        self.child = Child(
+            name="the gateway",
+            command=[
+                *(sys.executable, "-m", "slipstream_gateway.cli", "gateway"),
+                *("--manifest", str(options.manifest)),
+                *("--host", options.host),
+                *("--port", str(options.port)),
+                *("--workers", str(options.workers)),
+                *("--drain", str(DRAIN_S)),
+                *(part for name in local_pairs for part in ("--endpoint", f"{name}={triton}")),
+            ],
+            log_path=run_dir / "gateway.log",
+            env=os.environ,
+        )
+
+    def wait_ready(self, *, timeout_s: float, stopping: Callable[[], bool] = lambda: False) -> bool:
+        """Wait until it takes requests. False when `stopping()` became true first.
+
+        Raises:
+            CommandError: it ended, or is not ready after `timeout_s`.
+        """
+        deadline = time.monotonic() + timeout_s
+        while not self._is_ready():
+            if stopping():
+                return False
+            if (status := self.child.exit_status()) is not None:
+                reason = self.child.log_tail(lines=1) or "it wrote nothing to its log"
+                raise CommandError(f"the gateway {status} while starting: {reason}")
+            if time.monotonic() > deadline:
+                raise CommandError(f"the gateway is not ready after {timeout_s:g} s; its log: {self.child.log_path}")
+            time.sleep(_POLL_S)
+        return True
+
+    def stop(self) -> None:
+        """End it, giving running streams time to finish."""
+        self.child.stop(timeout_s=STOP_TIMEOUT_S)
+
+    def _is_ready(self) -> bool:
+        try:
+            with urllib.request.urlopen(self._ready_url, timeout=_PROBE_TIMEOUT_S) as response:
+                return bool(response.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False

@@ -1,0 +1,94 @@
+"""The command line of `slipstream up`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import msgspec
+
+from slipstream_gateway.manifest import EMBEDDED_MANIFEST
+from slipstream_gateway.up.ports import Port
+
+LOOPBACK = "127.0.0.1"
+
+
+class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What to bring up, and where it listens. Triton itself is reachable from this machine only."""
+
+    manifest: Path = EMBEDDED_MANIFEST
+    host: str = LOOPBACK
+    port: int = 8080
+    grpc_port: int = 8001
+    http_port: int = 8000
+    metrics_port: int = 8002
+    workers: int = 1
+    timeout_s: float = 110.0
+
+    def ports(self, *, with_triton: bool) -> list[Port]:
+        """Everything that has to be free."""
+        ports = [Port(number=self.port, host=self.host, option="--port")]
+        if with_triton:
+            ports += [
+                Port(number=self.grpc_port, host=LOOPBACK, option="--grpc-port"),
+                Port(number=self.http_port, host=LOOPBACK, option="--http-port"),
+                Port(number=self.metrics_port, host=LOOPBACK, option="--metrics-port"),
+            ]
+        return ports
+
+    @property
+    def url(self) -> str:
+        """The gateway's address for a client on this machine."""
+        host = LOOPBACK if self.host in ("0.0.0.0", "::", "") else self.host
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `slipstream up --help` shows; the names are those of `UpOptions`."""
+    defaults = UpOptions()
+    add = parser.add_argument
+    add(
+        "-f",
+        "--manifest",
+        type=Path,
+        default=defaults.manifest,
+        metavar="FILE",
+        help="ModelPairs and policies (without it, the embedded pair)",
+    )
+    add("--host", default=defaults.host, help="address that the gateway listens on (%(default)s)")
+    for name, default, text in (
+        ("--port", defaults.port, "the gateway's port"),
+        ("--grpc-port", defaults.grpc_port, "Triton's gRPC port"),
+        ("--http-port", defaults.http_port, "Triton's HTTP port"),
+        ("--metrics-port", defaults.metrics_port, "Triton's metrics port"),
+    ):
+        add(name, type=_port, default=default, help=f"{text} (%(default)s)")
+    add(
+        "--workers",
+        type=_at_least_one,
+        default=defaults.workers,
+        metavar="N",
+        help="processes of the gateway (%(default)s)",
+    )
+    add(
+        "--timeout",
+        type=float,
+        default=defaults.timeout_s,
+        dest="timeout_s",
+        metavar="SECONDS",
+        help="how long loading may take; large checkpoints need more (%(default)s)",
+    )
+
+
+def _port(text: str) -> int:
+    number = int(text)
+    if not 0 < number < 65536:
+        raise argparse.ArgumentTypeError(f"a port is 1 to 65535, got {number}")
+    return number
+
+
+def _at_least_one(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"expected 1 or more, got {number}")
+    return number

@@ -1,0 +1,103 @@
+"""Child processes that never outlive their parent."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_POLL_S = 0.02
+
+
+class Child:
+    """A process in its own session, with its output in a log file.
+
+    The kernel sends it SIGTERM when the thread that started it ends, however that happens, so it must be
+    started from a thread that lives as long as the program. Its own session keeps a terminal's Ctrl-C from
+    reaching it directly: the parent decides the order in which things stop.
+    """
+
+    def __init__(self, *, name: str, command: Sequence[str], log_path: Path, env: Mapping[str, str]) -> None:
+        self.name = name
+        self.log_path = log_path
+        parent = os.getpid()
+
+        def die_with_parent() -> None:
+            _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+            if os.getppid() != parent:  # It died before the line above took effect.
+                os._exit(1)
+
+        with log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=env,
+                start_new_session=True,
+                preexec_fn=die_with_parent,  # noqa: PLW1509 - no threads run yet, and prctl takes no lock
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def exit_status(self) -> str | None:
+        """None while it runs; else how it ended, in words."""
+        code = self._process.poll()
+        if code is None:
+            return None
+        if code < 0:
+            return f"was ended by {signal.Signals(-code).name}"
+        return f"exited with code {code}"
+
+    def terminate(self) -> None:
+        """Ask it to stop; does nothing when it has."""
+        if self._process.poll() is None:
+            self._process.terminate()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether it ended within `timeout_s`."""
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def stop(self, timeout_s: float) -> None:
+        """Ask it to stop, wait up to `timeout_s`, then kill it and whatever is left of its process group."""
+        self.terminate()
+        self.wait(timeout_s)
+        _kill_group(self._process.pid)
+        self._process.wait()
+
+    def log_tail(self, lines: int = 15) -> str:
+        """The last lines of its output."""
+        text = self.log_path.read_text(encoding="utf-8", errors="replace")
+        return "\n".join(text.splitlines()[-lines:])
+
+
+def _kill_group(group: int, settle_s: float = 2.0) -> None:
+    """Kill what is left in a process group that we started, giving it `settle_s` to end by itself first."""
+    deadline = time.monotonic() + settle_s
+    while _group_alive(group):
+        if time.monotonic() > deadline:
+            with suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGKILL)
+            return
+        time.sleep(_POLL_S)
+
+
+def _group_alive(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -1,0 +1,115 @@
+"""One real Triton Inference Server as a child process: started, watched until ready, stopped for good."""
+
+from __future__ import annotations
+
+import re
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from slipstream_gateway.errors import CommandError
+from slipstream_gateway.up.processes import Child
+from slipstream_gateway.up.triton_install import find_triton, link_backends, triton_environment
+
+EXIT_TIMEOUT_S = 5
+SHARED_MEMORY = Path("/dev/shm")
+_POLL_S = 0.1
+_PROBE_TIMEOUT_S = 2.0
+# A model's own load failure, as Triton logs it in its table of models and in error lines.
+_LOAD_FAILURES = (
+    re.compile(r"TritonModelException: (?P<why>.+?)(?:\n|$)"),
+    re.compile(r"failed to load '[^']+' version \d+: (?P<why>.+)"),
+    re.compile(r"^E\d{4} .*?\] \"?(?P<why>.+)", re.MULTILINE),
+    re.compile(r"^error: (?P<why>.+)", re.MULTILINE),
+)
+
+
+class TritonPorts(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the server listens."""
+
+    host: str = "127.0.0.1"
+    grpc: int
+    http: int
+    metrics: int
+
+
+class TritonServer:
+    """A running `tritonserver` that serves one model repository.
+
+    `run_dir` is private to this server: its backend folder and log are put there.
+    """
+
+    def __init__(self, *, model_repository: Path, run_dir: Path, ports: TritonPorts) -> None:
+        """Start it; it is not ready yet.
+
+        Raises:
+            CommandError: Triton is not installed here, or not for this Python.
+        """
+        install = find_triton()
+        backends = link_backends(install, run_dir / "backends")
+        self.ports = ports
+        self._shared_memory_prefix = f"slipstream_{ports.grpc}_{time.monotonic_ns()}_"
+        self.child = Child(
+            name="Triton",
+            command=[
+                str(install.binary),
+                f"--model-repository={model_repository}",
+                f"--backend-directory={backends}",
+                f"--backend-config=python,shm-region-prefix-name={self._shared_memory_prefix}",
+                f"--http-address={ports.host}",
+                f"--http-port={ports.http}",
+                f"--grpc-address={ports.host}",
+                f"--grpc-port={ports.grpc}",
+                f"--metrics-port={ports.metrics}",
+                "--allow-gpu-metrics=false",
+                "--disable-auto-complete-config",
+                f"--exit-timeout-secs={EXIT_TIMEOUT_S}",
+            ],
+            log_path=run_dir / "triton.log",
+            env=triton_environment(install),
+        )
+
+    def wait_ready(self, *, timeout_s: float, stopping: Callable[[], bool] = lambda: False) -> bool:
+        """Wait until every model is loaded. False when `stopping()` became true first.
+
+        Raises:
+            CommandError: the server ended, with its own reason, or is not ready after `timeout_s`.
+        """
+        deadline = time.monotonic() + timeout_s
+        while not self._is_ready():
+            if stopping():
+                return False
+            status = self.child.exit_status()
+            if status is not None:
+                raise CommandError(f"Triton {status} while starting: {self.failure()}")
+            if time.monotonic() > deadline:
+                raise CommandError(f"Triton is not ready after {timeout_s:g} s; its log: {self.child.log_path}")
+            time.sleep(_POLL_S)
+        return True
+
+    def failure(self) -> str:
+        """Why it failed, in its own words: the most telling line of its log, on one line."""
+        log = self.child.log_tail(lines=400)
+        for pattern in _LOAD_FAILURES:
+            if found := pattern.search(log):
+                # A Python traceback follows, on the same line with escaped line ends.
+                return found["why"].partition("\\n")[0].strip().rstrip(";").strip('"')
+        return self.child.log_tail(lines=1) or "it wrote nothing to its log"
+
+    def stop(self) -> None:
+        """End it, waiting for running requests up to Triton's own limit, and free its shared memory."""
+        self.child.stop(timeout_s=EXIT_TIMEOUT_S + 5)
+        for region in SHARED_MEMORY.glob(f"{self._shared_memory_prefix}*"):
+            region.unlink(missing_ok=True)
+
+    def _is_ready(self) -> bool:
+        url = f"http://{self.ports.host}:{self.ports.http}/v2/health/ready"
+        try:
+            with urllib.request.urlopen(url, timeout=_PROBE_TIMEOUT_S) as response:
+                return bool(response.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False

@@ -1,0 +1,1 @@
+"""Where requests go: one small protocol, two implementations (Triton over gRPC, OpenAI over HTTP), replica pools."""

@@ -1,0 +1,99 @@
+"""The contract between the director and an upstream server.
+
+An upstream is one replica. `complete` runs a request to its end; `open` starts a stream and returns when its first
+piece has arrived, so that everything that fails before it can still be tried elsewhere.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from slipstream_gateway.types import GenerationRequest
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """One request as an upstream gets it. `model` is the upstream's name for it, `draft_length` 0 means plain.
+
+    `headers` are passed on by HTTP upstreams (authorization, trace context); names in lower case.
+    """
+
+    request: GenerationRequest
+    model: str
+    draft_length: int
+    request_id: str
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class Usage(msgspec.Struct, kw_only=True):
+    """What a request has cost so far; an upstream updates it while the stream runs.
+
+    `exact` is False where `output_tokens` was counted by stream events because the upstream reported nothing.
+    `rejected_at[i]` counts the steps whose first rejected draft token stood at position i.
+    """
+
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    steps: int = 0
+    rejected_at: tuple[int, ...] = ()
+    exact: bool = True
+
+
+class Tokens(msgspec.Struct, frozen=True, kw_only=True):
+    """What one step added to choice `index`, to be rendered as OpenAI's JSON. The choice's last one has a
+    `finish_reason` (`stop`, `length` or `cancelled`)."""
+
+    index: int
+    text: str
+    token_ids: tuple[int, ...] = ()
+    finish_reason: str | None = None
+
+
+class Wire(msgspec.Struct, frozen=True):
+    """Bytes in OpenAI's form already: whole SSE events, or a whole JSON body. `tokens` is False for a block that
+    carries no generated text (the role event)."""
+
+    data: bytes
+    tokens: bool = True
+
+
+Piece = Wire | Tokens
+
+
+class Completion(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole answer: one `Wire` body, or one final `Tokens` per choice, in order of index."""
+
+    pieces: tuple[Piece, ...]
+    usage: Usage
+
+
+class Stream(Protocol):
+    """A running answer. Who opened it calls `aclose`, which cancels the work upstream if it still runs."""
+
+    @property
+    def usage(self) -> Usage:
+        """What the answer has cost so far."""
+        ...
+
+    async def next(self) -> Piece | None:
+        """The next piece, or None at the regular end. Raises `UpstreamError`."""
+        ...
+
+    async def aclose(self) -> None: ...
+
+
+class Upstream(Protocol):
+    """One replica of an inference server. Methods raise `UpstreamError`, `Overloaded` or `RequestError`."""
+
+    async def complete(self, job: Job) -> Completion: ...
+
+    async def open(self, job: Job) -> Stream: ...
+
+    async def probe(self) -> None:
+        """Returns when the replica can serve; raises `UpstreamError` otherwise."""
+        ...
+
+    async def aclose(self) -> None: ...

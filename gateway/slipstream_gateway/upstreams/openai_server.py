@@ -1,0 +1,236 @@
+"""An OpenAI-compatible HTTP server (vLLM, SGLang, …) as an upstream.
+
+Over aiohttp's client, called directly: behind the same calls httpx's client cost 274 µs a request, its aiohttp
+transport 120 µs, aiohttp 77 µs (one core, 32 connections, one run).
+"""
+
+from __future__ import annotations
+
+import aiohttp
+import msgspec
+from multidict import CIMultiDict
+from yarl import URL
+
+from slipstream_gateway.errors import (
+    Overloaded,
+    SlipstreamError,
+    UpstreamFailed,
+    UpstreamRejected,
+    UpstreamTimeout,
+    UpstreamUnavailable,
+)
+from slipstream_gateway.types import Endpoint
+from slipstream_gateway.upstreams.base import Completion, Job, Usage, Wire
+from slipstream_gateway.upstreams.openai_wire import (
+    ModelName,
+    has_generated_text,
+    has_usage,
+    read_body_usage,
+    request_body,
+    take_usage,
+)
+from slipstream_gateway.upstreams.sse import EventSplitter, count_events
+
+MAX_BODY_BYTES = 64 * 1024 * 1024
+_PATHS = {Endpoint.CHAT: "v1/chat/completions", Endpoint.COMPLETION: "v1/completions"}
+_READ_BYTES = 64 * 1024
+
+
+class OpenAiUpstream:
+    """One server at `base_url` (`http://host:port`, with or without a closing `/v1`)."""
+
+    def __init__(self, base_url: str, *, connect_timeout_s: float, api_key: str | None = None) -> None:
+        root = URL(base_url.rstrip("/").removesuffix("/v1") + "/")
+        self.name = str(root.origin()) if root.absolute else base_url
+        self._urls = {endpoint: root.join(URL(path)) for endpoint, path in _PATHS.items()}
+        self._probe_url = root.join(URL("v1/models"))
+        self._api_key = api_key
+        self._connect_timeout_s = connect_timeout_s
+        self._session = self._open_session(keep_alive=True)
+        self._fresh_session: aiohttp.ClientSession | None = None
+
+    async def complete(self, job: Job) -> Completion:
+        response = await self._post(job)
+        try:
+            body = await _read_body(response)
+        except (aiohttp.ClientError, OSError) as exc:
+            raise UpstreamFailed(f"{self.name} broke off its answer: {exc}") from exc
+        finally:
+            response.release()
+        try:
+            usage = read_body_usage(body)
+        except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+            raise UpstreamFailed(f"{self.name} answered with something that is not a JSON object.") from exc
+        names = ModelName(job.request.model, job.model)
+        return Completion(pieces=(Wire(names.restore(body)),), usage=usage)
+
+    async def open(self, job: Job) -> OpenAiStream:
+        response = await self._post(job)
+        stream = OpenAiStream(response, job, name=self.name)
+        try:
+            await stream.prefetch()
+        except BaseException:  # whatever ends the attempt, the connection must not outlive it
+            response.close()
+            raise
+        return stream
+
+    async def probe(self) -> None:
+        try:
+            async with self._session.get(self._probe_url, headers=self._headers(())) as response:
+                status = response.status
+        except (aiohttp.ClientError, OSError, TimeoutError) as exc:
+            raise UpstreamUnavailable(f"{self.name} cannot be reached: {exc}") from exc
+        if status >= 500:
+            raise UpstreamUnavailable(f"{self.name} answers {status}.")
+
+    async def aclose(self) -> None:
+        await self._session.close()
+        if self._fresh_session is not None:
+            await self._fresh_session.close()
+
+    def _open_session(self, *, keep_alive: bool) -> aiohttp.ClientSession:
+        connector = (
+            aiohttp.TCPConnector(limit=0, keepalive_timeout=30.0)
+            if keep_alive
+            else aiohttp.TCPConnector(limit=0, force_close=True)
+        )
+        return aiohttp.ClientSession(
+            connector=connector,
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding"),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._connect_timeout_s),
+            read_bufsize=_READ_BYTES,
+        )
+
+    def _headers(self, passed: tuple[tuple[str, str], ...]) -> CIMultiDict[str]:
+        headers = CIMultiDict(passed)
+        headers["content-type"] = "application/json"
+        if self._api_key is not None:
+            headers["authorization"] = f"Bearer {self._api_key}"
+        return headers
+
+    async def _post(self, job: Job) -> aiohttp.ClientResponse:
+        """Sends the request; returns the response once its status is 200."""
+        body = request_body(job.request, job.model)
+        url, headers = self._urls[job.request.endpoint], self._headers(job.headers)
+        try:
+            try:
+                response = await self._session.post(url, data=body, headers=headers, allow_redirects=False)
+            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as exc:
+                if isinstance(exc, aiohttp.ClientConnectorError):
+                    raise
+                # The server may have closed idle connections just as one was picked: once more, on a new one.
+                if self._fresh_session is None:
+                    self._fresh_session = self._open_session(keep_alive=False)
+                response = await self._fresh_session.post(url, data=body, headers=headers, allow_redirects=False)
+        except (aiohttp.ConnectionTimeoutError, TimeoutError) as exc:
+            raise UpstreamTimeout(f"{self.name} did not accept a connection in time.") from exc
+        except (aiohttp.ClientConnectionError, OSError) as exc:
+            raise UpstreamUnavailable(f"{self.name} cannot be reached: {exc}") from exc
+        except aiohttp.ClientError as exc:
+            raise UpstreamFailed(f"{self.name} did not answer with HTTP: {exc}") from exc
+        if response.status != 200:
+            raise await _refusal(self.name, response)
+        return response
+
+
+class OpenAiStream:
+    """A running SSE answer, forwarded in blocks of whole events as the socket delivers them."""
+
+    def __init__(self, response: aiohttp.ClientResponse, job: Job, *, name: str) -> None:
+        self.usage = Usage(exact=False)
+        self._response = response
+        self._content = response.content
+        self._splitter = EventSplitter()
+        self._keep_usage = job.request.include_usage
+        self._names = ModelName(job.request.model, job.model)
+        self._name = name
+        self._first: Wire | None = None
+        self._generating = False
+        self._done = False
+
+    async def prefetch(self) -> None:
+        """Waits for the first block; nothing has been promised to the client before it."""
+        self._first = await self._read()
+
+    async def next(self) -> Wire | None:
+        if self._first is not None:
+            piece, self._first = self._first, None
+            return piece
+        return await self._read()
+
+    async def aclose(self) -> None:
+        if self._content.at_eof():
+            self._response.release()
+        else:
+            self._response.close()
+
+    async def _read(self) -> Wire | None:
+        while True:
+            try:
+                data = await self._content.readany()
+            except (aiohttp.ClientError, OSError) as exc:
+                raise UpstreamFailed(f"{self._name} broke off its stream: {exc}") from exc
+            if not data:
+                self._check_end()
+                return None
+            block = self._splitter.feed(data)
+            if block:
+                piece = self._take(block)
+                if piece.data:
+                    return piece
+
+    def _take(self, block: bytes) -> Wire:
+        usage = self.usage
+        if not usage.exact:
+            usage.output_tokens += count_events(block)
+        if not self._generating:
+            self._generating = has_generated_text(block)
+        if block.find(b"[DONE]", max(0, len(block) - 32)) >= 0:
+            self._done = True
+            if not usage.exact:  # three events carry no text: the role, the finish reason, [DONE]
+                usage.output_tokens = max(usage.output_tokens - 3, 0)
+        if has_usage(block):
+            block = take_usage(block, usage, keep=self._keep_usage)
+        return Wire(self._names.restore(block), self._generating)
+
+    def _check_end(self) -> None:
+        if not self._done:
+            raise UpstreamFailed(f"{self._name} ended its stream before its end.")
+
+
+async def _read_body(response: aiohttp.ClientResponse) -> bytes:
+    length = response.content_length
+    if length is not None and length <= MAX_BODY_BYTES:
+        return await response.read()
+    parts, total = [], 0
+    async for data in response.content.iter_any():
+        parts.append(data)
+        total += len(data)
+        if total > MAX_BODY_BYTES:
+            raise UpstreamFailed(f"The upstream's answer is larger than {MAX_BODY_BYTES} bytes.")
+    return b"".join(parts)
+
+
+async def _refusal(name: str, response: aiohttp.ClientResponse) -> SlipstreamError:
+    """The error that a status other than 200 stands for."""
+    status = response.status
+    try:
+        body = await _read_body(response)
+    except (aiohttp.ClientError, OSError) as exc:
+        return UpstreamFailed(f"{name} answered {status} and broke off: {exc}")
+    finally:
+        response.release()
+    if status == 429:
+        return Overloaded(f"{name} is overloaded.", retry_after_s=_retry_after_s(response))
+    if status == 503:
+        return UpstreamUnavailable(f"{name} is not ready.", retry_after_s=_retry_after_s(response))
+    if 400 <= status < 500:
+        return UpstreamRejected(status, body, response.headers.get("content-type", "application/json"))
+    return UpstreamFailed(f"{name} answered {status}.")
+
+
+def _retry_after_s(response: aiohttp.ClientResponse) -> float:
+    value = response.headers.get("retry-after", "")
+    return float(value) if value.isascii() and value.isdigit() and len(value) < 6 else 1.0

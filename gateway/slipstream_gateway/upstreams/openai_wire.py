@@ -1,0 +1,127 @@
+"""What the gateway changes in, and reads from, the bytes of an OpenAI-compatible server. Everything else passes.
+
+Request: the model's name, and `stream_options.include_usage`, without which no server says what a stream cost.
+Response: the model's name back, and the usage event is taken out again where the client did not ask for it.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from slipstream_gateway.types import GenerationRequest
+from slipstream_gateway.upstreams.base import Usage
+from slipstream_gateway.upstreams.sse import event_data, split_events
+
+_USAGE_OBJECT = re.compile(rb'"usage"\s*:\s*\{')
+_GENERATED = re.compile(
+    rb'"(?:content|text|reasoning|reasoning_content|refusal|arguments)"\s*:\s*"[^"]|"tool_calls"\s*:\s*\['
+)
+_decode_raw = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_encode = msgspec.json.encode
+
+
+class _TokenDetails(msgspec.Struct):
+    accepted_prediction_tokens: int | None = None
+    rejected_prediction_tokens: int | None = None
+
+
+class _WireUsage(msgspec.Struct):
+    prompt_tokens: int | None = 0
+    completion_tokens: int | None = 0
+    completion_tokens_details: _TokenDetails | None = None
+
+
+class _Envelope(msgspec.Struct):
+    usage: _WireUsage | None = None
+    choices: list[msgspec.Raw] | None = None
+
+
+_decode_envelope = msgspec.json.Decoder(_Envelope).decode
+
+
+def request_body(request: GenerationRequest, model: str) -> bytes:
+    """The body to send upstream for `request`, whose `raw` is a valid JSON object."""
+    ask_usage = request.stream and not request.include_usage
+    if model == request.model and not ask_usage:
+        return request.raw
+    fields = _decode_raw(request.raw)
+    fields["model"] = msgspec.Raw(_encode(model))
+    if ask_usage:
+        options = fields.get("stream_options")
+        known = _decode_raw(options) if options is not None and bytes(options) != b"null" else {}
+        known["include_usage"] = msgspec.Raw(b"true")
+        fields["stream_options"] = msgspec.Raw(_encode(known))
+    return _encode(fields)
+
+
+class ModelName:
+    """Puts the public model name where the upstream wrote its own.
+
+    Only a real key matches: inside a JSON string the quotes are escaped. The upstream is expected to write compact
+    JSON or one space after the colon, as every known server does.
+    """
+
+    def __init__(self, public: str, upstream: str) -> None:
+        self._pairs = [
+            (b'"model":' + gap + _encode(upstream), b'"model":' + gap + _encode(public)) for gap in (b"", b" ")
+        ]
+        self._same = public == upstream
+
+    def restore(self, data: bytes) -> bytes:
+        if self._same:
+            return data
+        for upstream, public in self._pairs:
+            data = data.replace(upstream, public)
+        return data
+
+
+def has_generated_text(block: bytes) -> bool:
+    """Whether a block of events carries generated text, not only the role event."""
+    return _GENERATED.search(block) is not None
+
+
+def has_usage(block: bytes) -> bool:
+    """Whether a block of events may hold a usage object (`"usage": null` stands in every event of some servers)."""
+    return b'"usage"' in block and _USAGE_OBJECT.search(block) is not None
+
+
+def take_usage(block: bytes, usage: Usage, *, keep: bool) -> bytes:
+    """Reads usage objects out of `block` into `usage`; with `keep` False drops events that carry nothing else."""
+    return b"".join(
+        [
+            event
+            for event in split_events(block)
+            if not has_usage(event) or not _read_usage(event_data(event), usage) or keep
+        ]
+    )
+
+
+def _read_usage(data: bytes, usage: Usage) -> bool:
+    """Fills `usage`; True where the event has no choices, i.e. is the usage event itself."""
+    try:
+        envelope = _decode_envelope(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
+    _fill(envelope.usage, usage)
+    return envelope.usage is not None and not envelope.choices
+
+
+def read_body_usage(body: bytes) -> Usage:
+    """The usage of a whole JSON answer. Raises `msgspec.DecodeError` where it is not a JSON object."""
+    usage = Usage(exact=False)
+    _fill(_decode_envelope(body).usage, usage)
+    return usage
+
+
+def _fill(wire: _WireUsage | None, usage: Usage) -> None:
+    if wire is None:
+        return
+    usage.prompt_tokens = wire.prompt_tokens or 0
+    usage.output_tokens = wire.completion_tokens or 0
+    usage.exact = True
+    details = wire.completion_tokens_details
+    if details is not None:
+        usage.accepted = details.accepted_prediction_tokens or 0
+        usage.drafted = usage.accepted + (details.rejected_prediction_tokens or 0)

@@ -1,0 +1,95 @@
+"""The replicas of one arm: least outstanding first, and passive health.
+
+A replica that could not be reached `FAILURES_TO_EJECT` times in a row is out for a back-off that doubles; when it is
+over, one request is let through to probe it, and its success brings the replica back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from slipstream_gateway.upstreams.base import Upstream
+
+FAILURES_TO_EJECT = 2
+FIRST_BACKOFF_S = 0.5
+LAST_BACKOFF_S = 15.0
+
+
+class Replica:
+    """One server of a pool with its load and its health."""
+
+    def __init__(self, name: str, upstream: Upstream) -> None:
+        self.name = name
+        self.upstream = upstream
+        self.outstanding = 0
+        self._failures = 0
+        self._out_until_s = 0.0
+        self._probing = False
+
+    @property
+    def ejected(self) -> bool:
+        return self._failures >= FAILURES_TO_EJECT
+
+    def retry_after_s(self, now_s: float) -> float:
+        """How long until the replica is tried again; 0 where it can be tried now."""
+        return max(self._out_until_s - now_s, 0.0) if self.ejected else 0.0
+
+    def usable(self, now_s: float) -> bool:
+        """Whether a request may go there: it is up, or its back-off is over and nobody probes it yet."""
+        return not self.ejected or (now_s >= self._out_until_s and not self._probing)
+
+    def acquire(self) -> None:
+        self.outstanding += 1
+        self._probing = self.ejected
+
+    def release(self) -> None:
+        self.outstanding -= 1
+        self._probing = False
+
+    def succeeded(self) -> None:
+        self._failures = 0
+
+    def failed(self, now_s: float) -> None:
+        """A connect failure or a deadline before the first byte."""
+        self._failures += 1
+        if self.ejected:
+            doublings = min(self._failures - FAILURES_TO_EJECT, 10)
+            self._out_until_s = now_s + min(FIRST_BACKOFF_S * 2**doublings, LAST_BACKOFF_S)
+
+
+class Pool:
+    """The replicas that serve one arm of one pair. `model` is the replicas' name for the model."""
+
+    def __init__(self, replicas: Sequence[Replica], *, clock: Callable[[], float]) -> None:
+        self.replicas = tuple(replicas)
+        self._clock = clock
+        self._turn = 0
+
+    def pick(self, tried: Sequence[Replica] = ()) -> Replica | None:
+        """The usable replica with the least work that is not in `tried`; equals take turns. None: nobody is left."""
+        now_s = self._clock()
+        best: Replica | None = None
+        count = len(self.replicas)
+        self._turn += 1
+        for offset in range(count):
+            replica = self.replicas[(self._turn + offset) % count]
+            if replica in tried or not replica.usable(now_s):
+                continue
+            if best is None or replica.outstanding < best.outstanding:
+                best = replica
+        return best
+
+    def any_usable(self) -> bool:
+        """Whether a request could go to one of the replicas now."""
+        now_s = self._clock()
+        return any(replica.usable(now_s) for replica in self.replicas)
+
+    def last_resort(self) -> Replica:
+        """Where all are out: the one whose back-off ends first."""
+        now_s = self._clock()
+        return min(self.replicas, key=lambda replica: replica.retry_after_s(now_s))
+
+    def retry_after_s(self) -> float:
+        """When the first replica may be back."""
+        now_s = self._clock()
+        return min((replica.retry_after_s(now_s) for replica in self.replicas), default=1.0)

@@ -1,0 +1,241 @@
+"""Triton Inference Server over gRPC as an upstream: decoupled streams by the stub that tritonclient generates.
+
+The stub is called directly rather than by `tritonclient.grpc.aio`'s wrapper: it takes one request without an
+asynchronous generator around it, and does not build numpy arrays for tensors of a few bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from slipstream_gateway.errors import SlipstreamError, UpstreamFailed, UpstreamTimeout, UpstreamUnavailable
+from slipstream_gateway.upstreams.base import Completion, Job, Tokens, Usage
+from slipstream_gateway.upstreams.triton_wire import infer_request, is_empty_final, read_response, triton_error
+
+_CHANNEL_OPTIONS = (
+    ("grpc.max_receive_message_length", 64 * 1024 * 1024),
+    ("grpc.max_send_message_length", 64 * 1024 * 1024),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 500),  # a request waits for the next attempt, so it must come soon
+)
+_RECONNECT_WAIT_S = 0.8  # longer than the longest pause between two attempts to connect
+_PROBE_TIMEOUT_S = 2.0
+
+
+class TritonUpstream:
+    """One Triton server at `address` (`host:port` of its gRPC port) with Slipstream's model in it."""
+
+    def __init__(self, address: str, *, model: str, connect_timeout_s: float) -> None:
+        self.name = f"grpc://{address}"
+        self._model = model
+        self._connect_timeout_s = connect_timeout_s
+        self._channel = grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
+        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+
+    async def complete(self, job: Job) -> Completion:
+        stream = await self._start(job)
+        try:
+            texts, reasons = [""] * job.request.n, ["stop"] * job.request.n
+            while (piece := await stream.next()) is not None:
+                texts[piece.index] += piece.text
+                reasons[piece.index] = piece.finish_reason or reasons[piece.index]
+            pieces = tuple(
+                Tokens(index=index, text=text, finish_reason=reason)
+                for index, (text, reason) in enumerate(zip(texts, reasons, strict=True))
+            )
+            return Completion(pieces=pieces, usage=stream.usage)
+        finally:
+            await stream.aclose()
+
+    async def open(self, job: Job) -> MergedStream | ChoiceStream:
+        stream = await self._start(job)
+        try:
+            await stream.prefetch()
+        except BaseException:  # whatever ends the attempt, the work must not outlive it
+            await stream.aclose()
+            raise
+        return stream
+
+    async def probe(self) -> None:
+        request = service_pb2.ModelReadyRequest(name=self._model)
+        try:
+            answer = await self._stub.ModelReady(request, timeout=_PROBE_TIMEOUT_S)
+        except grpc.RpcError as exc:
+            raise _rpc_error(exc, self.name) from exc
+        if not answer.ready:
+            raise UpstreamUnavailable(f"{self.name}: model {self._model} is not ready.")
+
+    async def aclose(self) -> None:
+        await self._channel.close()
+
+    async def _start(self, job: Job) -> MergedStream | ChoiceStream:
+        await self._connected()
+        request, seed = job.request, job.request.seed
+        if seed is None:
+            seed = secrets.randbits(63)
+        choices = []
+        for index in range(request.n):
+            message = infer_request(
+                request,
+                model=job.model,
+                draft_length=job.draft_length,
+                request_id=f"{job.request_id}-{index}" if index else job.request_id,
+                seed=_wrap_int64(seed + index),
+            )
+            choices.append(ChoiceStream(self._stub.ModelStreamInfer(_one(message)), index, self.name))
+        return choices[0] if len(choices) == 1 else MergedStream(choices)
+
+    async def _connected(self) -> None:
+        """Waits for the channel, within the connect deadline, so that a dead host is told from a slow answer."""
+        ready, failed = grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.TRANSIENT_FAILURE
+        first = state = self._channel.get_state(try_to_connect=True)
+        if state is ready:
+            return
+        # A channel that has failed says so until it is connected again, so its state tells nothing of the attempt
+        # that is due now: that one is waited for instead.
+        wait_s = min(self._connect_timeout_s, _RECONNECT_WAIT_S) if first is failed else self._connect_timeout_s
+        try:
+            async with asyncio.timeout(wait_s):
+                while state is not ready:
+                    if state is failed and first is not failed:
+                        raise UpstreamUnavailable(f"{self.name} cannot be reached.")
+                    await self._channel.wait_for_state_change(state)
+                    state = self._channel.get_state(try_to_connect=True)
+        except TimeoutError as exc:
+            if state is failed:
+                raise UpstreamUnavailable(f"{self.name} cannot be reached.") from exc
+            raise UpstreamTimeout(f"{self.name} did not accept a connection in time.") from exc
+
+
+async def _one(message: service_pb2.ModelInferRequest) -> Any:
+    yield message
+
+
+class ChoiceStream:
+    """One answer of the model as it is generated."""
+
+    def __init__(self, call: Any, index: int, name: str) -> None:
+        self.usage = Usage()
+        self._call = call
+        self._index = index
+        self._name = name
+        self._first: Tokens | None = None
+        self._finished = False
+
+    async def prefetch(self) -> None:
+        """Waits for the first response; nothing has been promised to the client before it."""
+        self._first = await self._read()
+
+    async def next(self) -> Tokens | None:
+        if self._first is not None:
+            piece, self._first = self._first, None
+            return piece
+        return None if self._finished else await self._read()
+
+    async def aclose(self) -> None:
+        self._call.cancel()
+
+    async def _read(self) -> Tokens | None:
+        try:
+            answer = await self._call.read()
+        except grpc.RpcError as exc:
+            raise _rpc_error(exc, self._name) from exc
+        if answer is grpc.aio.EOF or (not answer.error_message and is_empty_final(answer.infer_response)):
+            raise UpstreamFailed(f"{self._name} ended its stream before the answer's end.")
+        if answer.error_message:
+            raise triton_error(answer.error_message)
+        response = read_response(answer.infer_response, self.usage)
+        self._finished = response.finish_reason != ""
+        return Tokens(
+            index=self._index,
+            text=response.text,
+            token_ids=response.token_ids,
+            finish_reason=response.finish_reason or None,
+        )
+
+
+class MergedStream:
+    """The answers of `n` > 1, pieces in order of arrival; at most one piece of each is held."""
+
+    def __init__(self, choices: Sequence[ChoiceStream]) -> None:
+        self._choices = choices
+        self._first: Tokens | None = None
+        self._waiting: dict[asyncio.Task[Tokens | None], ChoiceStream] = {}
+        for choice in choices:
+            self._expect(choice)
+
+    @property
+    def usage(self) -> Usage:
+        """The sum over the answers; the prompt counts once, as OpenAI counts it."""
+        parts = [choice.usage for choice in self._choices]
+        return Usage(
+            prompt_tokens=max(part.prompt_tokens for part in parts),
+            output_tokens=sum(part.output_tokens for part in parts),
+            drafted=sum(part.drafted for part in parts),
+            accepted=sum(part.accepted for part in parts),
+            steps=sum(part.steps for part in parts),
+            rejected_at=_sum_positions([part.rejected_at for part in parts]),
+        )
+
+    async def prefetch(self) -> None:
+        self._first = await self._read()
+
+    async def next(self) -> Tokens | None:
+        if self._first is not None:
+            piece, self._first = self._first, None
+            return piece
+        return await self._read()
+
+    async def aclose(self) -> None:
+        tasks = list(self._waiting)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for choice in self._choices:
+            await choice.aclose()
+
+    def _expect(self, choice: ChoiceStream) -> None:
+        self._waiting[asyncio.create_task(choice.next())] = choice
+
+    async def _read(self) -> Tokens | None:
+        while self._waiting:
+            done, _ = await asyncio.wait(self._waiting, return_when=asyncio.FIRST_COMPLETED)
+            task = next(iter(done))
+            choice = self._waiting.pop(task)
+            piece = task.result()
+            if piece is not None:
+                self._expect(choice)
+                return piece
+        return None
+
+
+def _sum_positions(rows: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    width = max(map(len, rows), default=0)
+    return tuple(sum(row[at] for row in rows if at < len(row)) for at in range(width))
+
+
+def _wrap_int64(value: int) -> int:
+    """`value` as a signed 64 bit number, wrapped around."""
+    return (value + 2**63) % 2**64 - 2**63
+
+
+def _rpc_error(exc: grpc.RpcError, name: str) -> SlipstreamError:
+    """The error that a failed call stands for."""
+    if not isinstance(exc, grpc.aio.AioRpcError):
+        return UpstreamFailed(f"{name}: {exc}")
+    status, details = exc.code(), exc.details() or ""
+    if status is grpc.StatusCode.UNAVAILABLE:
+        return UpstreamUnavailable(f"{name} cannot be reached: {details}")
+    if status is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return UpstreamTimeout(f"{name} did not answer in time.")
+    return triton_error(details)

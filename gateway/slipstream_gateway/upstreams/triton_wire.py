@@ -1,0 +1,154 @@
+"""The tensors of Slipstream's Triton model: requests in, responses out, and the codes of its errors.
+
+Raw tensor contents (KServe v2): little-endian numbers; BYTES elements are a 4-byte length and the bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from tritonclient.grpc import service_pb2
+
+from slipstream_gateway.errors import (
+    ContextLengthExceeded,
+    InvalidRequest,
+    Overloaded,
+    SlipstreamError,
+    UnsupportedParameter,
+    UpstreamFailed,
+    UpstreamUnavailable,
+)
+from slipstream_gateway.types import GenerationRequest, Message
+from slipstream_gateway.upstreams.base import Usage
+
+_encode = msgspec.json.encode
+_INT32_MAX = 2**31 - 1
+
+
+class Response(msgspec.Struct, frozen=True, kw_only=True):
+    """One response of the model, decoded. `finish_reason` is "" until the last."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: str
+
+
+def infer_request(
+    request: GenerationRequest, *, model: str, draft_length: int, request_id: str, seed: int
+) -> service_pb2.ModelInferRequest:
+    """The request message for one answer (choice) of `request`."""
+    message = service_pb2.ModelInferRequest(model_name=model, id=request_id)
+    message.parameters["triton_enable_empty_final_response"].bool_param = True
+    add = _Inputs(message)
+    _add_prompt(add, request)
+    add.numbers("draft_tokens", "INT32", "i", (draft_length,))
+    add.numbers("stream", "BOOL", "?", (request.stream,))
+    add.numbers("seed", "INT64", "q", (seed,))
+    add.numbers("temperature", "FP32", "f", (request.temperature,))
+    if request.max_tokens is not None:
+        add.numbers("max_tokens", "INT32", "i", (min(request.max_tokens, _INT32_MAX),))
+    if request.top_p <= 0.0:  # OpenAI allows 0: the likeliest token alone
+        add.numbers("top_k", "INT32", "i", (1,))
+    else:
+        if request.top_p < 1.0:
+            add.numbers("top_p", "FP32", "f", (request.top_p,))
+        if request.top_k > 0:
+            add.numbers("top_k", "INT32", "i", (request.top_k,))
+    if request.stop:
+        add.texts("stop", [text.encode() for text in request.stop])
+    return message
+
+
+class _Inputs:
+    """Appends input tensors to a request message."""
+
+    def __init__(self, message: service_pb2.ModelInferRequest) -> None:
+        self._message = message
+
+    def numbers(self, name: str, datatype: str, code: str, values: Sequence[float]) -> None:
+        self._add(name, datatype, len(values), struct.pack(f"<{len(values)}{code}", *values))
+
+    def texts(self, name: str, values: Sequence[bytes]) -> None:
+        packed = b"".join(struct.pack("<I", len(value)) + value for value in values)
+        self._add(name, "BYTES", len(values), packed)
+
+    def _add(self, name: str, datatype: str, length: int, raw: bytes) -> None:
+        self._message.inputs.add(name=name, datatype=datatype, shape=[length])
+        self._message.raw_input_contents.append(raw)
+
+
+def _add_prompt(add: _Inputs, request: GenerationRequest) -> None:
+    if request.messages:
+        add.texts("messages", [_encode([_message(item) for item in request.messages])])
+    elif isinstance(request.prompt, str):
+        add.texts("text_input", [request.prompt.encode()])
+    else:
+        add.numbers("input_ids", "INT32", "i", request.prompt or ())
+
+
+def _message(message: Message) -> dict[str, str]:
+    """What a chat template knows; OpenAI's `developer` is its newer word for `system`."""
+    role = "system" if message.role == "developer" else message.role
+    return {"role": role, "content": message.content}
+
+
+def read_response(response: service_pb2.ModelInferResponse, usage: Usage) -> Response:
+    """Decodes one response and brings `usage` up to date. Raises `UpstreamFailed` where it breaks the contract."""
+    outputs = {output.name: raw for output, raw in zip(response.outputs, response.raw_output_contents, strict=False)}
+    try:
+        usage.drafted, usage.accepted = _integer(outputs, "drafted"), _integer(outputs, "accepted")
+        usage.prompt_tokens, usage.output_tokens = (
+            _integer(outputs, "prompt_tokens"),
+            _integer(outputs, "output_tokens"),
+        )
+        usage.steps = _integer(outputs, "steps")
+        usage.rejected_at = _integers(outputs.get("rejected_at", b""))
+        return Response(
+            text=_text(outputs["text_output"]),
+            token_ids=_integers(outputs["token_ids"]),
+            finish_reason=_text(outputs["finish_reason"]),
+        )
+    except (KeyError, struct.error, UnicodeDecodeError) as exc:
+        raise UpstreamFailed(f"Triton's response breaks the tensor contract: {exc!r}") from exc
+
+
+def is_empty_final(response: service_pb2.ModelInferResponse) -> bool:
+    """Whether a response only says that no more will come."""
+    return not response.outputs and response.parameters["triton_final_response"].bool_param
+
+
+def _integer(outputs: Mapping[str, bytes], name: str) -> int:
+    value: int = struct.unpack("<i", outputs[name])[0]
+    return value
+
+
+def _integers(raw: bytes) -> tuple[int, ...]:
+    return struct.unpack(f"<{len(raw) // 4}i", raw)
+
+
+def _text(raw: bytes) -> str:
+    return raw[4 : 4 + struct.unpack_from("<I", raw)[0]].decode() if raw else ""
+
+
+_NOT_READY = ("is not ready", "request for unknown model", "unavailable", "exiting", "not found")
+
+
+def triton_error(message: str) -> SlipstreamError:
+    """The error that a Triton error message stands for; the model puts a code first: `code: what went wrong`."""
+    code, _, text = message.partition(": ")
+    known = code.rsplit(" ", 1)[-1].strip()
+    if known == "context_length_exceeded":
+        return ContextLengthExceeded(text)
+    if known == "invalid_request":
+        return InvalidRequest(text)
+    if known == "unsupported_parameter":
+        return UnsupportedParameter(text, param=text.split(" ", 1)[0])
+    if known == "overloaded":
+        return Overloaded(text)
+    if known == "internal":
+        return UpstreamFailed(f"The inference server failed: {text}")
+    if any(mark in message.lower() for mark in _NOT_READY):
+        return UpstreamUnavailable(f"The inference server is not ready: {message}")
+    return UpstreamFailed(f"The inference server failed: {message}")

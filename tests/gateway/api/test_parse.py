@@ -1,0 +1,211 @@
+"""Bodies into requests: what is accepted, what is a feature, and what an error says."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from slipstream_gateway.api.parse import parse_chat_request, parse_completion_request
+from slipstream_gateway.errors import InvalidRequest
+from slipstream_gateway.types import Mode
+
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+def chat(**fields: Any) -> bytes:
+    return json.dumps({"model": "m", "messages": HELLO, **fields}).encode()
+
+
+@pytest.mark.parametrize(
+    ("raw", "param", "part"),
+    [
+        (b"", None, "not valid JSON"),
+        (b'{"model": "m", ', None, "not valid JSON"),
+        (b"[]", None, "must be a JSON object"),
+        (b'{"model": "\xff"}', None, "UTF-8"),
+        (b'{"model": "\\ud800"}', None, "surrogate"),
+        (b'{"a":' * 5000 + b"1" + b"}" * 5000, None, "nested too deeply"),
+        (chat(temperature=float("nan")), None, "not valid JSON"),
+        (b'{"temperature": 1e999}', "temperature", "out of range"),
+        (b'{"model": "m"}', "messages", "Missing"),
+        (b'{"messages": [{"role": "user", "content": "x"}]}', "model", "Missing"),
+        (chat(messages=[]), "messages", "at least one message"),
+        (chat(messages="hello"), "messages", 'got "hello"'),
+        (chat(messages=[{"content": "x"}]), "messages[0]", "the field role"),
+        (chat(messages=[{"role": "root", "content": "x"}]), "messages[0].role", 'got "root"'),
+        (chat(messages=[{"role": "user", "content": None}]), "messages[0].content", "got null"),
+        (chat(messages=[{"role": "user", "content": 5}]), "messages[0].content", "got 5"),
+        (chat(messages=[{"role": "user", "content": []}]), "messages[0].content", "got []"),
+        (chat(messages=[{"role": "user", "content": [{"type": "text"}]}]), "messages[0].content[0].text", "Missing"),
+        (chat(temperature="hot"), "temperature", 'got "hot"'),
+        (chat(temperature=-0.1), "temperature", "got -0.1"),
+        (chat(temperature=2.1), "temperature", "0 to 2"),
+        (chat(top_p=1.5), "top_p", "got 1.5"),
+        (chat(top_k=-2), "top_k", "got -2"),
+        (chat(max_tokens=0), "max_tokens", "got 0"),
+        (chat(max_tokens=-5), "max_tokens", "got -5"),
+        (chat(max_tokens=10**30), "max_tokens", "2147483647"),
+        (chat(max_tokens=1.5), "max_tokens", "got 1.5"),
+        (chat(max_tokens=5, max_completion_tokens=6), "max_tokens", "differ"),
+        (chat(n=0), "n", "1 to 8"),
+        (chat(n=9), "n", "got 9"),
+        (chat(n=True), "n", "got true"),
+        (chat(seed=2**63), "seed", "9223372036854775808"),
+        (chat(seed="1"), "seed", 'got "1"'),
+        (chat(stop=["x"] * 10_000), "stop", "got 10000"),
+        (chat(stop=[""]), "stop", "empty"),
+        (chat(stop=5), "stop", "got 5"),
+        (chat(stream="yes"), "stream", 'got "yes"'),
+        (chat(stream_options={"include_usage": True}), "stream_options", "only allowed"),
+    ],
+)
+def test_bad_body_names_the_field_and_the_value(raw: bytes, param: str | None, part: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        parse_chat_request(raw)
+    assert caught.value.param == param
+    assert part in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("prompt", "part"),
+    [(None, "Missing"), ([], "got []"), ([[]], "got []"), ([1, "a"], "mixed"), ([-1], "-1"), ([2**31], "token id")],
+)
+def test_bad_prompt_is_refused(prompt: Any, part: str) -> None:
+    with pytest.raises(InvalidRequest, match="prompt") as caught:
+        parse_completion_request(json.dumps({"model": "m", "prompt": prompt}).encode())
+    assert part in str(caught.value)
+
+
+def test_prompts_are_text_or_token_ids_and_several_are_a_feature() -> None:
+    def parse(prompt: Any) -> Any:
+        return parse_completion_request(json.dumps({"model": "m", "prompt": prompt}).encode())
+
+    assert parse("hello").prompt == parse(["hello"]).prompt == "hello"
+    assert parse([1, 2]).prompt == parse([[1, 2]]).prompt == (1, 2)
+    assert parse(["a", "b"]).features == {"prompt"}
+
+
+def test_text_parts_are_joined_and_other_parts_are_features() -> None:
+    parts = [
+        {"type": "text", "text": "a"},
+        {"type": "image_url", "image_url": {"url": "x"}},
+        {"type": "text", "text": "b"},
+    ]
+    request = parse_chat_request(chat(messages=[{"role": "user", "content": parts}]))
+    assert request.messages[0].content == "ab"
+    assert request.features == {"image_url"}
+
+
+NEUTRAL = {
+    "logprobs": False,
+    "top_logprobs": 0,
+    "logit_bias": {},
+    "presence_penalty": 0,
+    "frequency_penalty": 0.0,
+    "tools": [],
+    "tool_choice": "none",
+    "response_format": {"type": "text"},
+    "min_p": 0.0,
+    "user": "u",
+    "metadata": {"a": "b"},
+    "store": True,
+    "service_tier": "auto",
+    "repetition_penalty": 1.0,
+    "best_of": None,
+    "anything_at_all": None,
+}
+
+
+@pytest.mark.parametrize("name", NEUTRAL)
+def test_neutral_values_and_what_has_no_effect_are_no_features(name: str) -> None:
+    assert parse_chat_request(chat(**{name: NEUTRAL[name]})).features == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("logprobs", True),
+        ("top_logprobs", 3),
+        ("logit_bias", {"5": -100}),
+        ("presence_penalty", 0.5),
+        ("tools", [{"type": "function"}]),
+        ("response_format", {"type": "json_object"}),
+        ("min_p", 0.1),
+        ("best_of", 2),
+        ("anything_at_all", 0),
+    ],
+)
+def test_values_that_ask_for_something_are_features(name: str, value: Any) -> None:
+    request = parse_chat_request(chat(**{name: value}))
+    assert request.features == {name}
+    assert request.structured_output == (name == "response_format")
+
+
+def test_tool_messages_need_tools() -> None:
+    messages = [*HELLO, {"role": "tool", "content": "4", "tool_call_id": "x"}]
+    assert parse_chat_request(chat(messages=messages)).features == {"tools"}
+
+
+def test_log_probabilities_of_the_completions_endpoint_are_a_number() -> None:
+    raw = json.dumps({"model": "m", "prompt": "x", "logprobs": 0}).encode()
+    assert parse_completion_request(raw).features == {"logprobs"}
+
+
+def test_mode_is_read_from_its_header() -> None:
+    assert parse_chat_request(chat(), mode=" Plain ").mode is Mode.PLAIN
+    with pytest.raises(InvalidRequest, match="x-slipstream-mode"):
+        parse_chat_request(chat(), mode="fast")
+
+
+def test_a_megabyte_in_one_word_is_one_word() -> None:
+    word = "x" * 1_000_000
+    assert parse_chat_request(chat(messages=[{"role": "user", "content": word}])).messages[0].content == word
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_a_request_or_an_invalid_request(raw: bytes) -> None:
+    for parse in (parse_chat_request, parse_completion_request):
+        with contextlib.suppress(InvalidRequest):
+            parse(raw)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    max_leaves=8,
+)
+FIELDS = st.sampled_from(
+    [
+        "messages",
+        "prompt",
+        "stream",
+        "stream_options",
+        "max_tokens",
+        "max_completion_tokens",
+        "temperature",
+        "top_p",
+        "top_k",
+        "seed",
+        "stop",
+        "n",
+        "logprobs",
+        "tools",
+        "response_format",
+        "min_p",
+        "user",
+        "unheard_of",
+    ]
+)
+
+
+@given(st.dictionaries(FIELDS, JSON, max_size=4))
+def test_any_values_in_known_fields_are_a_request_or_an_invalid_request(fields: dict[str, Any]) -> None:
+    raw = json.dumps({"model": "m", "messages": HELLO, "prompt": "x", **fields}).encode()
+    for parse in (parse_chat_request, parse_completion_request):
+        with contextlib.suppress(InvalidRequest):
+            assert parse(raw).raw == raw

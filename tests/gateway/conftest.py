@@ -1,0 +1,312 @@
+"""Real parts for the gateway's tests: an OpenAI-compatible server over real sockets whose prompts are its script,
+and the gateway itself under uvicorn in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from slipstream_gateway.app import build_app
+from slipstream_gateway.settings import Deadlines, GatewaySettings, Limits
+
+WAIT_S = 15.0
+
+
+class OpenAiServer:
+    """An OpenAI-compatible server in a thread. The last message (or the prompt) is a script, words apart:
+
+    `tokens=N` how many, `gap=S` seconds between them, `big=N` bytes of each, `status=N` to refuse, `die=N` to drop
+    the connection after N tokens (0: before the head), `early-end` to leave out `[DONE]`, `crlf`, `nousage`,
+    `slow=S` before the head, `garbage` for what is no HTTP, `split=N` to send N bytes at a time.
+    """
+
+    def __init__(self, port: int = 0) -> None:
+        self.requests: list[dict[str, Any]] = []
+        self.headers: list[dict[str, str]] = []
+        self.cancelled = threading.Event()
+        self.sent_bytes = 0
+        self._loop = asyncio.new_event_loop()
+        self._connections: set[asyncio.Task[None]] = set()
+        self._ready = threading.Event()
+        self.port = port
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        assert self._ready.wait(WAIT_S)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def stop(self) -> None:
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stopping.set)
+            self._thread.join(WAIT_S)
+
+    def _run(self) -> None:
+        self._loop.run_until_complete(self._serve())
+        self._loop.close()
+
+    async def _serve(self) -> None:
+        self._stopping = asyncio.Event()
+        server = await asyncio.start_server(self._client, "127.0.0.1", self.port)
+        self.port = server.sockets[0].getsockname()[1]
+        self._ready.set()
+        await self._stopping.wait()
+        server.close()
+        for task in list(self._connections):
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections.add(task)
+        try:
+            while await self._one_request(reader, writer):
+                pass
+        except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass  # the connection's end is the task's
+        finally:
+            self._connections.discard(task)
+            writer.close()
+
+    async def _one_request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        lines = head.split("\r\n")
+        headers = {k.lower(): v.strip() for k, _, v in (line.partition(":") for line in lines[1:] if line)}
+        body = await reader.readexactly(int(headers.get("content-length", "0")))
+        if lines[0].startswith("GET"):
+            await self._reply(writer, 200, {"object": "list", "data": []})
+            return True
+        request = json.loads(body)
+        self.requests.append(request)
+        self.headers.append(headers)
+        text = request["messages"][-1]["content"] if "messages" in request else request["prompt"]
+        script = dict(word.partition("=")[::2] for word in str(text).split())
+        return await self._play(request, script, reader, writer)
+
+    async def _play(self, request: Any, script: dict[str, str], reader: Any, writer: Any) -> bool:
+        await asyncio.sleep(float(script.get("slow", 0)))
+        if "garbage" in script:
+            writer.write(b"this is no HTTP at all\r\n\r\n")
+            return False
+        if script.get("die") == "0":
+            return False
+        if "status" in script:
+            error = {"error": {"message": "scripted", "type": "scripted", "param": None, "code": "scripted"}}
+            await self._reply(writer, int(script["status"]), error)
+            return True
+        if request.get("stream"):
+            return await self._stream(request, script, reader, writer)
+        tokens = int(script.get("tokens", 3))
+        usage = {"prompt_tokens": 5, "completion_tokens": tokens, "total_tokens": 5 + tokens}
+        usage["completion_tokens_details"] = {"accepted_prediction_tokens": 2, "rejected_prediction_tokens": 1}
+        choices = [
+            {"index": i, "message": {"role": "assistant", "content": "word " * tokens}, "finish_reason": "stop"}
+            for i in range(request.get("n") or 1)
+        ]
+        answer = {"id": "chatcmpl-up", "object": "chat.completion", "created": 1, "model": request["model"]}
+        await self._reply(writer, 200, {**answer, "choices": choices, "usage": usage})
+        return True
+
+    async def _reply(self, writer: asyncio.StreamWriter, status: int, value: Any) -> None:
+        body = json.dumps(value).encode()
+        retry = "retry-after: 7\r\n" if status in (429, 503) else ""
+        head = f"HTTP/1.1 {status} X\r\ncontent-type: application/json\r\n{retry}content-length: {len(body)}\r\n\r\n"
+        writer.write(head.encode() + body)
+        await writer.drain()
+
+    async def _stream(self, request: Any, script: dict[str, str], reader: Any, writer: Any) -> bool:
+        end = b"\r\n\r\n" if "crlf" in script else b"\n\n"
+        tokens = int(script.get("tokens", 3))
+
+        def event(choices: list[Any], **more: Any) -> bytes:
+            value = {"id": "chatcmpl-up", "object": "chat.completion.chunk", "created": 1, "model": request["model"]}
+            return b"data: " + json.dumps({**value, "choices": choices, **more}).encode() + end
+
+        def delta(value: dict[str, str], finish: str | None = None) -> bytes:
+            return event([{"index": 0, "delta": value, "finish_reason": finish}])
+
+        async def send(data: bytes) -> None:
+            step = int(script.get("split", len(data)))
+            for start in range(0, len(data), step):
+                part = data[start : start + step]
+                writer.write(b"%x\r\n%s\r\n" % (len(part), part))
+                self.sent_bytes += len(part)
+                await writer.drain()
+
+        gone = asyncio.ensure_future(reader.read(1))
+        try:
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
+            await send(delta({"role": "assistant", "content": ""}))
+            for index in range(tokens):
+                if script.get("die") == str(index):
+                    return False
+                await asyncio.wait([gone], timeout=float(script.get("gap", 0)))
+                if gone.done():
+                    self.cancelled.set()
+                    return False
+                await send(delta({"content": "word" * int(script.get("big", "0")) or f"w{index} "}))
+            await send(delta({}, "stop"))
+            if (request.get("stream_options") or {}).get("include_usage") and "nousage" not in script:
+                usage = {"prompt_tokens": 5, "completion_tokens": tokens, "total_tokens": 5 + tokens}
+                await send(event([], usage=usage))
+            if "early-end" not in script:
+                await send(b"data: [DONE]" + end)
+            writer.write(b"0\r\n\r\n")
+            await writer.drain()
+            return False
+        except ConnectionError:
+            self.cancelled.set()
+            return False
+        finally:
+            gone.cancel()
+
+
+class Gateway:
+    """The gateway under uvicorn in a thread, for one manifest file."""
+
+    def __init__(self, manifest: Path, settings: GatewaySettings) -> None:
+        self.manifest = manifest
+        listener = socket.socket()
+        listener.bind(("127.0.0.1", 0))
+        self.port: int = listener.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        config = uvicorn.Config(
+            build_app(settings),
+            loop="uvloop",
+            http="httptools",
+            ws="none",
+            lifespan="on",
+            log_level="warning",
+            timeout_graceful_shutdown=1,
+        )
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [listener]}, daemon=True)
+        self._thread.start()
+        deadline = time.monotonic() + WAIT_S
+        while not self._server.started:
+            assert self._thread.is_alive(), "the gateway did not start"
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum of the series called `name` that carry `labels`."""
+        total = 0.0
+        for line in httpx.get(f"{self.url}/metrics", timeout=WAIT_S).text.splitlines():
+            series, _, value = line.rpartition(" ")
+            wanted = all(f'{key}="{text}"' in series for key, text in labels.items())
+            if series.split("{")[0] == name and wanted:
+                total += float(value)
+        return total
+
+    def stop(self) -> None:
+        self._server.should_exit = True
+        self._thread.join(WAIT_S)
+
+
+def _manifest(plain: list[str], speculative: list[str] | None, *, upstream_model: str, policy: str) -> str:
+    arm = "{{protocol: openai, model: {}, endpoints: {}}}".format
+    lines = [
+        "apiVersion: slipstream.dev/v1alpha1",
+        "kind: ModelPair",
+        "metadata: {name: pair}",
+        "spec:",
+        "  model: acme",
+        "  maxDraftTokens: 5",
+        "  engine:",
+        "    kind: external",
+        "    arms:",
+        f"      plain: {arm(upstream_model, json.dumps(plain))}",
+    ]
+    if speculative is not None:
+        lines.append(f"      speculative: {arm(upstream_model, json.dumps(speculative))}")
+    lines += ["---", "apiVersion: slipstream.dev/v1alpha1", "kind: SpeculationPolicy", "metadata: {name: pair}"]
+    lines += [f"spec: {{pair: pair, allowClientMode: true{policy}}}", ""]
+    return "\n".join(lines)
+
+
+@pytest.fixture(scope="session")
+def manifest_text() -> Callable[..., str]:
+    """Text of a manifest for the model `acme` in front of OpenAI-compatible servers."""
+
+    def text(
+        plain: list[str], speculative: list[str] | None = None, *, upstream_model: str = "acme", policy: str = ""
+    ) -> str:
+        return _manifest(plain, speculative, upstream_model=upstream_model, policy=policy)
+
+    return text
+
+
+@pytest.fixture
+def openai_server() -> Iterator[Callable[..., OpenAiServer]]:
+    """Starts servers; all are stopped after the test."""
+    servers: list[OpenAiServer] = []
+
+    def start(port: int = 0) -> OpenAiServer:
+        servers.append(OpenAiServer(port))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def run_gateway() -> Callable[..., contextlib.AbstractContextManager[Gateway]]:
+    """A context in which a gateway serves a manifest's text, written to `path`."""
+
+    @contextlib.contextmanager
+    def run(
+        path: Path, text: str, *, limits: Limits | None = None, deadlines: Deadlines | None = None
+    ) -> Iterator[Gateway]:
+        path.write_text(text)
+        started = Gateway(
+            path,
+            GatewaySettings(manifest=path, limits=limits or Limits(), deadlines=deadlines or Deadlines(connect_s=1.0)),
+        )
+        try:
+            yield started
+        finally:
+            started.stop()
+
+    return run
+
+
+@pytest.fixture
+def gateway(
+    tmp_path: Path, run_gateway: Callable[..., contextlib.AbstractContextManager[Gateway]]
+) -> Iterator[Callable[..., Gateway]]:
+    """Starts gateways for a manifest's text; all are stopped after the test."""
+    with contextlib.ExitStack() as stack:
+
+        def start(text: str, **options: Any) -> Gateway:
+            return stack.enter_context(run_gateway(tmp_path / "pair.yaml", text, **options))
+
+        yield start
+
+
+@pytest.fixture(scope="session")
+def start_openai_server() -> Callable[..., OpenAiServer]:
+    """Starts a server that the caller stops."""
+    return OpenAiServer
+
+
+@pytest.fixture(scope="session")
+def chat() -> Callable[..., dict[str, Any]]:
+    """A chat body whose last message is `script`."""
+
+    def body(script: str, **more: Any) -> dict[str, Any]:
+        return {"model": "acme", "messages": [{"role": "user", "content": script}], **more}
+
+    return body

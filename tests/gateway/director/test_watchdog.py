@@ -1,0 +1,60 @@
+"""Deadlines: ours become timeouts, other cancellations stay what they are."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+from slipstream_gateway.director.watchdog import Watchdog
+from slipstream_gateway.errors import UpstreamTimeout
+
+
+async def test_long_wait_becomes_a_timeout_that_says_for_what() -> None:
+    watchdog = Watchdog(total_s=60)
+    with (
+        pytest.raises(UpstreamTimeout, match=r"0\.05 s for the first chunk"),
+        watchdog.waiting(0.05, "the first chunk"),
+    ):
+        await asyncio.sleep(30)
+    with watchdog.waiting(30, "the next chunk"):  # usable again, and the task is not cancelled
+        await asyncio.sleep(0)
+    watchdog.close()
+
+
+async def test_total_ends_short_waits_too() -> None:
+    watchdog = Watchdog(total_s=0.2)
+    started_s = time.monotonic()
+
+    async def wait_again_and_again() -> None:
+        while True:
+            with watchdog.waiting(10, "the next chunk"):
+                await asyncio.sleep(0.03)
+
+    with pytest.raises(UpstreamTimeout):
+        await wait_again_and_again()
+    assert time.monotonic() - started_s < 5
+
+
+async def test_time_outside_of_a_wait_does_not_count() -> None:
+    watchdog = Watchdog(total_s=60)
+    for _ in range(3):
+        with watchdog.waiting(0.2, "the next chunk"):
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.25)  # a slow reader, say
+    watchdog.close()
+
+
+async def test_cancellation_from_outside_stays_a_cancellation() -> None:
+    watchdog = Watchdog(total_s=60)
+
+    async def wait() -> None:
+        with watchdog.waiting(30, "the next chunk"):
+            await asyncio.sleep(30)
+
+    task = asyncio.create_task(wait())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    watchdog.close()

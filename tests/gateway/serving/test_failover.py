@@ -1,0 +1,142 @@
+"""Before the first byte another server is tried; after it the stream ends with an explicit error."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+SPECULATE = {"x-slipstream-mode": "speculative"}
+WAIT_S = 15.0
+
+
+def dead_url() -> str:
+    """An address where nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{probe.getsockname()[1]}"
+
+
+def post(url: str, body: dict[str, Any], **options: Any) -> httpx.Response:
+    return httpx.post(f"{url}/v1/chat/completions", json=body, timeout=WAIT_S, **options)
+
+
+def events_of(response: httpx.Response) -> list[Any]:
+    lines = [line[6:] for line in response.text.split("\n\n") if line]
+    return [line if line == "[DONE]" else json.loads(line) for line in lines]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_dead_replica_is_passed_over(
+    gateway: Callable[..., Any], openai_server: Callable[..., Any], manifest_text: Any, chat: Any, stream: bool
+) -> None:
+    alive = openai_server()
+    served = gateway(manifest_text([dead_url(), alive.url]))
+    for _ in range(6):
+        assert post(served.url, chat("tokens=2", stream=stream)).status_code == 200
+    assert len(alive.requests) == 6
+    assert served.metric("slipstream_upstream_errors_total", error="UpstreamUnavailable") >= 1
+
+
+@pytest.mark.parametrize("script", ["die=0", "status=500", "status=503", "status=429", "garbage", "die=0 stream"])
+def test_speculative_arm_that_fails_before_the_first_byte_falls_back_to_plain(
+    gateway: Callable[..., Any], openai_server: Callable[..., Any], manifest_text: Any, script: str
+) -> None:
+    speculative, plain = openai_server(), openai_server()
+    served = gateway(manifest_text([plain.url], [speculative.url]))
+    body = {"model": "acme", "messages": [{"role": "user", "content": script}], "stream": "stream" in script}
+    response = post(served.url, body, headers=SPECULATE)
+    assert len(plain.requests) >= 1
+    assert len(speculative.requests) >= 1
+    assert response.status_code in (429, 502, 503)  # the plain server plays the same script
+
+
+def test_fallen_back_answer_says_so(
+    gateway: Callable[..., Any], openai_server: Callable[..., Any], manifest_text: Any, chat: Any
+) -> None:
+    plain = openai_server()
+    served = gateway(manifest_text([plain.url], [dead_url()]))
+    response = post(served.url, chat("tokens=2", stream=True), headers=SPECULATE)
+    assert response.status_code == 200
+    assert response.headers["x-slipstream-arm"] == "plain"
+    assert response.headers["x-slipstream-reason"] == "speculative_unavailable"
+    assert response.headers["x-slipstream-draft-length"] == "0"
+    assert served.metric("slipstream_requests_total", arm="plain", reason="speculative_unavailable") == 1
+
+
+def test_nothing_up_is_503_with_retry_after_and_works_once_a_server_is_back(
+    gateway: Callable[..., Any], openai_server: Callable[..., Any], manifest_text: Any, chat: Any
+) -> None:
+    url = dead_url()
+    served = gateway(manifest_text([url]))
+    for _ in range(4):
+        response = post(served.url, chat("tokens=2"))
+        assert response.status_code == 503
+        assert int(response.headers["retry-after"]) >= 1
+        assert response.json()["error"]["code"] == "upstream_unavailable"
+        assert url not in response.text
+    assert httpx.get(f"{served.url}/health/ready").status_code == 503
+    openai_server(int(url.rpartition(":")[2]))
+    assert post(served.url, chat("tokens=2")).status_code == 200  # at once, whatever the back-off says
+
+
+def test_upstream_4xx_is_passed_through_and_not_retried(
+    gateway: Callable[..., Any], openai_server: Callable[..., Any], manifest_text: Any, chat: Any
+) -> None:
+    first, second = openai_server(), openai_server()
+    served = gateway(manifest_text([first.url, second.url]))
+    response = post(served.url, chat("status=422"))
+    assert (response.status_code, response.json()["error"]["code"]) == (422, "scripted")
+    assert len(first.requests) + len(second.requests) == 1
+
+
+@pytest.mark.parametrize("script", ["tokens=9 die=3", "tokens=3 early-end"])
+def test_stream_that_breaks_ends_with_an_error_event_and_is_not_repeated(
+    gateway: Callable[..., Any], openai_server: Callable[..., Any], manifest_text: Any, chat: Any, script: str
+) -> None:
+    first, second = openai_server(), openai_server()
+    served = gateway(manifest_text([first.url, second.url]))
+    response = post(served.url, chat(script, stream=True))
+    events = events_of(response)
+    assert response.status_code == 200
+    texts = [choice["delta"].get("content") for event in events[:-1] for choice in event["choices"]]
+    assert [text for text in texts if text] == ["w0 ", "w1 ", "w2 "]
+    assert events[-1]["error"]["code"] == "upstream_failed"
+    assert len(first.requests) + len(second.requests) == 1
+    assert served.metric("slipstream_requests_total", status="upstream_failed") == 1
+    assert post(served.url, chat("tokens=1")).status_code == 200
+
+
+def test_deadlines_end_slow_starts_and_silent_streams(
+    gateway: Callable[..., Any], openai_server: Callable[..., Any], manifest_text: Any, chat: Any
+) -> None:
+    from slipstream_gateway.settings import Deadlines
+
+    limits = Deadlines(connect_s=1, first_chunk_s=0.3, between_chunks_s=0.3, total_s=0.8)
+    served = gateway(manifest_text([openai_server().url]), deadlines=limits)
+    started_s = time.monotonic()
+    slow = post(served.url, chat("slow=30", stream=True))
+    assert (slow.status_code, slow.json()["error"]["code"]) == (504, "upstream_timeout")
+    silent = events_of(post(served.url, chat("tokens=3 gap=30", stream=True)))
+    assert silent[-1]["error"]["code"] == "upstream_timeout"
+    assert "next chunk" in silent[-1]["error"]["message"]
+    whole = post(served.url, chat("slow=30"))
+    assert whole.status_code == 504
+    endless = events_of(post(served.url, chat("tokens=1000 gap=0.05", stream=True)))
+    assert endless[-1]["error"]["code"] == "upstream_timeout"
+    assert time.monotonic() - started_s < WAIT_S
+
+
+def test_features_that_only_one_arm_has_go_there(
+    gateway: Callable[..., Any], openai_server: Callable[..., Any], manifest_text: Any, chat: Any
+) -> None:
+    plain, speculative = openai_server(), openai_server()
+    served = gateway(manifest_text([plain.url], [speculative.url]))
+    response = post(served.url, chat("tokens=1", logprobs=True), headers=SPECULATE)
+    assert response.headers["x-slipstream-reason"] == "unsupported_parameter"
+    assert plain.requests[0]["logprobs"] is True

@@ -1,0 +1,188 @@
+"""`slipstream gateway` as a process: start, drain, workers, and errors of one line."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+WAIT_S = 30.0
+
+
+class Process:
+    """A running `slipstream gateway`."""
+
+    def __init__(self, manifest: Path, port: int, *options: str) -> None:
+        command = [sys.executable, "-m", "slipstream_gateway.cli", "gateway", "-f", str(manifest)]
+        self.url = f"http://127.0.0.1:{port}"
+        self.port = port
+        self.child = subprocess.Popen(
+            [*command, "--port", str(port), *options], stderr=subprocess.PIPE, text=True, env=os.environ
+        )
+
+    def wait_live(self) -> None:
+        deadline = time.monotonic() + WAIT_S
+        while True:
+            try:
+                if httpx.get(f"{self.url}/health/live", timeout=WAIT_S).status_code == 200:
+                    return
+            except httpx.TransportError:
+                assert self.child.poll() is None, self.child.stderr and self.child.stderr.read()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+@pytest.fixture
+def start(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> Iterator[Callable[..., Process]]:
+    processes: list[Process] = []
+
+    def run(text: str, *options: str) -> Process:
+        manifest = tmp_path / "pair.yaml"
+        manifest.write_text(text)
+        processes.append(Process(manifest, free_ports(1)[0], *options))
+        processes[-1].wait_live()
+        return processes[-1]
+
+    yield run
+    for process in processes:
+        process.child.kill()
+        process.child.communicate()
+
+
+def stream(process: Process, body: dict[str, Any]) -> socket.socket:
+    raw = json.dumps({**body, "stream": True}).encode()
+    connection = socket.create_connection(("127.0.0.1", process.port), timeout=WAIT_S)
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(raw)}\r\n\r\n"
+    connection.sendall(head.encode() + raw)
+    return connection
+
+
+def read_all(connection: socket.socket) -> bytes:
+    parts = []
+    while part := connection.recv(65536):
+        parts.append(part)
+    return b"".join(parts)
+
+
+def test_sigterm_stops_accepting_finishes_streams_and_exits_0(
+    start: Callable[..., Process], openai_server: Callable[..., Any], manifest_text: Any, chat: Any
+) -> None:
+    process = start(manifest_text([openai_server().url]), "--drain", "20")
+    connection = stream(process, chat("tokens=30 gap=0.05"))
+    first = connection.recv(1000)
+    process.child.send_signal(signal.SIGTERM)
+    deadline = time.monotonic() + WAIT_S
+    refused = False
+    while not refused:
+        assert time.monotonic() < deadline
+        try:
+            httpx.get(f"{process.url}/health/live", timeout=1)
+        except httpx.ConnectError:
+            refused = True
+    answer = first + read_all(connection)
+    assert b"w29 " in answer
+    assert b"data: [DONE]" in answer
+    assert process.child.wait(WAIT_S) == 0
+
+
+def test_drain_limit_ends_streams_with_an_error_event(
+    start: Callable[..., Process], openai_server: Callable[..., Any], manifest_text: Any, chat: Any
+) -> None:
+    server = openai_server()
+    process = start(manifest_text([server.url]), "--drain", "1")
+    connection = stream(process, chat("tokens=10000 gap=0.05"))
+    first = connection.recv(1000)
+    process.child.send_signal(signal.SIGTERM)
+    answer = first + read_all(connection)
+    assert b"shutting down" in answer
+    assert b"[DONE]" not in answer
+    assert process.child.wait(WAIT_S) == 0
+    assert server.cancelled.wait(WAIT_S)
+
+
+def test_workers_share_the_port_and_any_shows_the_metrics_of_all(
+    start: Callable[..., Process], openai_server: Callable[..., Any], manifest_text: Any, chat: Any
+) -> None:
+    process = start(manifest_text([openai_server().url]), "--workers", "2", "--drain", "1")
+    family = psutil.Process(process.child.pid)
+    deadline = time.monotonic() + WAIT_S
+    sent = 0
+    totals: set[float] = set()
+    while sent < 12 or len(totals) != 1:
+        assert time.monotonic() < deadline
+        if sent < 12:
+            response = httpx.post(f"{process.url}/v1/chat/completions", json=chat("tokens=1"), timeout=WAIT_S)
+            assert response.status_code == 200
+            sent += 1
+            continue
+        totals = set()
+        for _ in range(6):  # new connections, so that both workers get to answer
+            text = httpx.get(f"{process.url}/metrics", timeout=WAIT_S).text
+            rows = [line for line in text.splitlines() if line.startswith("slipstream_requests_total")]
+            totals.add(sum(float(row.rpartition(" ")[2]) for row in rows))
+    assert totals == {12.0}
+    workers = family.children(recursive=True)
+    process.child.send_signal(signal.SIGTERM)
+    assert process.child.wait(WAIT_S) == 0
+    assert psutil.wait_procs(workers, timeout=WAIT_S)[1] == []
+
+
+def run_cli(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "slipstream_gateway.cli", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
+
+
+def test_port_in_use_is_one_line(openai_server: Callable[..., Any], manifest_text: Any, tmp_path: Path) -> None:
+    server = openai_server()
+    manifest = tmp_path / "pair.yaml"
+    manifest.write_text(manifest_text([server.url]))
+    done = run_cli("gateway", "-f", str(manifest), "--port", str(server.port))
+    assert done.returncode == 1
+    assert done.stderr == f"slipstream: error: cannot listen on 127.0.0.1:{server.port}: Address already in use.\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "part"),
+    [
+        (["gateway", "-f", "/no/such.yaml"], 2, "/no/such.yaml: cannot be read: No such file or directory"),
+        (["bench"], 2, "arrives with the benchmark release"),
+        (["unheard-of"], 2, "invalid choice: 'unheard-of'"),
+        ([], 2, "slipstream COMMAND"),
+    ],
+)
+def test_known_errors_are_one_clear_line(arguments: list[str], code: int, part: str) -> None:
+    done = run_cli(*arguments)
+    assert done.returncode == code
+    assert part in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_bad_manifest_and_bad_endpoint_are_named(manifest_text: Any, tmp_path: Path) -> None:
+    manifest = tmp_path / "pair.yaml"
+    manifest.write_text("kind: Nonsense\n")
+    bad = run_cli("gateway", "-f", str(manifest))
+    assert (bad.returncode, "kind" in bad.stderr, "Traceback" in bad.stderr) == (2, True, False)
+    manifest.write_text(manifest_text(["http://127.0.0.1:1"]))
+    unknown = run_cli("gateway", "-f", str(manifest), "--endpoint", "other=grpc://127.0.0.1:1")
+    assert unknown.returncode == 2
+    assert "no ModelPair 'other'" in unknown.stderr
+
+
+def test_help_imports_no_server() -> None:
+    probe = (
+        "import sys; from slipstream_gateway.cli import main; main(['bench']); "
+        "print(sorted(set(sys.modules) & {'starlette', 'uvicorn', 'grpc', 'torch', 'yaml'}))"
+    )
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=WAIT_S, check=True)
+    assert done.stdout.strip() == "[]"

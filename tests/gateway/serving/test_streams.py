@@ -1,0 +1,125 @@
+"""Streams under bad conditions: clients that leave, clients that do not read, too many at once."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from slipstream_gateway.settings import Limits
+
+WAIT_S = 15.0
+
+
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not happen"
+        time.sleep(0.02)
+
+
+def start_stream(port: int, body: dict[str, Any]) -> socket.socket:
+    """A connection on which a stream has been asked for; nothing is read."""
+    raw = json.dumps({**body, "stream": True}).encode()
+    connection = socket.create_connection(("127.0.0.1", port))
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(raw)}\r\n\r\n"
+    connection.sendall(head.encode() + raw)
+    return connection
+
+
+@pytest.fixture
+def upstream(openai_server: Callable[..., Any]) -> Any:
+    return openai_server()
+
+
+@pytest.mark.parametrize("script", ["tokens=1000 gap=0.05", "tokens=2 gap=30"])
+def test_upstream_is_cancelled_when_the_client_leaves(
+    gateway: Callable[..., Any], upstream: Any, manifest_text: Any, chat: Any, script: str
+) -> None:
+    served = gateway(manifest_text([upstream.url]))
+    connection = start_stream(served.port, chat(script))
+    assert connection.recv(1000).startswith(b"HTTP/1.1 200")
+    connection.close()
+    assert upstream.cancelled.wait(WAIT_S)
+    wait_for(lambda: served.metric("slipstream_requests_total", status="cancelled") == 1, "the record")
+    assert served.metric("slipstream_requests_in_flight") == 0
+
+
+def test_upstream_is_cancelled_when_the_client_leaves_before_the_first_byte(
+    gateway: Callable[..., Any], upstream: Any, manifest_text: Any, chat: Any
+) -> None:
+    served = gateway(manifest_text([upstream.url]))
+    connection = start_stream(served.port, chat("slow=30"))
+    wait_for(lambda: len(upstream.requests) == 1, "the request")
+    connection.close()
+    wait_for(lambda: served.metric("slipstream_requests_total", status="cancelled") == 1, "the record")
+    assert served.metric("slipstream_requests_in_flight") == 0
+
+
+def test_slow_reader_holds_back_its_own_stream_only(
+    gateway: Callable[..., Any], upstream: Any, manifest_text: Any, chat: Any
+) -> None:
+    served = gateway(manifest_text([upstream.url]))
+    connection = start_stream(served.port, chat("tokens=4000 big=4000"))  # 64 MB, if anybody read it
+    sent = []
+
+    def stalled() -> bool:
+        sent.append(upstream.sent_bytes)
+        time.sleep(0.2)
+        return upstream.sent_bytes == sent[-1] > 0
+
+    wait_for(stalled, "back-pressure")
+    assert upstream.sent_bytes < 24_000_000  # the sockets' buffers, not the gateway's memory
+    answer = httpx.post(f"{served.url}/v1/chat/completions", json=chat("tokens=3", stream=True), timeout=WAIT_S)
+    assert answer.text.endswith("data: [DONE]\n\n")
+    connection.close()
+    assert upstream.cancelled.wait(WAIT_S)
+
+
+def test_beyond_the_queue_is_429_with_retry_after(
+    gateway: Callable[..., Any], upstream: Any, manifest_text: Any, chat: Any
+) -> None:
+    limits = Limits(max_in_flight=2, max_queued=1, queue_timeout_s=30)
+    served = gateway(manifest_text([upstream.url]), limits=limits)
+    running = [start_stream(served.port, chat("tokens=1000 gap=0.05")) for _ in range(2)]
+    wait_for(lambda: served.metric("slipstream_requests_in_flight") == 2, "two in flight")
+    queued: list[httpx.Response] = []
+    url = f"{served.url}/v1/chat/completions"
+    thread = threading.Thread(target=lambda: queued.append(httpx.post(url, json=chat("x"), timeout=60)))
+    thread.start()
+
+    def refused() -> bool:
+        response = httpx.post(url, json=chat("x"), timeout=0.5)
+        assert response.status_code == 429
+        assert int(response.headers["retry-after"]) >= 1
+        assert response.json()["error"]["type"] == "rate_limit_error"
+        return True
+
+    def eventually_refused() -> bool:
+        try:
+            return refused()
+        except httpx.TimeoutException:
+            return False  # this one got the place in the queue, and has left it again
+
+    wait_for(eventually_refused, "a refusal")
+    running[0].close()
+    thread.join(WAIT_S)
+    assert queued[0].status_code == 200
+    running[1].close()
+
+
+def test_waiting_too_long_in_the_queue_is_429(
+    gateway: Callable[..., Any], upstream: Any, manifest_text: Any, chat: Any
+) -> None:
+    served = gateway(manifest_text([upstream.url]), limits=Limits(max_in_flight=1, queue_timeout_s=0.2))
+    connection = start_stream(served.port, chat("tokens=1000 gap=0.05"))
+    wait_for(lambda: served.metric("slipstream_requests_in_flight") == 1, "one in flight")
+    assert httpx.post(f"{served.url}/v1/chat/completions", json=chat("x"), timeout=WAIT_S).status_code == 429
+    connection.close()
+    wait_for(lambda: served.metric("slipstream_requests_in_flight") == 0, "the end")
+    assert httpx.post(f"{served.url}/v1/chat/completions", json=chat("x"), timeout=WAIT_S).status_code == 200

@@ -1,0 +1,154 @@
+"""The official `openai` client, the gateway, the real Triton with the embedded pair."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+MODEL = "slipstream-embedded"
+SUMMARY = (
+    "Summarize the following support call for the CRM: reason for contact, agent actions, outcome, next step.\n\n"
+    "Agent: Thank you for calling, how can I help?\nCustomer: My invoice shows the wrong amount.\n"
+    "Agent: I am sorry. I have corrected it and sent a new invoice.\nCustomer: Thank you."
+)
+WAIT_S = 60.0
+
+
+def client(url: str) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=WAIT_S)
+
+
+def ask(url: str, text: str = SUMMARY, mode: str = "auto", **more: Any) -> Any:
+    messages: Any = [{"role": "user", "content": text}]
+    headers = {"x-slipstream-mode": mode}
+    options = {"temperature": 0, "max_tokens": 48, **more}
+    return client(url).chat.completions.create(model=MODEL, messages=messages, extra_headers=headers, **options)
+
+
+def streamed(chunks: Any) -> tuple[str, Any]:
+    """The text of a stream and its usage."""
+    text, usage = "", None
+    for chunk in chunks:
+        if chunk.choices:
+            text += chunk.choices[0].delta.content or ""
+        usage = chunk.usage or usage
+    return text, usage
+
+
+def test_speculative_and_plain_and_streamed_and_not_give_the_same_greedy_text(gateway_url: str) -> None:
+    plain = ask(gateway_url, mode="plain")
+    speculative = ask(gateway_url, mode="speculative")
+    options = {"stream": True, "stream_options": {"include_usage": True}}
+    text, usage = streamed(ask(gateway_url, mode="speculative", **options))
+    assert plain.choices[0].message.content
+    assert plain.choices[0].message.content == speculative.choices[0].message.content == text
+    assert plain.usage.completion_tokens_details.accepted_prediction_tokens == 0
+    details = speculative.usage.completion_tokens_details
+    assert details.accepted_prediction_tokens + details.rejected_prediction_tokens > 0
+    assert usage == speculative.usage
+
+
+def test_response_says_arm_class_reason_and_draft_length(gateway_url: str) -> None:
+    raw = client(gateway_url).chat.completions.with_raw_response
+    messages: Any = [{"role": "user", "content": SUMMARY}]
+    long = raw.create(model=MODEL, messages=messages, max_tokens=200, temperature=0)
+    assert long.headers["x-slipstream-arm"] == "speculative"
+    assert int(long.headers["x-slipstream-draft-length"]) > 0
+    short: Any = [{"role": "user", "content": "One-line status of ticket 4711, please."}]
+    plain = raw.create(model=MODEL, messages=short, max_tokens=20, temperature=0)
+    assert plain.headers["x-slipstream-arm"] == "plain"
+    assert plain.headers["x-slipstream-draft-length"] == "0"
+
+
+def test_seed_repeats_an_answer_and_no_seed_draws_a_new_one(gateway_url: str) -> None:
+    options = {"temperature": 1.5, "max_tokens": 32}
+    assert (
+        ask(gateway_url, seed=-(2**63), **options).choices[0].message.content
+        == ask(gateway_url, seed=-(2**63), **options).choices[0].message.content
+    )
+    texts = {ask(gateway_url, **options).choices[0].message.content for _ in range(4)}
+    assert len(texts) > 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_several_choices_are_the_answers_of_consecutive_seeds(gateway_url: str, stream: bool) -> None:
+    options = {"temperature": 1.2, "max_tokens": 16, "mode": "plain"}
+    single = [ask(gateway_url, seed=5 + index, **options).choices[0].message.content for index in range(3)]
+    if not stream:
+        answer = ask(gateway_url, seed=5, n=3, **options)
+        assert [choice.message.content for choice in answer.choices] == single
+        return
+    texts = ["", "", ""]
+    for chunk in ask(gateway_url, seed=5, n=3, stream=True, **options):
+        texts[chunk.choices[0].index] += chunk.choices[0].delta.content or ""
+    assert texts == single
+
+
+def test_stop_strings_and_limits_give_their_finish_reasons(gateway_url: str) -> None:
+    whole = ask(gateway_url, mode="plain").choices[0].message.content
+    word = whole.split()[3]
+    stopped = ask(gateway_url, mode="speculative", stop=[word])
+    assert stopped.choices[0].finish_reason == "stop"
+    assert stopped.choices[0].message.content == whole[: whole.index(word)]
+    assert ask(gateway_url, max_tokens=3).choices[0].finish_reason == "length"
+
+
+def test_completions_take_text_and_token_ids(gateway_url: str) -> None:
+    text = client(gateway_url).completions.create(model=MODEL, prompt="Summary:", max_tokens=8, temperature=0)
+    ids = client(gateway_url).completions.create(model=MODEL, prompt=[5, 6, 7], max_tokens=8, temperature=0)
+    assert text.object == "text_completion"
+    assert text.usage.completion_tokens <= 8
+    assert ids.usage.prompt_tokens == 3
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("logprobs", True), ("tools", [{"type": "function"}]), ("unheard_of", 1), ("min_p", 0.2)]
+)
+def test_parameter_that_no_arm_can_honour_gets_400_naming_it(gateway_url: str, field: str, value: Any) -> None:
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "x"}], field: value}
+    response = httpx.post(f"{gateway_url}/v1/chat/completions", json=body, timeout=WAIT_S)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == field
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_prompt_beyond_the_context_gets_400_with_both_numbers(gateway_url: str, stream: bool) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        ask(gateway_url, "word " * 20_000, stream=stream)
+    assert caught.value.code == "context_length_exceeded"
+    numbers = [int(part) for part in str(caught.value).replace(",", " ").split() if part.isdigit()]
+    assert len(numbers) >= 2
+
+
+def test_megabyte_word_is_an_answer_or_a_clear_error(gateway_url: str) -> None:
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "x" * 1_000_000}], "max_tokens": 4}
+    response = httpx.post(f"{gateway_url}/v1/chat/completions", json=body, timeout=WAIT_S)
+    assert response.status_code == 400
+    assert response.json()["error"]["code"] == "context_length_exceeded"
+
+
+def test_client_that_leaves_frees_the_engine(gateway_url: str) -> None:
+    body = {"model": MODEL, "messages": [{"role": "user", "content": SUMMARY}], "stream": True, "max_tokens": 500}
+    for _ in range(12):  # more than the engine decodes at once: were they not cancelled, the last would wait long
+        with httpx.stream("POST", f"{gateway_url}/v1/chat/completions", json=body, timeout=WAIT_S) as response:
+            next(response.iter_bytes())
+    assert ask(gateway_url, max_tokens=4).usage.completion_tokens == 4
+
+
+def test_metrics_tell_drafted_and_accepted_by_class_and_arm(gateway_url: str) -> None:
+    ask(gateway_url, mode="speculative")
+    text = httpx.get(f"{gateway_url}/metrics", timeout=WAIT_S).text
+    for name in ("drafted_tokens", "accepted_tokens", "target_steps"):
+        rows = [line for line in text.splitlines() if line.startswith(f"slipstream_{name}_total")]
+        assert any('arm="speculative"' in row and float(row.rpartition(" ")[2]) > 0 for row in rows), name
+
+
+def test_route_explains_with_numbers(gateway_url: str) -> None:
+    body = {"model": MODEL, "messages": [{"role": "user", "content": SUMMARY}]}
+    answer = httpx.post(f"{gateway_url}/v1/route", json=body, timeout=WAIT_S).json()
+    assert answer["arm"] == "speculative"
+    assert json.dumps(answer["numbers"])

@@ -1,0 +1,141 @@
+"""OTLP goes out exactly when the standard variables say so: to a real HTTP receiver."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from slipstream_gateway.director.outcome import Outcome
+from slipstream_gateway.settings import telemetry_settings
+from slipstream_gateway.telemetry.providers import Telemetry
+from slipstream_gateway.types import Arm, Decision, Reason
+from slipstream_gateway.upstreams.base import Usage
+
+
+@pytest.fixture
+def receiver() -> Iterator[tuple[str, list[tuple[str, bytes]]]]:
+    """An OTLP receiver: its address and what it got, path and body."""
+    got: list[tuple[str, bytes]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            got.append((self.path, self.rfile.read(int(self.headers["content-length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}", got
+    server.shutdown()
+    server.server_close()
+
+
+def outcome() -> Outcome:
+    decision = Decision(
+        arm=Arm.SPECULATIVE,
+        reason=Reason.SPECULATION_PAYS,
+        request_class="summarization/long",
+        draft_length=5,
+        detail="",
+        numbers={"temperature": 0.5},
+    )
+    usage = Usage(prompt_tokens=9, output_tokens=20, drafted=15, accepted=12, steps=8)
+    return Outcome(
+        pair="acme",
+        model="acme-7b",
+        decision=decision,
+        status="ok",
+        e2e_s=0.5,
+        ttft_s=0.1,
+        tpot_s=0.02,
+        usage=usage,
+    )
+
+
+def run_one(telemetry: Telemetry, parent: str | None = None) -> Any:
+    span = telemetry.span(model="acme-7b", operation="chat", traceparent=parent)
+    headers = dict(span.headers())
+    telemetry.record(outcome())
+    span.end(outcome())
+    return headers
+
+
+def test_span_and_metrics_are_exported_with_the_decision(
+    receiver: tuple[str, list[tuple[str, bytes]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, got = receiver
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
+    telemetry = Telemetry(telemetry_settings(), in_flight=lambda: 0)
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    headers = run_one(telemetry, parent)
+    telemetry.close()
+    assert {path for path, _ in got} == {"/v1/traces", "/v1/metrics"}
+    [body] = [body for path, body in got if path == "/v1/traces"]
+    [span] = ExportTraceServiceRequest.FromString(body).resource_spans[0].scope_spans[0].spans
+    attributes = {item.key: item.value for item in span.attributes}
+    assert span.name == "chat acme-7b"
+    assert span.trace_id.hex() == "0af7651916cd43dd8448eb211c80319c"
+    assert headers["traceparent"].split("-")[1:3] == [span.trace_id.hex(), span.span_id.hex()]
+    assert attributes["gen_ai.operation.name"].string_value == "chat"
+    assert attributes["slipstream.arm"].string_value == "speculative"
+    assert attributes["slipstream.reason"].string_value == "speculation_pays"
+    assert attributes["slipstream.decision.temperature"].double_value == 0.5
+    assert attributes["gen_ai.usage.output_tokens"].int_value == 20
+
+
+@pytest.mark.parametrize(
+    ("variables", "traces", "metrics"),
+    [
+        ({}, False, False),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://x"}, True, True),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://x"}, True, False),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://x", "OTEL_METRICS_EXPORTER": "none"}, True, False),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://x", "OTEL_SDK_DISABLED": "true"}, False, False),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": ""}, False, False),
+    ],
+)
+def test_signals_follow_the_standard_variables(variables: dict[str, str], traces: bool, metrics: bool) -> None:
+    settings = telemetry_settings(variables)
+    assert (settings.export_traces, settings.export_metrics) == (traces, metrics)
+
+
+def test_without_an_exporter_the_clients_trace_goes_on_and_metrics_are_served() -> None:
+    telemetry = Telemetry(telemetry_settings({}), in_flight=lambda: 3)
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    assert run_one(telemetry, parent) == {"traceparent": parent}
+    assert run_one(telemetry) == {}
+    text = telemetry.exposition().decode()
+    labels = 'arm="speculative",class="summarization/long",pair="acme"'
+    assert f"slipstream_drafted_tokens_total{{{labels}}} 30.0" in text
+    assert f"slipstream_accepted_tokens_total{{{labels}}} 24.0" in text
+    assert f"slipstream_target_steps_total{{{labels}}} 16.0" in text
+    assert f"gen_ai_server_time_to_first_token_seconds_count{{{labels}}} 2.0" in text
+    assert "slipstream_requests_in_flight 3.0" in text
+    telemetry.close()
+
+
+def test_no_client_can_add_a_series(
+    gateway: Callable[..., Any], openai_server: Callable[..., Any], manifest_text: Any, chat: Any
+) -> None:
+    import httpx
+
+    served = gateway(manifest_text([openai_server().url]))
+
+    def series() -> int:
+        return len(httpx.get(f"{served.url}/metrics").text.splitlines())
+
+    counts = []
+    for index in range(3):
+        for body in ({**chat("tokens=1"), "model": f"m{index}"}, chat("tokens=1", user=f"u{index}"), {"a": index}):
+            headers = {"x-request-id": f"r{index}", "x-slipstream-mode": f"mode{index}" if index else "plain"}
+            httpx.post(f"{served.url}/v1/chat/completions", json=body, headers=headers)
+        counts.append(series())
+    assert counts[1] == counts[2]

@@ -1,0 +1,95 @@
+"""The Triton model repository that `slipstream up` writes, read back with Triton's own configuration schema."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from google.protobuf import text_format
+from slipstream_gateway.errors import CommandError
+from slipstream_gateway.manifest import ModelPair, parse
+from slipstream_gateway.up.model_repository import template_repository, write_repository
+from tritonclient.grpc import model_config_pb2
+
+PAIR = """\
+apiVersion: slipstream.dev/v1alpha1
+kind: ModelPair
+metadata: {{name: {name}}}
+spec:
+  model: client-{name}
+  target: {{source: '{target}'}}
+  draft: {{kind: {kind}}}
+  maxDraftTokens: 5
+  engine: {{kind: slipstream, maxConcurrency: 3, dtype: bfloat16{more}}}
+"""
+
+
+def _pair(name: str, target: str = "embedded:target", kind: str = "ngram", more: str = "") -> ModelPair:
+    [pair] = parse(PAIR.format(name=name, target=target, kind=kind, more=more), name="test.yaml")
+    assert isinstance(pair, ModelPair)
+    return pair
+
+
+def _config(folder: Path) -> model_config_pb2.ModelConfig:
+    text = (folder / "config.pbtxt").read_text(encoding="utf-8")
+    return text_format.Parse(text, model_config_pb2.ModelConfig())
+
+
+def _parameters(config: model_config_pb2.ModelConfig) -> dict[str, str]:
+    return {key: value.string_value for key, value in config.parameters.items()}
+
+
+def test_template_is_a_decoupled_model_of_the_python_backend() -> None:
+    config = _config(template_repository() / "slipstream")
+    assert config.backend == "python"
+    assert config.max_batch_size == 0
+    assert config.model_transaction_policy.decoupled
+    assert all(tensor.optional for tensor in config.input)
+
+
+def test_parameters_come_from_the_pair_alone(tmp_path: Path) -> None:
+    repository = write_repository([_pair("one")], manifest_folder=tmp_path, folder=tmp_path / "models")
+    config = _config(repository / "one")
+    assert config.name == "one"
+    assert (repository / "one" / "1" / "model.py").is_file()
+    assert _parameters(config) == {
+        "target": "embedded:target",
+        "draft_kind": "ngram",
+        "max_draft_tokens": "5",
+        "max_slots": "3",
+        "device": "auto",
+        "dtype": "bfloat16",
+        "threads": "1",
+    }
+
+
+def test_odd_folder_names_survive(tmp_path: Path) -> None:
+    source = tmp_path / 'a "quoted" back\\slash, ünïcode'
+    source.mkdir()
+    (source / "config.json").write_text("{}")
+    pair = _pair("odd", target=f"./{source.name}", more=", contextTokens: 64")
+    repository = write_repository([pair], manifest_folder=tmp_path, folder=tmp_path / "models")
+    parameters = _parameters(_config(repository / "odd"))
+    assert parameters["target"] == str(source)
+    assert parameters["context_tokens"] == "64"
+
+
+def test_several_pairs_are_several_models(tmp_path: Path) -> None:
+    pairs = [_pair("one"), _pair("two", more=", tritonModel: other")]
+    repository = write_repository(pairs, manifest_folder=tmp_path, folder=tmp_path / "models")
+    assert sorted(path.name for path in repository.iterdir()) == ["one", "other"]
+    assert _config(repository / "other").name == "other"
+
+
+def test_two_pairs_cannot_be_one_triton_model(tmp_path: Path) -> None:
+    pairs = [_pair("one"), _pair("two", more=", tritonModel: one")]
+    with pytest.raises(CommandError, match="ModelPair/two: another pair is Triton's model 'one' already"):
+        write_repository(pairs, manifest_folder=tmp_path, folder=tmp_path / "models")
+
+
+@pytest.mark.parametrize(("create", "message"), [(False, "there is no folder"), (True, "there is no config.json in")])
+def test_missing_checkpoint_is_named(tmp_path: Path, create: bool, message: str) -> None:
+    if create:
+        (tmp_path / "target").mkdir()
+    with pytest.raises(CommandError, match=f"ModelPair/one: spec.target.source: {message} {tmp_path / 'target'}"):
+        write_repository([_pair("one", target="target")], manifest_folder=tmp_path, folder=tmp_path / "models")

@@ -1,0 +1,109 @@
+"""Which replica is next, and how one that fails leaves and comes back. Time is a number here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from slipstream_gateway.upstreams.base import Upstream
+from slipstream_gateway.upstreams.pool import FIRST_BACKOFF_S, LAST_BACKOFF_S, Pool, Replica
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def pool_of(count: int) -> tuple[Pool, Clock]:
+    clock = Clock()
+    nothing = cast(Upstream, None)  # a pool never calls its servers
+    return Pool([Replica(f"r{index}", nothing) for index in range(count)], clock=clock), clock
+
+
+def take(pool: Pool) -> Replica:
+    replica = pool.pick()
+    assert replica is not None
+    replica.acquire()
+    return replica
+
+
+def test_least_outstanding_is_picked_and_equals_take_turns() -> None:
+    pool, _ = pool_of(3)
+    assert sorted(take(pool).name for _ in range(3)) == ["r0", "r1", "r2"]
+    pool.replicas[1].release()
+    assert take(pool).name == "r1"
+    names = set()
+    for _ in range(3):
+        replica = take(pool)
+        names.add(replica.name)
+        replica.release()
+    assert len(names) == 3
+
+
+@given(st.lists(st.booleans(), max_size=60))
+def test_load_differs_by_one_at_most_while_requests_only_come(arrivals: list[bool]) -> None:
+    pool, _ = pool_of(3)
+    for _ in arrivals:
+        take(pool)
+    loads = [replica.outstanding for replica in pool.replicas]
+    assert max(loads) - min(loads) <= 1
+
+
+def fail(replica: Replica, clock: Callable[[], float]) -> None:
+    replica.acquire()
+    replica.release()
+    replica.failed(clock())
+
+
+def test_two_failures_in_a_row_eject_and_one_probe_brings_back() -> None:
+    pool, clock = pool_of(1)
+    [replica] = pool.replicas
+    fail(replica, clock)
+    assert pool.pick() is replica
+    fail(replica, clock)
+    assert pool.pick() is None
+    assert pool.retry_after_s() == pytest.approx(FIRST_BACKOFF_S)
+    clock.now_s += FIRST_BACKOFF_S
+    probe = take(pool)
+    assert pool.pick() is None  # one request probes, the others go elsewhere
+    probe.succeeded()
+    probe.release()
+    assert pool.pick() is replica
+
+
+def test_back_off_doubles_up_to_its_limit() -> None:
+    pool, clock = pool_of(1)
+    [replica] = pool.replicas
+    waits = []
+    for _ in range(12):
+        fail(replica, clock)
+        waits.append(pool.retry_after_s())
+        clock.now_s += 60
+    assert waits[1:4] == [pytest.approx(FIRST_BACKOFF_S * factor) for factor in (1, 2, 4)]
+    assert max(waits) == LAST_BACKOFF_S
+
+
+def test_success_between_failures_keeps_a_replica_in() -> None:
+    pool, clock = pool_of(1)
+    for _ in range(5):
+        fail(pool.replicas[0], clock)
+        pool.replicas[0].succeeded()
+    assert pool.pick() is pool.replicas[0]
+
+
+def test_tried_replicas_are_not_picked_again_and_the_last_resort_is_the_soonest() -> None:
+    pool, clock = pool_of(2)
+    first, second = pool.replicas
+    assert pool.pick([first]) is second
+    assert pool.pick([first, second]) is None
+    for replica, times in ((first, 5), (second, 2)):
+        for _ in range(times):
+            fail(replica, clock)
+    assert not pool.any_usable()
+    assert pool.last_resort() is second
