@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +10,9 @@ from torch import Tensor
 
 GREEDY_BELOW = 1e-5
 """Temperatures below this are taken as 0: fp32 logits divided by less say nothing more."""
+
+HOTTEST = 1e6
+"""The highest temperature: more would let tokens through whose logit is -inf."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +30,8 @@ class SamplingBatch:
     seed: Tensor
     all_greedy: bool
     any_greedy: bool
-    any_filter: bool
+    any_top_p: bool
+    any_top_k: bool
 
     @classmethod
     def of(
@@ -57,8 +60,14 @@ class SamplingBatch:
             seed=torch.tensor(signed, dtype=torch.int64, device=device),
             all_greedy=not any(heat),
             any_greedy=not all(heat),
-            any_filter=any(t > 0 and (p < 1 or k > 0) for t, p, k in zip(heat, top_p, top_k, strict=True)),
+            any_top_p=any(t > 0 and p < 1 for t, p in zip(heat, top_p, strict=True)),
+            any_top_k=any(t > 0 and k > 0 for t, k in zip(heat, top_k, strict=True)),
         )
+
+    @property
+    def any_filter(self) -> bool:
+        """Whether top-p or top-k may drop anything."""
+        return self.any_top_p or self.any_top_k
 
     def __len__(self) -> int:
         return self.temperature.size(0)
@@ -72,7 +81,8 @@ class SamplingBatch:
             seed=self.seed.index_select(0, index),
             all_greedy=self.all_greedy,
             any_greedy=self.any_greedy,
-            any_filter=self.any_filter,
+            any_top_p=self.any_top_p,
+            any_top_k=self.any_top_k,
         )
 
     def repeat(self, counts: Tensor, total: int) -> SamplingBatch:
@@ -83,8 +93,8 @@ class SamplingBatch:
 
 def _check_ranges(temperature: Sequence[float], top_p: Sequence[float], top_k: Sequence[int]) -> None:
     for i, (t, p, k) in enumerate(zip(temperature, top_p, top_k, strict=True)):
-        if not (math.isfinite(t) and t >= 0):
-            raise ValueError(f"temperature[{i}] = {t}: must be finite and not negative")
+        if not 0 <= t <= HOTTEST:
+            raise ValueError(f"temperature[{i}] = {t}: must be in [0, {HOTTEST:g}]")
         if not 0 <= p <= 1:
             raise ValueError(f"top_p[{i}] = {p}: must be in [0, 1]")
         if k < 0:

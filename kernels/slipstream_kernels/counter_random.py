@@ -39,17 +39,18 @@ def uniform(seed: Tensor, position: Tensor, purpose: int | Tensor) -> Tensor:
     probability of 0 never happens and one of 1 always does. 52 bits, not 53, keep u * total below total
     after rounding.
     """
-    streams = purpose if isinstance(purpose, Tensor) else torch.full((), purpose, device=seed.device)
-    columns = torch.broadcast_tensors(seed, position, streams)
-    if seed.device.type != "cpu":
-        bits = _bits(*columns)
-    elif columns[0].numel() > _FEW:
-        bits = torch.from_numpy(_bits(*(column.numpy() for column in columns)))
-    else:
+    stream = (purpose,) if isinstance(purpose, Tensor) else ()
+    columns = torch.broadcast_tensors(seed, position, *stream)
+    constant = () if isinstance(purpose, Tensor) else (purpose,)
+    if seed.device.type == "cpu" and columns[0].numel() <= _FEW:
         rows = zip(*(column.flatten().tolist() for column in columns), strict=True)
-        bits = torch.tensor([_bits(*row) for row in rows], dtype=torch.int64).view(columns[0].shape)
-    unit: Tensor = bits.to(torch.float64) * 2.0**-52
-    return unit
+        numbers = [_bits(*row, *constant) * 2.0**-52 for row in rows]
+        return torch.tensor(numbers, dtype=torch.float64).view(columns[0].shape)
+    if seed.device.type == "cpu":
+        bits = torch.from_numpy(_bits(*(column.numpy() for column in columns), *constant))
+    else:
+        bits = _bits(*columns, *constant)
+    return bits.to(torch.float64).mul_(2.0**-52)
 
 
 def philox(counter: tuple[Any, Any, Any, Any], key: tuple[Any, Any]) -> tuple[Any, Any, Any, Any]:

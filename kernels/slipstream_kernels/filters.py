@@ -18,9 +18,9 @@ from torch import Tensor
 from slipstream_kernels.batch import SamplingBatch
 
 _LARGEST = torch.finfo(torch.float32).max
-_PREFIX = 256
-"""How many of the largest logits are sorted at first on the CPU, where a whole row costs more than a target
-step."""
+_PREFIX = 32
+"""How many of a row's largest logits the CPU looks at first: nearly always enough, and sorting a whole row costs
+as much as a step of a small target. More follow for the rows that need them, eight times as many each time."""
 
 
 def argmax_ids(logits: Tensor) -> Tensor:
@@ -40,10 +40,9 @@ def filtered_probs(logits: Tensor, sampling: SamplingBatch) -> Tensor:
     temperature = sampling.temperature[:, None]
     if greedy_ids is not None:
         temperature = temperature.masked_fill(temperature == 0, 1.0)
-    scores.div_(temperature)
+    probs = scores.div_(temperature).softmax(-1)
     if sampling.any_filter:
-        scores = _filter(scores, sampling)
-    probs = scores.softmax(-1)
+        probs = _truncate(probs, scores, sampling, scores.size(-1) if scores.is_cuda else _PREFIX)
     if greedy_ids is None:
         return probs
     one_hot = torch.zeros_like(probs).scatter_(1, greedy_ids, 1.0)
@@ -53,44 +52,50 @@ def filtered_probs(logits: Tensor, sampling: SamplingBatch) -> Tensor:
 def _scores(logits: Tensor) -> Tensor:
     """A float32 copy [N, V], each row's largest value moved to 0 so that no temperature can overflow it."""
     scores = logits.to(torch.float32).nan_to_num(nan=-math.inf, posinf=_LARGEST, neginf=-math.inf)
-    top = scores.amax(-1, keepdim=True)
-    nothing_left = top == -math.inf
-    scores[:, :1].masked_fill_(nothing_left, 0.0)
-    return scores.sub_(top.masked_fill_(nothing_left, 0.0))
+    # Where nothing else is left, token 0 is; elsewhere it still weighs nothing at this logit.
+    scores[:, :1].clamp_(min=-_LARGEST)
+    return scores.sub_(scores.amax(-1, keepdim=True))
 
 
-def _filter(scores: Tensor, sampling: SamplingBatch) -> Tensor:
-    """`scores` [N, V] with -inf for every token that top-k or top-p drops."""
-    vocabulary = scores.size(-1)
-    prefix = vocabulary if scores.is_cuda else min(_PREFIX, vocabulary)
-    cut, known = _cut(scores, sampling, prefix)
-    if prefix < vocabulary and not known.all():
-        cut, _ = _cut(scores, sampling, vocabulary)
-    return scores.masked_fill(scores < cut, -math.inf)
+def _truncate(probs: Tensor, scores: Tensor, sampling: SamplingBatch, prefix: int) -> Tensor:
+    """`probs` [N, V], the softmax of `scores`, without what top-k and top-p drop. Written in place.
 
-
-def _cut(scores: Tensor, sampling: SamplingBatch, prefix: int) -> tuple[Tensor, Tensor]:
-    """The score of the last token that each row keeps.
-
-    Returns:
-        The score, float32 [N, 1], and whether the `prefix` largest scores were enough to know it, bool [N,
-        1].
+    Only the `prefix` largest scores of each row are sorted, and more in rows where that does not settle it.
     """
-    vocabulary = scores.size(-1)
     top_p, top_k = sampling.top_p[:, None], sampling.top_k[:, None]
-    no_top_p, no_top_k = top_p >= 1, (top_k <= 0) | (top_k >= vocabulary)
+    vocabulary = scores.size(-1)
+    prefix = min(prefix, vocabulary)
     largest, ids = scores.topk(prefix)
+    limited = (top_k > 0) & (top_k < vocabulary)
+    if sampling.any_top_k:
+        last = largest.gather(1, (top_k - 1).clamp(0, prefix - 1))
+        _keep(probs, scores, last.masked_fill(~limited, -math.inf))
+    settled = top_p >= 1
+    if sampling.any_top_p:
+        count = _count_in_top_p(probs.gather(1, ids), top_p)
+        _keep(probs, scores, largest.gather(1, count - 1).masked_fill(settled, -math.inf))
+        settled = settled | (count < prefix)
+    if prefix == vocabulary:
+        return probs
+    settled = torch.where(limited, top_k <= prefix, settled) | (sampling.temperature[:, None] == 0)
+    rest = (~settled).nonzero()[:, 0]
+    if rest.numel():
+        remaining = scores[rest]
+        probs[rest] = _truncate(remaining.softmax(-1), remaining, sampling.rows(rest), 8 * prefix)
+    return probs
 
-    last = largest.gather(1, (top_k - 1).clamp(0, prefix - 1))
-    cut = last.masked_fill(no_top_k, -math.inf)
-    mass = scores.masked_fill(scores < cut, -math.inf).softmax(-1).gather(1, ids)
 
-    # A token stays while the more probable ones before it have not reached top-p: the first always does.
+def _count_in_top_p(mass: Tensor, top_p: Tensor) -> Tensor:
+    """How many tokens top-p keeps, int64 [N, 1], given the probabilities of the most probable ones in order.
+
+    A token stays while those before it have not reached top-p: the first always does.
+    """
     before = mass.cumsum(-1, dtype=torch.float64) - mass
-    kept = (before < top_p).sum(-1, keepdim=True)
-    last = largest.gather(1, (kept - 1).clamp(min=0))
-    cut = torch.maximum(cut, last.masked_fill(no_top_p, -math.inf))
+    return (before < top_p).sum(-1, keepdim=True).clamp_(min=1)
 
-    greedy = sampling.temperature[:, None] == 0
-    known = greedy | torch.where(no_top_k, no_top_p | (kept < prefix), top_k <= prefix)
-    return cut, known
+
+def _keep(probs: Tensor, scores: Tensor, cut: Tensor) -> None:
+    """Drop what scores below `cut` [N, 1] from `probs` [N, V] and renormalise, in place."""
+    # As float32 at once: comparing to bool first takes several times as long on the CPU.
+    probs.mul_(torch.ge(scores, cut, out=torch.empty_like(scores)))
+    probs.div_(probs.sum(-1, keepdim=True))

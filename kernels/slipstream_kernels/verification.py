@@ -66,23 +66,30 @@ def verify(
         ValueError: shapes do not fit together.
     """
     _check_shapes(target_logits, draft_token_ids, draft_lengths, draft_probs, sampling, positions)
-    if row_start is None:
-        row_start = (draft_lengths + 1).cumsum(0) - draft_lengths - 1
-    drafted = draft_token_ids.size(1)
-    if drafted == 0:
-        return _plain(target_logits.index_select(0, row_start), sampling, positions)
-    steps = torch.arange(drafted + 1, device=draft_lengths.device)
-    # Past its end a request points at its own last row again, never at a neighbour's.
-    rows = row_start[:, None] + torch.minimum(steps, draft_lengths[:, None])
+    if draft_token_ids.size(1) == 0:
+        logits = target_logits if row_start is None else target_logits.index_select(0, row_start)
+        return _plain(logits, sampling, positions)
+    steps = torch.arange(draft_token_ids.size(1) + 1, device=draft_lengths.device)
+    rows = _rows(target_logits.size(0), draft_lengths, row_start, steps)
     if sampling.all_greedy:
         return _verify_greedy(target_logits, draft_token_ids, draft_lengths, rows, steps)
     drafts = _Drafts.of(draft_token_ids, draft_lengths, draft_probs, draft_onehot, target_logits.size(1))
     owner = torch.zeros(target_logits.size(0), dtype=torch.int64, device=rows.device)
-    owner.scatter_(
-        0, rows.flatten(), torch.arange(len(sampling), device=rows.device).repeat_interleave(drafted + 1)
-    )
+    owner.scatter_(0, rows.flatten(), torch.arange(rows.numel(), device=rows.device) // rows.size(1))
     probs = filtered_probs(target_logits, sampling.rows(owner))
     return _verify_sampled(probs, drafts, sampling.seed, positions, rows, steps)
+
+
+def _rows(total: int, draft_lengths: Tensor, row_start: Tensor | None, steps: Tensor) -> Tensor:
+    """Which of the `total` rows of logits are whose, int64 [B, K + 1]."""
+    if row_start is None and total == draft_lengths.numel() * steps.numel():
+        # All drafts are as long as can be: known from the shape, and the usual case of a single request.
+        return torch.arange(total, device=steps.device).view(-1, steps.numel())
+    if row_start is None:
+        counts = draft_lengths + 1
+        row_start = counts.cumsum(0) - counts
+    # Past its end a request points at its own last row again, never at a neighbour's.
+    return row_start[:, None] + torch.minimum(steps, draft_lengths[:, None])
 
 
 def accepts(uniforms: Tensor, target_prob: Tensor, draft_prob: Tensor) -> Tensor:
@@ -104,10 +111,15 @@ def _verify_greedy(
     logits: Tensor, draft_token_ids: Tensor, draft_lengths: Tensor, rows: Tensor, steps: Tensor
 ) -> Verification:
     """Accepted tokens are the target's own choices, so what is emitted is always a prefix of those."""
-    best = argmax_ids(logits)[rows]
+    best = argmax_ids(logits).take(rows)
     agreed = (best[:, :-1] == draft_token_ids) & (steps[:-1] < draft_lengths[:, None])
-    accepted = agreed.cumprod(1).sum(1)
+    accepted = _first_false(agreed, steps)
     return Verification(best.masked_fill(steps > accepted[:, None], PADDING), accepted, accepted + 1)
+
+
+def _first_false(agreed: Tensor, steps: Tensor) -> Tensor:
+    """How many are true before the first that is not: int64 [B], of bool [B, K]."""
+    return torch.where(agreed, agreed.size(1), steps[:-1]).amin(1)
 
 
 class _Drafts(NamedTuple):
@@ -125,9 +137,7 @@ class _Drafts(NamedTuple):
     """bool [B], requests whose `probs` are to be ignored; None when there are none."""
 
     @classmethod
-    def of(
-        cls, ids: Tensor, lengths: Tensor, probs: Tensor | None, onehot: Tensor | None, vocabulary: int
-    ) -> _Drafts:
+    def of(cls, ids: Tensor, lengths: Tensor, probs: Tensor | None, onehot: Tensor | None, vocabulary: int) -> _Drafts:
         safe = ids.clamp(0, vocabulary - 1)
         valid = (safe == ids) & (torch.arange(ids.size(1), device=ids.device) < lengths[:, None])
         return cls(safe, valid, lengths, probs, None if probs is None else onehot)
@@ -137,7 +147,7 @@ class _Drafts(NamedTuple):
         if self.probs is None:
             return torch.ones_like(self.ids, dtype=torch.float32)
         width = self.probs.size(2)
-        chosen = self.probs.gather(2, self.ids.clamp(max=width - 1)[:, :, None])[:, :, 0]
+        chosen = self.probs.gather(2, self.ids.clamp(max=width - 1)[:, :, None]).squeeze(2)
         chosen = chosen.masked_fill(self.ids >= width, 0.0)
         return chosen if self.onehot is None else chosen.masked_fill(self.onehot[:, None], 1.0)
 
@@ -148,7 +158,7 @@ def _verify_sampled(
     """`probs` [N, V] are the target's; `rows` [B, K + 1] says which of them are whose."""
     uniforms = uniform(seed[:, None], positions[:, None] + steps[:-1], Purpose.ACCEPT)  # [B, K]
     accept = accepts(uniforms, probs[rows[:, :-1], drafts.ids], drafts.chosen_probs()) & drafts.valid
-    accepted = accept.cumprod(1).sum(1)
+    accepted = _first_false(accept, steps)
     rejected = accepted < drafts.lengths
 
     at = accepted[:, None]
@@ -176,7 +186,8 @@ def _residual(target_probs: Tensor, drafts: _Drafts, at: Tensor, rejected: Tenso
         shared = residual[:, : drafts.probs.size(2)]
         draft_probs = drafts.probs[torch.arange(at.size(0), device=at.device), at[:, 0], : shared.size(1)]
         sampled = rejected if drafts.onehot is None else rejected & ~drafts.onehot
-        shared.sub_(draft_probs.masked_fill(~sampled[:, None], 0.0).nan_to_num_(nan=0.0)).clamp_(min=0.0)
+        # NaN counts as 0, and is made 0 before the mask, which could not remove it.
+        shared.addcmul_(draft_probs.nan_to_num(nan=0.0), sampled[:, None], value=-1).clamp_(min=0.0)
     if drafts.probs is None or drafts.onehot is not None:
         chosen = drafts.ids.gather(1, at)
         drop = rejected[:, None] & drafts.valid.gather(1, at)

@@ -1,0 +1,62 @@
+# Everything a fresh clone needs. `make up` for a running system, `make test` for the suite that CI runs.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+ARGS   ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help up test bench lint format train wheel clean
+
+help:
+	@echo "make up      install, then run Triton with the embedded pair and the gateway (ARGS='--port 9000')"
+	@echo "make test    the whole suite, with a real Triton"
+	@echo "make lint    ruff, mypy and the import contracts"
+	@echo "make bench   the figures of the README, on this machine"
+	@echo "make train   make the embedded pair again from its seed (about an hour on 2 cores)"
+
+up: $(VENV)/.installed-run
+	@exec $(BIN)/slipstream up $(ARGS)
+
+test: $(VENV)/.installed-dev
+	$(BIN)/pytest $(ARGS)
+
+bench: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.benchmarks $(ARGS)
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.installed-dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+train: $(VENV)/.installed-dev
+	$(BIN)/python -m slipstream_engine.embedded.train $(ARGS)
+
+wheel: $(VENV)/.installed-dev
+	$(BIN)/python -m build --wheel
+
+clean:
+	rm -rf $(VENV) build dist .run .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+
+# Installed again only when what to install has changed. A development install is a run-time install too.
+$(VENV)/.installed-run: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo 'installing into $(VENV) …'
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[embedded]'
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo 'installing into $(VENV) …'
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@ $(VENV)/.installed-run
+
+$(VENV)/bin/python:
+	@command -v $(PYTHON) >/dev/null || { \
+	  echo "slipstream needs Python 3.11, 3.12 or 3.13; '$(PYTHON)' was not found (make up PYTHON=/path/to/python)" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' || { \
+	  echo "slipstream needs Python 3.11, 3.12 or 3.13; '$(PYTHON)' is $$($(PYTHON) -V 2>&1) (make up PYTHON=/path/to/python)" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)

@@ -1,0 +1,69 @@
+"""What one corpus example is, and the two text helpers that every generator uses."""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import dataclass, field
+from typing import Literal
+
+Split = Literal["train", "held_out"]
+Task = Literal["summary", "json", "reply", "sql", "python", "status", "label", "extraction", "notes", "repeat"]
+TASKS: tuple[Task, ...] = (
+    "summary", "json", "reply", "sql", "python", "status", "label", "extraction", "notes",
+)  # fmt: skip
+
+_CHOICE = re.compile(r"\[([^\[\]]*\|[^\[\]]*)\]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Message:
+    """One chat turn, in the shape of the OpenAI API."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+    def as_dict(self) -> dict[str, str]:
+        return {"role": self.role, "content": self.content}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """A prompt, its one right answer, and the facts by which `checks` judges another answer.
+
+    `messages` ends with the user's turn; the answer is not among them.
+    """
+
+    task: Task
+    messages: tuple[Message, ...]
+    answer: str
+    facts: dict[str, str] = field(default_factory=dict)
+
+    def chat(self) -> list[dict[str, str]]:
+        return [message.as_dict() for message in self.messages]
+
+
+def vary(rng: random.Random, text: str) -> str:
+    """Replace each innermost `[a|b|c]` by one of its choices, until none is left."""
+    while match := _CHOICE.search(text):
+        text = text[: match.start()] + rng.choice(match[1].split("|")) + text[match.end() :]
+    return text
+
+
+def compose(
+    rng: random.Random, *, task: Task, instruction: str, material: str, answer: str,
+    facts: dict[str, str], system: str,
+) -> Example:  # fmt: skip
+    """Lay an instruction and its material out in one of the ways in which people do it."""
+    layout = rng.random()
+    if layout < 0.12:  # the instruction lives in the system prompt, the user only pastes
+        return Example(
+            task=task, answer=answer, facts=facts,
+            messages=(Message(role="system", content=instruction), Message(role="user", content=material)),
+        )  # fmt: skip
+    gap = "\n\n" if rng.random() < 0.8 else "\n"
+    parts = (instruction, material) if layout < 0.78 else (material, instruction)
+    user = Message(role="user", content=gap.join(parts))
+    if rng.random() < 0.45:
+        return Example(task=task, answer=answer, facts=facts, messages=(Message(role="system", content=system), user))
+    return Example(task=task, answer=answer, facts=facts, messages=(user,))

@@ -1,0 +1,186 @@
+"""Measure the embedded pair on held-out prompts: answers per task, and how well the draft foresees them.
+
+    python -m slipstream_engine.embedded.evaluate [--target DIR] [--draft DIR] [--per-task N] [--json FILE]
+
+Answers are the target's greedy ones, generated with `transformers`; another engine can be measured by
+passing its own `generate` to `evaluate`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from . import DRAFT_DIR, TARGET_DIR
+from .batches import render_prompt
+from .checks import check
+from .corpus import TASKS, Example, Task
+from .model import Llama
+from .train_tokenizer import END
+from .workload import Request, workload
+
+Generate = Callable[[Sequence[Request]], list[str]]
+_BATCH = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Acceptance:
+    """Greedy speculation with windows of `gamma` draft tokens, counted over whole answers."""
+
+    drafted: int
+    accepted: int
+    steps: int
+    tokens: int
+    matches: int
+
+    def __add__(self, other: Acceptance) -> Acceptance:
+        return Acceptance(
+            drafted=self.drafted + other.drafted, accepted=self.accepted + other.accepted,
+            steps=self.steps + other.steps, tokens=self.tokens + other.tokens,
+            matches=self.matches + other.matches,
+        )  # fmt: skip
+
+    def rates(self) -> dict[str, float]:
+        """`alpha` = accepted / drafted; `match` = share of single tokens that the draft foresees."""
+        return {
+            "alpha": self.accepted / max(self.drafted, 1),
+            "match": self.matches / max(self.tokens, 1),
+            "tokens_per_step": self.tokens / max(self.steps, 1),
+        }
+
+
+@dataclass
+class TaskReport:
+    count: int = 0
+    answer_tokens: int = 0
+    scores: dict[str, float] = field(default_factory=dict)
+    acceptance: Acceptance = Acceptance(drafted=0, accepted=0, steps=0, tokens=0, matches=0)
+
+    def as_dict(self) -> dict[str, float]:
+        scores = {name: score / self.count for name, score in self.scores.items()}
+        return {
+            "n": self.count,
+            "answer_tokens": self.answer_tokens / self.count,
+            **scores,
+            **self.acceptance.rates(),
+        }
+
+
+def count_acceptance(matches: Sequence[bool], gamma: int) -> Acceptance:
+    """Replay speculation over an answer, given where the draft's first choice is the target's.
+
+    Under greedy decoding the draft always continues the target's own text up to its first miss in a window,
+    so one pass of each model over the finished answer is exact.
+    """
+    drafted = accepted = steps = position = 0
+    while position < len(matches):
+        window = matches[position : position + gamma]
+        run = next((index for index, match in enumerate(window) if not match), len(window))
+        drafted, accepted, steps, position = (
+            drafted + len(window),
+            accepted + run,
+            steps + 1,
+            position + run + 1,
+        )
+    return Acceptance(drafted=drafted, accepted=accepted, steps=steps, tokens=len(matches), matches=sum(matches))
+
+
+def draft_matches(draft: Llama, prompt: list[int], answer: list[int]) -> list[bool]:
+    """For each token of the target's greedy answer: is it the draft's first choice there?"""
+    with torch.no_grad():
+        logits: Tensor = draft(torch.tensor([prompt + answer]))[0]
+    choices = logits[len(prompt) - 1 : -1].argmax(-1)
+    return [bool(match) for match in choices == torch.tensor(answer)]
+
+
+def transformers_generate(folder: Path) -> Generate:
+    """Greedy decoding by `transformers`, in left-padded batches."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
+    # Any: the stubs of `generate` do not accept the class that `from_pretrained` returns
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+
+    def generate(requests: Sequence[Request]) -> list[str]:
+        prompts = [
+            tokenizer.apply_chat_template(request.messages, tokenize=False, add_generation_prompt=True)
+            for request in requests
+        ]
+        encoded = tokenizer(prompts, return_tensors="pt", padding=True, add_special_tokens=False)
+        with torch.no_grad():
+            output = model.generate(
+                input_ids=encoded["input_ids"], attention_mask=encoded["attention_mask"], do_sample=False,
+                max_new_tokens=max(request.max_tokens for request in requests),
+            )  # fmt: skip
+        answers = output[:, encoded["input_ids"].shape[1] :]
+        return [str(text) for text in tokenizer.batch_decode(answers, skip_special_tokens=True)]
+
+    return generate
+
+
+def evaluate(
+    generate: Generate, *, tokenizer: Tokenizer, draft: Llama, per_task: int, seed: int, gamma: int = 4
+) -> tuple[dict[Task, TaskReport], list[tuple[Example, str]]]:
+    """Report per task, and the answers that fail a check with their examples."""
+    reports: dict[Task, TaskReport] = {}
+    failures: list[tuple[Example, str]] = []
+    for task in TASKS:
+        report = reports[task] = TaskReport()
+        requests = list(workload(seed, per_task, {task: 1.0}))
+        for start in range(0, len(requests), _BATCH):
+            chunk = requests[start : start + _BATCH]
+            for request, answer in zip(chunk, generate(chunk), strict=True):
+                scores = check(request.example, answer)
+                ids = tokenizer.encode(answer + END).ids
+                prompt = tokenizer.encode(render_prompt(request.example)).ids
+                report.count += 1
+                report.answer_tokens += len(ids)
+                for name, score in scores.items():
+                    report.scores[name] = report.scores.get(name, 0.0) + score
+                report.acceptance += count_acceptance(draft_matches(draft, prompt, ids), gamma)
+                if min(scores.values()) < 1.0:
+                    failures.append((request.example, answer))
+    return reports, failures
+
+
+def format_report(reports: dict[Task, TaskReport]) -> str:
+    lines = []
+    for task, report in reports.items():
+        row = report.as_dict()
+        values = "  ".join(f"{name} {value:.2f}" for name, value in row.items() if name not in ("n", "answer_tokens"))
+        lines.append(f"{task:<11} n {row['n']:.0f}  {row['answer_tokens']:.0f} tokens  {values}")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", type=Path, default=TARGET_DIR)
+    parser.add_argument("--draft", type=Path, default=DRAFT_DIR)
+    parser.add_argument("--per-task", type=int, default=32)
+    parser.add_argument("--seed", type=int, default=90_001)
+    parser.add_argument("--gamma", type=int, default=4, help="draft tokens per step")
+    parser.add_argument("--json", type=Path, help="also write the report to this file")
+    parser.add_argument("--show-failures", type=int, default=0, metavar="N")
+    args = parser.parse_args()
+    reports, failures = evaluate(
+        transformers_generate(args.target),
+        tokenizer=Tokenizer.from_file(str(args.target / "tokenizer.json")),
+        draft=Llama.load(args.draft), per_task=args.per_task, seed=args.seed, gamma=args.gamma,
+    )  # fmt: skip
+    print(format_report(reports))
+    for example, answer in failures[: args.show_failures]:
+        print(f"\n--- {example.task}\n{render_prompt(example)}\n--- wanted\n{example.answer}\n--- got\n{answer}")
+    if args.json:
+        args.json.write_text(json.dumps({task: report.as_dict() for task, report in reports.items()}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

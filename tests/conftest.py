@@ -1,0 +1,85 @@
+"""The real parts that tests share: Triton with the embedded pair, and the gateway in front of it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from slipstream_gateway.manifest import EMBEDDED_MANIFEST, load_file
+from slipstream_gateway.up.command import local_pairs
+from slipstream_gateway.up.gateway_process import GatewayProcess
+from slipstream_gateway.up.model_repository import write_repository
+from slipstream_gateway.up.options import UpOptions
+from slipstream_gateway.up.triton_server import TritonPorts, TritonServer
+
+START_TIMEOUT_S = 90.0
+
+
+def _free_ports(count: int) -> list[int]:
+    """Distinct ports on the loopback that were free a moment ago."""
+    probes = [socket.socket() for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [probe.getsockname()[1] for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()
+
+
+@pytest.fixture(scope="session")
+def free_ports() -> Callable[[int], list[int]]:
+    return _free_ports
+
+
+@pytest.fixture(scope="session")
+def start_triton() -> Callable[[Path, TritonPorts], TritonServer]:
+    """Start a Triton of the test's own with the embedded pair, and wait until it is ready; the test stops it."""
+
+    def start(run_dir: Path, ports: TritonPorts) -> TritonServer:
+        table = load_file(EMBEDDED_MANIFEST)
+        repository = write_repository(
+            local_pairs(table), manifest_folder=table.folder, folder=run_dir / "model_repository"
+        )
+        server = TritonServer(model_repository=repository, run_dir=run_dir, ports=ports)
+        try:
+            server.wait_ready(timeout_s=START_TIMEOUT_S)
+        except BaseException:
+            server.stop()
+            raise
+        return server
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def triton_server(
+    tmp_path_factory: pytest.TempPathFactory, start_triton: Callable[[Path, TritonPorts], TritonServer]
+) -> Iterator[TritonServer]:
+    """The Triton of this run, with the embedded pair as its model `embedded`. Its log: `.child.log_path`."""
+    grpc, http, metrics = _free_ports(3)
+    ports = TritonPorts(grpc=grpc, http=http, metrics=metrics)
+    server = start_triton(tmp_path_factory.mktemp("triton"), ports)
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def triton_endpoint(triton_server: TritonServer) -> str:
+    """`host:port` of its gRPC service."""
+    return f"{triton_server.ports.host}:{triton_server.ports.grpc}"
+
+
+@pytest.fixture(scope="session")
+def gateway_url(tmp_path_factory: pytest.TempPathFactory, triton_server: TritonServer) -> Iterator[str]:
+    """A real `slipstream gateway` in front of this run's Triton: `http://host:port`."""
+    [port] = _free_ports(1)
+    options = UpOptions(port=port, grpc_port=triton_server.ports.grpc)
+    gateway = GatewayProcess(options=options, local_pairs=["embedded"], run_dir=tmp_path_factory.mktemp("gateway"))
+    try:
+        gateway.wait_ready(timeout_s=START_TIMEOUT_S)
+        yield options.url
+    finally:
+        gateway.stop()

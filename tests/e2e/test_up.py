@@ -1,0 +1,140 @@
+"""`slipstream up`, the main job: start, paste the three printed commands, Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.timeout(240)
+
+MANIFEST = """\
+apiVersion: slipstream.dev/v1alpha1
+kind: ModelPair
+metadata: {{name: mine}}
+spec:
+  model: mine
+  target: {{source: {source}}}
+  draft: {{kind: {draft}}}
+  engine: {{kind: slipstream}}
+"""
+
+
+def _shell(command: str) -> tuple[dict[str, str], str]:
+    """Run a pasted command; headers (lower-case names) and body."""
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=True)
+    head, separator, body = done.stdout.replace("\r\n", "\n").partition("\n\n")
+    if not separator or not head.startswith("HTTP/"):
+        return {}, done.stdout
+    pairs = (line.partition(":") for line in head.splitlines()[1:])
+    return {name.lower(): value.strip() for name, _, value in pairs}, body
+
+
+def _up(*arguments: str) -> subprocess.CompletedProcess[str]:
+    slipstream = str(Path(sys.executable).parent / "slipstream")
+    return subprocess.run([slipstream, "up", *arguments], capture_output=True, text=True, timeout=100, check=False)
+
+
+def test_three_printed_commands_show_the_job_and_ctrl_c_leaves_nothing(start_up: Callable[..., Any]) -> None:
+    up = start_up()
+    summary, status, explain = up.commands
+
+    headers, body = _shell(summary)
+    assert headers["x-slipstream-arm"] == "speculative"
+    assert headers["x-slipstream-class"].startswith("summarization/")
+    assert int(headers["x-slipstream-draft-length"]) > 0
+    events = [line.removeprefix("data: ") for line in body.splitlines() if line.startswith("data: ")]
+    assert events[-1] == "[DONE]"
+    usage = json.loads(events[-2])["usage"]
+    assert usage["completion_tokens_details"]["accepted_prediction_tokens"] > 0
+
+    headers, body = _shell(status)
+    assert headers["x-slipstream-arm"] == "plain"
+    assert headers["x-slipstream-draft-length"] == "0"
+    answer = json.loads(body)
+    assert answer["choices"][0]["message"]["content"].strip()
+    assert answer["usage"]["completion_tokens_details"]["accepted_prediction_tokens"] == 0
+
+    _, body = _shell(explain)
+    explained = json.loads(body)
+    assert explained["arm"] == "plain"
+    assert explained["numbers"]
+
+    assert len(up.children) >= 3
+    assert up.stop(signal.SIGINT) == 0
+    assert up.left_behind() == []
+
+
+def test_killed_up_leaves_no_process(start_up: Callable[..., Any]) -> None:
+    up = start_up()
+    assert up.stop(signal.SIGKILL) == -signal.SIGKILL
+    assert up.left_behind() == []
+
+
+def test_up_ends_and_says_why_when_triton_dies(start_up: Callable[..., Any]) -> None:
+    up = start_up()
+    up.child("bin/tritonserver").kill()
+    output, _ = up.process.communicate(timeout=40)
+    assert up.process.returncode == 1
+    assert "Triton was ended by SIGKILL" in output
+    assert "Traceback" not in output
+    assert up.left_behind() == []
+
+
+def test_port_in_use_is_named_with_its_option(up_options: list[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", int(up_options[3])))
+        taken.listen(1)
+        done = _up(*up_options)
+    assert done.returncode == 1
+    assert done.stderr == (f"slipstream: error: port {up_options[3]} is in use; choose another with --grpc-port\n")
+
+
+def test_one_port_for_two_servers_is_refused(up_options: list[str]) -> None:
+    done = _up(*up_options, "--http-port", up_options[1])
+    assert done.returncode == 1
+    assert done.stderr == (f"slipstream: error: port {up_options[1]} is asked for by --port and --http-port\n")
+
+
+def test_missing_manifest_is_one_line(tmp_path: Path, up_options: list[str]) -> None:
+    done = _up("-f", str(tmp_path / "none.yaml"), *up_options)
+    assert done.returncode != 0
+    assert done.stderr == f"slipstream: error: {tmp_path / 'none.yaml'}: cannot be read: No such file or directory\n"
+
+
+def test_bad_manifest_names_the_field(tmp_path: Path, up_options: list[str]) -> None:
+    manifest = tmp_path / "pair.yaml"
+    manifest.write_text(MANIFEST.format(source="target", draft="magic"))
+    done = _up("-f", str(manifest), *up_options)
+    assert done.returncode != 0
+    assert len(done.stderr.splitlines()) == 1
+    assert "pair.yaml: ModelPair/mine: spec.draft.kind" in done.stderr
+
+
+def test_missing_checkpoint_folder_is_one_line(tmp_path: Path, up_options: list[str]) -> None:
+    manifest = tmp_path / "pair.yaml"
+    manifest.write_text(MANIFEST.format(source="./target", draft="ngram"))
+    done = _up("-f", str(manifest), *up_options)
+    assert done.returncode == 1
+    expected = f"ModelPair/mine: spec.target.source: there is no folder {tmp_path / 'target'}"
+    assert done.stderr == f"slipstream: error: {expected}\n"
+
+
+def test_checkpoint_that_cannot_be_loaded_says_why(tmp_path: Path, up_options: list[str]) -> None:
+    (tmp_path / "target").mkdir()
+    (tmp_path / "target" / "config.json").write_text('{"architectures": ["Mamba"], "model_type": "mamba"}')
+    manifest = tmp_path / "pair.yaml"
+    manifest.write_text(MANIFEST.format(source="./target", draft="none"))
+    done = _up("-f", str(manifest), *up_options)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("slipstream: error: Triton exited with code 1 while starting: ")
+    assert "mamba" in last.lower()
+    assert "Traceback" not in done.stderr

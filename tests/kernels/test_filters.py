@@ -1,0 +1,141 @@
+"""From logits to the sampled distribution: temperature, top-k, top-p, ties, broken rows; and drawing from it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from slipstream_kernels import Purpose, SamplingBatch, filtered_probs, sample, uniform
+from slipstream_kernels.reference import distribution
+from slipstream_kernels.sampling import draw
+
+
+def one(temperature: float = 1.0, top_p: float = 1.0, top_k: int = 0, seed: int = 0, rows: int = 1) -> SamplingBatch:
+    return SamplingBatch.of([temperature] * rows, [top_p] * rows, [top_k] * rows, [seed] * rows)
+
+
+settings_of_a_row = st.tuples(
+    st.sampled_from([0.0, 0.1, 0.7, 1.0, 5.0]), st.sampled_from([0.0, 0.3, 0.9, 0.999, 1.0]), st.integers(0, 12)
+)
+
+
+@settings(derandomize=True, deadline=None, max_examples=50)
+@given(
+    st.lists(settings_of_a_row, min_size=1, max_size=6),
+    st.integers(1, 10),
+    st.integers(0, 2**32),
+    st.booleans(),
+    st.sampled_from([torch.float32, torch.bfloat16, torch.float16]),
+)
+def test_mixed_rows_match_the_textbook_filter(rows, vocabulary, seed, tied, dtype):
+    logits = 3 * torch.randn(len(rows), vocabulary, generator=torch.Generator().manual_seed(seed))
+    logits = (logits.round() if tied else logits).to(dtype)
+    sampling = SamplingBatch.of(*zip(*rows, strict=True), [0] * len(rows))
+    expected = torch.tensor([distribution(row, *setting) for row, setting in zip(logits, rows, strict=True)])
+    torch.testing.assert_close(filtered_probs(logits, sampling), expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("temperature", "top_p", "top_k"), [(1.0, 0.9, 0), (1.0, 1.0, 400), (50.0, 0.95, 0), (1.0, 0.95, 500)]
+)
+def test_long_rows_keep_what_a_full_sort_keeps(temperature, top_p, top_k):
+    logits = 2 * torch.randn(3, 1000, generator=torch.Generator().manual_seed(1))
+    probs = filtered_probs(logits, one(temperature, top_p, top_k, rows=3))
+    expected = torch.tensor([distribution(row, temperature, top_p, top_k) for row in logits])
+    torch.testing.assert_close(probs, expected, rtol=1e-3, atol=1e-7)
+
+
+def test_top_p_counts_what_top_k_has_renormalised():
+    logits = torch.tensor([[0.4, 0.3, 0.2, 0.1]]).log()
+    # After top-k 2 the masses are 0.57 and 0.43: the first alone reaches 0.5, as it would not before.
+    assert filtered_probs(logits, one(top_p=0.5, top_k=2)).tolist() == [[1.0, 0.0, 0.0, 0.0]]
+
+
+def test_tokens_tied_with_the_last_one_kept_are_kept_too():
+    logits = torch.tensor([[1.0, 3.0, 2.0, 2.0, 0.0]])
+    kept = [[False, True, True, True, False]]
+    assert (filtered_probs(logits, one(top_k=2)) > 0).tolist() == kept
+    assert (filtered_probs(logits, one(top_p=0.7)) > 0).tolist() == kept
+
+
+def test_greedy_takes_the_lowest_index_on_ties():
+    logits = torch.tensor([[1.0, 2.0, 2.0]])
+    assert filtered_probs(logits, one(0.0)).tolist() == [[0.0, 1.0, 0.0]]
+    assert sample(logits, one(0.0), torch.tensor([5]), Purpose.DRAFT)[0].tolist() == [1]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1e-4, 1.0, 1e6])
+@pytest.mark.parametrize(
+    ("row", "possible"),
+    [
+        ([math.nan, math.nan, math.nan], {0}),
+        ([-math.inf, -math.inf, -math.inf], {0}),
+        ([math.nan, -math.inf, 1.0], {2}),
+        ([0.0, math.inf, math.nan], {1}),
+        ([-1e4, 1e4, -1e4], {1}),
+        ([3e38, -3e38, 3e38], {0, 2}),
+    ],
+)
+def test_broken_and_extreme_rows_have_an_answer(row, possible, temperature):
+    logits = torch.tensor([row, [0.0, 1.0, 2.0]])
+    for top_p, top_k in ((1.0, 0), (0.9, 2)):
+        sampling = one(temperature, top_p, top_k, rows=2)
+        probs = filtered_probs(logits, sampling)
+        torch.testing.assert_close(probs.sum(-1), torch.ones(2))
+        if temperature <= 1:
+            assert set(probs[0].nonzero().flatten().tolist()) <= possible
+        ids, _ = sample(logits, sampling, torch.tensor([0, 1]), Purpose.TARGET)
+        assert bool(((ids >= 0) & (ids < 3)).all())
+
+
+def test_greedy_and_sampled_paths_agree_on_broken_rows():
+    logits = torch.tensor([[math.nan, 1.0, 1.0], [math.nan] * 3, [-math.inf, math.inf, math.inf]])
+    mixed = SamplingBatch.of([0.0, 0.0, 0.0, 1.0], [1.0] * 4, [0] * 4, [0] * 4)
+    positions = torch.zeros(4, dtype=torch.int64)
+    ids, _ = sample(torch.cat((logits, logits[:1])), mixed, positions, Purpose.TARGET)
+    assert ids[:3].tolist() == sample(logits, one(0.0, rows=3), positions[:3], Purpose.TARGET)[0].tolist() == [1, 0, 1]
+
+
+def test_draws_at_the_ends_of_the_unit_interval_never_hit_a_token_without_weight():
+    weights = torch.tensor([[0.0, 0.3, 0.0, 0.7, 0.0]]).expand(2, -1)
+    assert draw(weights, torch.tensor([0.0, 1 - 2**-52], dtype=torch.float64)).tolist() == [1, 3]
+    tiny = torch.tensor([[0.0, 1e-45, 0.0]])
+    assert draw(tiny, torch.tensor([1 - 2**-52], dtype=torch.float64)).tolist() == [1]
+
+
+def test_sample_returns_the_float32_distribution_it_drew_from():
+    logits = torch.randn(4, 50, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
+    sampling = SamplingBatch.of([0.8] * 4, [0.9] * 4, [0] * 4, [1, 2, 3, 4])
+    positions = torch.arange(4)
+    ids, probs = sample(logits, sampling, positions, Purpose.DRAFT)
+    assert probs is not None
+    assert probs.dtype == torch.float32
+    assert torch.equal(ids, draw(probs, uniform(sampling.seed, positions, Purpose.DRAFT)))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (([-1.0], [1.0], [0], [0]), r"temperature\[0\] = -1.0"),
+        (([math.nan], [1.0], [0], [0]), r"temperature\[0\] = nan"),
+        (([1.0, 1.0], [1.0, 1.5], [0, 0], [0, 0]), r"top_p\[1\] = 1.5"),
+        (([1.0], [1.0], [-1], [0]), r"top_k\[0\] = -1"),
+        (([1.0], [1.0], [0], [0, 0]), "equally long"),
+    ],
+)
+def test_bad_sampling_parameters_are_named(values, message):
+    with pytest.raises(ValueError, match=message):
+        SamplingBatch.of(*values)
+
+
+def test_a_batch_knows_its_kind_without_asking_the_device():
+    assert one(0.0, top_p=0.5).all_greedy
+    assert not one(0.0, top_p=0.5).any_filter
+    assert one(1e-9).all_greedy
+    mixed = SamplingBatch.of([0.0, 1.0], [1.0, 0.9], [0, 0], [2**64 - 1, 5])
+    assert (mixed.all_greedy, mixed.any_greedy, mixed.any_filter) == (False, True, True)
+    assert mixed.seed.tolist() == [-1, 5]
+    assert mixed.repeat(torch.tensor([2, 1]), 3).seed.tolist() == [-1, -1, 5]

@@ -1,0 +1,106 @@
+"""The source tree and the wheel: what every later part relies on, and traps that are easy to fall into."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = {
+    "slipstream_gateway": "gateway",
+    "slipstream_operator": "operator",
+    "slipstream_kernels": "kernels",
+    "slipstream_engine": "kernels",
+}
+MAX_EMBEDDED_BYTES = 12 * 1024 * 1024
+CHECKPOINT_FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+EMBEDDED = ROOT / "kernels" / "slipstream_engine" / "embedded"
+
+
+@pytest.mark.parametrize("folder", sorted({*PACKAGES.values()}))
+def test_top_level_folders_are_no_packages(folder: str) -> None:
+    """An __init__.py in operator/ would shadow Python's own `operator` for whatever runs at the root."""
+    assert list((ROOT / folder).glob("*.py")) == []
+
+
+def test_standard_operator_module_is_importable_from_the_root() -> None:
+    code = "import operator; print(operator.__file__); operator.itemgetter(0)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert not Path(done.stdout.strip()).is_relative_to(ROOT)
+
+
+def test_tests_are_no_packages_and_live_in_tests_only() -> None:
+    assert list((ROOT / "tests").rglob("__init__.py")) == []
+    strays = [path for folder in {*PACKAGES.values()} for path in (ROOT / folder).rglob("test_*.py")]
+    assert strays == []
+
+
+@pytest.mark.parametrize(("package", "folder"), PACKAGES.items())
+def test_packages_are_typed(package: str, folder: str) -> None:
+    assert (ROOT / folder / package / "__init__.py").is_file()
+    assert (ROOT / folder / package / "py.typed").is_file()
+
+
+def test_every_package_folder_is_in_the_build() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    built = project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    assert sorted(built) == sorted(f"{folder}/{package}" for package, folder in PACKAGES.items())
+
+
+def test_license_is_apache_2() -> None:
+    text = (ROOT / "LICENSE").read_text()
+    assert "Apache License" in text
+    assert "Version 2.0, January 2004" in text
+
+
+def test_embedded_pair_is_whole_and_small() -> None:
+    for name in ("target", "draft"):
+        missing = [file for file in CHECKPOINT_FILES if not (EMBEDDED / name / file).is_file()]
+        assert missing == []
+    size = sum(path.stat().st_size for name in ("target", "draft") for path in (EMBEDDED / name).rglob("*"))
+    assert size <= MAX_EMBEDDED_BYTES
+
+
+def test_dependencies_are_pinned_exactly_and_name_no_place() -> None:
+    lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line[:1] not in ("", "#")]
+    assert [line for line in lines if line.count("==") != 1 or "/" in line or "+" in line] == []
+    assert "torch==2.13.0" in lines
+    assert not any(line.startswith(("nvidia-cu", "triton==")) for line in lines)
+
+
+@pytest.fixture(scope="module")
+def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """What a wheel built from this tree has in it."""
+    folder = tmp_path_factory.mktemp("wheel")
+    subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(ROOT)],
+        check=True,
+        capture_output=True,
+        timeout=120,
+    )
+    [wheel] = folder.glob("*.whl")
+    assert wheel.stat().st_size <= MAX_EMBEDDED_BYTES + 2 * 1024 * 1024
+    with zipfile.ZipFile(wheel) as archive:
+        return archive.namelist()
+
+
+def test_wheel_has_the_four_packages_and_nothing_beside(wheel_names: list[str]) -> None:
+    tops = {name.split("/")[0] for name in wheel_names}
+    assert {top for top in tops if not top.endswith(".dist-info")} == set(PACKAGES)
+    assert not any("__pycache__" in name or "/tests/" in name for name in wheel_names)
+
+
+def test_wheel_carries_model_repository_manifest_and_embedded_pair(wheel_names: list[str]) -> None:
+    expected = [
+        "slipstream_gateway/model_repository/slipstream/config.pbtxt",
+        "slipstream_gateway/model_repository/slipstream/1/model.py",
+        "slipstream_gateway/examples/embedded.yaml",
+        *(f"{package}/py.typed" for package in PACKAGES),
+        *(f"slipstream_engine/embedded/{name}/{file}" for name in ("target", "draft") for file in CHECKPOINT_FILES),
+    ]
+    assert [name for name in expected if name not in wheel_names] == []
