@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -20,8 +20,8 @@ class SamplingBatch:
     """Sampling parameters of B requests (or rows), every tensor [B] on the logits' device.
 
     `temperature` float32, 0 is greedy; `top_p` float32, 1 is off; `top_k` int64, 0 is off; `seed` int64.
-    The flags are Python values, known without asking the device. A selection of rows keeps its batch's
-    flags: `all_greedy` False and the others True are always safe, just slower.
+    The other values are known without asking the device. A selection of rows keeps its batch's, which stays
+    correct: they say what may occur.
     """
 
     temperature: Tensor
@@ -31,7 +31,8 @@ class SamplingBatch:
     all_greedy: bool
     any_greedy: bool
     any_top_p: bool
-    any_top_k: bool
+    largest_top_k: int
+    """0 if top-k is off everywhere."""
 
     @classmethod
     def of(
@@ -61,34 +62,38 @@ class SamplingBatch:
             all_greedy=not any(heat),
             any_greedy=not all(heat),
             any_top_p=any(t > 0 and p < 1 for t, p in zip(heat, top_p, strict=True)),
-            any_top_k=any(t > 0 and k > 0 for t, k in zip(heat, top_k, strict=True)),
+            largest_top_k=max((k for t, k in zip(heat, top_k, strict=True) if t > 0), default=0),
         )
 
     @property
     def any_filter(self) -> bool:
         """Whether top-p or top-k may drop anything."""
-        return self.any_top_p or self.any_top_k
+        return self.any_top_p or self.largest_top_k > 0
 
     def __len__(self) -> int:
         return self.temperature.size(0)
 
     def rows(self, index: Tensor) -> SamplingBatch:
         """The parameters of requests `index` (int64 [N]), one row each."""
-        return SamplingBatch(
-            temperature=self.temperature.index_select(0, index),
-            top_p=self.top_p.index_select(0, index),
-            top_k=self.top_k.index_select(0, index),
-            seed=self.seed.index_select(0, index),
-            all_greedy=self.all_greedy,
-            any_greedy=self.any_greedy,
-            any_top_p=self.any_top_p,
-            any_top_k=self.any_top_k,
-        )
+        return self._each(lambda column: column.index_select(0, index))
+
+    def expand(self, count: int) -> SamplingBatch:
+        """The parameters of a batch of one request for `count` rows, without a copy."""
+        return self._each(lambda column: column.expand(count))
 
     def repeat(self, counts: Tensor, total: int) -> SamplingBatch:
         """Request i's parameters `counts[i]` times in a row; `total` is the sum of `counts` (int64 [B])."""
         requests = torch.arange(len(self), device=counts.device)
         return self.rows(torch.repeat_interleave(requests, counts, output_size=total))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> SamplingBatch:
+        return replace(
+            self,
+            temperature=change(self.temperature),
+            top_p=change(self.top_p),
+            top_k=change(self.top_k),
+            seed=change(self.seed),
+        )
 
 
 def _check_ranges(temperature: Sequence[float], top_p: Sequence[float], top_k: Sequence[int]) -> None:

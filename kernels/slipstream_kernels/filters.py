@@ -19,8 +19,8 @@ from slipstream_kernels.batch import SamplingBatch
 
 _LARGEST = torch.finfo(torch.float32).max
 _PREFIX = 32
-"""How many of a row's largest logits the CPU looks at first: nearly always enough, and sorting a whole row costs
-as much as a step of a small target. More follow for the rows that need them, eight times as many each time."""
+"""How many of a row's largest logits the CPU sorts for top-p at first: nearly always enough, where a whole row costs
+as much as a step of a small target. Rows that need more get eight times as many each time."""
 
 
 def argmax_ids(logits: Tensor) -> Tensor:
@@ -42,7 +42,8 @@ def filtered_probs(logits: Tensor, sampling: SamplingBatch) -> Tensor:
         temperature = temperature.masked_fill(temperature == 0, 1.0)
     probs = scores.div_(temperature).softmax(-1)
     if sampling.any_filter:
-        probs = _truncate(probs, scores, sampling, scores.size(-1) if scores.is_cuda else _PREFIX)
+        prefix = scores.size(-1) if scores.is_cuda else max(_PREFIX, sampling.largest_top_k)
+        probs = _truncate(probs, scores, sampling, prefix)
     if greedy_ids is None:
         return probs
     one_hot = torch.zeros_like(probs).scatter_(1, greedy_ids, 1.0)
@@ -67,7 +68,7 @@ def _truncate(probs: Tensor, scores: Tensor, sampling: SamplingBatch, prefix: in
     prefix = min(prefix, vocabulary)
     largest, ids = scores.topk(prefix)
     limited = (top_k > 0) & (top_k < vocabulary)
-    if sampling.any_top_k:
+    if sampling.largest_top_k:
         last = largest.gather(1, (top_k - 1).clamp(0, prefix - 1))
         _keep(probs, scores, last.masked_fill(~limited, -math.inf))
     settled = top_p >= 1

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from slipstream_kernels.batch import SamplingBatch
 from slipstream_kernels.counter_random import Purpose, uniform
@@ -74,9 +75,7 @@ def verify(
     if sampling.all_greedy:
         return _verify_greedy(target_logits, draft_token_ids, draft_lengths, rows, steps)
     drafts = _Drafts.of(draft_token_ids, draft_lengths, draft_probs, draft_onehot, target_logits.size(1))
-    owner = torch.zeros(target_logits.size(0), dtype=torch.int64, device=rows.device)
-    owner.scatter_(0, rows.flatten(), torch.arange(rows.numel(), device=rows.device) // rows.size(1))
-    probs = filtered_probs(target_logits, sampling.rows(owner))
+    probs = filtered_probs(target_logits, _of_rows(sampling, rows, target_logits.size(0)))
     return _verify_sampled(probs, drafts, sampling.seed, positions, rows, steps)
 
 
@@ -90,6 +89,15 @@ def _rows(total: int, draft_lengths: Tensor, row_start: Tensor | None, steps: Te
         row_start = counts.cumsum(0) - counts
     # Past its end a request points at its own last row again, never at a neighbour's.
     return row_start[:, None] + torch.minimum(steps, draft_lengths[:, None])
+
+
+def _of_rows(sampling: SamplingBatch, rows: Tensor, total: int) -> SamplingBatch:
+    """The parameters of each of the `total` rows of logits; anybody's for a row that nobody owns."""
+    if len(sampling) == 1:
+        return sampling.expand(total)
+    owner = torch.zeros(total, dtype=torch.int64, device=rows.device)
+    owner.scatter_(0, rows.flatten(), torch.arange(rows.numel(), device=rows.device) // rows.size(1))
+    return sampling.rows(owner)
 
 
 def accepts(uniforms: Tensor, target_prob: Tensor, draft_prob: Tensor) -> Tensor:
@@ -132,7 +140,7 @@ class _Drafts(NamedTuple):
     lengths: Tensor
     """int64 [B]."""
     probs: Tensor | None
-    """float32 [B, K, W]; None when all are one-hot."""
+    """float32 [B, K, V]; None when all are one-hot."""
     onehot: Tensor | None
     """bool [B], requests whose `probs` are to be ignored; None when there are none."""
 
@@ -140,15 +148,17 @@ class _Drafts(NamedTuple):
     def of(cls, ids: Tensor, lengths: Tensor, probs: Tensor | None, onehot: Tensor | None, vocabulary: int) -> _Drafts:
         safe = ids.clamp(0, vocabulary - 1)
         valid = (safe == ids) & (torch.arange(ids.size(1), device=ids.device) < lengths[:, None])
-        return cls(safe, valid, lengths, probs, None if probs is None else onehot)
+        if probs is None:
+            return cls(safe, valid, lengths, None, None)
+        if probs.size(2) != vocabulary:
+            probs = pad(probs, (0, vocabulary - probs.size(2)))  # Drops columns if there are too many.
+        return cls(safe, valid, lengths, probs, onehot)
 
     def chosen_probs(self) -> Tensor:
         """q of the drafted tokens, float32 [B, K]."""
         if self.probs is None:
             return torch.ones_like(self.ids, dtype=torch.float32)
-        width = self.probs.size(2)
-        chosen = self.probs.gather(2, self.ids.clamp(max=width - 1)[:, :, None]).squeeze(2)
-        chosen = chosen.masked_fill(self.ids >= width, 0.0)
+        chosen = self.probs.gather(2, self.ids[:, :, None])[:, :, 0]
         return chosen if self.onehot is None else chosen.masked_fill(self.onehot[:, None], 1.0)
 
 
@@ -166,7 +176,7 @@ def _verify_sampled(
     purpose = torch.where(rejected, int(Purpose.RESIDUAL), int(Purpose.TARGET))
     token = draw(weights, uniform(seed, positions + accepted, purpose))
 
-    token_ids = torch.nn.functional.pad(drafts.ids, (0, 1)).masked_fill(steps >= at, PADDING)
+    token_ids = pad(drafts.ids, (0, 1)).masked_fill(steps >= at, PADDING)
     return Verification(token_ids.scatter_(1, at, token[:, None]), accepted, accepted + 1)
 
 
@@ -181,19 +191,25 @@ def _residual(target_probs: Tensor, drafts: _Drafts, at: Tensor, rejected: Tenso
         rejected: bool [B], whether one was rejected.
     """
     at = at.clamp(max=drafts.ids.size(1) - 1)
-    residual = target_probs.clone()
-    if drafts.probs is not None:
-        shared = residual[:, : drafts.probs.size(2)]
-        draft_probs = drafts.probs[torch.arange(at.size(0), device=at.device), at[:, 0], : shared.size(1)]
+    if drafts.probs is None:
+        residual = target_probs.clone()
+        _drop_drafted(residual, drafts, at, rejected)
+    else:
+        draft_probs = drafts.probs[torch.arange(at.size(0), device=at.device), at[:, 0]]
         sampled = rejected if drafts.onehot is None else rejected & ~drafts.onehot
         # NaN counts as 0, and is made 0 before the mask, which could not remove it.
-        shared.addcmul_(draft_probs.nan_to_num(nan=0.0), sampled[:, None], value=-1).clamp_(min=0.0)
-    if drafts.probs is None or drafts.onehot is not None:
-        chosen = drafts.ids.gather(1, at)
-        drop = rejected[:, None] & drafts.valid.gather(1, at)
-        drop = drop if drafts.onehot is None else drop & drafts.onehot[:, None]
-        residual.scatter_(1, chosen, residual.gather(1, chosen).masked_fill(drop, 0.0))
+        draft_probs = draft_probs.nan_to_num_(nan=0.0)
+        residual = torch.addcmul(target_probs, draft_probs, sampled[:, None], value=-1).clamp_(min=0.0)
+        if drafts.onehot is not None:
+            _drop_drafted(residual, drafts, at, rejected & drafts.onehot)
     return torch.where(residual.amax(-1, keepdim=True) > 0, residual, target_probs)
+
+
+def _drop_drafted(residual: Tensor, drafts: _Drafts, at: Tensor, rejected: Tensor) -> None:
+    """Take the drafted token out of `residual` [B, V], in place, for the requests that `rejected` [B] names."""
+    chosen = drafts.ids.gather(1, at)
+    drop = rejected[:, None] & drafts.valid.gather(1, at)
+    residual.scatter_(1, chosen, residual.gather(1, chosen).masked_fill_(drop, 0.0))
 
 
 def _check_shapes(
