@@ -50,7 +50,7 @@ def build_app(settings: GatewaySettings) -> HotPaths:
         max_queued=limits.max_queued,
         queue_timeout_s=limits.queue_timeout_s,
     )
-    telemetry = Telemetry(settings.telemetry, in_flight=lambda: admission.in_flight)
+    telemetry = Telemetry(settings.telemetry, in_flight=lambda: admission.in_flight, queued=lambda: admission.queued)
     siblings = Siblings(settings.metrics_folder, telemetry.exposition)
     director = Director(
         fleet=fleet,

@@ -104,14 +104,21 @@ class Overloaded(SlipstreamError):
 
 
 class UpstreamError(SlipstreamError):
-    """The upstream is at fault; before the first byte another replica may be tried."""
+    """The upstream is at fault; before the first byte another replica may be tried.
+
+    The message goes to clients and names no address; `detail` says more, to the log alone.
+    """
+
+    def __init__(self, message: str, *, detail: str = "") -> None:
+        super().__init__(message)
+        self.detail = detail
 
 
 class UpstreamUnavailable(UpstreamError):
     """The upstream cannot be reached, or none of its replicas is up; retry after `retry_after_s`."""
 
-    def __init__(self, message: str, *, retry_after_s: float = 2.0) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, *, detail: str = "", retry_after_s: float = 2.0) -> None:
+        super().__init__(message, detail=detail)
         self.retry_after_s = retry_after_s
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import math
 import shutil
 import signal
@@ -22,6 +23,7 @@ from slipstream_gateway.settings import GatewaySettings
 
 _BACKLOG = 2048
 _KEEP_ALIVE_S = 75
+_LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _PR_SET_PDEATHSIG = 1
 
 
@@ -54,6 +56,7 @@ class _AppFactory:
         self._settings = settings
 
     def __call__(self) -> HotPaths:
+        logging.basicConfig(level=self._settings.log_level.upper(), format=_LOG_FORMAT)
         if self._settings.workers > 1:
             # A supervisor that is killed takes its workers along.
             ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -15,9 +15,8 @@ from slipstream_gateway.api.http import (
     Receive,
     Scope,
     Send,
-    header,
     read_body,
-    request_id,
+    read_headers,
     send_error,
     send_reply,
 )
@@ -58,18 +57,19 @@ class GenerateEndpoint:
         self._max_body_bytes = max_body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        identity = request_id(scope)
-        extra: Headers = [(b"x-request-id", identity.encode())]
+        headers = read_headers(scope)
+        extra: Headers = [(b"x-request-id", headers.request_id.encode())]
         try:
-            body = await read_body(scope, receive, self._max_body_bytes)
-            request = self._parse(body, mode=header(scope, b"x-slipstream-mode"))
+            body = await read_body(headers, receive, self._max_body_bytes)
+            request = self._parse(body, mode=headers.mode)
         except SlipstreamError as exc:
             self._rejections.rejected(error_type(exc))
             await send_error(send, error_reply(exc), extra)
             return
         except ClientGone:
             return
-        await self._run(request, _context(scope, identity), receive, send, extra)
+        context = Context(headers.request_id, headers.authorization, headers.traceparent)
+        await self._run(request, context, receive, send, extra)
 
     async def _run(
         self, request: GenerationRequest, context: Context, receive: Receive, send: Send, extra: Headers
@@ -147,16 +147,6 @@ class _Answer:
             return first.data
         tokens = [piece for piece in completion.pieces if isinstance(piece, Tokens)]
         return whole_answer(exchange.request, self._identity, tokens, completion.usage)
-
-
-def _context(scope: Scope, identity: str) -> Context:
-    authorization = traceparent = None
-    for name, value in scope["headers"]:
-        if name == b"authorization":
-            authorization = value.decode("latin-1")
-        elif name == b"traceparent":
-            traceparent = value.decode("latin-1")
-    return Context(identity, authorization, traceparent)
 
 
 @lru_cache(maxsize=4096)

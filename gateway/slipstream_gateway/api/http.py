@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from starlette.responses import Response
@@ -21,59 +21,79 @@ Send = Callable[[Message], Awaitable[None]]
 BODY_TIMEOUT_S = 30.0
 WATCH_DELAY_S = 0.02
 _MAX_REQUEST_ID = 128
+_BODY_IS_LATE = "the body is late"
 
 
 class ClientGone(Exception):
     """The client closed the connection before its request was complete: there is nobody to answer."""
 
 
-def header(scope: Scope, name: bytes) -> str | None:
-    """The first header called `name` (lower case), if any."""
-    for key, value in scope["headers"]:
-        if key == name:
-            text: str = value.decode("latin-1")
-            return text
-    return None
+class RequestHeaders(NamedTuple):
+    """The request headers that mean something here; `request_id` is the client's where it is short and plain, else a
+    fresh one."""
+
+    request_id: str
+    content_length: str | None = None
+    mode: str | None = None
+    authorization: str | None = None
+    traceparent: str | None = None
 
 
-def request_id(scope: Scope) -> str:
-    """The client's `x-request-id` where it is short and plain, else a fresh one."""
-    given = header(scope, b"x-request-id")
-    if given and len(given) <= _MAX_REQUEST_ID and given.isascii() and given.isprintable():
-        return given
-    return secrets.token_hex(16)
+_FIELDS = {
+    b"x-request-id": "request_id",
+    b"content-length": "content_length",
+    b"x-slipstream-mode": "mode",
+    b"authorization": "authorization",
+    b"traceparent": "traceparent",
+}
 
 
-async def read_body(scope: Scope, receive: Receive, limit_bytes: int) -> bytes:
+def read_headers(scope: Scope) -> RequestHeaders:
+    """One pass over the headers; of repeated ones the last counts."""
+    found: dict[str, str] = {}
+    for name, value in scope["headers"]:
+        field = _FIELDS.get(name)
+        if field is not None:
+            found[field] = value.decode("latin-1")
+    given = found.get("request_id")
+    if not given or len(given) > _MAX_REQUEST_ID or not (given.isascii() and given.isprintable()):
+        found["request_id"] = secrets.token_hex(16)
+    return RequestHeaders(**found)
+
+
+async def read_body(headers: RequestHeaders, receive: Receive, limit_bytes: int) -> bytes:
     """The whole body. Raises `BodyTooLarge` as soon as that is known, `InvalidRequest` when it does not come."""
-    length = header(scope, b"content-length")
+    length = headers.content_length
     if length is not None and length.isdigit() and int(length) > limit_bytes:
         raise BodyTooLarge(limit_bytes)
-    message = await _receive_body(receive)
-    body: bytes = message.get("body", b"")
-    if not message.get("more_body", False):
-        if len(body) > limit_bytes:
-            raise BodyTooLarge(limit_bytes)
-        return body
-    parts, total = [body], len(body)
-    while message.get("more_body", False):
-        message = await _receive_body(receive)
+    task = asyncio.current_task()
+    if task is None:
+        raise RuntimeError("a body is read outside of a task")
+    # By hand, because `asyncio.timeout` costs as much as parsing the body.
+    timer = asyncio.get_running_loop().call_later(BODY_TIMEOUT_S, task.cancel, _BODY_IS_LATE)
+    try:
+        return await _receive_all(receive, limit_bytes)
+    except asyncio.CancelledError as exc:
+        if exc.args != (_BODY_IS_LATE,):
+            raise
+        task.uncancel()
+        raise InvalidRequest(f"The request body did not arrive within {BODY_TIMEOUT_S:g} s.") from exc
+    finally:
+        timer.cancel()
+
+
+async def _receive_all(receive: Receive, limit_bytes: int) -> bytes:
+    parts, total, more = [], 0, True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
         parts.append(message.get("body", b""))
         total += len(parts[-1])
         if total > limit_bytes:
             raise BodyTooLarge(limit_bytes)
-    return b"".join(parts)
-
-
-async def _receive_body(receive: Receive) -> Message:
-    try:
-        async with asyncio.timeout(BODY_TIMEOUT_S):
-            message = await receive()
-    except TimeoutError as exc:
-        raise InvalidRequest(f"The request body did not arrive within {BODY_TIMEOUT_S:g} s.") from exc
-    if message["type"] == "http.disconnect":
-        raise ClientGone
-    return message
+        more = message.get("more_body", False)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 async def send_reply(send: Send, status: int, headers: Headers, body: bytes) -> None:

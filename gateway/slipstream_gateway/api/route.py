@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from slipstream_gateway.api.errors import error_reply
 from slipstream_gateway.api.generate import Parse
-from slipstream_gateway.api.http import json_response, read_body
-from slipstream_gateway.director.director import Director, Explanation
+from slipstream_gateway.api.http import ClientGone, json_response, read_body, read_headers
+from slipstream_gateway.director.director import Director
 from slipstream_gateway.errors import SlipstreamError
+from slipstream_gateway.routing import explanation
 
 
 class RouteEndpoint:
@@ -23,26 +23,13 @@ class RouteEndpoint:
 
     async def post(self, request: Request) -> Response:
         try:
-            body = await read_body(request.scope, request.receive, self._max_body_bytes)
-            parsed = self._parse(body, mode=request.headers.get("x-slipstream-mode"))
-            return json_response(explain(self._director.explain(parsed)))
+            headers = read_headers(request.scope)
+            body = await read_body(headers, request.receive, self._max_body_bytes)
+            parsed = self._parse(body, mode=headers.mode)
+            return json_response(explanation(*self._director.explain(parsed)))
         except SlipstreamError as exc:
             reply = error_reply(exc)
-            headers = {name.decode(): value.decode("latin-1") for name, value in reply.headers}
-            return Response(reply.body, reply.status, headers)
-
-
-def explain(explanation: Explanation) -> dict[str, object]:
-    """The explanation as JSON values."""
-    decision, profile = explanation.decision, explanation.profile
-    return {
-        "object": "slipstream.decision",
-        "pair": explanation.pair,
-        "arm": decision.arm,
-        "reason": decision.reason,
-        "detail": decision.detail,
-        "class": decision.request_class,
-        "draft_length": decision.draft_length,
-        "numbers": dict(decision.numbers),
-        "profile": msgspec.to_builtins(profile),
-    }
+            named = {name.decode(): value.decode("latin-1") for name, value in reply.headers}
+            return Response(reply.body, reply.status, named)
+        except ClientGone:
+            return Response(status_code=400)  # nobody reads it

@@ -18,6 +18,11 @@ class Admission:
         self._queue_timeout_s = queue_timeout_s
         self._queue: deque[asyncio.Future[None]] = deque()
 
+    @property
+    def queued(self) -> int:
+        """How many wait for a place."""
+        return len(self._queue)
+
     def try_enter(self) -> bool:
         """Takes a place if one is free, at no cost; else `enter` waits for one."""
         if self.in_flight >= self._max_in_flight:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 
@@ -12,6 +13,7 @@ from slipstream_gateway.errors import (
     Overloaded,
     RequestError,
     SlipstreamError,
+    UpstreamError,
     UpstreamFailed,
     UpstreamTimeout,
     UpstreamUnavailable,
@@ -20,6 +22,8 @@ from slipstream_gateway.settings import Deadlines
 from slipstream_gateway.types import Decision, GenerationRequest
 from slipstream_gateway.upstreams.base import Completion, Piece, Stream, Tokens, Usage
 from slipstream_gateway.upstreams.pool import Replica
+
+_log = logging.getLogger(__name__)
 
 
 class Exchange:
@@ -88,6 +92,8 @@ class Exchange:
 
     async def fail(self, error: BaseException) -> None:
         """Any other end; `asyncio.CancelledError` means that the client left or the gateway stops."""
+        if isinstance(error, UpstreamError) and self._replica is not None:
+            _log.warning("%s: %s %s", self._replica.name, error, error.detail)
         await self._close(error_type(error))
 
     # What the director tells an exchange, in this order.
@@ -105,6 +111,7 @@ class Exchange:
     def attempt_failed(self, error: SlipstreamError) -> None:
         replica, self._replica = self._replica, None
         if replica is not None:
+            _log.warning("%s: %s %s", replica.name, error, getattr(error, "detail", ""))
             replica.release()
             if isinstance(error, UpstreamUnavailable | UpstreamTimeout):
                 replica.failed(time.monotonic())

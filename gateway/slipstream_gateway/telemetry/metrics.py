@@ -34,9 +34,9 @@ class _Series:
 
 
 class Metrics:
-    """Records outcomes; `in_flight` is asked when somebody looks."""
+    """Records outcomes; `in_flight` and `queued` are asked when somebody looks."""
 
-    def __init__(self, meter: Meter, *, in_flight: Callable[[], int]) -> None:
+    def __init__(self, meter: Meter, *, in_flight: Callable[[], int], queued: Callable[[], int]) -> None:
         self._series: dict[_ArmKey, _Series] = {}
         self._upstream_errors: dict[tuple[str, str], int] = {}
         self._rejections: dict[str, int] = {}
@@ -58,7 +58,9 @@ class Metrics:
             description="Time from the request to the last byte of its answer.",
             explicit_bucket_boundaries_advisory=_DURATION_BOUNDS,
         )
-        self._observe(meter, in_flight)
+        self._observe(meter)
+        _gauge(meter, "slipstream.requests.in_flight", "Requests in flight.", in_flight)
+        _gauge(meter, "slipstream.requests.queued", "Requests that wait for a place.", queued)
 
     def record(self, outcome: Outcome) -> None:
         decision, usage = outcome.decision, outcome.usage
@@ -90,7 +92,7 @@ class Metrics:
         key = (endpoint, error)
         self._upstream_errors[key] = self._upstream_errors.get(key, 0) + 1
 
-    def _observe(self, meter: Meter, in_flight: Callable[[], int]) -> None:
+    def _observe(self, meter: Meter) -> None:
         def counter(name: str, description: str, read: Callable[[CallbackOptions], Iterable[Observation]]) -> None:
             meter.create_observable_counter(name, [read], description=description)
 
@@ -101,11 +103,6 @@ class Metrics:
         counter("slipstream.target.steps", "Passes of the target after the prompt.", self._sum(lambda s: s.steps))
         counter("slipstream.upstream.errors", "Attempts that an upstream failed.", self._read_upstream_errors)
         counter("slipstream.rejections", "Requests refused before a decision.", self._read_rejections)
-        meter.create_observable_gauge(
-            "slipstream.requests.in_flight",
-            [lambda _: [Observation(in_flight())]],
-            description="Requests in flight.",
-        )
 
     def _sum(self, read: Callable[[_Series], int]) -> Callable[[CallbackOptions], Iterable[Observation]]:
         def observe(_: CallbackOptions) -> Iterable[Observation]:
@@ -128,3 +125,7 @@ class Metrics:
 
     def _read_rejections(self, _: CallbackOptions) -> Iterable[Observation]:
         return [Observation(count, {"error": error}) for error, count in list(self._rejections.items())]
+
+
+def _gauge(meter: Meter, name: str, description: str, read: Callable[[], int]) -> None:
+    meter.create_observable_gauge(name, [lambda _: [Observation(read())]], description=description)

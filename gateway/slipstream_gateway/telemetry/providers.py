@@ -24,7 +24,7 @@ _SCOPE = "slipstream_gateway"
 class Telemetry:
     """The director's observer, and what `/metrics` shows of this worker."""
 
-    def __init__(self, settings: TelemetrySettings, *, in_flight: Callable[[], int]) -> None:
+    def __init__(self, settings: TelemetrySettings, *, in_flight: Callable[[], int], queued: Callable[[], int]) -> None:
         resource = Resource.create({"service.name": "slipstream-gateway"})
         self._registry = CollectorRegistry()
         readers: list[MetricReader] = [
@@ -40,7 +40,7 @@ class Telemetry:
         )
         self._traces = _tracer_provider(settings, resource)
         self._tracer = self._traces.get_tracer(_SCOPE)
-        self._metrics = Metrics(self._meters.get_meter(_SCOPE), in_flight=in_flight)
+        self._metrics = Metrics(self._meters.get_meter(_SCOPE), in_flight=in_flight, queued=queued)
         self.record = self._metrics.record
         self.rejected = self._metrics.rejected
         self.upstream_failed = self._metrics.upstream_failed

@@ -24,6 +24,8 @@ from slipstream_gateway.up.ports import check_ports
 from slipstream_gateway.up.processes import Child
 from slipstream_gateway.up.triton_server import TritonPorts, TritonServer
 
+GATEWAY_READY_S = 20.0
+"""Long enough for a gateway on a busy machine, short enough to hear that an external server is not there."""
 _WATCH_INTERVAL_S = 0.2
 
 
@@ -112,7 +114,7 @@ def _wait_ready(
         if not triton.wait_ready(timeout_s=options.timeout_s, stopping=stop.is_set):
             return False
         _say(f"Triton is ready after {time.monotonic() - started:.1f} s")
-    if not gateway.wait_ready(timeout_s=options.timeout_s, stopping=stop.is_set):
+    if not gateway.wait_ready(timeout_s=min(options.timeout_s, GATEWAY_READY_S), stopping=stop.is_set):
         return False
     _say(f"the gateway is ready at {options.url} after {time.monotonic() - started:.1f} s")
     return True

@@ -49,14 +49,14 @@ class GatewayProcess:
             CommandError: it ended, or is not ready after `timeout_s`.
         """
         deadline = time.monotonic() + timeout_s
-        while not self._is_ready():
+        while (reason := self._not_ready()) is not None:
             if stopping():
                 return False
             if (status := self.child.exit_status()) is not None:
-                reason = self.child.log_tail(lines=1) or "it wrote nothing to its log"
-                raise CommandError(f"the gateway {status} while starting: {reason}")
+                last = self.child.log_tail(lines=1) or "it wrote nothing to its log"
+                raise CommandError(f"the gateway {status} while starting: {last}")
             if time.monotonic() > deadline:
-                raise CommandError(f"the gateway is not ready after {timeout_s:g} s; its log: {self.child.log_path}")
+                raise CommandError(f"the gateway is not ready after {timeout_s:g} s: {reason}")
             time.sleep(_POLL_S)
         return True
 
@@ -64,9 +64,12 @@ class GatewayProcess:
         """End it, giving running streams time to finish."""
         self.child.stop(timeout_s=STOP_TIMEOUT_S)
 
-    def _is_ready(self) -> bool:
+    def _not_ready(self) -> str | None:
+        """Why it does not take requests yet; None when it does."""
         try:
-            with urllib.request.urlopen(self._ready_url, timeout=_PROBE_TIMEOUT_S) as response:
-                return bool(response.status == 200)
-        except (urllib.error.URLError, OSError):
-            return False
+            with urllib.request.urlopen(self._ready_url, timeout=_PROBE_TIMEOUT_S):
+                return None
+        except urllib.error.HTTPError as exc:
+            return exc.read().decode(errors="replace")
+        except OSError as exc:
+            return str(exc)

@@ -41,7 +41,6 @@ class OpenAiUpstream:
 
     def __init__(self, base_url: str, *, connect_timeout_s: float, api_key: str | None = None) -> None:
         root = URL(base_url.rstrip("/").removesuffix("/v1") + "/")
-        self.name = str(root.origin()) if root.absolute else base_url
         self._urls = {endpoint: root.join(URL(path)) for endpoint, path in _PATHS.items()}
         self._probe_url = root.join(URL("v1/models"))
         self._api_key = api_key
@@ -54,19 +53,19 @@ class OpenAiUpstream:
         try:
             body = await _read_body(response)
         except (aiohttp.ClientError, OSError) as exc:
-            raise UpstreamFailed(f"{self.name} broke off its answer: {exc}") from exc
+            raise UpstreamFailed("The upstream broke off its answer.", detail=str(exc)) from exc
         finally:
             response.release()
         try:
             usage = read_body_usage(body)
         except (msgspec.DecodeError, UnicodeDecodeError) as exc:
-            raise UpstreamFailed(f"{self.name} answered with something that is not a JSON object.") from exc
+            raise UpstreamFailed("The upstream answered with something that is not a JSON object.") from exc
         names = ModelName(job.request.model, job.model)
         return Completion(pieces=(Wire(names.restore(body)),), usage=usage)
 
     async def open(self, job: Job) -> OpenAiStream:
         response = await self._post(job)
-        stream = OpenAiStream(response, job, name=self.name)
+        stream = OpenAiStream(response, job)
         try:
             await stream.prefetch()
         except BaseException:  # whatever ends the attempt, the connection must not outlive it
@@ -79,9 +78,9 @@ class OpenAiUpstream:
             async with self._session.get(self._probe_url, headers=self._headers(())) as response:
                 status = response.status
         except (aiohttp.ClientError, OSError, TimeoutError) as exc:
-            raise UpstreamUnavailable(f"{self.name} cannot be reached: {exc}") from exc
+            raise UpstreamUnavailable("The upstream cannot be reached.", detail=str(exc)) from exc
         if status >= 500:
-            raise UpstreamUnavailable(f"{self.name} answers {status}.")
+            raise UpstreamUnavailable(f"The upstream answers {status}.")
 
     async def aclose(self) -> None:
         await self._session.close()
@@ -125,27 +124,26 @@ class OpenAiUpstream:
                     self._fresh_session = self._open_session(keep_alive=False)
                 response = await self._fresh_session.post(url, data=body, headers=headers, allow_redirects=False)
         except (aiohttp.ConnectionTimeoutError, TimeoutError) as exc:
-            raise UpstreamTimeout(f"{self.name} did not accept a connection in time.") from exc
+            raise UpstreamTimeout("The upstream did not accept a connection in time.") from exc
         except (aiohttp.ClientConnectionError, OSError) as exc:
-            raise UpstreamUnavailable(f"{self.name} cannot be reached: {exc}") from exc
+            raise UpstreamUnavailable("The upstream cannot be reached.", detail=str(exc)) from exc
         except aiohttp.ClientError as exc:
-            raise UpstreamFailed(f"{self.name} did not answer with HTTP: {exc}") from exc
+            raise UpstreamFailed("The upstream did not answer with HTTP.", detail=str(exc)) from exc
         if response.status != 200:
-            raise await _refusal(self.name, response)
+            raise await _refusal(response)
         return response
 
 
 class OpenAiStream:
     """A running SSE answer, forwarded in blocks of whole events as the socket delivers them."""
 
-    def __init__(self, response: aiohttp.ClientResponse, job: Job, *, name: str) -> None:
+    def __init__(self, response: aiohttp.ClientResponse, job: Job) -> None:
         self.usage = Usage(exact=False)
         self._response = response
         self._content = response.content
         self._splitter = EventSplitter()
         self._keep_usage = job.request.include_usage
         self._names = ModelName(job.request.model, job.model)
-        self._name = name
         self._first: Wire | None = None
         self._generating = False
         self._done = False
@@ -171,7 +169,7 @@ class OpenAiStream:
             try:
                 data = await self._content.readany()
             except (aiohttp.ClientError, OSError) as exc:
-                raise UpstreamFailed(f"{self._name} broke off its stream: {exc}") from exc
+                raise UpstreamFailed("The upstream broke off its stream.", detail=str(exc)) from exc
             if not data:
                 self._check_end()
                 return None
@@ -197,7 +195,7 @@ class OpenAiStream:
 
     def _check_end(self) -> None:
         if not self._done:
-            raise UpstreamFailed(f"{self._name} ended its stream before its end.")
+            raise UpstreamFailed("The upstream ended its stream before its end.")
 
 
 async def _read_body(response: aiohttp.ClientResponse) -> bytes:
@@ -213,22 +211,22 @@ async def _read_body(response: aiohttp.ClientResponse) -> bytes:
     return b"".join(parts)
 
 
-async def _refusal(name: str, response: aiohttp.ClientResponse) -> SlipstreamError:
+async def _refusal(response: aiohttp.ClientResponse) -> SlipstreamError:
     """The error that a status other than 200 stands for."""
     status = response.status
     try:
         body = await _read_body(response)
     except (aiohttp.ClientError, OSError) as exc:
-        return UpstreamFailed(f"{name} answered {status} and broke off: {exc}")
+        return UpstreamFailed(f"The upstream answered {status} and broke off.", detail=str(exc))
     finally:
         response.release()
     if status == 429:
-        return Overloaded(f"{name} is overloaded.", retry_after_s=_retry_after_s(response))
+        return Overloaded("The upstream is overloaded.", retry_after_s=_retry_after_s(response))
     if status == 503:
-        return UpstreamUnavailable(f"{name} is not ready.", retry_after_s=_retry_after_s(response))
+        return UpstreamUnavailable("The upstream is not ready.", retry_after_s=_retry_after_s(response))
     if 400 <= status < 500:
         return UpstreamRejected(status, body, response.headers.get("content-type", "application/json"))
-    return UpstreamFailed(f"{name} answered {status}.")
+    return UpstreamFailed(f"The upstream answered {status}.", detail=body[:500].decode(errors="replace"))
 
 
 def _retry_after_s(response: aiohttp.ClientResponse) -> float:

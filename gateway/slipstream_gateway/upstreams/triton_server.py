@@ -36,7 +36,6 @@ class TritonUpstream:
     """One Triton server at `address` (`host:port` of its gRPC port) with Slipstream's model in it."""
 
     def __init__(self, address: str, *, model: str, connect_timeout_s: float) -> None:
-        self.name = f"grpc://{address}"
         self._model = model
         self._connect_timeout_s = connect_timeout_s
         self._channel = grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
@@ -71,9 +70,9 @@ class TritonUpstream:
         try:
             answer = await self._stub.ModelReady(request, timeout=_PROBE_TIMEOUT_S)
         except grpc.RpcError as exc:
-            raise _rpc_error(exc, self.name) from exc
+            raise _rpc_error(exc) from exc
         if not answer.ready:
-            raise UpstreamUnavailable(f"{self.name}: model {self._model} is not ready.")
+            raise UpstreamUnavailable("The inference server has no such model, or it is not ready.", detail=self._model)
 
     async def aclose(self) -> None:
         await self._channel.close()
@@ -92,7 +91,7 @@ class TritonUpstream:
                 request_id=f"{job.request_id}-{index}" if index else job.request_id,
                 seed=_wrap_int64(seed + index),
             )
-            choices.append(ChoiceStream(self._stub.ModelStreamInfer(_one(message)), index, self.name))
+            choices.append(ChoiceStream(self._stub.ModelStreamInfer(_one(message)), index))
         return choices[0] if len(choices) == 1 else MergedStream(choices)
 
     async def _connected(self) -> None:
@@ -108,13 +107,13 @@ class TritonUpstream:
             async with asyncio.timeout(wait_s):
                 while state is not ready:
                     if state is failed and first is not failed:
-                        raise UpstreamUnavailable(f"{self.name} cannot be reached.")
+                        raise UpstreamUnavailable("The inference server cannot be reached.")
                     await self._channel.wait_for_state_change(state)
                     state = self._channel.get_state(try_to_connect=True)
         except TimeoutError as exc:
             if state is failed:
-                raise UpstreamUnavailable(f"{self.name} cannot be reached.") from exc
-            raise UpstreamTimeout(f"{self.name} did not accept a connection in time.") from exc
+                raise UpstreamUnavailable("The inference server cannot be reached.") from exc
+            raise UpstreamTimeout("The inference server did not accept a connection in time.") from exc
 
 
 async def _one(message: service_pb2.ModelInferRequest) -> Any:
@@ -124,11 +123,10 @@ async def _one(message: service_pb2.ModelInferRequest) -> Any:
 class ChoiceStream:
     """One answer of the model as it is generated."""
 
-    def __init__(self, call: Any, index: int, name: str) -> None:
+    def __init__(self, call: Any, index: int) -> None:
         self.usage = Usage()
         self._call = call
         self._index = index
-        self._name = name
         self._first: Tokens | None = None
         self._finished = False
 
@@ -149,9 +147,9 @@ class ChoiceStream:
         try:
             answer = await self._call.read()
         except grpc.RpcError as exc:
-            raise _rpc_error(exc, self._name) from exc
+            raise _rpc_error(exc) from exc
         if answer is grpc.aio.EOF or (not answer.error_message and is_empty_final(answer.infer_response)):
-            raise UpstreamFailed(f"{self._name} ended its stream before the answer's end.")
+            raise UpstreamFailed("The inference server ended its stream before the answer's end.")
         if answer.error_message:
             raise triton_error(answer.error_message)
         response = read_response(answer.infer_response, self.usage)
@@ -229,13 +227,13 @@ def _wrap_int64(value: int) -> int:
     return (value + 2**63) % 2**64 - 2**63
 
 
-def _rpc_error(exc: grpc.RpcError, name: str) -> SlipstreamError:
+def _rpc_error(exc: grpc.RpcError) -> SlipstreamError:
     """The error that a failed call stands for."""
     if not isinstance(exc, grpc.aio.AioRpcError):
-        return UpstreamFailed(f"{name}: {exc}")
+        return UpstreamFailed("The inference server failed.", detail=str(exc))
     status, details = exc.code(), exc.details() or ""
     if status is grpc.StatusCode.UNAVAILABLE:
-        return UpstreamUnavailable(f"{name} cannot be reached: {details}")
+        return UpstreamUnavailable("The inference server cannot be reached.", detail=details)
     if status is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return UpstreamTimeout(f"{name} did not answer in time.")
+        return UpstreamTimeout("The inference server did not answer in time.")
     return triton_error(details)

@@ -111,7 +111,7 @@ def read_response(response: service_pb2.ModelInferResponse, usage: Usage) -> Res
             finish_reason=_text(outputs["finish_reason"]),
         )
     except (KeyError, struct.error, UnicodeDecodeError) as exc:
-        raise UpstreamFailed(f"Triton's response breaks the tensor contract: {exc!r}") from exc
+        raise UpstreamFailed("The inference server's response breaks the tensor contract.", detail=repr(exc)) from exc
 
 
 def is_empty_final(response: service_pb2.ModelInferResponse) -> bool:
@@ -148,7 +148,7 @@ def triton_error(message: str) -> SlipstreamError:
     if known == "overloaded":
         return Overloaded(text)
     if known == "internal":
-        return UpstreamFailed(f"The inference server failed: {text}")
+        return UpstreamFailed("The inference server failed.", detail=text)
     if any(mark in message.lower() for mark in _NOT_READY):
-        return UpstreamUnavailable(f"The inference server is not ready: {message}")
-    return UpstreamFailed(f"The inference server failed: {message}")
+        return UpstreamUnavailable("The inference server is not ready.", detail=message)
+    return UpstreamFailed("The inference server failed.", detail=message)

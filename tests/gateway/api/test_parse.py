@@ -181,24 +181,8 @@ JSON = st.recursive(
 )
 FIELDS = st.sampled_from(
     [
-        "messages",
-        "prompt",
-        "stream",
-        "stream_options",
-        "max_tokens",
-        "max_completion_tokens",
-        "temperature",
-        "top_p",
-        "top_k",
-        "seed",
-        "stop",
-        "n",
-        "logprobs",
-        "tools",
-        "response_format",
-        "min_p",
-        "user",
-        "unheard_of",
+        *("messages", "prompt", "stream", "stream_options", "max_tokens", "max_completion_tokens", "temperature"),
+        *("top_p", "top_k", "seed", "stop", "n", "logprobs", "tools", "response_format", "min_p", "user", "unheard_of"),
     ]
 )
 

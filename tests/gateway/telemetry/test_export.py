@@ -73,7 +73,7 @@ def test_span_and_metrics_are_exported_with_the_decision(
 ) -> None:
     url, got = receiver
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
-    telemetry = Telemetry(telemetry_settings(), in_flight=lambda: 0)
+    telemetry = Telemetry(telemetry_settings(), in_flight=lambda: 0, queued=lambda: 0)
     parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     headers = run_one(telemetry, parent)
     telemetry.close()
@@ -108,7 +108,7 @@ def test_signals_follow_the_standard_variables(variables: dict[str, str], traces
 
 
 def test_without_an_exporter_the_clients_trace_goes_on_and_metrics_are_served() -> None:
-    telemetry = Telemetry(telemetry_settings({}), in_flight=lambda: 3)
+    telemetry = Telemetry(telemetry_settings({}), in_flight=lambda: 3, queued=lambda: 0)
     parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     assert run_one(telemetry, parent) == {"traceparent": parent}
     assert run_one(telemetry) == {}
