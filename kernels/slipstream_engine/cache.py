@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import heapq
+import math
 
 import torch
 from torch import Tensor
 
 from slipstream_engine.config import ModelConfig
+from slipstream_engine.errors import CheckpointError
 
 
 class SlotCache:
@@ -15,7 +17,8 @@ class SlotCache:
 
     A layer's keys are [slots * context_tokens, kv_heads, head_dim]: position p of slot s stands in row
     `s * context_tokens + p`. Rows past a request's length hold leftovers (rejected drafts, earlier requests); they
-    are masked until they are overwritten, so nothing is ever cleared.
+    are masked until they are overwritten. `clear` takes them away all the same when a request ends: a mask hides
+    numbers, but 0 * NaN is NaN, and one request's overflow must not reach the next.
     """
 
     def __init__(
@@ -23,13 +26,26 @@ class SlotCache:
     ) -> None:
         self.slots, self.context_tokens = slots, context_tokens
         shape = (slots * context_tokens, config.kv_heads, config.head_dim)
-        self.keys = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.layers)]
-        self.values = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.layers)]
+        try:
+            self.keys = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.layers)]
+            self.values = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.layers)]
+        except RuntimeError as exc:  # what PyTorch raises when memory runs out, on either device
+            size = 2 * config.layers * math.prod(shape) * dtype.itemsize / 2**30
+            raise CheckpointError(
+                f"the cache of {slots} slots of {context_tokens} tokens needs {size:.1f} GiB and cannot be allocated: "
+                "lower the number of slots or the context"
+            ) from exc
 
     def write(self, layer: int, rows: Tensor, keys: Tensor, values: Tensor) -> None:
         """Store `keys` and `values` [tokens, kv_heads, head_dim] at `rows` [tokens] i64."""
         self.keys[layer].index_copy_(0, rows, keys)
         self.values[layer].index_copy_(0, rows, values)
+
+    def clear(self, slot: int, length: int) -> None:
+        """Zero the first `length` positions of `slot`."""
+        first = slot * self.context_tokens
+        for tensor in (*self.keys, *self.values):
+            tensor[first : first + length].zero_()
 
     def read(self, layer: int, first_slot: int, slots: int, length: int) -> tuple[Tensor, Tensor]:
         """Views of keys and values [slots, kv_heads, length, head_dim] of `slots` neighbouring slots."""

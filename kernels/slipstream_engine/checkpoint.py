@@ -53,7 +53,10 @@ def load_weights(folder: Path, config: ModelConfig, device: torch.device, dtype:
     embedding = reader.take("model.embed_tokens.weight", config.vocab_rows, hidden)
     layers = tuple(_layer(reader, config, index) for index in range(config.layers))
     norm = reader.take("model.norm.weight", hidden)
-    head = embedding if config.tied_embeddings else reader.take("lm_head.weight", config.vocab_rows, hidden)
+    # As transformers does: a head that stands in the file is used, even where the configuration ties it.
+    tied = config.tied_embeddings and not reader.has("lm_head.weight")
+    head = embedding if tied else reader.take("lm_head.weight", config.vocab_rows, hidden)
+    reader.refuse_leftovers()
     return ModelWeights(embedding, layers, norm, head)
 
 
@@ -98,9 +101,20 @@ class _Reader:
         self._device, self._dtype = device, dtype
         self._files = dict(_tensor_files(folder))
         self._folder = folder
+        self._taken: set[str] = set()
+
+    def has(self, name: str) -> bool:
+        return name in self._files
+
+    def refuse_leftovers(self) -> None:
+        """Weights that nobody asked for mean that config.json describes another model."""
+        unused = [name for name in self._files if name not in self._taken and not name.endswith(".inv_freq")]
+        if unused:
+            raise CheckpointError(f"{self._folder}: config.json has no place for tensor {min(unused)!r}")
 
     def take(self, name: str, *shape: int) -> Tensor:
         path = self._files.get(name)
+        self._taken.add(name)
         if path is None:
             raise CheckpointError(f"{self._folder}: tensor {name!r} is missing")
         try:
@@ -120,10 +134,11 @@ def _tensor_files(folder: Path) -> Iterator[tuple[str, Path]]:
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         try:
-            shards: dict[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+            shards = dict(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
+            files = [(str(name), folder / shard) for name, shard in shards.items()]
         except (OSError, ValueError, KeyError, TypeError) as exc:
             raise CheckpointError(f"{index}: not a safetensors index: {exc!r}") from exc
-        yield from ((name, folder / shard) for name, shard in shards.items())
+        yield from files
         return
     single = folder / "model.safetensors"
     if not single.is_file():

@@ -12,6 +12,7 @@ import msgspec
 from slipstream_engine.errors import CheckpointError
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+MISTRAL_WINDOW = 4096  # what transformers takes where a Mistral configuration is silent
 
 
 class RopeConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +63,7 @@ def load_config(folder: Path) -> ModelConfig:
         return _convert(raw)
     except KeyError as exc:
         raise CheckpointError(f"{path}: {exc.args[0]!r} is missing") from exc
-    except (TypeError, ValueError) as exc:
+    except (AttributeError, TypeError, ValueError) as exc:
         raise CheckpointError(f"{path}: {exc}") from exc
 
 
@@ -103,9 +104,10 @@ def _convert(raw: Mapping[str, Any]) -> ModelConfig:
 
 
 def _rope(raw: Mapping[str, Any]) -> RopeConfig:
-    """transformers 5 writes `rope_parameters`; before it were `rope_theta` and `rope_scaling`."""
-    parameters = dict(raw.get("rope_parameters") or raw.get("rope_scaling") or {})
-    theta = parameters.pop("rope_theta", None) or raw.get("rope_theta") or 10_000.0
+    """transformers 5 writes `rope_parameters`; before it were `rope_theta` and `rope_scaling`, which still win."""
+    parameters = dict(raw.get("rope_scaling") or raw.get("rope_parameters") or {})
+    named = raw.get("rope_parameters") or {}
+    theta = parameters.pop("rope_theta", None) or named.get("rope_theta") or raw.get("rope_theta") or 10_000.0
     kind = parameters.pop("rope_type", None) or parameters.pop("type", None) or "default"
     parameters.setdefault("max_position_embeddings", raw["max_position_embeddings"])
     return RopeConfig(theta=float(theta), kind=str(kind), parameters=parameters)
@@ -114,6 +116,9 @@ def _rope(raw: Mapping[str, Any]) -> RopeConfig:
 def _context(raw: Mapping[str, Any]) -> int:
     """Positions that full attention serves exactly: a sliding window, where one is on, ends it."""
     context = int(raw["max_position_embeddings"])
-    window = raw.get("sliding_window")
-    uses_window = raw.get("use_sliding_window", raw["model_type"] == "mistral")
+    if context < 1:
+        raise ValueError(f"max_position_embeddings must be positive, got {context}")
+    mistral = raw["model_type"] == "mistral"
+    window = raw.get("sliding_window", MISTRAL_WINDOW if mistral else None)
+    uses_window = raw.get("use_sliding_window", mistral)
     return min(context, int(window)) if window and uses_window else context

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence as Sequence_
-from itertools import accumulate
 from typing import NamedTuple, Protocol
 
 import torch
@@ -60,8 +60,10 @@ class ModelDrafts:
     def __init__(self, model: Model, slots: int, vocab_rows: int) -> None:
         self._model, self._cache = model, model.new_cache(slots)
         self._cached = [0] * slots  # tokens of each slot's request whose keys and values stand
+        self._written = [0] * slots  # positions ever written for each slot's request, rejected drafts included
         self._proposed_from = [0] * slots
-        self._vocab_rows = min(vocab_rows, model.config.vocab_rows)  # the draft may be padded further
+        self._vocab_rows = min(vocab_rows, model.config.vocab_rows)  # either may be padded further
+        self._clamp = vocab_rows > model.config.vocab_rows
 
     def prefill(self, slot: int, tokens: list[int], end: int) -> None:
         start, end = self._cached[slot], min(end, self._model.context_tokens)
@@ -99,7 +101,8 @@ class ModelDrafts:
         self._cached[slot] = min(self._cached[slot], self._proposed_from[slot] + accepted)
 
     def release(self, slot: int) -> None:
-        self._cached[slot] = 0
+        self._cache.clear(slot, self._written[slot])
+        self._cached[slot] = self._written[slot] = 0
 
     def _room(self, row: DraftRow) -> int:
         """Drafts that fit the draft's own context, which may be shorter than the target's."""
@@ -111,14 +114,20 @@ class ModelDrafts:
         hidden = self._forward(spans, [token for new in tokens for token in new])
         for span in spans:
             self._cached[span.slot] = span.start + span.tokens
-        ends = [end - 1 for end in accumulate(span.tokens for span in spans)]
+        ends = [end - 1 for end in itertools.accumulate(span.tokens for span in spans)]
         last = hidden if len(ends) == len(hidden) else hidden[ends]
         return self._model.logits(last)[:, : self._vocab_rows]
 
     def _forward(self, spans: list[Span], tokens: list[int]) -> Tensor:
         model = self._model
+        for span in spans:
+            self._written[span.slot] = max(self._written[span.slot], span.start + span.tokens)
         batch = layout(spans, model.context_tokens, model.device, model.dtype)
-        return model.forward(torch.tensor(tokens, device=model.device), batch, self._cache)
+        token_ids = torch.tensor(tokens, device=model.device)
+        if self._clamp:
+            # A padding row of a target that is padded further: any known id will do, drafts may be wrong.
+            token_ids.clamp_(max=self._vocab_rows - 1)
+        return model.forward(token_ids, batch, self._cache)
 
 
 class PromptLookup:
@@ -162,5 +171,10 @@ class PromptLookup:
         for size in range(self.longest, self.shortest - 1, -1):
             start = self._after[row.slot].get(tuple(row.tokens[-size:]))
             if start is not None:
-                return row.tokens[start : start + row.most]
+                return _repeat(row.tokens[start:], row.most)
         return []
+
+
+def _repeat(tokens: list[int], count: int) -> list[int]:
+    """The first `count` of `tokens`, going round where they end: text that repeats has such a period."""
+    return list(itertools.islice(itertools.cycle(tokens), count))

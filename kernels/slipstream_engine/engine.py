@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import math
 from collections import deque
+from collections.abc import Iterator
 from collections.abc import Sequence as Sequence_
 
 import torch
@@ -24,7 +26,10 @@ from slipstream_engine.model import Model
 from slipstream_engine.sequence import Sequence
 from slipstream_engine.step_batch import Span, layout
 from slipstream_engine.tokenizer import Tokenizer
-from slipstream_engine.types import Chunk, GenerationRequest
+from slipstream_engine.types import Chunk, GenerationRequest, SamplingParams
+
+MAX_TEMPERATURE = 1e6
+NOT_FINITE = "the model gave logits that are not finite numbers"
 
 
 class Engine:
@@ -76,7 +81,13 @@ class Engine:
                 or a number is out of range.
         """
         self._check(request)
-        return Sequence(request, next(self._arrivals), self.tokenizer, self.context_tokens)
+        return Sequence(
+            request,
+            next(self._arrivals),
+            self.tokenizer,
+            context_tokens=self.context_tokens,
+            max_draft_tokens=self._max_draft_tokens,
+        )
 
     def enqueue(self, sequence: Sequence) -> None:
         """Queue what `prepare` made, without a bound of its own: see `capacity`."""
@@ -111,7 +122,7 @@ class Engine:
 
     @torch.inference_mode()
     def step(self) -> list[Chunk]:
-        """Take in prompts, decode once, and return what each request got (at most two chunks a request)."""
+        """Take in prompts, decode once, and return what each request got (at most one chunk a request)."""
         self._admit()
         decoding = [sequence for sequence in self._running if sequence.prefilled]
         chunks = self._prefill(stream_on=bool(decoding))
@@ -127,9 +138,10 @@ class Engine:
         if not request.prompt_ids:
             raise RequestError("the prompt is empty")
         if given >= self.context_tokens:
+            resumed = " with resume_ids" if request.resume_ids else ""
             raise RequestError(
-                f"the prompt has {given} tokens; the context of {self.context_tokens} tokens must hold it and at "
-                "least one token of output",
+                f"the prompt{resumed} has {given} tokens; the context of {self.context_tokens} tokens must hold it and "
+                "at least one token of output",
                 code="context_length_exceeded",
             )
         if request.max_tokens <= len(request.resume_ids):
@@ -138,6 +150,7 @@ class Engine:
             )
         if request.draft_tokens < 0:
             raise RequestError(f"draft_tokens must not be negative, got {request.draft_tokens}")
+        _check_sampling(request.sampling)
         ids, vocabulary = (*request.prompt_ids, *request.resume_ids), self._target.config.vocab_rows
         if min(ids) < 0 or max(ids) >= vocabulary:
             unknown = next(token for token in ids if not 0 <= token < vocabulary)
@@ -151,6 +164,8 @@ class Engine:
 
     def _release(self, sequence: Sequence) -> None:
         self._running.remove(sequence)
+        written = min(len(sequence.tokens) + self._max_draft_tokens, self.context_tokens)
+        self._cache.clear(sequence.slot, written)
         self._pool.give_back(sequence.slot)
         if self._draft_source is not None:
             self._draft_source.release(sequence.slot)
@@ -159,24 +174,17 @@ class Engine:
         """Feed waiting prompts, oldest first, up to the budget of one step."""
         budget = self._prefill_chunk_tokens * (1 if stream_on else 4)
         chunks = []
-        for sequence in sorted((s for s in self._running if not s.prefilled), key=lambda s: s.arrival):
-            if budget <= 0:
-                break
-            start = sequence.cached
-            end = min(len(sequence.tokens), start + budget)
-            budget -= end - start
-            hidden = self._forward([Span(sequence.slot, start, end - start)], sequence.tokens[start:end])
-            if self._draft_source is not None and self._draft_cap(sequence):
+        for sequence, share in _shares([s for s in self._running if not s.prefilled], budget):
+            start, end = sequence.cached, sequence.cached + share
+            hidden = self._forward([Span(sequence.slot, start, share)], sequence.tokens[start:end])
+            if self._draft_source is not None and sequence.draft_length:
                 self._draft_source.prefill(sequence.slot, sequence.tokens, end)
             sequence.cached = end
             if end == len(sequence.tokens):
-                chunks.append(sequence.first(self._pick_first(hidden[-1:], sequence)))
+                # The token after the prompt is chosen as every plain token is: by a verification without drafts.
+                (ids,) = self._verify(hidden[-1:], [sequence], Drafts.none(1, self._target.device))
+                chunks.append(sequence.first(ids[0]) if ids else sequence.failed(NOT_FINITE))
         return chunks
-
-    def _pick_first(self, hidden: Tensor, sequence: Sequence) -> int:
-        """The token after the prompt, chosen as every plain token is: a verification without drafts."""
-        emitted = self._verify(hidden, [sequence], Drafts.none(1, self._target.device))
-        return emitted[0][0]
 
     def _decode(self, sequences: list[Sequence]) -> list[Chunk]:
         """One pass over `sequences` (slots ascending): draft, run the target, keep what verification emits."""
@@ -189,19 +197,19 @@ class Engine:
         emitted = self._verify(self._forward(spans, fed), sequences, drafts)
         chunks = []
         for sequence, ids, count in zip(sequences, emitted, drafts.lengths, strict=True):
+            if not ids:
+                chunks.append(sequence.failed(NOT_FINITE))
+                continue
             if self._draft_source is not None and count:
                 self._draft_source.commit(sequence.slot, len(ids) - 1)
             chunks.append(sequence.step(ids, count))
         return chunks
 
     def _propose(self, sequences: list[Sequence]) -> Drafts:
-        rows = [DraftRow(s.slot, s.tokens, self._draft_cap(s)) for s in sequences]
+        rows = [DraftRow(s.slot, s.tokens, s.draft_length) for s in sequences]
         if self._draft_source is None or not any(row.most for row in rows):
             return Drafts.none(len(rows), self._target.device)
         return self._draft_source.propose(rows, self._sampling_of(sequences))
-
-    def _draft_cap(self, sequence: Sequence) -> int:
-        return sequence.draft_length(self._max_draft_tokens)
 
     def _forward(self, spans: list[Span], token_ids: list[int]) -> Tensor:
         target = self._target
@@ -209,10 +217,12 @@ class Engine:
         return target.forward(torch.tensor(token_ids, device=target.device), batch, self._cache)
 
     def _verify(self, hidden: Tensor, sequences: Sequence_[Sequence], drafts: Drafts) -> list[list[int]]:
-        """What each request emits: its accepted drafts and one token of the target's own."""
+        """What each request emits: its accepted drafts and one token of the target's own. Nothing where the
+        target's logits are not finite."""
         device = self._target.device
+        logits = self._target.logits(hidden)
         verified = verify(
-            self._target.logits(hidden),
+            logits,
             drafts.token_ids,
             torch.tensor(drafts.lengths, device=device),
             drafts.probs,
@@ -220,7 +230,11 @@ class Engine:
             torch.tensor([len(sequence.tokens) for sequence in sequences], device=device),
         )
         lengths = verified.lengths.tolist()
-        return [ids[:count] for ids, count in zip(verified.token_ids.tolist(), lengths, strict=True)]
+        emitted = [ids[:count] for ids, count in zip(verified.token_ids.tolist(), lengths, strict=True)]
+        if not math.isfinite(logits.sum(dtype=torch.float32).item()):  # one cheap look; rarely a second one
+            rows = logits.isfinite().all(dim=-1).split([1 + count for count in drafts.lengths])
+            emitted = [ids if bool(row.all()) else [] for ids, row in zip(emitted, rows, strict=True)]
+        return emitted
 
     def _sampling_of(self, sequences: Sequence_[Sequence]) -> SamplingBatch:
         """The batch's sampling parameters; kept while the same requests decode together."""
@@ -236,3 +250,28 @@ class Engine:
             )
             self._sampling = (key, batch)
         return self._sampling[1]
+
+
+def _shares(sequences: list[Sequence], budget: int) -> Iterator[tuple[Sequence, int]]:
+    """Divide a step's prompt tokens: the oldest prompt gets half, or all when it is alone; what is left goes to the
+    shortest first, so that a long prompt delays short ones by no more than a factor of two."""
+    if not sequences:
+        return
+    oldest = min(sequences, key=lambda s: s.arrival)
+    others = sorted((s for s in sequences if s is not oldest), key=lambda s: len(s.tokens) - s.cached)
+    for sequence in (oldest, *others):
+        most = max(1, budget // 2) if sequence is oldest and others else budget
+        share = min(most, len(sequence.tokens) - sequence.cached)
+        if share <= 0:
+            return
+        budget -= share
+        yield sequence, share
+
+
+def _check_sampling(sampling: SamplingParams) -> None:
+    if not 0 <= sampling.temperature <= MAX_TEMPERATURE:  # also refuses NaN
+        raise RequestError(f"temperature must be between 0 and {MAX_TEMPERATURE:g}, got {sampling.temperature}")
+    if not 0 <= sampling.top_p <= 1:
+        raise RequestError(f"top_p must be between 0 and 1, got {sampling.top_p}")
+    if sampling.top_k < 0:
+        raise RequestError(f"top_k must not be negative, got {sampling.top_k}")

@@ -56,6 +56,8 @@ def _frequencies(config: RopeConfig, head_dim: int) -> tuple[Tensor, float]:
             return _yarn(base, config, head_dim)
     except KeyError as exc:
         raise CheckpointError(f"rope scaling {config.kind!r}: {exc.args[0]!r} is missing") from exc
+    except (TypeError, ValueError, ZeroDivisionError) as exc:
+        raise CheckpointError(f"rope scaling {config.kind!r}: {dict(config.parameters)}: {exc}") from exc
     raise CheckpointError(f"rope scaling {config.kind!r} is not supported, only default, linear, llama3 and yarn")
 
 

@@ -14,10 +14,18 @@ class Sequence:
     `tokens` is prompt + resumed + generated. While decoding, all but the last token are cached. `arrival` numbers
     the requests of an engine: no two have the same.
 
-    Raises RequestError where a stop string is unusable or was reached by the resumed tokens.
+    Raises RequestError where a stop string is unusable, or where the resumed tokens are a finished answer.
     """
 
-    def __init__(self, request: GenerationRequest, arrival: int, tokenizer: Tokenizer, context_tokens: int) -> None:
+    def __init__(
+        self,
+        request: GenerationRequest,
+        arrival: int,
+        tokenizer: Tokenizer,
+        *,
+        context_tokens: int,
+        max_draft_tokens: int,
+    ) -> None:
         self.request, self.arrival = request, arrival
         self.slot = -1  # until it is admitted
         self.tokens = [*request.prompt_ids, *request.resume_ids]
@@ -27,10 +35,11 @@ class Sequence:
         self._text = TextStream(
             tokenizer, request.stop, prompt_tail_ids=request.prompt_ids, resume_ids=request.resume_ids
         )
-        if self._text.stopped:
-            raise RequestError("resume_ids already hold a stop string: there is nothing to continue")
+        if self._text.stopped or not self._eos_ids.isdisjoint(request.resume_ids):
+            raise RequestError("resume_ids already hold a stop string or EOS: there is nothing to continue")
         self._drafted = self._accepted = self._steps = 0
-        self._rejected_at = [0] * request.draft_tokens
+        self._max_drafts = min(request.draft_tokens, max_draft_tokens)
+        self._rejected_at = [0] * self._max_drafts
 
     @property
     def prefilled(self) -> bool:
@@ -41,9 +50,10 @@ class Sequence:
     def _given(self) -> int:
         return len(self.request.prompt_ids) + len(self.request.resume_ids)
 
-    def draft_length(self, most: int) -> int:
+    @property
+    def draft_length(self) -> int:
         """How many drafts the next step may verify: one token of what remains is the target's own."""
-        return max(0, min(self.request.draft_tokens, most, self._end - len(self.tokens) - 1))
+        return max(0, min(self._max_drafts, self._end - len(self.tokens) - 1))
 
     def first(self, token: int) -> Chunk:
         """Take the token that the prompt's last position gave."""

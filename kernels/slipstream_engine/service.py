@@ -30,8 +30,8 @@ class EngineService:
         self._engine = engine
         self._wake = threading.Condition()
         self._arrived: list[Sequence] = []
-        self._cancelled: list[str] = []
-        self._callbacks: dict[str, OnChunk] = {}
+        self._cancelled: list[tuple[str, int]] = []  # an id may be used again: its arrival number may not
+        self._active: dict[str, tuple[int, OnChunk]] = {}  # request id to arrival number and callback
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="slipstream-engine", daemon=True)
 
@@ -59,6 +59,11 @@ class EngineService:
         """Positions that a request's prompt and output share."""
         return self._engine.context_tokens
 
+    @property
+    def closing(self) -> bool:
+        """Whether `close` was called: no request is taken any more."""
+        return self._closing
+
     def submit(self, request: GenerationRequest, on_chunk: OnChunk) -> None:
         """Queue a request; its chunks go to `on_chunk` until one has a finish reason.
 
@@ -70,26 +75,28 @@ class EngineService:
         with self._wake:
             if self._closing:
                 raise OverloadedError("the engine is shutting down")
-            if request.request_id in self._callbacks:
+            if request.request_id in self._active:
                 raise RequestError(f"request id {request.request_id!r} is in use")
-            if len(self._callbacks) >= self._engine.capacity:
-                raise OverloadedError(f"{len(self._callbacks)} requests are running or waiting already")
-            self._callbacks[request.request_id] = on_chunk
+            if len(self._active) >= self._engine.capacity:
+                raise OverloadedError(f"{len(self._active)} requests are running or waiting already")
+            self._active[request.request_id] = (sequence.arrival, on_chunk)
             self._arrived.append(sequence)
             self._wake.notify()
 
     def cancel(self, request_id: str) -> None:
         """End a request within one step. Unknown ids are ignored: the request may just have ended."""
         with self._wake:
-            self._cancelled.append(request_id)
-            self._wake.notify()
+            if request_id in self._active:
+                self._cancelled.append((request_id, self._active[request_id][0]))
+                self._wake.notify()
 
     def close(self) -> None:
         """Stop the thread; requests that still run end as cancelled."""
         with self._wake:
             self._closing = True
             self._wake.notify()
-        self._thread.join()
+        if self._thread.ident is not None:  # begun
+            self._thread.join()
 
     def _run(self) -> None:
         while self._take_in():
@@ -100,7 +107,7 @@ class EngineService:
                 chunks = self._engine.fail_all(f"the engine failed: {exc}")
             for chunk in chunks:
                 self._deliver(chunk)
-        for request_id in list(self._callbacks):
+        for request_id in list(self._active):
             self._drop(request_id)
 
     def _take_in(self) -> bool:
@@ -113,8 +120,9 @@ class EngineService:
             closing = self._closing
         for sequence in arrived:
             self._engine.enqueue(sequence)
-        for request_id in cancelled:
-            self._drop(request_id)
+        for request_id, arrival in cancelled:
+            if request_id in self._active and self._active[request_id][0] == arrival:
+                self._drop(request_id)
         return not closing
 
     def _drop(self, request_id: str) -> None:
@@ -123,16 +131,19 @@ class EngineService:
             self._deliver(chunk)
 
     def _deliver(self, chunk: Chunk) -> None:
-        on_chunk = self._callbacks.get(chunk.request_id)
-        if on_chunk is None:
+        if chunk.request_id not in self._active:
             return
+        _, on_chunk = self._active[chunk.request_id]
         if chunk.finish_reason is not None:
-            with self._wake:
-                del self._callbacks[chunk.request_id]
+            self._forget(chunk.request_id)
         try:
             on_chunk(chunk)
         except Exception:  # a caller's callback: its failure is its own
             logger.exception("the callback of request %s failed; the request is dropped", chunk.request_id)
-            self._engine.cancel(chunk.request_id)
-            with self._wake:
-                self._callbacks.pop(chunk.request_id, None)
+            if chunk.finish_reason is None:
+                self._engine.cancel(chunk.request_id)
+                self._forget(chunk.request_id)
+
+    def _forget(self, request_id: str) -> None:
+        with self._wake:
+            del self._active[request_id]

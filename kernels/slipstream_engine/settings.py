@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -11,6 +11,7 @@ from slipstream_engine.errors import CheckpointError
 
 EMBEDDED = Path(__file__).parent / "embedded"
 
+Positive = Annotated[int, msgspec.Meta(ge=1)]
 DraftKind = Literal["model", "ngram", "none"]
 Device = Literal["auto", "cpu", "cuda"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
@@ -29,14 +30,14 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     target: str
     draft: str | None = None
     draft_kind: DraftKind = "none"
-    max_draft_tokens: int = 8
-    max_slots: int = 8
-    max_waiting: int = 64
-    context_tokens: int | None = None
-    prefill_chunk_tokens: int = 128
+    max_draft_tokens: Annotated[int, msgspec.Meta(ge=0, le=64)] = 8
+    max_slots: Positive = 8
+    max_waiting: Annotated[int, msgspec.Meta(ge=0)] = 64
+    context_tokens: Positive | None = None
+    prefill_chunk_tokens: Positive = 128
     device: Device = "auto"
     dtype: Dtype = "auto"
-    threads: int | None = None
+    threads: Positive | None = None
 
 
 def resolve_source(source: str) -> Path:

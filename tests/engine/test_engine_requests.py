@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import queue
+import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from slipstream_engine.drafts import DraftRow, DraftSource, ModelDrafts, PromptLookup
 from slipstream_engine.engine import Engine
 from slipstream_engine.errors import CheckpointError, DraftMismatchError, OverloadedError, RequestError
 from slipstream_engine.loading import load_engine
+from slipstream_engine.model import Model
 from slipstream_engine.service import EngineService
 from slipstream_engine.settings import EngineSettings
+from slipstream_engine.tokenizer import Tokenizer
 from slipstream_engine.types import Chunk, FinishReason, GenerationRequest, SamplingParams
+from slipstream_kernels import SamplingBatch
 
 Drain = Callable[[Engine, list[GenerationRequest]], dict[str, list[Chunk]]]
 Make = Callable[..., Engine]
@@ -150,12 +159,12 @@ def test_cancelled_request_frees_its_slot_at_once(make_engine: Make) -> None:
 
 def test_a_freed_slot_remembers_nothing(make_engine: Make, drain: Drain) -> None:
     """A request that was cancelled in mid-prompt leaves keys and drafts behind; the next one must not see them."""
-    expected = _tokens(drain(make_engine("close", max_slots=1), [_request("b", draft_tokens=4)])["b"])
+    expected = drain(make_engine("close", max_slots=1, prefill_chunk_tokens=4), [_request("b", draft_tokens=4)])["b"]
     engine = make_engine("close", max_slots=1, prefill_chunk_tokens=4)
     engine.add(_request("a", prompt_ids=tuple(range(100)), draft_tokens=4))
     engine.step()
     engine.cancel("a")
-    assert _tokens(drain(engine, [_request("b", draft_tokens=4)])["b"]) == expected
+    assert drain(engine, [_request("b", draft_tokens=4)])["b"] == expected  # tokens, text and counts
 
 
 def test_a_reused_request_id_brings_its_own_sampling(make_engine: Make, drain: Drain) -> None:
@@ -177,6 +186,15 @@ def test_a_reused_request_id_brings_its_own_sampling(make_engine: Make, drain: D
         ({"max_tokens": 2, "resume_ids": (5, 6)}, "max_tokens is 2, and 2 tokens", "invalid_request"),
         ({"stop": ("",)}, "stop", "invalid_request"),
         ({"stop": ("x",), "resume_ids": (ord("x") - ord("!"),)}, "already hold a stop string", "invalid_request"),
+        ({"resume_ids": (5, 256)}, "EOS", "invalid_request"),
+        (
+            {"sampling": SamplingParams(temperature=-1.0)},
+            "temperature must be between 0 and 1e.06, got -1.0",
+            "invalid_request",
+        ),
+        ({"sampling": SamplingParams(temperature=float("nan"))}, "temperature", "invalid_request"),
+        ({"sampling": SamplingParams(top_p=1.5)}, "top_p must be between 0 and 1, got 1.5", "invalid_request"),
+        ({"sampling": SamplingParams(top_k=-2)}, "top_k must not be negative, got -2", "invalid_request"),
         ({"draft_tokens": -1}, "draft_tokens must not be negative, got -1", "invalid_request"),
     ],
 )
@@ -244,15 +262,21 @@ def test_service_serves_threads_and_refuses_what_does_not_fit(service: EngineSer
 
 def test_service_cancels_a_running_and_a_waiting_request(service: EngineService) -> None:
     chunks: dict[str, queue.Queue[Chunk]] = {name: queue.Queue() for name in "abc"}
-    for name, row in chunks.items():
-        service.submit(_request(name, max_tokens=100), row.put)
-    chunks["a"].get(timeout=30)
-    service.cancel("a")
-    service.cancel("c")
-    service.cancel("unknown")
+    gate = threading.Event()
+
+    def held(chunk: Chunk) -> None:
+        gate.wait(30)  # holds the step thread until all is cancelled: "c" still waits for a slot then
+        chunks["a"].put(chunk)
+
+    service.submit(_request("a", max_tokens=100), held)
+    service.submit(_request("b", max_tokens=100), chunks["b"].put)
+    service.submit(_request("c", max_tokens=100), chunks["c"].put)
+    for name in ("a", "c", "unknown"):
+        service.cancel(name)
+    gate.set()
     assert _finish(chunks["a"]).finish_reason is FinishReason.CANCELLED
+    assert _finish(chunks["c"]).finish_reason is FinishReason.CANCELLED
     assert _finish(chunks["b"]).finish_reason is FinishReason.LENGTH
-    assert _finish(chunks["c"]).finish_reason in (FinishReason.CANCELLED, FinishReason.LENGTH)
 
 
 def test_a_callback_that_fails_hurts_nobody_else(service: EngineService, caplog: pytest.LogCaptureFixture) -> None:
@@ -270,9 +294,165 @@ def test_closing_ends_what_runs_as_cancelled(make_engine: Make) -> None:
     service = EngineService(make_engine(None, max_slots=1))
     service.begin()
     chunks: queue.Queue[Chunk] = queue.Queue()
-    service.submit(_request(max_tokens=100), chunks.put)
-    chunks.get(timeout=30)
-    service.close()
-    assert _finish(chunks).finish_reason in (FinishReason.CANCELLED, FinishReason.LENGTH)
+    closer = threading.Thread(target=service.close)
+
+    def put_and_close(chunk: Chunk) -> None:
+        if not service.closing:
+            closer.start()
+            while not service.closing:
+                time.sleep(0.001)  # the other thread has only to set a flag
+        chunks.put(chunk)
+
+    service.submit(_request(max_tokens=100), put_and_close)
+    assert _finish(chunks).finish_reason is FinishReason.CANCELLED
+    closer.join(30)
     with pytest.raises(OverloadedError, match="shutting down"):
         service.submit(_request("late"), chunks.put)
+
+
+def test_closing_a_service_that_never_began_does_nothing(make_engine: Make) -> None:
+    EngineService(make_engine(None)).close()
+
+
+def test_an_id_can_be_used_again_after_its_last_callback_failed(service: EngineService) -> None:
+    again: queue.Queue[Chunk] = queue.Queue()
+
+    def resubmit_then_fail(chunk: Chunk) -> None:
+        service.submit(_request("a", max_tokens=3), again.put)
+        raise ValueError("the caller's own fault")
+
+    service.submit(_request("a", max_tokens=1), resubmit_then_fail)
+    assert _finish(again).counts.output_tokens == 3
+
+
+class _FailingOnce:
+    """A draft source whose first proposal fails: what a driver error in the middle of a step looks like."""
+
+    def __init__(self, inner: DraftSource) -> None:
+        self._inner, self._failed = inner, False
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._inner, name)
+
+    def propose(self, rows: object, sampling: object) -> object:
+        if not self._failed:
+            self._failed = True
+            raise RuntimeError("out of memory")
+        return self._inner.propose(rows, sampling)  # type: ignore[arg-type]
+
+
+def test_a_failing_step_ends_its_requests_and_the_next_ones_are_served(
+    pair_folder: Path, drain: Drain, make_engine: Make
+) -> None:
+    target = Model.load(pair_folder / "target", device=torch.device("cpu"), dtype=torch.float32)
+    source = _FailingOnce(ModelDrafts(target, 2, 257))
+    engine = Engine(
+        target,
+        Tokenizer.load(pair_folder / "target"),
+        source,  # type: ignore[arg-type]
+        slots=2,
+        max_draft_tokens=4,
+        max_waiting=4,
+        prefill_chunk_tokens=64,
+    )
+    service = EngineService(engine)
+    service.begin()
+    try:
+        chunks: queue.Queue[Chunk] = queue.Queue()
+        service.submit(_request("a", draft_tokens=3), chunks.put)
+        last = _finish(chunks)
+        assert (last.finish_reason, last.error) == (FinishReason.ERROR, "the engine failed: out of memory")
+        for name in ("b", "c", "d"):
+            service.submit(_request(name, draft_tokens=3), chunks.put)
+        assert {_finish(chunks).finish_reason for _ in range(3)} == {FinishReason.LENGTH}
+    finally:
+        service.close()
+
+
+def test_rejections_are_counted_where_they_happened(make_engine: Make, drain: Drain) -> None:
+    """With max_tokens out of reach every step either accepts all drafts or rejects one at a known place."""
+    row = drain(make_engine("close"), [_request(draft_tokens=3, max_tokens=80)])["a"]
+    expected = [0, 0, 0]
+    before = row[0].counts
+    for chunk in row[1:]:
+        drafted = chunk.counts.drafted - before.drafted
+        accepted = chunk.counts.accepted - before.accepted
+        if accepted < drafted:
+            expected[accepted] += 1
+        before = chunk.counts
+    assert list(row[-1].counts.rejected_at) == expected
+    assert sum(expected[1:]) > 0, "no draft was rejected after the first place: the test shows nothing"
+
+
+def test_accepted_tokens_after_a_stop_string_are_not_counted(make_engine: Make, drain: Drain) -> None:
+    engine = make_engine("close")
+    whole = "".join(chunk.text for chunk in drain(engine, [_request("w")])["w"])
+    for start in range(4, 16):
+        row = drain(engine, [_request("s", stop=(whole[start],), draft_tokens=7)])["s"]
+        assert row[-1].counts.accepted <= row[-1].counts.output_tokens == len(_tokens(row))
+
+
+def test_text_held_back_for_a_stop_string_comes_out_at_the_end(make_engine: Make, drain: Drain) -> None:
+    engine = make_engine(None)
+    whole = "".join(chunk.text for chunk in drain(engine, [_request("w", max_tokens=10)])["w"])
+    row = drain(engine, [_request("s", max_tokens=10, stop=(whole[-2:] + "never",))])["s"]
+    assert "".join(chunk.text for chunk in row) == whole
+
+
+def test_a_short_prompt_passes_long_ones_and_the_oldest_is_not_starved(make_engine: Make) -> None:
+    engine = make_engine(None, prefill_chunk_tokens=4, max_slots=4)
+    engine.add(_request("x", max_tokens=1, prompt_ids=(1, 2)))
+    engine.step()
+    for name, length in (("long", 80), ("long too", 90), ("short", 6)):
+        engine.add(_request(name, max_tokens=1, prompt_ids=tuple(range(length))))
+    order = []
+    while engine.busy:
+        order += [chunk.request_id for chunk in engine.step()]
+    assert order == ["short", "long", "long too"]
+
+
+def test_an_overflowing_request_ends_with_an_error_and_leaves_no_trace(
+    pair_folder: Path, tmp_path: Path, drain: Drain
+) -> None:
+    """Token 77's embedding is infinite: whatever attends to it is NaN, and so would be whoever gets its slot."""
+    folder = tmp_path / "overflowing"
+    shutil.copytree(pair_folder / "target", folder)
+    weights = load_file(folder / "model.safetensors")
+    weights["model.embed_tokens.weight"][77] = float("inf")
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    settings = EngineSettings(
+        target=str(folder), draft=str(folder), draft_kind="model", max_slots=2, threads=1, device="cpu"
+    )
+    good = _request("good", prompt_ids=(5, 6, 7), draft_tokens=2)
+    expected = _tokens(drain(load_engine(settings), [good])["good"])
+    engine = load_engine(settings)
+    bad = _request("bad", prompt_ids=(77,) * 90, draft_tokens=2)
+    row = drain(engine, [bad])["bad"]
+    assert row[-1].finish_reason is FinishReason.ERROR
+    assert "not finite" in str(row[-1].error)
+    neighbour = _request("neighbour", prompt_ids=tuple(range(70)), draft_tokens=2)
+    assert _tokens(drain(engine, [good, neighbour])["good"]) == expected
+
+
+def test_a_released_slot_forgets_its_n_grams(make_engine: Make, drain: Drain) -> None:
+    repeated = tuple(b"abcdef") * 4
+    engine = make_engine("ngram", max_slots=1)
+    alone = drain(make_engine("ngram", max_slots=1), [_request("b", draft_tokens=4)])["b"]
+    drain(engine, [_request("a", prompt_ids=PROMPT + repeated, draft_tokens=4)])
+    assert drain(engine, [_request("b", draft_tokens=4)])["b"][-1].counts == alone[-1].counts
+
+
+def test_prompt_lookup_goes_on_round_a_period() -> None:
+    source = PromptLookup(1, torch.device("cpu"))
+    sampling = SamplingBatch.of([0.0], [1.0], [0], [0])
+    tokens = [9, 1, 2, 3, 1, 2, 3, 1, 2, 3]
+    drafts = source.propose([DraftRow(0, tokens, 5)], sampling)
+    assert drafts.token_ids.tolist() == [[1, 2, 3, 1, 2]]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("max_slots", 0), ("context_tokens", 0), ("prefill_chunk_tokens", 0), ("threads", 0)]
+)
+def test_settings_out_of_range_name_their_field(field: str, value: int) -> None:
+    with pytest.raises(msgspec.ValidationError, match=field):
+        msgspec.convert({"target": "embedded:target", field: value}, EngineSettings)
