@@ -56,7 +56,7 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(VENV)/bin/python:
 	@command -v $(PYTHON) >/dev/null || { \
-	  echo "slipstream needs Python 3.11, 3.12 or 3.13; '$(PYTHON)' was not found (make up PYTHON=/path/to/python)" >&2; exit 1; }
-	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' || { \
-	  echo "slipstream needs Python 3.11, 3.12 or 3.13; '$(PYTHON)' is $$($(PYTHON) -V 2>&1) (make up PYTHON=/path/to/python)" >&2; exit 1; }
+	  echo "slipstream needs Python 3.11 or 3.12; '$(PYTHON)' was not found (make up PYTHON=/path/to/python)" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' || { \
+	  echo "slipstream needs Python 3.11 or 3.12; '$(PYTHON)' is $$($(PYTHON) -V 2>&1) (make up PYTHON=/path/to/python)" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)

@@ -32,6 +32,8 @@ from slipstream_engine.types import Chunk, FinishReason
 CANCEL_POLL_S = 0.02
 LARGE_PROMPT_BYTES = 32 * 1024
 """Above this, a prompt is tokenized outside `execute`: it would hold up the requests behind it."""
+MAX_INTAKE = 16
+"""Large prompts that may wait to be tokenized."""
 
 
 def settings_from_parameters(parameters: Mapping[str, str]) -> EngineSettings:
@@ -59,12 +61,13 @@ class TritonPythonModel:
         parameters = {name: value["string_value"] for name, value in config.get("parameters", {}).items()}
         try:
             self._service = EngineService.start(settings_from_parameters(parameters))
-        except EngineError as exc:
+        except (EngineError, RuntimeError) as exc:  # PyTorch raises RuntimeError where memory or a device fails
             raise pb_utils.TritonModelException(str(exc)) from exc
         self._numbers = itertools.count(1)
         self._answers: dict[str, _Answer] = {}
         self._outbox: Outbox[_Answer] = Outbox(self._send)
         self._intake = ThreadPoolExecutor(max_workers=1, thread_name_prefix="slipstream-intake")
+        self._intake_room = threading.Semaphore(MAX_INTAKE)
         self._closing = threading.Event()
         self._cancel_watch = threading.Thread(target=self._watch_cancellation, daemon=True)
         self._cancel_watch.start()
@@ -82,18 +85,27 @@ class TritonPythonModel:
                 sender=request.get_response_sender(),
                 outputs=frozenset(request.requested_output_names()),
             )
-            if prompt_bytes(tensors) > LARGE_PROMPT_BYTES:
-                self._intake.submit(self._take_in, tensors, answer)
-            else:
+            if prompt_bytes(tensors) <= LARGE_PROMPT_BYTES:
                 self._take_in(tensors, answer)
+            elif self._intake_room.acquire(blocking=False):
+                self._intake.submit(self._take_in_large, tensors, answer)
+            else:
+                answer.fail("overloaded", f"{MAX_INTAKE} prompts of over {LARGE_PROMPT_BYTES} bytes are waiting")
 
     def finalize(self) -> None:
         """End running requests, send what is due, stop all threads."""
-        self._intake.shutdown(cancel_futures=False)
+        self._closing.set()
+        self._intake.shutdown()
         self._service.close()
         self._outbox.close()
-        self._closing.set()
         self._cancel_watch.join()
+
+    def _take_in_large(self, tensors: Tensors, answer: _Answer) -> None:
+        self._intake_room.release()
+        if self._closing.is_set() or answer.is_cancelled():
+            answer.fail("overloaded", "the server is shutting down, or the request was cancelled while it waited")
+        else:
+            self._take_in(tensors, answer)
 
     def _take_in(self, tensors: Tensors, answer: _Answer) -> None:
         try:
@@ -126,8 +138,14 @@ class TritonPythonModel:
     def _watch_cancellation(self) -> None:
         while not self._closing.wait(CANCEL_POLL_S):
             for answer in tuple(self._answers.values()):
-                if answer.is_cancelled():
-                    self._service.cancel(answer.request_id)
+                self._cancel_if_asked(answer)
+
+    def _cancel_if_asked(self, answer: _Answer) -> None:
+        try:
+            if answer.is_cancelled():
+                self._service.cancel(answer.request_id)
+        except Exception as exc:  # one answer's state must not end the watch over all others
+            pb_utils.Logger.log_error(f"request {answer.request_id}: asking whether it is cancelled failed: {exc!r}")
 
 
 class _Answer:

@@ -55,7 +55,7 @@ class TritonRequest(msgspec.Struct, frozen=True, kw_only=True):
     stream: bool
 
 
-class _Message(msgspec.Struct, frozen=True, kw_only=True):
+class _Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     role: str
     content: str
 

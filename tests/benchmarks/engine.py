@@ -60,7 +60,7 @@ def compare_classes(engine: Engine, prompts: int, draft_tokens: int) -> None:
     """Print one row per class: plain and speculative TPOT, their ratio with its quartiles, α and tokens per step."""
     print(f"one stream, draft length {draft_tokens}")
     print(
-        f"{'class':18} {'tokens':>6} {'TPOT plain':>11} {'spec':>8} {'plain/spec':>10} {'quartiles':>13} {'α':>6} {'E':>5}"
+        f"{'class':18} {'tokens':>6} {'plain':>11} {'spec':>8} {'plain/spec':>10} {'quartiles':>13} {'α':>6} {'E':>5}"
     )
     for name, mix in CLASSES.items():
         pairs = [

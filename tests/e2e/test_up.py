@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import http.server
 import json
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,19 @@ spec:
   target: {{source: {source}}}
   draft: {{kind: {draft}}}
   engine: {{kind: slipstream}}
+"""
+
+
+EXTERNAL = """\
+apiVersion: slipstream.dev/v1alpha1
+kind: ModelPair
+metadata: {{name: elsewhere}}
+spec:
+  model: theirs
+  engine:
+    kind: external
+    arms:
+      plain: {{protocol: openai, endpoints: ["{url}"], model: theirs}}
 """
 
 
@@ -86,6 +101,50 @@ def test_up_ends_and_says_why_when_triton_dies(start_up: Callable[..., Any]) -> 
     assert "Triton was ended by SIGKILL" in output
     assert "Traceback" not in output
     assert up.left_behind() == []
+
+
+@pytest.fixture
+def external_server() -> Iterator[str]:
+    """Something that answers probes as an OpenAI-compatible server: its URL."""
+
+    class Models(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = b'{"object": "list", "data": []}'
+            self.send_response(200)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Models) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_external_pairs_need_no_triton(tmp_path: Path, external_server: str, start_up: Callable[..., Any]) -> None:
+    manifest = tmp_path / "pair.yaml"
+    manifest.write_text(EXTERNAL.format(url=external_server))
+    up = start_up("-f", str(manifest))
+    assert not any("triton" in part for child in up.children for part in child.cmdline())
+    assert json.loads(_shell(up.commands[2])[1])["reason"] == "no_policy"
+    assert up.stop() == 0
+    assert up.left_behind() == []
+
+
+def test_external_server_that_is_not_there_is_named(
+    tmp_path: Path, up_options: list[str], free_ports: Callable[[int], list[int]]
+) -> None:
+    manifest = tmp_path / "pair.yaml"
+    manifest.write_text(EXTERNAL.format(url=f"http://127.0.0.1:{free_ports(1)[0]}"))
+    done = _up("-f", str(manifest), *up_options, "--timeout", "4")
+    assert done.returncode == 1
+    assert "the gateway is not ready after 4 s" in done.stderr
+    assert '"theirs":"no server answers"' in done.stderr
 
 
 def test_port_in_use_is_named_with_its_option(up_options: list[str]) -> None:

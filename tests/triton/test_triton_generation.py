@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Any
 
+import httpx
 import pytest
 from slipstream_engine.embedded import demo
 
@@ -99,3 +100,15 @@ async def test_without_max_tokens_an_answer_ends_by_itself(triton: Any) -> None:
     assert answer.error is None
     assert answer.last.finish_reason in ("stop", "length")
     assert answer.text.strip()
+
+
+async def test_plain_http_gives_the_whole_answer_in_one_response(triton_server: Any) -> None:
+    url = f"http://{triton_server.ports.host}:{triton_server.ports.http}/v2/models/embedded/generate"
+    body = {"text_input": "Order 48213", "max_tokens": 5, "temperature": 0.0, "draft_tokens": 2}
+    async with httpx.AsyncClient(timeout=30) as client:
+        answer = (await client.post(url, json=body)).json()
+        refused = await client.post(url, json=body | {"max_tokens": 0})
+    assert answer["output_tokens"] == len(answer["token_ids"]) <= 5
+    assert answer["finish_reason"] in ("stop", "length")
+    assert refused.status_code == 400
+    assert "max_tokens: expected 1 or more, got 0" in refused.json()["error"]

@@ -13,7 +13,7 @@ import msgspec
 
 from slipstream_gateway.errors import CommandError
 from slipstream_gateway.up.processes import Child
-from slipstream_gateway.up.triton_install import find_triton, link_backends, triton_environment
+from slipstream_gateway.up.triton_install import find_triton, link_backends, link_libraries, triton_environment
 
 EXIT_TIMEOUT_S = 5
 SHARED_MEMORY = Path("/dev/shm")
@@ -51,6 +51,7 @@ class TritonServer:
         """
         install = find_triton()
         backends = link_backends(install, run_dir / "backends")
+        libraries = link_libraries(install, run_dir / "libraries")
         self.ports = ports
         self._shared_memory_prefix = f"slipstream_{ports.grpc}_{time.monotonic_ns()}_"
         self.child = Child(
@@ -70,7 +71,7 @@ class TritonServer:
                 f"--exit-timeout-secs={EXIT_TIMEOUT_S}",
             ],
             log_path=run_dir / "triton.log",
-            env=triton_environment(install),
+            env=triton_environment(install, libraries),
         )
 
     def wait_ready(self, *, timeout_s: float, stopping: Callable[[], bool] = lambda: False) -> bool:

@@ -17,6 +17,7 @@ from torch import Tensor
 from .corpus import DEFAULT_MIX, Example, Split, Task, example
 from .train_tokenizer import ASSISTANT, END, PAD, token_id
 
+SHORT_ANSWER = 8  # an answer of fewer tokens weighs as much as one of so many: a label is one or two
 PROMPT_WEIGHT = 0.1  # prompts teach the language, answers are the task
 _POOL = 512
 Row = tuple[list[int], int]  # ids of prompt and answer, and the length of the prompt
@@ -45,7 +46,12 @@ def encode(tokenizer: Tokenizer, example: Example) -> Row:
 
 
 def batches(
-    tokenizer: Tokenizer, *, seed: int, max_tokens: int, start: int = 0, split: Split = "train",
+    tokenizer: Tokenizer,
+    *,
+    seed: int,
+    max_tokens: int,
+    start: int = 0,
+    split: Split = "train",
     mix: Mapping[Task, float] = DEFAULT_MIX,
 ) -> Iterator[tuple[int, Batch]]:
     """Endless (number, batch) stream; `start` resumes it at the batch with that number.
@@ -84,5 +90,5 @@ def _collate(rows: list[Row], *, pad_id: int) -> Batch:
     for row, (tokens, prompt_length) in enumerate(rows):
         ids[row, : len(tokens)] = torch.tensor(tokens)
         weight[row, : prompt_length - 1] = PROMPT_WEIGHT
-        weight[row, prompt_length - 1 : len(tokens) - 1] = 1.0
+        weight[row, prompt_length - 1 : len(tokens) - 1] = max(1.0, SHORT_ANSWER / (len(tokens) - prompt_length))
     return Batch(ids=ids, weight=weight, tokens=sum(len(tokens) for tokens, _ in rows))

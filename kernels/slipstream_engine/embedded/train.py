@@ -1,16 +1,17 @@
 """Train the embedded target and its draft.
 
-    python -m slipstream_engine.embedded.train stem --tokenizer DIR --out STEM
+    python -m slipstream_engine.embedded.train copier --tokenizer DIR --out COPIER
+    python -m slipstream_engine.embedded.train stem --tokenizer DIR --init COPIER --out STEM
     python -m slipstream_engine.embedded.train target --tokenizer DIR --init STEM --out DIR
     python -m slipstream_engine.embedded.train draft --tokenizer DIR --out BASE
     python -m slipstream_engine.embedded.train draft --target DIR --init BASE --out DIR
 
-The target first trains with a quarter of its layers (the stem), which learns to copy facts several times sooner,
-and is then grown to its full depth and trained on. The draft first learns the corpus by itself, which is cheap,
-and is then distilled from the finished target.
+The target starts with a quarter of its layers: first with many exercises in copying facts, which a small model
+learns last (the copier), then on the corpus (the stem); then it is grown to its full depth and trained on.
+The draft first learns the corpus by itself, which is cheap, and is then distilled from the finished target.
 
 Seeded; prints step, losses, tokens/s and time left; writes a checkpoint every few minutes and resumes from it
-when the same command is run again. All four runs together take about an hour on two cores.
+when the same command is run again. All five runs together take about an hour on two cores.
 """
 
 from __future__ import annotations
@@ -35,14 +36,16 @@ from .model import DRAFT, STEM, TARGET, Llama, Shape
 from .train_tokenizer import END, PAD, token_id
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
-SHAPES = {"stem": STEM, "target": TARGET, "draft": DRAFT}
+SHAPES = {"copier": STEM, "stem": STEM, "target": TARGET, "draft": DRAFT}
 Loss = Callable[[Llama, Batch], Tensor]  # the sum over tokens of weight * loss
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How to train one model. The learning rate warms up, then falls linearly to its `final_lr`
-    share at `tokens`."""
+    """How to train one model; `repeat` is `training_mix`'s share of copying.
+
+    The learning rate warms up, then falls linearly to its `final_lr` share at `tokens`.
+    """
 
     tokens: int
     step_tokens: int
@@ -184,7 +187,7 @@ class Trainer:
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("which", choices=("stem", "target", "draft"))
+    parser.add_argument("which", choices=tuple(SHAPES))
     parser.add_argument("--out", type=Path, required=True, help="checkpoint folder, also resumed from")
     parser.add_argument("--tokenizer", type=Path, help="folder of train_tokenizer, to learn from the corpus")
     parser.add_argument("--target", type=Path, help="finished target, to distil a draft from it")
@@ -201,13 +204,16 @@ def _parse() -> argparse.Namespace:
 
 def _plan(which: str, *, distil: bool, tokens: float | None, seed: int) -> Plan:
     """The defaults that made the shipped pair; target and draft see different corpus streams."""
-    if which == "stem":
+    if which == "copier":
         plan = Plan(tokens=3_500_000, step_tokens=1024, matrix_lr=3e-3, other_lr=2e-3, seed=seed, final_lr=0.4,
                     repeat=2.0)  # fmt: skip
+    elif which == "stem":
+        plan = Plan(tokens=2_800_000, step_tokens=2048, matrix_lr=2.5e-3, other_lr=1.5e-3, seed=seed + 1,
+                    final_lr=0.5, repeat=0.2)  # fmt: skip
     elif which == "target":
-        plan = Plan(tokens=1_600_000, step_tokens=2048, matrix_lr=1.5e-3, other_lr=1e-3, seed=seed + 1, repeat=0.2)
+        plan = Plan(tokens=1_200_000, step_tokens=2048, matrix_lr=1.5e-3, other_lr=1e-3, seed=seed + 4, repeat=0.2)
     elif distil:
-        plan = Plan(tokens=1_500_000, step_tokens=2048, matrix_lr=2e-3, other_lr=1.5e-3, seed=seed + 3)
+        plan = Plan(tokens=600_000, step_tokens=2048, matrix_lr=2e-3, other_lr=1.5e-3, seed=seed + 3)
     else:
         plan = Plan(tokens=3_000_000, step_tokens=4096, matrix_lr=4e-3, other_lr=3e-3, seed=seed + 2)
     return replace(plan, tokens=int(1e6 * tokens)) if tokens else plan

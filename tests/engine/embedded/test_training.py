@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from slipstream_engine.embedded.batches import PROMPT_WEIGHT, batches, encode
+from slipstream_engine.embedded.batches import PROMPT_WEIGHT, SHORT_ANSWER, batches, encode
 from slipstream_engine.embedded.corpus import example
 from slipstream_engine.embedded.evaluate import count_acceptance
 from slipstream_engine.embedded.model import DRAFT, Llama
@@ -48,7 +48,8 @@ def test_batches_resume_at_a_number(tokenizer: Tokenizer) -> None:
 def test_a_batch_is_bounded_and_weighs_answers_fully(tokenizer: Tokenizer) -> None:
     for _, batch in itertools.islice(batches(tokenizer, seed=4, max_tokens=2048), 5):
         assert batch.ids.numel() <= 2048 + 32 * batch.ids.shape[0]
-        assert {round(weight, 4) for weight in batch.weight.unique().tolist()} <= {0.0, PROMPT_WEIGHT, 1.0}
+        assert {round(weight, 4) for weight in batch.weight.unique().tolist() if weight < 1.0} <= {0.0, PROMPT_WEIGHT}
+        assert float(batch.weight.max()) <= SHORT_ANSWER
         padding = batch.ids[:, 1:] == tokenizer.token_to_id("<|pad|>")
         assert float(batch.weight[padding].sum()) == 0.0
 

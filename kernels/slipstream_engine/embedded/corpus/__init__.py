@@ -34,8 +34,6 @@ DEFAULT_MIX: Mapping[Task, float] = {
 }  # fmt: skip
 
 
-
-
 def training_mix(repeat: float) -> Mapping[Task, float]:
     """The default mix with copying exercises; `repeat` is their number for one other example."""
     return {**DEFAULT_MIX, "repeat": repeat}
