@@ -38,6 +38,7 @@ _QUESTION_POINTS = 0.8
 # Most words start no term at all: one look-up each.
 _TERM_STARTS = LANGUAGES | {term.split()[0] for term in MENTIONS}
 _COMMAND_STARTS = frozenset(term.split()[0] for term in COMMANDS)
+_STARTS = _TERM_STARTS | _COMMAND_STARTS
 
 Hit = tuple[TaskType, float, str]
 
@@ -55,6 +56,8 @@ def guess_task(prompt: PromptView) -> TaskGuess:
     points: dict[TaskType, float] = {}
     words: dict[TaskType, list[str]] = {}
     for sentence, factor in _weighted(prompt):
+        if _STARTS.isdisjoint(sentence):  # most sentences of the material: nothing to score
+            continue
         for task, value, word in _score(sentence):
             points[task] = points.get(task, 0.0) + value * factor
             words.setdefault(task, []).append(word)

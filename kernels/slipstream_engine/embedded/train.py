@@ -2,16 +2,18 @@
 
     python -m slipstream_engine.embedded.train copier --tokenizer DIR --out COPIER
     python -m slipstream_engine.embedded.train stem --tokenizer DIR --init COPIER --out STEM
-    python -m slipstream_engine.embedded.train target --tokenizer DIR --init STEM --out DIR
+    python -m slipstream_engine.embedded.train target --tokenizer DIR --init STEM --out GROWN
+    python -m slipstream_engine.embedded.train polish --tokenizer DIR --init GROWN --out DIR
     python -m slipstream_engine.embedded.train draft --tokenizer DIR --out BASE
     python -m slipstream_engine.embedded.train draft --target DIR --init BASE --out DIR
 
 The target starts with a quarter of its layers: first with many exercises in copying facts, which a small model
-learns last (the copier), then on the corpus (the stem); then it is grown to its full depth and trained on.
+learns last (the copier), then on the corpus (the stem). It is then grown to its full depth and trained on, at the
+end with more of the tasks that it finds hardest (polish).
 The draft first learns the corpus by itself, which is cheap, and is then distilled from the finished target.
 
 Seeded; prints step, losses, tokens/s and time left; writes a checkpoint every few minutes and resumes from it
-when the same command is run again. All five runs together take about an hour on two cores.
+when the same command is run again. All six runs together take about an hour on two cores.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import itertools
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -31,18 +33,18 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from .batches import Batch, batches
-from .corpus import training_mix
+from .corpus import Task, training_mix
 from .model import DRAFT, STEM, TARGET, Llama, Shape
 from .train_tokenizer import END, PAD, token_id
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
-SHAPES = {"copier": STEM, "stem": STEM, "target": TARGET, "draft": DRAFT}
+SHAPES = {"copier": STEM, "stem": STEM, "target": TARGET, "polish": TARGET, "draft": DRAFT}
 Loss = Callable[[Llama, Batch], Tensor]  # the sum over tokens of weight * loss
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How to train one model; `repeat` is `training_mix`'s share of copying.
+    """How to train one model; `repeat` and `boost` are those of `training_mix`.
 
     The learning rate warms up, then falls linearly to its `final_lr` share at `tokens`.
     """
@@ -56,6 +58,7 @@ class Plan:
     warmup: float = 0.02
     final_lr: float = 0.0
     repeat: float = 0.0
+    boost: Mapping[Task, float] | None = None
     clip: float = 1.0
     save_every_s: float = 180.0
 
@@ -110,7 +113,7 @@ class Trainer:
     def run(self) -> None:
         stream = batches(
             self.tokenizer, seed=self.plan.seed, max_tokens=self.plan.batch_tokens, start=self._next_batch,
-            mix=training_mix(self.plan.repeat),
+            mix=training_mix(self.plan.repeat, self.plan.boost),
         )  # fmt: skip
         started, seen_before, saved = time.monotonic(), self._seen, time.monotonic()
         while self._seen < self.plan.tokens:
@@ -212,6 +215,9 @@ def _plan(which: str, *, distil: bool, tokens: float | None, seed: int) -> Plan:
                     final_lr=0.5, repeat=0.2)  # fmt: skip
     elif which == "target":
         plan = Plan(tokens=1_200_000, step_tokens=2048, matrix_lr=1.5e-3, other_lr=1e-3, seed=seed + 4, repeat=0.2)
+    elif which == "polish":
+        plan = Plan(tokens=500_000, step_tokens=2048, matrix_lr=1.2e-3, other_lr=8e-4, seed=seed + 5, repeat=0.1,
+                    boost={"reply": 4.0, "json": 2.0, "status": 2.0})  # fmt: skip
     elif distil:
         plan = Plan(tokens=600_000, step_tokens=2048, matrix_lr=2e-3, other_lr=1.5e-3, seed=seed + 3)
     else:

@@ -34,9 +34,10 @@ DEFAULT_MIX: Mapping[Task, float] = {
 }  # fmt: skip
 
 
-def training_mix(repeat: float) -> Mapping[Task, float]:
-    """The default mix with copying exercises; `repeat` is their number for one other example."""
-    return {**DEFAULT_MIX, "repeat": repeat}
+def training_mix(repeat: float, boost: Mapping[Task, float] | None = None) -> Mapping[Task, float]:
+    """The default mix, with `repeat` copying exercises for one other example and some shares multiplied."""
+    factors = boost or {}
+    return {**{task: share * factors.get(task, 1.0) for task, share in DEFAULT_MIX.items()}, "repeat": repeat}
 
 
 def example(seed: int, index: int, split: Split = "train", mix: Mapping[Task, float] | None = None) -> Example:
