@@ -34,8 +34,18 @@ format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# Seven runs, each of which goes on where it was stopped; what they make lies in $(TRAIN) until the last line.
+TRAIN   := .run/train
+TRAINER := $(BIN)/python -m slipstream_engine.embedded.train
 train: $(VENV)/.installed-dev
-	$(BIN)/python -m slipstream_engine.embedded.train $(ARGS)
+	$(BIN)/python -m slipstream_engine.embedded.train_tokenizer --out $(TRAIN)/tokenizer
+	$(TRAINER) copier --tokenizer $(TRAIN)/tokenizer --out $(TRAIN)/copier
+	$(TRAINER) stem --tokenizer $(TRAIN)/tokenizer --init $(TRAIN)/copier --out $(TRAIN)/stem
+	$(TRAINER) target --tokenizer $(TRAIN)/tokenizer --init $(TRAIN)/stem --out $(TRAIN)/grown
+	$(TRAINER) polish --tokenizer $(TRAIN)/tokenizer --init $(TRAIN)/grown --out $(TRAIN)/target
+	$(TRAINER) draft --tokenizer $(TRAIN)/tokenizer --out $(TRAIN)/draft-base
+	$(TRAINER) draft --target $(TRAIN)/target --init $(TRAIN)/draft-base --out $(TRAIN)/draft
+	$(BIN)/python -m slipstream_engine.embedded.export --target $(TRAIN)/target --draft $(TRAIN)/draft
 
 wheel: $(VENV)/.installed-dev
 	$(BIN)/python -m build --wheel

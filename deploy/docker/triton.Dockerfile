@@ -1,12 +1,13 @@
 # Triton Inference Server with Slipstream's engine on a GPU node.
 #
-#   docker build -f deploy/docker/triton.Dockerfile -t slipstream-triton .
+#   docker build -f deploy/docker/triton.Dockerfile -t slipstream-triton . \
+#     --build-arg TRITON_IMAGE=…   # NVIDIA's tritonserver image, by its name in the registry that you use
 #   docker run --gpus all --shm-size 256m -p 8000-8002:8000-8002 -v /path/to/pair:/models:ro \
 #     -v /path/to/model_repository:/opt/slipstream/model_repository:ro slipstream-triton
 #
 # The model repository in the image serves the embedded pair; mount your own, with the parameters `target` and
 # `draft` of its config.pbtxt at checkpoint folders, to serve yours.
-ARG TRITON_IMAGE=nvcr.io/nvidia/tritonserver:25.05-py3
+ARG TRITON_IMAGE=nvidia/tritonserver:25.05-py3
 
 FROM ${TRITON_IMAGE} AS wheel
 WORKDIR /src

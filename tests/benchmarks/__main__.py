@@ -12,6 +12,7 @@ import subprocess
 import sys
 
 BENCHMARKS = {
+    "quality": "held-out answers of the embedded pair, checked",
     "engine": "draft lengths per class and batch of eight, embedded pair in the engine",
     "verify": "the verification step against a plain softmax and draw",
     "decide": "classify and decide",

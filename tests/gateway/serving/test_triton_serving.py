@@ -11,10 +11,14 @@ import pytest
 
 MODEL = "slipstream-embedded"
 SUMMARY = (
-    "Summarize the following support call for the CRM: reason for contact, agent actions, outcome, next step.\n\n"
-    "Agent: Thank you for calling, how can I help?\nCustomer: My invoice shows the wrong amount.\n"
-    "Agent: I am sorry. I have corrected it and sent a new invoice.\nCustomer: Thank you."
-)
+    "Summarise this call for the CRM.\n\n"
+    "Agent: Hello, this is Clara, how can I help you?\nCustomer: Hello, my name is Mara Osterova. I was charged twice "
+    "for my coffee machine.\nAgent: I am sorry to hear that. May I have your account number?\n"
+    "Customer: It is 4820917.\n"
+    "Agent: I am reversing the second payment now.\nCustomer: Thank you.\n"
+    "Agent: The money is on its way to you: 89.90 EUR.\nCustomer: I understand.\n"
+    "Agent: It should take about 3 days.\nCustomer: Great, thank you so much."
+)  # its answer is long: the tests below cut it short
 WAIT_S = 60.0
 
 

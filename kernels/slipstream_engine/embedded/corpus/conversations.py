@@ -27,6 +27,16 @@ _INSTRUCTION = (
     "[this|the|the following] [call|conversation|transcript|customer call][.|:| for the case file.]",
     "[Summarise|Summarize] the call with [the usual sections|reason, issue, actions, outcome, next step and "
     "sentiment|our standard sections].",
+    "[Summarise|Summarize|Please summarise|Please summarize] [this|the|the following] "
+    "[support call|service call|call|customer conversation|phone call][ for the CRM|]: [reason for contact|reason], "
+    "[customer issue, |]agent actions, outcome, next step[, sentiment|].",
+    "[Summarise|Summarize] [this|the following] [support call|service call|support conversation] [for the CRM|for the "
+    "case file|for our records] with [reason for contact|the reason], [issue, |][agent actions|actions], outcome and "
+    "next [step|steps].",
+    "[Document|Record] [this|the following] [support call|call] [for the CRM|for the file][.|: reason, actions, "
+    "outcome, next step.]",
+    "[I need|Write|Give me] [notes for the CRM|a CRM entry|the CRM summary] [for|of] [this|the following] "
+    "[support call|call|customer call][.|:]",
     "[Turn|Make] [this|the] [transcript|call] into a [call summary|structured summary][.|:]",
     "What [happened|was said] in this call? [Write a structured summary.|Give a structured summary.|Summarise it.]",
     "[Call summary|Structured summary], please[.|:]",
@@ -154,7 +164,8 @@ def _opening(rng: random.Random, world: World, reason: Reason, customer: str, ac
     hello = f"[Hello|Good morning|Good afternoon|Hi], [this is {agent}|you are speaking with {agent}|{agent} here]"
     opening = rng.choice(reason.openings)
     return [
-        f"Agent: {hello}[, how can I help you?|. What can I do for you?|.]",
+        f"Agent: [{hello}|{hello}|Thank you for calling|Welcome to the service team]"
+        "[, how can I help you?|, how can I help?|. What can I do for you?|.]",
         f"Customer: [Hello|Hi|Good day], [this is|my name is|I am] {customer}. "
         + rng.choice((f"{opening} {_MOODS[mood]}", f"{_MOODS[mood]} {opening}")),
         "Agent: [I am sorry to hear that. |I understand. |Thank you. |]"
