@@ -18,6 +18,7 @@ BENCHMARKS = {
     "decide": "classify and decide",
     "gateway_openai": "what the gateway adds in front of an OpenAI-compatible server",
     "gateway_triton": "what the gateway adds in front of Triton",
+    "gateway_arms": "both arms as a client of the running system sees them",
 }
 
 

@@ -9,26 +9,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import socket
 import statistics
 import sys
-import tempfile
 import time
-from pathlib import Path
 
 import aiohttp
 import numpy as np
 import tritonclient.grpc.aio as triton
 import uvloop
-from slipstream_gateway.manifest import EMBEDDED_MANIFEST, load_file
-from slipstream_gateway.up.command import local_pairs
-from slipstream_gateway.up.gateway_process import GatewayProcess
-from slipstream_gateway.up.model_repository import write_repository
-from slipstream_gateway.up.options import UpOptions
-from slipstream_gateway.up.triton_server import TritonPorts, TritonServer
 from tritonclient.utils import triton_to_np_dtype
 
-MODEL, PAIR = "slipstream-embedded", "embedded"
+from tests.benchmarks.system import MODEL, PAIR, running_system
+
 MAX_TOKENS = 8
 _TURNS = "Agent: How can I help?\nCustomer: Order {number} has not arrived and I was promised Tuesday.\n"
 
@@ -103,41 +95,12 @@ async def measure(address: str, url: str, count: int) -> None:
     print(f"difference by prompt, p50 ms: {statistics.median(added):+.2f}  (goal: +2 at most, {count} prompts)")
 
 
-def free_ports(count: int) -> list[int]:
-    probes = [socket.socket() for _ in range(count)]
-    for probe in probes:
-        probe.bind(("127.0.0.1", 0))
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description="Time to first token that the gateway adds to Triton's.")
     parser.add_argument("--prompts", type=int, default=60, help="how many (%(default)s)")
     options = parser.parse_args()
-    table = load_file(EMBEDDED_MANIFEST)
-    grpc, http, metrics, port = free_ports(4)
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        repository = write_repository(local_pairs(table), manifest_folder=table.folder, folder=folder / "models")
-        server = TritonServer(
-            model_repository=repository,
-            run_dir=folder,
-            ports=TritonPorts(grpc=grpc, http=http, metrics=metrics),
-        )
-        gateway = None
-        try:
-            server.wait_ready(timeout_s=90)
-            up = UpOptions(port=port, grpc_port=grpc)
-            gateway = GatewayProcess(options=up, local_pairs=[PAIR], run_dir=folder)
-            gateway.wait_ready(timeout_s=60)
-            uvloop.run(measure(f"127.0.0.1:{grpc}", up.url, options.prompts))
-        finally:
-            if gateway is not None:
-                gateway.stop()
-            server.stop()
+    with running_system() as system:
+        uvloop.run(measure(system.triton_address, system.gateway_url, options.prompts))
     return 0
 
 

@@ -1,0 +1,62 @@
+"""A running system for benchmarks: the real Triton with the embedded pair, and the gateway before it."""
+
+from __future__ import annotations
+
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from slipstream_gateway.manifest import EMBEDDED_MANIFEST, load_file
+from slipstream_gateway.up.command import local_pairs
+from slipstream_gateway.up.gateway_process import GatewayProcess
+from slipstream_gateway.up.model_repository import write_repository
+from slipstream_gateway.up.options import UpOptions
+from slipstream_gateway.up.triton_server import TritonPorts, TritonServer
+
+MODEL, PAIR = "slipstream-embedded", "embedded"
+
+
+class System(NamedTuple):
+    """Where it listens: Triton's gRPC port and the gateway's URL."""
+
+    triton_address: str
+    gateway_url: str
+
+
+@contextmanager
+def running_system() -> Iterator[System]:
+    """Start both on free ports; stops them at the end."""
+    table = load_file(EMBEDDED_MANIFEST)
+    grpc, http, metrics, port = _free_ports(4)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        repository = write_repository(local_pairs(table), manifest_folder=table.folder, folder=folder / "models")
+        server = TritonServer(
+            model_repository=repository,
+            run_dir=folder,
+            ports=TritonPorts(grpc=grpc, http=http, metrics=metrics),
+        )
+        gateway = None
+        try:
+            server.wait_ready(timeout_s=90)
+            up = UpOptions(port=port, grpc_port=grpc)
+            gateway = GatewayProcess(options=up, run_dir=folder)
+            gateway.wait_ready(timeout_s=60)
+            yield System(f"127.0.0.1:{grpc}", up.url)
+        finally:
+            if gateway is not None:
+                gateway.stop()
+            server.stop()
+
+
+def _free_ports(count: int) -> list[int]:
+    probes = [socket.socket() for _ in range(count)]
+    for probe in probes:
+        probe.bind(("127.0.0.1", 0))
+    ports = [probe.getsockname()[1] for probe in probes]
+    for probe in probes:
+        probe.close()
+    return ports
