@@ -77,7 +77,7 @@ def gateway_url(tmp_path_factory: pytest.TempPathFactory, triton_server: TritonS
     """A real `slipstream gateway` in front of this run's Triton: `http://host:port`."""
     [port] = _free_ports(1)
     options = UpOptions(port=port, grpc_port=triton_server.ports.grpc)
-    gateway = GatewayProcess(options=options, local_pairs=["embedded"], run_dir=tmp_path_factory.mktemp("gateway"))
+    gateway = GatewayProcess(options=options, run_dir=tmp_path_factory.mktemp("gateway"))
     try:
         gateway.wait_ready(timeout_s=START_TIMEOUT_S)
         yield options.url

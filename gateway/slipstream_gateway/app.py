@@ -9,14 +9,12 @@ import logging
 import time
 from collections.abc import AsyncIterator, Mapping
 
-import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from slipstream_gateway import manifest
 from slipstream_gateway.api.errors import error_reply, http_error_body
 from slipstream_gateway.api.generate import GenerateEndpoint
 from slipstream_gateway.api.health import HealthEndpoint
@@ -28,8 +26,8 @@ from slipstream_gateway.classify import RuleClassifier
 from slipstream_gateway.director.admission import Admission
 from slipstream_gateway.director.director import Director
 from slipstream_gateway.director.fleet import Fleet, ReplicaKey
-from slipstream_gateway.errors import ManifestError
-from slipstream_gateway.manifest import Backend, ManifestFile, Protocol, RoutingTable
+from slipstream_gateway.following import following
+from slipstream_gateway.manifest import Protocol
 from slipstream_gateway.settings import GatewaySettings, secret
 from slipstream_gateway.telemetry.providers import Telemetry
 from slipstream_gateway.telemetry.workers import Siblings
@@ -62,7 +60,7 @@ def build_app(settings: GatewaySettings) -> HotPaths:
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        async with _following(settings, fleet), siblings:
+        async with following(settings, fleet), siblings:
             gc.collect()
             gc.freeze()  # what start-up built stays; collections need not walk it
             try:
@@ -128,49 +126,6 @@ def connect(key: ReplicaKey, settings: GatewaySettings) -> Upstream:
     if key.api_key_env and api_key is None:
         _log.warning("the manifest names %s for an API key, but it is not set", key.api_key_env)
     return OpenAiUpstream(key.endpoint, connect_timeout_s=connect_timeout_s, api_key=api_key)
-
-
-@contextlib.asynccontextmanager
-async def _following(settings: GatewaySettings, fleet: Fleet) -> AsyncIterator[None]:
-    """Loads the manifest into the fleet, and follows the file for as long as the context lasts."""
-
-    def changed(table: RoutingTable) -> None:
-        fleet.swap(redirected(table, settings.endpoints))
-        _log.info("the manifest changed: generation %s", table.generation)
-
-    def failed(error: ManifestError) -> None:
-        _log.error("the manifest is not usable, the last good one stays: %s", error)
-
-    file = ManifestFile(settings.manifest, on_change=changed, on_error=failed)
-    fleet.swap(redirected(file.table, settings.endpoints))
-    task = asyncio.create_task(file.watch())
-    try:
-        yield
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-
-
-def redirected(table: RoutingTable, endpoints: Mapping[str, tuple[str, ...]]) -> RoutingTable:
-    """`table` with the upstream addresses of some pairs, by pair name, replaced."""
-    if not endpoints:
-        return table
-    routes = {
-        name: _redirected_route(route, endpoints.get(route.pair.metadata.name)) for name, route in table.routes.items()
-    }
-    return msgspec.structs.replace(table, routes=routes)
-
-
-def _redirected_route(route: manifest.Route, to: tuple[str, ...] | None) -> manifest.Route:
-    if to is None:
-        return route
-    plain, speculative = _at(route.plain, to), route.speculative and _at(route.speculative, to)
-    return msgspec.structs.replace(route, plain=plain, speculative=speculative)
-
-
-def _at(backend: Backend, endpoints: tuple[str, ...]) -> Backend:
-    return msgspec.structs.replace(backend, endpoints=endpoints)
 
 
 async def _http_error(request: Request, exc: Exception) -> Response:

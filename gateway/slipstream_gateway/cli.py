@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, cast
@@ -39,11 +41,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _dispatch(arguments)
     except CommandError as exc:
-        return _fail(str(exc), exc.exit_code)
+        return _fail(str(exc), exc.exit_code, tail=exc.tail)
     except ManifestError as exc:
         return _fail(str(exc), 2)
     except SlipstreamError as exc:
         return _fail(str(exc), 1)
+    except BrokenPipeError:
+        # Whoever read the output has gone. Python flushes it once more at the end, which must not fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     except KeyboardInterrupt:
         return 130
 
@@ -60,7 +66,9 @@ def _dispatch(arguments: Sequence[str]) -> int:
     command = _load(name, entry.module)
     parser = argparse.ArgumentParser(prog=f"slipstream {name}", description=f"{entry.summary.capitalize()}.")
     command.add_arguments(parser)
-    return command.run(parser.parse_args(arguments[1:]))
+    code = command.run(parser.parse_args(arguments[1:]))
+    sys.stdout.flush()  # here, where it may fail
+    return code
 
 
 def _overview() -> argparse.ArgumentParser:
@@ -100,9 +108,11 @@ def _load(name: str, module: str) -> Command:
         raise CommandError(f"'slipstream {name}' needs the package '{exc.name}': {hint}.") from exc
 
 
-def _fail(message: str, code: int) -> int:
-    for line in message.splitlines():
-        print(f"slipstream: error: {line}", file=sys.stderr)
+def _fail(message: str, code: int, *, tail: str = "") -> int:
+    """Every line of `message` is an error of its own; `tail` belongs to them, indented."""
+    lines = [f"slipstream: error: {line}" for line in message.splitlines()]
+    lines += [f"    {line}" for line in tail.splitlines()]
+    print("\n".join(lines), file=sys.stderr)
     return code
 
 

@@ -11,6 +11,7 @@ SlipstreamError
 │   ├── BodyTooLarge          more bytes than the limit
 │   └── UpstreamRejected      the upstream's own 4xx, passed through as it came
 ├── Overloaded                more work than the gateway or an upstream takes; come back later
+├── ClientTimeout             the client does not read its answer
 └── UpstreamError             the upstream is at fault
     ├── UpstreamUnavailable   could not be reached, or says that it is not ready
     ├── UpstreamTimeout       a deadline passed
@@ -19,17 +20,25 @@ SlipstreamError
 
 from __future__ import annotations
 
+_SHOWN_CHARS = 80
+
+
+def shorten(text: str) -> str:
+    """A client's own words for a message, cut to a readable length."""
+    return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 1] + "…"
+
 
 class SlipstreamError(Exception):
     """The root. `str(error)` is one clear line for a person."""
 
 
 class CommandError(SlipstreamError):
-    """Ends a command with one line on stderr and `exit_code`."""
+    """Ends a command with one line on stderr, the lines of `tail` indented below it, and `exit_code`."""
 
-    def __init__(self, message: str, *, exit_code: int = 1) -> None:
+    def __init__(self, message: str, *, exit_code: int = 1, tail: str = "") -> None:
         super().__init__(message)
         self.exit_code = exit_code
+        self.tail = tail
 
 
 class ManifestError(SlipstreamError):
@@ -68,14 +77,14 @@ class ModelNotFound(RequestError):
     """There is no such model. Says nothing of the models that exist."""
 
     def __init__(self, model: str) -> None:
-        super().__init__(f"The model '{model}' does not exist.", param="model", code="model_not_found")
+        super().__init__(f"The model '{shorten(model)}' does not exist.", param="model", code="model_not_found")
 
 
 class ContextLengthExceeded(RequestError):
-    """The prompt does not fit; the message has both numbers."""
+    """The prompt does not fit; the message has both numbers. `param` is the field that holds the prompt."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message, param="messages", code="context_length_exceeded")
+    def __init__(self, message: str, *, param: str = "messages") -> None:
+        super().__init__(message, param=param, code="context_length_exceeded")
 
 
 class BodyTooLarge(RequestError):
@@ -86,13 +95,12 @@ class BodyTooLarge(RequestError):
 
 
 class UpstreamRejected(RequestError):
-    """An OpenAI-compatible upstream answered 4xx: its status and body go to the client unchanged."""
+    """An OpenAI-compatible upstream answered 4xx: its status goes to the client, and its body where that is JSON."""
 
-    def __init__(self, status: int, body: bytes, content_type: str = "application/json") -> None:
+    def __init__(self, status: int, body: bytes) -> None:
         super().__init__(f"The upstream rejected the request with status {status}.")
         self.status = status
         self.body = body
-        self.content_type = content_type
 
 
 class Overloaded(SlipstreamError):
@@ -101,6 +109,10 @@ class Overloaded(SlipstreamError):
     def __init__(self, message: str, *, retry_after_s: float = 1.0) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class ClientTimeout(SlipstreamError):
+    """The client took too long to read what was sent; its place goes to others."""
 
 
 class UpstreamError(SlipstreamError):

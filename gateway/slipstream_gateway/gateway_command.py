@@ -6,8 +6,9 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from slipstream_gateway.arguments import at_least_one, not_negative, port_or_any, seconds
 from slipstream_gateway.errors import CommandError
-from slipstream_gateway.manifest import load_file
+from slipstream_gateway.manifest import Protocol, RoutingTable, check_address, compile_file, read_file
 from slipstream_gateway.settings import Deadlines, GatewaySettings, Limits, telemetry_settings
 
 _LEVELS = ("critical", "error", "warning", "info", "debug")
@@ -17,8 +18,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     limits, deadlines = Limits(), Deadlines()
     parser.add_argument("-f", "--manifest", type=Path, required=True, metavar="FILE", help="ModelPairs and policies")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
-    parser.add_argument("--port", type=_port, default=8080, help="port to listen on, 0 for a free one (%(default)s)")
-    parser.add_argument("--workers", type=_at_least_one, default=1, metavar="N", help="processes (%(default)s)")
+    parser.add_argument(
+        "--port", type=port_or_any, default=8080, help="port to listen on, 0 for a free one (%(default)s)"
+    )
+    parser.add_argument("--workers", type=at_least_one, default=1, metavar="N", help="processes (%(default)s)")
     parser.add_argument(
         "--endpoint",
         action="append",
@@ -26,32 +29,48 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PAIR=URL",
         help="upstream address of a pair instead of the manifest's, e.g. acme=grpc://host:8001; may be repeated",
     )
+    parser.add_argument(
+        "--local-endpoint",
+        action="append",
+        type=_local_endpoint,
+        metavar="URL",
+        help="Triton's address for pairs that name none (grpc://127.0.0.1:8001); may be repeated",
+    )
     group = parser.add_argument_group("limits of one worker")
     for name, kind, default, text in (
-        ("--max-body-bytes", _at_least_one, limits.max_body_bytes, "largest request body"),
-        ("--max-in-flight", _at_least_one, limits.max_in_flight, "requests that run at once"),
-        ("--max-queued", _not_negative, limits.max_queued, "requests that wait for a place; beyond it: 429"),
-        ("--queue-timeout", _seconds, limits.queue_timeout_s, "longest wait for a place, in seconds"),
-        ("--drain", _seconds, limits.drain_s, "how long streams may finish after SIGTERM, in seconds"),
-        ("--connect-timeout", _seconds, deadlines.connect_s, "deadline to reach an upstream, in seconds"),
-        ("--first-chunk-timeout", _seconds, deadlines.first_chunk_s, "deadline of a stream's first chunk"),
-        ("--chunk-timeout", _seconds, deadlines.between_chunks_s, "deadline between two chunks"),
-        ("--total-timeout", _seconds, deadlines.total_s, "deadline of a whole request"),
+        ("--max-body-bytes", at_least_one, limits.max_body_bytes, "largest request body"),
+        ("--max-in-flight", at_least_one, limits.max_in_flight, "requests that run at once"),
+        ("--max-queued", not_negative, limits.max_queued, "requests that wait for a place; beyond it: 429"),
+        ("--queue-timeout", seconds, limits.queue_timeout_s, "longest wait for a place, in seconds"),
+        ("--drain", seconds, limits.drain_s, "how long streams may finish after SIGTERM, in seconds"),
+        ("--connect-timeout", seconds, deadlines.connect_s, "deadline to reach an upstream, in seconds"),
+        ("--first-chunk-timeout", seconds, deadlines.first_chunk_s, "deadline of a stream's first chunk"),
+        ("--chunk-timeout", seconds, deadlines.between_chunks_s, "deadline between two chunks"),
+        ("--total-timeout", seconds, deadlines.total_s, "deadline of a whole request"),
     ):
         group.add_argument(name, type=kind, default=default, metavar="N", help=f"{text} (%(default)s)")
     parser.add_argument("--log-level", choices=_LEVELS, default="warning", help="what is logged (%(default)s)")
 
 
 def run(args: argparse.Namespace) -> int:
-    table = load_file(args.manifest)  # fails here with one clear message, not inside a worker
-    endpoints = _endpoints(args.endpoint, [route.pair.metadata.name for route in table.routes.values()])
-    settings = GatewaySettings(
+    data = read_file(args.manifest)
+    table = compile_file(args.manifest, data)  # fails here with one clear message, not inside a worker
+    settings = _settings(args, table)
+    from slipstream_gateway.serve import serve  # uvicorn and the rest load only for a manifest that is good
+
+    serve(settings, manifest=data)
+    return 0
+
+
+def _settings(args: argparse.Namespace, table: RoutingTable) -> GatewaySettings:
+    return GatewaySettings(
         manifest=args.manifest.absolute(),
         host=args.host,
         port=args.port,
         workers=args.workers,
         log_level=args.log_level,
-        endpoints=endpoints,
+        endpoints=_endpoints(args.endpoint, table),
+        local_endpoints=tuple(args.local_endpoint) if args.local_endpoint else None,
         deadlines=Deadlines(
             connect_s=args.connect_timeout,
             first_chunk_s=args.first_chunk_timeout,
@@ -67,50 +86,26 @@ def run(args: argparse.Namespace) -> int:
         ),
         telemetry=telemetry_settings(),
     )
-    from slipstream_gateway.serve import serve  # uvicorn and the rest load only for a manifest that is good
-
-    serve(settings)
-    return 0
 
 
-def _endpoints(values: Sequence[str], pairs: Sequence[str]) -> dict[str, tuple[str, ...]]:
+def _endpoints(values: Sequence[str], table: RoutingTable) -> dict[str, tuple[str, ...]]:
     """`PAIR=URL` options by pair."""
+    routes = {route.pair.metadata.name: route for route in table.routes.values()}
     found: dict[str, tuple[str, ...]] = {}
     for value in values:
         pair, separator, url = value.partition("=")
-        if not separator or not url.startswith(("grpc://", "http://", "https://")):
+        if not separator:
             raise CommandError(f"--endpoint {value}: expected PAIR=grpc://host:port or PAIR=http://…", exit_code=2)
-        if pair not in pairs:
+        if pair not in routes:
             raise CommandError(f"--endpoint {value}: the manifest has no ModelPair '{pair}'.", exit_code=2)
+        for arm in filter(None, (routes[pair].plain, routes[pair].speculative)):
+            if message := check_address(url, arm.protocol):
+                raise CommandError(f"--endpoint {pair}=…: the address {message}.", exit_code=2)
         found[pair] = (*found.get(pair, ()), url)
     return found
 
 
-def _port(text: str) -> int:
-    value = _not_negative(text)
-    if value > 65535:
-        raise argparse.ArgumentTypeError(f"expected 0 to 65535, got {text}")
-    return value
-
-
-def _not_negative(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise argparse.ArgumentTypeError(f"expected a whole number, got {text!r}")
-    return int(text)
-
-
-def _at_least_one(text: str) -> int:
-    value = _not_negative(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected 1 or more, got {text}")
-    return value
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 < value < 1e6:
-        raise argparse.ArgumentTypeError(f"expected seconds above 0, got {text!r}")
-    return value
+def _local_endpoint(text: str) -> str:
+    if message := check_address(text, Protocol.TRITON):
+        raise argparse.ArgumentTypeError(f"the address {message}, got {text!r}")
+    return text

@@ -28,7 +28,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="ModelPairs and policies; without it, the embedded pair",
     )
     parser.add_argument("--json", action="store_true", help="print JSON, as POST /v1/route does")
-    parser.add_argument("--mode", choices=list(Mode), help="what the header x-slipstream-mode would say")
+    parser.add_argument(
+        "--mode", choices=[str(mode) for mode in Mode], help="what the header x-slipstream-mode would say"
+    )
     parser.add_argument(
         "file", nargs="?", default="-", metavar="FILE", help="an OpenAI request body in JSON; - or none: stdin"
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import logging
 import math
+import multiprocessing
+import os
 import shutil
 import signal
 import socket
@@ -18,6 +20,7 @@ import uvicorn
 from uvicorn.supervisors import Multiprocess
 
 from slipstream_gateway.app import HotPaths, build_app
+from slipstream_gateway.bounded_http import SPARE_CONNECTIONS, BoundedHttp
 from slipstream_gateway.errors import CommandError
 from slipstream_gateway.settings import GatewaySettings
 
@@ -27,10 +30,11 @@ _LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _PR_SET_PDEATHSIG = 1
 
 
-def serve(settings: GatewaySettings) -> None:
-    """Serves until SIGTERM or SIGINT; returns when the last stream is over or the drain limit has passed.
+def serve(settings: GatewaySettings, *, manifest: bytes) -> None:
+    """Serves until SIGTERM or SIGINT; returns when the last stream is over or the drain limit has passed. `manifest`
+    is the good one that was read at the start.
 
-    Raises `CommandError` where the address cannot be had.
+    Raises `CommandError` where the address cannot be had, or where workers no longer start.
     """
     listener = _listen(settings.host, settings.port)
     print(f"slipstream gateway on http://{_shown(listener)}", file=sys.stderr, flush=True)
@@ -43,10 +47,34 @@ def serve(settings: GatewaySettings) -> None:
         return
     folder = Path(tempfile.mkdtemp(prefix="slipstream-"))
     try:
-        shared = msgspec.structs.replace(settings, metrics_folder=folder)
-        Multiprocess(_config(shared), sockets=[listener]).run()
+        last_good = folder / "last-good.yaml"
+        last_good.write_bytes(manifest)
+        shared = msgspec.structs.replace(settings, metrics_folder=folder, last_good=last_good)
+        supervisor = _Supervisor(_config(shared), sockets=[listener])
+        supervisor.run()
+        if not supervisor.asked_to_stop:
+            raise CommandError("a worker failed to start, so the gateway has stopped; its log says why.")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Supervisor(Multiprocess):
+    """uvicorn's, which tells a stop that was asked for from one that was not, and refuses connections at once."""
+
+    asked_to_stop = False
+
+    def handle_term(self) -> None:
+        self.asked_to_stop = True
+        super().handle_term()
+
+    def handle_int(self) -> None:
+        self.asked_to_stop = True
+        super().handle_int()
+
+    def terminate_all(self) -> None:
+        super().terminate_all()
+        for listener in self.sockets:  # while one process has it open, the kernel goes on accepting
+            listener.close()
 
 
 class _AppFactory:
@@ -60,6 +88,9 @@ class _AppFactory:
         if self._settings.workers > 1:
             # A supervisor that is killed takes its workers along.
             ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+            parent = multiprocessing.parent_process()
+            if parent is not None and os.getppid() != parent.pid:  # it died before the line above took effect
+                sys.exit(1)
         return build_app(self._settings)
 
 
@@ -69,7 +100,8 @@ def _config(settings: GatewaySettings) -> uvicorn.Config:
         factory=True,
         workers=settings.workers,
         loop="uvloop",
-        http="httptools",
+        http=BoundedHttp,
+        limit_concurrency=settings.limits.max_in_flight + settings.limits.max_queued + SPARE_CONNECTIONS,
         ws="none",
         lifespan="on",
         log_level=settings.log_level,

@@ -40,8 +40,9 @@ class TelemetrySettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """All of it. `endpoints` replaces the upstream addresses of pairs, by pair name; `metrics_folder` is where
-    workers find each other's metrics, None with one worker."""
+    """All of it. `endpoints` replaces the upstream addresses of pairs, by pair name; `local_endpoints` are those of
+    the pairs that name none, None for the manifest's own default. With several workers, `metrics_folder` is where
+    they find each other's metrics, and `last_good` is the manifest that one starts with while the file is bad."""
 
     manifest: Path
     host: str = "127.0.0.1"
@@ -52,7 +53,9 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     deadlines: Deadlines = Deadlines()
     limits: Limits = Limits()
     telemetry: TelemetrySettings = TelemetrySettings()
+    local_endpoints: tuple[str, ...] | None = None
     metrics_folder: Path | None = None
+    last_good: Path | None = None
 
 
 def telemetry_settings(environ: Mapping[str, str] = os.environ) -> TelemetrySettings:

@@ -98,7 +98,9 @@ def test_up_ends_and_says_why_when_triton_dies(start_up: Callable[..., Any]) -> 
     up.child("bin/tritonserver").kill()
     output, _ = up.process.communicate(timeout=40)
     assert up.process.returncode == 1
-    assert "Triton was ended by SIGKILL" in output
+    [error] = [line for line in output.splitlines() if line.startswith("slipstream: error:")]
+    assert error == "slipstream: error: Triton was ended by SIGKILL; the end of its log:"
+    assert output[output.index(error) :].splitlines()[1].startswith("    ")
     assert "Traceback" not in output
     assert up.left_behind() == []
 

@@ -7,11 +7,10 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from slipstream_gateway.errors import InvalidRequest
+from slipstream_gateway.errors import InvalidRequest, shorten
 
 _WHERE = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<path>.*)`)?$", re.DOTALL)
 _STEP = re.compile(r"\[(\d+)\]|([^.\[\]]+)")
-_SHOWN_CHARS = 80
 
 
 class WirePart(msgspec.Struct):
@@ -22,11 +21,11 @@ class WirePart(msgspec.Struct):
 
 
 class WireMessage(msgspec.Struct):
+    """One message's fields that are read here; its other keys become features."""
+
     role: str
     content: str | list[WirePart] | None = None
     name: str | None = None
-    tool_calls: msgspec.Raw | None = None
-    function_call: msgspec.Raw | None = None
 
 
 class WireStreamOptions(msgspec.Struct):
@@ -59,6 +58,8 @@ CORE_FIELDS = frozenset(WireBody.__struct_fields__)
 def decode_body(raw: bytes) -> tuple[WireBody, dict[str, msgspec.Raw]]:
     """The body and its fields by name. Raises `InvalidRequest`."""
     try:
+        if not raw.isascii():
+            raw.decode()  # the decoders look only into the texts that they hand out, and the rest goes upstream
         return _decode_body(raw), _decode_names(raw)
     except msgspec.ValidationError as exc:
         _explain(raw, exc)
@@ -79,7 +80,7 @@ def show(value: object) -> str:
         text = msgspec.json.encode(value).decode()
     except (msgspec.EncodeError, ValueError, OverflowError):
         text = repr(value)
-    return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 1] + "…"
+    return shorten(text)
 
 
 def _explain(raw: bytes, exc: msgspec.ValidationError) -> NoReturn:

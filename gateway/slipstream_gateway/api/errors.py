@@ -9,6 +9,7 @@ import msgspec
 
 from slipstream_gateway.errors import (
     BodyTooLarge,
+    ClientTimeout,
     ContextLengthExceeded,
     InvalidRequest,
     ModelNotFound,
@@ -40,6 +41,7 @@ _KINDS: tuple[tuple[type[Exception], _Kind], ...] = (
     (UnsupportedParameter, _Kind(400, "invalid_request_error", None)),
     (ContextLengthExceeded, _Kind(400, "invalid_request_error", None)),
     (RequestError, _Kind(400, "invalid_request_error", None)),
+    (ClientTimeout, _Kind(408, "invalid_request_error", "client_timeout")),
     (Overloaded, _Kind(429, "rate_limit_error", "overloaded")),
     (UpstreamUnavailable, _Kind(503, "server_error", "upstream_unavailable")),
     (UpstreamTimeout, _Kind(504, "server_error", "upstream_timeout")),
@@ -60,7 +62,7 @@ class ErrorReply(NamedTuple):
 def error_reply(error: Exception) -> ErrorReply:
     """What the client gets for `error`. An error that is not ours says nothing of the inside."""
     if isinstance(error, UpstreamRejected):
-        return ErrorReply(error.status, [(b"content-type", error.content_type.encode("latin-1"))], error.body)
+        return ErrorReply(error.status, [_JSON], error_body(error))
     kind = next((kind for error_class, kind in _KINDS if isinstance(error, error_class)), _INTERNAL)
     headers: Headers = [_JSON]
     if isinstance(error, Overloaded | UpstreamUnavailable):
@@ -79,12 +81,21 @@ def http_error_body(status: int, message: str) -> bytes:
 def error_body(error: Exception) -> bytes:
     """OpenAI's error body: `{"error": {"message", "type", "param", "code"}}`."""
     if isinstance(error, UpstreamRejected):
-        return error.body
+        return error.body if _is_json_object(error.body) else http_error_body(error.status, str(error))
     kind = next((kind for error_class, kind in _KINDS if isinstance(error, error_class)), _INTERNAL)
     message = "The gateway failed on this request." if kind is _INTERNAL else str(error)
     param = error.param if isinstance(error, RequestError) else None
     code = error.code if isinstance(error, RequestError) else kind.code
     return _body(message, kind, param=param, code=code)
+
+
+def _is_json_object(body: bytes) -> bool:
+    try:
+        msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        body.decode()
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
 
 
 def _body(message: str, kind: _Kind, *, param: str | None, code: str | None) -> bytes:

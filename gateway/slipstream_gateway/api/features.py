@@ -6,11 +6,12 @@ name that nobody here knows counts as a feature: OpenAI-compatible servers get i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from slipstream_gateway.api.body import CORE_FIELDS, WireMessage
+from slipstream_gateway.errors import shorten
 
 NO_EFFECT = frozenset(
     {
@@ -71,6 +72,11 @@ _STRUCTURED = frozenset(
     {"response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar"}
 )
 _NULL = b"null"
+_NOTHING = frozenset({_NULL, b"[]"})
+_MESSAGE_KEYS = frozenset({"role", "content", "name", "tool_calls", "function_call"})
+_TOOL_ROLES = ("tool", "function")
+_decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_objects = msgspec.json.Decoder(list[dict[str, msgspec.Raw]]).decode
 
 
 def features_in_use(fields: Mapping[str, msgspec.Raw]) -> frozenset[str]:
@@ -78,7 +84,18 @@ def features_in_use(fields: Mapping[str, msgspec.Raw]) -> frozenset[str]:
     extra = fields.keys() - CORE_FIELDS - NO_EFFECT
     if not extra:
         return frozenset()
-    return frozenset(name for name in extra if not _is_neutral(name, fields[name]))
+    return frozenset(shorten(name) for name in extra if not _is_neutral(name, fields[name]))
+
+
+def stream_option_features(raw: msgspec.Raw) -> frozenset[str]:
+    """What `stream_options` asks for beyond the usage, as `stream_options.<key>`."""
+    if bytes(raw) == _NULL:
+        return frozenset()
+    return frozenset(
+        shorten(f"stream_options.{key}")
+        for key, value in _decode_object(raw).items()
+        if key != "include_usage" and bytes(value) not in (_NULL, b"false")
+    )
 
 
 def is_structured(features: frozenset[str]) -> bool:
@@ -86,16 +103,50 @@ def is_structured(features: frozenset[str]) -> bool:
     return not _STRUCTURED.isdisjoint(features)
 
 
-def message_features(message: WireMessage) -> frozenset[str]:
-    """What one message needs beyond a role and text."""
-    found = set()
-    if message.role in ("tool", "function") or message.tool_calls or message.function_call:
-        found.add("tools")
-    if message.name is not None:
-        found.add("messages.name")
-    if isinstance(message.content, list):
-        found.update(part.type for part in message.content if part.type != "text")
+def message_features(messages: Sequence[WireMessage], raw: msgspec.Raw) -> frozenset[str]:
+    """What the messages need beyond roles and text. `raw` is their JSON, for the keys that are not read here."""
+    found: set[str] = set()
+    for index, (message, fields) in enumerate(zip(messages, _decode_objects(raw), strict=True)):
+        if message.role in _TOOL_ROLES:
+            found.add("tools")
+        if len(fields) == 2 and isinstance(message.content, str):
+            continue  # the role and the text alone: nearly every message, so that nothing else may cost there
+        if message.name is not None:
+            found.add("messages.name")
+        found.update(_calls(fields))
+        found.update(_unknown_keys(message, fields, index))
+        if isinstance(message.content, list):
+            found.update(_part_features(fields["content"], f"messages[{index}].content"))
     return frozenset(found)
+
+
+def _calls(fields: Mapping[str, msgspec.Raw]) -> set[str]:
+    """Tool calls of an earlier turn: a template without tools cannot show them to the model."""
+    calls = {name for name in ("tool_calls", "function_call") if name in fields and not _is_nothing(fields[name])}
+    return calls | {"tools"} if calls else calls
+
+
+def _unknown_keys(message: WireMessage, fields: Mapping[str, msgspec.Raw], index: int) -> Iterator[str]:
+    for key in fields.keys() - _MESSAGE_KEYS:
+        known = key == "tool_call_id" and message.role in _TOOL_ROLES
+        if not known and not _is_nothing(fields[key]):
+            yield shorten(f"messages[{index}].{key}")
+
+
+def _part_features(raw: msgspec.Raw, where: str) -> Iterator[str]:
+    """The kinds of the parts that are not text, and the keys of text parts that are not read here."""
+    for position, fields in enumerate(_decode_objects(raw)):
+        kind = msgspec.json.decode(fields["type"], type=str)
+        if kind != "text":
+            yield shorten(kind)
+            continue
+        for key in fields.keys() - {"type", "text"}:
+            if not _is_nothing(fields[key]):
+                yield shorten(f"{where}[{position}].{key}")
+
+
+def _is_nothing(raw: msgspec.Raw) -> bool:
+    return bytes(raw) in _NOTHING
 
 
 def _is_neutral(name: str, raw: msgspec.Raw) -> bool:

@@ -23,11 +23,13 @@ from slipstream_gateway.api.http import (
 from slipstream_gateway.api.render import ChunkRenderer, whole_answer
 from slipstream_gateway.director.director import Context, Director
 from slipstream_gateway.director.exchange import Exchange, error_type
+from slipstream_gateway.director.watchdog import client_late
 from slipstream_gateway.errors import SlipstreamError, UpstreamUnavailable
 from slipstream_gateway.types import Decision, GenerationRequest
 from slipstream_gateway.upstreams.base import Tokens, Wire
 
 LAST_WORDS_TIMEOUT_S = 1.0
+SEND_TIMEOUT_S = 60.0  # for a client that reads nothing at all: a slow one takes a block well within it
 _log = logging.getLogger(__name__)
 _JSON = (b"content-type", b"application/json")
 _STREAM: Headers = [
@@ -68,6 +70,9 @@ class GenerateEndpoint:
             return
         except ClientGone:
             return
+        except asyncio.CancelledError:
+            await _Answer(send, extra, headers.request_id).fail(shutting_down())
+            return
         context = Context(headers.request_id, headers.authorization, headers.traceparent)
         await self._run(request, context, receive, send, extra)
 
@@ -89,12 +94,17 @@ class GenerateEndpoint:
         except asyncio.CancelledError:
             if watch.gone:
                 return  # nobody is left to answer
-            await answer.fail(UpstreamUnavailable("The gateway is shutting down."))
+            await answer.fail(shutting_down())
         except Exception as exc:  # the task's top: an error of ours must not break the protocol
             _log.exception("request %s failed", context.request_id)
             await answer.fail(exc)
         finally:
             watch.close()
+
+
+def shutting_down() -> UpstreamUnavailable:
+    """What a request gets that the end of the gateway cuts short."""
+    return UpstreamUnavailable("The gateway is shutting down.")
 
 
 class _Answer:
@@ -113,7 +123,9 @@ class _Answer:
             await self._send_stream(exchange, headers)
             return
         self._started = True
-        await send_reply(self._send, 200, [_JSON, *headers], self._whole(exchange))
+        body = self._whole(exchange)
+        with exchange.watchdog.waiting(SEND_TIMEOUT_S, "its answer", client_late):
+            await send_reply(self._send, 200, [_JSON, *headers], body)
 
     async def fail(self, error: Exception) -> None:
         """An error as a whole answer, or as the last event of a stream that has begun."""
@@ -127,9 +139,10 @@ class _Answer:
                     await send_error(self._send, error_reply(error), self._extra)
 
     async def _send_stream(self, exchange: Exchange, headers: Headers) -> None:
-        send, renderer = self._send, None
+        send, renderer, watchdog = self._send, None, exchange.watchdog
         self._started = self._streaming = True
-        await send({"type": "http.response.start", "status": 200, "headers": _STREAM + headers})
+        with watchdog.waiting(SEND_TIMEOUT_S, "the stream's head", client_late):
+            await send({"type": "http.response.start", "status": 200, "headers": _STREAM + headers})
         while (piece := await exchange.next()) is not None:
             if isinstance(piece, Wire):
                 data = piece.data
@@ -137,8 +150,11 @@ class _Answer:
                 renderer = renderer or ChunkRenderer(exchange.request, self._identity)
                 data = renderer.render(piece)
             if data:
-                await send({"type": "http.response.body", "body": data, "more_body": True})
-        await send({"type": "http.response.body", "body": renderer.end(exchange.usage) if renderer else b""})
+                with watchdog.waiting(SEND_TIMEOUT_S, "a chunk", client_late):
+                    await send({"type": "http.response.body", "body": data, "more_body": True})
+        end = renderer.end(exchange.usage) if renderer else b""
+        with watchdog.waiting(SEND_TIMEOUT_S, "the stream's end", client_late):
+            await send({"type": "http.response.body", "body": end})
 
     def _whole(self, exchange: Exchange) -> bytes:
         completion = exchange.completion

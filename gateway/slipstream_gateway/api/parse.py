@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from slipstream_gateway.api.body import WireBody, WireMessage, decode_body, show
-from slipstream_gateway.api.features import features_in_use, is_structured, message_features
+from slipstream_gateway.api.features import features_in_use, is_structured, message_features, stream_option_features
 from slipstream_gateway.errors import InvalidRequest
 from slipstream_gateway.types import Endpoint, GenerationRequest, Message, Mode
 
@@ -23,10 +25,8 @@ def parse_chat_request(raw: bytes, *, mode: str | None = None) -> GenerationRequ
     if not body.messages:
         raise InvalidRequest("Invalid 'messages': expected at least one message, got [].", param="messages")
     messages = tuple([_message(message, index) for index, message in enumerate(body.messages)])
-    features = features_in_use(fields)
-    for message in body.messages:
-        features |= message_features(message)
-    return _request(raw, body, Endpoint.CHAT, mode, messages=messages, features=features)
+    features = features_in_use(fields) | message_features(body.messages, fields["messages"])
+    return _request(raw, body, Endpoint.CHAT, mode, fields, messages=messages, features=features)
 
 
 def parse_completion_request(raw: bytes, *, mode: str | None = None) -> GenerationRequest:
@@ -36,7 +36,7 @@ def parse_completion_request(raw: bytes, *, mode: str | None = None) -> Generati
     features = features_in_use(fields)
     if several:
         features |= {"prompt"}
-    return _request(raw, body, Endpoint.COMPLETION, mode, prompt=prompt, features=features)
+    return _request(raw, body, Endpoint.COMPLETION, mode, fields, prompt=prompt, features=features)
 
 
 def parse_request(raw: bytes, *, mode: str | None = None) -> GenerationRequest:
@@ -51,6 +51,7 @@ def _request(
     body: WireBody,
     endpoint: Endpoint,
     mode: str | None,
+    fields: Mapping[str, msgspec.Raw],
     *,
     features: frozenset[str],
     messages: tuple[Message, ...] = (),
@@ -62,6 +63,8 @@ def _request(
     options = body.stream_options
     if options is not None and not stream:
         raise InvalidRequest("Invalid 'stream_options': only allowed when 'stream' is true.", param="stream_options")
+    if options is not None:
+        features |= stream_option_features(fields["stream_options"])
     return GenerationRequest(
         endpoint=endpoint,
         model=body.model,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from starlette.requests import Request
 from starlette.responses import Response
 
 from slipstream_gateway.api.errors import error_reply
-from slipstream_gateway.api.generate import Parse
+from slipstream_gateway.api.generate import Parse, shutting_down
 from slipstream_gateway.api.http import ClientGone, json_response, read_body, read_headers
 from slipstream_gateway.director.director import Director
 from slipstream_gateway.errors import SlipstreamError
@@ -28,8 +30,14 @@ class RouteEndpoint:
             parsed = self._parse(body, mode=headers.mode)
             return json_response(explanation(*self._director.explain(parsed)))
         except SlipstreamError as exc:
-            reply = error_reply(exc)
-            named = {name.decode(): value.decode("latin-1") for name, value in reply.headers}
-            return Response(reply.body, reply.status, named)
+            return _error_response(exc)
+        except asyncio.CancelledError:
+            return _error_response(shutting_down())
         except ClientGone:
             return Response(status_code=400)  # nobody reads it
+
+
+def _error_response(error: SlipstreamError) -> Response:
+    reply = error_reply(error)
+    named = {name.decode(): value.decode("latin-1") for name, value in reply.headers}
+    return Response(reply.body, reply.status, named)

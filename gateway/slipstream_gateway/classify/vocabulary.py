@@ -32,7 +32,7 @@ FILLERS = word_set(
 COMMANDS = _table(
     (_S, 3.0, "summarize,summarise,sum up,condense,recap,tldr,boil,summary,résume,résumez,zusammenfassen,fasse"),
     (_S, 3.0, "fassen,resume el,resume este,resumir,résumé,riassumi,samenvatten,кратко,resuma,sammanfatta"),
-    (_S, 3.0, "call summary"),
+    (_S, 3.0, "call summary,document this,document the following,record this,record the following,crm entry"),
     (_S, 2.0, "digest,key points,main points,what happened in,what was said"),
     (_X, 3.0, "extract,pull out,pull,extrahiere,extrae,extrais,extrayez,estrai,identify all,find all,parse"),
     (_X, 2.0, "fill in,fill,list all,list every,list each,which contracts,what contracts,get the,retrieve"),
@@ -75,6 +75,7 @@ MENTIONS = _table(
     (_S, 2.5, "tldr,summary,synopsis,zusammenfassung,resumen,résumé,recap,call summary,key takeaways,gist,digest"),
     (_S, 1.8, "summaries,summarize,summarise,abstract,main points,key points,main idea,nutshell,overview of"),
     (_S, 1.8, "in short"),
+    (_S, 2.5, "crm entry,crm summary,crm notes,support call,service call,this call,following call,the crm"),
     (_X, 3.5, "as json,json object,only json,json record,json ticket,json format,with json,return json"),
     (_X, 3.5, "ticket fields"),
     (_X, 2.5, "json,schema,key value,structured data,named entities,key details,details on,key phrases,keywords"),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 from slipstream_gateway.director.admission import Admission
-from slipstream_gateway.director.exchange import Exchange
+from slipstream_gateway.director.exchange import Exchange, rejection
 from slipstream_gateway.director.fleet import Fleet, ServedRoute, Snapshot
 from slipstream_gateway.director.outcome import Observer
 from slipstream_gateway.director.watchdog import Watchdog
@@ -82,8 +82,7 @@ class Director:
         promised to the client by then.
         """
         started_s = time.perf_counter()
-        if not self.admission.try_enter():
-            await self.admission.enter()
+        await self._enter()
         try:
             snapshot = self.fleet.enter()
         except BaseException:
@@ -99,9 +98,20 @@ class Director:
         try:
             await self._start(exchange, snapshot, context)
         except BaseException as exc:  # also a client that left: every way out is recorded, then goes on
+            if isinstance(exc, SlipstreamError) and not exchange.is_decided:
+                self._observer.rejected(rejection(exc))
             await exchange.fail(exc)
             raise
         return exchange
+
+    async def _enter(self) -> None:
+        if self.admission.try_enter():
+            return
+        try:
+            await self.admission.enter()
+        except Overloaded as exc:
+            self._observer.rejected(rejection(exc))
+            raise
 
     def _leave(self, snapshot: Snapshot) -> None:
         self.fleet.leave(snapshot)

@@ -10,9 +10,12 @@ from collections.abc import Callable
 from slipstream_gateway.director.outcome import Observer, Outcome, Span
 from slipstream_gateway.director.watchdog import Watchdog
 from slipstream_gateway.errors import (
+    ClientTimeout,
+    ModelNotFound,
     Overloaded,
     RequestError,
     SlipstreamError,
+    UnsupportedParameter,
     UpstreamError,
     UpstreamFailed,
     UpstreamTimeout,
@@ -61,6 +64,11 @@ class Exchange:
         return self._decision
 
     @property
+    def is_decided(self) -> bool:
+        """Whether there is a decision, so that the end is recorded as an outcome."""
+        return self._decision is not None
+
+    @property
     def completion(self) -> Completion:
         """The whole answer of a request that is not streamed."""
         if self._completion is None:
@@ -92,9 +100,20 @@ class Exchange:
 
     async def fail(self, error: BaseException) -> None:
         """Any other end; `asyncio.CancelledError` means that the client left or the gateway stops."""
-        if isinstance(error, UpstreamError) and self._replica is not None:
-            _log.warning("%s: %s %s", self._replica.name, error, error.detail)
+        if isinstance(error, UpstreamError):
+            self._broken(error)
         await self._close(error_type(error))
+
+    def _broken(self, error: UpstreamError) -> None:
+        """The upstream failed after its first byte."""
+        replica, observer = self._replica, self._observer
+        if replica is None or observer is None:
+            return
+        _log.warning("%s: %s %s", replica.name, error, error.detail)
+        observer.upstream_failed(endpoint=replica.name, error=type(error).__name__)
+        # An answer that runs beyond the total is long, which says nothing of the server's health.
+        if isinstance(error, UpstreamUnavailable | UpstreamTimeout) and not self.watchdog.over:
+            replica.failed(time.monotonic())
 
     # What the director tells an exchange, in this order.
 
@@ -146,7 +165,8 @@ class Exchange:
         ttft_s = tpot_s = None
         if self._first_s is not None:
             ttft_s = self._first_s - self._started_s
-            if usage.output_tokens > 1:
+            # Several choices share the time, and their tokens come summed up: there is no time per token to tell.
+            if usage.output_tokens > 1 and self.request.n == 1:
                 tpot_s = (self._last_s - self._first_s) / (usage.output_tokens - 1)
         outcome = Outcome(
             pair=self._pair,
@@ -165,6 +185,7 @@ class Exchange:
 _TYPES: tuple[tuple[type[BaseException], str], ...] = (
     (asyncio.CancelledError, "cancelled"),
     (RequestError, "invalid_request"),
+    (ClientTimeout, "client_timeout"),
     (Overloaded, "overloaded"),
     (UpstreamTimeout, "upstream_timeout"),
     (UpstreamUnavailable, "upstream_unavailable"),
@@ -178,3 +199,10 @@ def error_type(error: BaseException) -> str:
         if isinstance(error, kind):
             return name
     return "internal"
+
+
+def rejection(error: BaseException) -> str:
+    """Why there was no decision: `error_type`, with the causes kept apart that only arise before one."""
+    if isinstance(error, ModelNotFound):
+        return "model_not_found"
+    return "unsupported_parameter" if isinstance(error, UnsupportedParameter) else error_type(error)

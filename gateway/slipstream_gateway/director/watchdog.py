@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import TracebackType
 
-from slipstream_gateway.errors import UpstreamTimeout
+from slipstream_gateway.errors import ClientTimeout, SlipstreamError, UpstreamTimeout
+
+LateError = Callable[[float, str], SlipstreamError]
+
+
+def upstream_late(limit_s: float, what: str) -> SlipstreamError:
+    """The error of a wait for the upstream."""
+    return UpstreamTimeout(f"The upstream took more than {limit_s:g} s for {what}.")
+
+
+def client_late(limit_s: float, what: str) -> SlipstreamError:
+    """The error of a wait for the client."""
+    return ClientTimeout(f"The client took more than {limit_s:g} s to read {what}.")
 
 
 class Watchdog:
-    """Cancels the running task when a wait takes too long, and turns that into `UpstreamTimeout`.
+    """Cancels the running task when a wait takes too long, and turns that into an error of ours.
 
     `async def`-free on purpose: arming costs two attribute writes, so that it can be done for every chunk. Use as::
 
@@ -24,14 +37,20 @@ class Watchdog:
         self._due_s = 0.0
         self._wait_s = 0.0
         self._what = ""
+        self._error: LateError = upstream_late
         self._armed = False
         self._expired = False
         self._task: asyncio.Task[object] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    def waiting(self, wait_s: float, what: str) -> Watchdog:
-        """Arms for one wait of `wait_s`, within the total; enter the result with `with`."""
-        self._wait_s, self._what = wait_s, what
+    @property
+    def over(self) -> bool:
+        """Whether the total has passed."""
+        return self._loop.time() >= self._end_s
+
+    def waiting(self, wait_s: float, what: str, error: LateError = upstream_late) -> Watchdog:
+        """Arms for one wait of `wait_s`, within the total; enter the result with `with`, which raises `error`."""
+        self._wait_s, self._what, self._error = wait_s, what, error
         return self
 
     def close(self) -> None:
@@ -42,7 +61,8 @@ class Watchdog:
 
     def __enter__(self) -> None:
         self._task = asyncio.current_task()
-        self._due_s = min(self._loop.time() + self._wait_s, self._end_s)
+        due_s = self._loop.time() + self._wait_s
+        self._due_s = due_s if due_s < self._end_s else self._end_s
         self._armed = True
         if self._timer is None or self._timer.when() > self._due_s:
             self.close()
@@ -57,8 +77,7 @@ class Watchdog:
         self._expired = False
         # Only our own cancellation becomes a timeout: somebody else's stays one.
         if self._task is not None and self._task.uncancel() <= 0 and isinstance(error, asyncio.CancelledError):
-            limit_s = min(self._wait_s, self._total_s)
-            raise UpstreamTimeout(f"The upstream took more than {limit_s:g} s for {self._what}.") from error
+            raise self._error(min(self._wait_s, self._total_s), self._what) from error
 
     def _fire(self) -> None:
         self._timer = None

@@ -4,8 +4,9 @@ The only configuration of behaviour, the same as a file and as custom resources.
 `ManifestFile` to follow a file, `parse` and `compile_table` for the parts.
 """
 
+from slipstream_gateway.manifest.addresses import check_address
 from slipstream_gateway.manifest.capabilities import Capabilities
-from slipstream_gateway.manifest.files import EMBEDDED_MANIFEST, ManifestFile, load_file
+from slipstream_gateway.manifest.files import EMBEDDED_MANIFEST, ManifestFile, compile_file, load_file, read_file
 from slipstream_gateway.manifest.objects import (
     API_VERSION,
     ClassRule,
@@ -52,10 +53,13 @@ __all__ = [
     "SlipstreamEngine",
     "SpeculationPolicy",
     "Target",
+    "check_address",
+    "compile_file",
     "compile_table",
     "load_file",
     "parse",
     "parse_documents",
+    "read_file",
     "resolve_source",
     "schema",
     "triton_model_name",

@@ -25,7 +25,10 @@ def show(value: object) -> str:
     """`value` for a message: short and on one line."""
     if value is None:
         return "nothing"
-    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    try:
+        text = str(value).lower() if isinstance(value, bool) else repr(value)
+    except ValueError:  # Python writes out no whole number of thousands of digits
+        return "a number too long to show"
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
@@ -150,5 +153,5 @@ def _one_of(names: Any) -> str:
 
 
 def _suggest(key: object, names: list[str]) -> str:
-    close = difflib.get_close_matches(str(key), names, n=1)
+    close = difflib.get_close_matches(key if isinstance(key, str) else show(key), names, n=1)
     return f"; did you mean {close[0]}?" if close else f"; known are {', '.join(names)}"

@@ -11,6 +11,7 @@ from slipstream_gateway.errors import ManifestError
 MAX_BYTES = 1024 * 1024
 MAX_DOCUMENTS = 256
 MAX_DEPTH = 32
+MAX_NUMBER_CHARS = 1000
 
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -28,7 +29,16 @@ class _Loader(_Base):  # type: ignore[misc]  # the base is C or Python, whicheve
         mapping: dict[Any, Any] = super().construct_mapping(node, deep=deep)
         return mapping
 
+    def construct_bounded_int(self, node: yaml.ScalarNode) -> int:
+        """YAML 1.1 has hexadecimal, binary and base-60 numbers: beyond some length, Python writes none out again."""
+        if len(node.value) > MAX_NUMBER_CHARS:
+            problem = f"a number has more than {MAX_NUMBER_CHARS} characters"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+        number: int = self.construct_yaml_int(node)
+        return number
 
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_bounded_int)
 _Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
     for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -26,14 +27,31 @@ def load_file(path: Path | str, *, local_endpoints: Sequence[str] = LOCAL_TRITON
     Raises:
         ManifestError: the file cannot be read or has problems; each line of the message begins with its name.
     """
-    return _compile(Path(path), _read(Path(path)), local_endpoints)
+    return compile_file(Path(path), read_file(Path(path)), local_endpoints=local_endpoints)
+
+
+def read_file(path: Path) -> bytes:
+    """The manifest at `path` as it stands there. Raises `ManifestError` where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ManifestError(f"cannot be read: {error.strerror or error}", field=str(path)) from error
+
+
+def compile_file(path: Path, data: bytes, *, local_endpoints: Sequence[str] = LOCAL_TRITON) -> RoutingTable:
+    """The routing table of `data`, which was read from `path`. Raises `ManifestError`."""
+    objects = parse(data, name=path.name)
+    return compile_table(objects, folder=path.resolve().parent, local_endpoints=local_endpoints)
 
 
 class ManifestFile:
     """Follows one manifest file. `table` is always the last good table.
 
     `on_change` gets every new table; `on_error` gets every new problem once, and the old table stays. Both are
-    called in the event loop's thread and must not block.
+    called in the event loop's thread and must not block. A table that `on_change` raises for counts as bad.
+
+    `last_good` is a file that keeps the last good manifest for processes that start while the manifest is bad.
     """
 
     def __init__(
@@ -43,17 +61,26 @@ class ManifestFile:
         on_change: Callable[[RoutingTable], None],
         on_error: Callable[[ManifestError], None],
         local_endpoints: Sequence[str] = LOCAL_TRITON,
+        last_good: Path | None = None,
     ) -> None:
-        """Loads the file; raises `ManifestError` if that fails, since there is no good table to keep yet."""
+        """Loads the file. Raises `ManifestError` if that fails and there is no last good one."""
         self._path = Path(path)
         self._on_change = on_change
         self._on_error = on_error
         self._local_endpoints = tuple(local_endpoints)
-        self._stamp = _stamp(self._path)
-        data = _read(self._path)
-        self._digest = _digest(data)
-        self.table = _compile(self._path, data, self._local_endpoints)
+        self._last_good = last_good
         self._last_error = ""
+        self._stamp = _stamp(self._path)
+        try:
+            data = read_file(self._path)
+            self.table = self._compile(data)
+        except ManifestError as error:
+            if last_good is None:
+                raise
+            data = read_file(last_good)
+            self.table = self._compile(data)
+            self._report(error, self._stamp)
+        self._digest = _digest(data)
 
     async def watch(self, *, interval_s: float = 0.5) -> None:
         """Look for changes every `interval_s` until cancelled."""
@@ -67,18 +94,32 @@ class ManifestFile:
         if stamp is not None and stamp == self._stamp and not _is_fresh(stamp):
             return
         try:
-            data = await asyncio.to_thread(_read, self._path)
-            digest = _digest(data)
-            if digest == self._digest:
-                self._stamp, self._last_error = stamp, ""
-                return
-            table = await asyncio.to_thread(_compile, self._path, data, self._local_endpoints)
+            await self._take()
         except ManifestError as error:
             self._report(error, stamp)
+        except Exception as error:  # this is the top of the task: watching goes on, whatever a table brings
+            self._report(ManifestError(f"cannot be used: {error!r}", field=self._path.name), stamp)
+        else:
+            self._stamp, self._last_error = stamp, ""
+
+    async def _take(self) -> None:
+        """Reads the file and makes it current if it is another one; all of that or nothing."""
+        data = await asyncio.to_thread(read_file, self._path)
+        digest = _digest(data)
+        if digest == self._digest:
             return
-        self._stamp, self._digest, self._last_error = stamp, digest, ""
-        self.table = table
+        table = await asyncio.to_thread(self._compile, data)
         self._on_change(table)
+        self._digest, self.table = digest, table
+        if self._last_good is not None:
+            try:
+                await asyncio.to_thread(_replace, self._last_good, data)
+            except OSError as error:
+                message = f"is in use, but no copy of it could be kept: {error.strerror or error}"
+                raise ManifestError(message, field=self._path.name) from error
+
+    def _compile(self, data: bytes) -> RoutingTable:
+        return compile_file(self._path, data, local_endpoints=self._local_endpoints)
 
     def _report(self, error: ManifestError, stamp: _Stamp | None) -> None:
         """Tell once; the same bad file is not read again until it is touched."""
@@ -110,18 +151,12 @@ def _is_fresh(stamp: _Stamp) -> bool:
     return abs(time.time_ns() - stamp.modified_ns) < _STAMP_RESOLUTION_NS
 
 
-def _read(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise ManifestError(f"cannot be read: {error.strerror or error}", field=str(path)) from error
-
-
-def _compile(path: Path, data: bytes, local_endpoints: Sequence[str]) -> RoutingTable:
-    objects = parse(data, name=path.name)
-    return compile_table(objects, folder=path.resolve().parent, local_endpoints=local_endpoints)
-
-
 def _digest(data: bytes) -> bytes:
     return hashlib.sha256(data).digest()
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Writes `path` so that nobody reads half of it, though several processes write."""
+    new = path.with_name(f"{path.name}.{os.getpid()}")
+    new.write_bytes(data)
+    new.replace(path)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
-from urllib.parse import urlsplit
 
+from slipstream_gateway.manifest.addresses import check_address
 from slipstream_gateway.manifest.check import Problem, show
 from slipstream_gateway.manifest.objects import (
     EMBEDDED_SOURCES,
@@ -18,7 +18,6 @@ from slipstream_gateway.manifest.objects import (
     SpeculationPolicy,
 )
 
-_SCHEMES = {Protocol.OPENAI: ("http", "https"), Protocol.TRITON: ("grpc",)}
 _Object = TypeVar("_Object", ModelPair, SpeculationPolicy)
 Blamed = tuple[ManifestObject, Problem]
 
@@ -118,30 +117,10 @@ def _check_arm(arm: ExternalArm, path: str) -> Iterator[Problem]:
 def _check_endpoints(endpoints: Sequence[str], protocol: Protocol, path: str) -> Iterator[Problem]:
     for index, endpoint in enumerate(endpoints):
         shown = "an address with an @" if "@" in endpoint else show(endpoint)  # it may hold a password
-        if message := _check_endpoint(endpoint, protocol):
+        if message := check_address(endpoint, protocol):
             yield Problem(f"{path}[{index}]", f"{message}, got {shown}")
         elif endpoint in endpoints[:index]:
             yield Problem(f"{path}[{index}]", f"is there twice: {shown}")
-
-
-def _check_endpoint(endpoint: str, protocol: Protocol) -> str | None:
-    """What the address must be, or None if it is."""
-    schemes = _SCHEMES[protocol]
-    form = " or ".join(f"{scheme}://host:port" for scheme in schemes)
-    try:
-        url = urlsplit(endpoint)
-        host, port = url.hostname, url.port
-    except ValueError as error:
-        return f"must be {form} ({error})"
-    if url.scheme not in schemes or not host or any(char.isspace() for char in endpoint):
-        return f"must be {form}"
-    if url.username is not None or url.password is not None:
-        return "must not hold credentials; use apiKeyEnv"
-    if url.query or url.fragment:
-        return f"must be {form} without a query or fragment"
-    if protocol is Protocol.TRITON and (port is None or url.path):
-        return f"must be {form} with a port and without a path"
-    return None
 
 
 def _check_draft_lengths(policy: SpeculationPolicy, pair: ModelPair) -> Iterator[Problem]:

@@ -55,8 +55,7 @@ def bring_up(options: UpOptions) -> int:
             )
             triton = TritonServer(model_repository=repository, run_dir=run_dir, ports=ports)
             cleanup.callback(triton.stop)
-        names = [pair.metadata.name for pair in pairs]
-        gateway = GatewayProcess(options=options, local_pairs=names, run_dir=run_dir)
+        gateway = GatewayProcess(options=options, run_dir=run_dir)
         cleanup.callback(gateway.stop)
         if not _wait_ready(triton, gateway, options=options, stop=stop):
             return 0
@@ -131,7 +130,7 @@ def _watch(children: Sequence[Child], stop: threading.Event) -> int:
     while not stop.wait(_WATCH_INTERVAL_S):
         for child in children:
             if (status := child.exit_status()) is not None:
-                raise CommandError(f"{child.name} {status}; the end of its log:\n{child.log_tail()}")
+                raise CommandError(f"{child.name} {status}; the end of its log:", tail=child.log_tail())
     _say("stopping …")
     return 0
 

@@ -41,15 +41,17 @@ class DemoCommand(NamedTuple):
     command: str
 
 
-def read_prompts() -> DemoPrompts:
+def read_prompts(*, timeout_s: float = _TIMEOUT_S) -> DemoPrompts:
     """The embedded pair's demo prompts.
 
     Raises:
-        CommandError: the engine package is not installed whole.
+        CommandError: the engine package is not installed whole, or does not answer within `timeout_s`.
     """
-    done = subprocess.run(
-        [sys.executable, "-c", _READ_PROMPTS], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
-    )
+    command = [sys.executable, "-c", _READ_PROMPTS]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+    except subprocess.TimeoutExpired as exc:
+        raise CommandError(f"the embedded pair's demo prompts took longer than {timeout_s:g} s to read") from exc
     if done.returncode != 0:
         reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
         raise CommandError(f"the embedded pair's demo prompts cannot be read: {reason}")

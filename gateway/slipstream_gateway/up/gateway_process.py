@@ -7,7 +7,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from slipstream_gateway.errors import CommandError
@@ -21,11 +21,11 @@ _PROBE_TIMEOUT_S = 2.0
 
 
 class GatewayProcess:
-    """A running `slipstream gateway` for the manifest of `options`; `local_pairs` go to the local Triton."""
+    """A running `slipstream gateway` for the manifest of `options`; pairs without an address go to the local Triton,
+    those that come with a later manifest too."""
 
-    def __init__(self, *, options: UpOptions, local_pairs: Sequence[str], run_dir: Path) -> None:
+    def __init__(self, *, options: UpOptions, run_dir: Path) -> None:
         """Start it; it is not ready yet."""
-        triton = f"grpc://{LOOPBACK}:{options.grpc_port}"
         self._ready_url = f"{options.url}/health/ready"
         self.child = Child(
             name="the gateway",
@@ -36,7 +36,7 @@ class GatewayProcess:
                 *("--port", str(options.port)),
                 *("--workers", str(options.workers)),
                 *("--drain", str(DRAIN_S)),
-                *(part for name in local_pairs for part in ("--endpoint", f"{name}={triton}")),
+                *("--local-endpoint", f"grpc://{LOOPBACK}:{options.grpc_port}"),
             ],
             log_path=run_dir / "gateway.log",
             env=os.environ,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from slipstream_gateway.arguments import at_least_one, port, seconds
 from slipstream_gateway.manifest import EMBEDDED_MANIFEST
 from slipstream_gateway.up.ports import Port
 
@@ -62,33 +63,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("--http-port", defaults.http_port, "Triton's HTTP port"),
         ("--metrics-port", defaults.metrics_port, "Triton's metrics port"),
     ):
-        add(name, type=_port, default=default, help=f"{text} (%(default)s)")
+        add(name, type=port, default=default, help=f"{text} (%(default)s)")
     add(
         "--workers",
-        type=_at_least_one,
+        type=at_least_one,
         default=defaults.workers,
         metavar="N",
         help="processes of the gateway (%(default)s)",
     )
     add(
         "--timeout",
-        type=float,
+        type=seconds,
         default=defaults.timeout_s,
         dest="timeout_s",
         metavar="SECONDS",
         help="how long loading may take; large checkpoints need more (%(default)s)",
     )
-
-
-def _port(text: str) -> int:
-    number = int(text)
-    if not 0 < number < 65536:
-        raise argparse.ArgumentTypeError(f"a port is 1 to 65535, got {number}")
-    return number
-
-
-def _at_least_one(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"expected 1 or more, got {number}")
-    return number

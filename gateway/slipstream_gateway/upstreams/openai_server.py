@@ -6,6 +6,8 @@ transport 120 µs, aiohttp 77 µs (one core, 32 connections, one run).
 
 from __future__ import annotations
 
+import re
+
 import aiohttp
 import msgspec
 from multidict import CIMultiDict
@@ -34,6 +36,7 @@ from slipstream_gateway.upstreams.sse import EventSplitter, count_events
 MAX_BODY_BYTES = 64 * 1024 * 1024
 _PATHS = {Endpoint.CHAT: "v1/chat/completions", Endpoint.COMPLETION: "v1/completions"}
 _READ_BYTES = 64 * 1024
+_DONE = re.compile(rb"(?:\A|\n)data: ?\[DONE\]\r?\n")  # a whole line: generated text may hold the word, too
 
 
 class OpenAiUpstream:
@@ -130,7 +133,7 @@ class OpenAiUpstream:
         except aiohttp.ClientError as exc:
             raise UpstreamFailed("The upstream did not answer with HTTP.", detail=str(exc)) from exc
         if response.status != 200:
-            raise await _refusal(response)
+            raise await _refusal(response, own_key=self._api_key is not None)
         return response
 
 
@@ -185,7 +188,7 @@ class OpenAiStream:
             usage.output_tokens += count_events(block)
         if not self._generating:
             self._generating = has_generated_text(block)
-        if block.find(b"[DONE]", max(0, len(block) - 32)) >= 0:
+        if _DONE.search(block, max(0, len(block) - 32)) is not None:
             self._done = True
             if not usage.exact:  # three events carry no text: the role, the finish reason, [DONE]
                 usage.output_tokens = max(usage.output_tokens - 3, 0)
@@ -211,8 +214,8 @@ async def _read_body(response: aiohttp.ClientResponse) -> bytes:
     return b"".join(parts)
 
 
-async def _refusal(response: aiohttp.ClientResponse) -> SlipstreamError:
-    """The error that a status other than 200 stands for."""
+async def _refusal(response: aiohttp.ClientResponse, *, own_key: bool) -> SlipstreamError:
+    """The error that a status other than 200 stands for; `own_key`: the gateway's key was sent, not the client's."""
     status = response.status
     try:
         body = await _read_body(response)
@@ -224,8 +227,10 @@ async def _refusal(response: aiohttp.ClientResponse) -> SlipstreamError:
         return Overloaded("The upstream is overloaded.", retry_after_s=_retry_after_s(response))
     if status == 503:
         return UpstreamUnavailable("The upstream is not ready.", retry_after_s=_retry_after_s(response))
+    if own_key and status in (401, 403):  # not the client's fault, and the body may quote the key
+        return UpstreamFailed("The upstream refused the gateway's own credentials.", detail=f"status {status}")
     if 400 <= status < 500:
-        return UpstreamRejected(status, body, response.headers.get("content-type", "application/json"))
+        return UpstreamRejected(status, body)
     return UpstreamFailed(f"The upstream answered {status}.", detail=body[:500].decode(errors="replace"))
 
 

@@ -18,12 +18,13 @@ from slipstream_gateway.errors import SlipstreamError, UpstreamFailed, UpstreamT
 from slipstream_gateway.upstreams.base import Completion, Job, Tokens, Usage
 from slipstream_gateway.upstreams.triton_wire import infer_request, is_empty_final, read_response, triton_error
 
-_CHANNEL_OPTIONS = (
+CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", 64 * 1024 * 1024),
     ("grpc.max_send_message_length", 64 * 1024 * 1024),
-    ("grpc.keepalive_time_ms", 20_000),
+    # Above the 300 s that a gRPC server, Triton among them, lets pass between pings by default: more of them get a
+    # connection closed ("too many pings") under its streams. Dead peers are found by the deadlines, long before.
+    ("grpc.keepalive_time_ms", 330_000),
     ("grpc.keepalive_timeout_ms", 10_000),
-    ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 500),  # a request waits for the next attempt, so it must come soon
@@ -38,7 +39,7 @@ class TritonUpstream:
     def __init__(self, address: str, *, model: str, connect_timeout_s: float) -> None:
         self._model = model
         self._connect_timeout_s = connect_timeout_s
-        self._channel = grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
+        self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
     async def complete(self, job: Job) -> Completion:
@@ -82,6 +83,7 @@ class TritonUpstream:
         request, seed = job.request, job.request.seed
         if seed is None:
             seed = secrets.randbits(63)
+        prompt_field = "messages" if request.messages else "prompt"
         choices = []
         for index in range(request.n):
             message = infer_request(
@@ -91,7 +93,7 @@ class TritonUpstream:
                 request_id=f"{job.request_id}-{index}" if index else job.request_id,
                 seed=_wrap_int64(seed + index),
             )
-            choices.append(ChoiceStream(self._stub.ModelStreamInfer(_one(message)), index))
+            choices.append(ChoiceStream(self._stub.ModelStreamInfer(_one(message)), index, prompt_field))
         return choices[0] if len(choices) == 1 else MergedStream(choices)
 
     async def _connected(self) -> None:
@@ -123,10 +125,11 @@ async def _one(message: service_pb2.ModelInferRequest) -> Any:
 class ChoiceStream:
     """One answer of the model as it is generated."""
 
-    def __init__(self, call: Any, index: int) -> None:
+    def __init__(self, call: Any, index: int, prompt_field: str) -> None:
         self.usage = Usage()
         self._call = call
         self._index = index
+        self._prompt_field = prompt_field
         self._first: Tokens | None = None
         self._finished = False
 
@@ -151,7 +154,7 @@ class ChoiceStream:
         if answer is grpc.aio.EOF or (not answer.error_message and is_empty_final(answer.infer_response)):
             raise UpstreamFailed("The inference server ended its stream before the answer's end.")
         if answer.error_message:
-            raise triton_error(answer.error_message)
+            raise triton_error(answer.error_message, prompt_field=self._prompt_field)
         response = read_response(answer.infer_response, self.usage)
         self._finished = response.finish_reason != ""
         return Tokens(

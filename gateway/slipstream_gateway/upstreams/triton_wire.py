@@ -135,12 +135,15 @@ def _text(raw: bytes) -> str:
 _NOT_READY = ("is not ready", "request for unknown model", "unavailable", "exiting", "not found")
 
 
-def triton_error(message: str) -> SlipstreamError:
-    """The error that a Triton error message stands for; the model puts a code first: `code: what went wrong`."""
+def triton_error(message: str, *, prompt_field: str = "messages") -> SlipstreamError:
+    """The error that a Triton error message stands for; the model puts a code first: `code: what went wrong`.
+
+    `prompt_field` is the request's field that a prompt too long is blamed on.
+    """
     code, _, text = message.partition(": ")
     known = code.rsplit(" ", 1)[-1].strip()
     if known == "context_length_exceeded":
-        return ContextLengthExceeded(text)
+        return ContextLengthExceeded(text, param=prompt_field)
     if known == "invalid_request":
         return InvalidRequest(text)
     if known == "unsupported_parameter":

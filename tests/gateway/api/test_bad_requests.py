@@ -76,6 +76,20 @@ def test_unknown_paths_and_methods_have_openai_errors(http: httpx.Client) -> Non
     assert error_of(response)["type"] == "invalid_request_error"
 
 
+def test_unknown_model_is_named_in_short_and_counted(http: httpx.Client, served: Any, chat: Callable[..., Any]) -> None:
+    before = served.metric("slipstream_rejections_total", error="model_not_found")
+    response = http.post("/v1/chat/completions", json={**chat("x"), "model": "m" * 50_000})
+    assert (response.status_code, len(response.content) < 400) == (404, True)
+    assert served.metric("slipstream_rejections_total", error="model_not_found") == before + 1
+
+
+def test_earlier_tool_calls_go_to_openai_servers(http: httpx.Client, chat: Callable[..., Any]) -> None:
+    calls = [{"id": "x", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+    body = chat("tokens=1")
+    body["messages"].insert(0, {"role": "assistant", "content": None, "tool_calls": calls})
+    assert http.post("/v1/chat/completions", json=body).status_code == 200
+
+
 def test_bad_mode_header_gets_400(http: httpx.Client, chat: Callable[..., Any]) -> None:
     response = http.post("/v1/chat/completions", json=chat("x"), headers={"x-slipstream-mode": "warp"})
     assert (response.status_code, error_of(response)["param"]) == (400, "x-slipstream-mode")

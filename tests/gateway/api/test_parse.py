@@ -27,6 +27,7 @@ def chat(**fields: Any) -> bytes:
         (b'{"model": "m", ', None, "not valid JSON"),
         (b"[]", None, "must be a JSON object"),
         (b'{"model": "\xff"}', None, "UTF-8"),
+        (b'{"model": "m", "messages": [{"role": "user", "content": "x"}], "user": "\xff"}', None, "UTF-8"),
         (b'{"model": "\\ud800"}', None, "surrogate"),
         (b'{"a":' * 5000 + b"1" + b"}" * 5000, None, "nested too deeply"),
         (chat(temperature=float("nan")), None, "not valid JSON"),
@@ -149,6 +150,39 @@ def test_values_that_ask_for_something_are_features(name: str, value: Any) -> No
 def test_tool_messages_need_tools() -> None:
     messages = [*HELLO, {"role": "tool", "content": "4", "tool_call_id": "x"}]
     assert parse_chat_request(chat(messages=messages)).features == {"tools"}
+
+
+@pytest.mark.parametrize("nothing", [None, []])
+def test_earlier_tool_calls_are_features_and_none_of_them_is_nothing(nothing: Any) -> None:
+    answer = {"role": "assistant", "content": None}
+    calls = [{"id": "x", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+
+    def features(**more: Any) -> Any:
+        return parse_chat_request(chat(messages=[*HELLO, {**answer, **more}])).features
+
+    assert features(tool_calls=calls) == {"tools", "tool_calls"}
+    assert features(function_call={"name": "f", "arguments": "{}"}) == {"tools", "function_call"}
+    assert features(tool_calls=nothing, function_call=nothing) == frozenset()
+
+
+def test_keys_that_nobody_here_reads_are_features_by_their_place() -> None:
+    def features(message: dict[str, Any], **more: Any) -> Any:
+        return parse_chat_request(chat(messages=[*HELLO, message], **more)).features
+
+    part = {"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}}
+    assert features({"role": "assistant", "content": "a", "prefix": True}) == {"messages[1].prefix"}
+    assert features({"role": "user", "content": [part]}) == {"messages[1].content[0].cache_control"}
+    assert features({"role": "user", "content": "a", "tool_call_id": "x"}) == {"messages[1].tool_call_id"}
+    assert features({"role": "assistant", "content": "a", "refusal": None, "annotations": []}) == frozenset()
+    options = {"include_usage": True, "include_obfuscation": False}
+    assert features(HELLO[0], stream=True, stream_options=options) == frozenset()
+    options["continuous_usage_stats"] = True
+    assert features(HELLO[0], stream=True, stream_options=options) == {"stream_options.continuous_usage_stats"}
+
+
+def test_long_names_of_parameters_are_cut_in_features() -> None:
+    [name] = parse_chat_request(chat(**{"x" * 5000: 1})).features
+    assert len(name) <= 80
 
 
 def test_log_probabilities_of_the_completions_endpoint_are_a_number() -> None:

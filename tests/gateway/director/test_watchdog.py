@@ -6,8 +6,8 @@ import asyncio
 import time
 
 import pytest
-from slipstream_gateway.director.watchdog import Watchdog
-from slipstream_gateway.errors import UpstreamTimeout
+from slipstream_gateway.director.watchdog import Watchdog, client_late
+from slipstream_gateway.errors import ClientTimeout, UpstreamTimeout
 
 
 async def test_long_wait_becomes_a_timeout_that_says_for_what() -> None:
@@ -19,6 +19,13 @@ async def test_long_wait_becomes_a_timeout_that_says_for_what() -> None:
         await asyncio.sleep(30)
     with watchdog.waiting(30, "the next chunk"):  # usable again, and the task is not cancelled
         await asyncio.sleep(0)
+    watchdog.close()
+
+
+async def test_a_wait_for_the_client_blames_the_client() -> None:
+    watchdog = Watchdog(total_s=60)
+    with pytest.raises(ClientTimeout, match="client"), watchdog.waiting(0.05, "a chunk", client_late):
+        await asyncio.sleep(30)
     watchdog.close()
 
 

@@ -110,3 +110,56 @@ def test_a_bad_file_at_the_start_is_an_error(tmp_path: Path) -> None:
     path.write_text(BAD)
     with pytest.raises(ManifestError, match=r"pair\.yaml: ModelPair/embedded: spec\.maxDraftTokens"):
         ManifestFile(path, on_change=lambda _: None, on_error=lambda _: None)
+
+
+async def test_a_table_that_nobody_can_use_is_reported_and_the_watch_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "pair.yaml"
+    path.write_text(GOOD)
+    used: list[int] = []
+    errors: list[ManifestError] = []
+    told = asyncio.Event()
+
+    def change(table: RoutingTable) -> None:
+        if draft_tokens(table) == 3:
+            raise LookupError("three")
+        used.append(draft_tokens(table))
+        told.set()
+
+    def fail(error: ManifestError) -> None:
+        errors.append(error)
+        told.set()
+
+    file = ManifestFile(path, on_change=change, on_error=fail)
+    watching = asyncio.create_task(file.watch(interval_s=0.01))
+    for text, expected in ((GOOD.replace("Tokens: 6", "Tokens: 3"), 6), (BETTER, 4)):
+        told.clear()
+        path.write_text(text)
+        await asyncio.wait_for(told.wait(), timeout=20)
+        assert draft_tokens(file.table) == expected
+    watching.cancel()
+    assert used == [4]
+    assert [str(error) for error in errors] == ["pair.yaml: cannot be used: LookupError('three')"]
+
+
+async def test_a_bad_file_at_the_start_gives_way_to_the_last_good_one(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    kept = tmp_path / "kept.yaml"
+    errors: list[str] = []
+
+    def open_file() -> ManifestFile:
+        return ManifestFile(
+            log.path, on_change=lambda _: None, on_error=lambda error: errors.append(str(error)), last_good=kept
+        )
+
+    first = open_file()
+    log.write(BETTER)
+    await first.refresh()
+    log.write(BAD)
+    second = open_file()
+    assert draft_tokens(second.table) == 4
+    await second.refresh()
+    assert len(errors) == 1
+    assert "spec.maxDraftTokens" in errors[0]
+    log.write(GOOD)
+    await second.refresh()
+    assert draft_tokens(second.table) == 6

@@ -8,7 +8,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from slipstream_gateway.errors import ManifestError
-from slipstream_gateway.manifest import EMBEDDED_MANIFEST, ModelPair, SpeculationPolicy, parse, schema
+from slipstream_gateway.manifest import EMBEDDED_MANIFEST, ModelPair, SpeculationPolicy, parse, parse_documents, schema
 
 PAIR = """
 apiVersion: slipstream.dev/v1alpha1
@@ -127,6 +127,63 @@ def test_an_external_arm_is_checked(arm: dict[str, object], expected: str) -> No
     data["spec"]["engine"]["arms"]["plain"] |= arm
     [line] = problems(yaml.safe_dump(data))
     assert f"ModelPair/outside: spec.engine.{expected}" in line
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "http://host\\x:80",
+        "http://\u3002:80",
+        "http://.:80",
+        "http://a..b:80",
+        "http://-a:80",
+        f"http://{'a' * 64}:80",
+        "http://1.2.3:80",
+        "http://300.1.1.1:80",
+        "http://[::1:80",
+        "http://[::x]:80",
+        "http://[::1]x:80",
+        "http://[fe80::1%25eth0]:80",
+        "http://:80",
+        "http://a:",
+        "http://a:0",
+        "http://a:65536",
+        "http://a:\u0663",
+        "http://a:80/\\",
+        "http://a:80/%zz",
+        "http://a:80/?",
+        "http://a b:80",
+        "HTTP://a:80",
+        "http:a:80",
+    ],
+)
+def test_an_address_that_no_client_could_use_is_refused(address: str) -> None:
+    [line] = problems(changed(EXTERNAL, "spec.engine.arms.plain.endpoints", [address]))
+    assert "ModelPair/outside: spec.engine.arms.plain.endpoints[0]: must be http://host:port" in line
+
+
+@pytest.mark.parametrize(
+    "address", ["http://a", "https://a.b-c.d_e.:443/v1/", "http://10.0.0.1:80", "http://[::1]:80", "http://3a:1/%20~x"]
+)
+def test_a_good_address_is_taken(address: str) -> None:
+    assert parse(changed(EXTERNAL, "spec.engine.arms.plain.endpoints", [address]))
+
+
+@pytest.mark.parametrize("number", ["0x" + "f" * 6000, "0b" + "1" * 60000, "1" + ":59" * 4000, "9" * 6000])
+@pytest.mark.parametrize("field", ["maxDraftTokens: 5", "name: acme", "source: ./target"])
+def test_an_endless_number_is_one_clear_error(number: str, field: str) -> None:
+    [line] = problems(PAIR.replace(field, f"{field.partition(': ')[0]}: {number}"))
+    assert "a number has more than 1000 characters" in line
+    assert len(line) < 200
+
+
+def test_an_endless_number_in_a_resource_is_one_clear_error() -> None:
+    value = yaml.safe_load(PAIR)
+    value["spec"]["maxDraftTokens"] = 16**6000
+    value["spec"][16**6000] = [16**6000]
+    with pytest.raises(ManifestError) as raised:
+        parse_documents([value], name="acme")
+    assert "spec.maxDraftTokens: must be between 1 and 32, got a number too long to show" in str(raised.value)
 
 
 def test_an_external_engine_takes_no_target() -> None:

@@ -6,10 +6,12 @@ import json
 import socket
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import pytest
+from slipstream_gateway.settings import Deadlines
 
 SPECULATE = {"x-slipstream-mode": "speculative"}
 WAIT_S = 15.0
@@ -111,14 +113,13 @@ def test_stream_that_breaks_ends_with_an_error_event_and_is_not_repeated(
     assert "127.0.0.1" not in events[-1]["error"]["message"]
     assert len(first.requests) + len(second.requests) == 1
     assert served.metric("slipstream_requests_total", status="upstream_failed") == 1
+    assert served.metric("slipstream_upstream_errors_total", error="UpstreamFailed") == 1
     assert post(served.url, chat("tokens=1")).status_code == 200
 
 
 def test_deadlines_end_slow_starts_and_silent_streams(
     gateway: Callable[..., Any], openai_server: Callable[..., Any], manifest_text: Any, chat: Any
 ) -> None:
-    from slipstream_gateway.settings import Deadlines
-
     limits = Deadlines(connect_s=1, first_chunk_s=0.3, between_chunks_s=0.3, total_s=0.8)
     served = gateway(manifest_text([openai_server().url]), deadlines=limits)
     started_s = time.monotonic()
@@ -132,6 +133,20 @@ def test_deadlines_end_slow_starts_and_silent_streams(
     endless = events_of(post(served.url, chat("tokens=1000 gap=0.05", stream=True)))
     assert endless[-1]["error"]["code"] == "upstream_timeout"
     assert time.monotonic() - started_s < WAIT_S
+
+
+def test_streams_that_go_silent_take_their_server_out(
+    gateway: Callable[..., Any], openai_server: Callable[..., Any], manifest_text: Any, chat: Any
+) -> None:
+    deadlines = Deadlines(connect_s=1, between_chunks_s=1)
+    served = gateway(manifest_text([openai_server().url], [openai_server().url]), deadlines=deadlines)
+    body = chat("tokens=3 gap=30", stream=True)
+    with ThreadPoolExecutor(6) as pool:  # six failures in a row: the back-off outlasts the check
+        answers = list(pool.map(lambda _: post(served.url, body, headers=SPECULATE), range(6)))
+    assert all(events_of(answer)[-1]["error"]["code"] == "upstream_timeout" for answer in answers)
+    after = post(served.url, chat("tokens=1"), headers=SPECULATE)
+    assert after.headers["x-slipstream-reason"] == "speculative_unavailable"
+    assert served.metric("slipstream_upstream_errors_total", error="UpstreamTimeout") == 6
 
 
 def test_features_that_only_one_arm_has_go_there(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -111,6 +112,24 @@ def test_drain_limit_ends_streams_with_an_error_event(
     assert server.cancelled.wait(WAIT_S)
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/route"])
+def test_half_a_body_at_the_end_gets_503_and_no_traceback(
+    start: Callable[..., Process], openai_server: Callable[..., Any], manifest_text: Any, path: str
+) -> None:
+    process = start(manifest_text([openai_server().url]), "--drain", "1")
+    with socket.create_connection(("127.0.0.1", process.port), timeout=WAIT_S) as connection:
+        connection.sendall(f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n{{".encode())
+        deadline = time.monotonic() + WAIT_S
+        url = f"{process.url}/metrics"
+        while "slipstream_requests" not in httpx.get(url, timeout=WAIT_S).text:  # the body's head has been seen
+            assert time.monotonic() < deadline
+        process.child.send_signal(signal.SIGTERM)
+        assert b"503" in read_all(connection).split(b"\r\n")[0]
+    _, log = process.child.communicate(timeout=WAIT_S)
+    assert process.child.returncode == 0
+    assert "Traceback" not in log
+
+
 def test_workers_share_the_port_and_any_shows_the_metrics_of_all(
     start: Callable[..., Process], openai_server: Callable[..., Any], manifest_text: Any, chat: Any
 ) -> None:
@@ -138,6 +157,98 @@ def test_workers_share_the_port_and_any_shows_the_metrics_of_all(
     assert psutil.wait_procs(workers, timeout=WAIT_S)[1] == []
 
 
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def workers_of(process: Process) -> list[psutil.Process]:
+    """Those that run, without multiprocessing's own helper."""
+    found = []
+    for child in psutil.Process(process.child.pid).children():
+        with contextlib.suppress(psutil.Error):  # it has just ended
+            if "spawn_main" in " ".join(child.cmdline()):
+                found.append(child)
+    return found
+
+
+def test_worker_that_dies_while_the_manifest_is_bad_comes_back_with_the_last_good_one(
+    start: Callable[..., Process], openai_server: Callable[..., Any], manifest_text: Any, chat: Any, tmp_path: Path
+) -> None:
+    process = start(manifest_text([openai_server().url]), "--workers", "2", "--drain", "1")
+    (tmp_path / "pair.yaml").write_text("kind: Nonsense\n")
+    old = workers_of(process)
+    for worker in old:
+        worker.kill()
+    wait_until(lambda: len(set(workers_of(process)) - set(old)) == 2)
+    process.wait_live()
+    response = httpx.post(f"{process.url}/v1/chat/completions", json=chat("tokens=1"), timeout=WAIT_S)
+    assert response.status_code == 200
+    process.child.send_signal(signal.SIGTERM)
+    _, log = process.child.communicate(timeout=WAIT_S)
+    assert process.child.returncode == 0
+    assert "the last good one stays: pair.yaml: document 1: kind: must be ModelPair or SpeculationPolicy" in log
+    assert "Traceback" not in log
+
+
+def test_workers_that_cannot_start_end_the_gateway_with_an_error(
+    start: Callable[..., Process],
+    openai_server: Callable[..., Any],
+    manifest_text: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    private = tmp_path / "private"
+    private.mkdir()
+    monkeypatch.setenv("TMPDIR", str(private))
+    process = start(manifest_text([openai_server().url]), "--workers", "2", "--drain", "1")
+    (tmp_path / "pair.yaml").write_text("kind: Nonsense\n")
+    [kept] = private.glob("*/last-good.yaml")
+    kept.unlink()  # nothing is left to start with
+    workers_of(process)[0].kill()
+    _, log = process.child.communicate(timeout=WAIT_S)
+    assert process.child.returncode == 1
+    assert log.splitlines()[-1].startswith("slipstream: error: a worker failed to start")
+
+
+def test_sigterm_with_workers_refuses_connections_while_streams_finish(
+    start: Callable[..., Process], openai_server: Callable[..., Any], manifest_text: Any, chat: Any
+) -> None:
+    process = start(manifest_text([openai_server().url]), "--workers", "2", "--drain", "20")
+    connection = stream(process, chat("tokens=60 gap=0.05"))
+    first = connection.recv(1000)
+    process.child.send_signal(signal.SIGTERM)
+
+    def refused() -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", process.port), timeout=1).close()
+        except ConnectionRefusedError:
+            return True
+        return False
+
+    wait_until(refused)
+    assert process.child.poll() is None
+    answer = first + read_all(connection)
+    assert b"w59 " in answer
+    assert process.child.wait(WAIT_S) == 0
+
+
+@pytest.mark.parametrize("piece", [500, 1024 * 1024])
+def test_endless_head_is_refused(
+    start: Callable[..., Process], openai_server: Callable[..., Any], manifest_text: Any, piece: int
+) -> None:
+    process = start(manifest_text([openai_server().url]))
+    with socket.create_connection(("127.0.0.1", process.port), timeout=WAIT_S) as connection:
+        sent = b"GET /health/live HTTP/1.1\r\n" + b"x: %s\r\n" % (b"y" * 80) * 850 + b"\r\n"
+        with contextlib.suppress(ConnectionError):
+            for begin in range(0, len(sent), piece):
+                connection.sendall(sent[begin : begin + piece])
+        assert connection.recv(100).startswith(b"HTTP/1.1 431 ")
+    assert httpx.get(f"{process.url}/health/live", headers={"x": "y" * 60000}, timeout=WAIT_S).status_code == 200
+
+
 def run_cli(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "slipstream_gateway.cli", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
@@ -159,6 +270,12 @@ def test_port_in_use_is_one_line(openai_server: Callable[..., Any], manifest_tex
         (["bench"], 2, "arrives with the benchmark release"),
         (["unheard-of"], 2, "invalid choice: 'unheard-of'"),
         ([], 2, "slipstream COMMAND"),
+        (["gateway", "-f", "x", "--port", "abc"], 2, "argument --port: expected a whole number, got 'abc'"),
+        (["gateway", "-f", "x", "--local-endpoint", "http://a:1"], 2, "--local-endpoint: the address must be grpc://"),
+        (["up", "--port", "abc"], 2, "argument --port: expected a whole number, got 'abc'"),
+        (["up", "--port", "0"], 2, "argument --port: a port is 1 to 65535, got 0"),
+        (["up", "--timeout", "nan"], 2, "argument --timeout: expected seconds above 0, got 'nan'"),
+        (["route", "--mode", "zzz"], 2, "'zzz' (choose from 'auto', 'speculative', 'plain')"),
     ],
 )
 def test_known_errors_are_one_clear_line(arguments: list[str], code: int, part: str) -> None:
@@ -177,6 +294,25 @@ def test_bad_manifest_and_bad_endpoint_are_named(manifest_text: Any, tmp_path: P
     unknown = run_cli("gateway", "-f", str(manifest), "--endpoint", "other=grpc://127.0.0.1:1")
     assert unknown.returncode == 2
     assert "no ModelPair 'other'" in unknown.stderr
+    wrong = run_cli("gateway", "-f", str(manifest), "--endpoint", "pair=grpc://127.0.0.1:1")
+    assert wrong.returncode == 2
+    assert "--endpoint pair=…: the address must be http://host:port" in wrong.stderr
+    manifest.write_text(manifest_text(["http://host\\x:80"]))
+    address = run_cli("gateway", "-f", str(manifest))
+    assert address.returncode == 2
+    assert len(address.stderr.splitlines()) == 1
+    assert "ModelPair/pair: spec.engine.arms.plain.endpoints[0]: must be http://host:port" in address.stderr
+
+
+def test_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
+    body = tmp_path / "body.json"
+    body.write_text(json.dumps({"model": "slipstream-embedded", "prompt": "Hello there"}))
+    command = [sys.executable, "-m", "slipstream_gateway.cli", "route", str(body)]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    child.stdout.close()
+    _, errors = child.communicate(timeout=WAIT_S)
+    assert (child.returncode, errors) == (141, "")
 
 
 def test_help_imports_no_server() -> None:

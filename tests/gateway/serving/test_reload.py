@@ -5,9 +5,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
+from slipstream_gateway.manifest import EMBEDDED_MANIFEST
+from slipstream_gateway.up.gateway_process import GatewayProcess
+from slipstream_gateway.up.options import UpOptions
+from slipstream_gateway.up.triton_server import TritonServer
 
 WAIT_S = 20.0
 
@@ -73,7 +78,31 @@ def test_bad_manifest_leaves_the_good_one_in_place(
     url = f"{served.url}/v1/chat/completions"
     served.manifest.write_text("kind: Nonsense\n")
     served.manifest.write_text(good.replace("maxDraftTokens: 5", "maxDraftTokens: many"))
+    served.manifest.write_text(good.replace(server.url, "http://host\\\\x:80"))
     time.sleep(1.2)  # two looks at the file; what is tested is that nothing happens
     assert httpx.post(url, json=chat("tokens=1"), timeout=WAIT_S).status_code == 200
     served.manifest.write_text(good.replace("model: acme\n  max", "model: renamed\n  max"))
     wait_for(lambda: httpx.post(url, json={**chat("tokens=1"), "model": "renamed"}).status_code == 200, "the new name")
+
+
+def test_pair_that_comes_with_a_reload_goes_to_the_local_triton(
+    tmp_path: Path, triton_server: TritonServer, free_ports: Callable[[int], list[int]]
+) -> None:
+    manifest = tmp_path / "pair.yaml"
+    manifest.write_text(EMBEDDED_MANIFEST.read_text())
+    options = UpOptions(manifest=manifest, port=free_ports(1)[0], grpc_port=triton_server.ports.grpc)
+    url = f"{options.url}/v1/completions"
+    gateway = GatewayProcess(options=options, run_dir=tmp_path)
+    try:
+        gateway.wait_ready(timeout_s=WAIT_S)
+        renamed = (
+            manifest.read_text().replace("name: embedded", "name: renamed").replace("pair: embedded", "pair: renamed")
+        )
+        served = renamed.replace("kind: slipstream\n", "kind: slipstream\n    tritonModel: embedded\n")
+        manifest.write_text(served.replace("model: slipstream-embedded", "model: new"))
+        body = {"model": "new", "prompt": "Hello", "max_tokens": 2}
+        wait_for(lambda: httpx.post(url, json=body, timeout=WAIT_S).status_code == 200, "an answer")
+        manifest.write_text(renamed)
+        wait_for(lambda: "'renamed': restart" in gateway.child.log_tail(), "the warning")
+    finally:
+        gateway.stop()

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
-from slipstream_gateway.settings import Limits
+from slipstream_gateway.settings import Deadlines, Limits
 
 WAIT_S = 15.0
 
@@ -81,6 +81,16 @@ def test_slow_reader_holds_back_its_own_stream_only(
     assert upstream.cancelled.wait(WAIT_S)
 
 
+def test_client_that_never_reads_does_not_hold_its_place_for_ever(
+    gateway: Callable[..., Any], upstream: Any, manifest_text: Any, chat: Any
+) -> None:
+    served = gateway(manifest_text([upstream.url]), deadlines=Deadlines(connect_s=1, total_s=1.5))
+    with start_stream(served.port, chat("tokens=4000 big=4000")):  # 64 MB
+        wait_for(lambda: served.metric("slipstream_requests_total", status="client_timeout") == 1, "the end")
+        assert served.metric("slipstream_requests_in_flight") == 0
+    assert served.metric("slipstream_upstream_errors_total") == 0
+
+
 def test_beyond_the_queue_is_429_with_retry_after(
     gateway: Callable[..., Any], upstream: Any, manifest_text: Any, chat: Any
 ) -> None:
@@ -98,6 +108,7 @@ def test_beyond_the_queue_is_429_with_retry_after(
     assert response.status_code == 429
     assert int(response.headers["retry-after"]) >= 1
     assert response.json()["error"]["type"] == "rate_limit_error"
+    assert served.metric("slipstream_rejections_total", error="overloaded") == 1
     running[0].close()
     thread.join(WAIT_S)
     assert queued[0].status_code == 200

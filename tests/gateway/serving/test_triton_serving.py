@@ -119,6 +119,29 @@ def test_parameter_that_no_arm_can_honour_gets_400_naming_it(gateway_url: str, f
     assert response.json()["error"]["param"] == field
 
 
+@pytest.mark.parametrize(
+    ("message", "param"),
+    [
+        ({"content": None, "tool_calls": [{"id": "x", "type": "function"}]}, "tool_calls"),
+        ({"content": "x", "prefix": True}, "messages[0].prefix"),
+    ],
+)
+def test_messages_that_no_arm_can_honour_get_400_naming_it(
+    gateway_url: str, message: dict[str, Any], param: str
+) -> None:
+    body = {"model": MODEL, "messages": [{"role": "assistant", **message}, {"role": "user", "content": "x"}]}
+    response = httpx.post(f"{gateway_url}/v1/chat/completions", json=body, timeout=WAIT_S)
+    assert (response.status_code, response.json()["error"]["param"]) == (400, param)
+    metrics = httpx.get(f"{gateway_url}/metrics", timeout=WAIT_S).text
+    assert 'slipstream_rejections_total{error="unsupported_parameter"}' in metrics
+
+
+def test_completion_beyond_the_context_blames_its_prompt(gateway_url: str) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        client(gateway_url).completions.create(model=MODEL, prompt="word " * 20_000)
+    assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "prompt")
+
+
 @pytest.mark.parametrize("stream", [False, True])
 def test_prompt_beyond_the_context_gets_400_with_both_numbers(gateway_url: str, stream: bool) -> None:
     with pytest.raises(openai.BadRequestError) as caught:

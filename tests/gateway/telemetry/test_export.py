@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import httpx
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from slipstream_gateway.director.outcome import Outcome
@@ -125,8 +126,6 @@ def test_without_an_exporter_the_clients_trace_goes_on_and_metrics_are_served() 
 def test_no_client_can_add_a_series(
     gateway: Callable[..., Any], openai_server: Callable[..., Any], manifest_text: Any, chat: Any
 ) -> None:
-    import httpx
-
     served = gateway(manifest_text([openai_server().url]))
 
     def series() -> int:
@@ -139,3 +138,13 @@ def test_no_client_can_add_a_series(
             httpx.post(f"{served.url}/v1/chat/completions", json=body, headers=headers)
         counts.append(series())
     assert counts[1] == counts[2]
+
+
+def test_time_per_token_is_told_for_one_choice_alone(
+    gateway: Callable[..., Any], openai_server: Callable[..., Any], manifest_text: Any, chat: Any
+) -> None:
+    served = gateway(manifest_text([openai_server().url]))
+    for n, count in ((2, 0), (1, 1)):
+        body = chat("tokens=5 gap=0.01", stream=True, n=n)
+        assert httpx.post(f"{served.url}/v1/chat/completions", json=body).status_code == 200
+        assert served.metric("gen_ai_server_time_per_output_token_seconds_count") == count
