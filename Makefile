@@ -13,7 +13,7 @@ help:
 	@echo "make test    the whole suite, with a real Triton"
 	@echo "make lint    ruff, mypy and the import contracts"
 	@echo "make bench   the figures of the README, on this machine"
-	@echo "make train   make the embedded pair again from its seed (about an hour on 2 cores)"
+	@echo "make train   train an embedded pair from its seed (an hour or so on 2 cores, resumes)"
 
 up: $(VENV)/.installed-run
 	@exec $(BIN)/slipstream up $(ARGS)

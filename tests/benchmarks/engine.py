@@ -1,6 +1,6 @@
 """The embedded pair in the engine: what a draft length saves per class, and what a batch of eight is worth.
 
-    python -m tests.benchmarks.engine [--prompts 12] [--draft-tokens 4] [--threads 1]
+    python -m tests.benchmarks.engine [--prompts 12] [--draft-tokens 6] [--threads 1]
 
 Every prompt is answered twice in the same run, plainly and speculatively, in alternating order, one at a time and
 greedily, so that both give the same tokens. TPOT is (last token - first token) / (output tokens - 1).
@@ -43,7 +43,7 @@ class Answer(NamedTuple):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--prompts", type=int, default=12, help="prompts per class")
-    parser.add_argument("--draft-tokens", type=int, nargs="+", default=[4])
+    parser.add_argument("--draft-tokens", type=int, nargs="+", default=[6])
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     engine = load_engine(

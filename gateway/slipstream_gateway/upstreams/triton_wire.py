@@ -25,6 +25,7 @@ from slipstream_gateway.upstreams.base import Usage
 
 _encode = msgspec.json.encode
 _INT32_MAX = 2**31 - 1
+_SMALLEST_TOP_P = 2.0**-126  # of what float32 keeps; less would arrive as 0, which the model refuses
 
 
 class Response(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +50,7 @@ def infer_request(
     add.numbers("temperature", "FP32", "f", (request.temperature,))
     if request.max_tokens is not None:
         add.numbers("max_tokens", "INT32", "i", (min(request.max_tokens, _INT32_MAX),))
-    if request.top_p <= 0.0:  # OpenAI allows 0: the likeliest token alone
+    if request.top_p < _SMALLEST_TOP_P:  # OpenAI allows 0: the likeliest token alone
         add.numbers("top_k", "INT32", "i", (1,))
     else:
         if request.top_p < 1.0:

@@ -101,6 +101,14 @@ def test_stop_strings_and_limits_give_their_finish_reasons(gateway_url: str) -> 
     assert ask(gateway_url, max_tokens=3).choices[0].finish_reason == "length"
 
 
+@pytest.mark.parametrize("top_p", [0, 1e-50])
+def test_top_p_of_nothing_means_the_likeliest_token(gateway_url: str, top_p: float) -> None:
+    """1e-50 is 0 in float32, the type of the model's tensor."""
+    likeliest = ask(gateway_url, max_tokens=12).choices[0].message.content
+    answer = ask(gateway_url, max_tokens=12, temperature=1, top_p=top_p)
+    assert answer.choices[0].message.content == likeliest
+
+
 def test_completions_take_text_and_token_ids(gateway_url: str) -> None:
     text = client(gateway_url).completions.create(model=MODEL, prompt="Summary:", max_tokens=8, temperature=0)
     ids = client(gateway_url).completions.create(model=MODEL, prompt=[5, 6, 7], max_tokens=8, temperature=0)
