@@ -14,6 +14,7 @@ import math
 from collections import deque
 from collections.abc import Iterator
 from collections.abc import Sequence as Sequence_
+from typing import NamedTuple
 
 import torch
 from slipstream_kernels import SamplingBatch, verify
@@ -22,6 +23,7 @@ from torch import Tensor
 from slipstream_engine.cache import SlotPool
 from slipstream_engine.drafts import DraftRow, Drafts, DraftSource
 from slipstream_engine.errors import RequestError
+from slipstream_engine.margins import margins
 from slipstream_engine.model import Model
 from slipstream_engine.sequence import Sequence
 from slipstream_engine.step_batch import Span, layout
@@ -30,6 +32,13 @@ from slipstream_engine.types import Chunk, GenerationRequest, SamplingParams
 
 MAX_TEMPERATURE = 1e6
 NOT_FINITE = "the model gave logits that are not finite numbers"
+
+
+class _Emitted(NamedTuple):
+    """What one verification gave a request; `margins` has one for each of `ids`, None where nobody asked."""
+
+    ids: list[int]
+    margins: tuple[float, ...] | None
 
 
 class Engine:
@@ -182,8 +191,8 @@ class Engine:
             sequence.cached = end
             if end == len(sequence.tokens):
                 # The token after the prompt is chosen as every plain token is: by a verification without drafts.
-                (ids,) = self._verify(hidden[-1:], [sequence], Drafts.none(1, self._target.device))
-                chunks.append(sequence.first(ids[0]) if ids else sequence.failed(NOT_FINITE))
+                ((ids, gaps),) = self._verify(hidden[-1:], [sequence], Drafts.none(1, self._target.device))
+                chunks.append(sequence.first(ids[0], gaps) if ids else sequence.failed(NOT_FINITE))
         return chunks
 
     def _decode(self, sequences: list[Sequence]) -> list[Chunk]:
@@ -196,13 +205,13 @@ class Engine:
             fed += [sequence.tokens[-1], *ids[:count]]
         emitted = self._verify(self._forward(spans, fed), sequences, drafts)
         chunks = []
-        for sequence, ids, count in zip(sequences, emitted, drafts.lengths, strict=True):
+        for sequence, (ids, gaps), count in zip(sequences, emitted, drafts.lengths, strict=True):
             if not ids:
                 chunks.append(sequence.failed(NOT_FINITE))
                 continue
             if self._draft_source is not None and count:
                 self._draft_source.commit(sequence.slot, len(ids) - 1)
-            chunks.append(sequence.step(ids, count))
+            chunks.append(sequence.step(ids, count, gaps))
         return chunks
 
     def _propose(self, sequences: list[Sequence]) -> Drafts:
@@ -216,7 +225,7 @@ class Engine:
         batch = layout(spans, target.context_tokens, target.device, target.dtype)
         return target.forward(torch.tensor(token_ids, device=target.device), batch, self._cache)
 
-    def _verify(self, hidden: Tensor, sequences: Sequence_[Sequence], drafts: Drafts) -> list[list[int]]:
+    def _verify(self, hidden: Tensor, sequences: Sequence_[Sequence], drafts: Drafts) -> list[_Emitted]:
         """What each request emits: its accepted drafts and one token of the target's own. Nothing where the
         target's logits are not finite."""
         device = self._target.device
@@ -229,12 +238,13 @@ class Engine:
             self._sampling_of(sequences),
             torch.tensor([len(sequence.tokens) for sequence in sequences], device=device),
         )
-        lengths = verified.lengths.tolist()
+        lengths, rows = verified.lengths.tolist(), [1 + count for count in drafts.lengths]
         emitted = [ids[:count] for ids, count in zip(verified.token_ids.tolist(), lengths, strict=True)]
+        gaps = margins(logits, rows, lengths, [sequence.request.margins for sequence in sequences])
         if not math.isfinite(logits.sum(dtype=torch.float32).item()):  # one cheap look; rarely a second one
-            rows = logits.isfinite().all(dim=-1).split([1 + count for count in drafts.lengths])
-            emitted = [ids if bool(row.all()) else [] for ids, row in zip(emitted, rows, strict=True)]
-        return emitted
+            finite = logits.isfinite().all(dim=-1).split(rows)
+            emitted = [ids if bool(row.all()) else [] for ids, row in zip(emitted, finite, strict=True)]
+        return [_Emitted(*pair) for pair in zip(emitted, gaps, strict=True)]
 
     def _sampling_of(self, sequences: Sequence_[Sequence]) -> SamplingBatch:
         """The batch's sampling parameters; kept while the same requests decode together."""

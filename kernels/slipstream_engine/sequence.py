@@ -55,30 +55,31 @@ class Sequence:
         """How many drafts the next step may verify: one token of what remains is the target's own."""
         return max(0, min(self._max_drafts, self._end - len(self.tokens) - 1))
 
-    def first(self, token: int) -> Chunk:
+    def first(self, token: int, margins: tuple[float, ...] | None = None) -> Chunk:
         """Take the token that the prompt's last position gave."""
         self.cached = len(self.tokens)
-        return self._extend([token])
+        return self._extend([token], margins)
 
-    def step(self, token_ids: list[int], drafted: int) -> Chunk:
-        """Take what one verification emitted: its accepted drafts and one token of the target's own."""
+    def step(self, token_ids: list[int], drafted: int, margins: tuple[float, ...] | None = None) -> Chunk:
+        """Take what one verification emitted: its accepted drafts and one token of the target's own, and the
+        `margins` of all of them where the request asked."""
         accepted = len(token_ids) - 1
         self.cached = len(self.tokens) + accepted
         self._steps += 1
         self._drafted += drafted
         if accepted < drafted:
             self._rejected_at[accepted] += 1
-        return self._extend(token_ids, accepted)
+        return self._extend(token_ids, margins, accepted)
 
     def cancelled(self) -> Chunk:
         """The last chunk of a request that its caller gave up."""
-        return self._chunk("", (), FinishReason.CANCELLED)
+        return self._chunk("", (), FinishReason.CANCELLED, margins=() if self.request.margins else None)
 
     def failed(self, error: str) -> Chunk:
         """The last chunk of a request that the engine could not go on with."""
         return self._chunk("", (), FinishReason.ERROR, error)
 
-    def _extend(self, token_ids: list[int], accepted: int = 0) -> Chunk:
+    def _extend(self, token_ids: list[int], margins: tuple[float, ...] | None, accepted: int = 0) -> Chunk:
         kept, finish = self._until_eos(token_ids)
         text_ids = kept[:-1] if finish is FinishReason.STOP else kept
         delta = self._text.push(text_ids)
@@ -90,7 +91,7 @@ class Sequence:
             finish = FinishReason.STOP if self._text.stopped else finish or FinishReason.LENGTH
         self._accepted += min(accepted, len(kept))
         self.tokens += kept
-        return self._chunk(text, tuple(kept), finish)
+        return self._chunk(text, tuple(kept), finish, margins=margins and margins[: len(kept)])
 
     def _until_eos(self, token_ids: list[int]) -> tuple[list[int], FinishReason | None]:
         for index, token in enumerate(token_ids):
@@ -99,7 +100,12 @@ class Sequence:
         return token_ids, None
 
     def _chunk(
-        self, text: str, token_ids: tuple[int, ...], finish: FinishReason | None, error: str | None = None
+        self,
+        text: str,
+        token_ids: tuple[int, ...],
+        finish: FinishReason | None,
+        error: str | None = None,
+        margins: tuple[float, ...] | None = None,
     ) -> Chunk:
         prompt = len(self.request.prompt_ids)
         counts = Counts(
@@ -117,4 +123,5 @@ class Sequence:
             counts=counts,
             finish_reason=finish,
             error=error,
+            margins=margins,
         )

@@ -192,7 +192,7 @@ class _Answer:
 
 
 def _response(chunk: Chunk, outputs: frozenset[str]) -> Any:
-    """The response with those tensors that the client asked for: each one costs."""
+    """The response with those tensors that the client asked for: each one costs. `margins` has an input of its own."""
     counts = chunk.counts
     values: dict[str, str | Sequence[int]] = {
         "text_output": chunk.text,
@@ -205,9 +205,10 @@ def _response(chunk: Chunk, outputs: frozenset[str]) -> Any:
         "steps": (counts.steps,),
         "rejected_at": counts.rejected_at,
     }
-    return pb_utils.InferenceResponse(
-        output_tensors=[_tensor(name, value) for name, value in values.items() if name in outputs]
-    )
+    tensors = [_tensor(name, value) for name, value in values.items() if name in outputs]
+    if chunk.margins is not None and "margins" in outputs:
+        tensors.append(pb_utils.Tensor("margins", np.array(chunk.margins, dtype=np.float32)))
+    return pb_utils.InferenceResponse(output_tensors=tensors)
 
 
 def _tensor(name: str, value: str | Sequence[int]) -> Any:

@@ -33,6 +33,7 @@ INPUT_TENSORS = (
     "stop",
     "draft_tokens",
     "stream",
+    "margins",
 )
 ROLES = ("system", "developer", "user", "assistant", "tool")
 MAX_STOP_STRINGS = 64
@@ -85,9 +86,9 @@ def parse_request(
         sampling=_sampling(tensors),
         stop=_stop_strings(tensors),
         draft_tokens=_integer(tensors, "draft_tokens", default=0, minimum=0) or 0,
+        margins=_flag(tensors, "margins"),
     )
-    stream = bool(_scalar(tensors, "stream")) if "stream" in tensors else False
-    return TritonRequest(generation=generation, stream=stream)
+    return TritonRequest(generation=generation, stream=_flag(tensors, "stream"))
 
 
 def prompt_bytes(tensors: Tensors) -> int:
@@ -195,6 +196,10 @@ def _number(tensors: Tensors, name: str, *, default: float) -> float:
     if not math.isfinite(value):
         raise RequestError(f"{name}: expected a finite number, got {value}")
     return value
+
+
+def _flag(tensors: Tensors, name: str) -> bool:
+    return name in tensors and bool(_scalar(tensors, name))
 
 
 def _integer(tensors: Tensors, name: str, *, default: int | None, minimum: int | None = None) -> int | None:

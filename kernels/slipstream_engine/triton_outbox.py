@@ -29,6 +29,7 @@ def merge(chunks: Sequence[Chunk]) -> Chunk:
         counts=last.counts,
         finish_reason=last.finish_reason,
         error=last.error,
+        margins=None if last.margins is None else tuple(gap for chunk in chunks for gap in chunk.margins or ()),
     )
 
 

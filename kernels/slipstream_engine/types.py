@@ -34,7 +34,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
 
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One answer to generate. `resume_ids` are output tokens that were already committed elsewhere: the engine
-    continues after them, and they count towards `max_tokens`. `draft_tokens` is the draft length, 0 for plain."""
+    continues after them, and they count towards `max_tokens`. `draft_tokens` is the draft length, 0 for plain.
+    `margins` asks for how clearly the target preferred each token."""
 
     request_id: str
     prompt_ids: tuple[int, ...]
@@ -43,6 +44,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     sampling: SamplingParams = SamplingParams()
     stop: tuple[str, ...] = ()
     draft_tokens: int = 0
+    margins: bool = False
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +62,9 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
 class Chunk(msgspec.Struct, frozen=True, kw_only=True):
     """What one step added to one request. `text` is a delta and never ends inside a character; text that may
     become part of a stop string is held back, so `token_ids` can be ahead of `text`. The last chunk of a request
-    has a `finish_reason`; with `FinishReason.ERROR` it has an `error` that a person can read."""
+    has a `finish_reason`; with `FinishReason.ERROR` it has an `error` that a person can read. `margins` has the gap
+    between the target's two best logits, before any filter, where each of `token_ids` was chosen; None where the
+    request did not ask."""
 
     request_id: str
     text: str
@@ -68,3 +72,4 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
     counts: Counts
     finish_reason: FinishReason | None = None
     error: str | None = None
+    margins: tuple[float, ...] | None = None

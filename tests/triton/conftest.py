@@ -30,6 +30,7 @@ DATA_TYPES = {
     "top_p": ("FP32", np.float32),
     "seed": ("INT64", np.int64),
     "stream": ("BOOL", np.bool_),
+    "margins": ("BOOL", np.bool_),
 }
 
 
@@ -45,6 +46,7 @@ class Part(msgspec.Struct, kw_only=True):
     accepted: int
     steps: int
     rejected_at: list[int]
+    margins: list[float] | None = None
 
 
 class Answer(msgspec.Struct, kw_only=True):

@@ -16,7 +16,8 @@ from slipstream_gateway.types import GenerationRequest
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """One request as an upstream gets it. `model` is the upstream's name for it, `draft_length` 0 means plain.
 
-    `headers` are passed on by HTTP upstreams (authorization, trace context); names in lower case.
+    `margins` asks for `Tokens.margins`, where the upstream can tell. `headers` are passed on by HTTP upstreams
+    (authorization, trace context); names in lower case.
     """
 
     request: GenerationRequest
@@ -24,6 +25,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     draft_length: int
     request_id: str
     headers: tuple[tuple[str, str], ...] = ()
+    margins: bool = False
 
 
 class Usage(msgspec.Struct, kw_only=True):
@@ -44,12 +46,14 @@ class Usage(msgspec.Struct, kw_only=True):
 
 class Tokens(msgspec.Struct, frozen=True, kw_only=True):
     """What one step added to choice `index`, to be rendered as OpenAI's JSON. The choice's last one has a
-    `finish_reason` (`stop`, `length` or `cancelled`)."""
+    `finish_reason` (`stop`, `length` or `cancelled`). `margins` is the gap between the target's two best logits at
+    each of `token_ids`; empty where nobody asked."""
 
     index: int
     text: str
     token_ids: tuple[int, ...] = ()
     finish_reason: str | None = None
+    margins: tuple[float, ...] = ()
 
 
 class Wire(msgspec.Struct, frozen=True):

@@ -45,15 +45,10 @@ class TritonUpstream:
     async def complete(self, job: Job) -> Completion:
         stream = await self._start(job)
         try:
-            texts, reasons = [""] * job.request.n, ["stop"] * job.request.n
+            parts: list[list[Tokens]] = [[] for _ in range(job.request.n)]
             while (piece := await stream.next()) is not None:
-                texts[piece.index] += piece.text
-                reasons[piece.index] = piece.finish_reason or reasons[piece.index]
-            pieces = tuple(
-                Tokens(index=index, text=text, finish_reason=reason)
-                for index, (text, reason) in enumerate(zip(texts, reasons, strict=True))
-            )
-            return Completion(pieces=pieces, usage=stream.usage)
+                parts[piece.index].append(piece)
+            return Completion(pieces=tuple(map(_joined, parts)), usage=stream.usage)
         finally:
             await stream.aclose()
 
@@ -92,6 +87,7 @@ class TritonUpstream:
                 draft_length=job.draft_length,
                 request_id=f"{job.request_id}-{index}" if index else job.request_id,
                 seed=_wrap_int64(seed + index),
+                margins=job.margins,
             )
             choices.append(ChoiceStream(self._stub.ModelStreamInfer(_one(message)), index, prompt_field))
         return choices[0] if len(choices) == 1 else MergedStream(choices)
@@ -116,6 +112,19 @@ class TritonUpstream:
             if state is failed:
                 raise UpstreamUnavailable("The inference server cannot be reached.") from exc
             raise UpstreamTimeout("The inference server did not accept a connection in time.") from exc
+
+
+def _joined(parts: Sequence[Tokens]) -> Tokens:
+    """One answer of its `parts`, of which there is one at least: the usual case where nothing is streamed."""
+    if len(parts) == 1:
+        return parts[0]
+    return Tokens(
+        index=parts[-1].index,
+        text="".join(part.text for part in parts),
+        token_ids=tuple(token for part in parts for token in part.token_ids),
+        finish_reason=parts[-1].finish_reason,
+        margins=tuple(margin for part in parts for margin in part.margins),
+    )
 
 
 async def _one(message: service_pb2.ModelInferRequest) -> Any:
@@ -162,6 +171,7 @@ class ChoiceStream:
             text=response.text,
             token_ids=response.token_ids,
             finish_reason=response.finish_reason or None,
+            margins=response.margins,
         )
 
 

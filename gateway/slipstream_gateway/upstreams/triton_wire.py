@@ -34,12 +34,13 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     token_ids: tuple[int, ...]
     finish_reason: str
+    margins: tuple[float, ...] = ()
 
 
 def infer_request(
-    request: GenerationRequest, *, model: str, draft_length: int, request_id: str, seed: int
+    request: GenerationRequest, *, model: str, draft_length: int, request_id: str, seed: int, margins: bool = False
 ) -> service_pb2.ModelInferRequest:
-    """The request message for one answer (choice) of `request`."""
+    """The request message for one answer (choice) of `request`; `margins` as in `Job`."""
     message = service_pb2.ModelInferRequest(model_name=model, id=request_id)
     message.parameters["triton_enable_empty_final_response"].bool_param = True
     add = _Inputs(message)
@@ -59,6 +60,8 @@ def infer_request(
             add.numbers("top_k", "INT32", "i", (request.top_k,))
     if request.stop:
         add.texts("stop", [text.encode() for text in request.stop])
+    if margins:
+        add.numbers("margins", "BOOL", "?", (True,))
     return message
 
 
@@ -110,6 +113,7 @@ def read_response(response: service_pb2.ModelInferResponse, usage: Usage) -> Res
             text=_text(outputs["text_output"]),
             token_ids=_integers(outputs["token_ids"]),
             finish_reason=_text(outputs["finish_reason"]),
+            margins=_floats(outputs["margins"]) if "margins" in outputs else (),
         )
     except (KeyError, struct.error, UnicodeDecodeError) as exc:
         raise UpstreamFailed("The inference server's response breaks the tensor contract.", detail=repr(exc)) from exc
@@ -127,6 +131,10 @@ def _integer(outputs: Mapping[str, bytes], name: str) -> int:
 
 def _integers(raw: bytes) -> tuple[int, ...]:
     return struct.unpack(f"<{len(raw) // 4}i", raw)
+
+
+def _floats(raw: bytes) -> tuple[float, ...]:
+    return struct.unpack(f"<{len(raw) // 4}f", raw)
 
 
 def _text(raw: bytes) -> str:

@@ -1,0 +1,92 @@
+"""The text of an answer in OpenAI's wire form, for those who compare answers. Never on a request's path: it parses.
+
+What a model wrote is its reasoning, its content, its refusal and its tool calls; ids, times and usage differ from
+run to run and are left out.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from slipstream_gateway.upstreams.sse import event_data, split_events
+
+_BETWEEN = "\x1e"  # Unicode's record separator: between the parts of an answer that has several
+
+
+class _Function(msgspec.Struct):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class _ToolCall(msgspec.Struct):
+    index: int = 0
+    function: _Function = msgspec.field(default_factory=_Function)
+
+
+class _Message(msgspec.Struct):
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    refusal: str | None = None
+    tool_calls: list[_ToolCall] | None = None
+
+
+class _Choice(msgspec.Struct):
+    message: _Message | None = None
+    delta: _Message | None = None
+    text: str | None = None
+    finish_reason: str | None = None
+
+
+class _Answer(msgspec.Struct):
+    choices: list[_Choice] | None = None
+    error: msgspec.Raw | None = None
+
+
+_decode = msgspec.json.Decoder(_Answer).decode
+
+
+class AnswerReader:
+    """Collects what one choice wrote: `stream` True takes blocks of whole events, else one JSON body."""
+
+    def __init__(self, *, stream: bool) -> None:
+        self.finish_reason: str | None = None
+        self._stream = stream
+        self._parts: dict[str, list[str]] = {"reasoning": [], "content": [], "refusal": []}
+
+    @property
+    def text(self) -> str:
+        """Everything so far, the parts of an answer that has several with a separator between."""
+        return _BETWEEN.join("".join(part) for part in self._parts.values() if part)
+
+    def feed(self, data: bytes) -> None:
+        """Takes one block. Raises `ValueError` where it is not OpenAI's form, or tells an error."""
+        if not self._stream:
+            self._take(data)
+            return
+        for event in split_events(data):
+            payload = event_data(event)
+            if payload and payload != b"[DONE]":
+                self._take(payload)
+
+    def _take(self, payload: bytes) -> None:
+        answer = _decode(payload)  # a DecodeError is a ValueError
+        if answer.error is not None and bytes(answer.error) != b"null":
+            raise ValueError("the answer is an error")
+        for choice in answer.choices or ():
+            self._add("content", choice.text)
+            self._message(choice.delta or choice.message or _Message())
+            self.finish_reason = choice.finish_reason or self.finish_reason
+
+    def _message(self, message: _Message) -> None:
+        self._add("reasoning", message.reasoning_content or message.reasoning)
+        self._add("content", message.content)
+        self._add("refusal", message.refusal)
+        for position, call in enumerate(message.tool_calls or ()):
+            key = f"tool {call.index if self._stream else position}"
+            self._add(key, call.function.name)
+            self._add(key, call.function.arguments)
+
+    def _add(self, part: str, text: str | None) -> None:
+        if text:
+            self._parts.setdefault(part, []).append(text)
