@@ -1,0 +1,110 @@
+"""What was measured and what is expected from it: values that the learner, the decision and the stores share.
+
+Immutable; no I/O, no clock. Lengths are tokens, times seconds, shares lie in [0, 1].
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from slipstream_gateway.types import Arm, Reason
+
+
+class Level(StrEnum):
+    """Where an estimate comes from, from the most to the least specific."""
+
+    FINGERPRINT = "fingerprint"
+    CLASS = "class"
+    PAIR = "pair"
+    PRIOR = "prior"
+
+
+class Estimate(msgspec.Struct, frozen=True, kw_only=True):
+    """A mean with its standard error `se`, in the same unit. `samples` is how many observations stand behind it after
+    forgetting, `level` the most specific one that had any."""
+
+    mean: float
+    se: float
+    samples: float
+    level: Level
+
+
+class Forecast(msgspec.Struct, frozen=True, kw_only=True):
+    """What this deployment has learnt to expect of a request at the present load.
+
+    `acceptance` is the probability β that a draft token is accepted where all before it were, so that a step of draft
+    length γ yields E = (1 - β^(γ+1)) / (1 - β) tokens (Leviathan et al. 2023, eq. 1); None where the servers report
+    no draft tokens: then E is 1 and the step's time is the time per token. A speculative step of draft length γ takes
+    `step_base_s + γ · step_per_draft_token_s` seconds in a batch whose requests all use γ; `plain_tpot_s` is for a
+    batch that decodes plainly: what a request costs its neighbours counts that way. `load` is requests in flight per
+    replica with this one.
+    """
+
+    output_tokens: Estimate
+    output_tokens_spread: float
+    acceptance: Estimate | None
+    plain_tpot_s: Estimate
+    step_base_s: Estimate
+    step_per_draft_token_s: Estimate
+    plain_ttft_s: Estimate
+    speculative_ttft_s: Estimate
+    load: float
+
+
+class Subject(msgspec.Struct, frozen=True, kw_only=True):
+    """What estimates of a request are kept under: made once per request, and part of its observation.
+
+    `fingerprint` and `source` are 16 hex digits: the prompt's skeleton, and who sends it (API key id and system
+    prompt). `cold_class` is the request class by the classifier alone, so that it stays when estimates move.
+    `temperature` and `context` are coarse buckets.
+    """
+
+    pair: str
+    fingerprint: str
+    source: str
+    cold_class: str
+    temperature: int
+    context: int
+    words: tuple[int, ...] = ()
+
+
+class Observation(msgspec.Struct, frozen=True, kw_only=True):
+    """A finished request as estimates and evidence see it, and as replicas share it. Holds no customer text.
+
+    `request_class` is the decision's. Times are seconds; `ttft_s` is None where the answer was not streamed, and
+    `e2e_s` counts from the request's arrival. `rejections` counts steps that rejected a draft token; `load` is the
+    mean number of requests in flight on the replica while this one ran, `batch_draft_length` their mean draft length.
+    `pool` names the servers: equal for both arms where they are the same. `price_per_gpu_hour` is that pool's, None
+    where unknown. `prompt_tokens` is the classifier's estimate, as in a forecast. `time_s` is the wall clock's.
+    """
+
+    subject: Subject
+    request_class: str
+    arm: Arm
+    reason: Reason
+    draft_length: int
+    pool: str
+    status: str
+    prompt_tokens: int
+    output_tokens: int
+    drafted: int
+    accepted: int
+    rejections: int
+    steps: int
+    ttft_s: float | None
+    e2e_s: float
+    load: float
+    batch_draft_length: float
+    price_per_gpu_hour: float | None
+    time_s: float
+
+
+class Draws(msgspec.Struct, frozen=True, kw_only=True):
+    """Independent uniform numbers in [0, 1), each a hash of the request id with a purpose of its own."""
+
+    hold_back: float
+    exploration: float
+    draft_length: float
+    parity: float

@@ -1,0 +1,60 @@
+"""How a store gets on with its server: told once per change, and how long to wait before the next attempt."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+
+_log = logging.getLogger(__name__)
+_SETTLED_S = 2.0
+
+
+class Backoff:
+    """Waits that double up to `most_s`, each cut by chance to 50–100 % so that replicas do not come back at once."""
+
+    def __init__(self, *, first_s: float, most_s: float) -> None:
+        self._first_s = first_s
+        self._most_s = most_s
+        self.failures = 0
+
+    def next_s(self) -> float:
+        """Counts a failure; how long to wait after it."""
+        wait_s = min(self._first_s * 2.0 ** min(self.failures, 16), self._most_s)
+        self.failures += 1
+        return wait_s * random.uniform(0.5, 1.0)
+
+    def reset(self) -> None:
+        self.failures = 0
+
+
+class Condition:
+    """One log line when the server starts to fail, when it fails in another way, and when it works again.
+
+    It works again after two seconds without a failure: a server that comes and goes gets no line for each turn.
+    """
+
+    def __init__(self, server: str, *, clock: Callable[[], float]) -> None:
+        self._server = server
+        self._clock = clock
+        self._kind: str | None = "not asked yet"
+        self._working_since_s: float | None = None
+
+    def failed(self, kind: str, message: str) -> None:
+        """`kind` is what makes two failures the same one; `message` holds no credential."""
+        self._working_since_s = None
+        if kind != self._kind:
+            self._kind = kind
+            _log.warning(
+                "outcomes are not shared through %s: %s; this gateway goes on with its own", self._server, message
+            )
+
+    def worked(self) -> None:
+        if self._kind is None:
+            return
+        now_s = self._clock()
+        if self._working_since_s is None:
+            self._working_since_s = now_s
+        if now_s - self._working_since_s >= _SETTLED_S:
+            self._kind = None
+            _log.info("outcomes are shared through %s", self._server)
