@@ -21,7 +21,7 @@ class Level(StrEnum):
     PRIOR = "prior"
 
 
-class Estimate(msgspec.Struct, frozen=True, kw_only=True):
+class Estimate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A mean with its standard error `se`, in the same unit. `samples` is how many observations stand behind it after
     forgetting, `level` the most specific one that had any."""
 
@@ -31,7 +31,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
     level: Level
 
 
-class Forecast(msgspec.Struct, frozen=True, kw_only=True):
+class Forecast(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What this deployment has learnt to expect of a request at the present load.
 
     `acceptance` is the probability β that a draft token is accepted where all before it were, so that a step of draft
@@ -53,7 +53,7 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True):
     load: float
 
 
-class Subject(msgspec.Struct, frozen=True, kw_only=True):
+class Subject(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What estimates of a request are kept under: made once per request, and part of its observation.
 
     `fingerprint` and `source` are 16 hex digits: the prompt's skeleton, and who sends it (API key id and system
@@ -70,7 +70,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     words: tuple[int, ...] = ()
 
 
-class Observation(msgspec.Struct, frozen=True, kw_only=True):
+class Observation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A finished request as estimates and evidence see it, and as replicas share it. Holds no customer text.
 
     `request_class` is the decision's. Times are seconds; `ttft_s` is None where the answer was not streamed, and
@@ -101,7 +101,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True):
     time_s: float
 
 
-class Draws(msgspec.Struct, frozen=True, kw_only=True):
+class Draws(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Independent uniform numbers in [0, 1), each a hash of the request id with a purpose of its own."""
 
     hold_back: float

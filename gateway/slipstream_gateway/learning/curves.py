@@ -1,0 +1,266 @@
+"""How a server's times depend on its load and on one more thing, learnt from its traffic.
+
+y = t·(1 + k·x) at each load, as a Bayesian regression with forgetting. For a step, x is the mean draft length in the
+batch: t is then the time of a step that decodes plainly, and t·k what a draft token per request adds. For the time to
+first token, x is the prompt's length in thousands of tokens. Loads are the powers of two; between two of them both
+learn and both answer, by their distance. A load with little data leans on its neighbours, and all on a general prior.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from slipstream_gateway.learning.drift import KEPT_SAMPLES, SETTLED_SAMPLES, has_changed, surprise
+
+WINDOW = 64.0
+_MAX_OCTAVE = 10
+# From one power of two to the next, t may change by this share and k by this much, one standard deviation.
+_OCTAVE_SPREAD = 0.35
+_OCTAVE_SLOPE_SPREAD = 0.05
+# Noise prior counts as this many observations; a surprise is clipped at so many standard deviations.
+_NOISE_SAMPLES = 8.0
+_CLIP = 4.0
+_RELATIVE_SPREAD = 0.3
+_SMALLEST_BASE = 0.05
+# Once anything is known of a curve, the general prior's base has nothing to say.
+_VAGUE = 100.0
+# What a load leans on is worked out again once the curve has learnt this much more: a load with requests of its own
+# hardly feels it.
+_STALENESS = 1.125
+
+
+class Line(NamedTuple):
+    """y = base + slope·x with standard errors, in seconds; `samples` at this load."""
+
+    base: float
+    base_se: float
+    slope: float
+    slope_se: float
+    samples: float
+
+    def at(self, x: float) -> float:
+        return self.base + self.slope * x
+
+
+class CurvePrior(NamedTuple):
+    """t and its relative standard deviation, k and its standard deviation, and the relative noise of one request."""
+
+    base: float
+    base_spread: float
+    k: float
+    k_spread: float
+    noise: float
+
+
+class _Belief(NamedTuple):
+    """log t and k with their variances."""
+
+    log_base: float
+    base_variance: float
+    k: float
+    k_variance: float
+
+
+class _Load:
+    """Weighted sums of what was seen at one load, and what was last worked out from them: `line`, the `expected`
+    belief that it leans on as of `expected_at` updates of the curve, and `own`, the belief that others lean on."""
+
+    __slots__ = (
+        "count", "expected", "expected_at", "line", "memory", "noise", "own", "sx", "sxx", "sxy", "sy",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.count = self.sx = self.sy = self.sxx = self.sxy = 0.0
+        self.noise = self.memory = 0.0
+        self.line: Line | None = None
+        self.own: _Belief | None = None
+        self.expected: _Belief | None = None
+        self.expected_at = 0
+
+    def add(self, x: float, y: float, weight: float) -> None:
+        self.scale(1.0 - weight / WINDOW)
+        self.line = self.own = None
+        self.count += weight
+        self.sx += weight * x
+        self.sy += weight * y
+        self.sxx += weight * x * x
+        self.sxy += weight * x * y
+
+    def scale(self, share: float) -> None:
+        self.count *= share
+        self.sx *= share
+        self.sy *= share
+        self.sxx *= share
+        self.sxy *= share
+        self.noise *= share
+
+
+class Curve:
+    """Times of one pool of servers by load."""
+
+    def __init__(self, prior: CurvePrior) -> None:
+        self._noise_variance = prior.noise**2
+        self._prior_belief = _Belief(math.log(prior.base), prior.base_spread**2, prior.k, prior.k_spread**2)
+        self._vague_belief = self._prior_belief._replace(base_variance=_VAGUE)
+        self._relative: Curve | None = None
+        self._loads = [_Load() for _ in range(_MAX_OCTAVE + 1)]
+        self.version = 0
+
+    def lean_on(self, relative: Curve) -> None:
+        """`relative` is a curve that is likely alike: it stands in while this one has seen little. May be mutual."""
+        if self._relative is None and relative is not self:
+            self._relative = relative
+            for load in self._loads:
+                load.expected = None
+
+    def line(self, load: float) -> Line:
+        """What to expect at `load` requests in flight."""
+        lower, share = _position(load)
+        first = self._line_at(lower)
+        if share == 0.0:
+            return first
+        second, rest = self._line_at(lower + 1), 1.0 - share
+        return Line(
+            rest * first.base + share * second.base,
+            rest * first.base_se + share * second.base_se,
+            rest * first.slope + share * second.slope,
+            rest * first.slope_se + share * second.slope_se,
+            rest * first.samples + share * second.samples,
+        )
+
+    def update(self, load: float, x: float, y: float, expected: float, weight: float = 1.0) -> None:
+        """Take in a request that saw `y` seconds at `x` where the line gave `expected`; `weight` in (0, 1] is below 1
+        for a noisier one."""
+        lower, share = _position(load)
+        if share < 1.0:
+            self._learn(self._loads[lower], x, y, weight * (1.0 - share), expected)
+        if share > 0.0:
+            self._learn(self._loads[lower + 1], x, y, weight * share, expected)
+        self.version += 1
+
+    def _learn(self, load: _Load, x: float, y: float, weight: float, expected: float) -> None:
+        if load.count >= SETTLED_SAMPLES:
+            deviation = math.sqrt(self._noise_at(load) / weight)
+            relative = (y - expected) / expected
+            load.memory = surprise(load.memory, relative / deviation)
+            if has_changed(load.memory):
+                load.scale(min(1.0, KEPT_SAMPLES / load.count))
+                load.memory = 0.0
+            limit = _CLIP * deviation
+            relative = max(-limit, min(limit, relative))
+            load.noise += weight * relative * relative
+            y = expected * (1.0 + relative)
+        load.add(x, y, weight)
+
+    def _noise_at(self, load: _Load) -> float:
+        return (self._noise_variance * _NOISE_SAMPLES + load.noise) / (_NOISE_SAMPLES + load.count)
+
+    def _line_at(self, octave: int) -> Line:
+        load = self._loads[octave]
+        expected = load.expected
+        if expected is None or self._changes() > load.expected_at:
+            expected = load.expected = self._expected(octave)
+            load.expected_at = int(self._changes() * _STALENESS)
+            load.line = None
+        if load.line is None:
+            load.line = self._solve(load, expected)
+        return load.line
+
+    def _changes(self) -> int:
+        return self.version + (self._relative.version if self._relative is not None else 0)
+
+    def _expected(self, octave: int) -> _Belief:
+        """What the nearest loads on either side, a relative and the general prior say of a load."""
+        beliefs = self._nearby(octave)
+        relative = self._relative
+        if relative is not None and relative.version > 0:
+            line = relative._solve(relative._loads[octave], _combined(relative._nearby(octave)))
+            variance = (line.base_se / line.base) ** 2 + _RELATIVE_SPREAD**2
+            beliefs.append(_Belief(math.log(line.base), variance, 0.0, math.inf))
+        return _combined(beliefs)
+
+    def _nearby(self, octave: int) -> list[_Belief]:
+        """The general prior, and the nearest loads on either side that have seen something."""
+        beliefs = [self._vague_belief if self.version else self._prior_belief]
+        for step in (-1, 1):
+            at = octave + step
+            while 0 <= at <= _MAX_OCTAVE and self._loads[at].count == 0.0:
+                at += step
+            if 0 <= at <= _MAX_OCTAVE:
+                beliefs.append(_widened(self._own(self._loads[at]), abs(at - octave)))
+        return beliefs
+
+    def _own(self, load: _Load) -> _Belief:
+        """What a load's own requests say; of k only what they add to the prior, which must not count twice."""
+        if load.own is None:
+            load.own = _without_prior(self._solve(load, self._prior_belief), self._prior_belief)
+        return load.own
+
+    def _solve(self, load: _Load, expected: _Belief) -> Line:
+        """The posterior, in units of the level that the data shows, so that noise and priors are relative."""
+        prior_base = math.exp(expected.log_base)
+        scale = load.sy / (load.count + expected.k * load.sx) if load.count > 0.0 else prior_base
+        ratio = prior_base / scale
+        base_precision = 1.0 / (expected.base_variance * max(ratio, 1.0) ** 2)
+        k_precision = 1.0 / expected.k_variance
+        noise = 1.0 / self._noise_at(load)
+        a11 = noise * load.count + base_precision
+        a12 = noise * load.sx
+        a22 = noise * load.sxx + k_precision
+        b1 = noise * load.sy / scale + base_precision * ratio
+        b2 = noise * load.sxy / scale + k_precision * expected.k
+        determinant = a11 * a22 - a12 * a12
+        k = max((a11 * b2 - a12 * b1) / determinant, 0.0)
+        base = max((b1 - a12 * k) / a11, _SMALLEST_BASE)
+        return Line(
+            base * scale,
+            math.sqrt(a22 / determinant) * scale,
+            k * scale,
+            math.sqrt(a11 / determinant) * scale,
+            load.count,
+        )
+
+
+def _position(load: float) -> tuple[int, float]:
+    """The power of two at or below `load`, and how far it is on to the next, on a logarithmic scale."""
+    if load <= 1.0:
+        return 0, 0.0
+    position = math.log2(load)
+    if position >= _MAX_OCTAVE:
+        return _MAX_OCTAVE, 0.0
+    lower = int(position)
+    return lower, position - lower
+
+
+def _without_prior(line: Line, prior: _Belief) -> _Belief:
+    base_variance, log_base = (line.base_se / line.base) ** 2, math.log(line.base)
+    precision = (line.base / line.slope_se) ** 2
+    own = precision - 1.0 / prior.k_variance
+    if own <= 0.01 * precision:
+        return _Belief(log_base, base_variance, 0.0, math.inf)
+    k = max((precision * line.slope / line.base - prior.k / prior.k_variance) / own, 0.0)
+    return _Belief(log_base, base_variance, k, 1.0 / own)
+
+
+def _widened(belief: _Belief, octaves: int) -> _Belief:
+    """A belief about a load `octaves` away: a random walk."""
+    return _Belief(
+        belief.log_base,
+        belief.base_variance + octaves * _OCTAVE_SPREAD**2,
+        belief.k,
+        belief.k_variance + octaves * _OCTAVE_SLOPE_SPREAD**2,
+    )
+
+
+def _combined(beliefs: list[_Belief]) -> _Belief:
+    """The mean of independent beliefs, by their precision."""
+    log_base = base_precision = k = k_precision = 0.0
+    for belief in beliefs:
+        precision = 1.0 / belief.base_variance
+        log_base += precision * belief.log_base
+        base_precision += precision
+        precision = 1.0 / belief.k_variance
+        k += precision * belief.k
+        k_precision += precision
+    return _Belief(log_base / base_precision, 1.0 / base_precision, k / k_precision, 1.0 / k_precision)

@@ -1,0 +1,82 @@
+"""How a template's times compare with what its servers' load curves predict: a log ratio per arm.
+
+Both arms share what lies in the prompt (a long context slows either), so an arm that was not tried yet inherits the
+other's; their difference is shrunk to none.
+"""
+
+from __future__ import annotations
+
+from array import array
+from typing import NamedTuple
+
+_KEEP = 1.0 - 1.0 / 30.0
+_CLIP = 1.5
+_FIELDS = 4
+
+
+class RatioPrior(NamedTuple):
+    """Log ratios before anything was seen, per arm, with standard deviations: of one observation (`noise`), of
+    templates among each other (`shared`), and of an arm from its template's mean (`arm`)."""
+
+    plain: float
+    speculative: float
+    noise: float
+    shared: float
+    arm: float
+
+
+class Ratio(NamedTuple):
+    """A mean log ratio, its variance, and the observations behind it."""
+
+    mean: float
+    variance: float
+    samples: float
+
+
+class ArmRatios:
+    """Log ratios of one template, plain and speculative."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self) -> None:
+        # Per arm, plain first: samples and mean as seen, then mean and variance of the fit. Packed, for there are many.
+        self._state = array("d", [0.0] * (2 * _FIELDS))
+
+    @property
+    def plain(self) -> Ratio:
+        return self._ratio(0)
+
+    @property
+    def speculative(self) -> Ratio:
+        return self._ratio(_FIELDS)
+
+    def _ratio(self, at: int) -> Ratio:
+        state = self._state
+        return Ratio(state[at + 2], state[at + 3], state[at])
+
+    def update(self, speculative: bool, log_ratio: float, weight: float, prior: RatioPrior) -> None:
+        """Take in one request's log ratio, observed over predicted, and fit again; `weight` is in (0, 1]."""
+        state, at = self._state, _FIELDS if speculative else 0
+        before = prior.speculative if speculative else prior.plain
+        value = max(before - _CLIP, min(before + _CLIP, log_ratio))
+        samples = state[at] * _KEEP + weight
+        state[at] = samples
+        state[at + 1] += (value - state[at + 1]) * weight / samples
+        self._fit(prior)
+
+    def _fit(self, prior: RatioPrior) -> None:
+        """Both arms are a shared mean and a deviation; the shared mean first."""
+        state = self._state
+        noise, arm_variance = prior.noise**2, prior.arm**2
+        precision, shared = 1.0 / prior.shared**2, 0.0
+        for at, before in ((0, prior.plain), (_FIELDS, prior.speculative)):
+            weight = state[at] / (noise + state[at] * arm_variance)
+            precision += weight
+            shared += weight * (state[at + 1] - before)
+        shared /= precision
+        for at, before in ((0, prior.plain), (_FIELDS, prior.speculative)):
+            own = state[at] / noise
+            variance = 1.0 / (own + 1.0 / arm_variance)
+            part = variance / arm_variance
+            state[at + 2] = before + own * variance * (state[at + 1] - before) + part * shared
+            state[at + 3] = variance + part * part / precision

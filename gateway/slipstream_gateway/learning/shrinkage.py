@@ -1,0 +1,35 @@
+"""From one level of the hierarchy to the next: a normal prior, and the news of the members below."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from slipstream_gateway.learning.pooled import PooledMean
+
+
+class Normal(NamedTuple):
+    """A mean and its variance."""
+
+    mean: float
+    variance: float
+
+
+def shrink(pooled: PooledMean, prior: Normal, *, noise: float, between: float) -> Normal:
+    """The posterior of `prior` after a pooled mean, with variances of `noise` within its members and `between` them."""
+    if pooled.weight <= 0.0:
+        return prior
+    data = 1.0 / (noise / pooled.weight + between / pooled.members)
+    variance = 1.0 / (data + 1.0 / prior.variance)
+    return Normal((data * pooled.mean + prior.mean / prior.variance) * variance, variance)
+
+
+def repeat_noise(within: float, between: float, samples: float) -> float:
+    """The noise of a template's next answer as news of its like: the more it has said, the less it adds."""
+    after = 1.0 / (between + within / (samples + 1.0))
+    before = 1.0 / (between + within / samples) if samples > 0.0 else 0.0
+    return 1.0 / (after - before)
+
+
+def clipped(value: float, limit: float) -> float:
+    """`value`, at most `limit` from 0: one answer has only so much to say."""
+    return max(-limit, min(limit, value))

@@ -1,0 +1,120 @@
+"""What one fingerprint has shown: length, acceptance and times of its answers, learnt one outcome at a time."""
+
+from __future__ import annotations
+
+import math
+
+from slipstream_gateway.learning.acceptance import Acceptance
+from slipstream_gateway.learning.classes import PairModel
+from slipstream_gateway.learning.lengths import Length
+from slipstream_gateway.learning.outcomes import pace_of, trials_of
+from slipstream_gateway.learning.pools import PoolModel
+from slipstream_gateway.learning.ratios import ArmRatios, Ratio, RatioPrior
+from slipstream_gateway.measurement import Observation, Subject
+from slipstream_gateway.types import Arm
+
+# From its third observation on an estimate counts as the fingerprint's own; after forgetting, three weigh a bit less.
+SETTLED_HITS = 3
+SETTLED_SAMPLES = SETTLED_HITS - 0.2
+_CONTEXT_BUCKETS = 8
+
+# Log ratios of times between templates: noise of one answer, templates among each other, an arm beyond its template.
+_PACE_NOISE, _PACE_SHARED, _PACE_ARM = 0.2, 0.15, 0.07
+# Without counts of draft tokens the speculative arm's ratio carries the acceptance.
+_PACE_UNCOUNTED = 0.5
+_FIRST_TOKEN = RatioPrior(plain=0.0, speculative=0.0, noise=0.4, shared=0.3, arm=0.1)
+
+
+class Template:
+    """The estimates of one fingerprint; those of acceptance and times are None until there is something to tell."""
+
+    __slots__ = ("acceptance", "first_token", "hits", "length", "pace")
+
+    def __init__(self) -> None:
+        self.hits = 0
+        self.length = Length()
+        self.acceptance: Acceptance | None = None
+        self.pace: ArmRatios | None = None
+        self.first_token: ArmRatios | None = None
+
+    def learn(self, seen: Observation, member: str, pair: PairModel, pool: PoolModel) -> None:
+        """Take in an outcome, and tell the levels above; `member` is its source, as classes count it."""
+        self._learn_length(seen, member, pair)
+        speculative = seen.arm is Arm.SPECULATIVE
+        if speculative and seen.output_tokens > 1 and seen.draft_length > 0:
+            pool.saw_drafts(seen.drafted)
+        if speculative and pool.has_counted:
+            self._learn_acceptance(seen, member, pair)
+        ttft_s = self._learn_first_token(seen, pool)
+        if pool.has_counted or not speculative or not pool.counts_drafts:  # else steps or tokens: too early to tell
+            self._learn_pace(seen, member, pair, pool, ttft_s)
+
+    def _learn_length(self, seen: Observation, member: str, pair: PairModel) -> None:
+        x, y = math.log(seen.prompt_tokens + 1.0), math.log(seen.output_tokens)
+        expected = pair.lengths.expect(seen.subject, x)
+        own = self.length
+        pair.lengths.learn(seen.subject, member, y, own, expected, teach=pair.may_teach(own.samples))
+        own.update(x, y, expected)
+
+    def _learn_acceptance(self, seen: Observation, member: str, pair: PairModel) -> None:
+        trials = trials_of(seen)
+        if trials is None:
+            return
+        own = self.acceptance
+        if own is None:
+            own = self.acceptance = Acceptance()
+        bucket = bucket_of(seen.subject.temperature, seen.subject.context)
+        expected = pair.acceptance.expect(seen.subject, bucket)
+        teach = pair.may_teach(own.samples)
+        pair.acceptance.learn(seen.subject, bucket, member, trials, own.samples, expected, teach=teach)
+        own.update(bucket, trials.accepted, trials.decided, expected)
+
+    def _learn_first_token(self, seen: Observation, pool: PoolModel) -> float:
+        """The time to first token, seen or, where the answer was not streamed, expected."""
+        speculative = seen.arm is Arm.SPECULATIVE
+        thousands = seen.prompt_tokens / 1000.0
+        curve = pool.first_token[speculative]
+        expected_s = curve.line(seen.load).at(thousands)
+        if seen.ttft_s is None:
+            return expected_s
+        curve.update(seen.load, thousands, seen.ttft_s, expected_s)
+        if self.first_token is None:
+            self.first_token = ArmRatios()
+        self.first_token.update(speculative, math.log(seen.ttft_s / expected_s), 1.0, _FIRST_TOKEN)
+        return seen.ttft_s
+
+    def _learn_pace(self, seen: Observation, member: str, pair: PairModel, pool: PoolModel, ttft_s: float) -> None:
+        speculative = seen.arm is Arm.SPECULATIVE
+        pace = pace_of(seen, ttft_s, by_step=speculative and pool.counts_drafts)
+        if pace is None:
+            return
+        draft_length = seen.batch_draft_length if pool.counts_drafts else 0.0
+        expected_s = pool.step.line(seen.load).at(draft_length)
+        pool.step.update(seen.load, draft_length, pace.step_s, expected_s, pace.weight)
+        log_ratio = math.log(pace.step_s / expected_s)
+        prior = pace_prior(seen.subject, pair, pool)
+        pair.learn_pace(seen.subject, member, log_ratio, pace.weight, speculative=speculative)
+        if self.pace is None:
+            self.pace = ArmRatios()
+        self.pace.update(speculative, log_ratio, pace.weight, prior)
+
+
+def bucket_of(temperature: int, context: int) -> int:
+    """One number for a subject's coarse temperature and context."""
+    return temperature * _CONTEXT_BUCKETS + context
+
+
+def pace_prior(subject: Subject, pair: PairModel, pool: PoolModel) -> RatioPrior:
+    """How step times of a template of this class compare with the curves, before it has shown any."""
+    plain, speculative = pair.pace(subject.cold_class)
+    arm = _PACE_ARM if pool.counts_drafts else _PACE_UNCOUNTED
+    return RatioPrior(plain, speculative, _PACE_NOISE, _PACE_SHARED, arm)
+
+
+def unseen(prior: RatioPrior) -> tuple[Ratio, Ratio]:
+    """The ratios of a template without observations, plain and speculative."""
+    variance = prior.shared**2 + prior.arm**2
+    return Ratio(prior.plain, variance, 0.0), Ratio(prior.speculative, variance, 0.0)
+
+
+FIRST_TOKEN_UNSEEN = unseen(_FIRST_TOKEN)

@@ -1,0 +1,143 @@
+"""The live comparison: honest intervals, no figure without data, and a memory that fades evenly."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+
+import msgspec
+import pytest
+from scipy import stats
+from slipstream_gateway.learning import ClassEvidence, Evidence
+from slipstream_gateway.learning.student import quantile_975
+from slipstream_gateway.measurement import Observation
+from slipstream_gateway.types import Arm, Reason
+
+Observe = Callable[..., Observation]
+
+
+@pytest.fixture
+def arm(observe: Observe) -> Observe:
+    """An answer of either arm of the comparison."""
+
+    def make(*, speculative: bool, **fields: object) -> Observation:
+        chosen = {"arm": Arm.SPECULATIVE, "reason": Reason.SPECULATION_PAYS} if speculative else {
+            "arm": Arm.CONTROL, "reason": Reason.HOLD_BACK}  # fmt: skip
+        return observe(**chosen | fields)
+
+    return make
+
+
+def only(evidence: Evidence) -> ClassEvidence:
+    (found,) = evidence.report("p")
+    return found
+
+
+def test_difference_and_interval_are_welchs(arm: Observe) -> None:
+    rng, evidence = random.Random(1), Evidence()
+    fast = [1.0 * math.exp(rng.gauss(0, 0.3)) for _ in range(40)]
+    slow = [2.0 * math.exp(rng.gauss(0, 0.5)) for _ in range(9)]
+    for seconds in fast:
+        evidence.record(arm(speculative=True, e2e_s=seconds))
+    for seconds in slow:
+        evidence.record(arm(speculative=False, e2e_s=seconds))
+    effect = only(evidence).e2e_s
+    welch = stats.ttest_ind(fast, slow, equal_var=False).confidence_interval(0.95)
+    assert effect.difference == pytest.approx(sum(fast) / 40 - sum(slow) / 9)
+    assert (effect.ci_low, effect.ci_high) == pytest.approx((welch.low, welch.high), rel=1e-3)
+    assert effect.speed_up == pytest.approx(sum(slow) / 9 / (sum(fast) / 40))
+    assert effect.speed_up_low is not None
+    assert effect.speed_up_high is not None
+    assert effect.speed_up_low < effect.speed_up < effect.speed_up_high
+
+
+def test_the_interval_of_the_speed_up_covers_it(arm: Observe) -> None:
+    rng, hits = random.Random(2), 0
+    for _ in range(200):
+        evidence = Evidence()
+        for _ in range(60):
+            evidence.record(arm(speculative=True, ttft_s=None, e2e_s=rng.gauss(1.0, 0.2)))
+        for _ in range(15):
+            evidence.record(arm(speculative=False, ttft_s=None, e2e_s=rng.gauss(2.0, 0.4)))
+        effect = only(evidence).e2e_s
+        assert effect.speed_up_low is not None
+        assert effect.speed_up_high is not None
+        hits += effect.speed_up_low <= 2.0 <= effect.speed_up_high
+    assert 180 <= hits <= 199
+
+
+def test_too_little_data_gives_no_figure(arm: Observe) -> None:
+    evidence = Evidence()
+    assert evidence.report("p") == []
+    for _ in range(5):
+        evidence.record(arm(speculative=True))
+    evidence.record(arm(speculative=False))
+    found = only(evidence)
+    assert (found.speculative, found.control) == (5, 1)
+    assert found.e2e_s.speculative_mean == pytest.approx(2.1)
+    for figure in ("difference", "ci_low", "ci_high", "speed_up", "speed_up_low", "speed_up_high"):
+        assert getattr(found.e2e_s, figure) is None
+    assert found.cost.control_mean is None
+    assert b'"difference":null' in msgspec.json.encode(found)
+
+
+def test_only_what_would_have_speculated_is_compared(arm: Observe, observe: Observe) -> None:
+    evidence = Evidence()
+    for _ in range(3):
+        evidence.record(arm(speculative=True))
+        evidence.record(arm(speculative=True, reason=Reason.CLASS_ENABLED))
+        evidence.record(arm(speculative=True, reason=Reason.EXPLORATION))
+        evidence.record(arm(speculative=True, reason=Reason.CLIENT_ASKED))
+        evidence.record(arm(speculative=True, status="cancelled"))
+        evidence.record(observe())
+    evidence.record(arm(speculative=False, e2e_s=-1.0))
+    evidence.record(arm(speculative=False))
+    found = only(evidence)
+    assert (found.speculative, found.control, found.exploration) == (6, 1, 3)
+    assert found.e2e_s.speculative_n == 6
+
+
+def test_each_measure_is_what_it_says(arm: Observe) -> None:
+    evidence = Evidence()
+    answers = ((True, 1.1, 2.0), (True, 1.3, 4.0), (False, 2.1, 2.0), (False, 2.5, 4.0))
+    for speculative, e2e_s, load in answers:
+        evidence.record(
+            arm(speculative=speculative, ttft_s=0.1, e2e_s=e2e_s, load=load, output_tokens=101, price_per_gpu_hour=7.2)
+        )
+    found = only(evidence)
+    assert found.ttft_s.difference == pytest.approx(0.0)
+    assert found.tpot_s.speculative_mean == pytest.approx(0.011)
+    assert found.tpot_s.control_mean == pytest.approx(0.022)
+    assert found.cost.speculative_mean == pytest.approx(0.002 * (1.1 / 2 + 1.3 / 4) / 2)
+
+
+def test_classes_and_pairs_are_kept_apart(arm: Observe) -> None:
+    evidence = Evidence()
+    evidence.record(arm(speculative=True, request_class="code/long"))
+    evidence.record(arm(speculative=True, request_class="summarization/long"))
+    evidence.record(arm(speculative=True, pair="other"))
+    assert [found.request_class for found in evidence.report("p")] == ["code/long", "summarization/long"]
+    assert len(evidence.report("other")) == 1
+    for index in range(1_000):
+        evidence.record(arm(speculative=True, request_class=f"made-up/{index}"))
+    assert len(evidence.report("p")) <= 128
+
+
+def test_old_traffic_fades_in_both_arms_alike(arm: Observe) -> None:
+    evidence = Evidence()
+    for index in range(40_000):
+        late = index >= 20_000
+        evidence.record(arm(speculative=index % 10 > 0, ttft_s=None, e2e_s=2.0 if late else 1.0))
+    effect = only(evidence).e2e_s
+    assert effect.speculative_n < 20_000
+    assert effect.control_n < 2_000.0
+    assert effect.speculative_n / effect.control_n == pytest.approx(9, rel=0.02)
+    assert effect.speculative_mean is not None
+    assert effect.speculative_mean > 1.7
+    assert effect.difference == pytest.approx(0.0, abs=0.02)
+
+
+@pytest.mark.parametrize("freedom", [1.0, 2.0, 3.0, 4.5, 10.0, 60.0, 1e6])
+def test_students_quantile(freedom: float) -> None:
+    assert quantile_975(freedom) == pytest.approx(float(stats.t.ppf(0.975, freedom)), rel=0.005)

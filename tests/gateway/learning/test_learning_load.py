@@ -1,0 +1,190 @@
+"""Times by load: how plain and speculative steps slow down as a server fills up, and how soon that is known."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Callable
+
+import pytest
+from slipstream_gateway.learning import Learner
+from slipstream_gateway.learning.curves import Curve, CurvePrior
+from slipstream_gateway.measurement import Forecast, Level, Observation
+from slipstream_gateway.types import Arm, RequestProfile
+
+Observe = Callable[..., Observation]
+Profile = Callable[..., RequestProfile]
+
+PRIOR = CurvePrior(base=0.02, base_spread=1.5, k=0.1, k_spread=0.1, noise=0.15)
+Z_80 = 1.2816
+
+
+def teach(curve: Curve, load: float, x: float, seconds: float) -> None:
+    curve.update(load, x, seconds, curve.line(load).at(x))
+
+
+def forecast(
+    learner: Learner, observe: Observe, profile: Profile, *, load: float = 1.0, plain: str = "pool", fast: str = "pool",
+    **fields: object,
+) -> Forecast:  # fmt: skip
+    return learner.forecast(
+        observe(**fields).subject, profile(), plain_pool=plain, speculative_pool=fast, plain_load=load,
+        speculative_load=load, prompt_tokens=300, max_tokens=None, temperature=0.0,
+    )  # fmt: skip
+
+
+def test_a_curve_learns_base_and_slope() -> None:
+    rng, curve = random.Random(1), Curve(PRIOR)
+    for _ in range(200):
+        x = rng.choice((0.0, 1.0, 2.0, 4.0, 6.0))
+        teach(curve, 1.0, x, 0.005 * (1.0 + 0.2 * x) * math.exp(rng.gauss(0, 0.1)))
+    line = curve.line(1.0)
+    assert line.base == pytest.approx(0.005, rel=0.06)
+    assert line.slope / line.base == pytest.approx(0.2, abs=0.03)
+
+
+def test_intervals_of_a_curve_hold_what_they_promise() -> None:
+    rng = random.Random(2)
+    hits = total = 0
+    for _ in range(250):
+        curve, base, k = Curve(PRIOR), math.exp(rng.uniform(-6.0, -2.0)), min(max(rng.gauss(0.1, 0.08), 0.01), 0.4)
+        for _ in range(rng.choice((4, 12, 40))):
+            x = rng.choice((0.0, 4.0))
+            teach(curve, 1.0, x, base * (1.0 + k * x) * math.exp(rng.gauss(-0.011, 0.15)))
+        line = curve.line(1.0)
+        hits += abs(line.base - base) <= Z_80 * line.base_se
+        hits += abs(line.slope - k * base) <= Z_80 * line.slope_se
+        total += 2
+    assert 0.70 <= hits / total <= 0.92, hits / total
+
+
+def test_a_load_never_seen_leans_on_its_neighbours_and_knows_less() -> None:
+    rng, curve = random.Random(3), Curve(PRIOR)
+    for _ in range(60):
+        teach(curve, 2.0, 0.0, 0.004 * math.exp(rng.gauss(0, 0.1)))
+        teach(curve, 8.0, 0.0, 0.009 * math.exp(rng.gauss(0, 0.1)))
+    between, beyond = curve.line(4.0), curve.line(64.0)
+    assert 0.004 < between.base < 0.009
+    assert 0.006 < beyond.base < 0.011
+    assert curve.line(8.0).base_se < between.base_se < beyond.base_se
+
+
+def test_between_two_loads_the_curve_is_continuous() -> None:
+    curve = Curve(PRIOR)
+    for load, seconds in ((1.0, 0.01), (2.0, 0.02), (4.0, 0.05)):
+        for _ in range(30):
+            teach(curve, load, 0.0, seconds)
+    loads = [1.0 + step / 50 for step in range(200)]
+    bases = [curve.line(load).base for load in loads]
+    assert max(abs(after - before) for before, after in itertools.pairwise(bases)) < 0.002
+    assert bases[50] == pytest.approx(0.02, rel=0.05)
+    assert bases[150] == pytest.approx(0.05, rel=0.05)
+
+
+def test_a_server_that_turns_slow_shows_within_tens_of_requests() -> None:
+    rng, curve = random.Random(4), Curve(PRIOR)
+    for _ in range(500):
+        teach(curve, 1.0, 0.0, 0.005 * math.exp(rng.gauss(0, 0.1)))
+    for _ in range(20):
+        teach(curve, 1.0, 0.0, 0.015 * math.exp(rng.gauss(0, 0.1)))
+    assert curve.line(1.0).base == pytest.approx(0.015, rel=0.12)
+
+
+def test_one_outlier_hardly_moves_a_curve() -> None:
+    rng, curve = random.Random(5), Curve(PRIOR)
+    for _ in range(100):
+        teach(curve, 1.0, 0.0, 0.005 * math.exp(rng.gauss(0, 0.1)))
+    before = curve.line(1.0).base
+    teach(curve, 1.0, 0.0, 30.0)
+    assert curve.line(1.0).base == pytest.approx(before, rel=0.02)
+
+
+def test_saturation_shows_in_what_a_draft_token_costs(observe: Observe, profile: Profile) -> None:
+    """Alone a draft token adds a tenth of a step, in a full batch a half: at β 0.6 speculation pays only alone."""
+    rng, learner = random.Random(6), Learner()
+    for _ in range(400):
+        load = rng.choice((1.0, 2.0, 4.0, 8.0, 16.0))
+        fast = rng.random() < 0.5
+        draft_length = 4.0 if fast else 0.0
+        k = 0.1 + 0.4 * math.log2(load) / 4.0
+        step_s = 0.01 * (1.0 + load / 16.0) * (1.0 + k * draft_length) * math.exp(rng.gauss(0, 0.1))
+        steps = 75 if fast else 149
+        learner.record(
+            observe(
+                arm=Arm.SPECULATIVE if fast else Arm.PLAIN, draft_length=int(draft_length), load=load,
+                batch_draft_length=draft_length, output_tokens=150, steps=steps, drafted=300 if fast else 0,
+                accepted=75 if fast else 0, rejections=50 if fast else 0, e2e_s=0.1 + steps * step_s,
+            )
+        )  # fmt: skip
+
+    def gain(load: float) -> float:
+        seen = forecast(learner, observe, profile, load=load)
+        assert seen.acceptance is not None
+        per_step = sum(seen.acceptance.mean**power for power in range(5))
+        return seen.plain_tpot_s.mean * per_step / (seen.step_base_s.mean + 4 * seen.step_per_draft_token_s.mean)
+
+    assert gain(1.0) > 1.3
+    assert gain(16.0) < 0.9
+
+
+def test_a_speculative_pool_never_asked_is_taken_for_as_quick_as_the_plain_one(
+    observe: Observe, profile: Profile
+) -> None:
+    learner = Learner()
+    for _ in range(50):
+        learner.record(observe(pool="plain", e2e_s=5.1))
+    seen = forecast(learner, observe, profile, plain="plain", fast="fast", fingerprint="0" * 16)
+    assert seen.step_base_s.mean == pytest.approx(0.05, rel=0.1)
+    assert seen.step_base_s.se > seen.plain_tpot_s.se
+    assert seen.step_base_s.level is Level.PRIOR
+
+
+def test_servers_that_count_no_draft_tokens_are_judged_by_their_time_per_token(
+    observe: Observe, profile: Profile
+) -> None:
+    """Predictable answers are quick there, others slow: that is the fingerprint's, and stands for the acceptance."""
+    learner = Learner()
+    for _ in range(30):
+        learner.record(observe(pool="plain"))
+        for name, seconds in (("a" * 16, 1.1), ("b" * 16, 3.1)):
+            learner.record(
+                observe(
+                    fingerprint=name, pool="fast", arm=Arm.SPECULATIVE, draft_length=4, steps=0, e2e_s=seconds,
+                    batch_draft_length=4.0,
+                )
+            )  # fmt: skip
+    quick, slow = (
+        forecast(learner, observe, profile, plain="plain", fast="fast", fingerprint=name)
+        for name in ("a" * 16, "b" * 16)
+    )
+    for seen, tpot_s in ((quick, 0.01), (slow, 0.03)):
+        assert seen.acceptance is None
+        assert seen.step_per_draft_token_s.mean == 0.0
+        assert seen.step_base_s.mean == pytest.approx(tpot_s, rel=0.15)
+        assert seen.plain_tpot_s.mean == pytest.approx(0.02, rel=0.1)
+
+
+def test_time_to_first_token_follows_prompt_and_arm(observe: Observe, profile: Profile) -> None:
+    rng, learner = random.Random(7), Learner()
+    for index in range(300):
+        prompt, fast = rng.randint(50, 4_000), index % 2 == 0
+        ttft_s = (0.02 + 0.05 * prompt / 1000 + (0.03 if fast else 0.0)) * math.exp(rng.gauss(0, 0.1))
+        learner.record(
+            observe(
+                arm=Arm.SPECULATIVE if fast else Arm.PLAIN, fingerprint=f"{index:016x}", prompt_tokens=prompt,
+                ttft_s=ttft_s, e2e_s=ttft_s + 2.0,
+            )
+        )  # fmt: skip
+    seen = forecast(learner, observe, profile, fingerprint="f" * 16)
+    assert seen.plain_ttft_s.mean == pytest.approx(0.035, rel=0.2)
+    assert seen.speculative_ttft_s.mean - seen.plain_ttft_s.mean == pytest.approx(0.03, rel=0.4)
+
+
+def test_answers_that_were_not_streamed_teach_the_pace_all_the_same(observe: Observe, profile: Profile) -> None:
+    learner = Learner()
+    for _ in range(40):
+        learner.record(observe())
+    for _ in range(40):
+        learner.record(observe(ttft_s=None, e2e_s=4.1))
+    assert forecast(learner, observe, profile).plain_tpot_s.mean == pytest.approx(0.04, rel=0.1)
