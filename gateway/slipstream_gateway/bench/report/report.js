@@ -1,0 +1,88 @@
+"use strict";
+(() => {
+  const all = (selector, root = document) => [...root.querySelectorAll(selector)];
+  const tip = document.getElementById("tip");
+  let current = null;
+
+  // Tooltips: data is only ever set as text.
+  function show(mark) {
+    hide();
+    current = mark;
+    mark.classList.add("current");
+    tip.textContent = mark.dataset.tip;
+    tip.hidden = false;
+    const box = mark.getBoundingClientRect();
+    const left = Math.min(Math.max(box.left + box.width / 2 - tip.offsetWidth / 2, 8), innerWidth - tip.offsetWidth - 8);
+    const above = box.top - tip.offsetHeight - 10;
+    tip.style.left = `${left}px`;
+    tip.style.top = `${above > 8 ? above : box.bottom + 10}px`;
+  }
+  function hide() {
+    if (current) current.classList.remove("current");
+    current = null;
+    tip.hidden = true;
+  }
+  document.addEventListener("pointerover", (event) => {
+    const mark = event.target.closest("[data-tip]");
+    if (mark) show(mark);
+    else if (current) hide();
+  });
+  document.addEventListener("scroll", hide, { passive: true });
+
+  // A plot is one stop of the Tab key; arrows go through its marks, Escape leaves them.
+  function step(plot, by, edge) {
+    const marks = all("[data-tip]", plot).filter((mark) => !mark.closest(".off, .dim"));
+    if (!marks.length) return;
+    const at = marks.indexOf(current);
+    const next = edge ? (by > 0 ? 0 : marks.length - 1) : at < 0 ? (by > 0 ? 0 : marks.length - 1) : at + by;
+    show(marks[(next + marks.length) % marks.length]);
+  }
+  const KEYS = {
+    ArrowRight: [1, false], ArrowDown: [1, false], ArrowLeft: [-1, false], ArrowUp: [-1, false],
+    Home: [1, true], End: [-1, true],
+  };
+  document.addEventListener("keydown", (event) => {
+    const plot = event.target.closest("svg.plot");
+    if (event.key === "Escape") hide();
+    if (!plot || !KEYS[event.key]) return;
+    event.preventDefault();
+    step(plot, ...KEYS[event.key]);
+  });
+  document.addEventListener("focusout", hide);
+
+  // Modes, on and off, everywhere.
+  for (const button of all("[data-toggle]")) {
+    button.addEventListener("click", () => {
+      const on = button.getAttribute("aria-pressed") !== "true";
+      button.setAttribute("aria-pressed", String(on));
+      for (const part of all(`[data-mode="${button.dataset.toggle}"]`)) part.classList.toggle("off", !on);
+    });
+  }
+
+  // One comparison at a time.
+  const tabs = all("[data-view]");
+  function open(key) {
+    for (const tab of tabs) {
+      const chosen = tab.dataset.view === key;
+      tab.setAttribute("aria-pressed", String(chosen));
+      document.getElementById(tab.dataset.view).hidden = !chosen;
+    }
+  }
+  for (const tab of tabs) tab.addEventListener("click", () => open(tab.dataset.view));
+  if (tabs.length) open(tabs[0].dataset.view);
+
+  // One class at a time: its latencies are shown, the requests of others step back. "0" is all classes.
+  const select = document.getElementById("class");
+  function pick() {
+    for (const group of all("[data-panels]")) {
+      const panels = all("[data-panel]", group);
+      const shown = panels.find((panel) => panel.dataset.panel === select.value) || panels[0];
+      for (const panel of panels) panel.hidden = panel !== shown;
+    }
+    for (const point of all("[data-point]")) {
+      point.classList.toggle("dim", !["0", point.dataset.point].includes(select.value));
+    }
+  }
+  select.addEventListener("change", pick);
+  pick();
+})();

@@ -1,0 +1,48 @@
+"""`slipstream bench`: compares plain, speculative and routed decoding on a team's own requests."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from slipstream_gateway.bench.expectations import unmet
+from slipstream_gateway.bench.options import add_arguments, parse_options
+from slipstream_gateway.bench.report import REPORT_FILE, write_report
+from slipstream_gateway.bench.session import Session
+from slipstream_gateway.bench.summary import SUMMARY_FILE, write_summary
+from slipstream_gateway.bench.table import as_text
+from slipstream_gateway.errors import CommandError
+
+EXIT_UNMET = 3
+
+__all__ = ["add_arguments", "run"]
+
+
+def run(args: argparse.Namespace) -> int:
+    """0 when the run is whole and all that is expected holds; 3 where something does not.
+
+    Raises:
+        CommandError: the run cannot be made; what was measured is kept, and the same command goes on with it.
+        ManifestError: the manifest is not good.
+    """
+    options = parse_options(args)
+    session = Session(options)
+    try:
+        results = session.measure()
+    except KeyboardInterrupt:
+        print("\nslipstream: interrupted; the same command goes on where it stopped", file=sys.stderr)
+        return 130
+    summary = session.summary(results)
+    print(as_text(summary))
+    try:
+        write_summary(summary, options.out / SUMMARY_FILE)
+        write_report(summary, results.rows, options.out / REPORT_FILE)
+        if options.write_policy is not None:
+            options.write_policy.write_bytes(session.policy(results))
+    except OSError as error:
+        raise CommandError(f"{error.filename}: cannot be written: {error.strerror or error}") from error
+    print(f"\n{options.out / REPORT_FILE}")
+    missed = unmet(summary, options.expect)
+    for line in missed:
+        print(f"slipstream: not as expected: {line}", file=sys.stderr)
+    return EXIT_UNMET if missed else 0

@@ -1,0 +1,115 @@
+"""The policy that a run speaks for, and the manifests that a bench serves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from slipstream_gateway.bench.cases import cases_of
+from slipstream_gateway.bench.manifests import default_policy, dump, policy_route, read_manifest
+from slipstream_gateway.bench.policy import measured_policy
+from slipstream_gateway.bench.prices import Prices
+from slipstream_gateway.bench.results import Row
+from slipstream_gateway.bench.summary import Thresholds
+from slipstream_gateway.cli import main
+from slipstream_gateway.errors import CommandError, ManifestError
+from slipstream_gateway.manifest import EMBEDDED_MANIFEST, ModelPair, SpeculationPolicy, parse
+
+MODES = ("plain", "speculative:2", "speculative:4")
+
+
+def class_rows(
+    row: Callable[..., Row], start: int, request_class: str, times_s: tuple[float, float, float], **fields: Any
+) -> list[Row]:
+    return [
+        row(index, mode, e2e_s=seconds + index / 1e6, request_class=request_class, label="by name", **fields)
+        for index in range(start, start + 40)
+        for mode, seconds in zip(MODES, times_s, strict=True)
+    ]
+
+
+def test_rules_follow_the_verdicts_of_routings_own_classes(row: Callable[..., Row], tmp_path: Path) -> None:
+    rows = class_rows(row, 0, "summarization/long", (1.0, 0.6, 0.4))
+    rows += class_rows(row, 40, "summarization/short", (1.0, 1.1, 1.2))
+    rows += class_rows(row, 80, "short_qa/short", (1.0, 1.1, 1.2))
+    rows += class_rows(row, 120, "unknown/long", (1.0, 0.6, 0.4))
+    rows += class_rows(row, 160, "code/long", (1.0, 0.6, 0.4))[:30]  # ten pairs: not enough
+    policy = measured_policy(
+        default_policy("embedded"),
+        cases_of(rows),
+        MODES,
+        thresholds=Thresholds(p95_reduction=0.3),
+        prices=Prices(),
+        seed=0,
+    )
+    rules = {rule.name: (rule.mode, rule.draft_tokens) for rule in policy.spec.classes}
+    assert rules["summarization/long"] == ("speculative", 4)
+    assert rules["summarization"] == ("plain", None)  # its slowest answers are those that get slower
+    assert "summarization/short" not in rules  # the task's rule says the same
+    assert rules["short_qa"] == ("plain", None)
+    assert not any(name.startswith(("unknown", "code")) for name in rules)
+    assert policy.spec.success.p95_reduction == 0.3
+
+    path = tmp_path / "policy.yaml"
+    path.write_bytes(dump([policy], whole=False))
+    assert policy_route(path, EMBEDDED_MANIFEST, None).policy == policy
+
+
+def test_a_class_speculates_only_if_it_should_at_every_load(row: Callable[..., Row]) -> None:
+    rows = class_rows(row, 0, "summarization/long", (1.0, 0.6, 0.4))
+    rows += class_rows(row, 0, "summarization/long", (1.0, 1.1, 1.2), concurrency=8)
+    policy = measured_policy(
+        default_policy("p"), cases_of(rows), MODES, thresholds=Thresholds(), prices=Prices(), seed=0
+    )
+    assert [(rule.name, rule.mode) for rule in policy.spec.classes] == [("summarization", "plain")]
+
+
+def test_the_written_policy_loads_beside_its_pair(
+    two_arms: Callable[..., Any], bench_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    body = {"model": "acme", "messages": [{"role": "user", "content": "tokens=3"}]}
+    gateway, written = two_arms(), tmp_path / "measured.yaml"
+    arguments = ["--url", gateway.url, "--requests", str(bench_file(body)), "--out", str(tmp_path / "out")]
+    assert main(["bench", *arguments, "--write-policy", str(written), "--pair", "pair", "--modes", "plain"]) == 0
+    pair_only = gateway.manifest.read_text().split("---")[0]
+    [_, policy] = parse(f"{pair_only}---\n{written.read_text()}")
+    assert isinstance(policy, SpeculationPolicy)
+    assert policy.spec.pair == "pair"
+
+
+def test_what_a_bench_serves_lets_clients_choose_and_keeps_the_rest(tmp_path: Path) -> None:
+    checkpoint = tmp_path / "models" / "draft"
+    text = EMBEDDED_MANIFEST.read_text()
+    path = tmp_path / "pair.yaml"
+    path.write_text(text.split("---")[0].replace('"embedded:draft"', "models/draft") + "  priceOfNothing: 1")
+    with pytest.raises(ManifestError, match="priceOfNothing"):
+        read_manifest(path, None)
+    path.write_text(text.split("---")[0].replace('"embedded:draft"', "models/draft") + "  pricePerGpuHour: 2.5\n")
+    manifest = read_manifest(path, None)
+    assert manifest.prices == Prices(plain=2.5, speculative=2.5)
+    pair, policy = parse(manifest.served(None))
+    assert isinstance(pair, ModelPair)
+    assert isinstance(policy, SpeculationPolicy)
+    assert pair.spec.draft is not None
+    assert pair.spec.draft.source == str(checkpoint.resolve())
+    assert (policy.spec.pair, policy.spec.allow_client_mode, policy.spec.parity_share) == ("embedded", True, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("draft", "kind", "source"),
+    [("ngram", "ngram", None), ("embedded:draft", "model", "embedded:draft"), ("/models/d", "model", "/models/d")],
+)
+def test_another_draft_takes_the_place_of_the_pairs_own(draft: str, kind: str, source: str | None) -> None:
+    pair = parse(read_manifest(EMBEDDED_MANIFEST, None).served(draft))[0]
+    assert isinstance(pair, ModelPair)
+    assert pair.spec.draft is not None
+    assert (pair.spec.draft.kind, pair.spec.draft.source) == (kind, source)
+
+
+def test_an_engine_of_its_own_has_no_draft_to_replace(manifest_text: Any, tmp_path: Path) -> None:
+    path = tmp_path / "pair.yaml"
+    path.write_text(manifest_text(["http://127.0.0.1:1"]))
+    with pytest.raises(CommandError, match="--drafts: ModelPair/pair runs on an engine of its own"):
+        read_manifest(path, "acme").served("ngram")

@@ -1,0 +1,249 @@
+"""`slipstream bench` against a real gateway in front of two servers: results, refusals, interruption, resumption."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from slipstream_gateway.bench.results import Row, read_results
+from slipstream_gateway.bench.summary import read_summary
+from slipstream_gateway.cli import main
+
+WAIT_S = 30.0
+
+
+def call(script: str, **more: object) -> dict[str, object]:
+    return {"model": "acme", "messages": [{"role": "user", "content": script}], "temperature": 0, **more}
+
+
+def bench(gateway: Any, file: Path, out: Path, *more: str) -> int:
+    arguments = ("--url", gateway.url, "--requests", str(file), "--out", str(out), "--warmup", "1")
+    return main(["bench", *arguments, *more])
+
+
+def rows_of(out: Path) -> list[Row]:
+    return read_results(out / "results.jsonl").rows
+
+
+def test_every_request_runs_in_every_mode_and_round(
+    two_arms: Callable[..., Any], bench_file: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gateway = two_arms()
+    file = bench_file(*[call(f"tokens={n} gap=0.002", **{"class": "words"}) for n in (3, 5, 8)])
+    out = tmp_path / "out"
+    assert bench(gateway, file, out, "--concurrency", "1,2", "--rounds", "2", "--price", "3.6") == 0
+    rows = rows_of(out)
+    assert Counter((row.concurrency, row.mode) for row in rows) == Counter(
+        {(level, mode): 6 for level in (1, 2) for mode in ("plain", "speculative", "routed")}
+    )
+    assert {row.arm for row in rows if row.mode == "plain"} == {"plain"}
+    assert {row.arm for row in rows if row.mode == "speculative"} == {"speculative"}
+    assert all(row.error is None and row.output_tokens in (3, 5, 8) for row in rows)
+    assert all(0 < row.ttft_s < row.e2e_s for row in rows if row.ttft_s and row.e2e_s)
+    one = next(row for row in rows if row.output_tokens == 8)
+    assert one.tpot_s == pytest.approx(0.002, abs=0.01)
+    summary = read_summary(out / "summary.json")
+    whole = summary.cells[0]
+    assert (whole.request_class, whole.requests, whole.modes["plain"].answered) == ("all", 3, 6)
+    assert whole.comparisons["speculative"].parity_equal == whole.comparisons["speculative"].parity_compared == 6
+    assert summary.run.prices == {"plain": 3.6, "speculative": 3.6}
+    assert (out / "report.html").stat().st_size > 1000
+    assert "concurrency 2 (times in ms)" in capsys.readouterr().out
+
+
+def test_only_routed_traffic_teaches_and_settings_are_the_same_in_all_modes(
+    two_arms: Callable[..., Any], bench_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    gateway = two_arms(", parityShare: 0")
+    assert bench(gateway, bench_file(call("tokens=3", seed=7, max_tokens=9)), tmp_path / "out") == 0
+    sent = gateway.plain.requests + gateway.speculative.requests
+    assert len(sent) == 5  # a warm-up of both forced modes, and three measured
+    assert {json.dumps({**body, "model": ""}, sort_keys=True) for body in sent} == {
+        json.dumps(
+            {**call("tokens=3", seed=7, max_tokens=9), "model": "", "stream": True,
+             "stream_options": {"include_usage": True}},
+            sort_keys=True,
+        )
+    }  # fmt: skip
+
+
+def test_what_the_server_refuses_is_recorded_and_the_run_goes_on(
+    two_arms: Callable[..., Any], bench_file: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gateway = two_arms()
+    slow = call("tokens=2 gap=1")
+    file = bench_file(call("tokens=3"), "no json", call("status=418"), slow, call("tokens=2", n=99), call("tokens=4"))
+    out = tmp_path / "out"
+    assert bench(gateway, file, out, "--modes", "plain,speculative", "--timeout", "0.4", "--seed", "5") == 0
+    errors = {row.index: (row.status, row.error) for row in rows_of(out) if row.error and row.mode == "plain"}
+    assert errors == {
+        1: (418, "scripted"),
+        2: (200, "no whole answer within 0.4 s"),
+        3: (400, "Invalid 'n': expected 1 to 8, got 99."),
+    }
+    captured = capsys.readouterr()
+    assert "line 2: not JSON" in captured.err
+    assert "6 of 10 answers failed and are left out" in captured.out
+    summary = read_summary(out / "summary.json")
+    assert (summary.run.skipped_lines, summary.run.failed_rows) == (1, 6)
+    assert summary.cells[0].modes["plain"].answered == 2
+    assert summary.cells[0].modes["plain"].failed == 3
+
+
+def test_a_gateway_that_does_not_let_clients_choose_is_refused(
+    gateway: Any, openai_server: Any, manifest_text: Any, bench_file: Callable[..., Path], tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    text = manifest_text([openai_server().url], [openai_server().url]).replace("allowClientMode: true, ", "")
+    started = gateway(text.replace("allowClientMode: true", "allowClientMode: false"))
+    assert bench(started, bench_file(call("tokens=3")), tmp_path / "out") == 1
+    error = capsys.readouterr().err
+    assert "the gateway does not decode as asked, so modes cannot be compared" in error
+    assert "allowClientMode: true" in error
+
+
+def test_a_server_without_arms_is_refused(
+    openai_server: Any, bench_file: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bench(openai_server(), bench_file(call("tokens=3")), tmp_path / "out", "--modes", "plain") == 1
+    assert "asked for the plain arm, answered by a server that names none" in capsys.readouterr().err
+
+
+def test_a_gateway_that_is_not_there_ends_the_run(
+    bench_file: Callable[..., Path], tmp_path: Path, free_ports: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [port] = free_ports(1)
+    arguments = ("--requests", str(bench_file(call("tokens=3"))), "--out", str(tmp_path / "out"), "--model", "acme")
+    assert main(["bench", "--url", f"http://127.0.0.1:{port}", *arguments]) == 1
+    assert f"http://127.0.0.1:{port}: cannot be reached" in capsys.readouterr().err
+    assert rows_of(tmp_path / "out") == []
+
+
+def test_checks_are_scored_in_every_mode(
+    two_arms: Callable[..., Any], bench_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    file = bench_file(
+        call("tokens=2", check="contains", reference=["w0", "w1"]),
+        call("tokens=2", check="contains", reference=["w0", "w7"]),
+        call("tokens=1", check="label", reference="W0"),
+    )
+    out = tmp_path / "out"
+    assert bench(two_arms(), file, out, "--modes", "plain,speculative") == 0
+    quality = read_summary(out / "summary.json").cells[0].modes["speculative"].quality
+    assert quality is not None
+    assert (quality.checked, quality.passed) == (3, 2)
+    assert quality.scores == {"contains": 0.75, "label": 1.0}
+    assert {row.passed for row in rows_of(out) if row.index == 1} == {False}
+
+
+def test_an_expectation_that_is_not_met_is_exit_code_3(
+    two_arms: Callable[..., Any], bench_file: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = bench_file(call("tokens=3", **{"class": "words"}))
+    arguments = (two_arms(), file, tmp_path / "out", "--modes", "plain,speculative", "--expect")
+    assert bench(*arguments, "words=not-enough-data") == 0
+    assert bench(*arguments, "words=speculate") == 3  # everything is measured already: only the verdict is new
+    assert "not as expected: words=speculate: at concurrency 1 it is 'not enough data'" in capsys.readouterr().err
+
+
+def test_an_interrupted_run_goes_on_where_it_stopped(
+    two_arms: Callable[..., Any], bench_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    gateway = two_arms(", parityShare: 0")
+    file = bench_file(*[call(f"tokens=4 gap=0.02 id={n}") for n in range(12)])
+    out = tmp_path / "out"
+    results = out / "results.jsonl"
+    command = [sys.executable, "-m", "slipstream_gateway.cli", "bench", "--url", gateway.url, "--requests", str(file)]
+    command += ["--out", str(out), "--modes", "plain,speculative", "--warmup", "1"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + WAIT_S
+    while not results.exists() or results.read_bytes().count(b'"phase":"measure"') < 5:
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=WAIT_S)
+    assert process.returncode == 130
+    assert "interrupted; the same command goes on where it stopped" in error
+    before = rows_of(out)
+    assert 5 <= len(before) < 24
+    with results.open("ab") as file_end:
+        file_end.write(b'{"index":11,"round":0,"mo')  # what a power cut would leave
+
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    assert done.returncode == 0, done.stderr
+    rows = rows_of(out)
+    assert rows[: len(before)] == before
+    assert sorted((row.index, row.mode) for row in rows) == sorted(
+        (index, mode) for index in range(12) for mode in ("plain", "speculative")
+    )
+    asked = Counter(body["messages"][0]["content"] for body in gateway.plain.requests)
+    assert sum(asked.values()) <= 12 + 2 + 1  # warm-ups of both sessions, and what was in flight
+    assert read_summary(out / "summary.json").run.sessions == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("--modes", "plain"), "'modes' was plain,speculative and is plain"),
+        (("--concurrency", "2"), "'concurrency' was 1 and is 2"),
+        (("--rounds", "2"), "'rounds' was 1 and is 2"),
+        (("--seed", "1"), "'seed' was 0 and is 1"),
+    ],
+)
+def test_other_settings_in_the_same_folder_are_refused(
+    bench_file: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], two_arms: Callable[..., Any],
+    change: tuple[str, str], message: str,
+) -> None:  # fmt: skip
+    gateway, file, out = two_arms(), bench_file(call("tokens=1")), tmp_path / "out"
+    assert bench(gateway, file, out, "--modes", "plain,speculative") == 0
+    before = (out / "results.jsonl").read_bytes()
+    assert bench(gateway, file, out, "--modes", "plain,speculative", *change) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Choose another --out" in error
+    assert (out / "results.jsonl").read_bytes() == before
+
+
+def test_other_requests_in_the_same_folder_are_refused(
+    bench_file: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], two_arms: Callable[..., Any]
+) -> None:
+    gateway, out = two_arms(), tmp_path / "out"
+    assert bench(gateway, bench_file(call("tokens=1")), out, "--modes", "plain") == 0
+    assert bench(gateway, bench_file(call("tokens=2")), out, "--modes", "plain") == 2
+    assert "'digest' was" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--modes", "fast"), "a mode is plain, routed, speculative, or speculative:N with N of 1 to 32, got 'fast'"),
+        (("--modes", "plain,plain"), "--modes has 'plain' twice"),
+        (("--modes", "speculative:33"), "got 'speculative:33'"),
+        (("--draft-lengths", "2", "--modes", "plain"), "--draft-lengths needs the mode speculative"),
+        (("--drafts", "ngram", "--url", "http://127.0.0.1:1"), "--drafts is for servers that bench starts"),
+        (("--write-policy", "p.yaml", "--modes", "routed"), "--write-policy needs the mode plain"),
+        (("--write-policy", "p.yaml", "--drafts", "a,b"), "--write-policy is for one draft"),
+        (("--expect", "nothing"), "--expect is not-harmed"),
+        (("--draft-lengths", "7"), "mode speculative:7: ModelPair/embedded has maxDraftTokens 6"),
+        (("--requests", "no-such.jsonl"), "--requests: there is no file 'no-such.jsonl'"),
+        (("--out", "/dev/null/x"), "--out /dev/null/x: Not a directory"),
+        (("--model", "other"), "no ModelPair serves the model 'other'; it has: slipstream-embedded"),
+    ],
+)
+def test_options_that_cannot_be_used_are_one_line(
+    bench_file: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...],
+    message: str,
+) -> None:  # fmt: skip
+    file = bench_file({"prompt": "Hello"})
+    assert main(["bench", "--requests", str(file), "--out", str(tmp_path / "out"), *arguments]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert message in line
