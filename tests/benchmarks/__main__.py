@@ -19,6 +19,7 @@ BENCHMARKS = {
     "gateway_openai": "what the gateway adds in front of an OpenAI-compatible server",
     "gateway_triton": "what the gateway adds in front of Triton",
     "gateway_arms": "both arms as a client of the running system sees them",
+    "routing": "plain, speculative and routed on the mixed workload, alone and under load",
 }
 
 

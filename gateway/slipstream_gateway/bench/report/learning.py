@@ -9,7 +9,7 @@ from slipstream_gateway.bench.report.scales import linear
 from slipstream_gateway.bench.report.view import View, mode_class
 from slipstream_gateway.bench.summary import ROUTED
 
-_FRAME = Frame(width=980, height=300, left=74, right=110)
+_FRAME = Frame(width=980, height=308, left=74, right=110, top=20)
 _MARKS = 20
 
 

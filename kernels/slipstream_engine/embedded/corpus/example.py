@@ -31,13 +31,16 @@ class Message:
 class Example:
     """A prompt, its one right answer, and the facts by which `checks` judges another answer.
 
-    `messages` ends with the user's turn; the answer is not among them.
+    `messages` ends with the user's turn; the answer is not among them. `instruction` and `material` are what they were
+    composed of, empty where they are one text.
     """
 
     task: Task
     messages: tuple[Message, ...]
     answer: str
     facts: dict[str, str] = field(default_factory=dict)
+    instruction: str = ""
+    material: str = ""
 
     def chat(self) -> list[dict[str, str]]:
         return [message.as_dict() for message in self.messages]
@@ -57,13 +60,16 @@ def compose(
     """Lay an instruction and its material out in one of the ways in which people do it."""
     layout = rng.random()
     if layout < 0.12:  # the instruction lives in the system prompt, the user only pastes
-        return Example(
-            task=task, answer=answer, facts=facts,
-            messages=(Message(role="system", content=instruction), Message(role="user", content=material)),
-        )  # fmt: skip
-    gap = "\n\n" if rng.random() < 0.8 else "\n"
-    parts = (instruction, material) if layout < 0.78 else (material, instruction)
-    user = Message(role="user", content=gap.join(parts))
-    if rng.random() < 0.45:
-        return Example(task=task, answer=answer, facts=facts, messages=(Message(role="system", content=system), user))
-    return Example(task=task, answer=answer, facts=facts, messages=(user,))
+        messages: tuple[Message, ...] = (
+            Message(role="system", content=instruction),
+            Message(role="user", content=material),
+        )
+    else:
+        gap = "\n\n" if rng.random() < 0.8 else "\n"
+        parts = (instruction, material) if layout < 0.78 else (material, instruction)
+        messages = (Message(role="user", content=gap.join(parts)),)
+        if rng.random() < 0.45:
+            messages = (Message(role="system", content=system), *messages)
+    return Example(
+        task=task, messages=messages, answer=answer, facts=facts, instruction=instruction, material=material
+    )  # fmt: skip
