@@ -60,10 +60,8 @@ def forecast(ask: Question, template: Template | None, pair: PairModel) -> Forec
         plain_tpot_s=_scaled(plain_step.base, plain_step.base_se, plain_step.samples, plain_pace),
         step_base_s=_scaled(step.base, step.base_se, step.samples, fast_pace),
         step_per_draft_token_s=_per_draft_token(step, fast_pace) if counted else _NO_DRAFT_TOKENS,
-        plain_ttft_s=_first_token(ask.plain.first_token[0].line(ask.plain_load), thousands, plain_first),
-        speculative_ttft_s=_first_token(
-            ask.speculative.first_token[1].line(ask.speculative_load), thousands, fast_first
-        ),
+        plain_ttft_s=_first_token(ask.plain, ask.plain_load, thousands, plain_first, speculative=False),
+        speculative_ttft_s=_first_token(ask.speculative, ask.speculative_load, thousands, fast_first, speculative=True),
         load=ask.speculative_load,
     )
 
@@ -141,8 +139,9 @@ def _per_draft_token(line: Line, ratio: Ratio) -> Estimate:
 _NO_DRAFT_TOKENS = Estimate(mean=0.0, se=0.0, samples=0.0, level=Level.PRIOR)
 
 
-def _first_token(line: Line, thousands: float, ratio: Ratio) -> Estimate:
-    return _scaled(line.at(thousands), math.hypot(line.base_se, line.slope_se * thousands), line.samples, ratio)
+def _first_token(pool: PoolModel, load: float, thousands: float, own: Ratio, *, speculative: bool) -> Estimate:
+    expected = pool.first_token.expect(load, thousands, speculative=speculative)
+    return _scaled(expected.mean, expected.se, expected.samples, own)
 
 
 def _time_level(ratio: Ratio, samples: float) -> Level:

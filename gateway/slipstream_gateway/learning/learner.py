@@ -33,6 +33,11 @@ class Learner:
         self._pairs: dict[str, PairModel] = {}
         self._pools: dict[str, PoolModel] = {}
 
+    @property
+    def fingerprints(self) -> int:
+        """How many kinds of requests are remembered."""
+        return len(self._templates)
+
     def subject(self, request: GenerationRequest, profile: RequestProfile, *, pair: str, key_id: str) -> Subject:
         """What the estimates of `request` are kept under; `key_id` names its API key without being it."""
         return self._fingerprinter.subject(request, profile, pair=pair, key_id=key_id)

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from slipstream_gateway.learning import priors
 from slipstream_gateway.learning.curves import Curve
+from slipstream_gateway.learning.first_token import FirstToken
 
 # So many speculative answers without a single draft token: the servers do not count them.
 _SILENT_ANSWERS = 3
 
 
 class PoolModel:
-    """Step times and times to first token; the latter per arm, plain first."""
+    """Its step times and times to first token."""
 
     def __init__(self) -> None:
         self.step = Curve(priors.STEP)
-        self.first_token = (Curve(priors.FIRST_TOKEN), Curve(priors.FIRST_TOKEN))
-        self.first_token[0].lean_on(self.first_token[1])
-        self.first_token[1].lean_on(self.first_token[0])
+        self.first_token = FirstToken()
         self._counted = self._silent = 0
 
     def lean_on(self, other: PoolModel) -> None:
         """`other` stands in while this pool has been asked little: the same model, most likely on alike servers."""
         self.step.lean_on(other.step)
+        self.first_token.curve.lean_on(other.first_token.curve)
 
     @property
     def counts_drafts(self) -> bool:

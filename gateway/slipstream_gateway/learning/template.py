@@ -22,7 +22,8 @@ _CONTEXT_BUCKETS = 8
 _PACE_NOISE, _PACE_SHARED, _PACE_ARM = 0.2, 0.15, 0.07
 # Without counts of draft tokens the speculative arm's ratio carries the acceptance.
 _PACE_UNCOUNTED = 0.5
-_FIRST_TOKEN = RatioPrior(plain=0.0, speculative=0.0, noise=0.4, shared=0.3, arm=0.1)
+# An arm's own share of the time to first token is its pool's to know: one template sees too little of it.
+_FIRST_TOKEN = RatioPrior(plain=0.0, speculative=0.0, noise=0.4, shared=0.3, arm=0.01)
 
 
 class Template:
@@ -73,11 +74,10 @@ class Template:
         """The time to first token, seen or, where the answer was not streamed, expected."""
         speculative = seen.arm is Arm.SPECULATIVE
         thousands = seen.prompt_tokens / 1000.0
-        curve = pool.first_token[speculative]
-        expected_s = curve.line(seen.load).at(thousands)
+        expected_s = pool.first_token.expect(seen.load, thousands, speculative=speculative).mean
         if seen.ttft_s is None:
             return expected_s
-        curve.update(seen.load, thousands, seen.ttft_s, expected_s)
+        pool.first_token.learn(seen.load, thousands, seen.ttft_s, speculative=speculative)
         if self.first_token is None:
             self.first_token = ArmRatios()
         self.first_token.update(speculative, math.log(seen.ttft_s / expected_s), 1.0, _FIRST_TOKEN)
