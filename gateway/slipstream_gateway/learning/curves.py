@@ -1,7 +1,7 @@
 """How a server's times depend on its load and on one more thing, learnt from its traffic.
 
 y = t·(1 + k·x) at each load, as a Bayesian regression with forgetting. For a step, x is the mean draft length in the
-batch: t is then the time of a step that decodes plainly, and t·k what a draft token per request adds. For the time to
+batch, and t·k what a draft token per request adds. For the time to
 first token, x is the prompt's length in thousands of tokens. Loads are the powers of two; between two of them both
 learn and both answer, by their distance. A load with little data leans on its neighbours, and all on a general prior.
 """
@@ -21,7 +21,9 @@ _OCTAVE_SLOPE_SPREAD = 0.05
 # Noise prior counts as this many observations; a surprise is clipped at so many standard deviations.
 _NOISE_SAMPLES = 8.0
 _CLIP = 4.0
+# How far a relative's base may be from what is said of it, and the ratio of two relatives at one load from another's.
 _RELATIVE_SPREAD = 0.3
+_OFFSET_SPREAD = 0.15
 _SMALLEST_BASE = 0.05
 # Once anything is known of a curve, the general prior's base has nothing to say.
 _VAGUE = 100.0
@@ -103,16 +105,18 @@ class Curve:
         self._noise_variance = prior.noise**2
         self._prior_belief = _Belief(math.log(prior.base), prior.base_spread**2, prior.k, prior.k_spread**2)
         self._vague_belief = self._prior_belief._replace(base_variance=_VAGUE)
-        self._relative: Curve | None = None
+        self._relatives: list[tuple[Curve, float]] = []
         self._loads = [_Load() for _ in range(_MAX_OCTAVE + 1)]
         self.version = 0
 
-    def lean_on(self, relative: Curve) -> None:
-        """`relative` is a curve that is likely alike: it stands in while this one has seen little. May be mutual."""
-        if self._relative is None and relative is not self:
-            self._relative = relative
-            for load in self._loads:
-                load.expected = None
+    def lean_on(self, relative: Curve, *, ratio: float = 1.0) -> None:
+        """`relative` is a curve whose base times `ratio` is likely this one's: it stands in while this one has seen
+        little. May be mutual; the same one counts once."""
+        if relative is self or any(known is relative for known, _ in self._relatives):
+            return
+        self._relatives.append((relative, math.log(ratio)))
+        for load in self._loads:
+            load.expected = None
 
     def line(self, load: float) -> Line:
         """What to expect at `load` requests in flight."""
@@ -168,17 +172,31 @@ class Curve:
         return load.line
 
     def _changes(self) -> int:
-        return self.version + (self._relative.version if self._relative is not None else 0)
+        return self.version + sum(relative.version for relative, _ in self._relatives)
 
     def _expected(self, octave: int) -> _Belief:
         """What the nearest loads on either side, a relative and the general prior say of a load."""
         beliefs = self._nearby(octave)
-        relative = self._relative
-        if relative is not None and relative.version > 0:
-            line = relative._solve(relative._loads[octave], _combined(relative._nearby(octave)))
-            variance = (line.base_se / line.base) ** 2 + _RELATIVE_SPREAD**2
-            beliefs.append(_Belief(math.log(line.base), variance, 0.0, math.inf))
+        for relative, log_ratio in self._relatives:
+            if relative.version > 0:
+                line = relative._solve(relative._loads[octave], _combined(relative._nearby(octave)))
+                offset, offset_variance = self._offset(relative, log_ratio)
+                variance = (line.base_se / line.base) ** 2 + offset_variance
+                beliefs.append(_Belief(math.log(line.base) + offset, variance, 0.0, math.inf))
         return _combined(beliefs)
+
+    def _offset(self, relative: Curve, log_ratio: float) -> tuple[float, float]:
+        """How much larger the log base is than a relative's, and the variance of that: `log_ratio`, until there are
+        loads where both have requests of their own."""
+        precision = 1.0 / _RELATIVE_SPREAD**2
+        total = precision * log_ratio
+        for own, other in zip(self._loads, relative._loads, strict=True):
+            if own.count > 0.0 and other.count > 0.0:
+                mine, theirs = self._own(own), relative._own(other)
+                weight = 1.0 / (mine.base_variance + theirs.base_variance + _OFFSET_SPREAD**2)
+                total += weight * (mine.log_base - theirs.log_base)
+                precision += weight
+        return total / precision, 1.0 / precision + _OFFSET_SPREAD**2
 
     def _nearby(self, octave: int) -> list[_Belief]:
         """The general prior, and the nearest loads on either side that have seen something."""

@@ -49,10 +49,10 @@ def forecast(ask: Question, template: Template | None, pair: PairModel) -> Forec
     plain_pace, fast_pace = _paces(ask, template, pair)
     first = template.first_token if template is not None else None
     plain_first, fast_first = (first.plain, first.speculative) if first is not None else FIRST_TOKEN_UNSEEN
-    plain_step = ask.plain.step.line(ask.plain_load)
-    step = ask.speculative.step.line(ask.speculative_load)
     thousands = ask.prompt_tokens / 1000.0
     counted = ask.speculative.counts_drafts
+    plain_step = ask.plain.plain_step.line(ask.plain_load)
+    step = (ask.speculative.step if counted else ask.speculative.plain_step).line(ask.speculative_load)
     return Forecast(
         output_tokens=output,
         output_tokens_spread=spread,

@@ -11,17 +11,28 @@ _SILENT_ANSWERS = 3
 
 
 class PoolModel:
-    """Its step times and times to first token."""
+    """Its step times, apart for batches that decode plainly and that speculate, and its times to first token.
+
+    One line through both would be wrong: the first draft token costs more than each after it.
+    """
 
     def __init__(self) -> None:
+        self.plain_step = Curve(priors.PLAIN_STEP)
         self.step = Curve(priors.STEP)
+        self.plain_step.lean_on(self.step, ratio=1.0 / priors.STEP_OVERHEAD)
+        self.step.lean_on(self.plain_step, ratio=priors.STEP_OVERHEAD)
         self.first_token = FirstToken()
         self._counted = self._silent = 0
 
     def lean_on(self, other: PoolModel) -> None:
         """`other` stands in while this pool has been asked little: the same model, most likely on alike servers."""
-        self.step.lean_on(other.step)
+        self.plain_step.lean_on(other.plain_step)
+        self.step.lean_on(other.plain_step, ratio=priors.STEP_OVERHEAD)
         self.first_token.curve.lean_on(other.first_token.curve)
+
+    def step_of(self, batch_draft_length: float) -> Curve:
+        """The curve for steps of a batch with that mean draft length."""
+        return self.step if batch_draft_length >= 1.0 else self.plain_step
 
     @property
     def counts_drafts(self) -> bool:

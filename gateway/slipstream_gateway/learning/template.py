@@ -89,8 +89,9 @@ class Template:
         if pace is None:
             return
         draft_length = seen.batch_draft_length if pool.counts_drafts else 0.0
-        expected_s = pool.step.line(seen.load).at(draft_length)
-        pool.step.update(seen.load, draft_length, pace.step_s, expected_s, pace.weight)
+        curve = pool.step_of(draft_length)
+        expected_s = curve.line(seen.load).at(draft_length)
+        curve.update(seen.load, draft_length, pace.step_s, expected_s, pace.weight)
         log_ratio = math.log(pace.step_s / expected_s)
         prior = pace_prior(seen.subject, pair, pool)
         pair.learn_pace(seen.subject, member, log_ratio, pace.weight, speculative=speculative)
