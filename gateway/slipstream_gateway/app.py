@@ -7,7 +7,9 @@ import contextlib
 import gc
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, NamedTuple
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -16,31 +18,72 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from slipstream_gateway.api.errors import error_reply, http_error_body
+from slipstream_gateway.api.evidence import EvidenceEndpoint
 from slipstream_gateway.api.generate import GenerateEndpoint
 from slipstream_gateway.api.health import HealthEndpoint
 from slipstream_gateway.api.http import Receive, Scope, Send
 from slipstream_gateway.api.models import ModelsEndpoint
 from slipstream_gateway.api.parse import parse_chat_request, parse_completion_request, parse_request
 from slipstream_gateway.api.route import RouteEndpoint
-from slipstream_gateway.classify import RuleClassifier
+from slipstream_gateway.classify import LinearClassifier, RuleClassifier, load_model
 from slipstream_gateway.director.admission import Admission
-from slipstream_gateway.director.director import Director
+from slipstream_gateway.director.director import Classifier, Director
 from slipstream_gateway.director.fleet import Fleet, ReplicaKey
+from slipstream_gateway.director.observing import Outcomes, OutcomeStore
+from slipstream_gateway.director.parity import Parity
 from slipstream_gateway.following import following
+from slipstream_gateway.learning import Evidence, Learner
 from slipstream_gateway.manifest import Protocol
 from slipstream_gateway.settings import GatewaySettings, secret
+from slipstream_gateway.stores.memory import MemoryStore
 from slipstream_gateway.telemetry.providers import Telemetry
 from slipstream_gateway.telemetry.workers import Siblings
 from slipstream_gateway.upstreams.base import Upstream
 
+if TYPE_CHECKING:
+    from slipstream_gateway.stores.redis_store import RedisStore
+
+_Lifespan = AbstractAsyncContextManager[None]
 _log = logging.getLogger(__name__)
 _CHAT = "/v1/chat/completions"
 _COMPLETIONS = "/v1/completions"
 _METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
+class Parts(NamedTuple):
+    """What the application is made of, each built once."""
+
+    fleet: Fleet
+    director: Director
+    evidence: Evidence
+    outcomes: Outcomes
+    store: OutcomeStore
+    parity: Parity
+    telemetry: Telemetry
+    siblings: Siblings
+
+
 def build_app(settings: GatewaySettings) -> HotPaths:
     """The ASGI application. Its lifespan loads the manifest and follows it; `ManifestError` ends the start."""
+    parts = _build(settings)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        async with following(settings, parts.fleet), parts.siblings, _sharing(parts.store, parts.outcomes):
+            gc.collect()
+            gc.freeze()  # what start-up built stays; collections need not walk it
+            try:
+                yield
+            finally:
+                gc.unfreeze()
+                await parts.parity.aclose()
+                await parts.fleet.aclose()
+                await asyncio.to_thread(parts.telemetry.close)
+
+    return _assemble(parts, lifespan, body_limit=settings.limits.max_body_bytes)
+
+
+def _build(settings: GatewaySettings) -> Parts:
     limits = settings.limits
     fleet = Fleet(lambda key: connect(key, settings), clock=time.monotonic)
     admission = Admission(
@@ -48,35 +91,39 @@ def build_app(settings: GatewaySettings) -> HotPaths:
         max_queued=limits.max_queued,
         queue_timeout_s=limits.queue_timeout_s,
     )
+    learner, evidence, store = Learner(), Evidence(), _store(settings, fleet)
+    outcomes = Outcomes(learner=learner, evidence=evidence, store=store)
+    parity = Parity(fleet=fleet, admission=admission)
     telemetry = Telemetry(settings.telemetry, in_flight=lambda: admission.in_flight, queued=lambda: admission.queued)
-    siblings = Siblings(settings.metrics_folder, telemetry.exposition)
+    telemetry.observe_parity(parity.counts)
+    telemetry.observe_store(store.status)
+    telemetry.observe_estimates(lambda: learner.fingerprints)
+    telemetry.observe_evidence(lambda: [(pair, found) for pair in _pairs(fleet) for found in evidence.report(pair)])
     director = Director(
         fleet=fleet,
-        classifier=RuleClassifier(),
+        classifier=_classifier(settings),
         admission=admission,
         observer=telemetry,
         deadlines=settings.deadlines,
+        learner=learner,
+        outcomes=outcomes,
+        parity=parity,
     )
+    siblings = Siblings(settings.metrics_folder, telemetry.exposition)
+    return Parts(fleet, director, evidence, outcomes, store, parity, telemetry, siblings)
 
-    @contextlib.asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        async with following(settings, fleet), siblings:
-            gc.collect()
-            gc.freeze()  # what start-up built stays; collections need not walk it
-            try:
-                yield
-            finally:
-                gc.unfreeze()
-                await fleet.aclose()
-                await asyncio.to_thread(telemetry.close)
+
+def _assemble(parts: Parts, lifespan: Callable[[Starlette], _Lifespan], *, body_limit: int) -> HotPaths:
+    """The endpoints of `parts`, by path."""
+    fleet, director, telemetry = parts.fleet, parts.director, parts.telemetry
 
     async def metrics(_: Request) -> Response:
-        return Response(await siblings.collect(), headers={"content-type": _METRICS_TYPE})
+        return Response(await parts.siblings.collect(), headers={"content-type": _METRICS_TYPE})
 
-    body_limit = limits.max_body_bytes
     models, health = ModelsEndpoint(fleet, started=int(time.time())), HealthEndpoint(fleet)
     chat = GenerateEndpoint(director, parse_chat_request, telemetry, max_body_bytes=body_limit)
     completions = GenerateEndpoint(director, parse_completion_request, telemetry, max_body_bytes=body_limit)
+    evidence = EvidenceEndpoint(fleet, parts.evidence, parts.parity.counts)
     route = RouteEndpoint(director, parse=parse_request, max_body_bytes=body_limit)
     app = Starlette(
         routes=[
@@ -85,6 +132,7 @@ def build_app(settings: GatewaySettings) -> HotPaths:
             Route("/v1/models", models.list, methods=["GET"]),
             Route("/v1/models/{model:path}", models.get, methods=["GET"]),
             Route("/v1/route", route.post, methods=["POST"]),
+            Route("/v1/evidence", evidence.get, methods=["GET"]),
             Route("/health/live", health.live, methods=["GET"]),
             Route("/health/ready", health.ready, methods=["GET"]),
             Route("/metrics", metrics, methods=["GET"]),
@@ -93,6 +141,38 @@ def build_app(settings: GatewaySettings) -> HotPaths:
         lifespan=lifespan,
     )
     return HotPaths(app, {_CHAT: chat, _COMPLETIONS: completions})
+
+
+def _classifier(settings: GatewaySettings) -> Classifier:
+    if settings.classifier is None:
+        return RuleClassifier()
+    return LinearClassifier(load_model(settings.classifier))
+
+
+def _store(settings: GatewaySettings, fleet: Fleet) -> MemoryStore | RedisStore:
+    """Where replicas tell each other what they saw. Redis' client is loaded only where it is used."""
+    if settings.redis_url is None:
+        return MemoryStore()
+    from slipstream_gateway.stores.redis_store import RedisStore
+
+    return RedisStore(settings.redis_url, pairs=lambda: _pairs(fleet))
+
+
+def _pairs(fleet: Fleet) -> list[str]:
+    """The pairs of the current manifest."""
+    return [route.pair.metadata.name for route in fleet.current.table.routes.values()]
+
+
+@contextlib.asynccontextmanager
+async def _sharing(store: OutcomeStore, outcomes: Outcomes) -> AsyncIterator[None]:
+    """What replicas saw goes back and forth for as long as the context lasts; at its end the rest is written."""
+    task = asyncio.create_task(store.run(outcomes.apply))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await store.aclose()
 
 
 class HotPaths:

@@ -30,9 +30,11 @@ _COMMANDS = {
     "up": _Entry("slipstream_gateway.up", "start Triton with a model pair and the gateway, on this machine"),
     "gateway": _Entry("slipstream_gateway.gateway_command", "serve the OpenAI-compatible endpoint"),
     "route": _Entry("slipstream_gateway.route_command", "explain the decision for a request without running it"),
-    "bench": _Entry("", "measure speculation on your own traffic (arrives with the benchmark release)"),
+    "train": _Entry("slipstream_gateway.train_command", "train the classifier on your own labelled requests"),
+    "bench": _Entry("slipstream_gateway.bench_command", "compare modes of decoding on your own requests"),
+    "replay": _Entry("slipstream_gateway.replay_command", "what another policy would have done in a recorded bench"),
 }
-_EXTRAS = {"up": "embedded", "gateway": "gateway"}
+_EXTRAS = {"up": "embedded", "gateway": "gateway", "train": "train", "bench": "bench", "replay": "bench"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -61,8 +63,6 @@ def _dispatch(arguments: Sequence[str]) -> int:
         _overview().print_help(sys.stderr)
         return 2
     entry = _COMMANDS[name]
-    if not entry.module:
-        raise CommandError(f"'slipstream {name}' arrives with the benchmark release.", exit_code=2)
     command = _load(name, entry.module)
     parser = argparse.ArgumentParser(prog=f"slipstream {name}", description=f"{entry.summary.capitalize()}.")
     command.add_arguments(parser)

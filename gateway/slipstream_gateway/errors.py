@@ -12,6 +12,7 @@ SlipstreamError
 │   └── UpstreamRejected      the upstream's own 4xx, passed through as it came
 ├── Overloaded                more work than the gateway or an upstream takes; come back later
 ├── ClientTimeout             the client does not read its answer
+├── Incomparable              an answer that parity cannot compare; never leaves it
 └── UpstreamError             the upstream is at fault
     ├── UpstreamUnavailable   could not be reached, or says that it is not ready
     ├── UpstreamTimeout       a deadline passed
@@ -113,6 +114,14 @@ class Overloaded(SlipstreamError):
 
 class ClientTimeout(SlipstreamError):
     """The client took too long to read what was sent; its place goes to others."""
+
+
+class Incomparable(SlipstreamError):
+    """An answer that cannot be compared with another; `cause` is from a closed set. Says nothing of its text."""
+
+    def __init__(self, cause: str) -> None:
+        super().__init__(f"The answer cannot be compared: {cause}.")
+        self.cause = cause
 
 
 class UpstreamError(SlipstreamError):

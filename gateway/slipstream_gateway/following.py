@@ -12,7 +12,7 @@ import msgspec
 from slipstream_gateway import manifest
 from slipstream_gateway.director.fleet import Fleet
 from slipstream_gateway.errors import ManifestError
-from slipstream_gateway.manifest import Backend, ManifestFile, RoutingTable, SlipstreamEngine, triton_model_name
+from slipstream_gateway.manifest import ManifestFile, RoutingTable, SlipstreamEngine, triton_model_name, with_endpoints
 from slipstream_gateway.settings import GatewaySettings
 
 _log = logging.getLogger(__name__)
@@ -56,21 +56,11 @@ def redirected(table: RoutingTable, endpoints: Mapping[str, tuple[str, ...]]) ->
     """`table` with the upstream addresses of some pairs, by pair name, replaced."""
     if not endpoints:
         return table
-    routes = {
-        name: _redirected_route(route, endpoints.get(route.pair.metadata.name)) for name, route in table.routes.items()
-    }
+    routes = {}
+    for name, route in table.routes.items():
+        to = endpoints.get(route.pair.metadata.name)
+        routes[name] = route if to is None else with_endpoints(route, to)
     return msgspec.structs.replace(table, routes=routes)
-
-
-def _redirected_route(route: manifest.Route, to: tuple[str, ...] | None) -> manifest.Route:
-    if to is None:
-        return route
-    plain, speculative = _at(route.plain, to), route.speculative and _at(route.speculative, to)
-    return msgspec.structs.replace(route, plain=plain, speculative=speculative)
-
-
-def _at(backend: Backend, endpoints: tuple[str, ...]) -> Backend:
-    return msgspec.structs.replace(backend, endpoints=endpoints)
 
 
 def _local_models(table: RoutingTable) -> dict[str, object]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 
 from slipstream_gateway.arguments import at_least_one, not_negative, port_or_any, seconds
+from slipstream_gateway.classify import load_model
 from slipstream_gateway.errors import CommandError
 from slipstream_gateway.manifest import Protocol, RoutingTable, check_address, compile_file, read_file
-from slipstream_gateway.settings import Deadlines, GatewaySettings, Limits, telemetry_settings
+from slipstream_gateway.settings import Deadlines, GatewaySettings, Limits, redis_url, telemetry_settings
 
 _LEVELS = ("critical", "error", "warning", "info", "debug")
 
@@ -36,6 +38,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="URL",
         help="Triton's address for pairs that name none (grpc://127.0.0.1:8001); may be repeated",
     )
+    parser.add_argument(
+        "--redis",
+        metavar="URL",
+        help="where replicas share what they measure, redis://host:port/db; a URL with a password is better put into "
+        "SLIPSTREAM_REDIS_URL (without either: every worker learns by itself)",
+    )
+    parser.add_argument(
+        "--classifier",
+        type=Path,
+        metavar="FILE",
+        help="a model that 'slipstream train' wrote (without it, the one that comes with the package)",
+    )
     group = parser.add_argument_group("limits of one worker")
     for name, kind, default, text in (
         ("--max-body-bytes", at_least_one, limits.max_body_bytes, "largest request body"),
@@ -56,6 +70,9 @@ def run(args: argparse.Namespace) -> int:
     data = read_file(args.manifest)
     table = compile_file(args.manifest, data)  # fails here with one clear message, not inside a worker
     settings = _settings(args, table)
+    _check_redis(settings.redis_url)
+    if settings.classifier is not None:
+        load_model(settings.classifier)
     from slipstream_gateway.serve import serve  # uvicorn and the rest load only for a manifest that is good
 
     serve(settings, manifest=data)
@@ -85,7 +102,20 @@ def _settings(args: argparse.Namespace, table: RoutingTable) -> GatewaySettings:
             drain_s=args.drain,
         ),
         telemetry=telemetry_settings(),
+        redis_url=args.redis or redis_url(),
+        classifier=args.classifier.absolute() if args.classifier else None,
     )
+
+
+def _check_redis(url: str | None) -> None:
+    """Raises `CommandError` where the address is no address, or the package that speaks to it is missing."""
+    if url is None:
+        return
+    from slipstream_gateway.stores.redis_url import parse_redis_url
+
+    parse_redis_url(url)
+    if importlib.util.find_spec("redis") is None:
+        raise CommandError("--redis needs the package 'redis': install 'slipstream-serving[redis]'.")
 
 
 def _endpoints(values: Sequence[str], table: RoutingTable) -> dict[str, tuple[str, ...]]:

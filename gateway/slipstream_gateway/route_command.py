@@ -8,11 +8,13 @@ from pathlib import Path
 
 import msgspec
 
-from slipstream_gateway.api.parse import parse_request
+from slipstream_gateway.api.parse import Wishes, parse_request
 from slipstream_gateway.classify import RuleClassifier
 from slipstream_gateway.errors import CommandError, ModelNotFound, RequestError
+from slipstream_gateway.learning import Learner
 from slipstream_gateway.manifest import EMBEDDED_MANIFEST, Route, RoutingTable, load_file
-from slipstream_gateway.routing import decide, explanation
+from slipstream_gateway.measurement import Forecast
+from slipstream_gateway.routing import NO_DRAWS, decide, explanation
 from slipstream_gateway.types import Decision, GenerationRequest, Mode, RequestProfile
 
 _MAX_BODY_BYTES = 32 * 1024 * 1024
@@ -39,10 +41,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     table = load_file(args.manifest)
     try:
-        request = parse_request(_read(args.file), mode=args.mode)
+        request = parse_request(_read(args.file), Wishes(mode=args.mode))
         route = _route(table, request)
         profile = RuleClassifier().classify(request)
-        decision = decide(request, profile, route)
+        decision = decide(request, profile, route, forecast=_forecast(request, profile, route), draws=NO_DRAWS)
     except RequestError as error:
         raise CommandError(str(error)) from error
     print(_as_json(route, profile, decision) if args.json else _as_text(route, profile, decision))
@@ -69,6 +71,24 @@ def _route(table: RoutingTable, request: GenerationRequest) -> Route:
         known = ", ".join(table.routes)
         raise CommandError(f"{ModelNotFound(request.model)} The manifest has: {known}.")
     return route
+
+
+def _forecast(request: GenerationRequest, profile: RequestProfile, route: Route) -> Forecast | None:
+    """What a gateway that has seen nothing yet expects on an idle server; None where the policy asks for none."""
+    if route.speculative is None or route.policy is None or route.policy.spec.decision == "rules":
+        return None
+    learner = Learner()
+    return learner.forecast(
+        learner.subject(request, profile, pair=route.pair.metadata.name, key_id=""),
+        profile,
+        plain_pool=route.plain.pool,
+        speculative_pool=route.speculative.pool,
+        plain_load=1.0,
+        speculative_load=1.0,
+        prompt_tokens=profile.prompt_tokens,
+        max_tokens=request.max_tokens,
+        temperature=request.temperature,
+    )
 
 
 def _as_json(route: Route, profile: RequestProfile, decision: Decision) -> str:

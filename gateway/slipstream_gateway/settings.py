@@ -42,7 +42,9 @@ class TelemetrySettings(msgspec.Struct, frozen=True, kw_only=True):
 class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     """All of it. `endpoints` replaces the upstream addresses of pairs, by pair name; `local_endpoints` are those of
     the pairs that name none, None for the manifest's own default. With several workers, `metrics_folder` is where
-    they find each other's metrics, and `last_good` is the manifest that one starts with while the file is bad."""
+    they find each other's metrics, and `last_good` is the manifest that one starts with while the file is bad.
+    `redis_url` is where replicas share what they saw, None: nowhere; it may hold a password, so it is no part of the
+    `repr`. `classifier` is a model file of `slipstream train`, None: the one that comes with the package."""
 
     manifest: Path
     host: str = "127.0.0.1"
@@ -56,6 +58,12 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     local_endpoints: tuple[str, ...] | None = None
     metrics_folder: Path | None = None
     last_good: Path | None = None
+    redis_url: str | None = None
+    classifier: Path | None = None
+
+    def __repr__(self) -> str:
+        shown = msgspec.structs.replace(self, redis_url="…") if self.redis_url else self
+        return msgspec.Struct.__repr__(shown)
 
 
 def telemetry_settings(environ: Mapping[str, str] = os.environ) -> TelemetrySettings:
@@ -78,3 +86,8 @@ def _exports(environ: Mapping[str, str], signal: str) -> bool:
 def secret(name: str) -> str | None:
     """The environment variable that a manifest names for an API key; None where it is unset or empty."""
     return os.environ.get(name) or None
+
+
+def redis_url(environ: Mapping[str, str] = os.environ) -> str | None:
+    """Where replicas share what they saw: `SLIPSTREAM_REDIS_URL`; None where it is unset or empty."""
+    return environ.get("SLIPSTREAM_REDIS_URL") or None

@@ -79,6 +79,10 @@ class Reason(StrEnum):
     RARE_TOKENS = "rare_tokens"
     HOT_SAMPLING = "hot_sampling"
     LONG_CONTEXT = "long_context"
+    BREAK_EVEN = "break_even"
+    COST = "cost"
+    HOLD_BACK = "hold_back"
+    EXPLORATION = "exploration"
     SPECULATION_PAYS = "speculation_pays"
     SPECULATIVE_UNAVAILABLE = "speculative_unavailable"
 
@@ -103,8 +107,9 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     `messages` for chat, `prompt` (text or token ids) for completions. `seed` and `max_tokens` are None where the
     client left them out. `features` names the optional parameters in use that a backend must be able to honour
-    (`"logprobs"`, `"logit_bias"`, `"tools"`, `"n"`, …), by their OpenAI or vLLM name. `raw` is the body as it
-    came, for upstreams that speak the same protocol.
+    (`"logprobs"`, `"logit_bias"`, `"tools"`, `"n"`, …), by their OpenAI or vLLM name. `mode` and `draft_length` are
+    the client's wish, which a policy may grant; `learn` False keeps the outcome out of the estimates. `raw` is the
+    body as it came, for upstreams that speak the same protocol.
     """
 
     endpoint: Endpoint
@@ -123,14 +128,17 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     structured_output: bool = False
     features: frozenset[str] = frozenset()
     mode: Mode = Mode.AUTO
+    draft_length: int | None = None
+    learn: bool = True
     raw: bytes = b""
 
 
 class RequestProfile(msgspec.Struct, frozen=True, kw_only=True):
     """What the classifier expects of a request, before anything ran.
 
-    `evidence` names the rules that fired, in plain words, for the explain endpoint. `confidence` in [0, 1]
-    belongs to `task`; below the policy's floor the class counts as unknown.
+    `evidence` names what spoke for it, in plain words, for the explain endpoint. `confidence` in [0, 1] belongs to
+    `task`; below the policy's floor the class counts as unknown. `long_probability` is that of more than 128 output
+    tokens, `rare_probability` that of an answer full of rare tokens.
     """
 
     task: TaskType
@@ -139,6 +147,8 @@ class RequestProfile(msgspec.Struct, frozen=True, kw_only=True):
     structured_output: bool
     prompt_tokens: int
     confidence: float
+    long_probability: float = 0.0
+    rare_probability: float = 0.0
     evidence: tuple[str, ...] = ()
 
     @property
@@ -154,7 +164,8 @@ class RequestProfile(msgspec.Struct, frozen=True, kw_only=True):
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """Where a request goes and why. `draft_length` is 0 exactly when `arm` is not speculative.
 
-    `detail` says the reason in one sentence; `numbers` holds every figure that led there.
+    `detail` says the reason in one sentence; `numbers` holds every figure that led there. `saving_s` is the predicted
+    saving of the best draft length, negative where speculation loses; None where no forecast was asked.
     """
 
     arm: Arm
@@ -163,3 +174,4 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     draft_length: int
     detail: str
     numbers: Mapping[str, float | int | str | bool]
+    saving_s: float | None = None

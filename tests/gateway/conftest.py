@@ -17,7 +17,7 @@ import httpx
 import pytest
 import uvicorn
 from slipstream_gateway.app import build_app
-from slipstream_gateway.settings import Deadlines, GatewaySettings, Limits
+from slipstream_gateway.settings import Deadlines, GatewaySettings
 
 WAIT_S = 15.0
 
@@ -28,6 +28,9 @@ class OpenAiServer:
     `tokens=N` how many, `gap=S` seconds between them, `big=N` bytes of each, `status=N` to refuse, `die=N` to drop
     the connection after N tokens (0: before the head), `early-end` to leave out `[DONE]`, `crlf`, `nousage`,
     `slow=S` before the head, `garbage` for what is no HTTP, `split=N` to send N bytes at a time.
+
+    `pace_s` are the seconds between tokens where the text says `gap` alone; `odd_token` is the index of a token that
+    this server spells otherwise, `finish_reason` what its answers end with.
     """
 
     def __init__(self, port: int = 0) -> None:
@@ -35,6 +38,9 @@ class OpenAiServer:
         self.headers: list[dict[str, str]] = []
         self.cancelled = threading.Event()
         self.sent_bytes = 0
+        self.pace_s = 0.0
+        self.odd_token: int | None = None
+        self.finish_reason = "stop"
         self._loop = asyncio.new_event_loop()
         self._connections: set[asyncio.Task[None]] = set()
         self._ready = threading.Event()
@@ -111,8 +117,9 @@ class OpenAiServer:
         tokens = int(script.get("tokens", 3))
         usage = {"prompt_tokens": 5, "completion_tokens": tokens, "total_tokens": 5 + tokens}
         usage["completion_tokens_details"] = {"accepted_prediction_tokens": 2, "rejected_prediction_tokens": 1}
+        content = "".join("odd " if index == self.odd_token else "word " for index in range(tokens))
         choices = [
-            {"index": i, "message": {"role": "assistant", "content": "word " * tokens}, "finish_reason": "stop"}
+            {"index": i, "message": {"role": "assistant", "content": content}, "finish_reason": self.finish_reason}
             for i in range(request.get("n") or 1)
         ]
         answer = {"id": "chatcmpl-up", "object": "chat.completion", "created": 1, "model": request["model"]}
@@ -152,12 +159,13 @@ class OpenAiServer:
             for index in range(tokens):
                 if script.get("die") == str(index):
                     return False
-                await asyncio.wait([gone], timeout=float(script.get("gap", 0)))
+                await asyncio.wait([gone], timeout=float(script.get("gap") or self.pace_s))
                 if gone.done():
                     self.cancelled.set()
                     return False
-                await send(delta({"content": "word" * int(script.get("big", "0")) or f"w{index} "}))
-            await send(delta({}, "stop"))
+                word = "odd " if index == self.odd_token else f"w{index} "
+                await send(delta({"content": "word" * int(script.get("big", "0")) or word}))
+            await send(delta({}, self.finish_reason))
             if (request.get("stream_options") or {}).get("include_usage") and "nousage" not in script:
                 usage = {"prompt_tokens": 5, "completion_tokens": tokens, "total_tokens": 5 + tokens}
                 await send(event([], usage=usage))
@@ -267,14 +275,10 @@ def run_gateway() -> Callable[..., contextlib.AbstractContextManager[Gateway]]:
     """A context in which a gateway serves a manifest's text, written to `path`."""
 
     @contextlib.contextmanager
-    def run(
-        path: Path, text: str, *, limits: Limits | None = None, deadlines: Deadlines | None = None
-    ) -> Iterator[Gateway]:
+    def run(path: Path, text: str, *, deadlines: Deadlines | None = None, **options: Any) -> Iterator[Gateway]:
         path.write_text(text)
-        started = Gateway(
-            path,
-            GatewaySettings(manifest=path, limits=limits or Limits(), deadlines=deadlines or Deadlines(connect_s=1.0)),
-        )
+        settings = GatewaySettings(manifest=path, deadlines=deadlines or Deadlines(connect_s=1.0), **options)
+        started = Gateway(path, settings)
         try:
             yield started
         finally:

@@ -13,6 +13,7 @@ from slipstream_gateway.api.http import (
     ClientGone,
     ClientWatch,
     Receive,
+    RequestHeaders,
     Scope,
     Send,
     read_body,
@@ -20,6 +21,7 @@ from slipstream_gateway.api.http import (
     send_error,
     send_reply,
 )
+from slipstream_gateway.api.parse import NO_WISHES, Wishes
 from slipstream_gateway.api.render import ChunkRenderer, whole_answer
 from slipstream_gateway.director.director import Context, Director
 from slipstream_gateway.director.exchange import Exchange, error_type
@@ -40,7 +42,7 @@ _STREAM: Headers = [
 
 
 class Parse(Protocol):
-    def __call__(self, raw: bytes, *, mode: str | None = None) -> GenerationRequest: ...
+    def __call__(self, raw: bytes, wishes: Wishes = NO_WISHES) -> GenerationRequest: ...
 
 
 class Rejections(Protocol):
@@ -63,7 +65,7 @@ class GenerateEndpoint:
         extra: Headers = [(b"x-request-id", headers.request_id.encode())]
         try:
             body = await read_body(headers, receive, self._max_body_bytes)
-            request = self._parse(body, mode=headers.mode)
+            request = self._parse(body, wishes_of(headers))
         except SlipstreamError as exc:
             self._rejections.rejected(error_type(exc))
             await send_error(send, error_reply(exc), extra)
@@ -100,6 +102,11 @@ class GenerateEndpoint:
             await answer.fail(exc)
         finally:
             watch.close()
+
+
+def wishes_of(headers: RequestHeaders) -> Wishes:
+    """What the client asks of the gateway itself."""
+    return Wishes(headers.mode, headers.draft_length, headers.learn)
 
 
 def shutting_down() -> UpstreamUnavailable:
@@ -152,7 +159,7 @@ class _Answer:
             if data:
                 with watchdog.waiting(SEND_TIMEOUT_S, "a chunk", client_late):
                     await send({"type": "http.response.body", "body": data, "more_body": True})
-        end = renderer.end(exchange.usage) if renderer else b""
+        end = renderer.end(exchange.usage, exchange.decision.draft_length) if renderer else b""
         with watchdog.waiting(SEND_TIMEOUT_S, "the stream's end", client_late):
             await send({"type": "http.response.body", "body": end})
 
@@ -162,7 +169,8 @@ class _Answer:
         if isinstance(first, Wire):
             return first.data
         tokens = [piece for piece in completion.pieces if isinstance(piece, Tokens)]
-        return whole_answer(exchange.request, self._identity, tokens, completion.usage)
+        draft_length = exchange.decision.draft_length
+        return whole_answer(exchange.request, self._identity, tokens, completion.usage, draft_length=draft_length)
 
 
 @lru_cache(maxsize=4096)
@@ -176,5 +184,8 @@ def _decision_headers(arm: str, request_class: str, reason: str, draft_length: i
 
 
 def decision_headers(decision: Decision) -> Headers:
-    """The decision as response headers, not to be changed: all four values come from closed sets and are kept."""
-    return _decision_headers(decision.arm, decision.request_class, decision.reason, decision.draft_length)
+    """The decision as response headers, not to be changed: all but the saving come from closed sets and are kept."""
+    headers = _decision_headers(decision.arm, decision.request_class, decision.reason, decision.draft_length)
+    if decision.saving_s is None:
+        return headers
+    return [*headers, (b"x-slipstream-saving-ms", b"%.1f" % (1e3 * decision.saving_s))]

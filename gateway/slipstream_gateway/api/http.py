@@ -30,11 +30,14 @@ class ClientGone(Exception):
 
 class RequestHeaders(NamedTuple):
     """The request headers that mean something here; `request_id` is the client's where it is short and plain, else a
-    fresh one."""
+    fresh one, and `names_itself` tells which."""
 
     request_id: str
+    names_itself: bool
     content_length: str | None = None
     mode: str | None = None
+    draft_length: str | None = None
+    learn: str | None = None
     authorization: str | None = None
     traceparent: str | None = None
 
@@ -43,6 +46,8 @@ _FIELDS = {
     b"x-request-id": "request_id",
     b"content-length": "content_length",
     b"x-slipstream-mode": "mode",
+    b"x-slipstream-draft-length": "draft_length",
+    b"x-slipstream-learn": "learn",
     b"authorization": "authorization",
     b"traceparent": "traceparent",
 }
@@ -55,10 +60,11 @@ def read_headers(scope: Scope) -> RequestHeaders:
         field = _FIELDS.get(name)
         if field is not None:
             found[field] = value.decode("latin-1")
-    given = found.get("request_id")
-    if not given or len(given) > _MAX_REQUEST_ID or not (given.isascii() and given.isprintable()):
+    given = found.get("request_id", "")
+    names_itself = bool(given) and len(given) <= _MAX_REQUEST_ID and given.isascii() and given.isprintable()
+    if not names_itself:
         found["request_id"] = secrets.token_hex(16)
-    return RequestHeaders(**found)
+    return RequestHeaders(names_itself=names_itself, **found)
 
 
 async def read_body(headers: RequestHeaders, receive: Receive, limit_bytes: int) -> bytes:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from slipstream_gateway.api.body import WireBody, WireMessage, decode_body, show
 from slipstream_gateway.api.features import features_in_use, is_structured, message_features, stream_option_features
 from slipstream_gateway.errors import InvalidRequest
+from slipstream_gateway.manifest.objects import MAX_DRAFT_TOKENS
 from slipstream_gateway.types import Endpoint, GenerationRequest, Message, Mode
 
 MAX_CHOICES = 8
@@ -17,8 +19,20 @@ MAX_TOKENS = 2**31 - 1
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 
-def parse_chat_request(raw: bytes, *, mode: str | None = None) -> GenerationRequest:
-    """The body of `POST /v1/chat/completions`; `mode` is the header `x-slipstream-mode`. Raises `InvalidRequest`."""
+class Wishes(NamedTuple):
+    """What a client asks of the gateway by headers, as they came: `x-slipstream-mode`, `x-slipstream-draft-length`
+    and `x-slipstream-learn`."""
+
+    mode: str | None = None
+    draft_length: str | None = None
+    learn: str | None = None
+
+
+NO_WISHES = Wishes()
+
+
+def parse_chat_request(raw: bytes, wishes: Wishes = NO_WISHES) -> GenerationRequest:
+    """The body of `POST /v1/chat/completions`. Raises `InvalidRequest`."""
     body, fields = decode_body(raw)
     if body.messages is None:
         raise InvalidRequest("Missing required parameter: 'messages'.", param="messages")
@@ -26,31 +40,31 @@ def parse_chat_request(raw: bytes, *, mode: str | None = None) -> GenerationRequ
         raise InvalidRequest("Invalid 'messages': expected at least one message, got [].", param="messages")
     messages = tuple([_message(message, index) for index, message in enumerate(body.messages)])
     features = features_in_use(fields) | message_features(body.messages, fields["messages"])
-    return _request(raw, body, Endpoint.CHAT, mode, fields, messages=messages, features=features)
+    return _request(raw, body, Endpoint.CHAT, wishes, fields, messages=messages, features=features)
 
 
-def parse_completion_request(raw: bytes, *, mode: str | None = None) -> GenerationRequest:
+def parse_completion_request(raw: bytes, wishes: Wishes = NO_WISHES) -> GenerationRequest:
     """The body of `POST /v1/completions`. Raises `InvalidRequest`."""
     body, fields = decode_body(raw)
     prompt, several = _prompt(body.prompt)
     features = features_in_use(fields)
     if several:
         features |= {"prompt"}
-    return _request(raw, body, Endpoint.COMPLETION, mode, fields, prompt=prompt, features=features)
+    return _request(raw, body, Endpoint.COMPLETION, wishes, fields, prompt=prompt, features=features)
 
 
-def parse_request(raw: bytes, *, mode: str | None = None) -> GenerationRequest:
+def parse_request(raw: bytes, wishes: Wishes = NO_WISHES) -> GenerationRequest:
     """Either kind of body: with `messages` it is a chat, else a completion. Raises `InvalidRequest`."""
     _, fields = decode_body(raw)
     parse = parse_chat_request if "messages" in fields or "prompt" not in fields else parse_completion_request
-    return parse(raw, mode=mode)
+    return parse(raw, wishes)
 
 
 def _request(
     raw: bytes,
     body: WireBody,
     endpoint: Endpoint,
-    mode: str | None,
+    wishes: Wishes,
     fields: Mapping[str, msgspec.Raw],
     *,
     features: frozenset[str],
@@ -81,7 +95,9 @@ def _request(
         include_usage=bool(options is not None and options.include_usage),
         structured_output=is_structured(features),
         features=features,
-        mode=_mode(mode),
+        mode=_mode(wishes.mode),
+        draft_length=_draft_length(wishes.draft_length),
+        learn=_learn(wishes.learn),
         raw=raw,
     )
 
@@ -196,3 +212,23 @@ def _mode(value: str | None) -> Mode:
         message = f"Invalid header 'x-slipstream-mode': expected {', '.join(_MODES)}, got {show(value)}."
         raise InvalidRequest(message, param="x-slipstream-mode")
     return mode
+
+
+def _draft_length(value: str | None) -> int | None:
+    if value is None:
+        return None
+    text = value.strip()
+    if len(text) > 2 or not (text.isascii() and text.isdigit()) or not 1 <= int(text) <= MAX_DRAFT_TOKENS:
+        message = f"Invalid header 'x-slipstream-draft-length': expected 1 to {MAX_DRAFT_TOKENS}, got {show(value)}."
+        raise InvalidRequest(message, param="x-slipstream-draft-length")
+    return int(text)
+
+
+def _learn(value: str | None) -> bool:
+    if value is None:
+        return True
+    word = value.strip().lower()
+    if word not in ("on", "off"):
+        message = f"Invalid header 'x-slipstream-learn': expected on, off, got {show(value)}."
+        raise InvalidRequest(message, param="x-slipstream-learn")
+    return word == "on"

@@ -23,8 +23,10 @@ def finish_reason(reason: str | None) -> str | None:
     return "length" if reason == "cancelled" else reason
 
 
-def usage_object(usage: Usage) -> dict[str, object]:
-    """OpenAI's usage, with what speculation did in its own fields."""
+def usage_object(usage: Usage, *, draft_length: int) -> dict[str, object]:
+    """OpenAI's usage, with what speculation did in OpenAI's own fields, and beside them in ours what has none there:
+    the draft length, the target's passes after the prompt, and how many of them first rejected a draft token at each
+    position."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.output_tokens,
@@ -32,6 +34,11 @@ def usage_object(usage: Usage) -> dict[str, object]:
         "completion_tokens_details": {
             "accepted_prediction_tokens": usage.accepted,
             "rejected_prediction_tokens": usage.drafted - usage.accepted,
+        },
+        "slipstream": {
+            "draft_length": draft_length,
+            "target_steps": usage.steps,
+            "rejected_at": usage.rejected_at,
         },
     }
 
@@ -47,7 +54,9 @@ def _identity(request: GenerationRequest, request_id: str, *, chunk: bool) -> di
     }
 
 
-def whole_answer(request: GenerationRequest, request_id: str, pieces: Sequence[Tokens], usage: Usage) -> bytes:
+def whole_answer(
+    request: GenerationRequest, request_id: str, pieces: Sequence[Tokens], usage: Usage, *, draft_length: int
+) -> bytes:
     """The body of an answer that is not streamed; `pieces` has one final piece per choice."""
     choices: list[dict[str, object]] = []
     for piece in pieces:
@@ -61,7 +70,7 @@ def whole_answer(request: GenerationRequest, request_id: str, pieces: Sequence[T
         choices.append(choice)
     answer = _identity(request, request_id, chunk=False)
     answer["choices"] = choices
-    answer["usage"] = usage_object(usage)
+    answer["usage"] = usage_object(usage, draft_length=draft_length)
     return _encode(answer)
 
 
@@ -90,11 +99,11 @@ class ChunkRenderer:
             events.append(self._event(piece.index, self._delta(""), reason))
         return b"".join(events)
 
-    def end(self, usage: Usage) -> bytes:
+    def end(self, usage: Usage, draft_length: int) -> bytes:
         """The usage event, where asked for, and the end of the stream."""
         if not self._include_usage:
             return DONE
-        return self._head + b'],"usage":' + _encode(usage_object(usage)) + b"}\n\n" + DONE
+        return self._head + b'],"usage":' + _encode(usage_object(usage, draft_length=draft_length)) + b"}\n\n" + DONE
 
     def _delta(self, text: str) -> bytes:
         if not self._chat:

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from slipstream_gateway.api.errors import error_reply
-from slipstream_gateway.api.generate import Parse, shutting_down
+from slipstream_gateway.api.generate import Parse, shutting_down, wishes_of
 from slipstream_gateway.api.http import ClientGone, json_response, read_body, read_headers
 from slipstream_gateway.director.director import Director
 from slipstream_gateway.errors import SlipstreamError
@@ -16,7 +16,11 @@ from slipstream_gateway.routing import explanation
 
 
 class RouteEndpoint:
-    """Takes the body of either generation endpoint: with `messages` it is a chat, else a completion."""
+    """Takes the body of either generation endpoint: with `messages` it is a chat, else a completion.
+
+    With `x-request-id` the answer is what a request of that id would get, chance included; without it, chance has
+    no part in the answer.
+    """
 
     def __init__(self, director: Director, *, parse: Parse, max_body_bytes: int) -> None:
         self._director = director
@@ -27,8 +31,13 @@ class RouteEndpoint:
         try:
             headers = read_headers(request.scope)
             body = await read_body(headers, request.receive, self._max_body_bytes)
-            parsed = self._parse(body, mode=headers.mode)
-            return json_response(explanation(*self._director.explain(parsed)))
+            parsed = self._parse(body, wishes_of(headers))
+            explained = self._director.explain(
+                parsed,
+                authorization=headers.authorization,
+                request_id=headers.request_id if headers.names_itself else None,
+            )
+            return json_response(explanation(*explained))
         except SlipstreamError as exc:
             return _error_response(exc)
         except asyncio.CancelledError:

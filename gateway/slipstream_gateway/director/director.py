@@ -6,19 +6,26 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
+import msgspec
+
 from slipstream_gateway.director.admission import Admission
 from slipstream_gateway.director.exchange import Exchange, rejection
 from slipstream_gateway.director.fleet import Fleet, ServedRoute, Snapshot
+from slipstream_gateway.director.observing import Learner, Lesson, Outcomes, key_id_of
 from slipstream_gateway.director.outcome import Observer
+from slipstream_gateway.director.parity import Parity
 from slipstream_gateway.director.watchdog import Watchdog
 from slipstream_gateway.errors import ModelNotFound, Overloaded, SlipstreamError, UpstreamError, UpstreamUnavailable
-from slipstream_gateway.routing import Health, decide
+from slipstream_gateway.manifest.table import Backend, Route
+from slipstream_gateway.measurement import Draws, Forecast, Subject
+from slipstream_gateway.routing import NO_DRAWS, Health, decide, draws_of
 from slipstream_gateway.settings import Deadlines
 from slipstream_gateway.types import Arm, Decision, GenerationRequest, Reason, RequestProfile
 from slipstream_gateway.upstreams.base import Completion, Job, Stream
 from slipstream_gateway.upstreams.pool import Pool, Replica
 
 MAX_ATTEMPTS = 4
+_UP, _DOWN = Health(), Health(speculative_available=False)
 
 
 class Classifier(Protocol):
@@ -44,15 +51,23 @@ class Explanation(NamedTuple):
 
 
 class Leg(NamedTuple):
-    """One arm to try: its pool, its name for the model, and the decision that the answer would carry."""
+    """One arm to try: its replicas, what the manifest says of them, and the decision that the answer would carry."""
 
     pool: Pool
-    model: str
+    backend: Backend
+    decision: Decision
+
+
+class _Judged(NamedTuple):
+    """A decision with what it was made from."""
+
+    profile: RequestProfile
+    subject: Subject
     decision: Decision
 
 
 class Director:
-    """Owns nothing but the wiring; state lives in the fleet, the admission and the observer."""
+    """Owns nothing but the wiring; state lives in the fleet, the admission, the learner and the observer."""
 
     def __init__(
         self,
@@ -62,18 +77,30 @@ class Director:
         admission: Admission,
         observer: Observer,
         deadlines: Deadlines,
+        learner: Learner,
+        outcomes: Outcomes,
+        parity: Parity,
     ) -> None:
         self.fleet = fleet
         self.admission = admission
         self._classifier = classifier
         self._observer = observer
         self._deadlines = deadlines
+        self._learner = learner
+        self._outcomes = outcomes
+        self._parity = parity
 
-    def explain(self, request: GenerationRequest) -> Explanation:
-        """The decision for `request`. Raises `ModelNotFound` or `UnsupportedParameter`."""
+    def explain(
+        self, request: GenerationRequest, *, authorization: str | None = None, request_id: str | None = None
+    ) -> Explanation:
+        """The decision for `request`; without an id of its own, chance has no part in it.
+
+        Raises `ModelNotFound`, `UnsupportedParameter` or `InvalidRequest`.
+        """
         served = _served(self.fleet.current, request)
-        profile, decision = self._decide(request, served)
-        return Explanation(served.route.pair.metadata.name, profile, decision)
+        draws = NO_DRAWS if request_id is None else draws_of(request_id)
+        judged = self._decide(request, served, authorization, draws)
+        return Explanation(served.route.pair.metadata.name, judged.profile, judged.decision)
 
     async def run(self, request: GenerationRequest, context: Context) -> Exchange:
         """Starts `request` and returns when its first piece (or, not streamed, its whole answer) is here.
@@ -117,27 +144,64 @@ class Director:
         self.fleet.leave(snapshot)
         self.admission.leave()
 
-    def _decide(self, request: GenerationRequest, served: ServedRoute) -> tuple[RequestProfile, Decision]:
+    def _decide(
+        self, request: GenerationRequest, served: ServedRoute, authorization: str | None, draws: Draws
+    ) -> _Judged:
         profile = self._classifier.classify(request)
-        available = served.speculative is None or served.speculative.any_usable()
-        return profile, decide(request, profile, served.route, Health(speculative_available=available))
+        route, learner = served.route, self._learner
+        subject = learner.subject(request, profile, pair=route.pair.metadata.name, key_id=key_id_of(authorization))
+        busy = served.speculative.least_outstanding() if served.speculative is not None else 0
+        forecast = None
+        if busy is not None and _is_forecast(route):
+            forecast = self._forecast(request, profile, subject, served, busy)
+        decision = decide(
+            request,
+            profile,
+            route,
+            forecast=forecast,
+            draws=draws,
+            health=_UP if busy is not None else _DOWN,
+        )
+        return _Judged(profile, subject, decision)
+
+    def _forecast(
+        self, request: GenerationRequest, profile: RequestProfile, subject: Subject, served: ServedRoute, busy: int
+    ) -> Forecast:
+        """What to expect at the present load; `busy` is the speculative arm's."""
+        route = served.route
+        return self._learner.forecast(
+            subject,
+            profile,
+            plain_pool=route.plain.pool,
+            speculative_pool=route.speculative.pool if route.speculative is not None else None,
+            plain_load=(served.plain.least_outstanding() or 0) + 1.0,
+            speculative_load=busy + 1.0,
+            prompt_tokens=profile.prompt_tokens,
+            max_tokens=request.max_tokens,
+            temperature=request.temperature,
+        )
 
     async def _start(self, exchange: Exchange, snapshot: Snapshot, context: Context) -> None:
         request = exchange.request
         served = _served(snapshot, request)
-        _, decision = self._decide(request, served)
+        draws = draws_of(context.request_id)
+        judged = self._decide(request, served, context.authorization, draws)
         exchange.decided(
             served.route.pair.metadata.name,
-            decision,
+            judged.decision,
             self._observer,
             self._observer.span(model=request.model, operation=request.endpoint, traceparent=context.traceparent),
+            self._lesson(request, served.route, judged),
         )
         error: SlipstreamError | None = None
-        for leg, replica in _attempts(served, decision, request):
-            exchange.attempt(leg.decision, replica)
+        for leg, replica in _attempts(served, judged.decision, request):
+            exchange.attempt(leg.decision, leg.backend, replica)
             job = self._job(leg, exchange, context)
             try:
-                exchange.answered(await self._try(exchange, replica, job))
+                answer = await self._try(exchange, replica, job)
+                exchange.answered(
+                    self._parity.watch(answer, served=served, decision=leg.decision, job=job, draw=draws.parity)
+                )
                 return
             except (UpstreamError, Overloaded) as exc:
                 error = exc
@@ -148,6 +212,13 @@ class Director:
                 retry_after_s=max(served.plain.retry_after_s(), 1.0),
             ) from error
         raise error
+
+    def _lesson(self, request: GenerationRequest, route: Route, judged: _Judged) -> Lesson | None:
+        """Several choices share their time and tell nothing of one. Only clients that may choose may keep quiet."""
+        may_choose = route.policy is not None and route.policy.spec.allow_client_mode
+        if request.n > 1 or (may_choose and not request.learn):
+            return None
+        return Lesson(judged.subject, judged.profile.prompt_tokens, self._outcomes)
 
     async def _try(self, exchange: Exchange, replica: Replica, job: Job) -> Completion | Stream:
         deadlines = self._deadlines
@@ -163,7 +234,7 @@ class Director:
             headers = (("authorization", context.authorization), *headers)
         return Job(
             request=exchange.request,
-            model=leg.model,
+            model=leg.backend.model,
             draft_length=leg.decision.draft_length,
             request_id=context.request_id,
             headers=headers,
@@ -179,6 +250,11 @@ def _served(snapshot: Snapshot, request: GenerationRequest) -> ServedRoute:
     if served is None:
         raise ModelNotFound(request.model)
     return served
+
+
+def _is_forecast(route: Route) -> bool:
+    """Whether the policy asks for a forecast."""
+    return route.speculative is not None and route.policy is not None and route.policy.spec.decision != "rules"
 
 
 def _attempts(served: ServedRoute, decision: Decision, request: GenerationRequest) -> Iterator[tuple[Leg, Replica]]:
@@ -201,19 +277,18 @@ def _attempts(served: ServedRoute, decision: Decision, request: GenerationReques
 def _legs(served: ServedRoute, decision: Decision, request: GenerationRequest) -> Iterator[Leg]:
     route = served.route
     if decision.arm is Arm.SPECULATIVE and route.speculative is not None and served.speculative is not None:
-        yield Leg(served.speculative, route.speculative.model, decision)
+        yield Leg(served.speculative, route.speculative, decision)
         if route.plain.capabilities.missing(request.features):
             return
         decision = _fallen_back(decision)
-    yield Leg(served.plain, route.plain.model, decision)
+    yield Leg(served.plain, route.plain, decision)
 
 
 def _fallen_back(decision: Decision) -> Decision:
-    return Decision(
+    return msgspec.structs.replace(
+        decision,
         arm=Arm.PLAIN,
         reason=Reason.SPECULATIVE_UNAVAILABLE,
-        request_class=decision.request_class,
         draft_length=0,
         detail="no server of the speculative arm could take the request",
-        numbers=decision.numbers,
     )

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable
 
+from slipstream_gateway.director.observing import Lesson, Times
 from slipstream_gateway.director.outcome import Observer, Outcome, Span
 from slipstream_gateway.director.watchdog import Watchdog
 from slipstream_gateway.errors import (
@@ -21,10 +22,11 @@ from slipstream_gateway.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
+from slipstream_gateway.manifest.table import Backend
 from slipstream_gateway.settings import Deadlines
 from slipstream_gateway.types import Decision, GenerationRequest
 from slipstream_gateway.upstreams.base import Completion, Piece, Stream, Tokens, Usage
-from slipstream_gateway.upstreams.pool import Replica
+from slipstream_gateway.upstreams.pool import Batch, Occupancy, Replica
 
 _log = logging.getLogger(__name__)
 
@@ -50,9 +52,14 @@ class Exchange:
         self._decision: Decision | None = None
         self._observer: Observer | None = None
         self._span: Span | None = None
+        self._lesson: Lesson | None = None
         self._replica: Replica | None = None
+        self._backend: Backend | None = None
+        self._since: Occupancy | None = None
+        self._attempts = 0
         self._completion: Completion | None = None
         self._stream: Stream | None = None
+        self._finish_reasons: tuple[str, ...] = ()
         self._first_s: float | None = None
         self._last_s = 0.0
 
@@ -92,6 +99,7 @@ class Exchange:
             self._last_s = time.perf_counter()
             if self._first_s is None:
                 self._first_s = self._last_s
+            self._note_end(piece)
         return piece
 
     async def finish(self) -> None:
@@ -103,6 +111,10 @@ class Exchange:
         if isinstance(error, UpstreamError):
             self._broken(error)
         await self._close(error_type(error))
+
+    def _note_end(self, piece: Piece) -> None:
+        if isinstance(piece, Tokens) and piece.finish_reason is not None:
+            self._finish_reasons += (piece.finish_reason,)
 
     def _broken(self, error: UpstreamError) -> None:
         """The upstream failed after its first byte."""
@@ -117,27 +129,31 @@ class Exchange:
 
     # What the director tells an exchange, in this order.
 
-    def decided(self, pair: str, decision: Decision, observer: Observer, span: Span) -> None:
+    def decided(self, pair: str, decision: Decision, observer: Observer, span: Span, lesson: Lesson | None) -> None:
         self._pair, self._decision, self._observer, self._span = pair, decision, observer, span
+        self._lesson = lesson
 
     def trace_headers(self) -> tuple[tuple[str, str], ...]:
         return self._span.headers() if self._span is not None else ()
 
-    def attempt(self, decision: Decision, replica: Replica) -> None:
-        self._decision, self._replica = decision, replica
-        replica.acquire()
+    def attempt(self, decision: Decision, backend: Backend, replica: Replica) -> None:
+        self._decision, self._backend, self._replica = decision, backend, replica
+        self._attempts += 1
+        self._since = replica.acquire(decision.draft_length, time.perf_counter())
 
     def attempt_failed(self, error: SlipstreamError) -> None:
         replica, self._replica = self._replica, None
         if replica is not None:
             _log.warning("%s: %s %s", replica.name, error, getattr(error, "detail", ""))
-            replica.release()
+            replica.release(self.decision.draft_length, time.perf_counter())
             if isinstance(error, UpstreamUnavailable | UpstreamTimeout):
                 replica.failed(time.monotonic())
 
     def answered(self, answer: Completion | Stream) -> None:
         if isinstance(answer, Completion):
             self._completion = answer
+            for piece in answer.pieces:
+                self._note_end(piece)
         else:
             self._stream = answer
         if self._replica is not None:
@@ -148,38 +164,54 @@ class Exchange:
         if on_close is None:
             return
         self.watchdog.close()
+        ended_s = time.perf_counter()
+        until: Occupancy | None = None
         try:
             if self._stream is not None:
                 await self._stream.aclose()
         finally:
             if self._replica is not None:
-                self._replica.release()
+                until = self._replica.release(self.decision.draft_length, time.perf_counter())
             on_close()
-            self._record(status)
+            self._record(status, self._times(ended_s), until)
 
-    def _record(self, status: str) -> None:
-        if self._observer is None or self._span is None:
-            return  # it ended before there was a decision
-        now_s = time.perf_counter()
-        usage = self.usage
+    def _times(self, ended_s: float) -> Times:
         ttft_s = tpot_s = None
         if self._first_s is not None:
             ttft_s = self._first_s - self._started_s
+            output_tokens = self.usage.output_tokens
             # Several choices share the time, and their tokens come summed up: there is no time per token to tell.
-            if usage.output_tokens > 1 and self.request.n == 1:
-                tpot_s = (self._last_s - self._first_s) / (usage.output_tokens - 1)
+            if output_tokens > 1 and self.request.n == 1:
+                tpot_s = (self._last_s - self._first_s) / (output_tokens - 1)
+        return Times(ended_s - self._started_s, ttft_s, tpot_s)
+
+    def _record(self, status: str, times: Times, until: Occupancy | None) -> None:
+        if self._observer is None or self._span is None:
+            return  # it ended before there was a decision
+        usage = self.usage
         outcome = Outcome(
             pair=self._pair,
             model=self.request.model,
             decision=self.decision,
             status=status,
-            e2e_s=now_s - self._started_s,
-            ttft_s=ttft_s,
-            tpot_s=tpot_s,
+            e2e_s=times.e2e_s,
+            ttft_s=times.ttft_s,
+            tpot_s=times.tpot_s,
             usage=usage,
+            finish_reasons=self._finish_reasons,
         )
         self._observer.record(outcome)
         self._span.end(outcome)
+        self._teach(status, times, until)
+
+    def _teach(self, status: str, times: Times, until: Occupancy | None) -> None:
+        """An answer that took more than one attempt says nothing of how long one takes."""
+        lesson, backend, since = self._lesson, self._backend, self._since
+        if lesson is None or backend is None or since is None or until is None or self._attempts > 1:
+            return
+        decision = self.decision
+        batch = Batch.between(since, until, draft_length=decision.draft_length)
+        lesson.tell(decision=decision, backend=backend, status=status, usage=self.usage, times=times, batch=batch)
 
 
 _TYPES: tuple[tuple[type[BaseException], str], ...] = (

@@ -14,6 +14,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """A finished request. `status` is from a closed set: `ok`, `cancelled`, or an error's `error_type`.
 
     Times are seconds. `ttft_s` and `tpot_s` are None for answers that were not streamed, or had no second token.
+    `finish_reasons` are those of the choices, as far as the gateway renders them itself.
     """
 
     pair: str
@@ -24,6 +25,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     ttft_s: float | None
     tpot_s: float | None
     usage: Usage
+    finish_reasons: tuple[str, ...] = ()
 
 
 class Span(Protocol):

@@ -31,6 +31,7 @@ from slipstream_gateway.manifest.table import (
     compile_table,
     resolve_source,
     triton_model_name,
+    with_endpoints,
 )
 
 __all__ = [
@@ -63,4 +64,5 @@ __all__ = [
     "resolve_source",
     "schema",
     "triton_model_name",
+    "with_endpoints",
 ]

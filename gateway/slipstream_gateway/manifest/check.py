@@ -103,9 +103,9 @@ def _check_scalar(value: object, expected: inspect.Type) -> str | None:
         case inspect.BoolType():
             return None if isinstance(value, bool) else "must be true or false"
         case inspect.IntType():
-            return _check_number(value, int, "a whole number", expected.ge, expected.le)
+            return _check_number(value, expected, int, "a whole number")
         case inspect.FloatType():
-            return _check_number(value, (int, float), "a number", expected.ge, expected.le)
+            return _check_number(value, expected, (int, float), "a number")
         case inspect.LiteralType(values=values):
             return None if isinstance(value, str) and value in values else f"must be {_one_of(values)}"
         case inspect.EnumType(cls=cls):
@@ -117,15 +117,20 @@ def _check_scalar(value: object, expected: inspect.Type) -> str | None:
 
 
 def _check_number(
-    value: object, types: type | tuple[type, ...], noun: str, low: float | None, high: float | None
+    value: object, expected: inspect.IntType | inspect.FloatType, types: type | tuple[type, ...], noun: str
 ) -> str | None:
     if not isinstance(value, types) or isinstance(value, bool):
         return f"must be {noun}"
     number: Any = value
     if isinstance(number, float) and not math.isfinite(number):
         return f"must be {noun} that is finite"
+    low, high = expected.ge, expected.le
+    if expected.gt is not None and number <= expected.gt:
+        return f"must be above {expected.gt}"
+    if expected.lt is not None and number >= expected.lt:
+        return f"must be below {expected.lt}"
     if (low is not None and number < low) or (high is not None and number > high):
-        return f"must be between {low} and {high}"
+        return f"must be between {low} and {high}" if high is not None else f"must be at least {low}"
     return None
 
 

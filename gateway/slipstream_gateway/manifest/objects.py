@@ -123,6 +123,10 @@ class ExternalArm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=256)] | None,
         Meta(description="Environment variable that holds the servers' API key; for protocol openai only."),
     ] = None
+    price_per_gpu_hour: Annotated[
+        Annotated[float, Meta(ge=0, le=100_000)] | None,
+        Meta(description="Price of these servers for an hour each; without it, the pair's."),
+    ] = None
 
 
 class Arms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
@@ -196,8 +200,25 @@ class ClassRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         Meta(description="auto: the thresholds decide; speculative: they are skipped; plain: never speculate."),
     ] = "auto"
     draft_tokens: Annotated[
-        DraftTokens | None, Meta(description="Draft length of this class; without it, the policy's.")
+        DraftTokens | None, Meta(description="Longest draft of this class; without it, the policy's.")
     ] = None
+
+
+Share = Annotated[float, Meta(ge=0, le=1)]
+
+
+class SuccessThresholds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """What speculation must bring in a class to count as a success; set before anything is measured."""
+
+    p95_reduction: Annotated[
+        float, Meta(ge=0, lt=1, description="The p95 of the end-to-end latency must fall by at least this share.")
+    ] = 0.2
+    quality_loss: Annotated[
+        Share, Meta(description="The share of answers that pass their check may fall by at most this much.")
+    ] = 0.0
+    cost_increase: Annotated[
+        float, Meta(ge=0, le=10, description="The cost per response may rise by at most this share.")
+    ] = 0.05
 
 
 class SpeculationPolicySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
@@ -207,20 +228,55 @@ class SpeculationPolicySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_un
     enabled: Annotated[bool, Meta(description="false: every request decodes plainly.")] = True
     allow_client_mode: Annotated[bool, Meta(description="Whether clients may choose by x-slipstream-mode.")] = False
     kill_switch: Annotated[bool | None, Meta(description="true: every request decodes plainly, at once.")] = None
-    min_output_tokens: Annotated[
-        int, Meta(ge=0, le=1_000_000, description="Answers expected to be shorter decode plainly.")
-    ] = 64
-    max_rare_token_share: Annotated[
+    decision: Annotated[
+        Literal["expected", "cautious", "rules"],
+        Meta(
+            description="expected: speculate where the predicted saving pays; cautious: where its lower confidence "
+            "bound does, as with expected in a class that was not measured yet; rules: by the thresholds alone, "
+            "without measurements."
+        ),
+    ] = "expected"
+    margin: Annotated[
+        Share, Meta(description="A predicted saving must be more than this share of the plain answer's time.")
+    ] = 0.02
+    confidence: Annotated[
         float,
-        Meta(ge=0, le=1, description="Above this share of ids, amounts, names and dates: plain."),
-    ] = 0.12
+        Meta(gt=0.5, lt=1, description="One-sided confidence of a bound, and of calling a saving's sign certain."),
+    ] = 0.9
+    max_cost_increase: Annotated[
+        Annotated[float, Meta(ge=0, le=10)] | None,
+        Meta(description="A speculative answer may be predicted to cost at most this share more; null: any."),
+    ] = 0.05
+    hold_back_share: Annotated[
+        Share, Meta(description="Share of what would speculate that decodes plainly, to keep the comparison honest.")
+    ] = 0.02
+    exploration_share: Annotated[
+        Share, Meta(description="Share of the requests with an uncertain saving that speculate all the same, to learn.")
+    ] = 0.05
+    parity_share: Annotated[
+        Share, Meta(description="Share of greedy speculative answers that are replayed plainly and compared.")
+    ] = 0.01
+    parity_texts: Annotated[
+        bool, Meta(description="Whether a parity mismatch may be logged with the answers' text.")
+    ] = False
+    success: Annotated[
+        SuccessThresholds, Meta(description="What `slipstream bench` holds the measured difference against.")
+    ] = SuccessThresholds()
+    min_output_tokens: Annotated[
+        Annotated[int, Meta(ge=0, le=1_000_000)] | None,
+        Meta(description="Answers expected to be shorter decode plainly; without it, the break-even decides."),
+    ] = None
+    max_rare_token_share: Annotated[
+        Share | None,
+        Meta(description="Above this share of ids, amounts, names and dates: plain; without it, the break-even."),
+    ] = None
     max_temperature: Annotated[float, Meta(ge=0, le=2, description="Hotter sampling decodes plainly.")] = 1.0
     max_context_tokens: Annotated[int, Meta(ge=1, le=16_777_216, description="Longer prompts decode plainly.")] = 16_384
     min_confidence: Annotated[
         float, Meta(ge=0, le=1, description="Below this, the classifier's task counts as unknown: plain.")
     ] = 0.4
     draft_tokens: Annotated[
-        DraftTokens | None, Meta(description="Draft length; without it, the pair's maxDraftTokens.")
+        DraftTokens | None, Meta(description="Longest draft; without it, the pair's maxDraftTokens.")
     ] = None
     classes: Annotated[tuple[ClassRule, ...], Meta(max_length=64, description="Rules for single request classes.")] = ()
 

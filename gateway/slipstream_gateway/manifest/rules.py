@@ -9,6 +9,7 @@ from slipstream_gateway.manifest.addresses import check_address
 from slipstream_gateway.manifest.check import Problem, show
 from slipstream_gateway.manifest.objects import (
     EMBEDDED_SOURCES,
+    Arms,
     ExternalArm,
     ExternalEngine,
     ManifestObject,
@@ -41,6 +42,7 @@ def check_object(item: ManifestObject) -> Iterator[Problem]:
             yield from _check_arm(arms.plain, "spec.engine.arms.plain")
             if arms.speculative is not None:
                 yield from _check_arm(arms.speculative, "spec.engine.arms.speculative")
+            yield from _check_prices(item, arms)
 
 
 def check_together(objects: Sequence[ManifestObject]) -> Iterator[Blamed]:
@@ -112,6 +114,16 @@ def _check_arm(arm: ExternalArm, path: str) -> Iterator[Problem]:
     yield from _check_endpoints(arm.endpoints, arm.protocol, f"{path}.endpoints")
     if arm.api_key_env is not None and arm.protocol is Protocol.TRITON:
         yield Problem(f"{path}.apiKeyEnv", "has no effect with protocol triton, leave it out")
+
+
+def _check_prices(pair: ModelPair, arms: Arms) -> Iterator[Problem]:
+    """Prices of the two arms are compared: with that of one alone, nothing would be."""
+    if arms.speculative is None or pair.spec.price_per_gpu_hour is not None:
+        return
+    for name, arm, other in (("plain", arms.plain, arms.speculative), ("speculative", arms.speculative, arms.plain)):
+        if arm.price_per_gpu_hour is None and other.price_per_gpu_hour is not None:
+            message = "is required: the other arm has one, and the pair has none"
+            yield Problem(f"spec.engine.arms.{name}.pricePerGpuHour", message)
 
 
 def _check_endpoints(endpoints: Sequence[str], protocol: Protocol, path: str) -> Iterator[Problem]:

@@ -30,13 +30,19 @@ class PairStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Backend(msgspec.Struct, frozen=True, kw_only=True):
-    """One arm's servers: how to reach them and what they can do. `model` is their name for the model."""
+    """One arm's servers: how to reach them and what they can do. `model` is their name for the model.
+
+    `pool` names the servers to estimates and evidence: equal for both arms of a pair where they are the same.
+    `price_per_gpu_hour` is None where nobody said it.
+    """
 
     protocol: Protocol
     endpoints: tuple[str, ...]
     model: str
     capabilities: Capabilities
+    pool: str
     api_key_env: str | None = None
+    price_per_gpu_hour: float | None = None
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,30 +111,60 @@ def triton_model_name(pair: ModelPair) -> str:
     return named or pair.metadata.name
 
 
+def with_endpoints(route: Route, endpoints: tuple[str, ...]) -> Route:
+    """`route` with both arms at other addresses."""
+    plain = msgspec.structs.replace(route.plain, endpoints=endpoints)
+    speculative = route.speculative
+    if speculative is not None:
+        speculative = msgspec.structs.replace(speculative, endpoints=endpoints)
+    plain, speculative = _named(route.pair.metadata.name, plain, speculative)
+    return msgspec.structs.replace(route, plain=plain, speculative=speculative)
+
+
 def _backends(pair: ModelPair, local_endpoints: tuple[str, ...]) -> tuple[Backend, Backend | None]:
     """The plain and the speculative arm; with Slipstream's engine both are the same servers."""
     engine = pair.spec.engine
     if isinstance(engine, SlipstreamEngine):
-        arm = ExternalArm(
+        plain_arm = ExternalArm(
             protocol=Protocol.TRITON,
             endpoints=engine.endpoints or local_endpoints,
             model=triton_model_name(pair),
         )
         has_draft = pair.spec.draft is not None and pair.spec.draft.kind != "none"
-        return _backend(arm, speculative=False), _backend(arm, speculative=True) if has_draft else None
-    arms = engine.arms
-    speculative = _backend(arms.speculative, speculative=True) if arms.speculative else None
-    return _backend(arms.plain, speculative=False), speculative
+        arm = plain_arm if has_draft else None
+    else:
+        plain_arm, arm = engine.arms.plain, engine.arms.speculative
+    plain = _backend(plain_arm, pair, speculative=False)
+    speculative = _backend(arm, pair, speculative=True) if arm is not None else None
+    return _named(pair.metadata.name, plain, speculative)
 
 
-def _backend(arm: ExternalArm, *, speculative: bool) -> Backend:
+def _backend(arm: ExternalArm, pair: ModelPair, *, speculative: bool) -> Backend:
+    price = arm.price_per_gpu_hour
     return Backend(
         protocol=arm.protocol,
         endpoints=arm.endpoints,
         model=arm.model,
         capabilities=capabilities_of(arm.protocol, speculative=speculative, unsupported=arm.unsupported),
+        pool="",
         api_key_env=arm.api_key_env,
+        price_per_gpu_hour=pair.spec.price_per_gpu_hour if price is None else price,
     )
+
+
+def _named(pair: str, plain: Backend, speculative: Backend | None) -> tuple[Backend, Backend | None]:
+    """The arms with their pools' names: the pair's, with the arm's behind it where the servers differ."""
+    if speculative is None or _servers(plain) == _servers(speculative):
+        return _in_pool(plain, pair), speculative and _in_pool(speculative, pair)
+    return _in_pool(plain, f"{pair}/plain"), _in_pool(speculative, f"{pair}/speculative")
+
+
+def _servers(backend: Backend) -> tuple[Protocol, str, frozenset[str]]:
+    return backend.protocol, backend.model, frozenset(backend.endpoints)
+
+
+def _in_pool(backend: Backend, pool: str) -> Backend:
+    return msgspec.structs.replace(backend, pool=pool)
 
 
 def _hash(*parts: object) -> str:

@@ -1,6 +1,9 @@
-"""The decision: pure functions from a request, its profile and its route to an arm."""
+"""The decision: pure functions from a request, its profile, its forecast and its route to an arm."""
 
-from slipstream_gateway.routing.decide import Health, decide
+from slipstream_gateway.routing.break_even import BreakEven, break_even, saving_se_s
+from slipstream_gateway.routing.case import Health
+from slipstream_gateway.routing.decide import decide
+from slipstream_gateway.routing.draws import NO_DRAWS, draws_of
 from slipstream_gateway.routing.explain import explanation
 
-__all__ = ["Health", "decide", "explanation"]
+__all__ = ["NO_DRAWS", "BreakEven", "Health", "break_even", "decide", "draws_of", "explanation", "saving_se_s"]

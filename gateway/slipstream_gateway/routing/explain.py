@@ -19,6 +19,7 @@ def explanation(pair: str, profile: RequestProfile, decision: Decision) -> dict[
         "detail": decision.detail,
         "class": decision.request_class,
         "draft_length": decision.draft_length,
+        "saving_s": decision.saving_s,
         "numbers": dict(decision.numbers),
         "profile": msgspec.to_builtins(profile),
     }

@@ -1,18 +1,23 @@
-"""Prometheus text of several workers as one: the same series are added up."""
+"""Prometheus text of several workers as one: the same series are added up, or their mean is taken."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+# What is no count: a difference with its interval, whose mean over the workers has an interval at most as wide as the
+# mean interval; and whether a store answers, as the share of the workers that it answers.
+_MEANS = ("slipstream_effect_", "slipstream_store_connected")
+
 
 def merge(texts: Iterable[bytes]) -> bytes:
     """The sum of expositions, series by series, in the order of first appearance.
 
-    All that the gateway exposes may be added: counters, histogram buckets, sums and counts, and gauges that count
-    things. HELP and TYPE lines are kept once.
+    Nearly all that the gateway exposes may be added: counters, histogram buckets, sums and counts, and gauges that
+    count things. HELP and TYPE lines are kept once.
     """
     families: dict[str, list[str]] = {}
     values: dict[str, dict[str, float]] = {}
+    counts: dict[str, int] = {}
     for text in texts:
         family = ""
         for line in text.decode().splitlines():
@@ -25,6 +30,10 @@ def merge(texts: Iterable[bytes]) -> bytes:
                 series, _, value = line.rpartition(" ")
                 sums = values.setdefault(family, {})
                 sums[series] = sums.get(series, 0.0) + float(value)
+                counts[series] = counts.get(series, 0) + 1
+    for family, sums in values.items():
+        if family.startswith(_MEANS):
+            values[family] = {series: total / counts[series] for series, total in sums.items()}
     return "".join(_lines(families, values)).encode()
 
 

@@ -12,6 +12,9 @@ from collections.abc import Callable, Iterable
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 from slipstream_gateway.director.outcome import Outcome
+from slipstream_gateway.director.parity import ParityCount
+from slipstream_gateway.learning.evidence import ClassEvidence, Effect
+from slipstream_gateway.stores.status import StoreStatus
 
 # Seconds. From the GenAI semantic conventions, with finer steps below 10 ms: small models on one machine.
 _TTFT_BOUNDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 30.0)
@@ -37,6 +40,7 @@ class Metrics:
     """Records outcomes; `in_flight` and `queued` are asked when somebody looks."""
 
     def __init__(self, meter: Meter, *, in_flight: Callable[[], int], queued: Callable[[], int]) -> None:
+        self._meter = meter
         self._series: dict[_ArmKey, _Series] = {}
         self._upstream_errors: dict[tuple[str, str], int] = {}
         self._rejections: dict[str, int] = {}
@@ -92,6 +96,63 @@ class Metrics:
         key = (endpoint, error)
         self._upstream_errors[key] = self._upstream_errors.get(key, 0) + 1
 
+    def observe_parity(self, read: Callable[[], Iterable[ParityCount]]) -> None:
+        """Shows what `read` tells when somebody looks."""
+
+        def counter(name: str, description: str, observe: Callable[[ParityCount], list[Observation]]) -> None:
+            self._meter.create_observable_counter(
+                f"slipstream.parity.{name}",
+                [lambda _: [observation for count in read() for observation in observe(count)]],
+                description=description,
+            )
+
+        counter("checked", "Greedy speculative answers replayed plainly.", lambda c: [_parity(c, c.checked)])
+        counter("mismatched", "Replayed answers that differ.", lambda c: [_parity(c, c.mismatched)])
+        counter(
+            "dropped",
+            "Answers drawn for a comparison that did not come to one.",
+            lambda c: [_parity(c, dropped, cause=cause) for cause, dropped in c.dropped.items()],
+        )
+
+    def observe_evidence(self, read: Callable[[], Iterable[tuple[str, ClassEvidence]]]) -> None:
+        """The difference between the arms, by pair and class, with its 95 % interval; nothing where there is none."""
+
+        def gauge(name: str, unit: str, what: str, effect: Callable[[ClassEvidence], Effect]) -> None:
+            def observe(_: CallbackOptions) -> Iterable[Observation]:
+                return [
+                    Observation(value, {"pair": pair, "class": found.request_class, "statistic": statistic})
+                    for pair, found in read()
+                    for statistic, value in _statistics(effect(found))
+                ]
+
+            description = f"{what}: speculative minus control."
+            self._meter.create_observable_gauge(f"slipstream.effect.{name}", [observe], unit, description)
+
+        gauge("ttft", "s", "Time to first token", lambda found: found.ttft_s)
+        gauge("tpot", "s", "Time per output token", lambda found: found.tpot_s)
+        gauge("e2e", "s", "Time of an answer", lambda found: found.e2e_s)
+        gauge("cost", "", "Cost of an answer", lambda found: found.cost)
+
+    def observe_estimates(self, fingerprints: Callable[[], int]) -> None:
+        """How much is remembered, asked when somebody looks."""
+        _gauge(self._meter, "slipstream.estimates.fingerprints", "Kinds of requests with estimates.", fingerprints)
+
+    def observe_store(self, read: Callable[[], StoreStatus]) -> None:
+        """How sharing outcomes goes, asked when somebody looks."""
+        prefix = "slipstream.store."
+        _gauge(self._meter, f"{prefix}connected", "Whether the store answers.", lambda: int(read().connected))
+        _gauge(self._meter, f"{prefix}buffered", "Outcomes that the store does not have yet.", lambda: read().buffered)
+
+        def counter(name: str, description: str, count: Callable[[StoreStatus], int]) -> None:
+            self._meter.create_observable_counter(
+                f"{prefix}{name}", [lambda _: [Observation(count(read()))]], description=description
+            )
+
+        counter("stored", "Outcomes of this gateway that the store took.", lambda found: found.stored)
+        counter("received", "Outcomes of other replicas.", lambda found: found.received)
+        counter("dropped", "Outcomes that a full buffer had no room for.", lambda found: found.dropped)
+        counter("missed", "Outcomes of other replicas that left the store unread.", lambda found: found.missed)
+
     def _observe(self, meter: Meter) -> None:
         def counter(name: str, description: str, read: Callable[[CallbackOptions], Iterable[Observation]]) -> None:
             meter.create_observable_counter(name, [read], description=description)
@@ -125,6 +186,15 @@ class Metrics:
 
     def _read_rejections(self, _: CallbackOptions) -> Iterable[Observation]:
         return [Observation(count, {"error": error}) for error, count in list(self._rejections.items())]
+
+
+def _parity(count: ParityCount, value: int, **more: str) -> Observation:
+    return Observation(value, {"pair": count.pair, "class": count.request_class, **more})
+
+
+def _statistics(effect: Effect) -> list[tuple[str, float]]:
+    named = (("difference", effect.difference), ("ci_low", effect.ci_low), ("ci_high", effect.ci_high))
+    return [(name, value) for name, value in named if value is not None]
 
 
 def _gauge(meter: Meter, name: str, description: str, read: Callable[[], int]) -> None:

@@ -44,6 +44,10 @@ class Telemetry:
         self.record = self._metrics.record
         self.rejected = self._metrics.rejected
         self.upstream_failed = self._metrics.upstream_failed
+        self.observe_parity = self._metrics.observe_parity
+        self.observe_store = self._metrics.observe_store
+        self.observe_estimates = self._metrics.observe_estimates
+        self.observe_evidence = self._metrics.observe_evidence
 
     def span(self, *, model: str, operation: str, traceparent: str | None) -> Span:
         return start_span(self._tracer, model=model, operation=operation, traceparent=traceparent)

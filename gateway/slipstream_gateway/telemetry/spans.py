@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from opentelemetry import trace
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from opentelemetry.util.types import AttributeValue
 
 from slipstream_gateway.director.outcome import Outcome
 
@@ -42,9 +43,9 @@ def start_span(tracer: trace.Tracer, *, model: str, operation: str, traceparent:
     return RequestSpan(span, traceparent)
 
 
-def _attributes(outcome: Outcome) -> dict[str, str | int | float]:
+def _attributes(outcome: Outcome) -> dict[str, AttributeValue]:
     decision, usage = outcome.decision, outcome.usage
-    attributes: dict[str, str | int | float] = {
+    attributes: dict[str, AttributeValue] = {
         "gen_ai.usage.input_tokens": usage.prompt_tokens,
         "gen_ai.usage.output_tokens": usage.output_tokens,
         "slipstream.pair": outcome.pair,
@@ -61,6 +62,12 @@ def _attributes(outcome: Outcome) -> dict[str, str | int | float]:
         attributes["slipstream.time_to_first_token_s"] = outcome.ttft_s
     if outcome.tpot_s is not None:
         attributes["slipstream.time_per_output_token_s"] = outcome.tpot_s
+    if outcome.status != "ok":
+        attributes["error.type"] = outcome.status
+    if outcome.finish_reasons:
+        attributes["gen_ai.response.finish_reasons"] = outcome.finish_reasons
+    if decision.saving_s is not None:
+        attributes["slipstream.predicted_saving_s"] = decision.saving_s
     for name, value in decision.numbers.items():
         attributes[f"slipstream.decision.{name}"] = value
     return attributes

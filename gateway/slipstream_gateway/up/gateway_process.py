@@ -37,9 +37,11 @@ class GatewayProcess:
                 *("--workers", str(options.workers)),
                 *("--drain", str(DRAIN_S)),
                 *("--local-endpoint", f"grpc://{LOOPBACK}:{options.grpc_port}"),
+                *(("--classifier", str(options.classifier)) if options.classifier is not None else ()),
             ],
             log_path=run_dir / "gateway.log",
-            env=os.environ,
+            # Not on the command line, which every user of the machine can read: the address may hold a password.
+            env={**os.environ, **({"SLIPSTREAM_REDIS_URL": options.redis} if options.redis else {})},
         )
 
     def wait_ready(self, *, timeout_s: float, stopping: Callable[[], bool] = lambda: False) -> bool:

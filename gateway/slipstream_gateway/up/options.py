@@ -25,6 +25,8 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     metrics_port: int = 8002
     workers: int = 1
     timeout_s: float = 110.0
+    redis: str | None = None
+    classifier: Path | None = None
 
     def ports(self, *, with_triton: bool) -> list[Port]:
         """Everything that has to be free."""
@@ -70,6 +72,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=defaults.workers,
         metavar="N",
         help="processes of the gateway (%(default)s)",
+    )
+    add(
+        "--redis",
+        metavar="URL",
+        help="where gateways share what they measure, redis://host:port/db; or SLIPSTREAM_REDIS_URL",
+    )
+    add(
+        "--classifier",
+        type=Path,
+        metavar="FILE",
+        help="a model that 'slipstream train' wrote (without it, the one that comes with the package)",
     )
     add(
         "--timeout",

@@ -27,10 +27,18 @@ class _TokenDetails(msgspec.Struct):
     rejected_prediction_tokens: int | None = None
 
 
+class _Steps(msgspec.Struct):
+    """What another Slipstream gateway says beyond OpenAI's fields."""
+
+    target_steps: int | None = None
+    rejected_at: tuple[int, ...] | None = None
+
+
 class _WireUsage(msgspec.Struct):
     prompt_tokens: int | None = 0
     completion_tokens: int | None = 0
     completion_tokens_details: _TokenDetails | None = None
+    slipstream: _Steps | None = None
 
 
 class _Envelope(msgspec.Struct):
@@ -125,3 +133,6 @@ def _fill(wire: _WireUsage | None, usage: Usage) -> None:
     if details is not None:
         usage.accepted = details.accepted_prediction_tokens or 0
         usage.drafted = usage.accepted + (details.rejected_prediction_tokens or 0)
+    if wire.slipstream is not None:
+        usage.steps = wire.slipstream.target_steps or 0
+        usage.rejected_at = wire.slipstream.rejected_at or ()

@@ -7,12 +7,36 @@ over, one request is let through to probe it, and its success brings the replica
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from slipstream_gateway.upstreams.base import Upstream
 
 FAILURES_TO_EJECT = 2
 FIRST_BACKOFF_S = 0.5
 LAST_BACKOFF_S = 15.0
+
+
+class Occupancy(NamedTuple):
+    """A replica's work up to a moment: requests in flight, and their draft lengths, each summed over time."""
+
+    time_s: float
+    request_s: float
+    draft_length_s: float
+
+
+class Batch(NamedTuple):
+    """The company that a request had while it ran, itself included: mean requests in flight, mean draft length."""
+
+    load: float
+    draft_length: float
+
+    @classmethod
+    def between(cls, start: Occupancy, end: Occupancy, *, draft_length: int) -> Batch:
+        """Over the time of a request with `draft_length`."""
+        elapsed_s, request_s = end.time_s - start.time_s, end.request_s - start.request_s
+        if elapsed_s <= 0.0 or request_s <= 0.0:
+            return cls(1.0, float(draft_length))
+        return cls(max(request_s / elapsed_s, 1.0), (end.draft_length_s - start.draft_length_s) / request_s)
 
 
 class Replica:
@@ -22,6 +46,10 @@ class Replica:
         self.name = name
         self.upstream = upstream
         self.outstanding = 0
+        self._draft_lengths = 0
+        self._changed_s = 0.0
+        self._request_s = 0.0
+        self._draft_length_s = 0.0
         self._failures = 0
         self._out_until_s = 0.0
         self._probing = False
@@ -38,13 +66,21 @@ class Replica:
         """Whether a request may go there: it is up, or its back-off is over and nobody probes it yet."""
         return not self.ejected or (now_s >= self._out_until_s and not self._probing)
 
-    def acquire(self) -> None:
+    def acquire(self, draft_length: int, now_s: float) -> Occupancy:
+        """A request of `draft_length` starts here."""
+        occupancy = self._occupancy(now_s)
         self.outstanding += 1
+        self._draft_lengths += draft_length
         self._probing = self.ejected
+        return occupancy
 
-    def release(self) -> None:
+    def release(self, draft_length: int, now_s: float) -> Occupancy:
+        """It is over; `Batch.between` tells what it shared the replica with."""
+        occupancy = self._occupancy(now_s)
         self.outstanding -= 1
+        self._draft_lengths -= draft_length
         self._probing = False
+        return occupancy
 
     def succeeded(self) -> None:
         self._failures = 0
@@ -55,6 +91,14 @@ class Replica:
         if self.ejected:
             doublings = min(self._failures - FAILURES_TO_EJECT, 10)
             self._out_until_s = now_s + min(FIRST_BACKOFF_S * 2**doublings, LAST_BACKOFF_S)
+
+    def _occupancy(self, now_s: float) -> Occupancy:
+        if self.outstanding:
+            elapsed_s = now_s - self._changed_s
+            self._request_s += elapsed_s * self.outstanding
+            self._draft_length_s += elapsed_s * self._draft_lengths
+        self._changed_s = now_s
+        return Occupancy(now_s, self._request_s, self._draft_length_s)
 
 
 class Pool:
@@ -79,10 +123,14 @@ class Pool:
                 best = replica
         return best
 
-    def any_usable(self) -> bool:
-        """Whether a request could go to one of the replicas now."""
+    def least_outstanding(self) -> int | None:
+        """The fewest requests in flight on a replica that a request could go to now. None: there is none."""
         now_s = self._clock()
-        return any(replica.usable(now_s) for replica in self.replicas)
+        least: int | None = None
+        for replica in self.replicas:
+            if replica.usable(now_s) and (least is None or replica.outstanding < least):
+                least = replica.outstanding
+        return least
 
     def last_resort(self) -> Replica:
         """Where all are out: the one whose back-off ends first."""

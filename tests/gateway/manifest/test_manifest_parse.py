@@ -116,6 +116,7 @@ def test_an_error_names_document_object_field_and_value(path: str, value: object
         ({"endpoints": ["http://u:secret@a:1"]}, "arms.plain.endpoints[0]: must not hold credentials"),
         ({"protocol": "grpc"}, "arms.plain.protocol: must be openai or triton, got 'grpc'"),
         ({"apiKeyEnv": "A B"}, "arms.plain.apiKeyEnv: must match"),
+        ({"pricePerGpuHour": -1}, "arms.plain.pricePerGpuHour: must be between 0"),
         (
             {"protocol": "triton", "endpoints": ["grpc://a:1"], "apiKeyEnv": "KEY"},
             "arms.plain.apiKeyEnv: has no effect with protocol triton",
@@ -127,6 +128,52 @@ def test_an_external_arm_is_checked(arm: dict[str, object], expected: str) -> No
     data["spec"]["engine"]["arms"]["plain"] |= arm
     [line] = problems(yaml.safe_dump(data))
     assert f"ModelPair/outside: spec.engine.{expected}" in line
+
+
+def test_a_price_for_one_arm_alone_is_refused_because_nothing_would_be_compared() -> None:
+    data = yaml.safe_load(EXTERNAL)
+    arms = data["spec"]["engine"]["arms"]
+    arms["speculative"] = {**arms["plain"], "endpoints": ["http://127.0.0.1:8003"], "pricePerGpuHour": 4}
+    [line] = problems(yaml.safe_dump(data))
+    assert "spec.engine.arms.plain.pricePerGpuHour: is required: the other arm has one" in line
+    data["spec"]["pricePerGpuHour"] = 2
+    assert parse(yaml.safe_dump(data))
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "expected"),
+    [
+        ("spec.decision", "hopeful", "spec.decision: must be cautious, expected or rules, got 'hopeful'"),
+        ("spec.confidence", 0.5, "spec.confidence: must be above 0.5, got 0.5"),
+        ("spec.confidence", 1, "spec.confidence: must be below 1, got 1"),
+        ("spec.margin", 1.5, "spec.margin: must be between 0 and 1, got 1.5"),
+        ("spec.holdBackShare", -0.1, "spec.holdBackShare: must be between 0 and 1, got -0.1"),
+        ("spec.maxCostIncrease", 11, "spec.maxCostIncrease: must be between 0 and 10, got 11"),
+        ("spec.success", {"p95Reduction": 1}, "spec.success.p95Reduction: must be below 1, got 1"),
+        (
+            "spec.success",
+            {"p95": 0.1},
+            "spec.success.p95: unknown field; known are p95Reduction, qualityLoss, costIncrease",
+        ),
+        ("spec.minOutputTokens", -1, "spec.minOutputTokens: must be between 0 and 1000000, got -1"),
+    ],
+)
+def test_a_policys_numbers_are_checked(path: str, value: object, expected: str) -> None:
+    [line] = problems(manifest(PAIR, changed(POLICY, path, value)))
+    assert line.startswith("pair.yaml: SpeculationPolicy/acme: ")
+    assert expected in line
+
+
+@pytest.mark.parametrize("field", ["minOutputTokens", "maxRareTokenShare", "maxCostIncrease"])
+def test_a_threshold_may_be_left_to_the_break_even(field: str) -> None:
+    _, policy = parse(manifest(PAIR, changed(POLICY, f"spec.{field}", None)))
+    assert isinstance(policy, SpeculationPolicy)
+
+
+def test_everything_may_be_held_back() -> None:
+    _, policy = parse(manifest(PAIR, changed(POLICY, "spec.holdBackShare", 1)))
+    assert isinstance(policy, SpeculationPolicy)
+    assert policy.spec.hold_back_share == 1
 
 
 @pytest.mark.parametrize(

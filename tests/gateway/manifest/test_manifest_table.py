@@ -15,6 +15,7 @@ from slipstream_gateway.manifest import (
     load_file,
     parse,
     resolve_source,
+    with_endpoints,
 )
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "deploy" / "examples").glob("*.yaml"))
@@ -62,6 +63,40 @@ def test_endpoints_and_model_of_the_manifest_go_before_the_local_ones() -> None:
     route = engine_route(engine='endpoints: ["grpc://far:2"], tritonModel: big')
     assert route.plain.endpoints == ("grpc://far:2",)
     assert route.plain.model == "big"
+
+
+def test_servers_of_both_arms_are_one_pool_and_others_two() -> None:
+    same = engine_route()
+    assert same.speculative is not None
+    assert (same.plain.pool, same.speculative.pool) == ("acme", "acme")
+    other = example("external-vllm.yaml")
+    assert other.speculative is not None
+    assert (other.plain.pool, other.speculative.pool) == ("llama-8b/plain", "llama-8b/speculative")
+    together = with_endpoints(other, ("http://x:1",))
+    assert together.speculative is not None
+    assert together.plain.pool == together.speculative.pool == "llama-8b"
+    assert together.plain.endpoints == together.speculative.endpoints == ("http://x:1",)
+    assert engine_route(draft="none").plain.pool == "acme"
+
+
+def test_an_arm_has_its_own_price_or_the_pairs() -> None:
+    text = """
+apiVersion: slipstream.dev/v1alpha1
+kind: ModelPair
+metadata: {name: outside}
+spec:
+  model: outside
+  pricePerGpuHour: 2.5
+  engine:
+    kind: external
+    arms:
+      plain: {protocol: openai, endpoints: ["http://127.0.0.1:1"], model: m}
+      speculative: {protocol: openai, endpoints: ["http://127.0.0.1:2"], model: m, pricePerGpuHour: 0}
+"""
+    route = compile_table(parse(text)).routes["outside"]
+    assert route.speculative is not None
+    assert (route.plain.price_per_gpu_hour, route.speculative.price_per_gpu_hour) == (2.5, 0)
+    assert engine_route().plain.price_per_gpu_hour is None
 
 
 def test_a_pair_without_a_draft_has_no_speculative_arm() -> None:

@@ -1,4 +1,4 @@
-"""The decision: its order, its reasons, and that it depends on nothing but its arguments."""
+"""The decision by rules: its order, its reasons, and that it depends on nothing but its arguments."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from slipstream_gateway.errors import UnsupportedParameter
 from slipstream_gateway.manifest import PairStatus, Route, compile_table, parse_documents
-from slipstream_gateway.routing import Health, decide, explanation
+from slipstream_gateway.routing import NO_DRAWS, Health, explanation
+from slipstream_gateway.routing import decide as decide_with
 from slipstream_gateway.types import (
     Arm,
     Decision,
@@ -73,6 +74,12 @@ def profile(**changes: Any) -> RequestProfile:
 
 
 UP, DOWN = Health(), Health(speculative_available=False)
+
+
+def decide(request: GenerationRequest, profile: RequestProfile, route: Route, health: Health = UP) -> Decision:
+    """Without a forecast, and with no part for chance."""
+    return decide_with(request, profile, route, forecast=None, draws=NO_DRAWS, health=health)
+
 
 # Each row breaks one more rule than the row after it: whatever stands higher must win over all that stands lower.
 LADDER: list[tuple[Reason, dict[str, Any]]] = [
@@ -158,6 +165,7 @@ def test_the_decision_carries_every_number_that_led_there() -> None:
         "temperature": 0.5,
         "max_temperature": 1.0,
         "max_context_tokens": 16_384,
+        "hold_back_share": 0.02,
     }
 
 

@@ -25,7 +25,8 @@ def test_a_long_summary_is_explained_in_words_and_numbers(tmp_path: Path, capsys
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert "arm speculative" in lines
     assert "class summarization/long" in lines
-    assert "min output tokens 64" in lines
+    assert any(line.startswith("reason speculation_pays: about") for line in lines)
+    assert "output tokens level prior" in lines
     assert any(line.startswith("task summarization: summarise") for line in lines)
 
 
@@ -33,8 +34,8 @@ def test_a_one_line_status_stays_plain(tmp_path: Path, capsys: pytest.CaptureFix
     path = body(tmp_path, "One-line status for order 4711, please.\nOrder 4711: lamp, status: in transit")
     assert main(["route", "--json", path]) == 0
     value = json.loads(capsys.readouterr().out)
-    assert (value["arm"], value["reason"], value["draft_length"]) == ("plain", "short_output", 0)
-    assert value["numbers"]["expected_output_tokens"] < value["numbers"]["min_output_tokens"]
+    assert (value["arm"], value["reason"], value["draft_length"]) == ("plain", "break_even", 0)
+    assert value["numbers"]["saving_lower_bound_s"] < value["numbers"]["margin_s"]
 
 
 def test_the_body_may_come_from_standard_input(

@@ -19,7 +19,9 @@ def client(url: str) -> openai.OpenAI:
 def served(gateway: Callable[..., Any], openai_server: Callable[..., Any], manifest_text: Callable[..., str]) -> Any:
     """One gateway with a plain and a speculative server behind it."""
     plain, speculative = openai_server(), openai_server()
-    text = manifest_text([plain.url], [speculative.url], upstream_model="org/acme-7b")
+    # Easily sure, so that a long summary speculates before anything is measured; and nothing is left to chance.
+    policy = ", confidence: 0.6, holdBackShare: 0, explorationShare: 0"
+    text = manifest_text([plain.url], [speculative.url], upstream_model="org/acme-7b", policy=policy)
     running = gateway(text)
     running.plain, running.speculative = plain, speculative
     return running

@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 import psutil
 import pytest
+from slipstream_gateway.manifest import EMBEDDED_MANIFEST
 
 WAIT_S = 30.0
 
@@ -267,10 +268,16 @@ def test_port_in_use_is_one_line(openai_server: Callable[..., Any], manifest_tex
     ("arguments", "code", "part"),
     [
         (["gateway", "-f", "/no/such.yaml"], 2, "/no/such.yaml: cannot be read: No such file or directory"),
-        (["bench"], 2, "arrives with the benchmark release"),
+        (["bench"], 2, "the following arguments are required: --requests"),
         (["unheard-of"], 2, "invalid choice: 'unheard-of'"),
         ([], 2, "slipstream COMMAND"),
         (["gateway", "-f", "x", "--port", "abc"], 2, "argument --port: expected a whole number, got 'abc'"),
+        (
+            ["gateway", "-f", str(EMBEDDED_MANIFEST), "--redis", "http://u:pw@x"],
+            1,
+            "the address of Redis must be redis://",
+        ),
+        (["gateway", "-f", str(EMBEDDED_MANIFEST), "--classifier", "/no/such"], 2, "/no/such: cannot be read: No such"),
         (["gateway", "-f", "x", "--local-endpoint", "http://a:1"], 2, "--local-endpoint: the address must be grpc://"),
         (["up", "--port", "abc"], 2, "argument --port: expected a whole number, got 'abc'"),
         (["up", "--port", "0"], 2, "argument --port: a port is 1 to 65535, got 0"),
@@ -317,7 +324,7 @@ def test_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
 
 def test_help_imports_no_server() -> None:
     probe = (
-        "import sys; from slipstream_gateway.cli import main; main(['bench']); "
+        "import sys; from slipstream_gateway.cli import main; main([]); "
         "print(sorted(set(sys.modules) & {'starlette', 'uvicorn', 'grpc', 'torch', 'yaml'}))"
     )
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=WAIT_S, check=True)

@@ -56,16 +56,40 @@ def test_speculative_and_plain_and_streamed_and_not_give_the_same_greedy_text(ga
     assert usage == speculative.usage
 
 
-def test_response_says_arm_class_reason_and_draft_length(gateway_url: str) -> None:
+def test_usage_says_what_the_engine_did_beside_openais_fields(gateway_url: str) -> None:
+    messages: Any = [{"role": "user", "content": SUMMARY}]
+    headers = {"x-slipstream-mode": "speculative", "x-slipstream-draft-length": "3", "x-slipstream-learn": "off"}
+    options = {"model": MODEL, "messages": messages, "temperature": 0, "max_tokens": 48, "extra_headers": headers}
+    completions = client(gateway_url).chat.completions
+    raw = completions.with_raw_response.create(**options)
+    assert raw.headers["x-slipstream-draft-length"] == "3"
+    usage = raw.parse().usage
+    _, streamed_usage = streamed(completions.create(**options, stream=True, stream_options={"include_usage": True}))
+    assert usage == streamed_usage
+    found = usage.model_extra["slipstream"]
+    details = usage.completion_tokens_details
+    assert found["draft_length"] == 3
+    assert len(found["rejected_at"]) <= 3
+    assert sum(found["rejected_at"]) <= found["target_steps"]
+    # Every step yields what it accepted and one token of the target's own; the first token came with the prompt.
+    assert usage.completion_tokens == details.accepted_prediction_tokens + found["target_steps"] + 1
+    plain = ask(gateway_url, mode="plain").usage.model_extra["slipstream"]
+    assert (plain["draft_length"], sum(plain["rejected_at"])) == (0, 0)
+
+
+def test_response_says_arm_class_reason_draft_length_and_saving(gateway_url: str) -> None:
+    """What the gateway would choose here depends on what the tests before taught it, so it is told."""
     raw = client(gateway_url).chat.completions.with_raw_response
     messages: Any = [{"role": "user", "content": SUMMARY}]
-    long = raw.create(model=MODEL, messages=messages, max_tokens=200, temperature=0)
-    assert long.headers["x-slipstream-arm"] == "speculative"
-    assert int(long.headers["x-slipstream-draft-length"]) > 0
-    short: Any = [{"role": "user", "content": "One-line status of ticket 4711, please."}]
-    plain = raw.create(model=MODEL, messages=short, max_tokens=20, temperature=0)
-    assert plain.headers["x-slipstream-arm"] == "plain"
-    assert plain.headers["x-slipstream-draft-length"] == "0"
+    for mode, draft_length in (("speculative", "6"), ("plain", "0")):
+        headers = {"x-slipstream-mode": mode}
+        answer = raw.create(model=MODEL, messages=messages, max_tokens=40, temperature=0, extra_headers=headers)
+        assert answer.headers["x-slipstream-arm"] == mode
+        assert answer.headers["x-slipstream-reason"] == "client_asked"
+        assert answer.headers["x-slipstream-class"].startswith("summarization/")
+        assert answer.headers["x-slipstream-draft-length"] == draft_length
+        saving_ms = answer.headers["x-slipstream-saving-ms"]
+        assert f"{float(saving_ms):.1f}" == saving_ms
 
 
 def test_seed_repeats_an_answer_and_no_seed_draws_a_new_one(gateway_url: str) -> None:

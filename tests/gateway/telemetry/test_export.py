@@ -8,10 +8,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from slipstream_gateway.director.outcome import Outcome
+from slipstream_gateway.learning import ClassEvidence, Effect
 from slipstream_gateway.settings import telemetry_settings
+from slipstream_gateway.stores.status import StoreStatus
 from slipstream_gateway.telemetry.providers import Telemetry
 from slipstream_gateway.types import Arm, Decision, Reason
 from slipstream_gateway.upstreams.base import Usage
@@ -58,6 +61,21 @@ def outcome() -> Outcome:
         ttft_s=0.1,
         tpot_s=0.02,
         usage=usage,
+    )
+
+
+def effect(difference: float | None) -> Effect:
+    return Effect(
+        speculative_n=9.0,
+        control_n=9.0,
+        speculative_mean=1.0,
+        control_mean=1.5,
+        difference=difference,
+        ci_low=None if difference is None else difference - 0.1,
+        ci_high=None if difference is None else difference + 0.1,
+        speed_up=None,
+        speed_up_low=None,
+        speed_up_high=None,
     )
 
 
@@ -121,6 +139,57 @@ def test_without_an_exporter_the_clients_trace_goes_on_and_metrics_are_served() 
     assert f"gen_ai_server_time_to_first_token_seconds_count{{{labels}}} 2.0" in text
     assert "slipstream_requests_in_flight 3.0" in text
     telemetry.close()
+
+
+def test_the_difference_between_the_arms_is_shown_with_its_interval_and_not_where_there_is_none() -> None:
+    telemetry = Telemetry(telemetry_settings({}), in_flight=lambda: 0, queued=lambda: 0)
+    found = ClassEvidence(
+        request_class="code/long",
+        speculative=9,
+        control=9,
+        exploration=0,
+        ttft_s=effect(0.0),
+        tpot_s=effect(None),
+        e2e_s=effect(-0.5),
+        cost=effect(None),
+    )
+    telemetry.observe_evidence(lambda: [("acme", found)])
+    text = telemetry.exposition().decode()
+    for statistic, value in (("difference", -0.5), ("ci_low", -0.6), ("ci_high", -0.4)):
+        labels = f'class="code/long",pair="acme",statistic="{statistic}"'
+        assert f"slipstream_effect_e2e_seconds{{{labels}}} {value}" in text
+    assert "slipstream_effect_ttft_seconds{" in text
+    assert "slipstream_effect_tpot_seconds{" not in text
+    telemetry.close()
+
+
+def test_the_store_tells_how_sharing_goes() -> None:
+    telemetry = Telemetry(telemetry_settings({}), in_flight=lambda: 0, queued=lambda: 0)
+    status = StoreStatus(connected=False, buffered=7, dropped=3, stored=20, received=11, missed=2)
+    telemetry.observe_store(lambda: status)
+    text = telemetry.exposition().decode()
+    assert "slipstream_store_connected 0.0" in text
+    assert "slipstream_store_buffered 7.0" in text
+    for name, value in (("dropped", 3), ("stored", 20), ("received", 11), ("missed", 2)):
+        assert f"slipstream_store_{name}_total {value}.0" in text
+    telemetry.close()
+
+
+def test_a_span_says_what_went_wrong_and_why_the_answer_ended(
+    receiver: tuple[str, list[tuple[str, bytes]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, got = receiver
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", f"{url}/v1/traces")
+    telemetry = Telemetry(telemetry_settings(), in_flight=lambda: 0, queued=lambda: 0)
+    ended = msgspec.structs.replace(outcome(), status="upstream_failed", finish_reasons=("length",))
+    telemetry.span(model="acme-7b", operation="chat", traceparent=None).end(ended)
+    telemetry.close()
+    [body] = [body for path, body in got if path == "/v1/traces"]
+    [span] = ExportTraceServiceRequest.FromString(body).resource_spans[0].scope_spans[0].spans
+    attributes = {item.key: item.value for item in span.attributes}
+    assert attributes["error.type"].string_value == "upstream_failed"
+    [reason] = attributes["gen_ai.response.finish_reasons"].array_value.values
+    assert reason.string_value == "length"
 
 
 def test_no_client_can_add_a_series(

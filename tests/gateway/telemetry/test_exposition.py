@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from slipstream_gateway.telemetry.exposition import merge
@@ -33,3 +34,13 @@ def test_every_series_is_the_sum_over_workers(workers: list[dict[tuple[str, str]
             expected[series] = expected.get(series, 0.0) + value
     assert values_of(merged) == expected
     assert merged.count(b"# HELP a_total") == merged.count(b"# TYPE a_total") == 1
+
+
+def test_what_is_no_count_is_the_mean_of_the_workers_that_have_it() -> None:
+    head = b"# HELP slipstream_effect_e2e_seconds x\n# TYPE slipstream_effect_e2e_seconds gauge\n"
+    one = head + b'slipstream_effect_e2e_seconds{class="a"} -0.4\nslipstream_effect_e2e_seconds{class="b"} 1.0\n'
+    other = head + b'slipstream_effect_e2e_seconds{class="a"} -0.2\n'
+    lines = merge([one, other]).decode().splitlines()
+    assert 'slipstream_effect_e2e_seconds{class="b"} 1.0' in lines
+    [value] = [line.rpartition(" ")[2] for line in lines if 'class="a"' in line]
+    assert float(value) == pytest.approx(-0.3)

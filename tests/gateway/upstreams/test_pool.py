@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from slipstream_gateway.upstreams.base import Upstream
-from slipstream_gateway.upstreams.pool import FIRST_BACKOFF_S, LAST_BACKOFF_S, Pool, Replica
+from slipstream_gateway.upstreams.pool import FIRST_BACKOFF_S, LAST_BACKOFF_S, Batch, Pool, Replica
 
 
 class Clock:
@@ -29,20 +29,20 @@ def pool_of(count: int) -> tuple[Pool, Clock]:
 def take(pool: Pool) -> Replica:
     replica = pool.pick()
     assert replica is not None
-    replica.acquire()
+    replica.acquire(0, 0.0)
     return replica
 
 
 def test_least_outstanding_is_picked_and_equals_take_turns() -> None:
     pool, _ = pool_of(3)
     assert sorted(take(pool).name for _ in range(3)) == ["r0", "r1", "r2"]
-    pool.replicas[1].release()
+    pool.replicas[1].release(0, 0.0)
     assert take(pool).name == "r1"
     names = set()
     for _ in range(3):
         replica = take(pool)
         names.add(replica.name)
-        replica.release()
+        replica.release(0, 0.0)
     assert len(names) == 3
 
 
@@ -56,8 +56,8 @@ def test_load_differs_by_one_at_most_while_requests_only_come(arrivals: list[boo
 
 
 def fail(replica: Replica, clock: Callable[[], float]) -> None:
-    replica.acquire()
-    replica.release()
+    replica.acquire(0, 0.0)
+    replica.release(0, 0.0)
     replica.failed(clock())
 
 
@@ -73,7 +73,7 @@ def test_two_failures_in_a_row_eject_and_one_probe_brings_back() -> None:
     probe = take(pool)
     assert pool.pick() is None  # one request probes, the others go elsewhere
     probe.succeeded()
-    probe.release()
+    probe.release(0, 0.0)
     assert pool.pick() is replica
 
 
@@ -105,5 +105,54 @@ def test_tried_replicas_are_not_picked_again_and_the_last_resort_is_the_soonest(
     for replica, times in ((first, 5), (second, 2)):
         for _ in range(times):
             fail(replica, clock)
-    assert not pool.any_usable()
+    assert pool.least_outstanding() is None
     assert pool.last_resort() is second
+
+
+def test_the_least_load_is_that_of_the_replicas_that_take_requests() -> None:
+    pool, clock = pool_of(2)
+    assert pool.least_outstanding() == 0
+    for _ in range(5):
+        take(pool)
+    assert pool.least_outstanding() == 2
+    idle, _ = sorted(pool.replicas, key=lambda replica: replica.outstanding)
+    for _ in range(2):
+        idle.failed(clock())
+    assert pool.least_outstanding() == 3
+
+
+def test_a_request_knows_the_company_it_had() -> None:
+    """Alone for 1 s, with one of draft length 4 for 2 s, alone again for 1 s; its own draft length is 2."""
+    [replica] = pool_of(1)[0].replicas
+    start = replica.acquire(2, 10.0)
+    replica.acquire(4, 11.0)
+    replica.release(4, 13.0)
+    batch = Batch.between(start, replica.release(2, 14.0), draft_length=2)
+    assert batch.load == pytest.approx(6 / 4)
+    assert batch.draft_length == pytest.approx((4 * 2 + 2 * 4) / 6)
+
+
+def test_time_without_requests_and_before_this_one_does_not_count() -> None:
+    [replica] = pool_of(1)[0].replicas
+    replica.acquire(6, 0.0)
+    replica.release(6, 5.0)
+    start = replica.acquire(0, 100.0)
+    assert Batch.between(start, replica.release(0, 101.0), draft_length=0) == Batch(1.0, 0.0)
+
+
+def test_a_request_without_a_duration_was_alone() -> None:
+    [replica] = pool_of(1)[0].replicas
+    start = replica.acquire(3, 1.0)
+    assert Batch.between(start, replica.release(3, 1.0), draft_length=3) == Batch(1.0, 3.0)
+
+
+@given(st.lists(st.tuples(st.floats(0.001, 2.0), st.integers(0, 8)), min_size=1, max_size=20))
+def test_equal_requests_that_run_together_see_their_number(steps: list[tuple[float, int]]) -> None:
+    [replica] = pool_of(1)[0].replicas
+    count, draft_length = len(steps), steps[0][1]
+    starts = [replica.acquire(draft_length, 0.0) for _ in steps]
+    end_s = sum(seconds for seconds, _ in steps)
+    for start in starts:
+        batch = Batch.between(start, replica.release(draft_length, end_s), draft_length=draft_length)
+        assert batch.load == pytest.approx(count)
+        assert batch.draft_length == pytest.approx(draft_length)

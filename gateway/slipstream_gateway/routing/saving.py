@@ -1,0 +1,120 @@
+"""Step 5 of the decision: whether the predicted saving pays, what it costs, and when to find out all the same."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from statistics import NormalDist
+
+from slipstream_gateway.manifest import Route
+from slipstream_gateway.measurement import Forecast, Level
+from slipstream_gateway.routing.break_even import BreakEven, saving_se_s
+from slipstream_gateway.routing.case import Case, Verdict, plain
+from slipstream_gateway.types import Arm, Reason
+
+_MEASURED = (Level.FINGERPRINT, Level.CLASS)
+
+
+def by_saving(case: Case) -> Verdict:
+    """The best draft length where its saving clears the margin and the cost its limit; else plain. Without a forecast
+    the rules that let the request through decide."""
+    best, spec = case.saving, case.spec
+    if best is None or spec is None or case.forecast is None:
+        detail = "no rule of the policy speaks against speculation"
+        return Verdict(Arm.SPECULATIVE, Reason.SPECULATION_PAYS, detail, case.longest)
+    saving_s, margin_s = best.saving_s, spec.margin * best.plain_s
+    counted_s = saving_s
+    if spec.decision == "cautious" or not _is_measured(case.forecast):
+        counted_s = case.numbers["saving_lower_bound_s"] = saving_s - uncertainty_s(case)
+    if not counted_s > margin_s:
+        return plain(Reason.BREAK_EVEN, _too_little(best, margin_s, counted_s))
+    return _too_dear(case, best) or Verdict(
+        Arm.SPECULATIVE,
+        Reason.SPECULATION_PAYS,
+        f"about {best.output_tokens:.0f} tokens at {best.tokens_per_step:.1f} a step save {_ms(saving_s)} of "
+        f"{_ms(best.plain_s)}",
+        best.draft_length,
+    )
+
+
+def explored(case: Case) -> Verdict | None:
+    """A share of the requests whose saving may be above the margin, for all that is known, speculates to learn.
+
+    Half of them with any draft length there is, because what a step costs shows only where the lengths differ.
+    """
+    best, spec, draws = case.saving, case.spec, case.draws
+    if best is None or spec is None:
+        return None
+    if not best.saving_s + uncertainty_s(case) > spec.margin * best.plain_s:
+        return None
+    case.numbers["exploration_share"] = spec.exploration_share
+    if draws.exploration >= spec.exploration_share:
+        return None
+    length = best.draft_length
+    if draws.draft_length < 0.5:
+        length = case.shortest + int(2.0 * draws.draft_length * (case.longest - case.shortest + 1))
+    detail = f"whether {_ms(best.saving_s)} are saved is uncertain, and this request finds out"
+    return Verdict(Arm.SPECULATIVE, Reason.EXPLORATION, detail, length)
+
+
+def uncertainty_s(case: Case) -> float:
+    """How far the saving may lie from its prediction, one-sided, at the policy's confidence."""
+    if case.spec is None or case.forecast is None or case.saving is None:
+        return math.inf
+    return _z(case.spec.confidence) * se_s(case.route, case.forecast, case.saving)
+
+
+def se_s(route: Route, forecast: Forecast, best: BreakEven) -> float:
+    """The standard error of the predicted saving."""
+    return saving_se_s(forecast, best, same_pace=_same_pace(route, forecast))
+
+
+def _same_pace(route: Route, forecast: Forecast) -> bool:
+    """Whether what slows one arm slows the other: they are the same servers, or nothing is known of either, and then
+    servers of the same model are likely alike."""
+    if route.speculative is not None and route.speculative.pool == route.plain.pool:
+        return True
+    return forecast.plain_tpot_s.level is forecast.step_base_s.level is Level.PRIOR
+
+
+def _too_dear(case: Case, best: BreakEven) -> Verdict | None:
+    """Plain where the speculative servers' time is predicted to cost too much more than the plain ones'."""
+    spec, route = case.spec, case.route
+    if spec is None or route.speculative is None or spec.max_cost_increase is None:
+        return None
+    price, plain_price = route.speculative.price_per_gpu_hour, route.plain.price_per_gpu_hour
+    if price is None or not plain_price:
+        return None
+    increase = price * best.speculative_s / (plain_price * best.plain_s) - 1.0 if best.plain_s > 0 else 0.0
+    case.numbers["cost_increase"] = increase
+    case.numbers["max_cost_increase"] = spec.max_cost_increase
+    if increase <= spec.max_cost_increase:
+        return None
+    detail = f"the answer is predicted to cost {increase:.0%} more, {spec.max_cost_increase:.0%} is the limit"
+    return plain(Reason.COST, detail)
+
+
+def _is_measured(forecast: Forecast) -> bool:
+    """Whether speculation was measured on requests like this one, or on its class; of servers that count no draft
+    tokens, at all. Before, a guess is no success: its lower bound counts."""
+    if forecast.acceptance is None:
+        return forecast.step_base_s.level is not Level.PRIOR
+    return forecast.acceptance.level in _MEASURED
+
+
+def _too_little(best: BreakEven, margin_s: float, sure_s: float) -> str:
+    what = "is predicted to save" if best.saving_s >= 0 else "is predicted to lose"
+    said = f"speculation {what} {_ms(abs(best.saving_s))} of {_ms(best.plain_s)}"
+    if best.saving_s > margin_s:
+        return f"{said}, for sure only {_ms(sure_s)}; more than {_ms(margin_s)} is asked for"
+    return f"{said}; a saving of more than {_ms(margin_s)} is asked for"
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.1f} ms"
+
+
+@lru_cache(maxsize=64)
+def _z(confidence: float) -> float:
+    """How many standard errors a one-sided bound lies away."""
+    return NormalDist().inv_cdf(confidence)

@@ -1,0 +1,127 @@
+"""What a finished request is turned into: counts that servers leave out, keys that nobody may read back."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from slipstream_gateway.director.observing import (
+    LEARNT_AT_ONCE,
+    LEARNT_PER_S,
+    Outcomes,
+    key_id_of,
+    rejections,
+    steps,
+)
+from slipstream_gateway.learning import Evidence, Learner
+from slipstream_gateway.measurement import Level, Observation, Subject
+from slipstream_gateway.stores.memory import MemoryStore
+from slipstream_gateway.types import Arm, Reason, RequestProfile, TaskType
+from slipstream_gateway.upstreams.base import Usage
+
+
+def test_an_api_key_is_told_apart_and_not_kept() -> None:
+    one, other = key_id_of("Bearer sk-one"), key_id_of("Bearer sk-two")
+    assert one != other
+    assert len(one) == 16
+    assert int(one, 16) >= 0
+    assert "sk-one" not in one
+    assert key_id_of(None) == key_id_of("") == "anonymous"
+
+
+def test_what_the_engine_counted_is_taken_as_it_is() -> None:
+    usage = Usage(drafted=40, accepted=30, steps=10, rejected_at=(3, 1, 0, 1))
+    assert (steps(usage, 4), rejections(usage, 4)) == (10, 5)
+    assert rejections(Usage(drafted=40, accepted=40, steps=10, rejected_at=(0, 0, 0, 0)), 4) == 0
+    assert (steps(Usage(steps=7), 0), rejections(Usage(steps=7), 0)) == (7, 0)
+
+
+@pytest.mark.parametrize("beta", [0.2, 0.5, 0.8, 0.95])
+def test_rejections_that_a_server_does_not_count_are_estimated_from_its_draft_tokens(beta: float) -> None:
+    """Against 5,000 simulated steps of draft length 5, each with acceptance probability β per token."""
+    rng = random.Random(3)
+    accepted = rejected = 0
+    for _ in range(5000):
+        run = 0
+        while run < 5 and rng.random() < beta:
+            run += 1
+        accepted += run
+        rejected += run < 5
+    usage = Usage(drafted=25_000, accepted=accepted)
+    assert steps(usage, 5) == 5000
+    assert rejections(usage, 5) == pytest.approx(rejected, rel=0.04)
+
+
+@given(drafted=st.integers(0, 5000), share=st.floats(0, 1), length=st.integers(0, 32), counted=st.integers(0, 500))
+def test_estimated_counts_stay_within_what_happened(drafted: int, share: float, length: int, counted: int) -> None:
+    usage = Usage(drafted=drafted, accepted=int(share * drafted), steps=counted)
+    found = rejections(usage, length)
+    assert 0 <= found <= drafted - usage.accepted
+    assert (found > 0) is (usage.accepted < drafted)
+
+
+def observation(fingerprint: str) -> Observation:
+    subject = Subject(pair="p", fingerprint=fingerprint, source="s", cold_class="code/long", temperature=0, context=0)
+    return Observation(
+        subject=subject,
+        request_class="code/long",
+        arm=Arm.SPECULATIVE,
+        reason=Reason.SPECULATION_PAYS,
+        draft_length=4,
+        pool="p",
+        status="ok",
+        prompt_tokens=50,
+        output_tokens=200,
+        drafted=200,
+        accepted=150,
+        rejections=30,
+        steps=50,
+        ttft_s=0.05,
+        e2e_s=1.0,
+        load=1.0,
+        batch_draft_length=4.0,
+        price_per_gpu_hour=None,
+        time_s=0.0,
+    )
+
+
+def test_a_flood_of_outcomes_is_compared_in_full_and_learnt_up_to_a_rate() -> None:
+    now_s = 0.0
+    learner, evidence = Learner(), Evidence()
+    outcomes = Outcomes(learner=learner, evidence=evidence, store=MemoryStore(), clock=lambda: now_s)
+
+    def level(fingerprint: str) -> Level:
+        profile = RequestProfile(
+            task=TaskType.CODE,
+            expected_output_tokens=200.0,
+            rare_token_share=0.0,
+            structured_output=False,
+            prompt_tokens=50,
+            confidence=0.9,
+        )
+        found = learner.forecast(
+            observation(fingerprint).subject,
+            profile,
+            plain_pool="p",
+            speculative_pool="p",
+            plain_load=1.0,
+            speculative_load=1.0,
+            prompt_tokens=50,
+            max_tokens=None,
+            temperature=0.0,
+        )
+        return found.output_tokens.level
+
+    for _ in range(int(LEARNT_AT_ONCE)):
+        outcomes.record(observation("flood"))
+    for _ in range(10):
+        outcomes.record(observation("late"))
+    assert (level("flood"), level("late")) == (Level.FINGERPRINT, Level.CLASS)
+    now_s += 10 / LEARNT_PER_S
+    for _ in range(10):
+        outcomes.record(observation("late"))
+    assert level("late") is Level.FINGERPRINT
+    [found] = evidence.report("p")
+    assert found.speculative == LEARNT_AT_ONCE + 20

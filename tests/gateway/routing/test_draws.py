@@ -1,0 +1,37 @@
+"""Chance by request id: uniform, independent by purpose, and the same everywhere."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from slipstream_gateway.routing import NO_DRAWS, draws_of
+
+COUNT = 20_000
+PURPOSES = ("hold_back", "exploration", "draft_length", "parity")
+
+
+def test_an_id_has_the_same_draws_in_every_process_and_release() -> None:
+    assert draws_of("demo").hold_back == 0.9186533000320196
+
+
+def test_ids_of_any_text_have_draws_below_one() -> None:
+    for request_id in ("", "ü", "\ud800", "x" * 10_000):
+        found = draws_of(request_id)
+        assert all(0.0 <= getattr(found, purpose) < 1.0 for purpose in PURPOSES)
+    assert all(getattr(NO_DRAWS, purpose) < 1.0 for purpose in PURPOSES)
+
+
+@pytest.mark.parametrize("purpose", PURPOSES)
+def test_a_share_of_ids_that_differ_in_one_digit_is_that_share(purpose: str) -> None:
+    draws = [getattr(draws_of(f"request-{index}"), purpose) for index in range(COUNT)]
+    for share in (0.02, 0.5, 0.9):
+        found = sum(draw < share for draw in draws) / COUNT
+        assert abs(found - share) < 4 * math.sqrt(share * (1 - share) / COUNT)
+
+
+def test_one_purpose_tells_nothing_of_another() -> None:
+    pairs = [draws_of(f"request-{index}") for index in range(COUNT)]
+    held = [draws for draws in pairs if draws.hold_back < 0.1]
+    explored = sum(draws.exploration < 0.1 for draws in held) / len(held)
+    assert abs(explored - 0.1) < 4 * math.sqrt(0.09 / len(held))

@@ -1,0 +1,189 @@
+"""The gateway learns from what it serves: lengths, paces, who teaches it, and what it shows of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import count, islice
+from typing import Any
+
+import httpx
+import pytest
+from slipstream_gateway.routing import draws_of
+
+SUMMARY = "Summarize the following support call for the CRM: reason, agent actions, outcome, next step. " * 4
+ASK = {"authorization": "Bearer sk-test"}
+
+
+def ids(*, held_back: bool, share: float = 0.5) -> Iterator[str]:
+    """Request ids that a policy with `share` holds back, or does not; never drawn for a replay."""
+    for number in count():
+        draws = draws_of(f"id-{number}")
+        if (draws.hold_back < share) is held_back and draws.parity > 0.5:
+            yield f"id-{number}"
+
+
+@pytest.fixture
+def serve(gateway: Callable[..., Any], openai_server: Callable[..., Any], manifest_text: Callable[..., str]) -> Any:
+    """Starts one gateway with a plain and a speculative server behind it, for a policy's fields. It is easily sure, so
+    that a long summary speculates before anything is measured."""
+
+    def start(policy: str = "") -> Any:
+        plain, speculative = openai_server(), openai_server()
+        running = gateway(manifest_text([plain.url], [speculative.url], policy=f", confidence: 0.6{policy}"))
+        running.plain, running.speculative = plain, speculative
+        return running
+
+    return start
+
+
+@pytest.fixture
+def ask(chat: Callable[..., Any]) -> Callable[..., httpx.Response]:
+    """Sends a chat request whose upstream follows `script`, behind an instruction that is classified."""
+
+    def send(served: Any, script: str, path: str = "/v1/chat/completions", **headers: str) -> httpx.Response:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        body = chat(f"{SUMMARY} {script}", stream="gap" in script)
+        response = httpx.post(f"{served.url}{path}", json=body, headers=ASK | named, timeout=20)
+        assert response.status_code == 200, response.text
+        return response
+
+    return send
+
+
+def numbers(ask: Callable[..., httpx.Response], served: Any, script: str, **headers: str) -> dict[str, Any]:
+    found: dict[str, Any] = ask(served, script, "/v1/route", **headers).json()["numbers"]
+    return found
+
+
+def test_answers_that_turn_out_short_make_their_kind_plain(serve: Any, ask: Any) -> None:
+    served = serve(", minOutputTokens: 20, holdBackShare: 0")
+    first = ask(served, "tokens=3", x_request_id="id-1")
+    assert first.headers["x-slipstream-reason"] == "speculation_pays"
+    assert first.headers["x-slipstream-class"] == "summarization/long"
+    for request_id in islice(ids(held_back=False), 20):
+        last = ask(served, "tokens=3", x_request_id=request_id)
+    assert last.headers["x-slipstream-arm"] == "plain"
+    assert last.headers["x-slipstream-reason"] == "short_output"
+    assert last.headers["x-slipstream-class"] == "summarization/short"
+    found = numbers(ask, served, "tokens=3")
+    assert found["output_tokens_level"] == "fingerprint"
+    assert found["output_tokens"] == pytest.approx(3, abs=1)
+
+
+def test_speculative_servers_that_turn_out_slower_are_left(serve: Any, ask: Any) -> None:
+    """No server counts draft tokens here: what speaks is the time per token of the two arms alone."""
+    served = serve(", holdBackShare: 0, explorationShare: 0")
+    served.plain.pace_s, served.speculative.pace_s = 0.001, 0.01
+    script = "tokens=20 gap"
+    assert ask(served, script).headers["x-slipstream-reason"] == "speculation_pays"
+    for mode in ("plain", "speculative") * 10:
+        ask(served, script, x_slipstream_mode=mode)
+    last = ask(served, script)
+    assert (last.headers["x-slipstream-arm"], last.headers["x-slipstream-reason"]) == ("plain", "break_even")
+    assert float(last.headers["x-slipstream-saving-ms"]) < 0
+
+
+def test_what_is_held_back_is_control_and_is_compared(serve: Any, ask: Any) -> None:
+    served = serve(", holdBackShare: 0.5, explorationShare: 0")
+    served.plain.pace_s, served.speculative.pace_s = 0.006, 0.001
+    script = "tokens=20 gap"
+    for mode in ("plain", "speculative") * 4:
+        ask(served, script, x_slipstream_mode=mode)
+    served.plain.requests.clear()
+    served.speculative.requests.clear()
+    for held, fast in zip(islice(ids(held_back=True), 6), islice(ids(held_back=False), 6), strict=True):
+        control = ask(served, script, x_request_id=held).headers
+        treated = ask(served, script, x_request_id=fast).headers
+        assert (control["x-slipstream-arm"], control["x-slipstream-reason"]) == ("control", "hold_back")
+        assert control["x-slipstream-draft-length"] == "0"
+        assert treated["x-slipstream-arm"] == "speculative"
+    assert len(served.plain.requests) == len(served.speculative.requests) == 6
+    [pair] = httpx.get(f"{served.url}/v1/evidence").json()["data"]
+    assert (pair["pair"], pair["model"]) == ("pair", "acme")
+    [found] = pair["classes"]  # what clients asked for is no part of the comparison
+    assert (found["request_class"], found["control"], found["speculative"]) == ("summarization/short", 6, 6)
+    assert found["e2e_s"]["difference"] < 0
+    assert found["e2e_s"]["ci_low"] < found["e2e_s"]["difference"] < found["e2e_s"]["ci_high"]
+    labels = {"class": found["request_class"], "pair": "pair", "statistic": "difference"}
+    assert served.metric("slipstream_effect_e2e_seconds", **labels) == pytest.approx(found["e2e_s"]["difference"])
+    assert served.metric("slipstream_requests_total", arm="control", reason="hold_back") == 6
+
+
+def test_a_request_may_keep_out_of_the_estimates_where_clients_may_choose(serve: Any, ask: Any) -> None:
+    served = serve(", holdBackShare: 0")
+    for _ in range(5):
+        ask(served, "tokens=3", x_slipstream_learn="off")
+    assert numbers(ask, served, "tokens=3")["output_tokens_level"] == "prior"
+    assert httpx.get(f"{served.url}/v1/evidence").json()["data"][0]["classes"] == []
+    for _ in range(5):
+        ask(served, "tokens=3", x_slipstream_learn="on")
+    assert numbers(ask, served, "tokens=3")["output_tokens_level"] == "fingerprint"
+
+
+def test_where_clients_may_not_choose_their_wishes_are_ignored(
+    gateway: Any, openai_server: Any, manifest_text: Any, ask: Any
+) -> None:
+    plain, speculative = openai_server(), openai_server()
+    text = manifest_text([plain.url], [speculative.url], policy=", holdBackShare: 0")
+    served = gateway(text.replace("allowClientMode: true", "allowClientMode: false"))
+    for _ in range(5):
+        answer = ask(served, "tokens=3", x_slipstream_learn="off", x_slipstream_mode="plain")
+        assert answer.headers["x-slipstream-reason"] != "client_asked"
+    assert numbers(ask, served, "tokens=3")["output_tokens_level"] == "fingerprint"
+
+
+def test_keys_of_different_customers_teach_apart(serve: Any, ask: Any) -> None:
+    served = serve(", holdBackShare: 0")
+    for _ in range(5):
+        ask(served, "tokens=3")
+    assert numbers(ask, served, "tokens=3")["output_tokens_level"] == "fingerprint"
+    assert numbers(ask, served, "tokens=3", authorization="Bearer sk-other")["output_tokens_level"] != "fingerprint"
+    assert served.metric("slipstream_estimates_fingerprints") == 1
+
+
+def test_several_choices_teach_nothing(serve: Any, chat: Any, ask: Any) -> None:
+    served = serve()
+    for _ in range(5):
+        body = chat(f"{SUMMARY} tokens=3", n=2)
+        assert httpx.post(f"{served.url}/v1/chat/completions", json=body, headers=ASK).status_code == 200
+    assert numbers(ask, served, "tokens=3")["output_tokens_level"] == "prior"
+
+
+def test_the_kill_switch_wins_over_all_that_was_learnt_and_asked(serve: Any, ask: Any) -> None:
+    served = serve(", killSwitch: true, holdBackShare: 1, explorationShare: 1")
+    for _ in range(3):
+        answer = ask(served, "tokens=3", x_slipstream_mode="speculative", x_slipstream_draft_length="5")
+        assert (answer.headers["x-slipstream-arm"], answer.headers["x-slipstream-reason"]) == ("plain", "kill_switch")
+    assert served.speculative.requests == []
+
+
+def test_an_explanation_is_what_a_request_of_that_id_gets(serve: Any, ask: Any) -> None:
+    served = serve(", holdBackShare: 0.5")
+    for held_back, reason in ((True, "hold_back"), (False, "speculation_pays")):
+        request_id = next(ids(held_back=held_back))
+        explained = ask(served, "tokens=3", "/v1/route", x_request_id=request_id).json()
+        assert explained["reason"] == reason
+        assert explained["saving_s"] == explained["numbers"]["saving_s"] > 0
+    assert ask(served, "tokens=3", "/v1/route").json()["reason"] == "speculation_pays"
+    assert served.plain.requests == served.speculative.requests == []
+
+
+def test_servers_with_a_draft_length_of_their_own_refuse_another(serve: Any, chat: Any) -> None:
+    served = serve()
+    headers = {"x-slipstream-mode": "speculative", "x-slipstream-draft-length": "3"}
+    response = httpx.post(f"{served.url}/v1/chat/completions", json=chat("tokens=3"), headers=headers)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "x-slipstream-draft-length"
+    assert "expected 5, which its servers are set to, got 3" in response.json()["error"]["message"]
+
+
+def test_an_answer_that_took_two_attempts_teaches_nothing(
+    gateway: Any, openai_server: Any, manifest_text: Any, ask: Any, free_ports: Callable[[int], list[int]]
+) -> None:
+    """Its time is that of the failure, too; its arm is not the one that was decided."""
+    [nobody] = free_ports(1)
+    plain = openai_server()
+    served = gateway(manifest_text([plain.url], [f"http://127.0.0.1:{nobody}"]))
+    answer = ask(served, "tokens=3", x_slipstream_mode="speculative")
+    assert answer.headers["x-slipstream-reason"] == "speculative_unavailable"
+    assert numbers(ask, served, "tokens=3")["output_tokens_samples"] == 0

@@ -1,0 +1,76 @@
+"""Two gateways and a real Redis: what one saw the other knows, and without Redis nothing stops."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+WAIT_S = 15.0
+SUMMARY = "Summarize the following support call for the CRM: reason, agent actions, outcome, next step. " * 4
+
+
+class RedisServer:
+    """A `redis-server` of the test's own."""
+
+    def __init__(self, folder: Path, port: int) -> None:
+        binary = shutil.which("redis-server")
+        if binary is None:
+            pytest.fail("redis-server was not found: this test runs a real one; install Debian's package redis-server")
+        self.url = f"redis://127.0.0.1:{port}/0"
+        command = [binary, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", ""]
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(WAIT_S)
+
+
+@pytest.fixture
+def redis_server(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> Iterator[RedisServer]:
+    server = RedisServer(tmp_path, free_ports(1)[0])
+    yield server
+    server.kill()
+
+
+def until(what: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_gateways_learn_from_each_other_and_go_on_without_redis(
+    gateway: Any, openai_server: Any, manifest_text: Any, chat: Any, redis_server: RedisServer
+) -> None:
+    plain, speculative = openai_server(), openai_server()
+    text = manifest_text([plain.url], [speculative.url], policy=", holdBackShare: 0")
+    one, other = (gateway(text, redis_url=redis_server.url) for _ in range(2))
+
+    def send(to: Any) -> None:
+        answer = httpx.post(f"{to.url}/v1/chat/completions", json=chat(f"{SUMMARY} tokens=3"), timeout=WAIT_S)
+        assert answer.status_code == 200
+
+    def level(at: Any) -> str:
+        explained = httpx.post(f"{at.url}/v1/route", json=chat(f"{SUMMARY} tokens=3"), timeout=WAIT_S).json()
+        return str(explained["numbers"]["output_tokens_level"])
+
+    until(lambda: one.metric("slipstream_store_connected") == other.metric("slipstream_store_connected") == 1)
+    for _ in range(5):
+        send(one)
+    until(lambda: level(other) == "fingerprint")
+    assert other.metric("slipstream_store_received_total") == 5
+    assert one.metric("slipstream_store_received_total") == 0
+
+    redis_server.kill()
+    until(lambda: other.metric("slipstream_store_connected") == 0)
+    for _ in range(5):
+        send(other)
+    assert other.metric("slipstream_store_buffered") == 5
+    assert other.metric("slipstream_requests_total", status="ok") == 5
