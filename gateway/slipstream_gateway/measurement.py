@@ -40,6 +40,10 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     `step_base_s + γ · step_per_draft_token_s` seconds in a batch whose requests all use γ; `plain_tpot_s` is for a
     batch that decodes plainly: what a request costs its neighbours counts that way. `load` is requests in flight per
     replica with this one.
+
+    `neighbours_step_s` is the time of a step beside the neighbours of this moment that speculate because it pays for
+    them by itself, and go on doing so whatever this request does; None without such. `neighbours_draft_length` is
+    their draft lengths' sum over `load`.
     """
 
     output_tokens: Estimate
@@ -51,6 +55,8 @@ class Forecast(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     plain_ttft_s: Estimate
     speculative_ttft_s: Estimate
     load: float
+    neighbours_step_s: Estimate | None = None
+    neighbours_draft_length: float = 0.0
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True, gc=False):

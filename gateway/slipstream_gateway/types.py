@@ -165,7 +165,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """Where a request goes and why. `draft_length` is 0 exactly when `arm` is not speculative.
 
     `detail` says the reason in one sentence; `numbers` holds every figure that led there. `saving_s` is the predicted
-    saving of the best draft length, negative where speculation loses; None where no forecast was asked.
+    saving of the best draft length, negative where speculation loses; None where no forecast was asked. `standing`
+    says that the request would speculate whatever its neighbours do, so that others may count on it.
     """
 
     arm: Arm
@@ -175,3 +176,4 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     detail: str
     numbers: Mapping[str, float | int | str | bool]
     saving_s: float | None = None
+    standing: bool = False

@@ -150,32 +150,38 @@ class Director:
         profile = self._classifier.classify(request)
         route, learner = served.route, self._learner
         subject = learner.subject(request, profile, pair=route.pair.metadata.name, key_id=key_id_of(authorization))
-        busy = served.speculative.least_outstanding() if served.speculative is not None else 0
+        target = served.speculative.least_busy() if served.speculative is not None else None
         forecast = None
-        if busy is not None and _is_forecast(route):
-            forecast = self._forecast(request, profile, subject, served, busy)
+        if target is not None and _is_forecast(route):
+            forecast = self._forecast(request, profile, subject, served, target)
         decision = decide(
             request,
             profile,
             route,
             forecast=forecast,
             draws=draws,
-            health=_UP if busy is not None else _DOWN,
+            health=_DOWN if served.speculative is not None and target is None else _UP,
         )
         return _Judged(profile, subject, decision)
 
     def _forecast(
-        self, request: GenerationRequest, profile: RequestProfile, subject: Subject, served: ServedRoute, busy: int
+        self,
+        request: GenerationRequest,
+        profile: RequestProfile,
+        subject: Subject,
+        served: ServedRoute,
+        target: Replica,
     ) -> Forecast:
-        """What to expect at the present load; `busy` is the speculative arm's."""
-        route = served.route
+        """What to expect at the present load; `target` is where the request would speculate."""
+        route, plain = served.route, served.plain.least_busy()
         return self._learner.forecast(
             subject,
             profile,
             plain_pool=route.plain.pool,
             speculative_pool=route.speculative.pool if route.speculative is not None else None,
-            plain_load=(served.plain.least_outstanding() or 0) + 1.0,
-            speculative_load=busy + 1.0,
+            plain_load=plain.outstanding + 1.0 if plain is not None else 1.0,
+            speculative_load=target.outstanding + 1.0,
+            neighbours_draft_length=target.standing_draft_lengths / (target.outstanding + 1.0),
             prompt_tokens=profile.prompt_tokens,
             max_tokens=request.max_tokens,
             temperature=request.temperature,

@@ -139,13 +139,13 @@ class Exchange:
     def attempt(self, decision: Decision, backend: Backend, replica: Replica) -> None:
         self._decision, self._backend, self._replica = decision, backend, replica
         self._attempts += 1
-        self._since = replica.acquire(decision.draft_length, time.perf_counter())
+        self._since = replica.acquire(decision.draft_length, time.perf_counter(), standing=decision.standing)
 
     def attempt_failed(self, error: SlipstreamError) -> None:
         replica, self._replica = self._replica, None
         if replica is not None:
             _log.warning("%s: %s %s", replica.name, error, getattr(error, "detail", ""))
-            replica.release(self.decision.draft_length, time.perf_counter())
+            self._release(replica)
             if isinstance(error, UpstreamUnavailable | UpstreamTimeout):
                 replica.failed(time.monotonic())
 
@@ -159,6 +159,10 @@ class Exchange:
         if self._replica is not None:
             self._replica.succeeded()
 
+    def _release(self, replica: Replica) -> Occupancy:
+        decision = self.decision
+        return replica.release(decision.draft_length, time.perf_counter(), standing=decision.standing)
+
     async def _close(self, status: str) -> None:
         on_close, self._on_close = self._on_close, None
         if on_close is None:
@@ -171,7 +175,7 @@ class Exchange:
                 await self._stream.aclose()
         finally:
             if self._replica is not None:
-                until = self._replica.release(self.decision.draft_length, time.perf_counter())
+                until = self._release(self._replica)
             on_close()
             self._record(status, self._times(ended_s), until)
 

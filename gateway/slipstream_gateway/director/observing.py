@@ -34,6 +34,7 @@ class Learner(Protocol):
         speculative_pool: str | None,
         plain_load: float,
         speculative_load: float,
+        neighbours_draft_length: float = 0.0,
         prompt_tokens: int,
         max_tokens: int | None,
         temperature: float,

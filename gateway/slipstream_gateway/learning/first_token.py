@@ -16,8 +16,9 @@ from slipstream_gateway.learning.curves import Curve
 
 _WINDOW = 200.0
 _NOISE_VARIANCE = 0.4**2
-# a and b before anything was seen: none, within this share of a usual time to first token.
-_EXTRA_SPREAD = 0.3
+# a and b before anything was seen: none, within so many plain steps of the target. A draft reads a prompt much faster
+# than that; a queue's wait, which differs from request to request by more, is no part of it.
+_EXTRA_STEPS = 2.0
 _CLIP = 1.5
 
 
@@ -36,20 +37,21 @@ class FirstToken:
         self.curve = Curve(priors.FIRST_TOKEN)
         self._extra = _Extra()
 
-    def expect(self, load: float, thousands: float, *, speculative: bool) -> Expected:
-        """The time to first token at `load` requests in flight of a prompt of so many thousand tokens."""
+    def expect(self, load: float, thousands: float, step_s: float, *, speculative: bool) -> Expected:
+        """The time to first token at `load` requests in flight of a prompt of so many thousand tokens, where a plain
+        step takes `step_s`."""
         line = self.curve.line(load)
         common, se = line.at(thousands), math.hypot(line.base_se, line.slope_se * thousands)
         if not speculative:
             return Expected(common, se, line.samples)
-        extra, extra_se = self._extra.at(thousands, common)
+        extra, extra_se = self._extra.at(thousands, step_s)
         return Expected(max(common + extra, 0.1 * common), math.hypot(se, extra_se), line.samples)
 
-    def learn(self, load: float, thousands: float, ttft_s: float, *, speculative: bool) -> None:
+    def learn(self, load: float, thousands: float, step_s: float, ttft_s: float, *, speculative: bool) -> None:
         """Take in a time to first token."""
         common = self.curve.line(load).at(thousands)
         if speculative:
-            extra, _ = self._extra.at(thousands, common)
+            extra, _ = self._extra.at(thousands, step_s)
             self._extra.update(thousands, ttft_s - common, common)
             ttft_s = max(ttft_s - extra, 0.1 * common)
         self.curve.update(load, thousands, ttft_s, common)
@@ -59,13 +61,11 @@ class _Extra:
     """Sums of a regression in units of the expected time, in which the noise is the same for all."""
 
     def __init__(self) -> None:
-        self._count = self._level = 0.0
         self._s11 = self._s12 = self._s22 = self._t1 = self._t2 = 0.0
 
-    def at(self, thousands: float, level: float) -> tuple[float, float]:
-        """The extra seconds and their standard error; `level` is the usual time where nothing was seen yet."""
-        usual = self._level / self._count if self._count else level
-        prior = 1.0 / (_EXTRA_SPREAD * usual) ** 2
+    def at(self, thousands: float, step_s: float) -> tuple[float, float]:
+        """The extra seconds and their standard error."""
+        prior = 1.0 / (_EXTRA_STEPS * step_s) ** 2
         a11 = self._s11 / _NOISE_VARIANCE + prior
         a12 = self._s12 / _NOISE_VARIANCE
         a22 = self._s22 / _NOISE_VARIANCE + prior
@@ -78,8 +78,6 @@ class _Extra:
     def update(self, thousands: float, extra_s: float, level: float) -> None:
         keep, weight = 1.0 - 1.0 / _WINDOW, 1.0 / (level * level)
         extra_s = max(-_CLIP * level, min(_CLIP * level, extra_s))
-        self._count = keep * self._count + 1.0
-        self._level = keep * self._level + level
         self._s11 = keep * self._s11 + weight
         self._s12 = keep * self._s12 + weight * thousands
         self._s22 = keep * self._s22 + weight * thousands * thousands

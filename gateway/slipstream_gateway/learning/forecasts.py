@@ -41,6 +41,7 @@ class Question(NamedTuple):
     prompt_tokens: int
     max_tokens: int | None
     temperature: int
+    neighbours_draft_length: float
 
 
 def forecast(ask: Question, template: Template | None, pair: PairModel) -> Forecast:
@@ -63,6 +64,8 @@ def forecast(ask: Question, template: Template | None, pair: PairModel) -> Forec
         plain_ttft_s=_first_token(ask.plain, ask.plain_load, thousands, plain_first, speculative=False),
         speculative_ttft_s=_first_token(ask.speculative, ask.speculative_load, thousands, fast_first, speculative=True),
         load=ask.speculative_load,
+        neighbours_step_s=_neighbours_step(ask, plain_pace) if counted else None,
+        neighbours_draft_length=ask.neighbours_draft_length,
     )
 
 
@@ -118,6 +121,15 @@ def _blend(first: float, first_variance: float, second: float, second_variance: 
     return (first * second_variance + second * first_variance) / total, first_variance * second_variance / total
 
 
+def _neighbours_step(ask: Question, pace: Ratio) -> Estimate | None:
+    """A step in the batch as it is, where both arms are the same servers and somebody speculates there."""
+    length = ask.neighbours_draft_length
+    if length <= 0.0 or ask.plain is not ask.speculative:
+        return None
+    line = ask.plain.step_of(length).line(ask.plain_load)
+    return _scaled(line.at(length), math.hypot(line.base_se, line.slope_se * length), line.samples, pace)
+
+
 def _scaled(seconds: float, se: float, samples: float, ratio: Ratio) -> Estimate:
     """A time of the load curve for this template. The relative errors of both add."""
     mean = seconds * math.exp(ratio.mean)
@@ -140,7 +152,8 @@ _NO_DRAFT_TOKENS = Estimate(mean=0.0, se=0.0, samples=0.0, level=Level.PRIOR)
 
 
 def _first_token(pool: PoolModel, load: float, thousands: float, own: Ratio, *, speculative: bool) -> Estimate:
-    expected = pool.first_token.expect(load, thousands, speculative=speculative)
+    step_s = pool.plain_step.line(load).base
+    expected = pool.first_token.expect(load, thousands, step_s, speculative=speculative)
     return _scaled(expected.mean, expected.se, expected.samples, own)
 
 

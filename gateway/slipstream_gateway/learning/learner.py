@@ -51,12 +51,14 @@ class Learner:
         speculative_pool: str | None,
         plain_load: float,
         speculative_load: float,
+        neighbours_draft_length: float = 0.0,
         prompt_tokens: int,
         max_tokens: int | None,
         temperature: float,
     ) -> Forecast:
         """What to expect of a request on `plain_pool` and on `speculative_pool` (None: as on the plain one), with as
-        many requests in flight per replica there as the loads say, this one included."""
+        many requests in flight per replica there as the loads say, this one included. `neighbours_draft_length`: see
+        `Forecast`."""
         plain = fast = self._pool(plain_pool)
         if speculative_pool is None:
             speculative_load = plain_load
@@ -65,7 +67,7 @@ class Learner:
             fast.lean_on(plain)
         question = Question(
             subject, profile, plain, fast, plain_load, speculative_load, prompt_tokens, max_tokens,
-            temperature_bucket(temperature),
+            temperature_bucket(temperature), neighbours_draft_length,
         )  # fmt: skip
         return forecast(question, self._templates.peek(subject.fingerprint), self._pair(subject.pair))
 

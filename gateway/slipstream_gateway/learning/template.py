@@ -74,10 +74,11 @@ class Template:
         """The time to first token, seen or, where the answer was not streamed, expected."""
         speculative = seen.arm is Arm.SPECULATIVE
         thousands = seen.prompt_tokens / 1000.0
-        expected_s = pool.first_token.expect(seen.load, thousands, speculative=speculative).mean
+        step_s = pool.plain_step.line(seen.load).base
+        expected_s = pool.first_token.expect(seen.load, thousands, step_s, speculative=speculative).mean
         if seen.ttft_s is None:
             return expected_s
-        pool.first_token.learn(seen.load, thousands, seen.ttft_s, speculative=speculative)
+        pool.first_token.learn(seen.load, thousands, step_s, seen.ttft_s, speculative=speculative)
         if self.first_token is None:
             self.first_token = ArmRatios()
         self.first_token.update(speculative, math.log(seen.ttft_s / expected_s), 1.0, _FIRST_TOKEN)

@@ -23,15 +23,18 @@ _MOST_SCALE = 0.4
 
 
 class BreakEven(NamedTuple):
-    """The best draft length with what it brings. Times are seconds; `tokens_per_step` is E, `output_tokens` L."""
+    """The best draft length with what it brings. Times are seconds; `tokens_per_step` is E, `output_tokens` L.
+    `standing`: it pays whatever the neighbours do."""
 
     draft_length: int
     output_tokens: float
     tokens_per_step: float
     tokens_per_step_slope: float
+    plain_tpot_s: float
     speculative_tpot_s: float
     plain_s: float
     speculative_s: float
+    standing: bool = True
 
     @property
     def saving_s(self) -> float:
@@ -39,10 +42,26 @@ class BreakEven(NamedTuple):
 
 
 def break_even(forecast: Forecast, *, shortest: int, longest: int) -> BreakEven:
-    """The draft length in `shortest..longest` with the largest predicted saving; the shorter one of equals."""
+    """The draft length in `shortest..longest` with the largest predicted saving; the shorter one of equals.
+
+    Two views, and the one that saves more counts. Alone: a batch of requests like this one, all plain or all
+    speculative. Joined: the batch as it is, where neighbours speculate because it pays for them alone; its steps take
+    longer already, and this request adds its own draft tokens to them.
+    """
+    plain_s, base_s = forecast.plain_tpot_s.mean, forecast.step_base_s.mean
+    alone = _best(forecast, plain_s, base_s, shortest, longest)
+    neighbours = forecast.neighbours_step_s
+    if neighbours is None:
+        return alone
+    overhead_s = max(base_s - plain_s, 0.0) * max(1.0 - forecast.neighbours_draft_length, 0.0)
+    joined = _best(forecast, neighbours.mean, neighbours.mean + overhead_s, shortest, longest)
+    return alone if alone.saving_s >= joined.saving_s else joined._replace(standing=alone.saving_s > 0.0)
+
+
+def _best(forecast: Forecast, plain_tpot_s: float, base_s: float, shortest: int, longest: int) -> BreakEven:
     acceptance = forecast.acceptance
     beta = acceptance.mean if acceptance is not None else 0.0
-    base_s, per_draft_token_s = forecast.step_base_s.mean, forecast.step_per_draft_token_s.mean
+    per_draft_token_s = forecast.step_per_draft_token_s.mean
     power, tokens, slope = 1.0, 1.0, 0.0  # β^γ, E and dE/dβ, grown with γ
     best = (math.inf, shortest, 1.0, 0.0)
     for length in range(1, longest + 1):
@@ -59,8 +78,9 @@ def break_even(forecast: Forecast, *, shortest: int, longest: int) -> BreakEven:
         forecast.output_tokens.mean,
         tokens,
         slope if acceptance is not None else 0.0,
+        plain_tpot_s,
         tpot_s,
-        forecast.plain_ttft_s.mean + after_first * forecast.plain_tpot_s.mean,
+        forecast.plain_ttft_s.mean + after_first * plain_tpot_s,
         forecast.speculative_ttft_s.mean + (after_first * tpot_s if after_first else 0.0),
     )
 
@@ -73,13 +93,14 @@ def saving_se_s(forecast: Forecast, best: BreakEven, *, same_pace: bool) -> floa
     """
     after_first = max(best.output_tokens - 1.0, 0.0)
     steps = after_first / best.tokens_per_step
-    tpot_gain_s = forecast.plain_tpot_s.mean - best.speculative_tpot_s
     plain_pace, pace = _relative(forecast.plain_tpot_s), _relative(forecast.step_base_s)
     common = min(plain_pace, pace) if same_pace else 0.0
     acceptance = forecast.acceptance
     return math.hypot(
-        after_first * tpot_gain_s * min(math.hypot(_relative(forecast.output_tokens), common), _MOST_SCALE),
-        after_first * forecast.plain_tpot_s.mean * _without(plain_pace, common),
+        after_first
+        * (best.plain_tpot_s - best.speculative_tpot_s)
+        * min(math.hypot(_relative(forecast.output_tokens), common), _MOST_SCALE),
+        after_first * best.plain_tpot_s * _without(plain_pace, common),
         steps * forecast.step_base_s.mean * _without(pace, common),
         steps * best.draft_length * forecast.step_per_draft_token_s.se,
         steps * best.speculative_tpot_s * best.tokens_per_step_slope * acceptance.se if acceptance is not None else 0.0,

@@ -76,6 +76,9 @@ def _of_forecast(forecast: Forecast) -> dict[str, Number]:
     found["step_level"] = base.level.value
     found["plain_ttft_s"] = forecast.plain_ttft_s.mean
     found["speculative_ttft_s"] = forecast.speculative_ttft_s.mean
+    if forecast.neighbours_step_s is not None:
+        found["neighbours_step_s"] = forecast.neighbours_step_s.mean
+        found["neighbours_draft_length"] = forecast.neighbours_draft_length
     return found
 
 

@@ -12,19 +12,17 @@ from slipstream_gateway.routing.break_even import BreakEven, saving_se_s
 from slipstream_gateway.routing.case import Case, Verdict, plain
 from slipstream_gateway.types import Arm, Reason
 
-_MEASURED = (Level.FINGERPRINT, Level.CLASS)
-
 
 def by_saving(case: Case) -> Verdict:
     """The best draft length where its saving clears the margin and the cost its limit; else plain. Without a forecast
     the rules that let the request through decide."""
     best, spec = case.saving, case.spec
-    if best is None or spec is None or case.forecast is None:
+    if best is None or spec is None:
         detail = "no rule of the policy speaks against speculation"
         return Verdict(Arm.SPECULATIVE, Reason.SPECULATION_PAYS, detail, case.longest)
     saving_s, margin_s = best.saving_s, spec.margin * best.plain_s
     counted_s = saving_s
-    if spec.decision == "cautious" or not _is_measured(case.forecast):
+    if spec.decision == "cautious":
         counted_s = case.numbers["saving_lower_bound_s"] = saving_s - uncertainty_s(case)
     if not counted_s > margin_s:
         return plain(Reason.BREAK_EVEN, _too_little(best, margin_s, counted_s))
@@ -92,14 +90,6 @@ def _too_dear(case: Case, best: BreakEven) -> Verdict | None:
         return None
     detail = f"the answer is predicted to cost {increase:.0%} more, {spec.max_cost_increase:.0%} is the limit"
     return plain(Reason.COST, detail)
-
-
-def _is_measured(forecast: Forecast) -> bool:
-    """Whether speculation was measured on requests like this one, or on its class; of servers that count no draft
-    tokens, at all. Before, a guess is no success: its lower bound counts."""
-    if forecast.acceptance is None:
-        return forecast.step_base_s.level is not Level.PRIOR
-    return forecast.acceptance.level in _MEASURED
 
 
 def _too_little(best: BreakEven, margin_s: float, sure_s: float) -> str:

@@ -46,6 +46,7 @@ class Replica:
         self.name = name
         self.upstream = upstream
         self.outstanding = 0
+        self.standing_draft_lengths = 0
         self._draft_lengths = 0
         self._changed_s = 0.0
         self._request_s = 0.0
@@ -66,18 +67,20 @@ class Replica:
         """Whether a request may go there: it is up, or its back-off is over and nobody probes it yet."""
         return not self.ejected or (now_s >= self._out_until_s and not self._probing)
 
-    def acquire(self, draft_length: int, now_s: float) -> Occupancy:
-        """A request of `draft_length` starts here."""
+    def acquire(self, draft_length: int, now_s: float, *, standing: bool = False) -> Occupancy:
+        """A request of `draft_length` starts here; `standing`: it would speculate whatever its neighbours do."""
         occupancy = self._occupancy(now_s)
         self.outstanding += 1
+        self.standing_draft_lengths += draft_length if standing else 0
         self._draft_lengths += draft_length
         self._probing = self.ejected
         return occupancy
 
-    def release(self, draft_length: int, now_s: float) -> Occupancy:
-        """It is over; `Batch.between` tells what it shared the replica with."""
+    def release(self, draft_length: int, now_s: float, *, standing: bool = False) -> Occupancy:
+        """It is over; `Batch.between` tells what it shared the replica with. Arguments as at its start."""
         occupancy = self._occupancy(now_s)
         self.outstanding -= 1
+        self.standing_draft_lengths -= draft_length if standing else 0
         self._draft_lengths -= draft_length
         self._probing = False
         return occupancy
@@ -123,13 +126,13 @@ class Pool:
                 best = replica
         return best
 
-    def least_outstanding(self) -> int | None:
-        """The fewest requests in flight on a replica that a request could go to now. None: there is none."""
+    def least_busy(self) -> Replica | None:
+        """The replica that a request could go to now with the fewest in flight. None: there is none."""
         now_s = self._clock()
-        least: int | None = None
+        least: Replica | None = None
         for replica in self.replicas:
-            if replica.usable(now_s) and (least is None or replica.outstanding < least):
-                least = replica.outstanding
+            if replica.usable(now_s) and (least is None or replica.outstanding < least.outstanding):
+                least = replica
         return least
 
     def last_resort(self) -> Replica:

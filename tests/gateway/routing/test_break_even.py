@@ -29,8 +29,9 @@ def forecast(**changes: Any) -> Forecast:
         "plain_ttft_s": 0.050,
         "speculative_ttft_s": 0.055,
     }
+    length = changes.pop("neighbours_draft_length", 0.0)
     parts = {name: estimate(value) if isinstance(value, float) else value for name, value in (fields | changes).items()}
-    return Forecast(output_tokens_spread=0.2, load=1.0, **parts)
+    return Forecast(output_tokens_spread=0.2, load=1.0, neighbours_draft_length=length, **parts)
 
 
 def test_the_saving_is_that_of_the_formula() -> None:
@@ -140,4 +141,32 @@ def test_a_pace_that_nobody_knows_yet_leaves_the_sign_of_a_saving_on_the_same_pa
             0.05 * 199 * (0.010 - best.speculative_tpot_s),
             math.sqrt(0.15**2 - 0.05**2) * 0.012 * 199 / best.tokens_per_step,
         )
+    )
+
+
+# A batch of eight: alone this answer gains nothing from speculation, beside neighbours that speculate it does.
+POOR = {"acceptance": 0.45, "plain_tpot_s": 0.020, "step_base_s": 0.026, "step_per_draft_token_s": 0.005}
+
+
+def test_beside_neighbours_that_speculate_a_step_is_long_anyway_and_joining_them_pays() -> None:
+    assert break_even(forecast(**POOR), shortest=1, longest=6).saving_s < 0.0
+    beside = forecast(**POOR, neighbours_step_s=estimate(0.045), neighbours_draft_length=4.0)
+    joined = break_even(beside, shortest=1, longest=6)
+    assert joined.saving_s > 0.0
+    assert joined.plain_tpot_s == 0.045
+    assert not joined.standing
+
+
+def test_what_pays_alone_stands_by_itself_beside_neighbours_too() -> None:
+    beside = forecast(neighbours_step_s=estimate(0.02), neighbours_draft_length=4.0)
+    assert break_even(forecast(), shortest=1, longest=6).standing
+    assert break_even(beside, shortest=1, longest=6).standing
+
+
+def test_the_first_to_join_a_batch_that_hardly_speculates_pays_the_overhead_itself() -> None:
+    few = forecast(**POOR, neighbours_step_s=estimate(0.021), neighbours_draft_length=0.1)
+    many = forecast(**POOR, neighbours_step_s=estimate(0.021), neighbours_draft_length=1.0)
+    assert (
+        break_even(few, shortest=1, longest=6).speculative_tpot_s
+        > break_even(many, shortest=1, longest=6).speculative_tpot_s
     )

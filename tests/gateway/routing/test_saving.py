@@ -171,23 +171,11 @@ def test_whatever_is_forecast_the_decision_is_consistent(parts: dict[str, float]
     assert decision.saving_s is not None
 
 
-def test_before_anything_of_its_class_is_measured_the_lower_bound_counts() -> None:
+def test_the_expected_saving_counts_however_little_is_measured_and_cautious_waits() -> None:
     doubtful = {"acceptance": 0.6, "doubt": 0.25}
-    for level, reason in (
-        (Level.PRIOR, Reason.BREAK_EVEN),
-        (Level.PAIR, Reason.BREAK_EVEN),
-        (Level.CLASS, Reason.SPECULATION_PAYS),
-        (Level.FINGERPRINT, Reason.SPECULATION_PAYS),
-    ):
-        assert run(forecast(level=level, **doubtful), EXPECTED).reason is reason
-    assert run(forecast(level=Level.PRIOR), EXPECTED).reason is Reason.SPECULATION_PAYS
-    uncounted = {"acceptance": None, "step_base_s": 0.008, "step_per_draft_token_s": 0.0, "doubt": 0.2}
-    other = route(arms=ARMS)
-    half = msgspec.structs.replace(
-        forecast(level=Level.PAIR, **uncounted), step_base_s=forecast(level=Level.PRIOR, **uncounted).step_base_s
-    )
-    assert run(half, other).reason is Reason.BREAK_EVEN
-    assert run(forecast(level=Level.PAIR, **uncounted), other).reason is Reason.SPECULATION_PAYS
+    for level in Level:
+        assert run(forecast(level=level, **doubtful), EXPECTED).reason is Reason.SPECULATION_PAYS
+        assert run(forecast(level=level, **doubtful), route(decision="cautious")).reason is Reason.BREAK_EVEN
 
 
 def test_exploration_is_drawn_only_where_the_sign_is_uncertain() -> None:

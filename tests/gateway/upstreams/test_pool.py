@@ -105,20 +105,25 @@ def test_tried_replicas_are_not_picked_again_and_the_last_resort_is_the_soonest(
     for replica, times in ((first, 5), (second, 2)):
         for _ in range(times):
             fail(replica, clock)
-    assert pool.least_outstanding() is None
+    assert pool.least_busy() is None
     assert pool.last_resort() is second
+
+
+def outstanding(pool: Pool) -> int | None:
+    replica = pool.least_busy()
+    return None if replica is None else replica.outstanding
 
 
 def test_the_least_load_is_that_of_the_replicas_that_take_requests() -> None:
     pool, clock = pool_of(2)
-    assert pool.least_outstanding() == 0
+    assert outstanding(pool) == 0
     for _ in range(5):
         take(pool)
-    assert pool.least_outstanding() == 2
+    assert outstanding(pool) == 2
     idle, _ = sorted(pool.replicas, key=lambda replica: replica.outstanding)
     for _ in range(2):
         idle.failed(clock())
-    assert pool.least_outstanding() == 3
+    assert outstanding(pool) == 3
 
 
 def test_a_request_knows_the_company_it_had() -> None:
@@ -156,3 +161,14 @@ def test_equal_requests_that_run_together_see_their_number(steps: list[tuple[flo
         batch = Batch.between(start, replica.release(draft_length, end_s), draft_length=draft_length)
         assert batch.load == pytest.approx(count)
         assert batch.draft_length == pytest.approx(draft_length)
+
+
+def test_only_requests_that_stand_by_themselves_count_as_standing() -> None:
+    pool, _ = pool_of(1)
+    (replica,) = pool.replicas
+    replica.acquire(4, 0.0, standing=True)
+    replica.acquire(6, 0.0)
+    assert replica.standing_draft_lengths == 4
+    replica.release(6, 1.0)
+    replica.release(4, 1.0, standing=True)
+    assert replica.standing_draft_lengths == 0
