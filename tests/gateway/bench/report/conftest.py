@@ -85,7 +85,7 @@ def report(tmp_path_factory: pytest.TempPathFactory, make_rows: MakeRows, make_s
     return path
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # it keeps an event loop in this thread while it is open, which other tests need free
 def browser() -> Iterator[Browser]:
     flags = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-dev-shm-usage")
     with sync_playwright() as playwright:
