@@ -25,7 +25,7 @@ from slipstream_gateway.api.http import Receive, Scope, Send
 from slipstream_gateway.api.models import ModelsEndpoint
 from slipstream_gateway.api.parse import parse_chat_request, parse_completion_request, parse_request
 from slipstream_gateway.api.route import RouteEndpoint
-from slipstream_gateway.classify import LinearClassifier, RuleClassifier, load_model
+from slipstream_gateway.classify import LinearClassifier, default_model, load_model
 from slipstream_gateway.director.admission import Admission
 from slipstream_gateway.director.director import Classifier, Director
 from slipstream_gateway.director.fleet import Fleet, ReplicaKey
@@ -144,9 +144,7 @@ def _assemble(parts: Parts, lifespan: Callable[[Starlette], _Lifespan], *, body_
 
 
 def _classifier(settings: GatewaySettings) -> Classifier:
-    if settings.classifier is None:
-        return RuleClassifier()
-    return LinearClassifier(load_model(settings.classifier))
+    return LinearClassifier(default_model() if settings.classifier is None else load_model(settings.classifier))
 
 
 def _store(settings: GatewaySettings, fleet: Fleet) -> MemoryStore | RedisStore:

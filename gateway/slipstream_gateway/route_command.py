@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from slipstream_gateway.api.parse import Wishes, parse_request
-from slipstream_gateway.classify import RuleClassifier
+from slipstream_gateway.classify import LinearClassifier, default_model
 from slipstream_gateway.errors import CommandError, ModelNotFound, RequestError
 from slipstream_gateway.learning import Learner
 from slipstream_gateway.manifest import EMBEDDED_MANIFEST, Route, RoutingTable, load_file
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         request = parse_request(_read(args.file), Wishes(mode=args.mode))
         route = _route(table, request)
-        profile = RuleClassifier().classify(request)
+        profile = LinearClassifier(default_model()).explain(request)
         decision = decide(request, profile, route, forecast=_forecast(request, profile, route), draws=NO_DRAWS)
     except RequestError as error:
         raise CommandError(str(error)) from error

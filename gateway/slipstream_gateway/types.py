@@ -138,7 +138,8 @@ class RequestProfile(msgspec.Struct, frozen=True, kw_only=True):
 
     `evidence` names what spoke for it, in plain words, for the explain endpoint. `confidence` in [0, 1] belongs to
     `task`; below the policy's floor the class counts as unknown. `long_probability` is that of more than 128 output
-    tokens, `rare_probability` that of an answer full of rare tokens.
+    tokens, `rare_probability` that of an answer full of rare tokens,
+    `speculate_probability` that of a long answer that is not: what speculation pays for.
     """
 
     task: TaskType
@@ -149,6 +150,7 @@ class RequestProfile(msgspec.Struct, frozen=True, kw_only=True):
     confidence: float
     long_probability: float = 0.0
     rare_probability: float = 0.0
+    speculate_probability: float = 0.0
     evidence: tuple[str, ...] = ()
 
     @property

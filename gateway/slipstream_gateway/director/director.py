@@ -33,6 +33,10 @@ class Classifier(Protocol):
 
     def classify(self, request: GenerationRequest) -> RequestProfile: ...
 
+    def explain(self, request: GenerationRequest) -> RequestProfile:
+        """The same profile with its evidence, which takes longer to gather."""
+        ...
+
 
 class Context(NamedTuple):
     """What came with a request besides its body. `authorization` goes to HTTP upstreams as it came."""
@@ -100,7 +104,7 @@ class Director:
         served = _served(self.fleet.current, request)
         draws = NO_DRAWS if request_id is None else draws_of(request_id)
         judged = self._decide(request, served, authorization, draws)
-        return Explanation(served.route.pair.metadata.name, judged.profile, judged.decision)
+        return Explanation(served.route.pair.metadata.name, self._classifier.explain(request), judged.decision)
 
     async def run(self, request: GenerationRequest, context: Context) -> Exchange:
         """Starts `request` and returns when its first piece (or, not streamed, its whole answer) is here.

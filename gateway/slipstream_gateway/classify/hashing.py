@@ -1,0 +1,118 @@
+"""Text to rows of a table in a few NumPy calls: runs of four bytes, words, and pairs of words.
+
+A rolling hash makes it quick: with prefix sums `c[i] = sum(value[byte j] * B**j for j < i)` modulo 2**32, the hash of
+the bytes `i..j` is `(c[j] - c[i]) * B**-i`: one expression for all words of a text, and one for all its runs. All of
+it is arithmetic modulo 2**32, so that the same text has the same rows in every process and on every machine.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+# Each kind has rows of its own: in one space, the many runs drown what words mean.
+_RUN_BITS, _WORD_BITS = 15, 16
+_WORDS_FROM = 1 << _RUN_BITS
+_PAIRS_FROM = _WORDS_FROM + (1 << _WORD_BITS)
+TABLE_ROWS = _PAIRS_FROM + (1 << _WORD_BITS)
+MAX_BYTES = 1600
+_RUN_BYTES = 4
+RUN_WEIGHT = 0.5  # of a run against a word: there are more of them, and they say less
+
+Rows = npt.NDArray[np.int64]
+Hashes = npt.NDArray[np.uint32]
+
+_MODULUS = 1 << 32
+_BASE = 0x9E3779B1
+_RUN_MIX, _WORD_MIX = 0x85EBCA6B, 0x9E6C63D1
+_PAIR_MIX = np.uint32(0xC2B2AE35)
+_TO_WORD, _WORD_TO_RUN = np.uint32(32 - _WORD_BITS), np.uint32(_WORD_BITS - _RUN_BITS)
+
+
+class Features(NamedTuple):
+    """`rows` are table rows: of so many `runs`, of the words, of the pairs; a row may be there more than once.
+
+    Word `i` is the bytes `begins[i]` to `ends[i]` of what was hashed.
+    """
+
+    rows: Rows
+    runs: int
+    begins: Rows
+    ends: Rows
+
+
+def _powers(base: int, first: int = 1) -> Hashes:
+    """`first` times the powers of `base`."""
+    values = [first]
+    for _ in range(MAX_BYTES):
+        values.append(values[-1] * base % _MODULUS)
+    return np.array(values, dtype=np.uint32)
+
+
+def _byte_values() -> Hashes:
+    """A number per byte. Capitals are their small letters; digits are all one: a figure only shows that it is there."""
+    values = [((byte + 1) * 0xCC9E2D51 + (byte * byte + 7) * 0x1B873593) % _MODULUS for byte in range(256)]
+    for digit in b"123456789":
+        values[digit] = values[ord("0")]
+    for capital in range(ord("A"), ord("Z") + 1):
+        values[capital] = values[capital + 32]
+    return np.array(values, dtype=np.uint32)
+
+
+_POWERS, _INVERSE = _powers(_BASE), pow(_BASE, -1, _MODULUS)
+# What brings a hash to the start of the text; one table per kind, so that a run and a word of the same letters differ.
+_RUN_BACK, _WORD_BACK = _powers(_INVERSE, _RUN_MIX), _powers(_INVERSE, _WORD_MIX)
+_VALUES = _byte_values()
+# Typographic marks as their plain ones: they would be parts of words otherwise.
+_PLAIN_MARKS = str.maketrans(
+    "\u2019\u2018\u201c\u201d\u201e\u00ab\u00bb\u2013\u2014\u2022\u00a0\u00bf\u00a1", "''" + '"' * 5 + " " * 5 + "."
+)
+# Bytes of other scripts are parts of words.
+_IN_WORD = bytes(byte >= 128 or chr(byte).isalnum() or chr(byte) in "'#+" for byte in range(256))
+
+
+def encode(text: str) -> bytes:
+    """UTF-8 of at most `MAX_BYTES` between two line breaks, to hash; lone surrogates become question marks.
+
+    Latin capitals stay: they have the values of small letters.
+    """
+    if not text.isascii():
+        text = text.lower().translate(_PLAIN_MARKS)
+    return b"\n%b\n" % text.encode("utf-8", "replace")[: MAX_BYTES - 2]
+
+
+def features(data: bytes) -> Features:
+    """The rows of `data`, from `encode`; no words where it has none."""
+    raw = np.frombuffer(data, np.uint8)
+    values = _VALUES.take(raw)
+    values *= _POWERS[: raw.size]
+    sums = np.zeros(raw.size + 1, np.uint32)
+    np.add.accumulate(values, out=sums[1:])
+    inside = np.frombuffer(data.translate(_IN_WORD), np.bool_)
+    edges = (inside[1:] != inside[:-1]).nonzero()[0]
+    edges += 1
+    begins, ends = edges[::2], edges[1::2]
+    at = sums.take(edges)
+    words = at[1::2] - at[::2]
+    words *= _WORD_BACK.take(begins)
+    runs, count = max(raw.size - _RUN_BYTES + 1, 0), words.size
+    hashes = np.empty(runs + count + max(count - 1, 0), np.uint32)
+    np.subtract(sums[_RUN_BYTES:], sums[:-_RUN_BYTES], out=hashes[:runs])
+    hashes[:runs] *= _RUN_BACK[:runs]
+    hashes[runs : runs + count] = words
+    pairs = hashes[runs + count :]
+    np.multiply(words[:-1], _PAIR_MIX, out=pairs)
+    pairs += words[1:]
+    hashes >>= _TO_WORD
+    hashes[:runs] >>= _WORD_TO_RUN
+    rows = hashes.astype(np.int64)
+    rows[runs : runs + count] += _WORDS_FROM
+    rows[runs + count :] += _PAIRS_FROM
+    return Features(rows, runs, begins, ends)
+
+
+def word_rows(found: Features) -> Rows:
+    """The rows of the words alone, one per word in order."""
+    return found.rows[found.runs : found.runs + found.begins.size]
