@@ -84,6 +84,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     mean number of requests in flight on the replica while this one ran, `batch_draft_length` their mean draft length.
     `pool` names the servers: equal for both arms where they are the same. `price_per_gpu_hour` is that pool's, None
     where unknown. `prompt_tokens` is the classifier's estimate, as in a forecast. `time_s` is the wall clock's.
+    `cut`: the answer ended at its limit and not by itself.
     """
 
     subject: Subject
@@ -105,6 +106,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     batch_draft_length: float
     price_per_gpu_hour: float | None
     time_s: float
+    cut: bool = False
 
 
 class Draws(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -213,11 +213,21 @@ class Exchange:
         lesson, backend, since = self._lesson, self._backend, self._since
         if lesson is None or backend is None or since is None or until is None or self._attempts > 1:
             return
-        decision = self.decision
-        batch = Batch.between(since, until, draft_length=decision.draft_length)
-        lesson.tell(decision=decision, backend=backend, status=status, usage=self.usage, times=times, batch=batch)
+        decision, usage, limit = self.decision, self.usage, self.request.max_tokens
+        if not usage.exact:
+            return  # events were counted, and an event may hold several tokens
+        lesson.tell(
+            decision=decision,
+            backend=backend,
+            status=status,
+            usage=usage,
+            times=times,
+            batch=Batch.between(since, until, draft_length=decision.draft_length),
+            cut=not _CUT.isdisjoint(self._finish_reasons) or (limit is not None and usage.output_tokens >= limit),
+        )
 
 
+_CUT = frozenset({"length", "cancelled"})
 _TYPES: tuple[tuple[type[BaseException], str], ...] = (
     (asyncio.CancelledError, "cancelled"),
     (RequestError, "invalid_request"),

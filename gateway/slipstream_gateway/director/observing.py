@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import time
+from collections import deque
 from collections.abc import Callable
 from hashlib import sha256
 from typing import NamedTuple, Protocol
@@ -15,6 +17,8 @@ from slipstream_gateway.upstreams.pool import Batch
 
 LEARNT_PER_S = 100.0
 LEARNT_AT_ONCE = 500.0
+WAITING = 500
+_log = logging.getLogger(__name__)
 _ANONYMOUS = "anonymous"
 _KEY_ID_DIGITS = 16
 _BISECTIONS = 20
@@ -67,7 +71,8 @@ class Outcomes:
     """Hands each observation to the evidence and to the estimates, and this replica's own to the others.
 
     Estimates remember some tens of requests of a kind, so that at a high rate they learn as much from a part of them:
-    all up to `LEARNT_PER_S`, which bounds what learning takes from serving.
+    all up to `LEARNT_PER_S`, which bounds what learning takes from serving. What others saw waits for its turn behind
+    that, the newest `WAITING` of it: a process that starts reads a long history at once.
     """
 
     def __init__(
@@ -84,22 +89,43 @@ class Outcomes:
         self._clock = clock
         self._allowance = LEARNT_AT_ONCE
         self._refilled_s = clock()
+        self._waiting: deque[Observation] = deque(maxlen=WAITING)
+        self._failed = False
 
     def record(self, observation: Observation) -> None:
         """A request that ended here."""
-        self.apply(observation)
+        self._try(self._evidence.record, observation)
+        if self._may_learn():
+            self._try(self._learner.record, observation)
+        self._learn_waiting()
         self._store.append(observation)
 
     def apply(self, observation: Observation) -> None:
-        """A request that ended here or at another replica."""
-        self._evidence.record(observation)
+        """A request that ended at another replica."""
+        self._try(self._evidence.record, observation)
+        self._waiting.append(observation)
+        self._learn_waiting()
+
+    def _learn_waiting(self) -> None:
+        while self._waiting and self._may_learn():
+            self._try(self._learner.record, self._waiting.popleft())
+
+    def _may_learn(self) -> bool:
         now_s = self._clock()
-        allowance = self._allowance + (now_s - self._refilled_s) * LEARNT_PER_S
+        self._allowance = min(self._allowance + (now_s - self._refilled_s) * LEARNT_PER_S, LEARNT_AT_ONCE)
         self._refilled_s = now_s
-        self._allowance = min(allowance, LEARNT_AT_ONCE)
-        if self._allowance >= 1.0:
-            self._allowance -= 1.0
-            self._learner.record(observation)
+        if self._allowance < 1.0:
+            return False
+        self._allowance -= 1.0
+        return True
+
+    def _try(self, record: Callable[[Observation], None], observation: Observation) -> None:
+        try:
+            record(observation)
+        except Exception:  # an outcome that nobody thought of, perhaps another's: no request may end by it
+            if not self._failed:
+                self._failed = True
+                _log.exception("an outcome could not be learnt from; others like it are not logged")
 
 
 class Times(NamedTuple):
@@ -122,7 +148,15 @@ class Lesson(NamedTuple):
     outcomes: Outcomes
 
     def tell(
-        self, *, decision: Decision, backend: Backend, status: str, usage: Usage, times: Times, batch: Batch
+        self,
+        *,
+        decision: Decision,
+        backend: Backend,
+        status: str,
+        usage: Usage,
+        times: Times,
+        batch: Batch,
+        cut: bool,
     ) -> None:
         """The request's end."""
         observation = Observation(
@@ -145,6 +179,7 @@ class Lesson(NamedTuple):
             batch_draft_length=batch.draft_length,
             price_per_gpu_hour=backend.price_per_gpu_hour,
             time_s=time.time(),
+            cut=cut,
         )
         self.outcomes.record(observation)
 

@@ -21,6 +21,8 @@ _SPREAD_SAMPLES = 5.0
 _CALIBRATION_WEIGHT = 3.0
 # A template with so many answers tells how far its answers lie apart.
 _SETTLED_SAMPLES = 2.0
+# Of a log length: a twentieth.
+_LEAST_SPREAD = 0.05**2
 
 
 class _Class:
@@ -34,8 +36,9 @@ class _Class:
 
     @property
     def spread(self) -> float:
-        """Of one template's answers; the classes' errors in all are no less."""
-        return min(self.within.value, self.total.value)
+        """Of one template's answers; the classes' errors in all are no less. A class whose answers are all alike, such
+        as one label, leaves some doubt of the next template's."""
+        return max(min(self.within.value, self.total.value), _LEAST_SPREAD)
 
 
 class ClassLengths:

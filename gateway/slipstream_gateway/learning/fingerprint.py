@@ -20,7 +20,8 @@ _CACHE_ENTRIES = 512
 _SEPARATOR = "\x1f"
 
 # What changes from request to request inside a system prompt: today's date, a ticket's number, a user's name.
-_VARIABLE = re.compile(r"\S*[\d@]\S*|(?<=[a-zß-ÿ,] )[A-Z][a-z]+")
+# A word is looked at from its start alone, and once: a text without spaces must not take the square of its length.
+_VARIABLE = re.compile(r"(?<!\S)[^\s\d@]*+[\d@]\S*|(?<=[a-zß-ÿ,] )[A-Z][a-z]+")
 _SHAPES = frozenset({"response_format", "tools", "functions", "guided_json", "guided_regex", "guided_choice",
                      "guided_grammar", "structured_outputs"})  # fmt: skip
 _CONTEXT_LIMITS = (1_000, 4_000, 16_000)
@@ -77,15 +78,14 @@ class Fingerprinter:
         )
 
     def _system(self, system: str) -> _System:
-        found = self._systems.get(system)
+        sample = system
+        if len(system) > _SYSTEM_HEAD_CHARS + _SYSTEM_TAIL_CHARS:
+            sample = system[:_SYSTEM_HEAD_CHARS] + system[-_SYSTEM_TAIL_CHARS:]
+        found = self._systems.get(sample)
         if found is None:
             if len(self._systems) >= _CACHE_ENTRIES:
                 self._systems.clear()
-            sample = system
-            if len(system) > _SYSTEM_HEAD_CHARS + _SYSTEM_TAIL_CHARS:
-                sample = system[:_SYSTEM_HEAD_CHARS] + system[-_SYSTEM_TAIL_CHARS:]
-            found = _System(_VARIABLE.sub("0", sample), self._skeletons.of(sample))
-            self._systems[system] = found
+            found = self._systems[sample] = _System(_VARIABLE.sub("0", sample), self._skeletons.of(sample))
         return found
 
     def _answer_shape(self, request: GenerationRequest) -> str:

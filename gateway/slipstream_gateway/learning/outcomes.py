@@ -6,9 +6,12 @@ from typing import NamedTuple
 
 from slipstream_gateway.learning.skeleton import WORD_BUCKETS
 from slipstream_gateway.measurement import Observation
+from slipstream_gateway.types import LengthBin, TaskType
 
 _MAX_TOKENS = 10_000_000
-_MAX_SECONDS = 100_000.0
+_MIN_SECONDS, _MAX_SECONDS = 1e-6, 100_000.0
+_MAX_NAME = 512
+_CLASSES = frozenset(f"{task}/{length}" for task in TaskType for length in LengthBin)
 _MAX_LOAD = 100_000.0
 _MAX_PRICE = 1_000_000.0
 _MAX_DRAFT_LENGTH = 1_000
@@ -34,13 +37,16 @@ class Trials(NamedTuple):
 
 def is_plausible(seen: Observation) -> bool:
     """Whether estimates may learn from `seen`: finished, and every figure possible. NaN fails every comparison."""
-    words = seen.subject.words
+    subject, words = seen.subject, seen.subject.words
     return (
         seen.status == "ok"
+        and subject.cold_class in _CLASSES
+        and seen.request_class in _CLASSES
+        and max(len(subject.fingerprint), len(subject.source), len(subject.pair), len(seen.pool)) <= _MAX_NAME
         and 1 <= seen.output_tokens <= _MAX_TOKENS
         and 0 <= seen.prompt_tokens <= _MAX_TOKENS
-        and 0.0 < seen.e2e_s <= _MAX_SECONDS
-        and (seen.ttft_s is None or 0.0 < seen.ttft_s <= seen.e2e_s)
+        and _MIN_SECONDS <= seen.e2e_s <= _MAX_SECONDS
+        and (seen.ttft_s is None or _MIN_SECONDS <= seen.ttft_s <= seen.e2e_s)
         and 0 <= seen.accepted <= seen.drafted <= _MAX_TOKENS
         and 0 <= seen.rejections <= _MAX_TOKENS
         and 0 <= seen.steps <= _MAX_TOKENS

@@ -25,9 +25,12 @@ def shrink(pooled: PooledMean, prior: Normal, *, noise: float, between: float) -
 
 def repeat_noise(within: float, between: float, samples: float) -> float:
     """The noise of a template's next answer as news of its like: the more it has said, the less it adds."""
-    after = 1.0 / (between + within / (samples + 1.0))
-    before = 1.0 / (between + within / samples) if samples > 0.0 else 0.0
-    return 1.0 / (after - before)
+    after = between + within / (samples + 1.0)
+    if samples <= 0.0:
+        return after
+    # 1 / (1 / after - 1 / before), without the difference of two that are nearly equal
+    before = between + within / samples
+    return after * before * samples * (samples + 1.0) / within
 
 
 def clipped(value: float, limit: float) -> float:

@@ -54,6 +54,8 @@ class Template:
         x, y = math.log(seen.prompt_tokens + 1.0), math.log(seen.output_tokens)
         expected = pair.lengths.expect(seen.subject, x)
         own = self.length
+        if seen.cut and y < (own.expect(x) if own.samples else expected.mean):
+            return  # it would have been longer, which is expected anyway
         pair.lengths.learn(seen.subject, member, y, own, expected, teach=pair.may_teach(own.samples))
         own.update(x, y, expected)
 

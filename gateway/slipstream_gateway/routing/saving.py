@@ -43,7 +43,7 @@ def explored(case: Case) -> Verdict | None:
     best, spec, draws = case.saving, case.spec, case.draws
     if best is None or spec is None:
         return None
-    if not best.saving_s + uncertainty_s(case) > spec.margin * best.plain_s:
+    if not best.saving_s + uncertainty_s(case) > spec.margin * best.plain_s or _too_dear(case, best) is not None:
         return None
     case.numbers["exploration_share"] = spec.exploration_share
     if draws.exploration >= spec.exploration_share:

@@ -152,6 +152,7 @@ class Metrics:
         counter("received", "Outcomes of other replicas.", lambda found: found.received)
         counter("dropped", "Outcomes that a full buffer had no room for.", lambda found: found.dropped)
         counter("missed", "Outcomes of other replicas that left the store unread.", lambda found: found.missed)
+        counter("skipped", "Entries of the store that are not outcomes of this format.", lambda found: found.skipped)
 
     def _observe(self, meter: Meter) -> None:
         def counter(name: str, description: str, read: Callable[[CallbackOptions], Iterable[Observation]]) -> None:

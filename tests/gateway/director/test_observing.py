@@ -125,3 +125,40 @@ def test_a_flood_of_outcomes_is_compared_in_full_and_learnt_up_to_a_rate() -> No
     assert level("late") is Level.FINGERPRINT
     [found] = evidence.report("p")
     assert found.speculative == LEARNT_AT_ONCE + 20
+
+
+class Unlucky:
+    """A learner that cannot take one of the outcomes, and remembers the others."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def record(self, observation: Observation) -> None:
+        if observation.subject.fingerprint == "odd":
+            raise ZeroDivisionError
+        self.seen.append(observation.subject.fingerprint)
+
+
+def test_an_outcome_that_cannot_be_learnt_ends_no_request_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    learner = Unlucky()
+    outcomes = Outcomes(learner=learner, evidence=Evidence(), store=MemoryStore(), clock=lambda: 0.0)  # type: ignore[arg-type]
+    for fingerprint in ("odd", "a", "odd", "b"):
+        outcomes.record(observation(fingerprint))
+    assert learner.seen == ["a", "b"]
+    assert [record.message for record in caplog.records if "learnt" in record.message] == [
+        "an outcome could not be learnt from; others like it are not logged"
+    ]
+
+
+def test_of_a_long_history_the_newest_is_learnt_last_and_own_requests_go_first() -> None:
+    now_s, learner = 0.0, Unlucky()
+    outcomes = Outcomes(learner=learner, evidence=Evidence(), store=MemoryStore(), clock=lambda: now_s)  # type: ignore[arg-type]
+    for index in range(5000):
+        outcomes.apply(observation(f"old{index}"))
+    now_s = 60.0
+    outcomes.record(observation("own"))
+    assert learner.seen[500] == "own"
+    now_s = 61.0
+    outcomes.apply(observation("new"))
+    assert learner.seen[-2:] == ["old4999", "new"]
+    assert len(learner.seen) == 1002

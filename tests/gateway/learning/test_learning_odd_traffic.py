@@ -1,0 +1,94 @@
+"""Traffic that nobody plans for: answers all alike, answers cut short, figures out of this world."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from slipstream_gateway.learning import Evidence, Learner
+from slipstream_gateway.measurement import Forecast, Observation
+from slipstream_gateway.types import Arm, Reason, RequestProfile
+
+Observe = Callable[..., Observation]
+Profile = Callable[..., RequestProfile]
+
+
+@dataclasses.dataclass
+class Asker:
+    """Forecasts of one fingerprint."""
+
+    learner: Learner
+    observe: Observe
+    profile: Profile
+
+    def __call__(self, **subject: Any) -> Forecast:
+        seen = self.observe(**subject)
+        return self.learner.forecast(
+            seen.subject, self.profile(), plain_pool="pool", speculative_pool="pool", plain_load=1.0,
+            speculative_load=1.0, prompt_tokens=300, max_tokens=None, temperature=0.0,
+        )  # fmt: skip
+
+
+@pytest.fixture
+def ask(observe: Observe, profile: Profile) -> Asker:
+    return Asker(Learner(), observe, profile)
+
+
+def test_a_class_whose_answers_are_all_alike_goes_on_learning(ask: Asker, observe: Observe) -> None:
+    one_label = {"cold_class": "classification/short", "output_tokens": 3, "steps": 2, "e2e_s": 0.2}
+    for index in range(4000):
+        ask.learner.record(observe(fingerprint=f"{index % 4:016x}", **one_label))
+    for template in range(100, 104):
+        for _ in range(3):
+            ask.learner.record(observe(fingerprint=f"{template:016x}", **one_label))
+    seen = ask(fingerprint=f"{100:016x}", cold_class="classification/short")
+    assert seen.output_tokens.mean == pytest.approx(3.0, rel=0.1)
+    assert seen.output_tokens.se > 0.0
+
+
+def test_answers_cut_by_their_limit_do_not_make_their_kind_short(ask: Asker, observe: Observe) -> None:
+    for _ in range(20):
+        ask.learner.record(observe(output_tokens=300, steps=299, e2e_s=6.1))
+    before = ask().output_tokens.mean
+    for _ in range(20):
+        ask.learner.record(observe(output_tokens=1, steps=0, e2e_s=0.11, cut=True))
+    assert ask().output_tokens.mean == pytest.approx(before, rel=0.05)
+    for _ in range(20):  # ended by themselves: the prompt has changed
+        ask.learner.record(observe(output_tokens=10, steps=9, e2e_s=0.3))
+    assert ask().output_tokens.mean < 0.2 * before
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"e2e_s": 1e-160, "ttft_s": 1e-160},
+        {"e2e_s": 1e-9, "ttft_s": None},
+        {"e2e_s": math.inf},
+        {"load": math.nan},
+        {"cold_class": "no/such"},
+        {"request_class": "<script>"},
+        {"pool": "p" * 10_000},
+        {"source": "s" * 10_000},
+    ],
+)
+def test_an_outcome_out_of_this_world_changes_nothing(ask: Asker, observe: Observe, odd: dict[str, Any]) -> None:
+    evidence = Evidence()
+    for arm, reason in ((Arm.SPECULATIVE, Reason.SPECULATION_PAYS), (Arm.CONTROL, Reason.HOLD_BACK)):
+        for _ in range(5):
+            for sink in (ask.learner, evidence):
+                sink.record(observe(arm=arm, reason=reason))
+    before, report = ask(), evidence.report("p")
+    for _ in range(5):
+        for sink in (ask.learner, evidence):
+            sink.record(observe(arm=Arm.SPECULATIVE, reason=Reason.SPECULATION_PAYS, **odd))
+    assert ask() == before
+    assert evidence.report("p") == report
+
+
+def test_classes_without_end_are_not_kept(ask: Asker, observe: Observe) -> None:
+    for index in range(500):
+        ask.learner.record(observe(cold_class=f"made-up/{index}", request_class="summarization/long"))
+    assert ask.learner.fingerprints == 0
