@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from slipstream_gateway.bench.expectations import unmet
 from slipstream_gateway.bench.options import add_arguments, parse_options
@@ -33,16 +36,25 @@ def run(args: argparse.Namespace) -> int:
         print("\nslipstream: interrupted; the same command goes on where it stopped", file=sys.stderr)
         return 130
     summary = session.summary(results)
-    print(as_text(summary))
-    try:
-        write_summary(summary, options.out / SUMMARY_FILE)
-        write_report(summary, results.rows, options.out / REPORT_FILE)
-        if options.write_policy is not None:
-            options.write_policy.write_bytes(session.policy(results))
-    except OSError as error:
-        raise CommandError(f"{error.filename}: cannot be written: {error.strerror or error}") from error
+    with _writing(options.out / SUMMARY_FILE) as path:
+        write_summary(summary, path)
+    with _writing(options.out / REPORT_FILE) as path:
+        write_report(summary, results.rows, path)
+    if options.write_policy is not None:
+        with _writing(options.write_policy) as path:
+            path.write_bytes(session.policy(results))
+    print(as_text(summary))  # last: whoever reads it may go away, and the files are there all the same
     print(f"\n{options.out / REPORT_FILE}")
     missed = unmet(summary, options.expect)
     for line in missed:
         print(f"slipstream: not as expected: {line}", file=sys.stderr)
     return EXIT_UNMET if missed else 0
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[Path]:
+    """An error of the system names the file, which by itself it does only where it cannot be opened."""
+    try:
+        yield path
+    except OSError as error:
+        raise CommandError(f"{path}: cannot be written: {error.strerror or error}") from error

@@ -12,7 +12,7 @@ from slipstream_gateway.arguments import not_negative
 from slipstream_gateway.bench.cases import Case, cases_of
 from slipstream_gateway.bench.manifests import policy_route
 from slipstream_gateway.bench.replay import Replay, Replayer
-from slipstream_gateway.bench.results import read_results
+from slipstream_gateway.bench.results import Results, read_results
 from slipstream_gateway.bench.table import columns
 from slipstream_gateway.classify import LinearClassifier, default_model, load_model
 from slipstream_gateway.errors import CommandError
@@ -52,12 +52,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Raises `CommandError` or `ManifestError` where a file cannot be used."""
-    cases = _cases(args.results, args.draft)
+    results = read_results(args.results)
+    cases, modes = _cases(results, args.results, args.draft), results.header.settings.modes
     classifier = LinearClassifier(load_model(args.classifier) if args.classifier else default_model())
     replays = []
     for path in args.policy:
         route = policy_route(path, args.manifest, args.model)
-        replays.append(Replayer(route, classifier=classifier, learner=Learner(), seed=args.seed).run(cases))
+        replayer = Replayer(route, classifier=classifier, learner=Learner(), seed=args.seed)
+        replays.append(replayer.run(cases, modes))
     if not replays[0].requests:
         raise CommandError(f"{args.results}: no request was answered both plain and speculative", exit_code=2)
     if args.json:
@@ -67,9 +69,8 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _cases(path: Path, draft: str | None) -> list[Case]:
-    """The cases with one draft: `draft`, or the only one that there is."""
-    results = read_results(path)
+def _cases(results: Results, path: Path, draft: str | None) -> list[Case]:
+    """The cases with one draft: `draft`, or the only one that there is. Raises `CommandError`, which names `path`."""
     drafts = results.header.settings.drafts
     if draft not in (drafts or (None,)):
         known = f"it has: {', '.join(drafts)}" if drafts else "no drafts were compared in it"

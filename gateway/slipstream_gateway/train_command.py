@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from slipstream_gateway.classify import default_model, save_model
@@ -46,17 +48,36 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError("--exclude-source leaves no row to train on", exit_code=2)
     if all(row.task is None and row.tokens is None and row.rare is None for row in rows):
         raise CommandError(f"{args.requests}: no row has a task, a length or a rare-answer label", exit_code=2)
+    for path in filter(None, (args.out, args.report)):
+        _check_writable(path)
     trained = train(rows, default_model, excluded=args.exclude_source, seed=args.seed, progress=_say)
     text = as_markdown(trained)
-    try:
+    with _writing(args.out):
         save_model(trained.model, args.out)
-        if args.report is not None:
+    if args.report is not None:
+        with _writing(args.report):
             args.report.write_text(as_json(trained) if args.report.suffix == ".json" else text, encoding="utf-8")
-    except OSError as error:
-        raise CommandError(f"{error.filename}: cannot be written: {error.strerror or error}", exit_code=2) from error
     print(text)
     print(f"wrote {args.out} ({args.out.stat().st_size / 1e6:.2f} MB)")
     return 0
+
+
+def _check_writable(path: Path) -> None:
+    """Before the training, which takes minutes. Leaves no file behind. Raises `CommandError`."""
+    is_new = not path.exists()
+    with _writing(path):
+        path.open("ab").close()
+        if is_new:
+            path.unlink()
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """An error of the system names the file, which by itself it does only where it cannot be opened."""
+    try:
+        yield
+    except OSError as error:
+        raise CommandError(f"{path}: cannot be written: {error.strerror or error}", exit_code=2) from error
 
 
 def _say(line: str) -> None:

@@ -146,6 +146,7 @@ def compare(cases: Sequence[Case], mode: str, prices: Prices, *, seed: int) -> C
     intervals = _intervals(pairs, prices, seed)
     return Comparison(
         pairs=len(pairs),
+        requests=len({index for index, _, _ in pairs}),
         ttft_s=intervals.get("ttft_s"),
         tpot_s=intervals.get("tpot_s"),
         e2e_s=intervals.get("e2e_s"),

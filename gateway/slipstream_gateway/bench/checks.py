@@ -13,7 +13,7 @@ from typing import Any
 
 import jsonschema
 from referencing import Registry, Resource
-from referencing.exceptions import Unresolvable
+from referencing.exceptions import CannotDetermineSpecification, NoSuchResource, Unresolvable
 from referencing.jsonschema import DRAFT202012
 
 from slipstream_gateway.errors import SlipstreamError, shorten
@@ -22,6 +22,18 @@ Check = Callable[[str], float]
 _FENCE = re.compile(r"\A```\w*\s*\n(.*?)\n?```\s*\Z", re.DOTALL)
 _LINE = re.compile(r"^[-*\s]*([^:\n]{1,80}?)\s*:\s*(.*?)\s*$", re.MULTILINE)
 _PUNCTUATION = " \t\r\n.,;:!?\"'`*"
+_UNUSABLE = (
+    ValueError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+    Unresolvable,
+    NoSuchResource,
+    CannotDetermineSpecification,
+)
+"""What a file's or a server's values can raise in here and in `jsonschema`: huge numbers, deep nesting, a schema that
+refers to itself, a `$schema` that is no text."""
 
 
 class CheckError(SlipstreamError):
@@ -42,7 +54,24 @@ def make_checks(check: object, reference: object) -> dict[str, Check]:
     else:
         names = check if isinstance(check, list) else [check]
         references = {_name(name): reference for name in names}
-    return {_name(name): _MAKERS[_name(name)](value) for name, value in references.items()}
+    return {_name(name): _made(_name(name), value) for name, value in references.items()}
+
+
+def _made(name: str, reference: object) -> Check:
+    """The check, whose score is 0 for an answer that it cannot handle. Raises `CheckError`."""
+    try:
+        check = _MAKERS[name](reference)
+    except _UNUSABLE as error:
+        why = shorten(f"{type(error).__name__}: {error}")
+        raise CheckError(f"check '{name}': its reference cannot be used: {why}") from error
+
+    def score(answer: str) -> float:
+        try:
+            return check(answer)
+        except _UNUSABLE:
+            return 0.0
+
+    return score
 
 
 def _name(value: object) -> str:
@@ -80,13 +109,7 @@ def _json_schema(reference: object) -> Check:
     _check_references(reference)
     validator = kind(reference, registry=Registry())
 
-    def score(answer: str) -> float:
-        try:
-            return float(validator.is_valid(_parse(answer)))
-        except ValueError:
-            return 0.0
-
-    return score
+    return lambda answer: float(validator.is_valid(_parse(answer)))
 
 
 def _check_references(schema: Mapping[str, Any] | bool) -> None:

@@ -150,7 +150,7 @@ def _add_judgement(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--p95-reduction", type=_share, metavar="SHARE", help="the p95 must fall by (the policy's, 0.2)")
     group.add_argument("--quality-loss", type=_share, metavar="SHARE", help="passed checks may fall by (0)")
     group.add_argument("--cost-increase", type=_amount, metavar="SHARE", help="the cost may rise by (0.05)")
-    group.add_argument("--min-samples", type=at_least_one, metavar="N", help="pairs that a verdict needs (30)")
+    group.add_argument("--min-samples", type=at_least_one, metavar="N", help="requests that a verdict needs (30)")
     group.add_argument(
         "--expect",
         action="append",

@@ -24,7 +24,7 @@ MIN_CLASS = 10
 
 class Known(NamedTuple):
     """What the recorded modes took for one request at one load with one draft: means over the rounds, by mode, and the
-    draft length of each mode that speculates."""
+    draft length of each mode that speculates, in the order of the run's settings."""
 
     times_s: Mapping[str, float]
     draft_lengths: Mapping[str, int]
@@ -64,28 +64,36 @@ class Routed(NamedTuple):
         return self.row.e2e_s or 0.0
 
 
-def known_times(cases: Sequence[Case]) -> dict[int, Known]:
-    """By request index, for one draft and concurrency: requests that plain and a speculative mode both answered."""
+def known_times(cases: Sequence[Case], modes: Sequence[str]) -> dict[int, Known]:
+    """By request index, for one draft and concurrency: requests that plain and a speculative mode both answered.
+
+    `modes` is the order of the run's settings. Answers come in an order of their own for each request: taken by that,
+    "always speculative" would be another draft length each time.
+    """
     gathered: dict[int, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for case in cases:
         for mode, row in case.rows.items():
             if mode != ROUTED:
                 gathered[case.index][mode].append(row)
-    return {index: _known(modes) for index, modes in gathered.items() if PLAIN in modes and len(modes) > 1}
+    return {
+        index: _known({mode: answered[mode] for mode in modes if mode in answered})
+        for index, answered in gathered.items()
+        if PLAIN in answered and len(answered) > 1
+    }
 
 
-def _known(modes: Mapping[str, Sequence[Row]]) -> Known:
-    times_s = {mode: sum(row.e2e_s or 0.0 for row in rows) / len(rows) for mode, rows in modes.items()}
-    lengths = {mode: rows[0].draft_length or 0 for mode, rows in modes.items() if mode != PLAIN}
-    plain = modes[PLAIN]
+def _known(answered: Mapping[str, Sequence[Row]]) -> Known:
+    times_s = {mode: sum(row.e2e_s or 0.0 for row in rows) / len(rows) for mode, rows in answered.items()}
+    lengths = {mode: rows[0].draft_length or 0 for mode, rows in answered.items() if mode != PLAIN}
+    plain = answered[PLAIN]
     return Known(times_s, lengths, sum(row.output_tokens for row in plain) / len(plain))
 
 
-def oracle_of(cases: Sequence[Case], *, seed: int) -> Iterator[OracleFigures]:
+def oracle_of(cases: Sequence[Case], modes: Sequence[str], *, seed: int) -> Iterator[OracleFigures]:
     """One for each draft and concurrency at which plain, a speculative mode and routed all have answers."""
     for draft, concurrency in dict.fromkeys((case.draft, case.concurrency) for case in cases):
         members = [case for case in cases if (case.draft, case.concurrency) == (draft, concurrency)]
-        known = known_times(members)
+        known = known_times(members, modes)
         ordered = [case for case in members if ROUTED in case.rows and case.index in known]
         routed = [Routed(order, case, case.rows[ROUTED], known[case.index]) for order, case in enumerate(ordered)]
         if routed:
@@ -134,7 +142,7 @@ def worst_class(routed: Sequence[Routed], time_s: Callable[[Routed], float], see
         classes[item.case.request_class].append(item)
     found = []
     for name, items in classes.items():
-        if len(items) < MIN_CLASS:
+        if len({item.case.index for item in items}) < MIN_CLASS:
             continue
         plain = np.array([item.known.plain_s for item in items])
         times = np.array([time_s(item) for item in items])

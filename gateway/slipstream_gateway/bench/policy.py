@@ -26,17 +26,21 @@ def measured_policy(
     prices: Prices,
     seed: int,
 ) -> SpeculationPolicy:
-    """`base` with a rule for each class that has a verdict, and the thresholds that it was held against.
+    """`base` with a rule for each class that has a verdict, and the thresholds that it was held against. Rules of
+    `base` for other classes stay.
 
     Rules are by the gateway's own classes, `task/length` and `task`, whatever the bench file calls them: those are what
     routing sees. `task` gets the rule of all its requests, `task/length` one of its own where that differs. A class
-    that should speculate gets the draft length that did best; one without enough data stays with the break-even. Where
+    that should speculate gets the draft length that did best; one without enough data keeps its
+    rule in `base`, or stays with the break-even. Where
     several loads were measured, a class speculates only if it should at each of them.
     """
     by_task = _verdicts([(case, _task(case)) for case in cases], modes, thresholds, prices, seed)
     by_length = _verdicts([(case, _task_and_length(case)) for case in cases], modes, thresholds, prices, seed)
     rules = {rule.name: rule for rule in _rules(by_task)}
-    finer = [rule for rule in _rules(by_length) if _differs(rule, rules.get(rule.name.partition("/")[0]))]
+    by_class = list(_rules(by_length))
+    kept = [rule for rule in base.spec.classes if rule.name not in {*rules, *(one.name for one in by_class)}]
+    finer = [rule for rule in by_class if _differs(rule, rules.get(rule.name.partition("/")[0]))]
     spec = msgspec.structs.replace(
         base.spec,
         success=msgspec.structs.replace(
@@ -45,7 +49,7 @@ def measured_policy(
             quality_loss=thresholds.quality_loss,
             cost_increase=thresholds.cost_increase,
         ),
-        classes=tuple(sorted([*rules.values(), *finer], key=lambda rule: rule.name)),
+        classes=tuple(sorted([*kept, *rules.values(), *finer], key=lambda rule: rule.name)),
     )
     return msgspec.structs.replace(base, spec=spec)
 

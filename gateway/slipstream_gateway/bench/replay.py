@@ -77,10 +77,10 @@ class Replayer:
         self._learner = learner
         self._seed = seed
 
-    def run(self, cases: Sequence[Case]) -> Replay:
-        """Decide `cases` in their order, and add up what the chosen arms were recorded with."""
+    def run(self, cases: Sequence[Case], modes: Sequence[str]) -> Replay:
+        """Decide `cases` in their order, and add up what the chosen arms were recorded with. `modes` are the run's."""
         known = {
-            block: known_times([case for case in cases if (case.draft, case.concurrency) == block])
+            block: known_times([case for case in cases if (case.draft, case.concurrency) == block], modes)
             for block in dict.fromkeys((case.draft, case.concurrency) for case in cases)
         }
         chosen: list[Routed] = []

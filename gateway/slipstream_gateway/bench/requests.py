@@ -14,6 +14,8 @@ from slipstream_gateway.bench.checks import Check, CheckError, make_checks
 from slipstream_gateway.errors import CommandError, shorten
 
 MAX_LINE_BYTES = 32 * 1024 * 1024
+MAX_DEPTH = 200
+"""Levels of a line: far more than a request has, and far fewer than encoders can walk down."""
 _EXTRAS = ("class", "reference", "check", "at_s")
 
 
@@ -64,11 +66,13 @@ def parse_requests(lines: Iterable[bytes], *, source: str) -> BenchFile:
             continue
         try:
             value = _decode(line)
-            requests.append(_request(value, index=len(requests), line=number))
+            request = _request(value, index=len(requests), line=number)
+            canonical = json.dumps(value, sort_keys=True).encode()
         except (_BadLine, CheckError) as error:
             problems.append(f"line {number}: {error}")
-            continue
-        digest.update(json.dumps(value, sort_keys=True).encode() + b"\n")
+        else:
+            requests.append(request)
+            digest.update(canonical + b"\n")
     if not requests:
         why = f"; {problems[0]}" if problems else ""
         raise CommandError(f"{source}: it has no request that can be run{why}", exit_code=2)
@@ -82,9 +86,21 @@ def _decode(line: bytes) -> dict[str, Any]:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:
         raise _BadLine(f"not JSON: {error}") from error
+    if _depth(value) > MAX_DEPTH:
+        raise _BadLine(f"nested deeper than {MAX_DEPTH} levels")
     if not isinstance(value, dict):
         raise _BadLine(f"must be a JSON object, got {shorten(json.dumps(value))}")
     return value
+
+
+def _depth(value: object) -> int:
+    """How many levels of arrays and objects `value` has, counted without recursion."""
+    depth, level = -1, [value]
+    while level:
+        depth += 1
+        nested = [item.values() if isinstance(item, dict) else item for item in level if isinstance(item, dict | list)]
+        level = [part for parts in nested for part in parts]
+    return depth
 
 
 def _request(value: Mapping[str, Any], *, index: int, line: int) -> BenchRequest:
@@ -98,6 +114,10 @@ def _request(value: Mapping[str, Any], *, index: int, line: int) -> BenchRequest
     request_class = value.get("class")
     if request_class is not None and not (isinstance(request_class, str) and request_class.strip()):
         raise _BadLine(f"'class' must be a text, got {shorten(json.dumps(request_class))}")
+    try:
+        msgspec.json.encode((body, request_class))
+    except (ValueError, OverflowError) as error:  # a lone surrogate, or a number beyond 64 bits
+        raise _BadLine(f"it cannot be sent: {error}") from error
     return BenchRequest(
         index=index,
         line=line,

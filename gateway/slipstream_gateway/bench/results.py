@@ -45,7 +45,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
-    """The first line of a file, and the first of every session that went on with it."""
+    """The first line of a file, and the first of every session that added rows to it."""
 
     object: Literal["slipstream.results"] = "slipstream.results"
     version: Literal[1] = 1
@@ -137,13 +137,20 @@ class ResultsFile:
         self.finished: set[tuple[str | None, int, int, int, str]] = set()
         try:
             self._file = path.open("ab", buffering=0)
-            if self._file.tell():
+            is_new = not self._file.tell()
+            if not is_new:
                 self._go_on(header)
         except OSError as error:
             raise CommandError(f"{path}: cannot be written: {error.strerror or error}", exit_code=2) from error
-        self._write(header)
+        # A session counts from its first row: one that has nothing left to run is none.
+        self._unwritten: Header | None = None if is_new else header
+        if is_new:
+            self._write(header)
 
     def append(self, row: Row) -> None:
+        if self._unwritten is not None:
+            self._write(self._unwritten)
+            self._unwritten = None
         self._write(row)
         if row.phase == MEASURE:
             self.finished.add(row.key)

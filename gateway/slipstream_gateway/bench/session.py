@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from slipstream_gateway.bench.options import BenchOptions
 from slipstream_gateway.bench.policy import measured_policy
 from slipstream_gateway.bench.prices import Prices
 from slipstream_gateway.bench.progress import Progress
-from slipstream_gateway.bench.requests import BenchFile, read_requests
+from slipstream_gateway.bench.requests import BenchFile, BenchRequest, read_requests
 from slipstream_gateway.bench.results import RESULTS_FILE, Header, Results, ResultsFile, Settings, read_results
 from slipstream_gateway.bench.runner import BenchJob, Runner
 from slipstream_gateway.bench.stack import running_stack
@@ -41,8 +41,10 @@ class Session:
         self._options = options
         self._file = _load(options)
         self._requests = self._file.requests[: options.limit]
-        self._manifest = None if options.url else read_manifest(options.manifest, options.model or _named(self._file))
+        model = options.model or _named(self._requests)
+        self._manifest = None if options.url else read_manifest(options.manifest, model)
         self._check_draft_lengths()
+        self._check_prices()
         try:
             options.out.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -107,7 +109,7 @@ class Session:
     def _settings(self) -> Settings:
         options = self._options
         files = [options.manifest, *([options.classifier] if options.classifier else [])]
-        system = options.url.rstrip("/") if options.url else ", ".join(_fingerprint(path) for path in files)
+        system = _without_user(options.url) if options.url else ", ".join(_fingerprint(path) for path in files)
         return Settings(
             requests=self._file.source,
             digest=self._file.digest,
@@ -133,6 +135,11 @@ class Session:
                 name = self._manifest.pair.metadata.name
                 message = f"mode {mode.name}: ModelPair/{name} has maxDraftTokens {limit}"
                 raise CommandError(message, exit_code=2)
+
+    def _check_prices(self) -> None:
+        if self._options.price_speculative is not None and self._prices().plain is None:
+            message = "--price-speculative needs a price of the plain arm to compare with: give --price too"
+            raise CommandError(message, exit_code=2)
 
     def _thresholds(self) -> Thresholds:
         options, policy = self._options, self._manifest.policy if self._manifest else None
@@ -199,11 +206,11 @@ def _load(options: BenchOptions) -> BenchFile:
     return file
 
 
-def _named(file: BenchFile) -> str | None:
-    """The one model that all requests name; None where they name none, or several."""
-    names = {request.body.get("model") for request in file.requests}
-    [*only] = names if len(names) == 1 else ()
-    return str(only[0]) if only and only[0] else None
+def _named(requests: Sequence[BenchRequest]) -> str | None:
+    """The one model that `requests` name; None where they name none, or several. What is no text names none."""
+    given = [request.body.get("model") for request in requests]
+    names = {name if isinstance(name, str) else "" for name in given}
+    return (names.pop() or None) if len(names) == 1 else None
 
 
 def _fingerprint(path: Path) -> str:
@@ -212,6 +219,11 @@ def _fingerprint(path: Path) -> str:
         return f"{path.name}@{hashlib.sha256(path.read_bytes()).hexdigest()[:12]}"
     except OSError as error:
         raise CommandError(f"{path}: cannot be read: {error.strerror or error}", exit_code=2) from error
+
+
+def _without_user(url: str) -> str:
+    """`url` as it may be recorded and shown: without the name and the password that may stand before its host."""
+    return re.sub(r"\A(\w+://)[^/?#]*@", r"\1", url).rstrip("/")
 
 
 def _object_name(text: str) -> str:

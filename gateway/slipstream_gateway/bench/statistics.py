@@ -37,9 +37,10 @@ def bootstrap(
 ) -> list[Interval | None]:
     """Each statistic over all rows, with its interval over `resamples` draws of whole clusters.
 
-    `clusters` names each row's. All statistics see the same draws. None where a statistic has no finite value.
+    `clusters` names each row's. All statistics see the same draws. None where a statistic has no finite value, and for
+    fewer than two clusters: draws of the same one do not vary, which would look like certainty.
     """
-    if not clusters:
+    if len(set(clusters)) < 2:
         return [None] * len(statistics)
     _, rows = np.unique(np.asarray(clusters), return_inverse=True)
     drawn = [_values(statistics, weights) for weights in _resampled(rows, seed, resamples)]

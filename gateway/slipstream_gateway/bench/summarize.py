@@ -28,7 +28,7 @@ def summarize(results: Results, *, thresholds: Thresholds, prices: Prices) -> Su
         thresholds=thresholds,
         cells=cells,
         verdicts=verdicts_of(cells, thresholds),
-        oracle=tuple(oracle_of(cases, seed=settings.seed)),
+        oracle=tuple(oracle_of(cases, settings.modes, seed=settings.seed)),
         break_even=tuple(break_even_of(cases, settings.modes)),
         points=tuple(points_of(cases)),
         warnings=tuple(_warnings(results, cells)),
@@ -71,7 +71,9 @@ def _warnings(results: Results, cells: Sequence[Cell]) -> Iterator[str]:
         yield f"{skipped} lines of the requests could not be used"
     if failed := sum(row.error is not None for row in results.rows):
         first = next(row for row in results.rows if row.error is not None)
-        yield f"{failed} of {len(results.rows)} answers failed and are left out; the first: {first.mode}, {first.error}"
+        # Not the server's own message: it may quote what was asked, and reports are passed on.
+        status = f"status {first.status}" if first.status is not None else "no answer"
+        yield f"{failed} of {len(results.rows)} answers failed and are left out; the first: {first.mode}, {status}"
     if results.sessions > 1:
         yield f"the run was made in {results.sessions} sessions: a gateway that was started anew had to learn again"
     mismatches = [

@@ -99,7 +99,7 @@ class ModeFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """One mode against plain in one cell, over `pairs` answered by both.
+    """One mode against plain in one cell, over `pairs` answered by both, of `requests` distinct requests.
 
     `ttft_s`, `tpot_s`, `e2e_s` are mean paired differences, mode − plain. `speed_up` is mean E2E of plain over mode's,
     above 1 where the mode is faster. `p95_reduction` is 1 − p95(mode) / p95(plain) of E2E. `cost_increase` is
@@ -108,6 +108,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     pairs: int
+    requests: int = 0
     ttft_s: Interval | None
     tpot_s: Interval | None
     e2e_s: Interval | None
@@ -137,7 +138,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
-    """What speculation must bring in a class; `min_samples` pairs at least are asked for."""
+    """What speculation must bring in a class; `min_samples` distinct requests at least are asked for."""
 
     p95_reduction: float = 0.2
     quality_loss: float = 0.0

@@ -2,7 +2,7 @@
 
 The rule, for one class at one concurrency, by paired differences with 95 % intervals:
 
-- fewer than `min_samples` pairs → not enough data;
+- fewer than `min_samples` distinct requests → not enough data: rounds of one are no independent evidence;
 - `do not`, where an interval excludes success: the p95 reduction lies wholly below its threshold, or the quality lost
   or the cost added lies wholly above its own;
 - `speculate`, where all estimates meet their thresholds and the p95 reduction's interval lies wholly above 0;
@@ -46,8 +46,8 @@ def verdicts_of(cells: Sequence[Cell], thresholds: Thresholds) -> tuple[Verdict,
 def judge(comparison: Comparison, thresholds: Thresholds) -> tuple[Outcome, str]:
     """The verdict on one comparison, and its reason as one sentence."""
     reduction = comparison.p95_reduction
-    if comparison.pairs < thresholds.min_samples or reduction is None:
-        return NOT_ENOUGH, f"{comparison.pairs} pairs were measured, {thresholds.min_samples} are asked for"
+    if comparison.requests < thresholds.min_samples or reduction is None:
+        return NOT_ENOUGH, f"{comparison.requests} requests were compared, {thresholds.min_samples} are asked for"
     checks = list(_checks(comparison, reduction, thresholds))
     for outcome in (DO_NOT, NOT_ENOUGH):
         if reasons := [reason for found, reason in checks if found == outcome]:

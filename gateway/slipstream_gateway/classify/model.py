@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,11 +77,11 @@ def load_model(path: Path) -> Model:
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
+        problem = _problem(arrays)
     except OSError as error:
         raise CommandError(f"{path}: cannot be read: {error.strerror or error}", exit_code=2) from error
-    except (ValueError, zipfile.BadZipFile, EOFError) as error:
+    except (ValueError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise CommandError(f"{path}: not a classifier that 'slipstream train' wrote", exit_code=2) from error
-    problem = _problem(arrays)
     if problem:
         raise CommandError(f"{path}: {problem}", exit_code=2)
     values = {name: arrays[name].astype(np.float32) for name in shapes()}

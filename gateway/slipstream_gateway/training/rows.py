@@ -94,7 +94,7 @@ def _row(line: bytes) -> Row:
         request=GenerationRequest(endpoint=Endpoint.CHAT, model="", messages=_messages(value.get("messages"))),
         source=str(value.get("source") or _NO_SOURCE),
         task=None if task is None else _task(task),
-        alternatives=frozenset(_task(name) for name in meta.get("task_alt") or ()),
+        alternatives=_alternatives(meta.get("task_alt")),
         tokens=None if tokens is None else int(tokens),
         length_kind=str(meta.get("len_kind") or "none"),
         rare=bool(rare) if rare is not None else (None if share is None else share >= _RARE_SHARE),
@@ -125,6 +125,14 @@ def _task(name: object) -> TaskType:
         if task == name:
             return task
     raise ValueError(f"task is {shorten(repr(name))}, not one of {', '.join(TASKS)}")
+
+
+def _alternatives(names: object) -> frozenset[TaskType]:
+    if names is None:
+        return frozenset()
+    if not isinstance(names, list):
+        raise ValueError(f"meta.task_alt is not a list of tasks: {shorten(repr(names))}")
+    return frozenset(map(_task, names))
 
 
 def _number(value: dict[str, Any], name: str) -> float | None:

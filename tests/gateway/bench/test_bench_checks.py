@@ -30,6 +30,9 @@ FIELDS = {"Order ID": "4711", "total": 12.5, "paid": True}
         ("fields", {"paid": True}, '{"paid": 1}', 0.0),
         ("fields", {"paid": True}, "Paid: TRUE", 1.0),
         ("fields", FIELDS, "[]", 0.0),
+        ("fields", FIELDS, f'{{"total": 1{"0" * 400}}}', 0.0),
+        ("fields", FIELDS, f'{{"total": {"[" * 900}1{"]" * 900}}}', 0.0),
+        ("json-schema", {"$ref": "#"}, "{}", 0.0),
     ],
 )
 def test_answers_are_scored(check: str, reference: object, answer: str, score: float) -> None:
@@ -59,6 +62,10 @@ def test_several_checks_share_a_reference_or_have_their_own() -> None:
         ("json-schema", "free text", "check 'json-schema' needs a schema as its reference"),
         ("json-schema", {"$ref": "http://127.0.0.1:9/schema"}, 'refers to "http://127.0.0.1:9/schema", which is not'),
         ("json-schema", {"anyOf": [{"$ref": "#/$defs/x"}]}, 'refers to "#/$defs/x", which is not in it'),
+        ("json-schema", {"$schema": 7}, "check 'json-schema': "),
+        ("json-schema", {"$schema": ["x"]}, "check 'json-schema': "),
+        ("json-schema", {"$id": 7, "$ref": "#/a"}, "check 'json-schema': "),
+        ("fields", {"a": 10**400}, "check 'fields': its reference cannot be used: OverflowError"),
         ("json-schema", {"type": "objekt"}, "check 'json-schema': the reference is no valid schema: 'objekt'"),
     ],
 )

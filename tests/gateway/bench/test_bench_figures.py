@@ -65,7 +65,7 @@ def test_sampled_answers_are_not_compared_for_parity(row: Rows, results: Callabl
 
 def test_an_answer_is_charged_its_share_of_the_servers_time(row: Rows, results: Callable[..., Results]) -> None:
     fields: dict[str, Any] = {"concurrency": 4, "e2e_s": 8.0, "output_tokens": 500}
-    rows = [row(0, "plain", **fields), row(0, "speculative", **fields)]
+    rows = [row(index, mode, **fields) for index in range(2) for mode in ("plain", "speculative")]
     modes = cell(summed(results(rows), Prices(plain=3600.0, speculative=7200.0)), concurrency=4).modes
     assert modes["plain"].cost_per_response == pytest.approx(2.0)
     assert modes["plain"].cost_per_1000_tokens == pytest.approx(4.0)
@@ -188,3 +188,29 @@ def test_rounds_and_drafts_are_kept_apart(row: Rows, results: Callable[..., Resu
         ("a", 4, 12),
         ("b", 4, 12),
     ]
+
+
+def test_always_speculative_is_one_mode_whichever_was_answered_first(
+    row: Rows, results: Callable[..., Results]
+) -> None:
+    modes, times = ("plain", "speculative:2", "speculative:6", "routed"), (1.0, 0.8, 0.2, 0.8)
+    rows = [
+        row(index, mode, e2e_s=seconds)
+        for index in range(12)
+        for mode, seconds in list(zip(modes, times, strict=True))[:: 1 if index % 2 else -1]
+    ]
+    [found] = summed(results(rows, modes=modes)).oracle
+    assert found.speculative_over_routed is not None
+    assert found.speculative_over_routed.estimate == pytest.approx(1.0)
+
+
+def test_a_class_of_a_few_requests_in_many_rounds_is_not_the_worst(row: Rows, results: Callable[..., Results]) -> None:
+    times = {"plain": 1.0, "speculative": 0.5, "routed": 2.0}
+    rows = [
+        row(index, mode, round=turn, e2e_s=seconds, label="rare")
+        for turn in range(10)
+        for index in range(2)
+        for mode, seconds in times.items()
+    ]
+    [found] = summed(results(rows, rounds=10)).oracle
+    assert found.worst_class is None

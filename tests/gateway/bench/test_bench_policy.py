@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from slipstream_gateway.bench.cases import cases_of
 from slipstream_gateway.bench.manifests import default_policy, dump, policy_route, read_manifest
@@ -15,7 +16,7 @@ from slipstream_gateway.bench.results import Row
 from slipstream_gateway.bench.summary import Thresholds
 from slipstream_gateway.cli import main
 from slipstream_gateway.errors import CommandError, ManifestError
-from slipstream_gateway.manifest import EMBEDDED_MANIFEST, ModelPair, SpeculationPolicy, parse
+from slipstream_gateway.manifest import EMBEDDED_MANIFEST, ClassRule, ModelPair, SpeculationPolicy, parse
 
 MODES = ("plain", "speculative:2", "speculative:4")
 
@@ -64,6 +65,17 @@ def test_a_class_speculates_only_if_it_should_at_every_load(row: Callable[..., R
         default_policy("p"), cases_of(rows), MODES, thresholds=Thresholds(), prices=Prices(), seed=0
     )
     assert [(rule.name, rule.mode) for rule in policy.spec.classes] == [("summarization", "plain")]
+
+
+def test_rules_of_classes_without_a_verdict_stay(row: Callable[..., Row]) -> None:
+    base = default_policy("p")
+    names = ("summarization", "summarization/long", "code")
+    rules = tuple(ClassRule(name=name, mode="speculative", draft_tokens=1) for name in names)
+    base = msgspec.structs.replace(base, spec=msgspec.structs.replace(base.spec, classes=rules))
+    rows = class_rows(row, 0, "summarization/long", (1.0, 1.1, 1.2)) + class_rows(row, 40, "code/long", (1, 1, 1))[:30]
+    policy = measured_policy(base, cases_of(rows), MODES, thresholds=Thresholds(), prices=Prices(), seed=0)
+    found = {rule.name: (rule.mode, rule.draft_tokens) for rule in policy.spec.classes}
+    assert found == {"summarization": ("plain", None), "code": ("speculative", 1)}
 
 
 def test_the_written_policy_loads_beside_its_pair(

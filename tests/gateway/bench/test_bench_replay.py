@@ -75,7 +75,8 @@ class ByFirstWord:
 def decided(recorded: Path, policy_file: str) -> Replay:
     route = policy_route(Path(policy_file), EMBEDDED_MANIFEST, None)
     replayer = Replayer(route, classifier=ByFirstWord(), learner=Learner(), seed=0)
-    return replayer.run(cases_of(read_results(recorded).rows))
+    results = read_results(recorded)
+    return replayer.run(cases_of(results.rows), results.header.settings.modes)
 
 
 def test_a_policy_is_held_against_plain_speculative_and_the_oracle(recorded: Path, tmp_path: Path) -> None:

@@ -51,6 +51,21 @@ def test_the_digest_tells_requests_apart_and_not_their_formatting(bench_file: Ca
     assert read_requests(bench_file({"prompt": "a", "class": "y"})).digest != first
 
 
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ('{"prompt": "\\ud800"}', "line 2: it cannot be sent: "),
+        ('{"prompt": "a", "class": "\\ud800"}', "line 2: it cannot be sent: "),
+        (f'{{"prompt": "a", "metadata": {"[" * 201}1{"]" * 201}}}', "line 2: nested deeper than 200 levels"),
+        ("[" * 100_000, "line 2: not JSON: "),
+    ],
+)
+def test_what_cannot_be_sent_is_a_bad_line(bench_file: Callable[..., Path], line: str, problem: str) -> None:
+    file = read_requests(bench_file(BODY, line, BODY))
+    assert [request.index for request in file.requests] == [0, 1]
+    assert [told.startswith(problem) for told in file.problems] == [True]
+
+
 @pytest.mark.parametrize("lines", [[""], ["nonsense", "{}"]])
 def test_a_file_without_a_usable_line_is_an_error(bench_file: Callable[..., Path], lines: list[str]) -> None:
     with pytest.raises(CommandError, match="no request that can be run"):

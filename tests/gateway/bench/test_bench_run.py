@@ -91,7 +91,8 @@ def test_what_the_server_refuses_is_recorded_and_the_run_goes_on(
     }
     captured = capsys.readouterr()
     assert "line 2: not JSON" in captured.err
-    assert "6 of 10 answers failed and are left out" in captured.out
+    assert "6 of 10 answers failed and are left out; the first: " in captured.out
+    assert "scripted" not in captured.out + (out / "summary.json").read_text()  # the server's own words
     summary = read_summary(out / "summary.json")
     assert (summary.run.skipped_lines, summary.run.failed_rows) == (1, 6)
     assert summary.cells[0].modes["plain"].answered == 2
@@ -150,7 +151,9 @@ def test_an_expectation_that_is_not_met_is_exit_code_3(
     file = bench_file(call("tokens=3", **{"class": "words"}))
     arguments = (two_arms(), file, tmp_path / "out", "--modes", "plain,speculative", "--expect")
     assert bench(*arguments, "words=not-enough-data") == 0
+    before = (tmp_path / "out" / "results.jsonl").read_bytes()
     assert bench(*arguments, "words=speculate") == 3  # everything is measured already: only the verdict is new
+    assert (tmp_path / "out" / "results.jsonl").read_bytes() == before
     assert "not as expected: words=speculate: at concurrency 1 it is 'not enough data'" in capsys.readouterr().err
 
 
@@ -232,6 +235,7 @@ def test_other_requests_in_the_same_folder_are_refused(
         (("--drafts", "ngram", "--url", "http://127.0.0.1:1"), "--drafts is for servers that bench starts"),
         (("--write-policy", "p.yaml", "--modes", "routed"), "--write-policy needs the mode plain"),
         (("--write-policy", "p.yaml", "--drafts", "a,b"), "--write-policy is for one draft"),
+        (("--price-speculative", "2"), "--price-speculative needs a price of the plain arm"),
         (("--expect", "nothing"), "--expect is not-harmed"),
         (("--draft-lengths", "7"), "mode speculative:7: ModelPair/embedded has maxDraftTokens 6"),
         (("--requests", "no-such.jsonl"), "--requests: there is no file 'no-such.jsonl'"),
@@ -247,3 +251,35 @@ def test_options_that_cannot_be_used_are_one_line(
     assert main(["bench", "--requests", str(file), "--out", str(tmp_path / "out"), *arguments]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert message in line
+
+
+def test_a_model_that_is_no_text_is_the_servers_to_refuse(
+    bench_file: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = bench_file({"prompt": "Hello", "model": "other"}, {"prompt": "Hello", "model": ["x"]})
+    arguments = ["bench", "--requests", str(file), "--out", str(tmp_path / "out"), "--draft-lengths", "7"]
+    assert main(arguments) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert "mode speculative:7: ModelPair/embedded has maxDraftTokens 6" in line
+    assert main([*arguments, "--limit", "1"]) == 2  # what is left out names nothing
+    assert "no ModelPair serves the model 'other'" in capsys.readouterr().err
+
+
+def test_a_password_in_the_url_is_not_recorded(
+    two_arms: Callable[..., Any], bench_file: Callable[..., Path], tmp_path: Path
+) -> None:
+    gateway, out = two_arms(), tmp_path / "out"
+    arguments = ["--requests", str(bench_file(call("tokens=1"))), "--out", str(out), "--modes", "plain"]
+    assert main(["bench", "--url", gateway.url.replace("://", "://me:hush@"), *arguments]) == 0
+    assert read_summary(out / "summary.json").run.system == gateway.url
+    assert not any(b"hush" in path.read_bytes() for path in out.iterdir())
+
+
+def test_what_cannot_be_written_is_named_and_the_rest_is_kept(
+    two_arms: Callable[..., Any], bench_file: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gateway, file, out = two_arms(), bench_file(call("tokens=1")), tmp_path / "out"
+    assert bench(gateway, file, out, "--modes", "plain", "--write-policy", "/dev/full") == 1
+    assert "/dev/full: cannot be written: No space left on device" in capsys.readouterr().err
+    assert (out / "summary.json").exists()
+    assert (out / "report.html").exists()

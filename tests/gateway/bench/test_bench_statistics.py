@@ -100,3 +100,8 @@ def test_rank_correlation_is_spearmans(pairs: list[tuple[int, int]]) -> None:
         assert found is None
     else:
         assert found == pytest.approx(stats.spearmanr(first, second).statistic)
+
+
+def test_one_request_alone_has_no_interval() -> None:
+    plain = np.array([1.0, 2.0, 3.0])
+    assert bootstrap([mean_difference(plain, plain / 2)], [7, 7, 7], seed=0) == [None]

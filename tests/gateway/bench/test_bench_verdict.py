@@ -25,15 +25,19 @@ def interval(low: float, estimate: float, high: float) -> Interval:
 
 def comparison(**fields: Any) -> Comparison:
     values: dict[str, Any] = dict.fromkeys(Comparison.__struct_fields__)
-    return Comparison(**{**values, "pairs": 100, "parity_compared": 0, "parity_equal": 0, **fields})
+    return Comparison(**{**values, "pairs": 100, "requests": 100, "parity_compared": 0, "parity_equal": 0, **fields})
 
 
 @pytest.mark.parametrize(
     ("fields", "verdict", "reason"),
     [
         ({"p95_reduction": interval(0.15, 0.3, 0.4)}, "speculate", "the p95 falls by 30.0% (15.0% to 40.0%)"),
-        ({"p95_reduction": interval(0.15, 0.3, 0.4), "pairs": 29}, "not enough data", "29 pairs were measured, 30"),
-        ({"p95_reduction": None}, "not enough data", "100 pairs"),
+        (
+            {"p95_reduction": interval(0.15, 0.3, 0.4), "requests": 29},
+            "not enough data",
+            "29 requests were compared, 30",
+        ),
+        ({"p95_reduction": None}, "not enough data", "100 requests"),
         ({"p95_reduction": interval(-0.1, 0.3, 0.4)}, "not enough data", "does not exclude that it rises"),
         ({"p95_reduction": interval(0.05, 0.15, 0.25)}, "not enough data", "which the interval spans"),
         ({"p95_reduction": interval(0.05, 0.1, 0.15)}, "do not", "20% is asked for"),
@@ -56,30 +60,30 @@ INTERVALS = st.lists(st.floats(-1, 0.9), min_size=3, max_size=3).map(lambda valu
 
 
 @settings(deadline=None, max_examples=60)
-@given(reduction=INTERVALS, quality=INTERVALS, cost=INTERVALS, pairs=st.integers(0, 60))
+@given(reduction=INTERVALS, quality=INTERVALS, cost=INTERVALS, requests=st.integers(0, 60))
 def test_a_verdict_is_supported_by_every_interval(
-    reduction: Interval, quality: Interval, cost: Interval, pairs: int
+    reduction: Interval, quality: Interval, cost: Interval, requests: int
 ) -> None:
-    measured = comparison(p95_reduction=reduction, quality=quality, cost_increase=cost, pairs=pairs)
+    measured = comparison(p95_reduction=reduction, quality=quality, cost_increase=cost, requests=requests)
     verdict, reason = judge(measured, THRESHOLDS)
     assert reason
     if verdict == "speculate":
-        assert pairs >= THRESHOLDS.min_samples
+        assert requests >= THRESHOLDS.min_samples
         assert reduction.estimate >= THRESHOLDS.p95_reduction
         assert reduction.low > 0
         assert quality.estimate >= 0
         assert cost.estimate <= THRESHOLDS.cost_increase
     if verdict == "do not":
-        assert pairs >= THRESHOLDS.min_samples
+        assert requests >= THRESHOLDS.min_samples
         assert reduction.high < THRESHOLDS.p95_reduction or quality.high < 0 or cost.low > THRESHOLDS.cost_increase
 
 
 @settings(deadline=None, max_examples=60)
-@given(reduction=INTERVALS, cost=INTERVALS, pairs=st.integers(30, 60), lower=st.floats(0, 0.2))
+@given(reduction=INTERVALS, cost=INTERVALS, requests=st.integers(30, 60), lower=st.floats(0, 0.2))
 def test_a_lower_threshold_never_turns_speculate_away(
-    reduction: Interval, cost: Interval, pairs: int, lower: float
+    reduction: Interval, cost: Interval, requests: int, lower: float
 ) -> None:
-    measured = comparison(p95_reduction=reduction, cost_increase=cost, pairs=pairs)
+    measured = comparison(p95_reduction=reduction, cost_increase=cost, requests=requests)
     if judge(measured, THRESHOLDS)[0] == "speculate":
         assert judge(measured, Thresholds(p95_reduction=lower))[0] == "speculate"
 
@@ -132,3 +136,17 @@ def test_without_plain_there_is_no_verdict(row: Callable[..., Row], results: Cal
     summary = summarize(results([row(0, "speculative")]), thresholds=THRESHOLDS, prices=Prices())
     assert summary.verdicts == ()
     assert any("without the mode plain" in warning for warning in summary.warnings)
+
+
+def test_rounds_are_no_further_requests(row: Callable[..., Row], results: Callable[..., Results]) -> None:
+    times = {"plain": 1.0, "speculative": 0.4}
+    rows = [
+        row(index, mode, round=turn, e2e_s=seconds)
+        for turn in range(40)
+        for index in range(2)
+        for mode, seconds in times.items()
+    ]
+    summary = summarize(results(rows, rounds=40), thresholds=THRESHOLDS, prices=Prices())
+    [verdict] = summary.verdicts
+    assert verdict.verdict == "not enough data"
+    assert "2 requests were compared, 30 are asked for" in verdict.reason

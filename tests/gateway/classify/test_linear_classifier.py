@@ -283,3 +283,15 @@ def test_a_file_that_is_no_model_is_refused_by_name(tmp_path: Path) -> None:
     path.write_bytes(b"PK\x03\x04 cut short")
     with pytest.raises(CommandError, match="not a classifier"):
         load_model(path)
+    save_model(default_model(), path)
+    whole = bytearray(path.read_bytes())
+    whole[len(whole) // 2 : len(whole) // 2 + 2000] = b"\xff" * 2000
+    path.write_bytes(whole)
+    with pytest.raises(CommandError, match="not a classifier"):
+        load_model(path)
+    save_model(default_model(), path)
+    with np.load(path) as file:
+        arrays = {name: file[name] for name in file.files}
+    np.savez(path, **{**arrays, "bias": arrays["bias"].astype("U")})
+    with pytest.raises(CommandError, match="not a classifier"):
+        load_model(path)

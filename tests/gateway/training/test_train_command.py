@@ -92,6 +92,8 @@ def test_broken_rows_are_reported_by_line_skipped_and_counted(
         row(1, response_tokens_est=-3),
         row(1, meta={"rare_answer": "yes"}),
         row(1, meta=[1]),
+        row(1, meta={"task_alt": 7}),
+        row(1, meta={"task_alt": "code"}),
     ]
     assert train(tmp_path, [*rows(30), "\n", *broken]) == 0
     lines = capsys.readouterr().err.splitlines()
@@ -104,9 +106,11 @@ def test_broken_rows_are_reported_by_line_skipped_and_counted(
         (37, "response_tokens_est is not a number of 0 or more: -3"),
         (38, "meta.rare_answer is neither 0 nor 1: 'yes'"),
         (39, "meta is not an object: [1]"),
+        (40, "meta.task_alt is not a list of tasks: 7"),
+        (41, "meta.task_alt is not a list of tasks: 'code'"),
     ):
         assert any(f"line {number}: {words}" in line for line in lines), (number, lines)
-    assert any(line.endswith("8 broken rows skipped, 30 used") for line in lines)
+    assert any(line.endswith("10 broken rows skipped, 30 used") for line in lines)
 
 
 def test_one_task_only_keeps_the_shipped_models_task(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -152,6 +156,7 @@ def test_an_excluded_source_is_measured_and_not_trained_on(tmp_path: Path) -> No
         (json.dumps(row(1)), ("--exclude-source", "x"), "--exclude-source x: the file has no such source"),
         (json.dumps(row(1)), ("--exclude-source", "desk1"), "leaves no row to train on"),
         (json.dumps(row(1)), ("--report", "r.txt"), "the name must end in .md or .json"),
+        (json.dumps(row(1)), ("--report", "/dev/null/r.md"), "/dev/null/r.md: cannot be written: Not a directory"),
     ],
 )
 def test_what_cannot_be_trained_on_ends_with_one_line(

@@ -64,7 +64,7 @@ def verdicts(view: View, thresholds: Thresholds) -> Markup:
     rules = tag(
         "p", f"The threshold, set before the run: p95 of E2E at least {percent(thresholds.p95_reduction, 0)} lower, "
         f"share of passed checks at most {percent(thresholds.quality_loss, 0)} lower, cost at most "
-        f"{percent(thresholds.cost_increase, 0)} higher, and at least {thresholds.min_samples} paired answers.",
+        f"{percent(thresholds.cost_increase, 0)} higher, and at least {thresholds.min_samples} requests.",
         class_="note",
     )  # fmt: skip
     head = tag("tr", *(tag("th", name, scope="col") for name in ("class", "verdict", "with", "why")))
