@@ -11,7 +11,11 @@
     mark.classList.add("current");
     tip.textContent = mark.dataset.tip;
     tip.hidden = false;
-    const box = mark.getBoundingClientRect();
+    place();
+  }
+  function place() {
+    if (!current) return;
+    const box = current.getBoundingClientRect();
     const left = Math.min(Math.max(box.left + box.width / 2 - tip.offsetWidth / 2, 8), innerWidth - tip.offsetWidth - 8);
     const above = box.top - tip.offsetHeight - 10;
     tip.style.left = `${left}px`;
@@ -27,7 +31,8 @@
     if (mark) show(mark);
     else if (current) hide();
   });
-  document.addEventListener("scroll", hide, { passive: true });
+  // It stays with its mark: focus scrolls a plot into view, and must not take away what it shows.
+  document.addEventListener("scroll", place, { passive: true });
 
   // A plot is one stop of the Tab key; arrows go through its marks, Escape leaves them.
   function step(plot, by, edge) {
