@@ -70,17 +70,18 @@ def test_three_printed_commands_show_the_job_and_ctrl_c_leaves_nothing(start_up:
     usage = json.loads(events[-2])["usage"]
     assert usage["completion_tokens_details"]["accepted_prediction_tokens"] > 0
 
+    # What a line and a list gain lies near the break-even, and the gateway has just measured its first answer: either
+    # arm may come out, by the predicted saving. From nothing learnt, `slipstream route`'s tests say which.
     headers, body = _shell(status)
-    assert headers["x-slipstream-arm"] == "plain"
-    assert headers["x-slipstream-draft-length"] == "0"
-    answer = json.loads(body)
-    assert answer["choices"][0]["message"]["content"].strip()
-    assert answer["usage"]["completion_tokens_details"]["accepted_prediction_tokens"] == 0
+    assert headers["x-slipstream-class"].endswith("/short")
+    assert (headers["x-slipstream-arm"] == "speculative") is (headers["x-slipstream-reason"] == "speculation_pays")
+    assert float(headers["x-slipstream-saving-ms"]) < 500
+    assert json.loads(body)["choices"][0]["message"]["content"].strip()
 
     _, body = _shell(explain)
     explained = json.loads(body)
-    assert explained["arm"] == "plain"
-    assert explained["numbers"]
+    assert explained["arm"] in ("plain", "speculative")
+    assert explained["numbers"]["saving_s"] < 0.5
 
     assert len(up.children) >= 3
     assert up.stop(signal.SIGINT) == 0

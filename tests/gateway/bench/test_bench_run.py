@@ -166,7 +166,10 @@ def test_an_interrupted_run_goes_on_where_it_stopped(
     results = out / "results.jsonl"
     command = [sys.executable, "-m", "slipstream_gateway.cli", "bench", "--url", gateway.url, "--requests", str(file)]
     command += ["--out", str(out), "--modes", "plain,speculative", "--warmup", "1"]
+    # A suite that runs in a shell's background has SIGINT ignored, and so would have what it starts.
+    before_test = signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    signal.signal(signal.SIGINT, before_test)
     deadline = time.monotonic() + WAIT_S
     while not results.exists() or results.read_bytes().count(b'"phase":"measure"') < 5:
         assert process.poll() is None

@@ -39,7 +39,7 @@ def test_chat_answer_carries_text_usage_and_the_public_model_name(served: Any) -
     assert answer.model == "acme"
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (5, 4)
     assert answer.usage.completion_tokens_details.accepted_prediction_tokens == 2
-    assert served.plain.requests[0]["model"] == "org/acme-7b"
+    assert (served.plain.requests + served.speculative.requests)[0]["model"] == "org/acme-7b"
 
 
 def test_long_summary_speculates_and_short_question_does_not(served: Any) -> None:
@@ -89,7 +89,7 @@ def test_text_parts_and_all_sampling_parameters_reach_the_upstream(served: Any) 
 def test_completions_endpoint_takes_a_prompt(served: Any) -> None:
     chunks = client(served.url).completions.create(model="acme", prompt="tokens=2", stream=True)
     assert len(list(chunks)) == 4
-    assert served.plain.requests[0]["prompt"] == "tokens=2"
+    assert (served.plain.requests + served.speculative.requests)[0]["prompt"] == "tokens=2"
 
 
 def test_models_are_listed_and_an_unknown_one_says_nothing_of_the_others(served: Any) -> None:
