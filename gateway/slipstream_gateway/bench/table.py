@@ -12,7 +12,6 @@ from slipstream_gateway.bench.summary import (
     ModeFigures,
     OracleFigures,
     Summary,
-    Verdict,
 )
 
 _HEAD = (
@@ -86,11 +85,6 @@ def _block(draft: str | None, concurrency: int) -> str:
 
 def _way(mode: str | None, draft: str | None) -> str:
     return f"{mode} with {draft}" if draft else str(mode)
-
-
-def _verdict(one: Verdict) -> Sequence[str]:
-    why = f"{_way(one.mode, one.draft)}: {one.reason}"
-    return (f"  {one.request_class}", f"at {one.concurrency}", one.verdict, why)
 
 
 def _table(cells: Sequence[Cell]) -> list[str]:
