@@ -1,12 +1,15 @@
 """What is served and when it speculates: `ModelPair` and `SpeculationPolicy`, parsed, checked and compiled.
 
 The only configuration of behaviour, the same as a file and as custom resources. `load_file` for one look,
-`ManifestFile` to follow a file, `parse` and `compile_table` for the parts.
+`ManifestFile` to follow a file, `parse` and `compile_table` for the parts; `parse_resource`, `resolve` and
+`compile_route` for what a cluster holds.
 """
 
 from slipstream_gateway.manifest.addresses import check_address
 from slipstream_gateway.manifest.capabilities import Capabilities
+from slipstream_gateway.manifest.check import Problem
 from slipstream_gateway.manifest.files import EMBEDDED_MANIFEST, ManifestFile, compile_file, load_file, read_file
+from slipstream_gateway.manifest.fingerprint import spec_hash
 from slipstream_gateway.manifest.objects import (
     API_VERSION,
     ClassRule,
@@ -21,15 +24,19 @@ from slipstream_gateway.manifest.objects import (
     Target,
 )
 from slipstream_gateway.manifest.parse import parse, parse_documents
-from slipstream_gateway.manifest.schema import schema
+from slipstream_gateway.manifest.resolve import Resolution, kills_of, resolve
+from slipstream_gateway.manifest.resources import ParsedResource, parse_resource, raw_kill_switch
+from slipstream_gateway.manifest.standing import ClassStanding, PairStatus, Standing, pair_status_of, standing_of
+from slipstream_gateway.manifest.status import Phase
 from slipstream_gateway.manifest.table import (
     LOCAL_TRITON,
     Backend,
-    PairStatus,
     Route,
     RoutingTable,
+    compile_route,
     compile_table,
     resolve_source,
+    table_of,
     triton_model_name,
     with_endpoints,
 )
@@ -41,6 +48,7 @@ __all__ = [
     "Backend",
     "Capabilities",
     "ClassRule",
+    "ClassStanding",
     "Draft",
     "ExternalArm",
     "ExternalEngine",
@@ -48,21 +56,34 @@ __all__ = [
     "ManifestObject",
     "ModelPair",
     "PairStatus",
+    "ParsedResource",
+    "Phase",
+    "Problem",
     "Protocol",
+    "Resolution",
     "Route",
     "RoutingTable",
     "SlipstreamEngine",
     "SpeculationPolicy",
+    "Standing",
     "Target",
     "check_address",
     "compile_file",
+    "compile_route",
     "compile_table",
+    "kills_of",
     "load_file",
+    "pair_status_of",
     "parse",
     "parse_documents",
+    "parse_resource",
+    "raw_kill_switch",
     "read_file",
+    "resolve",
     "resolve_source",
-    "schema",
+    "spec_hash",
+    "standing_of",
+    "table_of",
     "triton_model_name",
     "with_endpoints",
 ]

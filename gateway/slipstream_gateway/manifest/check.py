@@ -10,6 +10,9 @@ from typing import Any, NamedTuple
 
 from msgspec import inspect
 
+MAX_FREE_FORM_DEPTH = 24
+MAX_INTEGER = 2**63 - 1
+
 
 class Problem(NamedTuple):
     """What is wrong with one field, e.g. `spec.maxDraftTokens` and `must be between 1 and 32, got 0`."""
@@ -29,6 +32,8 @@ def show(value: object) -> str:
         text = str(value).lower() if isinstance(value, bool) else repr(value)
     except ValueError:  # Python writes out no whole number of thousands of digits
         return "a number too long to show"
+    except RecursionError:
+        return "a value too deep to show"
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
@@ -43,6 +48,10 @@ def check(value: object, expected: inspect.Type, path: str = "") -> Iterator[Pro
             yield from _check_union(value, expected, path)
         case inspect.VarTupleType():
             yield from _check_list(value, expected, path)
+        case inspect.DictType(value_type=inspect.AnyType()):
+            yield from _check_free_form(value, path)
+        case inspect.DictType():
+            yield from _check_dict(value, expected, path)
         case _:
             if message := _check_scalar(value, expected):
                 yield Problem(path, f"{message}, got {show(value)}")
@@ -95,6 +104,57 @@ def _check_list(value: object, expected: inspect.VarTupleType, path: str) -> Ite
         yield Problem(path, f"must have at most {expected.max_length} items, got {len(value)}")
     for index, item in enumerate(value):
         yield from check(item, expected.item_type, f"{path}[{index}]")
+
+
+def _check_dict(value: object, expected: inspect.DictType, path: str) -> Iterator[Problem]:
+    if not isinstance(value, Mapping):
+        yield Problem(path, f"must be a mapping, got {show(value)}")
+        return
+    if expected.max_length is not None and len(value) > expected.max_length:
+        yield Problem(path, f"must have at most {expected.max_length} entries, got {len(value)}")
+    for key, item in value.items():
+        if message := _check_scalar(key, expected.key_type):
+            yield Problem(path, f"a key {message}, got {show(key)}")
+        else:
+            yield from check(item, expected.value_type, _join(path, key))
+
+
+def _check_free_form(value: object, path: str) -> Iterator[Problem]:
+    """A mapping that somebody else gives a meaning to: anything that JSON can say."""
+    if not isinstance(value, Mapping):
+        yield Problem(path, f"must be a mapping, got {show(value)}")
+    elif message := _not_json(value, MAX_FREE_FORM_DEPTH):
+        yield Problem(path, message)
+
+
+def _not_json(value: object, depth: int) -> str | None:
+    """Why JSON cannot say `value` within `depth` levels, or None if it can."""
+    if depth == 0:
+        return f"must not be nested deeper than {MAX_FREE_FORM_DEPTH} levels"
+    match value:
+        case Mapping():
+            if (key := next((key for key in value if not isinstance(key, str)), None)) is not None:
+                return f"must have strings as keys (put them in quotes), got {show(key)}"
+            return next(filter(None, (_not_json(item, depth - 1) for item in value.values())), None)
+        case list():
+            return next(filter(None, (_not_json(item, depth - 1) for item in value)), None)
+        case bool() | None:
+            return None
+        case str():
+            return None if _is_text(value) else f"must not have lone surrogates, got {show(value)}"
+        case int():
+            return None if abs(value) <= MAX_INTEGER else f"must have whole numbers of 64 bits, got {show(value)}"
+        case float():
+            return None if math.isfinite(value) else f"must have finite numbers, got {show(value)}"
+    return f"must have only what JSON has, got {show(value)}"
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _check_scalar(value: object, expected: inspect.Type) -> str | None:

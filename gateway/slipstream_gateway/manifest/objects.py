@@ -12,6 +12,9 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from slipstream_gateway.manifest.rollout import Analysis, Rollback, Rollout, Thresholds
+from slipstream_gateway.manifest.serving import Serving
+
 API_VERSION = "slipstream.dev/v1alpha1"
 MAX_DRAFT_TOKENS = 32
 EMBEDDED_SOURCES = ("embedded:target", "embedded:draft")
@@ -37,6 +40,14 @@ Source = Annotated[
         "embedded:target / embedded:draft.",
     ),
 ]
+Revision = Annotated[
+    Annotated[str, Meta(min_length=1, max_length=256)] | None,
+    Meta(description="Version of the checkpoint, of your choice: a change rolls the servers where the source stays."),
+]
+TokenizerSource = Annotated[
+    Annotated[str, Meta(min_length=1, max_length=4096)] | None,
+    Meta(description="Folder of the tokenizer's files; without it, the source."),
+]
 DraftTokens = Annotated[int, Meta(ge=1, le=MAX_DRAFT_TOKENS)]
 EndpointUrl = Annotated[str, Meta(min_length=1, max_length=2048)]
 
@@ -49,15 +60,23 @@ class Protocol(StrEnum):
 
 
 class Metadata(msgspec.Struct, frozen=True, kw_only=True):
-    """What Kubernetes calls an object's metadata. Only the name counts here; the rest belongs to Kubernetes."""
+    """What Kubernetes calls an object's metadata, as far as it counts here; the rest belongs to Kubernetes."""
 
-    name: Annotated[ObjectName, Meta(description="Name of the object, unique among its kind.")]
+    name: Annotated[ObjectName, Meta(description="Name of the object, unique among its kind and namespace.")]
+    namespace: Annotated[ObjectName | None, Meta(description="Namespace of the object; on a laptop, none.")] = None
+
+    @property
+    def key(self) -> str:
+        """`namespace/name`, or the name alone where there is no namespace: what tells objects of a kind apart."""
+        return self.name if self.namespace is None else f"{self.namespace}/{self.name}"
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
     """The model whose distribution the answers have."""
 
     source: Source
+    revision: Revision = None
+    tokenizer: TokenizerSource = None
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
@@ -68,6 +87,8 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         Meta(description="model: a draft model; ngram: look-up in the prompt; none: never speculate."),
     ]
     source: Annotated[Source | None, Meta(description="The draft model's checkpoint; for kind model only.")] = None
+    revision: Revision = None
+    tokenizer: TokenizerSource = None
 
 
 class SlipstreamEngine(
@@ -167,6 +188,9 @@ class ModelPairSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         Annotated[float, Meta(ge=0, le=100_000)] | None,
         Meta(description="Price of one GPU for an hour, for the cost figures; in a currency of your choice."),
     ] = None
+    serving: Annotated[
+        Serving | None, Meta(description="How the servers run in a cluster; for engine kind slipstream only.")
+    ] = None
     kill_switch: Annotated[
         bool | None, Meta(description="true: every request of this pair decodes plainly, at once.")
     ] = None
@@ -201,6 +225,9 @@ class ClassRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     ] = "auto"
     draft_tokens: Annotated[
         DraftTokens | None, Meta(description="Longest draft of this class; without it, the policy's.")
+    ] = None
+    thresholds: Annotated[
+        Thresholds | None, Meta(description="What the class is held to; what is left out is the policy's.")
     ] = None
 
 
@@ -279,6 +306,16 @@ class SpeculationPolicySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_un
         DraftTokens | None, Meta(description="Longest draft; without it, the pair's maxDraftTokens.")
     ] = None
     classes: Annotated[tuple[ClassRule, ...], Meta(max_length=64, description="Rules for single request classes.")] = ()
+    thresholds: Annotated[
+        Thresholds, Meta(description="What every class is held to in a cluster, else it is rolled back.")
+    ] = Thresholds()
+    analysis: Annotated[Analysis, Meta(description="How sure the operator must be.")] = Analysis()
+    rollout: Annotated[Rollout, Meta(description="The steps in which a class is promoted in a cluster.")] = Rollout()
+    rollback: Annotated[Rollback, Meta(description="How a class is taken back in a cluster.")] = Rollback()
+    retry_token: Annotated[
+        Annotated[str, Meta(min_length=1, max_length=256)] | None,
+        Meta(description="Any new value lets rolled back classes start again."),
+    ] = None
 
 
 class SpeculationPolicy(

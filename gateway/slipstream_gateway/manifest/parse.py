@@ -18,7 +18,7 @@ _KINDS: dict[str, type[ModelPair] | type[SpeculationPolicy]] = {
     "ModelPair": ModelPair,
     "SpeculationPolicy": SpeculationPolicy,
 }
-_TYPES = {name: inspect.type_info(kind) for name, kind in _KINDS.items()}
+TYPES = {name: inspect.type_info(kind) for name, kind in _KINDS.items()}
 
 
 def parse(data: bytes | str, *, name: str = "manifest") -> tuple[ManifestObject, ...]:
@@ -35,11 +35,12 @@ def parse_documents(documents: Sequence[object], *, name: str) -> tuple[Manifest
     """The same from plain values, such as custom resources. Raises `ManifestError` as `parse` does."""
     objects: list[ManifestObject] = []
     problems: list[tuple[str, Problem]] = []
-    for number, value in enumerate(documents, start=1):
+    for number, document in enumerate(documents, start=1):
+        value = without_status(document)
         label = _label(value, number)
-        found = list(_check_document(value))
+        found = list(check_document(value))
         if not found:
-            item = _convert(value, f"{name}: {label}")
+            item = convert(value, f"{name}: {label}")
             found = list(check_object(item))
             objects.append(item)
         problems += [(label, problem) for problem in found]
@@ -57,18 +58,26 @@ def label_of(item: ManifestObject) -> str:
     return f"{type(item).__name__}/{item.metadata.name}"
 
 
-def _check_document(value: object) -> Iterator[Problem]:
+def without_status(value: object) -> object:
+    """`value` without the field that a cluster writes, and that `kubectl get -o yaml` therefore shows."""
+    if isinstance(value, Mapping) and "status" in value:
+        return {key: item for key, item in value.items() if key != "status"}
+    return value
+
+
+def check_document(value: object) -> Iterator[Problem]:
+    """Everything that keeps `value`, a resource without its status, from being one of the two kinds."""
     if not isinstance(value, Mapping):
         yield Problem("", f"must be a mapping with apiVersion, kind, metadata and spec, got {show(value)}")
         return
     kind = value.get("kind")
-    if not isinstance(kind, str) or kind not in _TYPES:
-        yield Problem("kind", f"must be {' or '.join(_TYPES)}, got {show(kind)}")
+    if not isinstance(kind, str) or kind not in TYPES:
+        yield Problem("kind", f"must be {' or '.join(TYPES)}, got {show(kind)}")
         return
-    yield from check(value, _TYPES[kind])
+    yield from check(value, TYPES[kind])
 
 
-def _convert(value: Any, label: str) -> ManifestObject:
+def convert(value: Any, label: str) -> ManifestObject:
     try:
         return msgspec.convert(value, type=_KINDS[value["kind"]])
     except msgspec.ValidationError as error:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
 import msgspec
 
 from slipstream_gateway.manifest.capabilities import Capabilities, capabilities_of
+from slipstream_gateway.manifest.fingerprint import written_hash
 from slipstream_gateway.manifest.objects import (
     ExternalArm,
     ManifestObject,
@@ -18,15 +18,11 @@ from slipstream_gateway.manifest.objects import (
     SlipstreamEngine,
     SpeculationPolicy,
 )
+from slipstream_gateway.manifest.rules import has_draft, pair_key_of
+from slipstream_gateway.manifest.standing import PairStatus, Standing
 
 LOCAL_TRITON = ("grpc://127.0.0.1:8001",)
-
-
-class PairStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a pair beyond its spec. `message` says why it is not ready."""
-
-    ready: bool = True
-    message: str = ""
+_READY = PairStatus()
 
 
 class Backend(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +44,9 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
 class Route(msgspec.Struct, frozen=True, kw_only=True):
     """All that is needed to serve one model name. `speculative` None: the pair has no draft.
 
-    `generation` is a hash of the pair and its policy as written: equal exactly when both are.
+    `generation` is a hash of the pair and its policy as written: equal exactly when both are. `standing` says how much
+    of each class may speculate; None, as with a file, withholds nothing. `killed` says why nothing of this pair may
+    speculate, beyond the kill switches of `pair` and `policy`.
     """
 
     model: str
@@ -58,6 +56,8 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     speculative: Backend | None
     status: PairStatus
     generation: str
+    standing: Standing | None = None
+    killed: str | None = None
 
 
 class RoutingTable(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,28 +75,61 @@ def compile_table(
     folder: Path = Path(),
     status: Mapping[str, PairStatus] | None = None,
     local_endpoints: Sequence[str] = LOCAL_TRITON,
+    standings: Mapping[str, Standing] | None = None,
+    kills: Mapping[str, str] | None = None,
+    endpoints: Mapping[str, tuple[str, ...]] | None = None,
 ) -> RoutingTable:
-    """The routing table of parsed `objects`.
+    """The routing table of parsed `objects`, whose problems are settled. All mappings are by the pair's key.
 
-    `status` is by pair name; a pair that is not in it is ready. `local_endpoints` are the Triton addresses of the
-    pairs that name none.
+    `status`: a pair that is not in it is ready. `standings` and `kills`: see `Route`. `endpoints` are the Triton
+    addresses of the pairs that name none, and one that is not in it has no servers yet; without it, as on a laptop,
+    they are `local_endpoints`.
     """
-    policies = {item.spec.pair: item for item in objects if isinstance(item, SpeculationPolicy)}
-    routes = {}
+    policies = {pair_key_of(item): item for item in objects if isinstance(item, SpeculationPolicy)}
+    routes = []
     for pair in (item for item in objects if isinstance(item, ModelPair)):
-        name = pair.metadata.name
-        plain, speculative = _backends(pair, tuple(local_endpoints))
-        routes[pair.spec.model] = Route(
-            model=pair.spec.model,
-            pair=pair,
-            policy=policies.get(name),
-            plain=plain,
-            speculative=speculative,
-            status=(status or {}).get(name, PairStatus()),
-            generation=_hash(pair, policies.get(name)),
+        key = pair.metadata.key
+        route = compile_route(
+            pair,
+            policies.get(key),
+            status=(status or {}).get(key, _READY),
+            endpoints=local_endpoints if endpoints is None else endpoints.get(key, ()),
+            standing=(standings or {}).get(key),
+            killed=(kills or {}).get(key),
         )
-    generation = _hash(*(route.generation for route in routes.values()))
-    return RoutingTable(routes=MappingProxyType(routes), generation=generation, folder=folder)
+        routes.append(route)
+    return table_of(routes, folder=folder)
+
+
+def compile_route(
+    pair: ModelPair,
+    policy: SpeculationPolicy | None,
+    *,
+    status: PairStatus = _READY,
+    endpoints: Sequence[str] = LOCAL_TRITON,
+    standing: Standing | None = None,
+    killed: str | None = None,
+) -> Route:
+    """The route of one pair. `endpoints` are its Triton addresses where it names none; for the rest see `Route`."""
+    plain, speculative = _backends(pair, tuple(endpoints))
+    return Route(
+        model=pair.spec.model,
+        pair=pair,
+        policy=policy,
+        plain=plain,
+        speculative=speculative,
+        status=status,
+        generation=written_hash(pair, policy),
+        standing=standing,
+        killed=killed,
+    )
+
+
+def table_of(routes: Iterable[Route], *, folder: Path = Path()) -> RoutingTable:
+    """The routing table of `routes`, which serve different models."""
+    by_model = {route.model: route for route in routes}
+    generation = written_hash(*(route.generation for route in by_model.values()))
+    return RoutingTable(routes=MappingProxyType(by_model), generation=generation, folder=folder)
 
 
 def resolve_source(source: str, folder: Path) -> str:
@@ -117,7 +150,7 @@ def with_endpoints(route: Route, endpoints: tuple[str, ...]) -> Route:
     speculative = route.speculative
     if speculative is not None:
         speculative = msgspec.structs.replace(speculative, endpoints=endpoints)
-    plain, speculative = _named(route.pair.metadata.name, plain, speculative)
+    plain, speculative = _named(route.pair.metadata.key, plain, speculative)
     return msgspec.structs.replace(route, plain=plain, speculative=speculative)
 
 
@@ -130,13 +163,12 @@ def _backends(pair: ModelPair, local_endpoints: tuple[str, ...]) -> tuple[Backen
             endpoints=engine.endpoints or local_endpoints,
             model=triton_model_name(pair),
         )
-        has_draft = pair.spec.draft is not None and pair.spec.draft.kind != "none"
-        arm = plain_arm if has_draft else None
+        arm = plain_arm if has_draft(pair) else None
     else:
         plain_arm, arm = engine.arms.plain, engine.arms.speculative
     plain = _backend(plain_arm, pair, speculative=False)
     speculative = _backend(arm, pair, speculative=True) if arm is not None else None
-    return _named(pair.metadata.name, plain, speculative)
+    return _named(pair.metadata.key, plain, speculative)
 
 
 def _backend(arm: ExternalArm, pair: ModelPair, *, speculative: bool) -> Backend:
@@ -165,7 +197,3 @@ def _servers(backend: Backend) -> tuple[Protocol, str, frozenset[str]]:
 
 def _in_pool(backend: Backend, pool: str) -> Backend:
     return msgspec.structs.replace(backend, pool=pool)
-
-
-def _hash(*parts: object) -> str:
-    return hashlib.sha256(msgspec.json.encode(parts, order="deterministic")).hexdigest()[:16]

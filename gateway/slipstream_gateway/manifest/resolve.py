@@ -1,0 +1,102 @@
+"""Resources held against each other, with a verdict for each: in a cluster nobody sees to it that they fit.
+
+What is bad never affects the others: where two objects want the same, the older one has it, and the younger one is
+told so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from slipstream_gateway.manifest.check import Problem, show
+from slipstream_gateway.manifest.objects import ModelPair, SpeculationPolicy
+from slipstream_gateway.manifest.resources import ParsedResource
+from slipstream_gateway.manifest.rules import check_against_pair, missing_pair, pair_key_of
+
+
+class Resolution(msgspec.Struct, frozen=True, kw_only=True):
+    """What is left to serve.
+
+    `pairs` and `policies` are those that count, both by the pair's key. `problems` has what is wrong with every other
+    one, by `ParsedResource.key`. `kills` says by the pair's key why it is killed: by itself or by any of its policies,
+    though they do not count or cannot be parsed.
+    """
+
+    pairs: Mapping[str, ModelPair]
+    policies: Mapping[str, SpeculationPolicy]
+    problems: Mapping[str, tuple[Problem, ...]]
+    kills: Mapping[str, str]
+
+
+def resolve(resources: Iterable[ParsedResource]) -> Resolution:
+    """The verdicts over `resources`, in whatever order they come."""
+    oldest_first = sorted(resources, key=lambda resource: (resource.created, resource.name, resource.namespace or ""))
+    problems = {resource.key: resource.problems for resource in oldest_first if resource.item is None}
+    pairs = _resolve_pairs(oldest_first, problems)
+    policies = _resolve_policies(oldest_first, pairs, problems)
+    return Resolution(pairs=pairs, policies=policies, problems=problems, kills=kills_of(oldest_first))
+
+
+def kills_of(resources: Iterable[ParsedResource]) -> dict[str, str]:
+    """Why pairs are killed, by their keys; a pair's own switch is named before a policy's."""
+    kills: dict[str, str] = {}
+    for resource in sorted(resources, key=lambda resource: (resource.kind, resource.name)):
+        if resource.killed and (key := resource.pair_key) is not None:
+            kills.setdefault(key, f"the kill switch of {resource.kind}/{resource.name} is on")
+    return kills
+
+
+def _resolve_pairs(
+    oldest_first: list[ParsedResource], problems: dict[str, tuple[Problem, ...]]
+) -> dict[str, ModelPair]:
+    pairs: dict[str, ModelPair] = {}
+    owners: dict[str, ModelPair] = {}
+    for resource in oldest_first:
+        pair = resource.item
+        if not isinstance(pair, ModelPair):
+            continue
+        owner = owners.setdefault(pair.spec.model, pair)
+        if owner is pair:
+            pairs[pair.metadata.key] = pair
+        else:
+            message = f"ModelPair {_seen_from(pair, owner)} already serves the model {show(pair.spec.model)}"
+            problems[resource.key] = (Problem("spec.model", message),)
+    return pairs
+
+
+def _resolve_policies(
+    oldest_first: list[ParsedResource], pairs: Mapping[str, ModelPair], problems: dict[str, tuple[Problem, ...]]
+) -> dict[str, SpeculationPolicy]:
+    policies: dict[str, SpeculationPolicy] = {}
+    there = {resource.pair_key for resource in oldest_first if resource.kind == "ModelPair"}
+    for resource in oldest_first:
+        policy = resource.item
+        if not isinstance(policy, SpeculationPolicy):
+            continue
+        key = pair_key_of(policy)
+        if found := _problems_of(policy, pairs.get(key), policies.get(key), exists=key in there):
+            problems[resource.key] = found
+        elif key not in pairs:
+            problems[resource.key] = (missing_pair(policy, pairs),)
+        else:
+            policies[key] = policy
+    return policies
+
+
+def _problems_of(
+    policy: SpeculationPolicy, pair: ModelPair | None, rival: SpeculationPolicy | None, *, exists: bool
+) -> tuple[Problem, ...]:
+    """What is wrong between a policy and what it is for, unless there is no such pair at all."""
+    if pair is None:
+        return (Problem("spec.pair", f"ModelPair {policy.spec.pair} is refused, see its status"),) if exists else ()
+    if rival is not None:
+        message = f"ModelPair {pair.metadata.name} already has SpeculationPolicy {rival.metadata.name}"
+        return (Problem("spec.pair", message),)
+    return tuple(check_against_pair(policy, pair))
+
+
+def _seen_from(pair: ModelPair, other: ModelPair) -> str:
+    """The name of `other`, with its namespace where that is another one."""
+    return other.metadata.name if other.metadata.namespace == pair.metadata.namespace else other.metadata.key

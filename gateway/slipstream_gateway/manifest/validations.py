@@ -1,0 +1,187 @@
+"""What a schema cannot say of a custom resource, in Common Expression Language, by the type that it is said of.
+
+The same as `pair_rules` and `policy_rules` say in Python, as far as the language has words for it: the API server then
+refuses at once what the gateways would not take. Only functions that every implementation of CEL has are used. A field
+that is null counts as absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from slipstream_gateway.manifest.objects import (
+    EMBEDDED_SOURCES,
+    ClassRule,
+    Draft,
+    ExternalArm,
+    ModelPairSpec,
+    SlipstreamEngine,
+    SpeculationPolicySpec,
+    Target,
+)
+from slipstream_gateway.manifest.rollout import MAX_SECONDS, MAX_STEPS, Rollback, Rollout, Thresholds
+from slipstream_gateway.manifest.serving import Toleration
+
+
+class Rule(NamedTuple):
+    """`rule` must be true of `self`; else `message`."""
+
+    rule: str
+    message: str
+
+
+_GRPC = r"^grpc://[^/@?#\\s]+:[0-9]+$"
+_HTTP = r"^https?://[^/@?#\\s]+(/[^?#\\s]*)?$"
+
+
+def _or(field: str, default: str) -> str:
+    return f"(has({field}) ? {field} : {default})"
+
+
+def _absent(field: str, unless: str, message: str) -> Rule:
+    return Rule(f"{unless} || !has(self.{field})", f"{field} has no effect {message}, leave it out")
+
+
+def _default(kind: type[msgspec.Struct], name: str) -> Any:
+    return next(field.default for field in msgspec.structs.fields(kind) if field.encode_name == name)
+
+
+_SOURCE = Rule(
+    f"!has(self.source) || !self.source.startsWith('embedded:') || self.source in {list(EMBEDDED_SOURCES)}",
+    f"source must be a folder or one of {', '.join(EMBEDDED_SOURCES)}",
+)
+
+_ENGINE_FIELDS = tuple(field.encode_name for field in msgspec.structs.fields(SlipstreamEngine))
+
+_PAIR = (
+    Rule("self.engine.kind != 'slipstream' || has(self.target)", "target is required for engine kind slipstream"),
+    Rule(
+        "self.engine.kind != 'slipstream' || has(self.draft)",
+        "draft is required for engine kind slipstream; kind none for a target alone",
+    ),
+    Rule("self.engine.kind != 'external' || has(self.engine.arms)", "engine.arms is required for engine kind external"),
+    _absent("engine.arms", "self.engine.kind != 'slipstream'", "with engine kind slipstream"),
+    *(
+        _absent(name, "self.engine.kind != 'external'", "with engine kind external")
+        for name in ("target", "draft", "serving", *(f"engine.{field}" for field in _ENGINE_FIELDS))
+    ),
+    Rule(
+        "!has(self.serving) || !has(self.engine.endpoints) || size(self.engine.endpoints) == 0",
+        "serving has no effect with engine.endpoints, leave one of them out",
+    ),
+    Rule(
+        f"!has(self.engine.endpoints) || self.engine.endpoints.all(address, address.matches('{_GRPC}'))",
+        "engine.endpoints must be grpc://host:port, without credentials",
+    ),
+    Rule(
+        "!has(self.target) || !has(self.draft) || self.draft.kind != 'model' || !has(self.draft.source)"
+        " || self.draft.source != self.target.source"
+        f" || {_or('self.draft.revision', repr(''))} != {_or('self.target.revision', repr(''))}",
+        "draft.source must be another checkpoint than the target's: a draft as slow as its target saves nothing",
+    ),
+    Rule(
+        "!has(self.engine.arms) || !has(self.engine.arms.speculative) || has(self.pricePerGpuHour)"
+        " || has(self.engine.arms.plain.pricePerGpuHour) == has(self.engine.arms.speculative.pricePerGpuHour)",
+        "pricePerGpuHour is required of both of engine.arms or of none, where the pair has none",
+    ),
+)
+
+_DRAFT = (
+    Rule("self.kind != 'model' || has(self.source)", "source is required for draft kind model"),
+    *(
+        _absent(name, "self.kind == 'model'", "with a draft kind other than model")
+        for name in ("source", "revision", "tokenizer")
+    ),
+    _SOURCE,
+)
+
+_ARM = (
+    _absent("apiKeyEnv", "self.protocol != 'triton'", "with protocol triton"),
+    Rule(
+        "self.endpoints.all(address,"
+        f" self.protocol == 'triton' ? address.matches('{_GRPC}') : address.matches('{_HTTP}'))",
+        "endpoints must be grpc://host:port for protocol triton, else http://host:port or https://host:port with or"
+        " without a path; and without credentials, query and fragment",
+    ),
+)
+
+_TOLERATION = (
+    Rule(
+        f"{_or('self.operator', repr('Equal'))} == 'Equal' || {_or('self.value', repr(''))} == ''",
+        "value has no effect with operator Exists, leave it out",
+    ),
+    Rule(
+        f"has(self.key) || {_or('self.operator', repr('Equal'))} == 'Exists'",
+        "operator must be Exists where there is no key",
+    ),
+    Rule(
+        f"!has(self.tolerationSeconds) || {_or('self.effect', repr(''))} == 'NoExecute'",
+        "tolerationSeconds has no effect without effect NoExecute, leave it out",
+    ),
+)
+
+_THRESHOLDS = (
+    Rule(
+        "!has(self.ttftP95Seconds) || !has(self.p95Seconds) || self.ttftP95Seconds <= self.p95Seconds",
+        "ttftP95Seconds must be at most p95Seconds",
+    ),
+)
+
+
+def _merged(name: str, neutral: str) -> str:
+    """A threshold of the class `rule`, else the policy's, else one that nothing breaks."""
+    return _or(f"rule.thresholds.{name}", _or(f"self.thresholds.{name}", neutral))
+
+
+_POLICY = (
+    Rule(
+        "!has(self.classes) || self.classes.all(rule, self.classes.exists_one(other, other.name == rule.name))",
+        "classes must have one rule for each name",
+    ),
+    Rule(
+        "!has(self.classes) || !has(self.thresholds) || self.classes.all(rule, !has(rule.thresholds)"
+        f" || {_merged('ttftP95Seconds', '0.0')} <= {_merged('p95Seconds', f'{MAX_SECONDS:.1f}')})",
+        "classes must have thresholds that fit the policy's: ttftP95Seconds must be at most p95Seconds,"
+        " where a class leaves out one of them too",
+    ),
+)
+
+_CLASS = (
+    Rule(
+        "!has(self.thresholds) || !has(self.mode) || self.mode != 'plain'",
+        "thresholds has no effect with mode plain, leave it out",
+    ),
+)
+
+# An index is nothing that CEL can count up: all that there can be are written out.
+_ROLLOUT = (
+    Rule(
+        f"!has(self.steps) || {list(range(MAX_STEPS - 1))}.all(i,"
+        " i + 1 >= size(self.steps) || self.steps[i].share < self.steps[i + 1].share)",
+        "steps must have rising shares",
+    ),
+)
+
+_ROLLBACK = (
+    Rule(
+        f"{_or('self.coolDownSeconds', str(_default(Rollback, 'coolDownSeconds')))}"
+        f" <= {_or('self.maxCoolDownSeconds', str(_default(Rollback, 'maxCoolDownSeconds')))}",
+        "coolDownSeconds must be at most maxCoolDownSeconds",
+    ),
+)
+
+RULES: Mapping[type, tuple[Rule, ...]] = {
+    ModelPairSpec: _PAIR,
+    Target: (_SOURCE,),
+    Draft: _DRAFT,
+    ExternalArm: _ARM,
+    Toleration: _TOLERATION,
+    SpeculationPolicySpec: _POLICY,
+    Thresholds: _THRESHOLDS,
+    ClassRule: _CLASS,
+    Rollout: _ROLLOUT,
+    Rollback: _ROLLBACK,
+}

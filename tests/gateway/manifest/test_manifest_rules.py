@@ -1,0 +1,229 @@
+"""What one object may not say, and what objects of several namespaces have to do with each other."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from slipstream_gateway.errors import ManifestError
+from slipstream_gateway.manifest import ManifestObject, parse_documents
+
+JSON = dict[str, Any]
+
+PAIR: JSON = {
+    "apiVersion": "slipstream.dev/v1alpha1",
+    "kind": "ModelPair",
+    "metadata": {"name": "acme"},
+    "spec": {
+        "model": "acme",
+        "target": {"source": "./target"},
+        "draft": {"kind": "model", "source": "./draft"},
+        "engine": {"kind": "slipstream"},
+    },
+}
+POLICY: JSON = {
+    "apiVersion": "slipstream.dev/v1alpha1",
+    "kind": "SpeculationPolicy",
+    "metadata": {"name": "acme"},
+    "spec": {"pair": "acme"},
+}
+
+
+def changed(resource: JSON, spec: JSON | None = None, **metadata: Any) -> JSON:
+    found = copy.deepcopy(resource)
+    found["metadata"] |= metadata
+    found["spec"] |= spec or {}
+    return found
+
+
+def problems(*documents: JSON) -> list[str]:
+    """What is said of `documents`, without the file's name."""
+    try:
+        parse_documents(documents, name="m")
+    except ManifestError as error:
+        return [line.removeprefix("m: ") for line in error.problems]
+    return []
+
+
+def parsed(*documents: JSON) -> tuple[ManifestObject, ...]:
+    return parse_documents(documents, name="m")
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        (
+            {"draft": {"kind": "model", "source": "./target"}},
+            "spec.draft.source: must be another checkpoint than the target's: a draft as slow as its target saves "
+            "nothing, got './target'",
+        ),
+        (
+            {"draft": {"kind": "ngram", "tokenizer": "./t"}},
+            "spec.draft.tokenizer: has no effect with draft kind ngram, leave it out",
+        ),
+        (
+            {"draft": {"kind": "none", "revision": "1"}},
+            "spec.draft.revision: has no effect with draft kind none, leave it out",
+        ),
+        (
+            {"engine": {"kind": "slipstream", "endpoints": ["grpc://a:1"]}, "serving": {}},
+            "spec.serving: has no effect with spec.engine.endpoints, leave one of them out",
+        ),
+        (
+            {"serving": {"tolerations": [{"key": "gpu", "operator": "Exists", "value": "a"}]}},
+            "spec.serving.tolerations[0].value: has no effect with operator Exists, leave it out, got 'a'",
+        ),
+        (
+            {"serving": {"tolerations": [{"value": "a"}]}},
+            "spec.serving.tolerations[0].operator: must be Exists where there is no key, got 'Equal'",
+        ),
+        (
+            {"serving": {"tolerations": [{"key": "a", "effect": "NoSchedule", "tolerationSeconds": 1}]}},
+            "spec.serving.tolerations[0].tolerationSeconds: has no effect without effect NoExecute, leave it out",
+        ),
+        (
+            {"serving": {"resources": {"requests": {"memory": "17G"}, "limits": {"memory": "15.8Gi"}}}},
+            "spec.serving.resources.requests.memory: must be at most the limit 15.8Gi, got 17G",
+        ),
+        (
+            {"serving": {"resources": {"limits": {"cpu": 4}}}},
+            "spec.serving.resources.limits.cpu: must be a string (put it in quotes), got 4",
+        ),
+        (
+            {"serving": {"resources": {"limits": {"c p u": "4"}}}},
+            "spec.serving.resources.limits: a key must match ",
+        ),
+        ({"serving": {"nodeSelector": {1: "a"}}}, "spec.serving.nodeSelector: a key must be a string (put it in"),
+        ({"serving": {"nodeSelector": {"a": "b c"}}}, "spec.serving.nodeSelector.a: must match "),
+        ({"serving": {"nodeSelector": ["a"]}}, "spec.serving.nodeSelector: must be a mapping, got ['a']"),
+        (
+            {"serving": {"nodeSelector": {f"k{n}": "v" for n in range(33)}}},
+            "spec.serving.nodeSelector: must have at most 32 entries, got 33",
+        ),
+        ({"serving": {"affinity": []}}, "spec.serving.affinity: must be a mapping, got []"),
+        ({"serving": {"affinity": {"a": [{1: 2}]}}}, "spec.serving.affinity: must have strings as keys (put them in"),
+        ({"serving": {"affinity": {"a": float("inf")}}}, "spec.serving.affinity: must have finite numbers, got inf"),
+        ({"serving": {"affinity": {"a": 2**63}}}, "spec.serving.affinity: must have whole numbers of 64 bits, got 922"),
+        ({"serving": {"affinity": {"a": "\ud800"}}}, "spec.serving.affinity: must not have lone surrogates, got"),
+        ({"serving": {"affinity": {"a": b"x"}}}, "spec.serving.affinity: must have only what JSON has, got b'x'"),
+        ({"serving": {"storage": {"claim": "w", "mountPath": "a"}}}, "spec.serving.storage.mountPath: must match"),
+        ({"serving": {"image": "a b"}}, "spec.serving.image: must match"),
+    ],
+)
+def test_a_pair_that_contradicts_itself_is_refused(spec: JSON, expected: str) -> None:
+    [line] = problems(changed(PAIR, spec))
+    assert line.startswith(f"ModelPair/acme: {expected}")
+
+
+def test_free_form_fields_are_bounded_in_depth() -> None:
+    deep: JSON = {}
+    for _ in range(2000):
+        deep = {"a": deep}
+    [line] = problems(changed(PAIR, {"serving": {"affinity": deep}}))
+    assert line.endswith("spec.serving.affinity: must not be nested deeper than 24 levels")
+
+
+def test_affinity_is_taken_as_it_is() -> None:
+    affinity = {"nodeAffinity": {"x": [1, 2.5, "a", None, True, {}]}}
+    [pair] = parsed(changed(PAIR, {"serving": {"affinity": affinity, "nodeSelector": {"example.com/gpu": "h100"}}}))
+    assert pair.spec.serving.affinity == affinity  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "draft",
+    [
+        {"kind": "model", "source": "./target", "revision": "small"},
+        {"kind": "ngram"},
+        {"kind": "model", "source": "./draft", "tokenizer": "./t"},
+    ],
+)
+def test_a_draft_is_another_checkpoint_by_source_or_revision(draft: JSON) -> None:
+    assert problems(changed(PAIR, {"draft": draft})) == []
+
+
+@pytest.mark.parametrize(
+    "resources",
+    [
+        {"requests": {"cpu": "500m"}, "limits": {"cpu": "0.5"}},
+        {"requests": {"memory": "16Gi"}, "limits": {"memory": "18G"}},
+        {"requests": {"cpu": "1"}, "limits": {"memory": "1"}},
+    ],
+)
+def test_amounts_are_compared_by_what_they_mean(resources: JSON) -> None:
+    assert problems(changed(PAIR, {"serving": {"resources": resources}})) == []
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        (
+            {"rollout": {"steps": [{"share": 0.1}, {"share": 0.5}, {"share": 0.5}]}},
+            "spec.rollout.steps[2].share: must be above the step before (0.5), got 0.5",
+        ),
+        (
+            {"rollback": {"coolDownSeconds": 90_000}},
+            "spec.rollback.coolDownSeconds: must be at most maxCoolDownSeconds (86400), got 90000",
+        ),
+        (
+            {"thresholds": {"p95Seconds": 2, "ttftP95Seconds": 2.5}},
+            "spec.thresholds.ttftP95Seconds: must be at most p95Seconds (2), got 2.5",
+        ),
+        (
+            {"thresholds": {"p95Seconds": 2}, "classes": [{"name": "code", "thresholds": {"ttftP95Seconds": 3}}]},
+            "spec.classes[0].thresholds.ttftP95Seconds: must be at most p95Seconds (2), got 3",
+        ),
+        (
+            {"thresholds": {"ttftP95Seconds": 2}, "classes": [{"name": "code", "thresholds": {"p95Seconds": 1}}]},
+            "spec.classes[0].thresholds.ttftP95Seconds: must be at most p95Seconds (1), got 2",
+        ),
+        (
+            {"classes": [{"name": "code", "mode": "plain", "thresholds": {"errorRate": 0.1}}]},
+            "spec.classes[0].thresholds: has no effect with mode plain, leave it out",
+        ),
+    ],
+)
+def test_a_policy_that_contradicts_itself_is_refused(spec: JSON, expected: str) -> None:
+    assert problems(PAIR, changed(POLICY, spec)) == [f"SpeculationPolicy/acme: {expected}"]
+
+
+def test_a_class_may_loosen_what_the_policy_says() -> None:
+    thresholds = {"p95Seconds": 2, "ttftP95Seconds": 1}
+    classes = [{"name": "code", "thresholds": {"p95Seconds": 9, "ttftP95Seconds": 5}}, {"name": "creative_writing"}]
+    assert problems(PAIR, changed(POLICY, {"thresholds": thresholds, "classes": classes})) == []
+
+
+def test_an_acceptance_floor_needs_a_draft() -> None:
+    spec = {
+        "thresholds": {"acceptanceFloor": 0.5},
+        "classes": [{"name": "code", "thresholds": {"acceptanceFloor": 0.6}}],
+    }
+    assert problems(changed(PAIR, {"draft": {"kind": "ngram"}}), changed(POLICY, spec)) == []
+    why = "has no effect: ModelPair/acme has no draft"
+    assert problems(changed(PAIR, {"draft": {"kind": "none"}}), changed(POLICY, spec)) == [
+        f"SpeculationPolicy/acme: spec.thresholds.acceptanceFloor: {why}",
+        f"SpeculationPolicy/acme: spec.classes[0].thresholds.acceptanceFloor: {why}",
+    ]
+
+
+def test_objects_are_told_apart_by_their_namespaces() -> None:
+    here, there = (changed(PAIR, {"model": name, "draft": {"kind": "none"}}, namespace=name) for name in ("a", "b"))
+    there["spec"]["engine"] = {"kind": "slipstream", "tritonModel": "other"}
+    policies = [changed(POLICY, namespace=name) for name in ("a", "b")]
+    pair, other, policy, _ = parsed(here, there, *policies)
+    assert (pair.metadata.key, other.metadata.key, policy.metadata.key) == ("a/acme", "b/acme", "a/acme")
+    assert "ModelPair/acme: metadata.name: another ModelPair has the name 'a/acme'" in problems(here, here)
+
+
+def test_a_policy_finds_its_pair_in_its_own_namespace_only() -> None:
+    pairs = [changed(PAIR, {"model": "x"}, name="x", namespace="a"), changed(PAIR, {"model": "y"}, name="y")]
+    for policy, there_is in ((changed(POLICY, namespace="a"), "x"), (POLICY, "y")):
+        assert problems(*pairs, policy) == [
+            f"SpeculationPolicy/acme: spec.pair: no ModelPair is named 'acme' (there is: {there_is})"
+        ]
+
+
+def test_what_a_cluster_says_of_an_object_does_not_keep_it_from_being_a_file() -> None:
+    exported = changed(PAIR, uid="1", generation=4, managedFields=[]) | {"status": {"state": "Serving", "odd": [1]}}
+    assert parsed(exported) == parsed(PAIR)
+    assert problems(exported | {"data": 1}) == ["ModelPair/acme: data: unknown field; did you mean metadata?"]

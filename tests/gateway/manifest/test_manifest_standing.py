@@ -1,0 +1,222 @@
+"""What the operator's status lets speculate, and what a rollback is tied to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from slipstream_gateway.manifest import (
+    ClassStanding,
+    ModelPair,
+    PairStatus,
+    Phase,
+    SpeculationPolicy,
+    Standing,
+    compile_route,
+    compile_table,
+    pair_status_of,
+    parse_resource,
+    spec_hash,
+    standing_of,
+    table_of,
+)
+
+JSON = dict[str, Any]
+
+
+def pair(**spec: Any) -> ModelPair:
+    raw = {
+        "apiVersion": "slipstream.dev/v1alpha1",
+        "kind": "ModelPair",
+        "metadata": {"name": "acme", "namespace": "team"},
+        "spec": {
+            "model": "acme-chat",
+            "target": {"source": "./target"},
+            "draft": {"kind": "ngram"},
+            "engine": {"kind": "slipstream"},
+            **spec,
+        },
+    }
+    parsed = parse_resource(raw)
+    assert isinstance(parsed.item, ModelPair), parsed.problems
+    return parsed.item
+
+
+def policy(**spec: Any) -> SpeculationPolicy:
+    raw = {
+        "apiVersion": "slipstream.dev/v1alpha1",
+        "kind": "SpeculationPolicy",
+        "metadata": {"name": "acme", "namespace": "team"},
+        "spec": {"pair": "acme", **spec},
+    }
+    parsed = parse_resource(raw)
+    assert isinstance(parsed.item, SpeculationPolicy), parsed.problems
+    return parsed.item
+
+
+def entry(name: str = "code/long", phase: str = "Promoted", share: float = 1, **more: Any) -> JSON:
+    return {"name": name, "phase": phase, "share": share, **more}
+
+
+@pytest.mark.parametrize("status", [None, {}, {"observedGeneration": 2, "state": "New"}])
+def test_a_class_that_nobody_judged_is_at_the_first_step(status: JSON | None) -> None:
+    standing = standing_of(policy(rollout={"steps": [{"share": 0.1}, {"share": 1}]}), status).of("code/long")
+    assert (standing.share, standing.phase) == (0.1, Phase.PROGRESSING)
+
+
+def test_a_class_stands_where_the_status_says() -> None:
+    status = {
+        "classes": [
+            entry("code/long", "Progressing", 0.25, step=1),
+            entry("code/short", "RolledBack", 0, message="acceptance 0.41 < 0.55"),
+            entry("open_chat/long", "Promoted", 1, fromTheFuture={"a": 1}),
+        ],
+        "newField": [1],
+    }
+    standing = standing_of(policy(), status)
+    assert standing.of("code/long") == ClassStanding(share=0.25, phase=Phase.PROGRESSING)
+    assert standing.of("code/short") == ClassStanding(
+        share=0, phase=Phase.ROLLED_BACK, message="acceptance 0.41 < 0.55"
+    )
+    assert standing.of("open_chat/long").share == 1
+    assert standing.of("extraction/long") == standing.initial
+
+
+@pytest.mark.parametrize("phase", ["RolledBack", "Stale", "Disabled"])
+def test_a_share_by_hand_does_not_bring_a_class_back(phase: str) -> None:
+    assert standing_of(policy(), {"classes": [entry(phase=phase, share=1)]}).of("code/long").share == 0
+
+
+@pytest.mark.parametrize(
+    ("status", "why"),
+    [
+        ({"classes": "all"}, "$.classes"),
+        ({"classes": [entry(phase="Great")]}, "'Great' - at `$.classes[0].phase`"),
+        ({"classes": [entry(share=2)]}, "$.classes[0].share"),
+        ({"classes": [entry(share="1")]}, "$.classes[0].share"),
+        ({"classes": [{"name": "code/long"}]}, "`phase`"),
+        ({"classes": [entry(), entry(share=0.1)]}, "'code/long' is there twice"),
+        ({"observedGeneration": -1}, "$.observedGeneration"),
+        (["x"], "got `array`"),
+    ],
+)
+def test_a_status_that_cannot_be_read_lets_nothing_speculate(status: Any, why: str) -> None:
+    for name in ("code/long", "extraction/short"):
+        standing = standing_of(policy(), status).of(name)
+        assert (standing.share, standing.phase) == (0, Phase.STALE)
+        assert standing.message.startswith("the status of SpeculationPolicy/acme cannot be read: ")
+        assert why in standing.message
+
+
+def condition(kind: str, status: str, message: str = "") -> JSON:
+    time = "2026-11-20T10:00:00Z"
+    return {"type": kind, "status": status, "reason": "Because", "message": message, "lastTransitionTime": time}
+
+
+@pytest.mark.parametrize("status", [None, {}, {"conditions": [condition("Ready", "Unknown")]}])
+def test_a_pair_may_speculate_until_something_says_no(status: JSON | None) -> None:
+    assert pair_status_of(status) == PairStatus()
+
+
+@pytest.mark.parametrize("kind", ["Ready", "ResolvedRefs", "TokenizerCompatible"])
+def test_a_condition_that_does_not_hold_says_why(kind: str) -> None:
+    status = {"conditions": [condition("Progressing", "False", "x"), condition(kind, "False", "token 5 differs")]}
+    assert pair_status_of(status) == PairStatus(ready=False, message="token 5 differs")
+
+
+def test_the_cause_is_named_before_what_follows_from_it() -> None:
+    conditions = [condition("Ready", "False", "not ready"), condition("TokenizerCompatible", "False", "token 5")]
+    assert pair_status_of({"conditions": conditions}).message == "token 5"
+    assert pair_status_of({"conditions": [condition("Ready", "False")]}).message == "Because"
+
+
+@pytest.mark.parametrize("status", [{"conditions": [{"type": "Ready"}]}, {"replicas": 5}])
+def test_a_pairs_status_that_cannot_be_read_lets_nothing_speculate(status: JSON) -> None:
+    found = pair_status_of(status)
+    assert not found.ready
+    assert found.message.startswith("its status cannot be read: ")
+
+
+SAME: list[Callable[[], str]] = [
+    lambda: spec_hash(pair(killSwitch=True), policy()),
+    lambda: spec_hash(pair(killSwitch=False), policy(killSwitch=True)),
+    lambda: spec_hash(pair(), policy(enabled=False)),
+    lambda: spec_hash(pair(), policy(retryToken="again")),
+    lambda: spec_hash(pair(serving={"replicas": 9, "gpus": 2, "nodeSelector": {"a": "b"}}), policy()),
+    lambda: spec_hash(pair(maxDraftTokens=8), policy(margin=0.02, analysis={"minSamples": 200}, thresholds={})),
+]
+OTHER: list[Callable[[], str]] = [
+    lambda: spec_hash(None, policy()),
+    lambda: spec_hash(pair(maxDraftTokens=7), policy()),
+    lambda: spec_hash(pair(draft={"kind": "model", "source": "./draft"}), policy()),
+    lambda: spec_hash(pair(target={"source": "./target", "revision": "2"}), policy()),
+    lambda: spec_hash(pair(serving={"image": "triton:2"}), policy()),
+    lambda: spec_hash(pair(), policy(thresholds={"acceptanceFloor": 0.5})),
+    lambda: spec_hash(pair(), policy(classes=[{"name": "code"}])),
+    lambda: spec_hash(pair(), policy(maxCostIncrease=None)),
+]
+
+
+def test_a_rollback_outlives_what_does_not_change_the_answers() -> None:
+    assert {hashed() for hashed in SAME} == {spec_hash(pair(), policy())}
+
+
+def test_any_other_spec_is_another_one() -> None:
+    found = {hashed() for hashed in OTHER}
+    assert len(found) == len(OTHER)
+    assert spec_hash(pair(), policy()) not in found
+    assert all(len(hashed) == 16 and int(hashed, 16) >= 0 for hashed in found)
+
+
+def test_a_rollbacks_hash_survives_new_versions_of_the_operator() -> None:
+    """A change here clears every rollback of every cluster at an upgrade."""
+    assert spec_hash(pair(), policy(margin=0.05)) == "13fa9810f2d1f174"
+
+
+def test_a_table_of_a_cluster_has_what_was_found_out() -> None:
+    first, other = pair(), msgspec.structs.replace(pair(model="m2"))
+    other = msgspec.structs.replace(other, metadata=msgspec.structs.replace(other.metadata, name="other"))
+    standing = standing_of(policy(), None)
+    table = compile_table(
+        [first, other, policy()],
+        status={"team/other": PairStatus(ready=False, message="loading")},
+        standings={"team/acme": standing},
+        kills={"team/acme": "the kill switch of SpeculationPolicy/late is on"},
+        endpoints={"team/acme": ("grpc://10.0.0.1:8001", "grpc://10.0.0.2:8001")},
+    )
+    acme, second = table.routes["acme-chat"], table.routes["m2"]
+    assert acme.policy is not None
+    assert (acme.standing, acme.killed) == (standing, "the kill switch of SpeculationPolicy/late is on")
+    assert acme.plain.endpoints == ("grpc://10.0.0.1:8001", "grpc://10.0.0.2:8001")
+    assert (acme.plain.pool, acme.plain.model) == ("team/acme", "acme")
+    assert (second.policy, second.standing, second.killed) == (None, None, None)
+    assert second.status.message == "loading"
+    assert second.plain.endpoints == ()  # in a cluster, nothing of it runs on this machine
+
+
+def test_addresses_of_a_spec_go_before_those_found() -> None:
+    named = pair(engine={"kind": "slipstream", "endpoints": ["grpc://own:8001"]})
+    assert compile_route(named, None, endpoints=("grpc://found:8001",)).plain.endpoints == ("grpc://own:8001",)
+
+
+def test_a_route_by_itself_is_the_route_of_a_table() -> None:
+    items = (pair(), policy())
+    table = compile_table(items, folder=Path("/m"))
+    assert compile_route(*items) == table.routes["acme-chat"]
+    assert table_of([compile_route(*items)], folder=Path("/m")) == table
+
+
+def test_what_was_found_out_does_not_change_what_was_written() -> None:
+    items = (pair(), policy())
+    route = compile_route(
+        *items, killed="x", standing=Standing(classes={}, initial=standing_of(policy(), None).initial)
+    )
+    assert route.generation == compile_route(*items).generation
+
+
+def test_a_file_withholds_nothing() -> None:
+    route = compile_table((pair(), policy())).routes["acme-chat"]
+    assert (route.standing, route.killed, route.plain.endpoints) == (None, None, ("grpc://127.0.0.1:8001",))
