@@ -76,15 +76,24 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     words: tuple[int, ...] = ()
 
 
+PARITY = "parity"
+"""The `status` of an observation that says how a comparison came out, and nothing of a request's end."""
+
+
 class Observation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A finished request as estimates and evidence see it, and as replicas share it. Holds no customer text.
+
+    `status` is an outcome's. A speculative attempt that failed before its first byte is an observation of its own,
+    with the error's name, whatever became of the request on another server; so is a parity check, with the status
+    `PARITY`, and `parity` says how it came out: `match` or `mismatch`. Estimates and comparisons take `ok` alone.
 
     `request_class` is the decision's. Times are seconds; `ttft_s` is None where the answer was not streamed, and
     `e2e_s` counts from the request's arrival. `rejections` counts steps that rejected a draft token; `load` is the
     mean number of requests in flight on the replica while this one ran, `batch_draft_length` their mean draft length.
     `pool` names the servers: equal for both arms where they are the same. `price_per_gpu_hour` is that pool's, None
     where unknown. `prompt_tokens` is the classifier's estimate, as in a forecast. `time_s` is the wall clock's.
-    `cut`: the answer ended at its limit and not by itself.
+    `cut`: the answer ended at its limit and not by itself. Replicas of different versions share observations: a new
+    field needs a default, and one that a reader does not know is ignored.
     """
 
     subject: Subject
@@ -107,6 +116,7 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     price_per_gpu_hour: float | None
     time_s: float
     cut: bool = False
+    parity: str | None = None
 
 
 class Draws(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -116,3 +126,4 @@ class Draws(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     exploration: float
     draft_length: float
     parity: float
+    rollout: float

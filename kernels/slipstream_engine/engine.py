@@ -122,6 +122,15 @@ class Engine:
                 return sequence.cancelled()
         return None
 
+    def stop_drafting(self) -> None:
+        """Let every request that runs or waits go on plainly from the next step; later ones may draft again.
+
+        Greedy answers stay what they would have been. A sampled one goes on as a plain request with the same seed
+        does after the same tokens: another sample of the same distribution than the undisturbed one.
+        """
+        for sequence in (*self._running, *self._waiting):
+            sequence.stop_drafting()
+
     def fail_all(self, error: str) -> list[Chunk]:
         """Drop every request with `error` after a step that raised: their caches can no longer be trusted."""
         chunks = [sequence.failed(error) for sequence in self._running]

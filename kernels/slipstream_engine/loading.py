@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import logging
 
 import torch
 
 from slipstream_engine.compatibility import check_draft
+from slipstream_engine.config import load_config
 from slipstream_engine.drafts import DraftSource, ModelDrafts, PromptLookup
 from slipstream_engine.engine import Engine
-from slipstream_engine.errors import CheckpointError
+from slipstream_engine.errors import CheckpointError, DraftMismatchError
 from slipstream_engine.model import Model
-from slipstream_engine.settings import EngineSettings, resolve_source
+from slipstream_engine.settings import EngineSettings, resolve_source, resolve_tokenizer
 from slipstream_engine.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -22,14 +25,14 @@ def load_engine(settings: EngineSettings) -> Engine:
 
     Raises:
         CheckpointError: a folder is broken or unsupported, or the device is not there.
-        DraftMismatchError: the draft's token ids do not mean what the target's mean.
+        DraftMismatchError: the draft's token ids do not mean what the target's mean, and the settings say "refuse".
     """
     device, dtype = _device(settings), _dtype(settings)
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     folder = resolve_source(settings.target)
     target = Model.load(folder, device=device, dtype=dtype, context_tokens=settings.context_tokens)
-    tokenizer = Tokenizer.load(folder)
+    tokenizer = Tokenizer.load(resolve_tokenizer(settings.tokenizer, folder), checkpoint=folder)
     return Engine(
         target,
         tokenizer,
@@ -48,9 +51,16 @@ def _draft_source(settings: EngineSettings, target: Model, tokenizer: Tokenizer)
         return PromptLookup(settings.max_slots, target.device)
     if settings.draft is None:
         raise CheckpointError("draft_kind is 'model', but no draft checkpoint is named")
-    folder: Path = resolve_source(settings.draft)
+    folder = resolve_source(settings.draft)
+    draft_tokenizer = Tokenizer.load(resolve_tokenizer(settings.draft_tokenizer, folder), checkpoint=folder)
+    try:
+        check_draft(tokenizer, draft_tokenizer, target.config.vocab_rows, load_config(folder).vocab_rows)
+    except DraftMismatchError as exc:
+        if settings.on_draft_mismatch == "refuse":
+            raise
+        logger.warning("every request decodes plainly, the draft %r does not fit: %s", settings.draft, exc)
+        return None
     draft = Model.load(folder, device=target.device, dtype=target.dtype, context_tokens=target.context_tokens)
-    check_draft(tokenizer, Tokenizer.load(folder), target.config.vocab_rows, draft.config.vocab_rows)
     return ModelDrafts(draft, settings.max_slots, target.config.vocab_rows)
 
 

@@ -55,6 +55,10 @@ class Sequence:
         """How many drafts the next step may verify: one token of what remains is the target's own."""
         return max(0, min(self._max_drafts, self._end - len(self.tokens) - 1))
 
+    def stop_drafting(self) -> None:
+        """From the next step on, decode plainly to the end. What the draft has cached stays until the slot is free."""
+        self._max_drafts = 0
+
     def first(self, token: int, margins: tuple[float, ...] | None = None) -> Chunk:
         """Take the token that the prompt's last position gave."""
         self.cached = len(self.tokens)

@@ -29,7 +29,8 @@ class EngineService:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._wake = threading.Condition()
-        self._arrived: list[Sequence] = []
+        self._arrived: list[Sequence | None] = []  # None: what came before it stops drafting
+        self._stops = 0
         self._cancelled: list[tuple[str, int]] = []  # an id may be used again: its arrival number may not
         self._active: dict[str, tuple[int, OnChunk]] = {}  # request id to arrival number and callback
         self._closing = False
@@ -64,8 +65,16 @@ class EngineService:
         """Whether `close` was called: no request is taken any more."""
         return self._closing
 
-    def submit(self, request: GenerationRequest, on_chunk: OnChunk) -> None:
+    @property
+    def stops(self) -> int:
+        """How often `stop_drafting` was called."""
+        return self._stops
+
+    def submit(self, request: GenerationRequest, on_chunk: OnChunk, *, stops: int | None = None) -> None:
         """Queue a request; its chunks go to `on_chunk` until one has a finish reason.
+
+        `stops` is what the property was when the request came in: one that was overtaken by `stop_drafting` on its
+        way here decodes plainly.
 
         Raises:
             RequestError: the request can never be served, or its id is in use.
@@ -79,6 +88,8 @@ class EngineService:
                 raise RequestError(f"request id {request.request_id!r} is in use")
             if len(self._active) >= self._engine.capacity:
                 raise OverloadedError(f"{len(self._active)} requests are running or waiting already")
+            if stops is not None and stops != self._stops:
+                sequence.stop_drafting()
             self._active[request.request_id] = (sequence.arrival, on_chunk)
             self._arrived.append(sequence)
             self._wake.notify()
@@ -88,6 +99,15 @@ class EngineService:
         with self._wake:
             if request_id in self._active:
                 self._cancelled.append((request_id, self._active[request_id][0]))
+                self._wake.notify()
+
+    def stop_drafting(self) -> None:
+        """Let every request that was submitted so far decode plainly from its next step; see `Engine.stop_drafting`.
+        Returns at once."""
+        with self._wake:
+            self._stops += 1
+            if not self._arrived or self._arrived[-1] is not None:
+                self._arrived.append(None)
                 self._wake.notify()
 
     def close(self) -> None:
@@ -119,7 +139,10 @@ class EngineService:
             cancelled, self._cancelled = self._cancelled, []
             closing = self._closing
         for sequence in arrived:
-            self._engine.enqueue(sequence)
+            if sequence is None:
+                self._engine.stop_drafting()
+            else:
+                self._engine.enqueue(sequence)
         for request_id, arrival in cancelled:
             if request_id in self._active and self._active[request_id][0] == arrival:
                 self._drop(request_id)

@@ -15,21 +15,27 @@ Positive = Annotated[int, msgspec.Meta(ge=1)]
 DraftKind = Literal["model", "ngram", "none"]
 Device = Literal["auto", "cpu", "cuda"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+OnDraftMismatch = Literal["refuse", "plain"]
 
 
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """One engine: a target, a source of drafts and how much may run at once.
 
     `target` and `draft` are checkpoint folders, or `embedded:target` / `embedded:draft` for the pair that comes
-    with the package. `max_slots` requests decode together, `max_waiting` more may queue. `prefill_chunk_tokens`
-    bounds how much of a prompt one step may take while other requests stream. `context_tokens` None takes what
-    the target allows; `threads` None leaves PyTorch's choice. Out-of-range values raise `msgspec.ValidationError`
-    when converted, and `CheckpointError` names a folder that is not there.
+    with the package; `tokenizer` and `draft_tokenizer` are folders of tokenizers that do not lie with them. With
+    `on_draft_mismatch` "plain" a draft whose tokenizer is not the target's is left out with a warning, and every
+    request decodes plainly; with "refuse" nothing is loaded. `max_slots` requests decode together, `max_waiting`
+    more may queue. `prefill_chunk_tokens` bounds how much of a prompt one step may take while other requests
+    stream. `context_tokens` None takes what the target allows; `threads` None leaves PyTorch's choice. Out-of-range
+    values raise `msgspec.ValidationError` when converted, and `CheckpointError` names a folder that is not there.
     """
 
     target: str
+    tokenizer: str | None = None
     draft: str | None = None
+    draft_tokenizer: str | None = None
     draft_kind: DraftKind = "none"
+    on_draft_mismatch: OnDraftMismatch = "refuse"
     max_draft_tokens: Annotated[int, msgspec.Meta(ge=0, le=64)] = 8
     max_slots: Positive = 8
     max_waiting: Annotated[int, msgspec.Meta(ge=0)] = 64
@@ -46,8 +52,17 @@ def resolve_source(source: str) -> Path:
     Raises:
         CheckpointError: there is no such folder, or no such embedded checkpoint.
     """
-    scheme, _, name = source.partition(":")
-    folder = EMBEDDED / name if scheme == "embedded" else Path(source)
+    folder = _folder(source)
     if not (folder / "config.json").is_file():
         raise CheckpointError(f"checkpoint {source!r}: there is no config.json in {folder}")
     return folder
+
+
+def resolve_tokenizer(source: str | None, checkpoint: Path) -> Path:
+    """The folder of the tokenizer that `source` names, by default that of the `checkpoint` itself."""
+    return checkpoint if source is None else _folder(source)
+
+
+def _folder(source: str) -> Path:
+    scheme, _, name = source.partition(":")
+    return EMBEDDED / name if scheme == "embedded" else Path(source)

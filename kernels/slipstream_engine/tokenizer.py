@@ -50,9 +50,10 @@ class Tokenizer:
         self._control_texts = _overlapping([token.content for token in added.values() if token.special])
 
     @classmethod
-    def load(cls, folder: Path) -> Tokenizer:
-        """Reads tokenizer.json and the files beside it. Raises CheckpointError naming the file and what is
-        wrong."""
+    def load(cls, folder: Path, *, checkpoint: Path | None = None) -> Tokenizer:
+        """Reads tokenizer.json and the files beside it. Where the tokenizer does not lie with its model,
+        `checkpoint` is the model's folder, which says what ends an answer. Raises CheckpointError naming the
+        file and what is wrong."""
         file = folder / "tokenizer.json"
         text = read_text(file)
         if text is None:
@@ -61,7 +62,7 @@ class Tokenizer:
             backend = tokenizers.Tokenizer.from_str(text)
         except Exception as exc:  # the library raises bare Exception on a file it cannot parse
             raise CheckpointError(f"{file}: not a tokenizer: {exc}") from exc
-        settings = read_settings(folder)
+        settings = read_settings(folder, checkpoint or folder)
         try:
             return cls(backend, settings)
         except CheckpointError as exc:

@@ -31,13 +31,13 @@ class TokenizerSettings(msgspec.Struct, frozen=True, kw_only=True):
     chat_template: ChatTemplate | None
 
 
-def read_settings(folder: Path) -> TokenizerSettings:
-    """Everything but tokenizer.json."""
+def read_settings(folder: Path, checkpoint: Path) -> TokenizerSettings:
+    """Everything but tokenizer.json: from the tokenizer's `folder`, the ids that end an answer from the model's."""
     config_file = folder / "tokenizer_config.json"
     config = read_json(config_file)
     named = _tokens(folder / "special_tokens_map.json") | _tokens(config_file)
     return TokenizerSettings(
-        tokens=named, eos_ids=_eos_ids(folder), chat_template=_chat_template(folder, config, named)
+        tokens=named, eos_ids=_eos_ids(checkpoint), chat_template=_chat_template(folder, config, named)
     )
 
 

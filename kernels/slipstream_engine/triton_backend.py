@@ -25,7 +25,14 @@ import triton_python_backend_utils as pb_utils
 from slipstream_engine.errors import CheckpointError, EngineError, OverloadedError, RequestError
 from slipstream_engine.service import EngineService
 from slipstream_engine.settings import EngineSettings
-from slipstream_engine.triton_inputs import INPUT_TENSORS, Tensors, parse_request, prompt_bytes
+from slipstream_engine.triton_inputs import (
+    CONTROL_TENSOR,
+    INPUT_TENSORS,
+    Tensors,
+    check_control,
+    parse_request,
+    prompt_bytes,
+)
 from slipstream_engine.triton_outbox import Delivery, Outbox
 from slipstream_engine.types import Chunk, FinishReason
 
@@ -77,15 +84,18 @@ class TritonPythonModel:
         for request in requests:
             tensors = {
                 name: tensor.as_numpy()
-                for name in INPUT_TENSORS
+                for name in (*INPUT_TENSORS, CONTROL_TENSOR)
                 if (tensor := pb_utils.get_input_tensor_by_name(request, name)) is not None
             }
             answer = _Answer(
                 request_id=str(next(self._numbers)),
                 sender=request.get_response_sender(),
                 outputs=frozenset(request.requested_output_names()),
+                stops=self._service.stops,
             )
-            if prompt_bytes(tensors) <= LARGE_PROMPT_BYTES:
+            if CONTROL_TENSOR in tensors:
+                self._control(tensors, answer)
+            elif prompt_bytes(tensors) <= LARGE_PROMPT_BYTES:
                 self._take_in(tensors, answer)
             elif self._intake_room.acquire(blocking=False):
                 self._intake.submit(self._take_in_large, tensors, answer)
@@ -99,6 +109,15 @@ class TritonPythonModel:
         self._service.close()
         self._outbox.close()
         self._cancel_watch.join()
+
+    def _control(self, tensors: Tensors, answer: _Answer) -> None:
+        try:
+            check_control(tensors)
+        except RequestError as exc:
+            answer.fail(exc.code, str(exc))
+        else:
+            self._service.stop_drafting()
+            answer.done()
 
     def _take_in_large(self, tensors: Tensors, answer: _Answer) -> None:
         self._intake_room.release()
@@ -117,7 +136,7 @@ class TritonPythonModel:
             )
             self._answers[answer.request_id] = answer
             delivery = Delivery(answer, stream=request.stream)
-            self._service.submit(request.generation, partial(self._outbox.put, delivery))
+            self._service.submit(request.generation, partial(self._outbox.put, delivery), stops=answer.stops)
         except (RequestError, OverloadedError) as exc:
             self._answers.pop(answer.request_id, None)
             answer.fail(exc.code, str(exc))
@@ -149,14 +168,15 @@ class TritonPythonModel:
 
 
 class _Answer:
-    """The way back to one request's client.
+    """The way back to one request's client. `stops`: how often drafting had been stopped when the request came.
 
     Triton frees what a response sender refers to with the final response; asking that sender afterwards
     whether it was cancelled brings the whole server down. Hence the lock, and `_done`.
     """
 
-    def __init__(self, *, request_id: str, sender: Any, outputs: frozenset[str]) -> None:
+    def __init__(self, *, request_id: str, sender: Any, outputs: frozenset[str], stops: int) -> None:
         self.request_id = request_id
+        self.stops = stops
         self._sender = sender
         self._outputs = outputs
         self._lock = threading.Lock()
@@ -170,6 +190,10 @@ class _Answer:
             self._sender.send(_response(chunk, self._outputs))
         else:
             self._finish(_response(chunk, self._outputs))
+
+    def done(self) -> None:
+        """End a control message: a response without tensors."""
+        self._finish(pb_utils.InferenceResponse(output_tensors=[]))
 
     def fail(self, code: str, message: str) -> None:
         """End with an error. Its message starts with the stable `code`."""

@@ -35,6 +35,7 @@ INPUT_TENSORS = (
     "stream",
     "margins",
 )
+CONTROL_TENSOR = "stop_drafting"
 ROLES = ("system", "developer", "user", "assistant", "tool")
 MAX_STOP_STRINGS = 64
 MAX_STOP_BYTES = 1024
@@ -89,6 +90,19 @@ def parse_request(
         margins=_flag(tensors, "margins"),
     )
     return TritonRequest(generation=generation, stream=_flag(tensors, "stream"))
+
+
+def check_control(tensors: Tensors) -> None:
+    """Check a control message: `stop_drafting` with the value true, and nothing else.
+
+    Raises:
+        RequestError: there is another input, or the value is not true.
+    """
+    others = sorted(set(tensors) - {CONTROL_TENSOR})
+    if others:
+        raise RequestError(f"{CONTROL_TENSOR} is a control message of its own and takes no {others[0]}")
+    if not _flag(tensors, CONTROL_TENSOR):
+        raise RequestError(f"{CONTROL_TENSOR}: expected true, got false")
 
 
 def prompt_bytes(tensors: Tensors) -> int:

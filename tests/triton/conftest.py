@@ -31,6 +31,7 @@ DATA_TYPES = {
     "seed": ("INT64", np.int64),
     "stream": ("BOOL", np.bool_),
     "margins": ("BOOL", np.bool_),
+    "stop_drafting": ("BOOL", np.bool_),
 }
 
 

@@ -26,7 +26,7 @@ _CHOICE_IGNORED = frozenset(
     (
         *(Reason.CLASS_DISABLED, Reason.CLASS_ENABLED, Reason.UNKNOWN_CLASS, Reason.SHORT_OUTPUT, Reason.RARE_TOKENS),
         *(Reason.HOT_SAMPLING, Reason.LONG_CONTEXT, Reason.BREAK_EVEN, Reason.COST, Reason.HOLD_BACK),
-        *(Reason.EXPLORATION, Reason.SPECULATION_PAYS),
+        *(Reason.ROLLOUT, Reason.EXPLORATION, Reason.SPECULATION_PAYS),
     )
 )
 

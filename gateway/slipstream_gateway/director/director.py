@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -11,6 +11,7 @@ import msgspec
 from slipstream_gateway.director.admission import Admission
 from slipstream_gateway.director.exchange import Exchange, rejection
 from slipstream_gateway.director.fleet import Fleet, ServedRoute, Snapshot
+from slipstream_gateway.director.kill import is_killed
 from slipstream_gateway.director.observing import Learner, Lesson, Outcomes, key_id_of
 from slipstream_gateway.director.outcome import Observer
 from slipstream_gateway.director.parity import Parity
@@ -25,6 +26,7 @@ from slipstream_gateway.upstreams.base import Completion, Job, Stream
 from slipstream_gateway.upstreams.pool import Pool, Replica
 
 MAX_ATTEMPTS = 4
+_RETRY_INCOMPLETE_S = 5.0
 _UP, _DOWN = Health(), Health(speculative_available=False)
 
 
@@ -104,7 +106,7 @@ class Director:
         served = _served(self.fleet.current, request)
         draws = NO_DRAWS if request_id is None else draws_of(request_id)
         judged = self._decide(request, served, authorization, draws)
-        return Explanation(served.route.pair.metadata.name, self._classifier.explain(request), judged.decision)
+        return Explanation(served.route.pair.metadata.key, self._classifier.explain(request), judged.decision)
 
     async def run(self, request: GenerationRequest, context: Context) -> Exchange:
         """Starts `request` and returns when its first piece (or, not streamed, its whole answer) is here.
@@ -153,7 +155,7 @@ class Director:
     ) -> _Judged:
         profile = self._classifier.classify(request)
         route, learner = served.route, self._learner
-        subject = learner.subject(request, profile, pair=route.pair.metadata.name, key_id=key_id_of(authorization))
+        subject = learner.subject(request, profile, pair=route.pair.metadata.key, key_id=key_id_of(authorization))
         target = served.speculative.least_busy() if served.speculative is not None else None
         forecast = None
         if target is not None and _is_forecast(route):
@@ -197,20 +199,22 @@ class Director:
         draws = draws_of(context.request_id)
         judged = self._decide(request, served, context.authorization, draws)
         exchange.decided(
-            served.route.pair.metadata.name,
+            served.route.pair.metadata.key,
             judged.decision,
             self._observer,
             self._observer.span(model=request.model, operation=request.endpoint, traceparent=context.traceparent),
             self._lesson(request, served.route, judged),
         )
         error: SlipstreamError | None = None
-        for leg, replica in _attempts(served, judged.decision, request):
+        for leg, replica in _attempts(served, judged.decision, request, lambda: self._is_killed_now(request)):
             exchange.attempt(leg.decision, leg.backend, replica)
             job = self._job(leg, exchange, context)
             try:
                 answer = await self._try(exchange, replica, job)
                 exchange.answered(
-                    self._parity.watch(answer, served=served, decision=leg.decision, job=job, draw=draws.parity)
+                    self._parity.watch(
+                        answer, served=served, decision=leg.decision, job=job, draw=draws.parity, lesson=exchange.lesson
+                    )
                 )
                 return
             except (UpstreamError, Overloaded) as exc:
@@ -222,6 +226,11 @@ class Director:
                 retry_after_s=max(served.plain.retry_after_s(), 1.0),
             ) from error
         raise error
+
+    def _is_killed_now(self, request: GenerationRequest) -> bool:
+        """Whether a kill switch has been turned on since the request was decided."""
+        served = self.fleet.current.routes.get(request.model)
+        return served is not None and is_killed(served.route)
 
     def _lesson(self, request: GenerationRequest, route: Route, judged: _Judged) -> Lesson | None:
         """Several choices share their time and tell nothing of one. Only clients that may choose may keep quiet."""
@@ -258,6 +267,8 @@ class Director:
 def _served(snapshot: Snapshot, request: GenerationRequest) -> ServedRoute:
     served = snapshot.routes.get(request.model)
     if served is None:
+        if snapshot.incomplete:
+            raise UpstreamUnavailable(snapshot.incomplete, retry_after_s=_RETRY_INCOMPLETE_S)
         raise ModelNotFound(request.model)
     return served
 
@@ -267,38 +278,40 @@ def _is_forecast(route: Route) -> bool:
     return route.speculative is not None and route.policy is not None and route.policy.spec.decision != "rules"
 
 
-def _attempts(served: ServedRoute, decision: Decision, request: GenerationRequest) -> Iterator[tuple[Leg, Replica]]:
+def _attempts(
+    served: ServedRoute, decision: Decision, request: GenerationRequest, is_killed_now: Callable[[], bool]
+) -> Iterator[tuple[Leg, Replica]]:
     """Replicas to try, in order: those of the decided arm, then those of the plain arm; each server once.
 
     Where all that is left is known to be down, one is tried all the same: it may be back, and there is nothing to
-    lose.
+    lose. A kill switch that is turned on between two attempts ends those on the speculative arm.
     """
     tried: list[Replica] = []
-    legs = list(_legs(served, decision, request))
-    for leg in legs:
-        while len(tried) < MAX_ATTEMPTS and (replica := leg.pool.pick(tried)) is not None:
+    leg: Leg | None = None
+    for leg in _legs(served, decision, request, is_killed_now):
+        while not (leg.decision.arm is Arm.SPECULATIVE and is_killed_now()):
+            if len(tried) == MAX_ATTEMPTS or (replica := leg.pool.pick(tried)) is None:
+                break
             tried.append(replica)
             yield leg, replica
-    if not tried:
-        leg = legs[-1]
-        yield leg, leg.pool.last_resort()
+    if not tried and leg is not None and (last := leg.pool.last_resort()) is not None:
+        yield leg, last
 
 
-def _legs(served: ServedRoute, decision: Decision, request: GenerationRequest) -> Iterator[Leg]:
+def _legs(
+    served: ServedRoute, decision: Decision, request: GenerationRequest, is_killed_now: Callable[[], bool]
+) -> Iterator[Leg]:
     route = served.route
     if decision.arm is Arm.SPECULATIVE and route.speculative is not None and served.speculative is not None:
         yield Leg(served.speculative, route.speculative, decision)
         if route.plain.capabilities.missing(request.features):
             return
-        decision = _fallen_back(decision)
+        decision = _fallen_back(decision, killed=is_killed_now())
     yield Leg(served.plain, route.plain, decision)
 
 
-def _fallen_back(decision: Decision) -> Decision:
-    return msgspec.structs.replace(
-        decision,
-        arm=Arm.PLAIN,
-        reason=Reason.SPECULATIVE_UNAVAILABLE,
-        draft_length=0,
-        detail="no server of the speculative arm could take the request",
-    )
+def _fallen_back(decision: Decision, *, killed: bool) -> Decision:
+    reason, detail = Reason.SPECULATIVE_UNAVAILABLE, "no server of the speculative arm could take the request"
+    if killed:
+        reason, detail = Reason.KILL_SWITCH, "a kill switch was turned on while the request waited for a server"
+    return msgspec.structs.replace(decision, arm=Arm.PLAIN, reason=reason, draft_length=0, detail=detail)

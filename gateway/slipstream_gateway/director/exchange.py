@@ -24,7 +24,7 @@ from slipstream_gateway.errors import (
 )
 from slipstream_gateway.manifest.table import Backend
 from slipstream_gateway.settings import Deadlines
-from slipstream_gateway.types import Decision, GenerationRequest
+from slipstream_gateway.types import Arm, Decision, GenerationRequest
 from slipstream_gateway.upstreams.base import Completion, Piece, Stream, Tokens, Usage
 from slipstream_gateway.upstreams.pool import Batch, Occupancy, Replica
 
@@ -56,6 +56,7 @@ class Exchange:
         self._replica: Replica | None = None
         self._backend: Backend | None = None
         self._since: Occupancy | None = None
+        self._stops = 0
         self._attempts = 0
         self._completion: Completion | None = None
         self._stream: Stream | None = None
@@ -74,6 +75,11 @@ class Exchange:
     def is_decided(self) -> bool:
         """Whether there is a decision, so that the end is recorded as an outcome."""
         return self._decision is not None
+
+    @property
+    def lesson(self) -> Lesson | None:
+        """What the request teaches; None where it is to teach nothing."""
+        return self._lesson
 
     @property
     def completion(self) -> Completion:
@@ -139,13 +145,16 @@ class Exchange:
     def attempt(self, decision: Decision, backend: Backend, replica: Replica) -> None:
         self._decision, self._backend, self._replica = decision, backend, replica
         self._attempts += 1
+        self._stops = replica.stops
         self._since = replica.acquire(decision.draft_length, time.perf_counter(), standing=decision.standing)
 
     def attempt_failed(self, error: SlipstreamError) -> None:
         replica, self._replica = self._replica, None
         if replica is not None:
             _log.warning("%s: %s %s", replica.name, error, getattr(error, "detail", ""))
-            self._release(replica)
+            until = self._release(replica)
+            if self.decision.arm is Arm.SPECULATIVE:  # the client may never hear of it; whoever guards the arm must
+                self._teach(error_type(error), self._times(until.time_s), until)
             if isinstance(error, UpstreamUnavailable | UpstreamTimeout):
                 replica.failed(time.monotonic())
 
@@ -209,13 +218,13 @@ class Exchange:
         self._teach(status, times, until)
 
     def _teach(self, status: str, times: Times, until: Occupancy | None) -> None:
-        """An answer that took more than one attempt says nothing of how long one takes."""
+        """Tells of the attempt that just ended; of one that failed where others go by that."""
         lesson, backend, since = self._lesson, self._backend, self._since
-        if lesson is None or backend is None or since is None or until is None or self._attempts > 1:
+        if lesson is None or backend is None or since is None or until is None:
             return
         decision, usage, limit = self.decision, self.usage, self.request.max_tokens
-        if not usage.exact:
-            return  # events were counted, and an event may hold several tokens
+        if not self._is_whole and (decision.arm is not Arm.SPECULATIVE or status not in _FAILURES):
+            return
         lesson.tell(
             decision=decision,
             backend=backend,
@@ -226,8 +235,18 @@ class Exchange:
             cut=not _CUT.isdisjoint(self._finish_reasons) or (limit is not None and usage.output_tokens >= limit),
         )
 
+    @property
+    def _is_whole(self) -> bool:
+        """Whether the answer tells how long one takes. Not one of several attempts; not one whose tokens were counted
+        by events, as an event may hold several; not one that was told half-way to go on plainly."""
+        replica = self._replica
+        stopped = replica is not None and replica.stops != self._stops and self.decision.draft_length > 0
+        return self._attempts == 1 and self.usage.exact and not stopped
+
 
 _CUT = frozenset({"length", "cancelled"})
+# What a server may be blamed for.
+_FAILURES = frozenset({"overloaded", "upstream_timeout", "upstream_unavailable", "upstream_failed"})
 _TYPES: tuple[tuple[type[BaseException], str], ...] = (
     (asyncio.CancelledError, "cancelled"),
     (RequestError, "invalid_request"),

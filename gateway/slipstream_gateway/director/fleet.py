@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from slipstream_gateway.director.kill import DraftStops
 from slipstream_gateway.errors import UpstreamError
 from slipstream_gateway.manifest.objects import Protocol
 from slipstream_gateway.manifest.table import Backend, Route, RoutingTable
@@ -33,20 +34,27 @@ Connect = Callable[[ReplicaKey], Upstream]
 
 
 class ServedRoute(NamedTuple):
-    """A route with the replicas of its arms; `speculative` None: the pair has no draft."""
+    """A route with the replicas of its arms, whose `keys` those are; `speculative` None: the pair has no draft."""
 
     route: Route
     plain: Pool
     speculative: Pool | None
+    keys: frozenset[ReplicaKey]
 
 
 class Snapshot:
-    """One routing table with its replicas, and how many requests use it."""
+    """One routing table with its replicas, and how many requests use it.
 
-    def __init__(self, table: RoutingTable, routes: Mapping[str, ServedRoute], keys: frozenset[ReplicaKey]) -> None:
+    `incomplete` says why a model that is not in it may exist all the same; empty where that cannot be.
+    """
+
+    def __init__(
+        self, table: RoutingTable, routes: Mapping[str, ServedRoute], keys: frozenset[ReplicaKey], incomplete: str
+    ) -> None:
         self.table = table
         self.routes = routes
         self.keys = keys
+        self.incomplete = incomplete
         self.in_use = 0
         self.retired = False
 
@@ -61,6 +69,7 @@ class Fleet:
         self._users: dict[ReplicaKey, int] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._current: Snapshot | None = None
+        self._stops = DraftStops(leave=self.leave, current=lambda: self.current)
 
     @property
     def current(self) -> Snapshot:
@@ -68,15 +77,18 @@ class Fleet:
             raise UpstreamError("No manifest is loaded yet.")
         return self._current
 
-    def swap(self, table: RoutingTable) -> None:
-        """Makes `table` current. Requests that run keep what they started with."""
-        keys: set[ReplicaKey] = set()
-        routes = {name: self._serve(route, keys) for name, route in table.routes.items()}
-        snapshot = Snapshot(table, routes, frozenset(keys))
+    def swap(self, table: RoutingTable, *, incomplete: str = "") -> None:
+        """Makes `table` current. Requests that run keep what they started with, but for a kill switch: where one is
+        turned on, their servers are told to stop drafting. `incomplete`: see `Snapshot`."""
+        before = self._current.routes if self._current is not None else {}
+        routes = {name: self._serve(route, before.get(name)) for name, route in table.routes.items()}
+        keys = frozenset(key for served in routes.values() for key in served.keys)
+        snapshot = Snapshot(table, routes, keys, incomplete)
         for key in snapshot.keys:
             self._users[key] = self._users.get(key, 0) + 1
         previous, self._current = self._current, snapshot
         if previous is not None:
+            self._stops.swapped(previous, snapshot)
             previous.retired = True
             self._drop_if_unused(previous)
 
@@ -92,15 +104,20 @@ class Fleet:
             self._drop_if_unused(snapshot)
 
     async def aclose(self) -> None:
+        await self._stops.aclose()
         for replica in self._replicas.values():
             await replica.upstream.aclose()
         self._replicas.clear()
         await asyncio.gather(*self._closing)
 
-    def _serve(self, route: Route, keys: set[ReplicaKey]) -> ServedRoute:
+    def _serve(self, route: Route, before: ServedRoute | None) -> ServedRoute:
+        """A route that stays the same object stays as it is served: one change among a thousand costs one."""
+        if before is not None and before.route is route:
+            return before
+        keys: set[ReplicaKey] = set()
         plain = self._pool(route.plain, keys)
         speculative = self._pool(route.speculative, keys) if route.speculative is not None else None
-        return ServedRoute(route, plain, speculative)
+        return ServedRoute(route, plain, speculative, frozenset(keys))
 
     def _pool(self, backend: Backend, keys: set[ReplicaKey]) -> Pool:
         replicas = []

@@ -10,7 +10,7 @@ from hashlib import sha256
 from typing import NamedTuple, Protocol
 
 from slipstream_gateway.manifest.table import Backend
-from slipstream_gateway.measurement import Forecast, Observation, Subject
+from slipstream_gateway.measurement import PARITY, Forecast, Observation, Subject
 from slipstream_gateway.types import Decision, GenerationRequest, RequestProfile
 from slipstream_gateway.upstreams.base import Usage
 from slipstream_gateway.upstreams.pool import Batch
@@ -136,6 +136,10 @@ class Times(NamedTuple):
     tpot_s: float | None
 
 
+_NO_TIMES = Times(0.0, None, None)
+_ALONE = Batch(1.0, 0.0)
+
+
 class Lesson(NamedTuple):
     """A request that teaches, from its decision on: under what, and whom.
 
@@ -157,8 +161,9 @@ class Lesson(NamedTuple):
         times: Times,
         batch: Batch,
         cut: bool,
+        parity: str | None = None,
     ) -> None:
-        """The request's end."""
+        """The request's end, or that of an attempt that failed."""
         observation = Observation(
             subject=self.subject,
             request_class=decision.request_class,
@@ -180,8 +185,22 @@ class Lesson(NamedTuple):
             price_per_gpu_hour=backend.price_per_gpu_hour,
             time_s=time.time(),
             cut=cut,
+            parity=parity,
         )
         self.outcomes.record(observation)
+
+    def tell_parity(self, *, decision: Decision, backend: Backend, matched: bool) -> None:
+        """How the answer that `backend` gave under `decision` compares with its plain replay."""
+        self.tell(
+            decision=decision,
+            backend=backend,
+            status=PARITY,
+            usage=Usage(),
+            times=_NO_TIMES,
+            batch=_ALONE,
+            cut=False,
+            parity="match" if matched else "mismatch",
+        )
 
 
 def key_id_of(authorization: str | None) -> str:

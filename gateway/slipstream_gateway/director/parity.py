@@ -4,7 +4,8 @@ Under greedy decoding speculation must not change an answer. A replay runs after
 and only on a server of the plain arm to which this gateway sent nothing at two looks in a row, while nobody waited
 for a place. It gives way: as soon as that server gets a request, or one waits, the replay is cancelled and tried
 again later, a few times. What cannot be replayed in time is dropped and counted. A replay counts in its server's load
-while it runs, and nowhere else: it is no outcome, teaches nothing, and says nothing of a server's health.
+while it runs, and nowhere else: it is no outcome, teaches nothing, and says nothing of a server's health. How it comes
+out is counted, and shared for whoever guards the speculative arm.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ import msgspec
 
 from slipstream_gateway.director.admission import Admission
 from slipstream_gateway.director.fleet import Fleet, ServedRoute
+from slipstream_gateway.director.observing import Lesson
 from slipstream_gateway.director.parity_answer import Answer, Collector, WatchedStream, first_difference
-from slipstream_gateway.director.parity_replay import Candidate, comparable, replay, report
+from slipstream_gateway.director.parity_replay import Candidate, comparable, replay, report, tell
 from slipstream_gateway.errors import Incomparable, SlipstreamError
 from slipstream_gateway.types import Decision
 from slipstream_gateway.upstreams.base import Completion, Job, Stream
@@ -87,16 +89,23 @@ class Parity:
         self._closed = False
 
     def watch(
-        self, answer: Completion | Stream, *, served: ServedRoute, decision: Decision, job: Job, draw: float
+        self,
+        answer: Completion | Stream,
+        *,
+        served: ServedRoute,
+        decision: Decision,
+        job: Job,
+        draw: float,
+        lesson: Lesson | None = None,
     ) -> Completion | Stream:
         """`answer` as it is to be read; where it was drawn for a comparison, a copy is kept on the way.
 
-        `draw` in [0, 1) is compared with the policy's share.
+        `draw` in [0, 1) is compared with the policy's share. `lesson` is told how the comparison comes out.
         """
         policy = served.route.policy
         if policy is None or draw >= policy.spec.parity_share or not comparable(served, decision, job.request):
             return answer
-        candidate = Candidate(served=served, decision=decision, job=job, answer=Collector(stream=False))
+        candidate = Candidate(served=served, decision=decision, job=job, answer=Collector(stream=False), lesson=lesson)
         if len(job.request.raw) > MAX_REQUEST_BYTES:
             self._drop(candidate, "too_large")
             return answer
@@ -258,6 +267,7 @@ class Parity:
         tally = self._tally(candidate)
         tally.checked += 1
         difference = first_difference(speculative, plain)
+        tell(candidate, matched=difference is None)
         if difference is not None:
             tally.mismatched += 1
             report(candidate, difference, speculative, plain)

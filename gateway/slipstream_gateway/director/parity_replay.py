@@ -7,6 +7,7 @@ import logging
 import msgspec
 
 from slipstream_gateway.director.fleet import ServedRoute
+from slipstream_gateway.director.observing import Lesson
 from slipstream_gateway.director.parity_answer import Answer, Collector, Difference, parting
 from slipstream_gateway.manifest import Protocol
 from slipstream_gateway.types import Arm, Decision, GenerationRequest, Reason
@@ -20,22 +21,31 @@ _log = logging.getLogger(__name__)
 
 
 class Candidate(msgspec.Struct, kw_only=True, eq=False):
-    """An answer that is to be replayed. `since_s` is when it began to wait, by the loop's clock."""
+    """An answer that is to be replayed. `since_s` is when it began to wait, by the loop's clock; `lesson` hears how it
+    compares, None where nobody is to hear."""
 
     served: ServedRoute
     decision: Decision
     job: Job
     answer: Collector
+    lesson: Lesson | None = None
     since_s: float = 0.0
     attempts: int = 0
 
     @property
     def key(self) -> tuple[str, str]:
-        return self.served.route.pair.metadata.name, self.decision.request_class
+        return self.served.route.pair.metadata.key, self.decision.request_class
 
     @property
     def size_bytes(self) -> int:
         return self.answer.size_bytes + len(self.job.request.raw)
+
+
+def tell(candidate: Candidate, *, matched: bool) -> None:
+    """Lets those know who guard the speculative arm."""
+    backend = candidate.served.route.speculative
+    if candidate.lesson is not None and backend is not None:
+        candidate.lesson.tell_parity(decision=candidate.decision, backend=backend, matched=matched)
 
 
 def comparable(served: ServedRoute, decision: Decision, request: GenerationRequest) -> bool:

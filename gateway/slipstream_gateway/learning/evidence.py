@@ -1,7 +1,9 @@
 """What speculation brings in live traffic: speculative answers against the control that was held back by chance.
 
 Both arms are requests that would have speculated, told apart by a hash of their id, so that the difference between
-them is the effect and not the choice. Intervals are Welch's at 95 %.
+them is the effect and not the choice: the control is what was held back, and what a rollout has not reached yet.
+Explorations are no part of either. Intervals are Welch's at 95 %. A step of a rollout changes the arms' shares, so that
+for a while each is from another time of the day; the operator compares within a step.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from slipstream_gateway.manifest import ClassRule, Protocol, Route
+from slipstream_gateway.manifest import ClassRule, ClassStanding, Protocol, Route
 from slipstream_gateway.manifest.objects import SpeculationPolicySpec
 from slipstream_gateway.measurement import Draws, Forecast, Level
 from slipstream_gateway.routing.break_even import BreakEven, break_even
@@ -35,8 +35,9 @@ class Verdict(NamedTuple):
 class Case(NamedTuple):
     """One request with all that its decision depends on.
 
-    `forecast` and `saving` are None where the policy decides by rules, or nothing can be forecast. `shortest` and
-    `longest` bound the draft length. `numbers` collects what was looked at beyond these, in order.
+    `forecast` and `saving` are None where the policy decides by rules, or nothing can be forecast. `standing` is how
+    far the class may speculate, None where nobody says so. `shortest` and `longest` bound the draft length. `numbers`
+    collects what was looked at beyond these, in order.
     """
 
     request: GenerationRequest
@@ -48,6 +49,7 @@ class Case(NamedTuple):
     forecast: Forecast | None
     request_class: str
     rule: ClassRule | None
+    standing: ClassStanding | None
     shortest: int
     longest: int
     saving: BreakEven | None
@@ -61,6 +63,11 @@ class Case(NamedTuple):
 
 def plain(reason: Reason, detail: str) -> Verdict:
     return Verdict(Arm.PLAIN, reason, detail)
+
+
+def one_line(text: str) -> str:
+    """`text`, which others wrote, as part of a sentence."""
+    return " ".join(text.split())
 
 
 def make_case(
@@ -89,6 +96,7 @@ def make_case(
         forecast,
         request_class,
         rule,
+        route.standing.of(request_class) if route.standing is not None else None,
         shortest,
         longest,
         break_even(forecast, shortest=shortest, longest=longest) if forecast is not None else None,

@@ -51,7 +51,7 @@ def decide(
     if verdict.reason in _EXPLORED:
         verdict = _explored(case, verdict)
     elif verdict.reason in _HELD_BACK:
-        verdict = _held_back(case, verdict)
+        verdict = _not_reached(case, verdict) or _held_back(case, verdict)
     return Decision(
         arm=verdict.arm,
         reason=verdict.reason,
@@ -76,6 +76,17 @@ def _explored(case: Case, verdict: Verdict) -> Verdict:
     if verdict.reason is Reason.UNKNOWN_CLASS and (case.saving is None or guards.thresholds(case) is not None):
         return verdict
     return saving.explored(case) or verdict
+
+
+def _not_reached(case: Case, verdict: Verdict) -> Verdict | None:
+    """Before step 6: what the class's rollout has not reached yet decodes plainly. It is drawn, so that it is a control
+    as good as what is held back; a rule of the policy for the class goes before a rollout."""
+    standing = case.standing
+    if standing is None or verdict.reason is not Reason.SPECULATION_PAYS or case.draws.rollout < standing.share:
+        return None
+    reached = f"{100 * standing.share:g}% of {case.request_class} speculate at this step of the rollout"
+    detail = f"{reached}; this request would with drafts of {verdict.draft_length}"
+    return Verdict(Arm.CONTROL, Reason.ROLLOUT, detail)
 
 
 def _held_back(case: Case, verdict: Verdict) -> Verdict:

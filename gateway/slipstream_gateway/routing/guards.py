@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from slipstream_gateway.errors import InvalidRequest, UnsupportedParameter
 from slipstream_gateway.manifest import Route
+from slipstream_gateway.manifest.status import Phase
 from slipstream_gateway.measurement import Forecast, Level
-from slipstream_gateway.routing.case import Case, Verdict, has_fixed_draft_length, is_known, plain
+from slipstream_gateway.routing.case import Case, Verdict, has_fixed_draft_length, is_known, one_line, plain
 from slipstream_gateway.types import Arm, Mode, Reason
 
 RULES_MIN_OUTPUT_TOKENS = 64
@@ -20,6 +21,8 @@ def switches(case: Case) -> Verdict | None:
     """Step 1: whether this pair may speculate at all now."""
     route = case.route
     pair, policy = route.pair, route.policy
+    if route.killed is not None:
+        return plain(Reason.KILL_SWITCH, one_line(route.killed))
     if pair.spec.kill_switch:
         return plain(Reason.KILL_SWITCH, f"the kill switch of ModelPair/{pair.metadata.name} is on")
     if policy is None:
@@ -33,8 +36,27 @@ def switches(case: Case) -> Verdict | None:
     if not route.status.ready:
         why = route.status.message or "its status says so"
         return plain(Reason.PAIR_NOT_READY, f"ModelPair/{pair.metadata.name} is not ready: {why}")
+    withheld = _withheld(case)
+    if withheld is not None:
+        return withheld
     if not case.health.speculative_available:
         return plain(Reason.SPECULATIVE_UNAVAILABLE, "no server of the speculative arm is up")
+    return None
+
+
+def _withheld(case: Case) -> Verdict | None:
+    """A class that the operator has taken back, or of which it has heard nothing for too long. A class that is still
+    on its way is none of them: `decide` holds back what its rollout has not reached."""
+    standing = case.standing
+    if standing is None:
+        return None
+    case.numbers["phase"] = standing.phase.value
+    case.numbers["rollout_share"] = standing.share
+    why = f": {one_line(standing.message)}" if standing.message else ""
+    if standing.phase is Phase.ROLLED_BACK:
+        return plain(Reason.ROLLED_BACK, f"{case.request_class} is rolled back{why}")
+    if standing.phase is Phase.STALE:
+        return plain(Reason.STATISTICS_STALE, f"nothing is known of {case.request_class}{why}")
     return None
 
 

@@ -6,22 +6,17 @@ copy of it.
 
 from __future__ import annotations
 
-import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from slipstream_gateway.errors import CommandError
-from slipstream_gateway.manifest import ModelPair, SlipstreamEngine, resolve_source, triton_model_name
+from slipstream_gateway.manifest import ModelPair, triton_model_name
+from slipstream_gateway.manifest.triton_model import EMBEDDED, engine_parameters, located, render_config
 
 TEMPLATE_MODEL = "slipstream"
-EMBEDDED = "embedded:"
-# Its layers are so small that a second thread costs more than it brings.
-EMBEDDED_THREADS = 1
 _PACKAGE = Path(__file__).parent.parent
 _TEMPLATES = (_PACKAGE / "model_repository", _PACKAGE.parent.parent / "deploy" / "model_repository")
-_NAME = re.compile(r'^name: ".*"$', re.MULTILINE)
-_PARAMETER = re.compile(r"^(?:#.*\n)*parameters \{.*\}\n", re.MULTILINE)
 
 
 def template_repository() -> Path:
@@ -40,60 +35,32 @@ def write_repository(pairs: Sequence[ModelPair], *, manifest_folder: Path, folde
     """
     template = template_repository() / TEMPLATE_MODEL
     config = (template / "config.pbtxt").read_text(encoding="utf-8")
+    sources = manifest_folder.resolve()
     for pair in pairs:
         name = triton_model_name(pair)
         model = folder / name
         if model.exists():
             raise CommandError(f"ModelPair/{pair.metadata.name}: another pair is Triton's model {name!r} already")
+        parameters = engine_parameters(pair, sources)
+        _check_folders(pair, sources)
         shutil.copytree(template, model, ignore=shutil.ignore_patterns("__pycache__"))
-        parameters = engine_parameters(pair, manifest_folder)
-        (model / "config.pbtxt").write_text(_render(config, name, parameters), encoding="utf-8")
+        (model / "config.pbtxt").write_text(render_config(config, name, parameters), encoding="utf-8")
     return folder
 
 
-def engine_parameters(pair: ModelPair, manifest_folder: Path) -> dict[str, str]:
-    """What the backend is told of `pair`: the engine's settings by name.
-
-    Raises:
-        CommandError: a checkpoint folder is not there.
-    """
-    engine, target, draft = pair.spec.engine, pair.spec.target, pair.spec.draft
-    if not isinstance(engine, SlipstreamEngine) or target is None or draft is None:
-        raise TypeError(f"ModelPair/{pair.metadata.name} is not served by Slipstream's engine")
-    parameters = {
-        "target": _source(pair, "target", target.source, manifest_folder),
-        "draft_kind": draft.kind,
-        "max_draft_tokens": str(pair.spec.max_draft_tokens),
-        "max_slots": str(engine.max_concurrency),
-        "device": engine.device,
-        "dtype": engine.dtype,
-    }
-    if draft.source is not None:
-        parameters["draft"] = _source(pair, "draft", draft.source, manifest_folder)
-    if engine.context_tokens is not None:
-        parameters["context_tokens"] = str(engine.context_tokens)
-    if target.source.startswith(EMBEDDED):
-        parameters["threads"] = str(EMBEDDED_THREADS)
-    return parameters
+def _check_folders(pair: ModelPair, sources: Path) -> None:
+    """Raises CommandError where a folder that `pair` names is not there, or not what it should be."""
+    for field, source, needed in _named_folders(pair):
+        folder = Path(located(source, sources))
+        if not source.startswith(EMBEDDED) and not (folder / needed).is_file():
+            what = f"there is no {needed} in" if folder.is_dir() else "there is no folder"
+            raise CommandError(f"ModelPair/{pair.metadata.name}: spec.{field}: {what} {folder}")
 
 
-def _source(pair: ModelPair, field: str, source: str, manifest_folder: Path) -> str:
-    resolved = resolve_source(source, manifest_folder)
-    if not resolved.startswith(EMBEDDED) and not (Path(resolved) / "config.json").is_file():
-        what = "there is no config.json in" if Path(resolved).is_dir() else "there is no folder"
-        raise CommandError(f"ModelPair/{pair.metadata.name}: spec.{field}.source: {what} {resolved}")
-    return resolved
-
-
-def _render(template: str, name: str, parameters: Mapping[str, str]) -> str:
-    body = _NAME.sub(lambda _: f"name: {_quote(name)}", _PARAMETER.sub("", template), count=1)
-    lines = (
-        f"parameters {{ key: {_quote(key)} value {{ string_value: {_quote(value)} }} }}\n"
-        for key, value in parameters.items()
-    )
-    return body + "".join(lines)
-
-
-def _quote(text: str) -> str:
-    """`text` as a string of protobuf's text format."""
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
+def _named_folders(pair: ModelPair) -> Iterator[tuple[str, str, str]]:
+    """(field, source, a file that has to be there) of each folder that the pair's spec names."""
+    for name, part in (("target", pair.spec.target), ("draft", pair.spec.draft)):
+        if part is not None and part.source is not None:
+            yield f"{name}.source", part.source, "config.json"
+        if part is not None and part.tokenizer is not None:
+            yield f"{name}.tokenizer", part.tokenizer, "tokenizer.json"

@@ -100,4 +100,10 @@ class Upstream(Protocol):
         """Returns when the replica can serve; raises `UpstreamError` otherwise."""
         ...
 
+    async def stop_drafting(self) -> None:
+        """Lets all that the replica decodes for this model go on plainly from its next step, where it can be told so;
+        an answer's tokens stay those of the target. What is asked for afterwards drafts as it says. Has a deadline of
+        its own."""
+        ...
+
     async def aclose(self) -> None: ...

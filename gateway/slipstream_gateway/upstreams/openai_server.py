@@ -85,6 +85,10 @@ class OpenAiUpstream:
         if status >= 500:
             raise UpstreamUnavailable(f"The upstream answers {status}.")
 
+    async def stop_drafting(self) -> None:
+        """Does nothing: such a server speculates as it was started and cannot be told otherwise, so that its answers
+        run to their end. New ones go to the plain arm."""
+
     async def aclose(self) -> None:
         await self._session.close()
         if self._fresh_session is not None:

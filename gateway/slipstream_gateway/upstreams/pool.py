@@ -46,6 +46,7 @@ class Replica:
         self.name = name
         self.upstream = upstream
         self.outstanding = 0
+        self.stops = 0
         self.standing_draft_lengths = 0
         self._draft_lengths = 0
         self._changed_s = 0.0
@@ -84,6 +85,11 @@ class Replica:
         self._draft_lengths -= draft_length
         self._probing = False
         return occupancy
+
+    async def stop_drafting(self) -> None:
+        """As the upstream does; `stops` counts how often, so that answers can be told that were changed by it."""
+        self.stops += 1
+        await self.upstream.stop_drafting()
 
     def succeeded(self) -> None:
         self._failures = 0
@@ -135,10 +141,10 @@ class Pool:
                 least = replica
         return least
 
-    def last_resort(self) -> Replica:
-        """Where all are out: the one whose back-off ends first."""
+    def last_resort(self) -> Replica | None:
+        """Where all are out: the one whose back-off ends first. None: the pool has no replicas."""
         now_s = self._clock()
-        return min(self.replicas, key=lambda replica: replica.retry_after_s(now_s))
+        return min(self.replicas, key=lambda replica: replica.retry_after_s(now_s), default=None)
 
     def retry_after_s(self) -> float:
         """When the first replica may be back."""

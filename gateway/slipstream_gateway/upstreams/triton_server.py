@@ -16,7 +16,13 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from slipstream_gateway.errors import SlipstreamError, UpstreamFailed, UpstreamTimeout, UpstreamUnavailable
 from slipstream_gateway.upstreams.base import Completion, Job, Tokens, Usage
-from slipstream_gateway.upstreams.triton_wire import infer_request, is_empty_final, read_response, triton_error
+from slipstream_gateway.upstreams.triton_wire import (
+    infer_request,
+    is_empty_final,
+    read_response,
+    stop_drafting_request,
+    triton_error,
+)
 
 CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", 64 * 1024 * 1024),
@@ -31,6 +37,7 @@ CHANNEL_OPTIONS = (
 )
 _RECONNECT_WAIT_S = 0.8  # longer than the longest pause between two attempts to connect
 _PROBE_TIMEOUT_S = 2.0
+_CONTROL_TIMEOUT_S = 3.0
 
 
 class TritonUpstream:
@@ -39,6 +46,7 @@ class TritonUpstream:
     def __init__(self, address: str, *, model: str, connect_timeout_s: float) -> None:
         self._model = model
         self._connect_timeout_s = connect_timeout_s
+        self._stops = 0
         self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
@@ -70,11 +78,27 @@ class TritonUpstream:
         if not answer.ready:
             raise UpstreamUnavailable("The inference server has no such model, or it is not ready.", detail=self._model)
 
+    async def stop_drafting(self) -> None:
+        self._stops += 1
+        try:
+            async with asyncio.timeout(_CONTROL_TIMEOUT_S):
+                await self._connected()
+                call = self._stub.ModelStreamInfer(_one(stop_drafting_request(self._model)))
+                try:
+                    await _read_control(call)
+                finally:
+                    call.cancel()
+        except TimeoutError as exc:
+            raise UpstreamTimeout(f"The inference server did not answer within {_CONTROL_TIMEOUT_S:g} s.") from exc
+
     async def aclose(self) -> None:
         await self._channel.close()
 
     async def _start(self, job: Job) -> MergedStream | ChoiceStream:
+        stops = self._stops
         await self._connected()
+        # A request that waited for a connection came too late for a control message that waited like it.
+        draft_length = job.draft_length if stops == self._stops else 0
         request, seed = job.request, job.request.seed
         if seed is None:
             seed = secrets.randbits(63)
@@ -84,7 +108,7 @@ class TritonUpstream:
             message = infer_request(
                 request,
                 model=job.model,
-                draft_length=job.draft_length,
+                draft_length=draft_length,
                 request_id=f"{job.request_id}-{index}" if index else job.request_id,
                 seed=_wrap_int64(seed + index),
                 margins=job.margins,
@@ -112,6 +136,18 @@ class TritonUpstream:
             if state is failed:
                 raise UpstreamUnavailable("The inference server cannot be reached.") from exc
             raise UpstreamTimeout("The inference server did not accept a connection in time.") from exc
+
+
+async def _read_control(call: Any) -> None:
+    """Reads the answer to a control message: a response without tensors."""
+    try:
+        answer = await call.read()
+    except grpc.RpcError as exc:
+        raise _rpc_error(exc) from exc
+    if answer is grpc.aio.EOF:
+        raise UpstreamFailed("The inference server ended its stream without an answer.")
+    if answer.error_message:
+        raise triton_error(answer.error_message)
 
 
 def _joined(parts: Sequence[Tokens]) -> Tokens:

@@ -65,6 +65,14 @@ def infer_request(
     return message
 
 
+def stop_drafting_request(model: str) -> service_pb2.ModelInferRequest:
+    """The control message that lets all requests in `model` go on plainly."""
+    message = service_pb2.ModelInferRequest(model_name=model)
+    message.parameters["triton_enable_empty_final_response"].bool_param = True
+    _Inputs(message).numbers("stop_drafting", "BOOL", "?", (True,))
+    return message
+
+
 class _Inputs:
     """Appends input tensors to a request message."""
 

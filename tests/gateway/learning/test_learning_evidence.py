@@ -98,6 +98,17 @@ def test_only_what_would_have_speculated_is_compared(arm: Observe, observe: Obse
     assert found.e2e_s.speculative_n == 6
 
 
+def test_what_a_rollout_has_not_reached_is_control_and_what_failed_is_nothing(arm: Observe) -> None:
+    evidence = Evidence()
+    for reason in (Reason.ROLLOUT, Reason.HOLD_BACK):
+        evidence.record(arm(speculative=False, reason=reason))
+    for changes in ({"status": "upstream_unavailable"}, {"status": "parity", "parity": "match"}):
+        evidence.record(arm(speculative=True, **changes))
+    found = only(evidence)
+    assert (found.speculative, found.control) == (0, 2)
+    assert found.e2e_s.control_n == 2
+
+
 def test_each_measure_is_what_it_says(arm: Observe) -> None:
     evidence = Evidence()
     answers = ((True, 1.1, 2.0), (True, 1.3, 4.0), (False, 2.1, 2.0), (False, 2.5, 4.0))

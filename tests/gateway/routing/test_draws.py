@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
+from slipstream_gateway.measurement import Draws
 from slipstream_gateway.routing import NO_DRAWS, draws_of
 
 COUNT = 20_000
-PURPOSES = ("hold_back", "exploration", "draft_length", "parity")
+PURPOSES = ("hold_back", "exploration", "draft_length", "parity", "rollout")
 
 
 def test_an_id_has_the_same_draws_in_every_process_and_release() -> None:
-    assert draws_of("demo").hold_back == 0.9186533000320196
+    assert draws_of("demo") == Draws(
+        hold_back=0.9186533000320196,
+        exploration=0.4328329327981919,
+        draft_length=0.13190605328418314,
+        parity=0.3730392656289041,
+        rollout=0.17171790753491223,
+    )
 
 
 def test_ids_of_any_text_have_draws_below_one() -> None:
@@ -30,8 +38,9 @@ def test_a_share_of_ids_that_differ_in_one_digit_is_that_share(purpose: str) -> 
         assert abs(found - share) < 4 * math.sqrt(share * (1 - share) / COUNT)
 
 
-def test_one_purpose_tells_nothing_of_another() -> None:
+@pytest.mark.parametrize(("one", "other"), list(itertools.combinations(PURPOSES, 2)))
+def test_one_purpose_tells_nothing_of_another(one: str, other: str) -> None:
     pairs = [draws_of(f"request-{index}") for index in range(COUNT)]
-    held = [draws for draws in pairs if draws.hold_back < 0.1]
-    explored = sum(draws.exploration < 0.1 for draws in held) / len(held)
-    assert abs(explored - 0.1) < 4 * math.sqrt(0.09 / len(held))
+    drawn = [draws for draws in pairs if getattr(draws, one) < 0.1]
+    both = sum(getattr(draws, other) < 0.1 for draws in drawn) / len(drawn)
+    assert abs(both - 0.1) < 4 * math.sqrt(0.09 / len(drawn))

@@ -26,7 +26,7 @@ from slipstream_gateway.types import (
 
 ARM = {"protocol": "openai", "model": "m"}
 ARMS = {"plain": ARM | {"endpoints": ["http://a:1"]}, "speculative": ARM | {"endpoints": ["http://b:1"]}}
-EAGER = Draws(hold_back=0.99, exploration=0.0, draft_length=0.99, parity=0.99)
+EAGER = Draws(hold_back=0.99, exploration=0.0, draft_length=0.99, parity=0.99, rollout=0.99)
 
 
 def route(*, arms: dict[str, Any] | None = None, price: float | None = None, **policy: Any) -> Route:

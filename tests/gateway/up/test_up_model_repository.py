@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
+import msgspec
 import pytest
 from google.protobuf import text_format
 from slipstream_gateway.errors import CommandError
-from slipstream_gateway.manifest import ModelPair, parse
+from slipstream_gateway.manifest import Draft, ModelPair, Target, parse
+from slipstream_gateway.manifest.triton_model import engine_parameters, render_config
 from slipstream_gateway.up.model_repository import template_repository, write_repository
 from tritonclient.grpc import model_config_pb2
 
@@ -72,6 +74,40 @@ def test_odd_folder_names_survive(tmp_path: Path) -> None:
     parameters = _parameters(_config(repository / "odd"))
     assert parameters["target"] == str(source)
     assert parameters["context_tokens"] == "64"
+
+
+def test_tokenizers_of_their_own_are_passed_on(tmp_path: Path) -> None:
+    for name, file in (("target", "config.json"), ("words", "tokenizer.json")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / file).write_text("{}")
+    pair = _pair("own", target="target")
+    spec = msgspec.structs.replace(
+        pair.spec,
+        target=Target(source="target", tokenizer="words"),
+        draft=Draft(kind="model", source="embedded:draft", tokenizer="./words"),
+    )
+    pair = msgspec.structs.replace(pair, spec=spec)
+    repository = write_repository([pair], manifest_folder=tmp_path, folder=tmp_path / "models")
+    parameters = _parameters(_config(repository / "own"))
+    assert parameters["target"] == str(tmp_path / "target")
+    assert parameters["tokenizer"] == parameters["draft_tokenizer"] == str(tmp_path / "words")
+    assert parameters["draft"] == "embedded:draft"
+    (tmp_path / "words" / "tokenizer.json").unlink()
+    message = f"ModelPair/own: spec.target.tokenizer: there is no tokenizer.json in {tmp_path / 'words'}"
+    with pytest.raises(CommandError, match=message):
+        write_repository([pair], manifest_folder=tmp_path, folder=tmp_path / "others")
+    assert not (tmp_path / "others").exists()
+
+
+def test_rendering_needs_no_files() -> None:
+    """A cluster's volume is mounted where the servers run, not where their configuration is written."""
+    parameters = engine_parameters(_pair("far", target="llama", kind="ngram"), PurePosixPath("/models"))
+    assert parameters["target"] == "/models/llama"
+    parameters["on_draft_mismatch"] = "plain"
+    template = (template_repository() / "slipstream" / "config.pbtxt").read_text()
+    config = text_format.Parse(render_config(template, "far", parameters), model_config_pb2.ModelConfig())
+    assert config.name == "far"
+    assert _parameters(config) == parameters
 
 
 def test_several_pairs_are_several_models(tmp_path: Path) -> None:

@@ -1,0 +1,285 @@
+"""What the operator hears of the speculative arm beside finished answers: attempts that failed, and comparisons."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from slipstream_gateway.api.parse import parse_chat_request
+from slipstream_gateway.app import connect
+from slipstream_gateway.classify import LinearClassifier, default_model
+from slipstream_gateway.director.admission import Admission
+from slipstream_gateway.director.director import Context, Director
+from slipstream_gateway.director.fleet import Fleet
+from slipstream_gateway.director.observing import Outcomes
+from slipstream_gateway.director.parity import Parity
+from slipstream_gateway.errors import SlipstreamError
+from slipstream_gateway.learning import Evidence, Learner
+from slipstream_gateway.manifest import compile_table, parse
+from slipstream_gateway.measurement import Observation, Subject
+from slipstream_gateway.settings import Deadlines, GatewaySettings
+from slipstream_gateway.stores.memory import MemoryStore
+from slipstream_gateway.stores.wire import decode, encode
+from slipstream_gateway.telemetry.providers import Telemetry
+from slipstream_gateway.types import Arm, Mode, Reason
+
+Make = Callable[..., Any]
+
+
+class KeptStore(MemoryStore):
+    """Keeps what replicas would be told."""
+
+    def __init__(self) -> None:
+        self.told: list[Observation] = []
+
+    def append(self, observation: Observation) -> None:
+        self.told.append(observation)
+
+
+class Desk:
+    """A director of real parts for one manifest, and what it tells of each request."""
+
+    def __init__(self, text: str) -> None:
+        settings = GatewaySettings(manifest=Path(), deadlines=Deadlines(connect_s=1.0))
+        self.fleet = Fleet(lambda key: connect(key, settings), clock=time.monotonic)
+        self.fleet.swap(compile_table(parse(text)))
+        admission = Admission(max_in_flight=4, max_queued=4, queue_timeout_s=5.0)
+        self.learner, self.evidence, self.store = Learner(), Evidence(), KeptStore()
+        self.parity = Parity(fleet=self.fleet, admission=admission, look_s=0.02)
+        self.telemetry = Telemetry(settings.telemetry, in_flight=lambda: 0, queued=lambda: 0)
+        self.director = Director(
+            fleet=self.fleet,
+            classifier=LinearClassifier(default_model()),
+            admission=admission,
+            observer=self.telemetry,
+            deadlines=settings.deadlines,
+            learner=self.learner,
+            outcomes=Outcomes(learner=self.learner, evidence=self.evidence, store=self.store),
+            parity=self.parity,
+        )
+
+    async def ask(self, body: dict[str, Any], *, mode: Mode = Mode.SPECULATIVE, learn: bool = True) -> str:
+        """The reason of the answer to `body`, or the name of the error that it ended with."""
+        request = parse_chat_request(json.dumps({"temperature": 0, **body}).encode())
+        request = msgspec.structs.replace(request, mode=mode, learn=learn)
+        try:
+            exchange = await self.director.run(request, Context("r-1"))
+        except SlipstreamError as exc:
+            return type(exc).__name__
+        try:
+            while request.stream and await exchange.next() is not None:
+                pass
+        except SlipstreamError as exc:
+            await exchange.fail(exc)
+            return type(exc).__name__
+        await exchange.finish()
+        return str(exchange.decision.reason)
+
+    @property
+    def told(self) -> list[tuple[Arm, str]]:
+        return [(seen.arm, seen.status) for seen in self.store.told]
+
+
+@pytest.fixture
+async def desk() -> AsyncIterator[Callable[[str], Desk]]:
+    """Makes desks; all are closed after the test."""
+    made: list[Desk] = []
+
+    def make(text: str) -> Desk:
+        made.append(Desk(text))
+        return made[-1]
+
+    yield make
+    for one in made:
+        await one.parity.aclose()
+        await one.fleet.aclose()
+        one.telemetry.close()
+
+
+def dead_url() -> str:
+    """An address where nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{probe.getsockname()[1]}"
+
+
+UNREACHED = (Arm.SPECULATIVE, "upstream_unavailable")
+BROKEN = (Arm.SPECULATIVE, "upstream_failed")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_attempt_that_fails_before_the_first_byte_is_told_though_the_client_gets_its_answer(
+    desk: Make, openai_server: Make, manifest_text: Make, chat: Make, stream: bool
+) -> None:
+    at = desk(manifest_text([openai_server().url], [dead_url()]))
+    assert await at.ask(chat("tokens=3", stream=stream)) == Reason.SPECULATIVE_UNAVAILABLE
+    [seen] = at.store.told
+    assert (seen.arm, seen.status, seen.reason) == (*UNREACHED, Reason.CLIENT_ASKED)
+    assert (seen.pool, seen.draft_length, seen.output_tokens) == ("pair/speculative", 5, 0)
+    assert seen.request_class == seen.subject.cold_class
+    assert 0 < seen.e2e_s < 5
+    assert seen.ttft_s is None
+
+
+async def test_every_attempt_that_fails_is_told_once(
+    desk: Make, openai_server: Make, manifest_text: Make, chat: Make
+) -> None:
+    at = desk(manifest_text([openai_server().url], [dead_url(), dead_url()]))
+    assert await at.ask(chat("tokens=3")) == Reason.SPECULATIVE_UNAVAILABLE
+    assert at.told == [UNREACHED, UNREACHED]
+
+
+async def test_request_that_ends_with_the_failure_tells_it_once(desk: Make, manifest_text: Make, chat: Make) -> None:
+    at = desk(manifest_text([dead_url()], [dead_url()]))
+    assert await at.ask(chat("tokens=3")) == "UpstreamUnavailable"
+    assert at.told == [UNREACHED]  # what failed on the plain arm says nothing of the speculative one
+
+
+async def test_stream_that_breaks_is_told_once_whatever_came_before(
+    desk: Make, openai_server: Make, manifest_text: Make, chat: Make
+) -> None:
+    at = desk(manifest_text([openai_server().url], [openai_server().url]))
+    assert await at.ask(chat("tokens=9 die=3 nousage", stream=True)) == "UpstreamFailed"
+    assert at.told == [BROKEN]
+    again = desk(manifest_text([openai_server().url], [dead_url(), openai_server().url]))
+    found = {await again.ask(chat("tokens=9 die=3", stream=True)) for _ in range(2)}  # servers take turns
+    assert found == {"UpstreamFailed"}
+    assert sorted(again.told) == sorted([BROKEN, BROKEN, UNREACHED])
+
+
+async def test_failures_of_the_plain_arm_are_told_as_before(
+    desk: Make, openai_server: Make, manifest_text: Make, chat: Make
+) -> None:
+    at = desk(manifest_text([dead_url(), openai_server().url], [openai_server().url]))
+    assert [await at.ask(chat("tokens=3"), mode=Mode.PLAIN) for _ in range(2)] == [Reason.CLIENT_ASKED] * 2
+    assert at.told == [(Arm.PLAIN, "ok")]  # the other took two attempts, and says nothing of how long one takes
+
+
+async def test_estimates_and_comparison_learn_nothing_of_failures_and_comparisons(
+    desk: Make, openai_server: Make, manifest_text: Make, chat: Make
+) -> None:
+    at = desk(manifest_text([openai_server().url], [dead_url()]))
+    for _ in range(2):  # after that, its server is known to be down
+        await at.ask(chat("tokens=3"))
+    assert at.told == [UNREACHED, UNREACHED]
+    assert at.learner.fingerprints == 0
+    assert at.evidence.report("pair") == []
+
+
+async def test_client_that_wants_no_trace_leaves_none(
+    desk: Make, openai_server: Make, manifest_text: Make, chat: Make
+) -> None:
+    at = desk(manifest_text([openai_server().url], [dead_url()], policy=", parityShare: 1"))
+    await at.ask(chat("tokens=3"), learn=False)
+    assert at.told == []
+
+
+@pytest.mark.parametrize(("odd_token", "expected"), [(None, "match"), (1, "mismatch")])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_comparison_is_told_beside_the_answer_itself(
+    desk: Make, openai_server: Make, manifest_text: Make, chat: Make, odd_token: int | None, expected: str, stream: bool
+) -> None:
+    plain, speculative = openai_server(), openai_server()
+    plain.odd_token = odd_token
+    at = desk(manifest_text([plain.url], [speculative.url], policy=", parityShare: 1"))
+    assert await at.ask(chat("tokens=3", stream=stream, stream_options={"include_usage": True} if stream else None))
+    await _until(lambda: len(at.store.told) == 2)
+    [answer, compared] = sorted(at.store.told, key=lambda seen: seen.status)
+    assert (answer.status, answer.parity) == ("ok", None)
+    assert (compared.status, compared.parity, compared.arm) == ("parity", expected, Arm.SPECULATIVE)
+    assert (compared.subject, compared.request_class) == (answer.subject, answer.request_class)
+    assert compared.pool == "pair/speculative"
+    assert at.learner.fingerprints == 1
+
+
+async def _until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(15):
+        while not holds():  # noqa: ASYNC110 - a list is filled by somebody else's task
+            await asyncio.sleep(0.005)
+
+
+class Holding:
+    """A server that takes connections and drops them once `drop` is called."""
+
+    def __init__(self) -> None:
+        self.knocks, self._dropped = 0, asyncio.Event()
+
+    async def start(self) -> str:
+        self._server = await asyncio.start_server(self._client, "127.0.0.1", 0)
+        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    def drop(self) -> None:
+        self._dropped.set()
+        self._server.close()
+
+    async def _client(self, _: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.knocks += 1
+        await self._dropped.wait()
+        writer.close()
+
+
+async def test_kill_between_two_attempts_ends_those_on_the_speculative_arm(
+    desk: Make, openai_server: Make, manifest_text: Make, chat: Make
+) -> None:
+    holding = [Holding(), Holding()]
+    plain, speculative = openai_server().url, [await server.start() for server in holding]
+    at = desk(manifest_text([plain], speculative))
+    asked = asyncio.create_task(at.ask(chat("tokens=3")))
+    await _until(lambda: any(server.knocks for server in holding))
+    at.fleet.swap(compile_table(parse(manifest_text([plain], speculative, policy=", killSwitch: true"))))
+    for server in holding:
+        server.drop()
+    assert await asked == Reason.KILL_SWITCH
+    assert sorted(server.knocks > 0 for server in holding) == [False, True]
+    assert [arm for arm, _ in at.told] == [Arm.SPECULATIVE]
+
+
+def _seen(**changes: Any) -> Observation:
+    subject = Subject(pair="p", fingerprint="f", source="s", cold_class="code/long", temperature=0, context=0)
+    values = {
+        "subject": subject,
+        "request_class": "code/long",
+        "arm": Arm.SPECULATIVE,
+        "reason": Reason.SPECULATION_PAYS,
+        "draft_length": 4,
+        "pool": "p",
+        "status": "parity",
+        "prompt_tokens": 50,
+        **dict.fromkeys(("output_tokens", "drafted", "accepted", "rejections", "steps"), 0),
+        "ttft_s": None,
+        "e2e_s": 0.0,
+        "load": 1.0,
+        "batch_draft_length": 0.0,
+        "price_per_gpu_hour": None,
+        "time_s": 1.0,
+    }
+    return Observation(**{**values, **changes})
+
+
+def test_replicas_of_different_versions_understand_each_other() -> None:
+    """The release before did not know `parity`; one to come may know more than this one."""
+    before = msgspec.defstruct(
+        "Before",
+        [
+            (field.name, field.type) if field.required else (field.name, field.type, field.default)
+            for field in msgspec.structs.fields(Observation)
+            if field.name != "parity"
+        ],
+        kw_only=True,
+    )
+    frame = encode([_seen(parity="mismatch")], first=1, since_s=0.0)
+    assert frame is not None
+    [read] = msgspec.msgpack.decode(frame.payload, type=list[before])  # type: ignore[valid-type]
+    assert (read.status, read.request_class) == ("parity", "code/long")
+    old = msgspec.to_builtins(_seen(status="ok"))
+    del old["parity"]
+    newer = msgspec.to_builtins(_seen(status="ok")) | {"hindsight": 1.0}
+    found = decode(msgspec.msgpack.encode([old, newer]), pair="p")
+    assert found == [_seen(status="ok"), _seen(status="ok")]

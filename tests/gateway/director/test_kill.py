@@ -1,0 +1,304 @@
+"""The kill switch and what runs already: servers are told by the wire protocol, and nothing waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import msgspec
+import pytest
+from slipstream_gateway.app import connect
+from slipstream_gateway.director.fleet import Fleet
+from slipstream_gateway.director.kill import AGAIN_AFTER_S
+from slipstream_gateway.errors import UpstreamFailed, UpstreamTimeout
+from slipstream_gateway.manifest import RoutingTable, compile_table, parse
+from slipstream_gateway.settings import Deadlines, GatewaySettings
+from slipstream_gateway.types import Endpoint, GenerationRequest
+from slipstream_gateway.upstreams.base import Job
+from slipstream_gateway.upstreams.triton_server import TritonUpstream
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+WAIT_S = 15.0
+MANIFEST = """\
+apiVersion: slipstream.dev/v1alpha1
+kind: ModelPair
+metadata: {{name: pair}}
+spec:
+  model: acme{pair}
+  engine:
+    kind: external
+    arms:
+      plain: {{protocol: openai, model: m, endpoints: ["http://127.0.0.1:9"]}}
+      speculative: {{protocol: triton, model: embedded, endpoints: {endpoints}}}
+---
+apiVersion: slipstream.dev/v1alpha1
+kind: SpeculationPolicy
+metadata: {{name: policy}}
+spec: {{pair: pair{policy}}}
+"""
+KILLS: dict[str, dict[str, str]] = {
+    "pair": {"pair": "\n  killSwitch: true"},
+    "policy": {"policy": ", killSwitch: true"},
+}
+
+
+class TritonDouble(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
+    """A gRPC server that speaks as much of Triton's protocol as an upstream needs, and keeps what it was sent.
+
+    `error` is what control messages are answered with; `silent` ones are not answered; `fail_first` breaks so many.
+    """
+
+    def __init__(self) -> None:
+        self.controls: list[float] = []
+        self.draft_lengths: list[int] = []
+        self.error, self.silent, self.fail_first = "", False, 0
+        self._server = grpc.aio.server()
+        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(self, self._server)
+        self.port = self._server.add_insecure_port("127.0.0.1:0")
+
+    @property
+    def endpoint(self) -> str:
+        return f"grpc://127.0.0.1:{self.port}"
+
+    async def start(self) -> None:
+        await self._server.start()
+
+    async def stop(self) -> None:
+        await self._server.stop(None)
+
+    async def ModelStreamInfer(self, requests: Any, context: Any) -> AsyncIterator[Any]:
+        async for request in requests:
+            inputs = dict(zip((item.name for item in request.inputs), request.raw_input_contents, strict=True))
+            if "stop_drafting" in inputs:
+                assert inputs == {"stop_drafting": b"\x01"}
+                self.controls.append(time.monotonic())
+                if len(self.controls) <= self.fail_first:
+                    await context.abort(grpc.StatusCode.INTERNAL, "broken")
+                if self.silent:
+                    await asyncio.sleep(WAIT_S)
+                yield service_pb2.ModelStreamInferResponse(error_message=self.error)
+            else:
+                self.draft_lengths.append(struct.unpack("<i", inputs["draft_tokens"])[0])
+                yield service_pb2.ModelStreamInferResponse(error_message="internal: of the test")
+
+
+@pytest.fixture
+async def triton_double() -> AsyncIterator[Callable[[], Any]]:
+    """Starts servers; all are stopped after the test."""
+    servers: list[TritonDouble] = []
+
+    async def start() -> TritonDouble:
+        servers.append(TritonDouble())
+        await servers[-1].start()
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        await server.stop()
+
+
+@pytest.fixture
+async def make_fleet() -> AsyncIterator[Callable[[], Fleet]]:
+    """Makes fleets; all are closed after the test."""
+    settings = GatewaySettings(manifest=Path(), deadlines=Deadlines(connect_s=1.0))
+    made: list[Fleet] = []
+
+    def make() -> Fleet:
+        made.append(Fleet(lambda key: connect(key, settings), clock=time.monotonic))
+        return made[-1]
+
+    yield make
+    for fleet in made:
+        await fleet.aclose()
+
+
+@pytest.fixture
+def fleet(make_fleet: Callable[[], Fleet]) -> Fleet:
+    return make_fleet()
+
+
+def table(*servers: TritonDouble, pair: str = "", policy: str = "", killed: str | None = None) -> RoutingTable:
+    endpoints = "[" + ", ".join(f'"{server.endpoint}"' for server in servers) + "]"
+    found = compile_table(parse(MANIFEST.format(pair=pair, policy=policy, endpoints=endpoints)))
+    routes = {name: msgspec.structs.replace(route, killed=killed) for name, route in found.routes.items()}
+    return msgspec.structs.replace(found, routes=routes)
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while not holds():  # noqa: ASYNC110 - what a server counts is signalled by nobody
+            await asyncio.sleep(0.005)
+
+
+def counts(*servers: TritonDouble) -> list[int]:
+    return [len(server.controls) for server in servers]
+
+
+@pytest.mark.parametrize("kill", [*KILLS.values(), {"killed": "a broken policy's"}], ids=[*KILLS, "killed"])
+async def test_turning_a_kill_on_tells_every_server_now_and_once_more(
+    fleet: Fleet, triton_double: Any, kill: dict[str, str]
+) -> None:
+    servers = [await triton_double() for _ in range(3)]
+    fleet.swap(table(*servers))
+    fleet.swap(table(*servers, **kill))
+    await until(lambda: counts(*servers) == [2, 2, 2])
+    for server in servers:
+        first, second = server.controls
+        assert second - first > AGAIN_AFTER_S / 2
+    fleet.swap(table(*servers, **kill))  # it stays on: a reload of the same tells nobody
+    await asyncio.sleep(0)
+    assert counts(*servers) == [2, 2, 2]
+
+
+async def test_nothing_is_told_without_a_kill_nor_by_the_first_table(fleet: Fleet, triton_double: Any) -> None:
+    server = await triton_double()
+    for changes in ({"killed": "from the start"}, {}, {"policy": ", enabled: false"}):
+        fleet.swap(table(server, **changes))
+    fleet.swap(table(server, killed="now"))
+    await until(lambda: counts(server) == [2])  # by the last one alone
+
+
+async def test_a_kill_that_is_taken_back_at_once_does_not_stop_what_comes_after_it(
+    make_fleet: Callable[[], Fleet], triton_double: Any
+) -> None:
+    taken_back, kept = await triton_double(), await triton_double()
+    one, other = make_fleet(), make_fleet()
+    one.swap(table(taken_back))
+    one.swap(table(taken_back, killed="by mistake"))
+    one.swap(table(taken_back))
+    await until(lambda: counts(taken_back) == [1])
+    other.swap(table(kept))
+    other.swap(table(kept, killed="for good"))
+    await until(lambda: counts(kept) == [2])  # by then, the first one's second message would have been sent
+    assert counts(taken_back) == [1]
+
+
+async def test_servers_that_leave_with_the_kill_are_told_and_stay_connected_for_it(
+    fleet: Fleet, triton_double: Any
+) -> None:
+    leaving, staying = await triton_double(), await triton_double()
+    fleet.swap(table(leaving))
+    fleet.swap(table(staying, killed="now"))
+    await until(lambda: counts(leaving, staying) == [2, 2])
+
+
+async def test_a_server_that_is_broken_or_gone_is_named_and_holds_up_nobody(
+    fleet: Fleet, triton_double: Any, said: Callable[[], list[str]]
+) -> None:
+    well, old, gone = await triton_double(), await triton_double(), await triton_double()
+    old.error = "unexpected inference input 'stop_drafting' for model 'embedded'"
+    await gone.stop()
+    fleet.swap(table(well, old, gone))
+    fleet.swap(table(well, old, gone, killed="now"))
+    await until(lambda: counts(well, old) == [2, 2])
+    await until(lambda: len(said()) == 3)
+    lines = [line for line in said() if line.startswith("WARNING")]
+    assert len(lines) == 2
+    assert any(f"{old.endpoint}: what runs there may draft to its end" in line and old.error in line for line in lines)
+    assert any(f"{gone.endpoint}: what runs there may draft to its end" in line for line in lines)
+
+
+async def test_the_second_message_makes_up_for_a_first_that_failed(
+    fleet: Fleet, triton_double: Any, said: Callable[[], list[str]]
+) -> None:
+    server = await triton_double()
+    server.fail_first = 1
+    fleet.swap(table(server))
+    fleet.swap(table(server, killed="now"))
+    await until(lambda: counts(server) == [2])
+    await asyncio.sleep(0.05)  # nothing is said
+    assert [line for line in said() if line.startswith("WARNING")] == []
+
+
+async def test_closing_the_fleet_gives_up_what_is_not_said(fleet: Fleet, triton_double: Any) -> None:
+    server = await triton_double()
+    server.silent = True
+    fleet.swap(table(server))
+    fleet.swap(table(server, killed="now"))
+    await until(lambda: counts(server) == [1])
+    async with asyncio.timeout(1.0):
+        await fleet.aclose()
+
+
+@pytest.fixture
+async def upstream(triton_double: Any) -> AsyncIterator[tuple[TritonUpstream, TritonDouble]]:
+    server = await triton_double()
+    upstream = TritonUpstream(server.endpoint.removeprefix("grpc://"), model="embedded", connect_timeout_s=5.0)
+    yield upstream, server
+    await upstream.aclose()
+
+
+async def test_an_upstream_that_does_not_answer_is_given_up_after_a_deadline(
+    upstream: tuple[TritonUpstream, TritonDouble],
+) -> None:
+    there, server = upstream
+    server.silent = True
+    with pytest.raises(UpstreamTimeout, match="within 3 s"):
+        await there.stop_drafting()
+
+
+async def test_an_upstream_without_the_control_message_says_so(upstream: tuple[TritonUpstream, TritonDouble]) -> None:
+    there, server = upstream
+    server.error = "unexpected inference input 'stop_drafting'"
+    with pytest.raises(UpstreamFailed) as raised:
+        await there.stop_drafting()
+    assert "stop_drafting" in raised.value.detail
+
+
+class SlowDoor:
+    """Lets connections to `port` through once `open` is called."""
+
+    def __init__(self, port: int) -> None:
+        self._target, self._opened = port, asyncio.Event()
+        self.knocks = 0
+
+    async def start(self) -> int:
+        self._server = await asyncio.start_server(self._client, "127.0.0.1", 0)
+        return int(self._server.sockets[0].getsockname()[1])
+
+    def open(self) -> None:
+        self._opened.set()
+
+    def close(self) -> None:
+        self._server.close()
+
+    async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.knocks += 1
+        await self._opened.wait()
+        to_reader, to_writer = await asyncio.open_connection("127.0.0.1", self._target)
+        await asyncio.gather(_copy(reader, to_writer), _copy(to_reader, writer), return_exceptions=True)
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(65536):
+        writer.write(data)
+        await writer.drain()
+    writer.close()
+
+
+async def test_a_request_that_still_waits_for_its_connection_is_sent_plainly(triton_double: Any) -> None:
+    server = await triton_double()
+    door = SlowDoor(server.port)
+    upstream = TritonUpstream(f"127.0.0.1:{await door.start()}", model="embedded", connect_timeout_s=WAIT_S)
+    request = GenerationRequest(endpoint=Endpoint.COMPLETION, model="acme", prompt="x", stream=True)
+    job = Job(request=request, model="embedded", draft_length=4, request_id="r")
+    try:
+        waiting = asyncio.create_task(upstream.open(job))
+        await until(lambda: door.knocks > 0)
+        stopping = asyncio.create_task(upstream.stop_drafting())
+        await asyncio.sleep(0)  # it has begun, and waits as well
+        later = asyncio.create_task(upstream.open(job))
+        await asyncio.sleep(0)
+        door.open()
+        await stopping
+        await asyncio.gather(waiting, later, return_exceptions=True)
+        assert sorted(server.draft_lengths) == [0, 4]  # what came after the message drafts
+        assert counts(server) == [1]
+    finally:
+        await upstream.aclose()
+        door.close()

@@ -1,0 +1,239 @@
+"""A class that the operator promotes step by step, or has taken back: who may speculate, and what says so."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from slipstream_gateway.manifest import ClassStanding, Route, Standing, compile_table, parse_documents
+from slipstream_gateway.manifest.status import Phase
+from slipstream_gateway.measurement import Draws, Estimate, Forecast, Level
+from slipstream_gateway.routing import NO_DRAWS, Health, decide, draws_of, explanation
+from slipstream_gateway.types import (
+    Arm,
+    Decision,
+    Endpoint,
+    GenerationRequest,
+    Message,
+    Mode,
+    Reason,
+    RequestProfile,
+    TaskType,
+)
+
+CLASS = "summarization/long"
+LUCKY = Draws(hold_back=0.99, exploration=0.0, draft_length=0.99, parity=0.99, rollout=0.0)
+PROFILE = RequestProfile(
+    task=TaskType.SUMMARIZATION,
+    expected_output_tokens=200.0,
+    rare_token_share=0.02,
+    structured_output=False,
+    prompt_tokens=300,
+    confidence=0.9,
+)
+TIMES = {
+    "plain_tpot_s": 0.010,
+    "step_base_s": 0.012,
+    "step_per_draft_token_s": 0.002,
+    "plain_ttft_s": 0.050,
+    "speculative_ttft_s": 0.055,
+}
+
+
+def forecast(acceptance: float, *, doubt: float = 0.02) -> Forecast:
+    """200 tokens; at an acceptance of 0.8 speculation pays, at 0.3 with a `doubt` of 0.3 nobody knows."""
+    parts = {
+        name: Estimate(mean=mean, se=doubt * mean, samples=20.0, level=Level.FINGERPRINT)
+        for name, mean in (TIMES | {"output_tokens": 200.0, "acceptance": acceptance}).items()
+    }
+    return Forecast(output_tokens_spread=0.2, load=1.0, **parts)
+
+
+PAYS, UNCERTAIN = forecast(0.8), forecast(0.3, doubt=0.3)
+
+
+def standing(phase: Phase, share: float = 0.0, message: str = "", *, of: str = CLASS) -> Standing:
+    """One class is in `phase`; all others are promoted."""
+    return Standing(
+        classes={of: ClassStanding(share=share, phase=phase, message=message)},
+        initial=ClassStanding(share=1.0, phase=Phase.PROMOTED),
+    )
+
+
+def route(standing: Standing | None = None, killed: str | None = None, **policy: Any) -> Route:
+    head = {"apiVersion": "slipstream.dev/v1alpha1", "metadata": {"name": "p"}}
+    pair = {
+        "model": "m",
+        "maxDraftTokens": 6,
+        "engine": {"kind": "slipstream"},
+        "target": {"source": "t"},
+        "draft": {"kind": "ngram"},
+    }
+    documents = [
+        {**head, "kind": "ModelPair", "spec": pair},
+        {**head, "kind": "SpeculationPolicy", "spec": {"pair": "p"} | policy},
+    ]
+    served = compile_table(parse_documents(documents, name="test")).routes["m"]
+    return msgspec.structs.replace(served, standing=standing, killed=killed)
+
+
+def run(served: Route, *, found: Forecast | None = PAYS, draws: Draws = NO_DRAWS, **asked: Any) -> Decision:
+    message = Message(role="user", content="Summarise this call.")
+    request = GenerationRequest(**{"endpoint": Endpoint.CHAT, "model": "m", "messages": (message,)} | asked)
+    return decide(request, PROFILE, served, forecast=found, draws=draws)
+
+
+@pytest.mark.parametrize("share", [0.05, 0.25, 0.5, 1.0])
+@pytest.mark.parametrize("found", [PAYS, None], ids=["forecast", "rules"])
+def test_a_step_lets_its_share_speculate_and_the_rest_is_the_control(found: Forecast | None, share: float) -> None:
+    served = route(standing(Phase.PROGRESSING, share), holdBackShare=0)
+    decisions = [run(served, found=found, draws=draws_of(f"request-{index}")) for index in range(3000)]
+    reached = [decision for decision in decisions if decision.reason is Reason.SPECULATION_PAYS]
+    control = [decision for decision in decisions if decision.reason is Reason.ROLLOUT]
+    assert len(reached) + len(control) == 3000
+    assert len(reached) / 3000 == pytest.approx(share, abs=0.03)
+    assert {(decision.arm, decision.draft_length) for decision in control} <= {(Arm.CONTROL, 0)}
+    assert all(decision.arm is Arm.SPECULATIVE for decision in reached)
+
+
+def test_a_later_step_keeps_whom_an_earlier_one_reached() -> None:
+    def reached(share: float) -> set[int]:
+        served = route(standing(Phase.PROGRESSING, share), holdBackShare=0)
+        found = (run(served, draws=draws_of(f"request-{index}")) for index in range(500))
+        return {index for index, decision in enumerate(found) if decision.arm is Arm.SPECULATIVE}
+
+    steps = [reached(share) for share in (0.05, 0.25, 0.5, 1.0)]
+    assert all(earlier < later for earlier, later in itertools.pairwise(steps))
+
+
+def test_who_is_reached_may_still_be_held_back() -> None:
+    served = route(standing(Phase.PROGRESSING, 0.5), holdBackShare=0.5)
+    reasons = [run(served, draws=draws_of(f"request-{index}")).reason for index in range(2000)]
+    shares = {reason: reasons.count(reason) / 2000 for reason in set(reasons)}
+    expected = {Reason.ROLLOUT: 0.5, Reason.HOLD_BACK: 0.25, Reason.SPECULATION_PAYS: 0.25}
+    assert shares == pytest.approx(expected, abs=0.04)
+
+
+def test_a_rollout_says_how_far_it_is_and_what_the_request_would_have_done() -> None:
+    decision = run(route(standing(Phase.PROGRESSING, 0.05)))
+    assert decision.detail == (
+        "5% of summarization/long speculate at this step of the rollout; this request would with drafts of 4"
+    )
+    shown = explanation("p", PROFILE, decision)
+    assert (shown["arm"], shown["reason"]) == ("control", "rollout")
+    assert (shown["numbers"]["phase"], shown["numbers"]["rollout_share"]) == ("Progressing", 0.05)
+
+
+def test_what_does_not_pay_is_plain_and_no_control() -> None:
+    decision = run(route(standing(Phase.PROGRESSING, 0.05)), found=forecast(0.1))
+    assert (decision.arm, decision.reason) == (Arm.PLAIN, Reason.BREAK_EVEN)
+
+
+WITHHELD = [(Phase.ROLLED_BACK, Reason.ROLLED_BACK), (Phase.STALE, Reason.STATISTICS_STALE)]
+
+
+@pytest.mark.parametrize(("phase", "reason"), WITHHELD)
+@pytest.mark.parametrize("found", [PAYS, UNCERTAIN], ids=["pays", "uncertain"])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {"explorationShare": 1},
+        {"allowClientMode": True},
+        {"classes": [{"name": "summarization", "mode": "speculative"}]},
+    ],
+    ids=["explored", "asked", "enabled"],
+)
+def test_a_class_that_was_taken_back_is_plain_whatever_speaks_for_it(
+    phase: Phase, reason: Reason, found: Forecast, policy: dict[str, Any]
+) -> None:
+    served = route(standing(phase, message="acceptance 0.41 is below\n 0.55"), **policy)
+    decision = run(served, found=found, draws=LUCKY, mode=Mode.SPECULATIVE)
+    assert (decision.arm, decision.reason, decision.draft_length) == (Arm.PLAIN, reason, 0)
+    assert decision.detail.endswith("summarization/long is rolled back: acceptance 0.41 is below 0.55") or (
+        decision.detail == "nothing is known of summarization/long: acceptance 0.41 is below 0.55"
+    )
+    assert (decision.numbers["phase"], decision.numbers["rollout_share"]) == (phase.value, 0.0)
+
+
+def test_other_classes_go_on_where_one_was_taken_back() -> None:
+    served = route(standing(Phase.ROLLED_BACK, of="summarization/short"))
+    assert run(served).reason is Reason.SPECULATION_PAYS
+
+
+def test_a_class_that_was_never_seen_is_at_the_initial_step() -> None:
+    unseen = Standing(classes={}, initial=ClassStanding(share=0.05, phase=Phase.PROGRESSING))
+    assert run(route(unseen)).reason is Reason.ROLLOUT
+    assert run(route(unseen), draws=LUCKY).reason is Reason.SPECULATION_PAYS
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"), [("speculative", Reason.CLASS_ENABLED), ("plain", Reason.CLASS_DISABLED)]
+)
+def test_a_rule_for_the_class_goes_before_its_rollout(mode: str, expected: Reason) -> None:
+    phase, share = (Phase.ENABLED, 1.0) if mode == "speculative" else (Phase.DISABLED, 0.0)
+    rule = [{"name": "summarization", "mode": mode}]
+    assert run(route(standing(phase, share), classes=rule, holdBackShare=0)).reason is expected
+    lagging = standing(Phase.PROGRESSING, 0.05)  # the operator has not seen the rule yet
+    assert run(route(lagging, classes=rule, holdBackShare=0)).reason is expected
+
+
+def test_a_client_that_may_choose_is_not_held_to_a_step() -> None:
+    served = route(standing(Phase.PROGRESSING, 0.05), allowClientMode=True)
+    assert run(served, mode=Mode.SPECULATIVE).reason is Reason.CLIENT_ASKED
+
+
+def test_without_an_operator_nothing_is_withheld() -> None:
+    decision = run(route(None))
+    assert decision.reason is Reason.SPECULATION_PAYS
+    assert not {"phase", "rollout_share"} & decision.numbers.keys()
+
+
+def test_a_kill_from_any_source_goes_before_everything_and_says_whose_it_is() -> None:
+    why = "the kill switch of\nSpeculationPolicy/broken is on"
+    served = route(standing(Phase.ROLLED_BACK), killed=why, enabled=False, killSwitch=True)
+    decision = run(served)
+    assert (decision.arm, decision.reason) == (Arm.PLAIN, Reason.KILL_SWITCH)
+    assert decision.detail == "the kill switch of SpeculationPolicy/broken is on"
+
+
+def test_a_taken_back_class_is_said_before_servers_that_are_down() -> None:
+    request = GenerationRequest(endpoint=Endpoint.COMPLETION, model="m", prompt="x")
+    down = Health(speculative_available=False)
+    for held, expected in ((Phase.ROLLED_BACK, Reason.ROLLED_BACK), (Phase.PROMOTED, Reason.SPECULATIVE_UNAVAILABLE)):
+        served = route(standing(held, 1.0))
+        assert decide(request, PROFILE, served, forecast=PAYS, draws=LUCKY, health=down).reason is expected
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    phase=st.sampled_from(Phase),
+    share=st.floats(0.0, 1.0),
+    draws=st.builds(draws_of, st.text(max_size=8)),
+    acceptance=st.floats(0.0, 1.0),
+    doubt=st.floats(0.0, 1.0),
+    hold_back=st.floats(0.0, 1.0),
+    exploration=st.floats(0.0, 1.0),
+)
+def test_a_rollout_only_ever_takes_speculation_away(
+    phase: Phase, share: float, draws: Draws, acceptance: float, doubt: float, hold_back: float, exploration: float
+) -> None:
+    policy = {"holdBackShare": hold_back, "explorationShare": exploration}
+    found = forecast(acceptance, doubt=doubt)
+    without = run(route(None, **policy), found=found, draws=draws)
+    decision = run(route(standing(phase, share), **policy), found=found, draws=draws)
+    assert (decision.draft_length > 0) is (decision.arm is Arm.SPECULATIVE)
+    assert (decision.arm is Arm.CONTROL) is (decision.reason in (Reason.ROLLOUT, Reason.HOLD_BACK))
+    if decision.arm is Arm.SPECULATIVE:
+        assert (without.arm, without.reason, without.draft_length) == (
+            decision.arm,
+            decision.reason,
+            decision.draft_length,
+        )
+        assert phase not in (Phase.ROLLED_BACK, Phase.STALE)
+    if decision.reason is Reason.ROLLOUT:
+        assert draws.rollout >= share
+        assert without.reason in (Reason.SPECULATION_PAYS, Reason.HOLD_BACK)
