@@ -1,26 +1,28 @@
-# The gateway alone: no torch, no Triton, no GPU.
+# The gateway, and the commands that need nothing more (kill, unkill, route): no torch, no Triton, no GPU.
 #
-#   docker build -f deploy/docker/gateway.Dockerfile -t slipstream-gateway .
-#   docker run -p 8080:8080 -v ./pair.yaml:/etc/slipstream/pair.yaml:ro slipstream-gateway
-FROM python:3.12-slim-bookworm AS wheel
+#   docker build -f deploy/docker/gateway.Dockerfile -t slipstream-gateway:0.1.0 .
+#   docker run --read-only --tmpfs /tmp -p 8080:8080 -v ./pair.yaml:/etc/slipstream/pair.yaml:ro slipstream-gateway:0.1.0
+FROM python:3.12.11-slim-bookworm AS build
 WORKDIR /src
-RUN pip install --no-cache-dir build
+COPY constraints.txt ./
+RUN pip install --no-cache-dir -c constraints.txt build hatchling
 COPY pyproject.toml README.md LICENSE ./
 COPY gateway gateway
 COPY operator operator
 COPY kernels kernels
 COPY deploy/model_repository deploy/model_repository
-RUN python -m build --wheel --outdir /wheels
+RUN python -m build --wheel --no-isolation --outdir /wheels
+RUN python -m venv /opt/slipstream \
+    && /opt/slipstream/bin/pip install --no-cache-dir -c constraints.txt "$(ls /wheels/*.whl)[gateway,redis,kubernetes]" \
+    && /opt/slipstream/bin/pip uninstall --yes pip
 
-FROM python:3.12-slim-bookworm
-COPY constraints.txt /tmp/constraints.txt
-COPY --from=wheel /wheels /tmp/wheels
-RUN pip install --no-cache-dir -c /tmp/constraints.txt "$(ls /tmp/wheels/*.whl)[gateway]" \
-    && rm -rf /tmp/wheels /tmp/constraints.txt \
-    && useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin slipstream
-USER 10001
+FROM python:3.12.11-slim-bookworm
+RUN useradd --uid 10001 --user-group --no-create-home --shell /usr/sbin/nologin slipstream
+COPY --from=build /opt/slipstream /opt/slipstream
+ENV PATH=/opt/slipstream/bin:${PATH} PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+USER 10001:10001
 EXPOSE 8080
-HEALTHCHECK --interval=10s --timeout=3s CMD \
+HEALTHCHECK --interval=10s --timeout=3s --start-period=10s CMD \
     ["python", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:8080/health/live', timeout=2)"]
 ENTRYPOINT ["slipstream", "gateway", "--host", "0.0.0.0"]
 CMD ["--manifest", "/etc/slipstream/pair.yaml"]

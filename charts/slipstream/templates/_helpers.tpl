@@ -1,0 +1,163 @@
+{{/*
+A name of at most 46 characters, so that the longest suffix of this chart still fits into a DNS label of 63. What is
+longer is cut and ends with a hash of the whole, so that two long release names never give one name.
+*/}}
+{{- define "slipstream.shorten" -}}
+{{- if gt (len .) 46 -}}
+{{- printf "%s-%s" (. | trunc 37 | trimSuffix "-") (. | sha256sum | trunc 8) -}}
+{{- else -}}
+{{- . -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "slipstream.fullname" -}}
+{{- $name := default .Chart.Name .Values.nameOverride -}}
+{{- if .Values.fullnameOverride -}}
+{{- include "slipstream.shorten" .Values.fullnameOverride -}}
+{{- else if contains $name .Release.Name -}}
+{{- include "slipstream.shorten" .Release.Name -}}
+{{- else -}}
+{{- include "slipstream.shorten" (printf "%s-%s" .Release.Name $name) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Names of what has no namespace hold the release's, so that a second release elsewhere does not meet them. */}}
+{{- define "slipstream.clusterName" -}}
+{{- include "slipstream.shorten" (printf "%s-%s" .Release.Namespace (include "slipstream.fullname" .)) -}}
+{{- end -}}
+
+{{/*
+Selector labels of a component: (dict "root" $ "component" "gateway").
+*/}}
+{{- define "slipstream.selector" -}}
+app.kubernetes.io/name: {{ default .root.Chart.Name .root.Values.nameOverride | trunc 63 | trimSuffix "-" }}
+app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
+app.kubernetes.io/component: {{ .component }}
+{{- end -}}
+
+{{/*
+Labels of a component's objects. No app.kubernetes.io/part-of: EndpointSlices inherit a Service's labels, and that one
+is how gateways find the slices of pairs.
+*/}}
+{{- define "slipstream.labels" -}}
+{{ include "slipstream.selector" . }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
+{{- with omit .root.Values.commonLabels "app.kubernetes.io/name" "app.kubernetes.io/instance" "app.kubernetes.io/component" }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/*
+Labels of a component's pods. Nothing that changes with the chart's version alone, so that an upgrade that changes
+nothing else restarts nothing: (dict "root" $ "component" "gateway" "extra" .podLabels).
+*/}}
+{{- define "slipstream.podLabels" -}}
+{{- toYaml (merge (include "slipstream.selector" . | fromYaml) (deepCopy .root.Values.commonLabels) (deepCopy (default dict .extra))) -}}
+{{- end -}}
+
+{{/* An image reference from {repository, tag, digest}; the digest decides where there is one. */}}
+{{- define "slipstream.image" -}}
+{{- $tag := .image.tag | default .root.Chart.AppVersion -}}
+{{- if .image.digest -}}
+{{- printf "%s@%s" .image.repository .image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" .image.repository $tag -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Name of the ServiceAccount of "gateway" or "operator". */}}
+{{- define "slipstream.serviceAccountName" -}}
+{{- $account := (index .root.Values .component).serviceAccount -}}
+{{- if $account.create -}}
+{{- default (printf "%s-%s" (include "slipstream.fullname" .root) .component) $account.name -}}
+{{- else -}}
+{{- required (printf "%s.serviceAccount.name is needed where %s.serviceAccount.create is false" .component .component) $account.name -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The container half of pod security "restricted". */}}
+{{- define "slipstream.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end -}}
+
+{{/* The pod half of pod security "restricted"; the argument is the user's number. */}}
+{{- define "slipstream.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: {{ . }}
+runAsGroup: {{ . }}
+fsGroup: {{ . }}
+seccompProfile:
+  type: RuntimeDefault
+{{- end -}}
+
+{{/* Scheduling of a component's pods, as far as values say anything. */}}
+{{- define "slipstream.scheduling" -}}
+{{- with .priorityClassName -}}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{/* Environment that gateway and operator share: where Redis is. */}}
+{{- define "slipstream.redisEnv" -}}
+{{- if eq (include "slipstream.hasRedis" .) "true" -}}
+- name: SLIPSTREAM_REDIS_URL
+  valueFrom:
+    secretKeyRef:
+      {{- if .Values.redis.existingSecret.name }}
+      name: {{ .Values.redis.existingSecret.name }}
+      key: {{ .Values.redis.existingSecret.key }}
+      {{- else }}
+      name: {{ include "slipstream.fullname" . }}-redis
+      key: url
+      {{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "slipstream.hasRedis" -}}
+{{- if or .Values.redis.url .Values.redis.existingSecret.name .Values.redis.trial.enabled -}}true{{- end -}}
+{{- end -}}
+
+{{/*
+Changes with the address of Redis, so that pods start again; not with a generated password, which is looked up.
+*/}}
+{{- define "slipstream.redisChecksum" -}}
+{{- printf "%s %s %t %s" .Values.redis.url .Values.redis.existingSecret.name .Values.redis.trial.enabled .Values.redis.trial.password | sha256sum | trunc 16 -}}
+{{- end -}}
+
+{{/* Contradictions that a schema cannot say. */}}
+{{- define "slipstream.check" -}}
+{{- $sources := 0 -}}
+{{- if .Values.redis.url }}{{- $sources = add1 $sources }}{{- end -}}
+{{- if .Values.redis.existingSecret.name }}{{- $sources = add1 $sources }}{{- end -}}
+{{- if .Values.redis.trial.enabled }}{{- $sources = add1 $sources }}{{- end -}}
+{{- if gt (int $sources) 1 -}}
+{{- fail "redis: give one of url, existingSecret.name and trial.enabled, not several" -}}
+{{- end -}}
+{{- if and (gt (int .Values.operator.replicas) 1) (not .Values.operator.leaderElection.enabled) -}}
+{{- fail (printf "operator.replicas: %d operators need operator.leaderElection.enabled, else they overwrite each other" (int .Values.operator.replicas)) -}}
+{{- end -}}
+{{- $autoscaling := .Values.gateway.autoscaling -}}
+{{- if and $autoscaling.enabled (lt (int $autoscaling.maxReplicas) (int $autoscaling.minReplicas)) -}}
+{{- fail (printf "gateway.autoscaling: maxReplicas %d is below minReplicas %d" (int $autoscaling.maxReplicas) (int $autoscaling.minReplicas)) -}}
+{{- end -}}
+{{- if and .Values.gateway.httpRoute.enabled (not .Values.gateway.httpRoute.parentRefs) -}}
+{{- fail "gateway.httpRoute.parentRefs: name the Gateway that the route belongs to" -}}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,108 @@
+{{/* What the gateway may do where pairs are: read, nothing else. */}}
+{{- define "slipstream.gatewayRules" -}}
+- apiGroups: [slipstream.dev]
+  resources: [modelpairs, speculationpolicies]
+  verbs: [get, list, watch]
+- apiGroups: [discovery.k8s.io]
+  resources: [endpointslices]
+  verbs: [get, list, watch]
+{{- end -}}
+
+{{/* What the gateway may do in the release's namespace: keep its report, a Lease for each process. */}}
+{{- define "slipstream.gatewayReportRules" -}}
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  verbs: [get, create, update, patch, delete]
+{{- end -}}
+
+{{/* What the operator may do where pairs are. It never writes a parent's spec: status and children only. */}}
+{{- define "slipstream.operatorRules" -}}
+- apiGroups: [slipstream.dev]
+  resources: [modelpairs, speculationpolicies]
+  verbs: [get, list, watch]
+- apiGroups: [slipstream.dev]
+  resources: [modelpairs/status, speculationpolicies/status]
+  verbs: [patch]
+- apiGroups: [apps]
+  resources: [deployments]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [""]
+  resources: [services, configmaps, serviceaccounts]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [policy]
+  resources: [poddisruptionbudgets]
+  verbs: [get, list, watch, create, patch, delete]
+- apiGroups: [""]
+  resources: [pods]
+  verbs: [list, watch]
+- apiGroups: [""]
+  resources: [events]
+  verbs: [create, patch]
+{{- end -}}
+
+{{/* What the operator may do in the release's namespace: read the gateways' reports, and hold its own Lease. */}}
+{{- define "slipstream.operatorReportRules" -}}
+{{- /* It deletes reports of gateways that have been dead for an hour. */}}
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  verbs: [list, watch, delete]
+{{- if .Values.operator.leaderElection.enabled }}
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  verbs: [create]
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  resourceNames: [slipstream-operator]
+  verbs: [get, update]
+{{- end }}
+{{- end -}}
+
+{{/* What a person needs for `slipstream kill` and for kubectl patch. */}}
+{{- define "slipstream.killRules" -}}
+- apiGroups: [slipstream.dev]
+  resources: [modelpairs, speculationpolicies]
+  verbs: [get, list, watch, patch]
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  verbs: [get, list, watch]
+{{- end -}}
+
+{{/*
+A role of a component and what binds it, in a namespace or (namespace "") in the whole cluster:
+(dict "root" $ "component" "gateway" "namespace" "team-a" "suffix" "" "rules" "slipstream.gatewayRules").
+*/}}
+{{- define "slipstream.boundRole" -}}
+{{- $kind := ternary "Role" "ClusterRole" (ne .namespace "") -}}
+{{- $base := ternary (include "slipstream.fullname" .root) (include "slipstream.clusterName" .root) (eq .namespace .root.Release.Namespace) -}}
+{{- $name := printf "%s-%s%s" $base .component .suffix -}}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: {{ $kind }}
+metadata:
+  name: {{ $name }}
+  {{- with .namespace }}
+  namespace: {{ . | quote }}
+  {{- end }}
+  labels:
+    {{- include "slipstream.labels" . | nindent 4 }}
+rules:
+  {{- include .rules .root | nindent 2 }}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: {{ $kind }}Binding
+metadata:
+  name: {{ $name }}
+  {{- with .namespace }}
+  namespace: {{ . | quote }}
+  {{- end }}
+  labels:
+    {{- include "slipstream.labels" . | nindent 4 }}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: {{ $kind }}
+  name: {{ $name }}
+subjects:
+  - kind: ServiceAccount
+    name: {{ include "slipstream.serviceAccountName" . }}
+    namespace: {{ .root.Release.Namespace | quote }}
+{{ end -}}

@@ -1,0 +1,54 @@
+"""A real API server takes what the chart renders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.kube import KubeApiServer
+
+JSON = dict[str, Any]
+
+# What the test server is too old for, or has no kind of.
+TOO_NEW = {"policy/v1", "autoscaling/v2", "gateway.networking.k8s.io/v1", "monitoring.coreos.com/v1"}
+
+
+PRIORITY = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "serving"}, "value": 9}
+
+
+@pytest.mark.parametrize("kind", ["plain", "everything", "namespaced"])
+def test_server_takes_every_object_that_it_knows(
+    kube: KubeApiServer, render: Callable[..., list[JSON]], everything: JSON, namespace: str, kind: str
+) -> None:
+    kube.client().apply_yaml([PRIORITY])
+    values = {"plain": {}, "everything": everything, "namespaced": {**everything, "watchNamespaces": [namespace]}}[kind]
+    known = [item for item in render(values, namespace=namespace) if item["apiVersion"] not in TOO_NEW]
+    manifests = yaml.safe_dump_all(known)
+    taken = kube.kubectl("apply", "--server-side", "--dry-run=server", "--filename=-", "--output=name", input=manifests)
+    assert len(taken.splitlines()) == len(known) >= 15
+
+
+def test_second_upgrade_changes_nothing(kube: KubeApiServer, render: Callable[..., list[JSON]], namespace: str) -> None:
+    client = kube.client()
+    objects = [item for item in render({}, namespace=namespace) if item["apiVersion"] not in TOO_NEW]
+    first = client.apply_yaml(objects)
+    second = client.apply_yaml(objects)
+    versions = [[item["metadata"]["resourceVersion"] for item in applied] for applied in (first, second)]
+    assert versions[0] == versions[1]
+
+
+def test_replicas_that_an_autoscaler_has_set_survive_an_upgrade(
+    kube: KubeApiServer, render: Callable[..., list[JSON]], only: Callable[..., JSON], namespace: str
+) -> None:
+    client = kube.client()
+    gateway = only(
+        render({"gateway": {"autoscaling": {"enabled": True}}}, namespace=namespace), "Deployment", "-gateway"
+    )
+    path = client.path_of(gateway)
+    client.apply(path, gateway, field_manager="helm")
+    client.patch(path, {"spec": {"replicas": 7}})
+    gateway["spec"]["template"]["metadata"]["annotations"]["changed"] = "yes"
+    assert client.apply(path, gateway, field_manager="helm")["spec"]["replicas"] == 7

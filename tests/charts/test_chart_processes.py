@@ -1,0 +1,144 @@
+"""The real gateway and operator, started with the arguments of the chart and the rights of its roles."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from slipstream_gateway.manifest.reports import REPORT_SELECTOR
+from slipstream_gateway.up.processes import Child
+
+from tests.kube import KubeApiServer
+
+JSON = dict[str, Any]
+Render = Callable[..., list[JSON]]
+Only = Callable[..., JSON]
+
+EXAMPLE = Path(__file__).parents[2] / "deploy" / "examples" / "cluster-embedded.yaml"
+TIMEOUT_S = 60.0
+CHILDREN = {
+    "/apis/apps/v1/namespaces/{}/deployments",
+    "/api/v1/namespaces/{}/services",
+    "/api/v1/namespaces/{}/configmaps",
+}
+RBAC = {"ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}
+
+
+class Release:
+    """A release of the chart in a namespace: its rights in the API server, its processes on this machine."""
+
+    def __init__(self, kube: KubeApiServer, objects: list[JSON], only: Only, namespace: str, folder: Path) -> None:
+        self._kube, self._objects, self._only = kube, objects, only
+        self.namespace, self._folder = namespace, folder
+        self.processes = ExitStack()
+        kube.client().apply_yaml([item for item in objects if item["kind"] in RBAC])
+
+    def start(self, component: str, **replaced: object) -> Child:
+        """Its process, with those options of the chart replaced that are a matter of the machine."""
+        pod = self._only(self._objects, "Deployment", f"-{component}")["spec"]["template"]["spec"]
+        [container] = pod["containers"]
+        account = f"{self.namespace}/{pod['serviceAccountName']}"
+        options = {"host": "127.0.0.1", "kubeconfig": self._kube.kubeconfig(account, namespace=self.namespace)}
+        child = Child(
+            name=component,
+            command=[
+                *(sys.executable, "-m", "slipstream_gateway.cli", *container["args"]),
+                *(f"--{name.replace('_', '-')}={value}" for name, value in {**options, **replaced}.items()),
+            ],
+            log_path=self._folder / f"{component}.log",
+            env={**os.environ, "POD_NAME": f"{component}-0", "POD_UID": "", "POD_NAMESPACE": self.namespace},
+        )
+        self.processes.callback(child.stop, timeout_s=10.0)
+        return child
+
+
+@pytest.fixture
+def release(
+    kube: KubeApiServer,
+    crds: object,
+    namespace: str,
+    render: Render,
+    only: Only,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+) -> Iterator[Release]:
+    values = {"watchNamespaces": [namespace], **getattr(request, "param", {})}
+    objects = render(values, namespace=namespace)
+    started = Release(kube, objects, only, namespace, tmp_path)
+    with started.processes:
+        yield started
+
+
+def until(what: Callable[[], object], child: Child) -> Any:
+    """What `what` returns once that is true."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while not (found := what()):
+        assert child.exit_status() is None, child.log_tail()
+        assert time.monotonic() < deadline, child.log_tail()
+        time.sleep(0.1)
+    return found
+
+
+def answers(url: str) -> Callable[[], JSON | None]:
+    def ask() -> JSON | None:
+        try:
+            answer = httpx.get(url, timeout=5)
+        except httpx.HTTPError:
+            return None
+        return {"status": answer.status_code, "text": answer.text}
+
+    return ask
+
+
+def test_gateway_reads_pairs_reports_and_is_ready(
+    release: Release, kube: KubeApiServer, free_ports: Callable[[int], list[int]], tmp_path: Path
+) -> None:
+    kube.kubectl("apply", "--filename", str(EXAMPLE), namespace=release.namespace)
+    [port] = free_ports(1)
+    gateway = release.start("gateway", port=port, snapshot=tmp_path / "snapshot.json")
+    health = answers(f"http://127.0.0.1:{port}/health/ready")
+    ready = until(lambda: (found := health()) and '"configuration":"cluster"' in found["text"] and found, gateway)
+    assert ready["status"] == 200
+    models = httpx.get(f"http://127.0.0.1:{port}/v1/models").json()
+    assert [model["id"] for model in models["data"]] == ["slipstream-embedded"]
+    leases = f"/apis/coordination.k8s.io/v1/namespaces/{release.namespace}/leases"
+    [lease] = until(lambda: kube.client().items(leases, labelSelector=REPORT_SELECTOR), gateway)
+    assert f"{release.namespace}/ModelPair/embedded" in str(lease["metadata"]["annotations"])
+    until((tmp_path / "snapshot.json").exists, gateway)
+    assert "forbidden" not in gateway.log_tail(lines=1000)
+    gateway.stop(timeout_s=10)
+    assert kube.client().items(leases, labelSelector=REPORT_SELECTOR) == []
+
+
+ALONE: JSON = {}
+ELECTED: JSON = {"operator": {"leaderElection": {"enabled": True}}}
+
+
+@pytest.mark.parametrize("release", [ALONE, ELECTED], ids=["alone", "elected"], indirect=True)
+def test_operator_makes_children_and_writes_status(
+    release: Release, kube: KubeApiServer, free_ports: Callable[[int], list[int]]
+) -> None:
+    liveness, metrics = free_ports(2)
+    operator = release.start("operator", liveness_port=liveness, metrics_port=metrics)
+    kube.kubectl("apply", "--filename", str(EXAMPLE), namespace=release.namespace)
+    client = kube.client()
+    for path in CHILDREN:
+        child = f"{path.format(release.namespace)}/slipstream-embedded"
+        until(lambda child=child: client.exists(child), operator)  # type: ignore[misc]
+    pair = f"/apis/slipstream.dev/v1alpha1/namespaces/{release.namespace}/modelpairs/embedded"
+    state = until(lambda: client.get(pair).get("status", {}).get("state"), operator)
+    assert state == "NotReady"  # nobody plays the kubelet here
+    deployment = client.get(f"/apis/apps/v1/namespaces/{release.namespace}/deployments/slipstream-embedded")
+    [container] = deployment["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == "slipstream-triton:0.1.0"
+    for port, path in ((liveness, "/healthz"), (metrics, "/ready"), (metrics, "/metrics")):
+        ask = answers(f"http://127.0.0.1:{port}{path}")
+        until(lambda ask=ask: (found := ask()) and found["status"] == 200, operator)  # type: ignore[misc]
+    assert "forbidden" not in operator.log_tail(lines=1000)

@@ -1,0 +1,228 @@
+"""Who may do what: as it stands in the roles, and as a real API server decides it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from slipstream_operator.leadership import LEASE_NAME
+
+from tests.kube import KubeApiServer, KubeClient, KubeError
+
+JSON = dict[str, Any]
+Render = Callable[..., list[JSON]]
+Only = Callable[..., JSON]
+
+ACCOUNT = "demo-slipstream"
+READ = {"get", "list", "watch"}
+LEASES = "leases.coordination.k8s.io"
+KINDS = ("modelpairs", "speculationpolicies")
+PAIR = {
+    "apiVersion": "slipstream.dev/v1alpha1",
+    "kind": "ModelPair",
+    "metadata": {"name": "acme"},
+    "spec": {
+        "model": "acme",
+        "engine": {"kind": "slipstream"},
+        "target": {"source": "embedded:target"},
+        "draft": {"kind": "model", "source": "embedded:draft"},
+    },
+}
+
+
+def rights(role: JSON) -> dict[tuple[str, str], set[str]]:
+    """Verbs by (group, resource)."""
+    found: dict[tuple[str, str], set[str]] = {}
+    for rule in role["rules"]:
+        assert not {"*"} & {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}
+        for group in rule["apiGroups"]:
+            for resource in rule["resources"]:
+                found.setdefault((group, resource), set()).update(rule["verbs"])
+    return found
+
+
+def test_gateway_reads_two_kinds_and_addresses_and_writes_its_report(render: Render, only: Only) -> None:
+    objects = render()
+    assert rights(only(objects, "ClusterRole", "-gateway")) == {
+        ("slipstream.dev", "modelpairs"): READ,
+        ("slipstream.dev", "speculationpolicies"): READ,
+        ("discovery.k8s.io", "endpointslices"): READ,
+    }
+    assert rights(only(objects, "Role", "-gateway-reports")) == {
+        ("coordination.k8s.io", "leases"): {"get", "create", "update", "patch", "delete"}
+    }
+    bound = [item for item in objects if "gateway" in str(item.get("subjects", ""))]
+    assert len(bound) == 2
+
+
+def test_operator_never_writes_a_parent_nor_reads_a_secret(render: Render, only: Only) -> None:
+    objects = render()
+    granted = rights(only(objects, "ClusterRole", "-operator"))
+    for kind in KINDS:
+        assert granted["slipstream.dev", kind] == READ
+        assert "patch" in granted["slipstream.dev", f"{kind}/status"]
+    assert not {resource for _, resource in granted} & {"secrets", "roles", "clusterroles", "pods/exec", "nodes"}
+
+
+def test_people_who_may_kill_may_patch_two_kinds_and_read_reports(render: Render, only: Only) -> None:
+    role = only(render(), "ClusterRole", "slipstream-kill")
+    assert rights(role) == {
+        ("slipstream.dev", "modelpairs"): READ | {"patch"},
+        ("slipstream.dev", "speculationpolicies"): READ | {"patch"},
+        ("coordination.k8s.io", "leases"): READ,
+    }
+
+
+def test_nobody_is_bound_to_the_killers_role(variant: list[JSON]) -> None:
+    bound = [item["roleRef"]["name"] for item in variant if "roleRef" in item]
+    assert "slipstream-kill" not in bound
+
+
+def test_with_namespaces_nothing_is_outside_of_one(render: Render) -> None:
+    objects = render({"watchNamespaces": ["team-a", "team-b"]})
+    assert all("namespace" in item["metadata"] for item in objects)
+    roles = {(item["metadata"]["namespace"], item["metadata"]["name"]) for item in objects if item["kind"] == "Role"}
+    for component in ("gateway", "operator"):
+        placed = {(namespace, f"serving-{ACCOUNT}-{component}") for namespace in ("team-a", "team-b")}
+        assert placed | {("serving", f"{ACCOUNT}-{component}-reports")} <= roles
+    assert {(namespace, "slipstream-kill") for namespace in ("team-a", "team-b", "serving")} <= roles
+
+
+def test_lease_of_the_leader_is_written_with_leader_election_alone(render: Render, only: Only) -> None:
+    lease = ("coordination.k8s.io", "leases")
+    without = only(render(), "Role", "-operator-reports")
+    assert rights(without) == {lease: {"list", "watch", "delete"}}
+    elected = only(render({"operator": {"leaderElection": {"enabled": True}}}), "Role", "-operator-reports")
+    *_, create, own = elected["rules"]
+    assert create["verbs"] == ["create"]
+    assert (own["verbs"], own["resourceNames"]) == (["get", "update"], [LEASE_NAME])
+
+
+@pytest.fixture
+def install(kube: KubeApiServer, namespace: str, crds: object, render: Render) -> Callable[[JSON], None]:
+    """The roles, bindings and accounts of the chart in the namespace of this test."""
+
+    def installed(values: JSON) -> None:
+        kinds = {"ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}
+        objects = render(values, namespace=namespace)
+        kube.client().apply_yaml([item for item in objects if item["kind"] in kinds])
+
+    return installed
+
+
+def can(kube: KubeApiServer, namespace: str, component: str, verb: str, resource: str, where: str) -> bool:
+    """What the server answers to the component's own account, as to `kubectl auth can-i`."""
+    name, _, group = resource.partition(".")
+    name, _, subresource = name.partition("/")
+    asked = {"verb": verb, "resource": name, "subresource": subresource, "group": group, "namespace": where}
+    review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
+    client = kube.client(f"{namespace}/{ACCOUNT}-{component}")
+    path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    return bool(client.create(path, {**review, "spec": {"resourceAttributes": asked}})["status"]["allowed"])
+
+
+def test_accounts_of_the_chart_may_do_that_on_a_real_server(
+    kube: KubeApiServer, namespace: str, install: Callable[[JSON], None]
+) -> None:
+    install({})
+    elsewhere = kube.namespace(f"{namespace}-pairs")
+
+    def allowed(component: str, where: str, *wanted: tuple[str, str]) -> list[bool]:
+        return [can(kube, namespace, component, verb, resource, where) for verb, resource in wanted]
+
+    assert all(
+        allowed(
+            "gateway",
+            elsewhere,
+            ("watch", "modelpairs.slipstream.dev"),
+            ("list", "speculationpolicies.slipstream.dev"),
+            ("watch", "endpointslices.discovery.k8s.io"),
+        )
+    )
+    assert allowed("gateway", namespace, ("create", LEASES), ("delete", LEASES)) == [True, True]
+    assert not any(
+        allowed(
+            "gateway",
+            elsewhere,
+            ("patch", "modelpairs.slipstream.dev"),
+            ("patch", "modelpairs/status.slipstream.dev"),
+            ("get", LEASES),
+            ("get", "secrets"),
+            ("list", "pods"),
+        )
+    )
+    assert all(
+        allowed("operator", elsewhere, ("patch", "deployments.apps"), ("create", "configmaps"), ("create", "events"))
+    )
+    assert not any(
+        allowed("operator", elsewhere, ("patch", "modelpairs.slipstream.dev"), ("get", "secrets"), ("list", LEASES))
+    )
+
+
+def pairs(namespace: str) -> str:
+    return f"/apis/slipstream.dev/v1alpha1/namespaces/{namespace}/modelpairs"
+
+
+def test_gateway_reads_a_pair_and_is_refused_when_it_writes_one(
+    kube: KubeApiServer, namespace: str, install: Callable[[JSON], None]
+) -> None:
+    install({"watchNamespaces": [namespace]})
+    kube.client().create(pairs(namespace), PAIR)
+    gateway = kube.client(f"{namespace}/{ACCOUNT}-gateway")
+    assert [pair["metadata"]["name"] for pair in gateway.items(pairs(namespace))] == ["acme"]
+    for attempt in (
+        lambda: gateway.patch(f"{pairs(namespace)}/acme", {"spec": {"killSwitch": False}}),
+        lambda: gateway.patch_status(f"{pairs(namespace)}/acme", {"state": "Ready"}),
+        lambda: gateway.delete(f"{pairs(namespace)}/acme"),
+        lambda: gateway.items(pairs(kube.namespace(f"{namespace}-other"))),
+    ):
+        with pytest.raises(KubeError) as refused:
+            attempt()
+        assert refused.value.status == 403
+
+
+def test_gateway_keeps_its_report_and_no_other_lease_elsewhere(
+    kube: KubeApiServer, namespace: str, install: Callable[[JSON], None]
+) -> None:
+    install({})
+    gateway = kube.client(f"{namespace}/{ACCOUNT}-gateway")
+    leases = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+    lease = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "mine"}}
+    gateway.create(leases, lease)
+    gateway.patch(f"{leases}/mine", {"spec": {"holderIdentity": "me"}})
+    gateway.delete(f"{leases}/mine")
+    with pytest.raises(KubeError, match="forbidden"):
+        gateway.create(leases.replace(namespace, "default"), lease)
+
+
+def test_operator_writes_children_and_status_and_never_a_spec(
+    kube: KubeApiServer, namespace: str, install: Callable[[JSON], None]
+) -> None:
+    install({})
+    kube.client().create(pairs(namespace), PAIR)
+    operator = kube.client(f"{namespace}/{ACCOUNT}-operator")
+    child = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "child"}, "data": {"a": "b"}}
+    configs = f"/api/v1/namespaces/{namespace}/configmaps"
+    operator.apply(f"{configs}/child", child, field_manager="slipstream-operator")
+    operator.delete(f"{configs}/child")
+    operator.patch_status(f"{pairs(namespace)}/acme", {"state": "Ready"})
+    with pytest.raises(KubeError, match="forbidden"):
+        operator.patch(f"{pairs(namespace)}/acme", {"spec": {"killSwitch": False}})
+
+
+def test_killer_patches_a_pair_in_the_namespace_that_was_given(
+    kube: KubeApiServer, namespace: str, install: Callable[[JSON], None]
+) -> None:
+    install({})
+    kube.client().create(pairs(namespace), PAIR)
+    kube.client().create(f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": "anna"}})
+    granted = ("create", "rolebinding", "slipstream-kill", "--clusterrole", "slipstream-kill")
+    kube.kubectl(*granted, "--serviceaccount", f"{namespace}:anna", namespace=namespace)
+    patch = ("--type", "merge", "--patch", '{"spec":{"killSwitch":true}}')
+    kube.kubectl("patch", "modelpair", "acme", *patch, user=f"{namespace}/anna", namespace=namespace)
+    assert kube.client().get(f"{pairs(namespace)}/acme")["spec"]["killSwitch"] is True
+    anna: KubeClient = kube.client(f"{namespace}/anna")
+    assert anna.items(f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases") == []
+    with pytest.raises(KubeError, match="forbidden"):
+        anna.delete(f"{pairs(namespace)}/acme")

@@ -1,0 +1,149 @@
+"""Pods keep to the `restricted` pod security standard, and the network to what they need."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from slipstream_gateway.manifest.naming import GRPC_PORT_NAME
+from slipstream_operator.children.identity import NAME, SERVERS_NAME
+from slipstream_operator.children.service import PORTS
+
+JSON = dict[str, Any]
+Render = Callable[..., list[JSON]]
+Only = Callable[..., JSON]
+PodSpecs = Callable[[list[JSON]], dict[str, JSON]]
+
+# https://kubernetes.io/docs/concepts/security/pod-security-standards/#restricted
+VOLUMES = {
+    "configMap",
+    "csi",
+    "downwardAPI",
+    "emptyDir",
+    "ephemeral",
+    "persistentVolumeClaim",
+    "projected",
+    "secret",
+}
+
+
+def test_every_pod_is_restricted(variant: list[JSON], pod_specs: PodSpecs) -> None:
+    specs = pod_specs(variant)
+    assert len(specs) >= 3
+    for spec in specs.values():
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
+        security = spec["securityContext"]
+        assert spec["enableServiceLinks"] is False  # a namespace's Services would become variables, ours among them
+        assert security["runAsNonRoot"] is True
+        assert security["runAsUser"] > 0
+        assert security["seccompProfile"] == {"type": "RuntimeDefault"}
+        for volume in spec.get("volumes", []):
+            assert set(volume) - {"name"} <= VOLUMES
+
+
+def test_every_container_is_restricted_and_has_a_read_only_root(variant: list[JSON], pod_specs: PodSpecs) -> None:
+    for spec in pod_specs(variant).values():
+        for container in spec["containers"]:
+            security = container["securityContext"]
+            assert security["allowPrivilegeEscalation"] is False
+            assert security["readOnlyRootFilesystem"] is True
+            assert security["capabilities"] == {"drop": ["ALL"]}
+            assert "privileged" not in security
+            assert not any("hostPort" in port for port in container.get("ports", []))
+            assert {"requests", "limits"} <= container["resources"].keys()
+            assert "memory" in container["resources"]["limits"]
+
+
+def test_tokens_are_mounted_where_they_are_used_and_nowhere_else(variant: list[JSON], pod_specs: PodSpecs) -> None:
+    with_token = {name for name, spec in pod_specs(variant).items() if spec["automountServiceAccountToken"]}
+    assert with_token == {"demo-slipstream-gateway", "demo-slipstream-operator"}
+    accounts = [item for item in variant if item["kind"] == "ServiceAccount"]
+    assert all(account["automountServiceAccountToken"] is False for account in accounts)
+
+
+def test_no_password_is_outside_a_secret(render: Render) -> None:
+    objects = render({"redis": {"url": "redis://:tell-nobody@cache:6379"}})
+    assert {item["kind"] for item in objects if "tell-nobody" in str(item)} == {"Secret"}
+
+
+def policy(objects: list[JSON], only: Only, component: str) -> tuple[list[JSON], list[JSON]]:
+    """Its ways in and out."""
+    spec = only(objects, "NetworkPolicy", component)["spec"]
+    assert spec["policyTypes"] == ["Ingress", "Egress"]
+    return spec["ingress"], spec["egress"]
+
+
+def ports(rules: list[JSON]) -> list[int]:
+    return sorted({port["port"] for rule in rules for port in rule["ports"]})
+
+
+def test_gateway_and_operator_reach_what_they_need_and_nothing_else(render: Render, only: Only) -> None:
+    objects = render({"redis": {"url": "redis://cache:6380"}, "networkPolicy": {"redis": {"ports": [6380]}}})
+    for component, way_in, ways_out in (
+        ("gateway", [8080], [53, 443, 6380, 6443, 8001]),
+        ("operator", [9090], [53, 443, 6380, 6443]),
+    ):
+        ingress, egress = policy(objects, only, component)
+        assert ports(ingress) == way_in
+        assert ports(egress) == ways_out
+
+
+def test_gateway_reaches_the_servers_of_pairs_by_the_operators_label(render: Render, only: Only) -> None:
+    servers = {"matchLabels": {NAME: SERVERS_NAME}}
+    for namespaces, expected in (
+        ([], [{}]),
+        (["a", "b"], [{"matchLabels": {"kubernetes.io/metadata.name": name}} for name in ("a", "b")]),
+    ):
+        _, egress = policy(render({"watchNamespaces": namespaces}), only, "gateway")
+        [rule] = [rule for rule in egress if ports([rule]) == [PORTS[GRPC_PORT_NAME]]]
+        assert rule["to"] == [{"namespaceSelector": selector, "podSelector": servers} for selector in expected]
+
+
+def test_external_upstreams_and_callers_are_configured(render: Render, only: Only, everything: JSON) -> None:
+    ingress, egress = policy(render(everything), only, "gateway")
+    assert {"ports": [{"protocol": "TCP", "port": 8000}]} in egress
+    [rule] = ingress
+    callers = [peer.get("namespaceSelector") or peer["podSelector"] for peer in rule["from"]]
+    assert {"matchLabels": {"kubernetes.io/metadata.name": "apps"}} in callers
+    test = only(render(everything), "Pod")["metadata"]["labels"]
+    assert any(peer["matchLabels"].items() <= test.items() for peer in callers), "helm test must get in"
+
+
+def test_trial_redis_is_reached_by_the_two_alone(render: Render, only: Only) -> None:
+    objects = render({"redis": {"trial": {"enabled": True}}})
+    ingress, egress = policy(objects, only, "redis")
+    [rule] = ingress
+    components = {peer["podSelector"]["matchLabels"]["app.kubernetes.io/component"] for peer in rule["from"]}
+    assert (components, egress) == ({"gateway", "operator"}, [])
+
+
+def test_without_redis_nobody_has_a_way_to_it(render: Render, only: Only) -> None:
+    for component in ("gateway", "operator"):
+        assert 6379 not in ports(policy(render(), only, component)[1])
+
+
+def test_helm_test_asks_the_gateway_by_its_service(render: Render, only: Only) -> None:
+    objects = render({"gateway": {"service": {"port": 8123}}})
+    pod = only(objects, "Pod")
+    assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
+    [container] = pod["spec"]["containers"]
+    service = only(objects, "Service", "-gateway")["metadata"]["name"]
+    assert container["args"][-1] == f"http://{service}:8123"
+    compile(container["args"][0], "helm test", "exec")
+
+
+def test_helm_test_passes_on_a_gateway_and_fails_without_one(render: Render, only: Only, gateway_url: str) -> None:
+    [container] = only(render(), "Pod")["spec"]["containers"]
+    script = container["args"][0]
+
+    def run(url: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", script, url], check=False, capture_output=True, text=True, timeout=30
+        )
+
+    done = run(gateway_url)
+    assert done.returncode == 0, done.stderr
+    assert '/v1/models 200 {"object": "list"' in done.stdout
+    assert run("http://127.0.0.1:9").returncode != 0

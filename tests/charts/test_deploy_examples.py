@@ -1,0 +1,108 @@
+"""The examples are what they say: our parser, a real API server and the operator take each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+from slipstream_gateway.manifest import EMBEDDED_MANIFEST, ModelPair, SlipstreamEngine, parse, parse_resource
+from slipstream_gateway.manifest.naming import child_name
+from slipstream_operator.children import children_of
+from slipstream_operator.plan import ServingDefaults
+
+from tests.kube import KubeApiServer
+
+JSON = dict[str, Any]
+
+FOLDER = Path(__file__).parents[2] / "deploy" / "examples"
+MANIFESTS = [EMBEDDED_MANIFEST, *sorted(FOLDER.glob("*.yaml"))]
+FOR_CLUSTERS = [path for path in MANIFESTS if path.name.startswith(("cluster-", "rollout-"))]
+COMPANIONS = [FOLDER / "kubernetes" / name for name in ("autoscaler.yaml", "weights-volume.yaml")]
+RECENT = "1.35"
+
+every_manifest = pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.stem)
+every_cluster_manifest = pytest.mark.parametrize("path", FOR_CLUSTERS, ids=lambda path: path.stem)
+
+
+def documents(path: Path) -> list[JSON]:
+    return [document for document in yaml.safe_load_all(path.read_text()) if document]
+
+
+def pairs(path: Path) -> list[ModelPair]:
+    return [item for item in parse(path.read_text()) if isinstance(item, ModelPair)]
+
+
+def companion(name: str) -> JSON:
+    [found] = documents(FOLDER / "kubernetes" / name)
+    return found
+
+
+@every_manifest
+def test_example_is_whole_for_the_strict_parser(path: Path) -> None:
+    for document in documents(path):
+        found = parse_resource(document, lenient=False)
+        assert (found.problems, found.ignored) == ((), ())
+        assert not found.killed
+
+
+@every_manifest
+def test_example_names_no_kill_switch(path: Path) -> None:
+    assert "killSwitch" not in path.read_text()
+
+
+@every_manifest
+def test_server_takes_the_example(path: Path, kube: KubeApiServer, crds: object, namespace: str) -> None:
+    done = kube.kubectl("apply", "--filename", str(path), "--output=name", namespace=namespace)
+    assert len(done.splitlines()) == len(documents(path))
+    listed = kube.kubectl("get", "mp,sp", "--output=name", namespace=namespace)
+    assert sorted(listed.splitlines()) == sorted(done.splitlines())
+
+
+@every_cluster_manifest
+def test_operator_makes_valid_children_of_the_example(path: Path) -> None:
+    for pair in pairs(path):
+        children = children_of(pair, uid="u", defaults=ServingDefaults(), live=None)
+        assert bool(children) == isinstance(pair.spec.engine, SlipstreamEngine)
+        for child in children:
+            kubernetes_validate.validate(child, RECENT, strict=True)
+
+
+@pytest.mark.parametrize("path", COMPANIONS, ids=lambda path: path.stem)
+def test_objects_beside_the_examples_are_valid(path: Path) -> None:
+    for document in documents(path):
+        kubernetes_validate.validate(document, RECENT, strict=True)
+
+
+def test_claims_of_the_examples_are_the_one_that_is_there() -> None:
+    claims = {
+        pair.spec.serving.storage.claim
+        for path in FOR_CLUSTERS
+        for pair in pairs(path)
+        if pair.spec.serving is not None and pair.spec.serving.storage is not None
+    }
+    assert claims == {companion("weights-volume.yaml")["metadata"]["name"]}
+
+
+def test_autoscaler_scales_a_pair_that_leaves_its_replicas_alone() -> None:
+    target = companion("autoscaler.yaml")["spec"]["scaleTargetRef"]["name"]
+    [pair] = [pair for pair in pairs(FOLDER / "cluster-multi-node.yaml") if child_name(pair.metadata.name) == target]
+    assert pair.spec.serving is not None
+    assert pair.spec.serving.replicas is None
+    [deployment] = [
+        child
+        for child in children_of(pair, uid="u", defaults=ServingDefaults(), live=None)
+        if child["kind"] == "Deployment"
+    ]
+    assert deployment["metadata"]["name"] == target
+    assert "replicas" not in deployment["spec"]
+
+
+def test_example_values_are_values_of_the_chart(render: Callable[..., list[JSON]]) -> None:
+    values = yaml.safe_load((FOLDER / "kubernetes" / "values-production.yaml").read_text())
+    kinds = {item["kind"] for item in render(values)}
+    assert {"HorizontalPodAutoscaler", "NetworkPolicy", "ServiceMonitor", "PrometheusRule"} <= kinds
+    assert "Secret" not in kinds

@@ -1,0 +1,150 @@
+"""docs/kubernetes.md: its commands are taken by what they are for, and what it names exists."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from helm_python.chart import Chart
+from slipstream_gateway.kill_command import add_arguments
+from slipstream_gateway.manifest.status import ConditionType
+from slipstream_operator.reconcile.pods import PodReason
+from slipstream_operator.reconcile.policy_verdicts import PolicyReason
+from slipstream_operator.reconcile.trips import REASONS
+from slipstream_operator.reconcile.verdicts import PairReason
+
+from tests.kube import KubeApiServer
+
+JSON = dict[str, Any]
+
+ROOT = Path(__file__).parents[2]
+GUIDE = (ROOT / "docs" / "kubernetes.md").read_text()
+COMMANDS = [
+    line for block in re.findall(r"```console\n(.*?)```", GUIDE, re.DOTALL) for line in block.splitlines() if line
+]
+EMBEDDED = ROOT / "deploy" / "examples" / "cluster-embedded.yaml"
+PAIRS = "/apis/slipstream.dev/v1alpha1/namespaces/{}/modelpairs"
+
+
+def commands(*beginning: str) -> list[list[str]]:
+    """The words of those commands after their beginning."""
+    found = [shlex.split(line) for line in COMMANDS if line.startswith(" ".join(beginning))]
+    assert found, beginning
+    return [words[len(beginning) :] for words in found]
+
+
+def test_files_that_are_named_are_there() -> None:
+    named = set(re.findall(r"\b(?:deploy|charts)/[\w./-]*\w", GUIDE))
+    assert len(named) >= 8
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def test_kill_commands_are_taken_by_the_command_line() -> None:
+    for command in ("kill", "unkill"):
+        for words in commands("slipstream", command):
+            parser = argparse.ArgumentParser(exit_on_error=False)
+            add_arguments(parser)
+            found = parser.parse_args(words)
+            assert (found.object, found.namespace, found.report_namespace) == (
+                "modelpair/embedded",
+                "demo",
+                "slipstream",
+            )
+
+
+def test_charts_are_installed_and_upgraded_the_kinds_first() -> None:
+    for command in (("helm", "upgrade", "--install"), ("helm", "upgrade")):
+        charts = [words[1] for words in commands(*command) if words[0] != "--install"]
+        assert charts == ["charts/slipstream-crds", "charts/slipstream"]
+
+
+def test_values_that_are_named_exist(chart: Chart) -> None:
+    schema = chart.schema
+    assert schema is not None
+    tops = "|".join(key for key in schema["properties"] if key != "global")
+    named = set(re.findall(rf"`(?:--set )?((?:{tops})\.[\w.]+)", GUIDE)) | {
+        words.split("=")[0] for line in COMMANDS for words in re.findall(r"--set (\S+)", line)
+    }
+    assert len(named) >= 10
+    for path in named - {"operator.Dockerfile", "gateway.Dockerfile"}:
+        part: JSON = schema
+        for key in path.split("."):
+            part = schema["definitions"][part["$ref"].rsplit("/", 1)[1]] if "$ref" in part else part
+            assert key in part["properties"], path
+            part = part["properties"][key]
+
+
+def test_yaml_of_values_is_taken_by_the_chart(chart: Chart) -> None:
+    for block in re.findall(r"```yaml\n(.*?)```", GUIDE, re.DOTALL):
+        chart.validate_schema(yaml.safe_load(block))
+
+
+def test_conditions_and_reasons_are_those_of_the_operator() -> None:
+    rows = re.findall(r"^\| (?:pair|policy|pair, policy) \| `(\w+)=\w+` \| (.*?) \|", GUIDE, re.MULTILINE)
+    known = {str(reason) for kind in (PairReason, PodReason, PolicyReason) for reason in kind} | set(REASONS.values())
+    assert len(rows) >= 20
+    for condition, reasons in rows:
+        assert condition in set(ConditionType)
+        assert set(re.findall(r"`(\w+)`", reasons)) <= known
+
+
+def test_every_reason_that_is_trouble_is_explained() -> None:
+    fine = {
+        *("MinimumReplicasReady", "External", "Resolved", "SameTokenizer", "NoDraftModel", "NotChecked", "RollingOut"),
+        *("Complete", "NotKilled", "InForce", "Conclusive", "NotRolledBack"),
+        "RolledBack",  # of a rollback without a reason of its own, by another version
+    }
+    known = {str(reason) for kind in (PairReason, PodReason, PolicyReason) for reason in kind} | set(REASONS.values())
+    assert {reason for reason in known - fine if f"`{reason}`" not in GUIDE} == set()
+
+
+@pytest.fixture
+def pair(kube: KubeApiServer, crds: object, namespace: str) -> str:
+    """The path of the pair of the walk-through."""
+    kube.kubectl("apply", "--filename", str(EMBEDDED), namespace=namespace)
+    return f"{PAIRS.format(namespace)}/embedded"
+
+
+def run(kube: KubeApiServer, namespace: str, words: list[str]) -> str:
+    return kube.kubectl(*[namespace if word == "demo" else word for word in words], namespace=namespace)
+
+
+def test_patches_of_the_guide_kill_and_unkill(kube: KubeApiServer, namespace: str, pair: str) -> None:
+    kill, unkill = commands("kubectl", "patch")
+    run(kube, namespace, ["patch", *kill])
+    assert kube.client().get(pair)["spec"]["killSwitch"] is True
+    run(kube, namespace, ["patch", *unkill])
+    assert "killSwitch" not in kube.client().get(pair)["spec"]
+
+
+@pytest.mark.parametrize("how", [(), ("--server-side",), ("--server-side", "--force-conflicts")], ids=str)
+def test_kill_survives_that_the_manifest_is_applied_again(
+    kube: KubeApiServer, namespace: str, crds: object, how: tuple[str, ...]
+) -> None:
+    apply = ("apply", *how, "--filename=-")
+    manifest = EMBEDDED.read_text()
+    kube.kubectl(*apply, input=manifest, namespace=namespace)
+    [kill, _] = commands("kubectl", "patch")
+    run(kube, namespace, ["patch", *kill])
+    kube.kubectl(*apply, input=manifest.replace("maxDraftTokens: 6", "maxDraftTokens: 4"), namespace=namespace)
+    spec = kube.client().get(f"{PAIRS.format(namespace)}/embedded")["spec"]
+    assert (spec["killSwitch"], spec["maxDraftTokens"]) == (True, 4)
+
+
+def test_looking_commands_are_taken_by_kubectl(kube: KubeApiServer, namespace: str, pair: str) -> None:
+    for verb in ("get", "describe"):
+        for words in commands("kubectl", verb):
+            run(kube, namespace, [verb, *(word for word in words if word != "--watch")])
+    assert "embedded" in kube.kubectl("get", "slipstream", namespace=namespace)
+    assert kube.kubectl("explain", "sp.spec.rollback.failMode")
+
+
+def test_pairs_and_policies_are_deleted_as_the_guide_says(kube: KubeApiServer, namespace: str, pair: str) -> None:
+    [words] = [words for words in commands("kubectl", "delete") if "modelpairs,speculationpolicies" in words]
+    run(kube, namespace, ["delete", *words])
+    assert not kube.client().exists(pair)
