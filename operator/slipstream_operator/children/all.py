@@ -1,0 +1,45 @@
+"""All children of a pair, in the order in which they are to be written: what others need comes first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from slipstream_gateway.manifest.objects import ModelPair, SlipstreamEngine
+
+from slipstream_operator.children.budget import disruption_budget
+from slipstream_operator.children.deployment import deployment
+from slipstream_operator.children.identity import Owner, child
+from slipstream_operator.children.repository import repository_config_map
+from slipstream_operator.children.service import service
+from slipstream_operator.plan import KubeObject, ServingDefaults
+
+
+def has_servers(pair: ModelPair) -> bool:
+    """Whether the operator runs servers for `pair`: not where others run them, whose addresses it names."""
+    engine = pair.spec.engine
+    return isinstance(engine, SlipstreamEngine) and not engine.endpoints
+
+
+def children_of(
+    pair: ModelPair, *, uid: str, defaults: ServingDefaults, live: KubeObject | None
+) -> tuple[KubeObject, ...]:
+    """What `pair`, whose object has the uid `uid`, needs; nothing where it has no servers of its own.
+
+    `live` is its Deployment as it is, which tells whose business the number of replicas is.
+    """
+    if not has_servers(pair):
+        return ()
+    owner = Owner(name=pair.metadata.name, namespace=pair.metadata.namespace or "default", uid=uid)
+    config_map = repository_config_map(pair, owner)
+    return (
+        _service_account(owner),
+        config_map,
+        service(owner),
+        disruption_budget(owner, api_version=defaults.pdb_api_version),
+        deployment(pair, owner, defaults=defaults, repository=config_map["data"], live=live),
+    )
+
+
+def _service_account(owner: Owner) -> dict[str, Any]:
+    """The servers' identity. It may do nothing, and no pod gets its token."""
+    return child("v1", "ServiceAccount", owner, automountServiceAccountToken=False)

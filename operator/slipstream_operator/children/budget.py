@@ -1,0 +1,14 @@
+"""How many of a pair's servers may be taken away on purpose at a time, as when nodes are drained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from slipstream_operator.children.identity import Owner, child, selector
+
+
+def disruption_budget(owner: Owner, *, api_version: str) -> dict[str, Any]:
+    """One at a time, with any number of replicas. Never a minimum: with a single server it would keep its node from
+    ever being drained, for servers that a Deployment replaces anyway."""
+    spec = {"maxUnavailable": 1, "selector": {"matchLabels": selector(owner.name)}}
+    return child(api_version, "PodDisruptionBudget", owner, spec=spec)

@@ -1,0 +1,72 @@
+"""The Deployment of a pair's servers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from slipstream_gateway.manifest.naming import OPERATOR
+from slipstream_gateway.manifest.objects import ModelPair
+from slipstream_gateway.manifest.serving import Serving
+
+from slipstream_operator.children.identity import Owner, child, selector
+from slipstream_operator.children.pod import pod_template
+from slipstream_operator.plan import KubeObject, ServingDefaults
+
+FIELD_MANAGER = OPERATOR
+
+_PULL_S = 900  # a server's image has gigabytes
+
+
+def deployment(
+    pair: ModelPair,
+    owner: Owner,
+    *,
+    defaults: ServingDefaults,
+    repository: Mapping[str, str],
+    live: KubeObject | None,
+) -> dict[str, Any]:
+    """`repository` is the data of the pair's ConfigMap, `live` the Deployment as it is.
+
+    A new server has to be ready before an old one leaves. Where no node has room for one more, a change waits, and
+    `Progressing` says so.
+    """
+    serving = pair.spec.serving or Serving()
+    spec: dict[str, Any] = {
+        "selector": {"matchLabels": selector(pair.metadata.name)},
+        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}},
+        "minReadySeconds": 5,
+        "revisionHistoryLimit": 3,
+        "progressDeadlineSeconds": serving.startup_seconds + _PULL_S,
+        "template": pod_template(pair, image=serving.image or defaults.image, repository=repository),
+    }
+    replicas = _replicas(serving, live)
+    if replicas is not None:
+        spec["replicas"] = replicas
+    return child("apps/v1", "Deployment", owner, spec=spec)
+
+
+def _replicas(serving: Serving, live: KubeObject | None) -> int | None:
+    """The number to write; None leaves it to whoever sets it.
+
+    Server-side apply resets a field that its only owner leaves out, here to one server. So after the pair's own number
+    has gone, the number that there is stays applied until somebody else, such as an autoscaler, has taken the field.
+    """
+    if serving.replicas is not None:
+        return serving.replicas
+    if live is None or not _is_only_owner_of_replicas(live):
+        return None
+    count = live.get("spec", {}).get("replicas")
+    return count if isinstance(count, int) else None
+
+
+def _is_only_owner_of_replicas(live: KubeObject) -> bool:
+    owners = list(_owners_of_replicas(live))
+    return bool(owners) and all(owner == (FIELD_MANAGER, "Apply") for owner in owners)
+
+
+def _owners_of_replicas(live: KubeObject) -> Iterator[tuple[str, str]]:
+    """(manager, operation) of each entry of `managedFields` that has the field."""
+    for entry in live.get("metadata", {}).get("managedFields", []):
+        if "f:replicas" in entry.get("fieldsV1", {}).get("f:spec", {}):
+            yield entry.get("manager", ""), entry.get("operation", "")

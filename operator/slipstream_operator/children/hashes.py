@@ -1,0 +1,28 @@
+"""What a server loads, as hashes in its pod's annotations: the servers roll exactly when one changes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+import msgspec
+from slipstream_gateway.manifest.objects import ModelPair
+
+REPOSITORY_ANNOTATION = "slipstream.dev/repository-hash"
+WEIGHTS_ANNOTATION = "slipstream.dev/weights-hash"
+
+_HASH_CHARS = 16
+
+
+def template_annotations(pair: ModelPair, repository: Mapping[str, str]) -> dict[str, str]:
+    """The pod template's. `repository` is the ConfigMap's data, which running servers do not read again."""
+    return {REPOSITORY_ANNOTATION: _hash(repository), WEIGHTS_ANNOTATION: weights_hash(pair)}
+
+
+def weights_hash(pair: ModelPair) -> str:
+    """What `pair` asks for by sources, tokenizers and revisions. A revision stands nowhere else in a pod."""
+    return _hash([pair.spec.target, pair.spec.draft])
+
+
+def _hash(value: object) -> str:
+    return hashlib.sha256(msgspec.json.encode(value, order="deterministic")).hexdigest()[:_HASH_CHARS]

@@ -1,0 +1,100 @@
+"""The pod template of a pair's servers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from slipstream_gateway.manifest.naming import child_name
+from slipstream_gateway.manifest.objects import ModelPair
+from slipstream_gateway.manifest.serving import Serving, Storage
+
+from slipstream_operator.children.hashes import template_annotations
+from slipstream_operator.children.identity import labels, selector
+from slipstream_operator.children.preflight import has_draft_model, preflight_container
+from slipstream_operator.children.repository import repository_mount, repository_volume
+from slipstream_operator.children.security import pod_security
+from slipstream_operator.children.server import grace_period_s, server_container
+
+_SHM, _TMP, _WEIGHTS = "shm", "tmp", "weights"
+# Triton and the process that runs the engine exchange tensors there; a container's own 64 MiB are too few.
+_SHM_SIZE = "256Mi"
+_TMP_SIZE = "4Gi"
+_TMP_MOUNT = {"name": _TMP, "mountPath": "/tmp"}
+
+
+def pod_template(pair: ModelPair, *, image: str, repository: Mapping[str, str]) -> dict[str, Any]:
+    """`repository` is the data of the pair's ConfigMap. Nothing in here depends on the number of servers."""
+    return {
+        "metadata": {
+            "labels": labels(pair.metadata.name),
+            "annotations": template_annotations(pair, repository),
+        },
+        "spec": _pod_spec(pair, image),
+    }
+
+
+def _pod_spec(pair: ModelPair, image: str) -> dict[str, Any]:
+    serving = pair.spec.serving or Serving()
+    name = child_name(pair.metadata.name)
+    weights = _weights_mounts(serving.storage)
+    server_mounts = [repository_mount(pair), {"name": _SHM, "mountPath": "/dev/shm"}, _TMP_MOUNT, *weights]
+    spec: dict[str, Any] = {
+        "serviceAccountName": name,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": grace_period_s(serving),
+        "securityContext": pod_security(),
+        "topologySpreadConstraints": _spread(pair.metadata.name),
+        "containers": [server_container(pair, image=image, mounts=server_mounts)],
+        "volumes": [repository_volume(name), *_scratch_volumes(), *_weights_volumes(serving.storage)],
+    }
+    if has_draft_model(pair):
+        spec["initContainers"] = [preflight_container(pair, image=image, mounts=[_TMP_MOUNT, *weights])]
+    return spec | _placement(serving)
+
+
+def _placement(serving: Serving) -> dict[str, Any]:
+    """What the pair says about nodes."""
+    given = {
+        "nodeSelector": dict(serving.node_selector),
+        "tolerations": [_toleration(toleration) for toleration in serving.tolerations],
+        "affinity": serving.affinity,
+    }
+    return {name: value for name, value in given.items() if value}
+
+
+def _toleration(toleration: msgspec.Struct) -> dict[str, Any]:
+    value: dict[str, Any] = msgspec.to_builtins(toleration)
+    return {name: part for name, part in value.items() if part is not None}
+
+
+def _spread(pair: str) -> list[dict[str, Any]]:
+    """Over zones and nodes, where it can be done: a server in the wrong place is better than none."""
+    return [
+        {
+            "maxSkew": 1,
+            "topologyKey": key,
+            "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": {"matchLabels": selector(pair)},
+        }
+        for key in ("topology.kubernetes.io/zone", "kubernetes.io/hostname")
+    ]
+
+
+def _scratch_volumes() -> list[dict[str, Any]]:
+    return [
+        {"name": _SHM, "emptyDir": {"medium": "Memory", "sizeLimit": _SHM_SIZE}},
+        {"name": _TMP, "emptyDir": {"sizeLimit": _TMP_SIZE}},
+    ]
+
+
+def _weights_volumes(storage: Storage | None) -> list[dict[str, Any]]:
+    if storage is None:
+        return []
+    return [{"name": _WEIGHTS, "persistentVolumeClaim": {"claimName": storage.claim, "readOnly": True}}]
+
+
+def _weights_mounts(storage: Storage | None) -> list[dict[str, Any]]:
+    return [] if storage is None else [{"name": _WEIGHTS, "mountPath": storage.mount_path, "readOnly": True}]

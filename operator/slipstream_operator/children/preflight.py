@@ -1,0 +1,52 @@
+"""The container that compares a draft's tokenizer with its target's before any weights are loaded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from slipstream_gateway.manifest.objects import ModelPair
+from slipstream_gateway.manifest.triton_model import engine_parameters
+
+from slipstream_operator.children.repository import sources_folder
+from slipstream_operator.children.resources import environment, preflight_resources
+from slipstream_operator.children.security import container_security
+
+PREFLIGHT_CONTAINER = "preflight"
+
+_REPORT = "/dev/termination-log"
+_OPTIONS = {
+    "target": "--target",
+    "tokenizer": "--target-tokenizer",
+    "draft": "--draft",
+    "draft_tokenizer": "--draft-tokenizer",
+}
+
+
+def has_draft_model(pair: ModelPair) -> bool:
+    """Whether there are two tokenizers to compare."""
+    return pair.spec.draft is not None and pair.spec.draft.kind == "model"
+
+
+def preflight_container(pair: ModelPair, *, image: str, mounts: list[dict[str, Any]]) -> dict[str, Any]:
+    """It succeeds whether or not the two fit, and its report becomes the pod's status; it fails, and so the pod, where
+    a checkpoint cannot be read."""
+    parameters = engine_parameters(pair, sources_folder(pair))
+    options = [f"{option}={_verbatim(parameters[name])}" for name, option in _OPTIONS.items() if name in parameters]
+    container: dict[str, Any] = {
+        "name": PREFLIGHT_CONTAINER,
+        "image": image,
+        "command": ["python", "-m", "slipstream_engine.preflight", *options, f"--report={_REPORT}"],
+        "env": environment(gpu=False),
+        "securityContext": container_security(),
+        "terminationMessagePath": _REPORT,
+        "terminationMessagePolicy": "File",
+        "volumeMounts": mounts,
+    }
+    if resources := preflight_resources(pair):
+        container["resources"] = resources
+    return container
+
+
+def _verbatim(argument: str) -> str:
+    """`argument` so written that Kubernetes, which expands $(NAME) in commands, makes itself of it."""
+    return argument.replace("$", "$$")

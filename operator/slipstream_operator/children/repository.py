@@ -1,0 +1,66 @@
+"""A pair's Triton model repository: a ConfigMap, and how it is mounted."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import slipstream_gateway
+from slipstream_gateway.manifest.objects import ModelPair
+from slipstream_gateway.manifest.table import triton_model_name
+from slipstream_gateway.manifest.triton_model import engine_parameters, render_config
+
+from slipstream_operator.children.identity import Owner, child
+
+REPOSITORY = PurePosixPath("/etc/slipstream/model_repository")
+VOLUME = "model"
+CONFIG = "config.pbtxt"
+CODE = "model.py"
+WITHOUT_STORAGE = PurePosixPath("/models")
+"""Where relative sources start without a volume: an image may bring its checkpoints there."""
+
+_TEMPLATE_MODEL = "slipstream"
+_PACKAGE = Path(slipstream_gateway.__file__).parent
+# In an installed package, and in the source tree of an editable one.
+_TEMPLATES = (_PACKAGE / "model_repository", _PACKAGE.parent.parent / "deploy" / "model_repository")
+
+
+def repository_config_map(pair: ModelPair, owner: Owner) -> dict[str, Any]:
+    """The two files of the pair's model."""
+    config, code = _template()
+    parameters = {
+        **engine_parameters(pair, sources_folder(pair)),
+        # A draft that does not fit is said in the pair's status; the target goes on, plainly.
+        "on_draft_mismatch": "plain",
+    }
+    data = {CONFIG: render_config(config, triton_model_name(pair), parameters), CODE: code}
+    return child("v1", "ConfigMap", owner, data=data)
+
+
+def repository_volume(name: str) -> dict[str, Any]:
+    """The volume with the model's files; `name` is the ConfigMap's."""
+    items = [{"key": CONFIG, "path": CONFIG}, {"key": CODE, "path": f"1/{CODE}"}]
+    return {"name": VOLUME, "configMap": {"name": name, "items": items}}
+
+
+def repository_mount(pair: ModelPair) -> dict[str, Any]:
+    """Where the volume goes: at the model's folder. Mounted as the whole repository, it would bring along the hidden
+    folders by which Kubernetes swaps a volume's content, and Triton ends at models that it cannot load."""
+    return {"name": VOLUME, "mountPath": str(REPOSITORY / triton_model_name(pair)), "readOnly": True}
+
+
+def sources_folder(pair: ModelPair) -> PurePosixPath:
+    """Where relative sources start in a server."""
+    storage = pair.spec.serving.storage if pair.spec.serving is not None else None
+    return WITHOUT_STORAGE if storage is None else PurePosixPath(storage.mount_path)
+
+
+@cache
+def _template() -> tuple[str, str]:
+    """The texts of `config.pbtxt` and `model.py` that every model is made of."""
+    for folder in _TEMPLATES:
+        model = folder / _TEMPLATE_MODEL
+        if (model / CONFIG).is_file():
+            return (model / CONFIG).read_text(encoding="utf-8"), (model / "1" / CODE).read_text(encoding="utf-8")
+    raise FileNotFoundError(f"this installation is incomplete: {_TEMPLATES[0]} is missing")

@@ -1,0 +1,46 @@
+"""What the containers of a server's pod ask for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from slipstream_gateway.manifest.objects import ModelPair, SlipstreamEngine
+from slipstream_gateway.manifest.serving import Resources, Serving
+
+GPU = "nvidia.com/gpu"
+
+_OF_NODES = ("cpu", "memory", "ephemeral-storage")
+# NVIDIA's container runtime gives a container that asks for no GPU all of them, if its image says so.
+_NO_GPU = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
+
+
+def server_resources(pair: ModelPair) -> dict[str, Any]:
+    """GPUs as a limit, which Kubernetes takes as the request, too; what `resources` says goes before `gpus`."""
+    serving = pair.spec.serving or Serving()
+    gpus = gpus_of(pair)
+    limits = {GPU: str(gpus)} if gpus else {}
+    return _given(serving.resources.requests, limits | serving.resources.limits)
+
+
+def preflight_resources(pair: ModelPair) -> dict[str, Any]:
+    """What the server asks of every node, without its devices: so a pod needs no more than its server does."""
+    asked = (pair.spec.serving or Serving()).resources
+    return _given(*({key: held[key] for key in _OF_NODES if key in held} for held in (asked.requests, asked.limits)))
+
+
+def gpus_of(pair: ModelPair) -> int:
+    """GPUs of each server. An engine that is told to run on CPUs has no use for one."""
+    engine = pair.spec.engine
+    on_cpu = isinstance(engine, SlipstreamEngine) and engine.device == "cpu"
+    return 0 if on_cpu else (pair.spec.serving or Serving()).gpus
+
+
+def environment(*, gpu: bool) -> list[dict[str, str]]:
+    """The environment of a container. Its root is read-only: what PyTorch and compilers keep goes to /tmp."""
+    home = [{"name": "HOME", "value": "/tmp"}]
+    return home if gpu else [*home, _NO_GPU]
+
+
+def _given(requests: dict[str, str], limits: dict[str, str]) -> dict[str, Any]:
+    asked = Resources(requests=requests, limits=limits)
+    return {name: dict(held) for name, held in (("requests", asked.requests), ("limits", asked.limits)) if held}

@@ -1,0 +1,63 @@
+"""The container that serves a pair: Triton with Slipstream's engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from slipstream_gateway.manifest.naming import GRPC_PORT_NAME
+from slipstream_gateway.manifest.objects import ModelPair
+from slipstream_gateway.manifest.serving import Serving
+
+from slipstream_operator.children.probes import liveness_probe, readiness_probe, startup_probe
+from slipstream_operator.children.repository import REPOSITORY
+from slipstream_operator.children.resources import environment, gpus_of, server_resources
+from slipstream_operator.children.security import container_security
+from slipstream_operator.children.service import PORTS
+
+SERVER_CONTAINER = "triton"
+LEAVE_S = 10
+"""Between the word that a server has to leave and its SIGTERM: by then no gateway sends it anything."""
+
+_EXIT_MARGIN_S = 15  # Triton unloads its models after the last answer
+
+
+def server_container(pair: ModelPair, *, image: str, mounts: list[dict[str, Any]]) -> dict[str, Any]:
+    """Triton by the image's own program, with this pair's model alone."""
+    serving = pair.spec.serving or Serving()
+    container: dict[str, Any] = {
+        "name": SERVER_CONTAINER,
+        "image": image,
+        "command": ["tritonserver"],
+        "args": _arguments(serving),
+        "env": environment(gpu=gpus_of(pair) > 0),
+        "ports": [{"name": name, "containerPort": port, "protocol": "TCP"} for name, port in PORTS.items()],
+        "startupProbe": startup_probe(serving.startup_seconds),
+        "readinessProbe": readiness_probe(),
+        "livenessProbe": liveness_probe(),
+        "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(LEAVE_S)]}}},
+        "securityContext": container_security(),
+        # Triton says why it ends in its log: the end of that, 2,048 bytes, becomes the pod's status.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": mounts,
+    }
+    if resources := server_resources(pair):
+        container["resources"] = resources
+    return container
+
+
+def grace_period_s(serving: Serving) -> int:
+    """What a pod gets to leave: until gateways know, until its answers are finished, until Triton has ended."""
+    return LEAVE_S + serving.drain_seconds + _EXIT_MARGIN_S
+
+
+def _arguments(serving: Serving) -> list[str]:
+    """On SIGTERM Triton refuses new requests and ends when its running answers have, or at this time-out."""
+    return [
+        f"--model-repository={REPOSITORY}",
+        "--disable-auto-complete-config",
+        f"--exit-timeout-secs={serving.drain_seconds}",
+        f"--grpc-port={PORTS[GRPC_PORT_NAME]}",
+        f"--http-port={PORTS['http']}",
+        f"--metrics-port={PORTS['metrics']}",
+        "--log-info=false",  # Its tables come after a failure's reason, and would push it out of the pod's status.
+    ]

@@ -1,0 +1,69 @@
+"""Conditions by Kubernetes' API conventions: `lastTransitionTime` moves only when a status flips."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+from slipstream_gateway.manifest.status import Condition, ConditionStatus, ConditionType
+
+MAX_MESSAGE_CHARS = 4096
+_TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
+
+
+class Conditions:
+    """The conditions of one object, said anew from the last ones.
+
+    `prior` are those of its last status, `generation` is that of the spec they are now said of, `now` has a time
+    zone. A condition that is not set again is gone.
+    """
+
+    def __init__(self, prior: Iterable[Condition], generation: int, now: datetime) -> None:
+        self._prior = {condition.type: condition for condition in prior}
+        self._generation = generation
+        self._now = now.astimezone(UTC)
+        self._said: dict[str, Condition] = {}
+
+    def set(self, type: ConditionType, status: ConditionStatus, reason: str, message: str) -> tuple[Condition, ...]:
+        """Say one, in place of what was said of `type` before, and return all that were said, in that order."""
+        self._said[type] = Condition(
+            type=type.value,
+            status=status,
+            reason=str(reason),
+            message=message if len(message) <= MAX_MESSAGE_CHARS else message[: MAX_MESSAGE_CHARS - 1] + "…",
+            last_transition_time=self._transition_time(type, status),
+            observed_generation=self._generation,
+        )
+        return self.all
+
+    @property
+    def all(self) -> tuple[Condition, ...]:
+        return tuple(self._said.values())
+
+    def _transition_time(self, type: ConditionType, status: ConditionStatus) -> str:
+        """The prior one while the status stays; else now, but never before it: clocks are set back."""
+        now = rfc3339(self._now)
+        prior = self._prior.get(type)
+        before = read_time(prior.last_transition_time) if prior is not None else None
+        if prior is None or before is None:
+            return now
+        return prior.last_transition_time if prior.status == status or before > self._now else now
+
+
+def rfc3339(moment: datetime) -> str:
+    """`moment`, which has a time zone, as Kubernetes writes times: UTC, whole seconds."""
+    return moment.astimezone(UTC).strftime(_TIME_FORMAT)
+
+
+def read_time(text: str) -> datetime | None:
+    """The moment of an RFC 3339 time; None where it is none, or has no time zone."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return moment if moment.tzinfo is not None else None
+
+
+def find(conditions: Iterable[Condition], type: ConditionType) -> Condition | None:
+    """The condition `type`; None where nothing was said of it."""
+    return next((condition for condition in conditions if condition.type == type), None)

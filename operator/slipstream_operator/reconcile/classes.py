@@ -1,0 +1,226 @@
+"""Where a class goes next: the rollout's state machine, one class at a time. Pure.
+
+Down always, up only with proof: a rollback needs no more than its evidence, whatever else is wrong; a step up needs
+everything, and whatever is missing, late, edited or cannot be known holds the class where it is.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import msgspec
+from slipstream_gateway.manifest.objects import ClassRule, SpeculationPolicySpec
+from slipstream_gateway.manifest.status import LastDecision, Phase
+
+from slipstream_operator.analysis import ClassFacts, Verdict
+from slipstream_operator.conditions import rfc3339
+from slipstream_operator.reconcile.trips import NO_NUMBERS, Numbers, Trip, worst_trip
+
+_SPECULATING = frozenset({Phase.PROGRESSING, Phase.PROMOTED, Phase.ENABLED})
+_INITIAL = {"plain": Phase.DISABLED, "speculative": Phase.ENABLED, "auto": Phase.PROGRESSING}
+_TRIPPED_BY_GUARDS = frozenset({Phase.PROGRESSING, Phase.PROMOTED})
+
+
+class ClassState(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a class is; what of a `ClassStatus` is decided, with moments instead of text."""
+
+    name: str
+    phase: Phase
+    share: float
+    step: int
+    since: datetime
+    retries: int = 0
+    retry_at: datetime | None = None
+    last_decision: LastDecision | None = None
+
+    @property
+    def speculates(self) -> bool:
+        return self.phase in _SPECULATING
+
+
+class Situation(msgspec.Struct, frozen=True, kw_only=True):
+    """What holds for all classes of a policy now.
+
+    `held` says why nothing may go up and nothing goes stale; None where nothing is in the way. `released` is when that
+    was so last: soak and silence count from there. `connected`: all outcomes there are have been read. `renewed`: the
+    policy has a retryToken that was not honoured yet.
+    """
+
+    spec: SpeculationPolicySpec
+    now: datetime
+    held: str | None
+    released: datetime
+    connected: bool
+
+
+def rule_of(spec: SpeculationPolicySpec, name: str) -> ClassRule | None:
+    """The rule for a class: `task/length` goes before `task`."""
+    rules = {rule.name: rule for rule in spec.classes}
+    return rules.get(name) or rules.get(name.partition("/")[0])
+
+
+def initial(spec: SpeculationPolicySpec, name: str, now: datetime, *, retries: int = 0) -> ClassState:
+    """Where a class begins."""
+    rule = rule_of(spec, name)
+    phase = _INITIAL[rule.mode if rule is not None else "auto"]
+    return ClassState(name=name, phase=phase, share=share_of(spec, phase, 0), step=0, since=now, retries=retries)
+
+
+def share_of(spec: SpeculationPolicySpec, phase: Phase, step: int) -> float:
+    """The share of a phase and a step; nothing else ever is one."""
+    steps = spec.rollout.steps
+    if phase is Phase.PROGRESSING:
+        return steps[min(step, len(steps) - 1)].share
+    if phase is Phase.PROMOTED:
+        return steps[-1].share
+    return 1.0 if phase is Phase.ENABLED else 0.0
+
+
+def advance(state: ClassState, facts: ClassFacts | None, situation: Situation) -> ClassState:
+    """One transition at most; `state` itself where there is none. A new one has its decision in `last_decision`."""
+    if state.phase is Phase.DISABLED or facts is None:
+        return _retried(state, situation) if state.phase is Phase.ROLLED_BACK else state
+    if trip := _trip(state, facts):
+        return _rolled_back(state, trip, situation)
+    if situation.held is not None or situation.now < state.since:
+        return state  # also where the clock went back: time has to pass again
+    if state.phase is Phase.ROLLED_BACK:
+        return _retried(state, situation)
+    if state.phase is Phase.STALE:
+        return _refreshed(state, facts, situation)
+    if state.phase is Phase.ENABLED:
+        return state
+    if is_stale(state, facts, situation) and situation.spec.rollback.fail_mode == "plain":
+        return _staled(state, facts, situation)
+    return _promoted(state, facts, situation) if may_promote(state, facts, situation) else state
+
+
+def may_promote(state: ClassState, facts: ClassFacts, situation: Situation) -> bool:
+    """Whether the step is over: soaked, its gain shown, and no guard without data."""
+    return (
+        state.phase is Phase.PROGRESSING
+        and situation.connected
+        and facts.complete
+        and not is_stale(state, facts, situation)
+        and situation.now >= soak_end(state, situation)
+        and facts.gain.verdict is Verdict.PASS
+        and all(guard.verdict is Verdict.PASS for guard in facts.guards)
+    )
+
+
+def soak_end(state: ClassState, situation: Situation) -> datetime:
+    """When the class may leave its step at the earliest: never at the moment at which it came there."""
+    steps = situation.spec.rollout.steps
+    soak = timedelta(seconds=max(steps[min(state.step, len(steps) - 1)].soak_seconds, 1))
+    return max(state.since, situation.released) + soak
+
+
+def is_stale(state: ClassState, facts: ClassFacts, situation: Situation) -> bool:
+    """Whether nothing was heard of the class for too long."""
+    return situation.now >= stale_at(state, facts, situation)
+
+
+def stale_at(state: ClassState, facts: ClassFacts, situation: Situation) -> datetime:
+    """When the class counts as stale unless something is heard of it."""
+    heard = max(state.since, situation.released)
+    if facts.last_outcome_s is not None:
+        heard = max(heard, datetime.fromtimestamp(facts.last_outcome_s, tz=situation.now.tzinfo))
+    return heard + timedelta(seconds=situation.spec.rollback.stale_after_seconds)
+
+
+def _trip(state: ClassState, facts: ClassFacts) -> Trip | None:
+    if not state.speculates:
+        return None
+    return worst_trip(facts, guards=state.phase in _TRIPPED_BY_GUARDS)
+
+
+def _rolled_back(state: ClassState, trip: Trip, situation: Situation) -> ClassState:
+    rollback, now = situation.spec.rollback, situation.now
+    retry_at = None
+    if state.retries < rollback.max_retries:
+        pause_s = min(rollback.cool_down_seconds * 2.0**state.retries, float(rollback.max_cool_down_seconds))
+        retry_at = now + timedelta(seconds=pause_s)
+    then = (
+        f"next attempt at {rfc3339(retry_at)}" if retry_at else "no attempt is left: a new spec or retryToken clears it"
+    )
+    after = ClassState(
+        name=state.name,
+        phase=Phase.ROLLED_BACK,
+        share=0.0,
+        step=state.step,
+        since=now,
+        retries=state.retries,
+        retry_at=retry_at,
+    )
+    return decided(state, after, trip.rule, f"{trip.message}; {then}", trip.numbers)
+
+
+def _retried(state: ClassState, situation: Situation) -> ClassState:
+    """The next attempt, at its time; not while nobody could see how it goes."""
+    due = state.retry_at is not None and situation.now >= state.retry_at
+    if not due or situation.held is not None or not situation.connected:
+        return state
+    after = initial(situation.spec, state.name, situation.now, retries=state.retries + 1)
+    stricter = situation.spec.rollback.reenable_margin
+    message = f"attempt {after.retries} of {situation.spec.rollback.max_retries}, thresholds {stricter:.3g} stricter"
+    return decided(state, after, "Retry", message)
+
+
+def _refreshed(state: ClassState, facts: ClassFacts, situation: Situation) -> ClassState:
+    heard = facts.last_outcome_s is not None and facts.last_outcome_s > state.since.timestamp()
+    if not heard or not situation.connected or is_stale(state, facts, situation):
+        return state
+    after = initial(situation.spec, state.name, situation.now, retries=state.retries)
+    return decided(state, after, "OutcomesAgain", "outcomes flow again: the rollout starts anew")
+
+
+def _staled(state: ClassState, facts: ClassFacts, situation: Situation) -> ClassState:
+    after = ClassState(
+        name=state.name, phase=Phase.STALE, share=0.0, step=0, since=situation.now, retries=state.retries
+    )
+    quiet_s = situation.spec.rollback.stale_after_seconds
+    return decided(state, after, "StaleAfter", f"nothing was heard of the class for {quiet_s} s: it decodes plainly")
+
+
+def _promoted(state: ClassState, facts: ClassFacts, situation: Situation) -> ClassState:
+    gain, last = facts.gain, state.step + 1 >= len(situation.spec.rollout.steps)
+    phase = Phase.PROMOTED if last else Phase.PROGRESSING
+    step = state.step if last else state.step + 1
+    after = ClassState(
+        name=state.name,
+        phase=phase,
+        share=share_of(situation.spec, phase, step),
+        step=step,
+        since=situation.now,
+        retries=state.retries,
+    )
+    message = (
+        f"speculative answers take {gain.difference:+.3g} s beside the control's, at most {gain.bound:+.3g} s at "
+        f"{situation.spec.analysis.confidence:.0%} confidence, needed below {gain.threshold:+.3g} s "
+        f"({gain.speculative} and {gain.control} answers)"
+    )
+    numbers = Numbers(
+        metric="meanSeconds",
+        observed=gain.difference,
+        bound=gain.bound,
+        threshold=gain.threshold,
+        samples=gain.speculative + gain.control,
+    )
+    return decided(state, after, "Promote", message, numbers)
+
+
+def decided(
+    before: ClassState, after: ClassState, rule: str, message: str, numbers: Numbers = NO_NUMBERS
+) -> ClassState:
+    """`after` with the decision that led there."""
+    decision = LastDecision(
+        time=rfc3339(after.since),
+        rule=rule,
+        name=after.name,
+        from_phase=before.phase.value,
+        to_phase=after.phase.value,
+        share=after.share,
+        message=message[:1024],
+        **numbers._asdict(),
+    )
+    return msgspec.structs.replace(after, last_decision=decision)

@@ -1,0 +1,69 @@
+"""What people should hear of a pair: one note for each transition, none for what stays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from slipstream_gateway.manifest.status import Condition, ConditionType, ModelPairStatus
+
+from slipstream_operator.conditions import find
+from slipstream_operator.plan import Note
+from slipstream_operator.reconcile.verdicts import PairReason
+
+UNKNOWN_FIELDS_IGNORED = "UnknownFieldsIgnored"
+KILL_LANDED = "KillLanded"
+KILL_LIFTED = "KillLifted"
+
+# A pair begins without conditions: what it begins with anyway is no news, nor what another condition says, too.
+_UNREMARKABLE = {
+    ConditionType.READY: frozenset({PairReason.NO_READY_REPLICAS}),
+    ConditionType.RESOLVED_REFS: frozenset(
+        {PairReason.RESOLVED, PairReason.INVALID_SPEC, PairReason.MODEL_NAME_TAKEN, PairReason.UNRESOLVED}
+    ),
+    ConditionType.TOKENIZER_COMPATIBLE: frozenset({PairReason.NO_DRAFT_MODEL}),
+    ConditionType.PROGRESSING: frozenset(PairReason) - {PairReason.DEADLINE_EXCEEDED, PairReason.CHILDREN_REJECTED},
+}
+
+
+def pair_notes(prior: ModelPairStatus, status: ModelPairStatus, *, ignored: Sequence[str]) -> tuple[Note, ...]:
+    """The notes between two statuses of one pair. `ignored` are fields of its spec that this version does not know."""
+    return (*_transitions(prior, status), *_kill(prior, status), *_ignored(prior, status, ignored))
+
+
+def _transitions(prior: ModelPairStatus, status: ModelPairStatus) -> Iterator[Note]:
+    for type, unremarkable in _UNREMARKABLE.items():
+        before, after = find(prior.conditions, type), find(status.conditions, type)
+        if after is None or after.status == "Unknown" or not _differs(before, after):
+            continue
+        if not (after.reason in unremarkable and (before is None or type is not ConditionType.READY)):
+            yield Note(type=_kind(after.status), reason=after.reason, message=after.message)
+
+
+def _kill(prior: ModelPairStatus, status: ModelPairStatus) -> Iterator[Note]:
+    before, after = (find(each.conditions, ConditionType.KILL_SWITCH_ACTIVE) for each in (prior, status))
+    was = before.reason if before is not None and before.status == "True" else None
+    now = after.reason if after is not None and after.status == "True" else None
+    message = after.message if after is not None else ""
+    if now is not None and was is None:
+        yield Note(type="Warning", reason=PairReason.KILLED, message=message)
+    if now == PairReason.KILLED_EVERYWHERE and was != now:
+        yield Note(type="Normal", reason=KILL_LANDED, message=message)
+    if now is None and was is not None:
+        yield Note(type="Normal", reason=KILL_LIFTED, message=message)
+
+
+def _ignored(prior: ModelPairStatus, status: ModelPairStatus, ignored: Sequence[str]) -> Iterator[Note]:
+    before = find(prior.conditions, ConditionType.READY)
+    names = ", ".join(ignored)
+    if names and (before is None or not before.message.endswith(f": {names}")):
+        message = f"this version does not know, and ignores: {names}"
+        yield Note(type="Warning", reason=UNKNOWN_FIELDS_IGNORED, message=message)
+
+
+def _differs(before: Condition | None, after: Condition) -> bool:
+    return before is None or (before.status, before.reason) != (after.status, after.reason)
+
+
+def _kind(status: str) -> Literal["Normal", "Warning"]:
+    return "Normal" if status == "True" else "Warning"

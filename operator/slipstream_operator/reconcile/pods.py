@@ -1,0 +1,154 @@
+"""What pods say of themselves: the one problem that tells most, and the report of the preflight container."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from slipstream_operator.children import PREFLIGHT_CONTAINER, WEIGHTS_ANNOTATION
+from slipstream_operator.plan import KubeObject
+
+MAX_QUOTED_CHARS = 600
+
+_PULL_REASONS = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
+_CONFIG_REASONS = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
+_MISSING_CLAIM = re.compile(r'persistentvolumeclaim "(?P<name>[^"]+)" not found', re.IGNORECASE)
+# How Triton says in its log why a model does not load, and why it ends.
+_TELLING = (
+    re.compile(r"TritonModelException: (?P<why>.+?)(?:\\n|\n|$)"),
+    re.compile(r"failed to load '[^']+' version \d+: (?P<why>.+)"),
+    re.compile(r"^error: (?P<why>.+)", re.MULTILINE),
+)
+
+
+class PodReason(StrEnum):
+    """Why a pod does not serve, the most telling first."""
+
+    CLAIM_NOT_FOUND = "ClaimNotFound"
+    IMAGE_PULL_FAILED = "ImagePullFailed"
+    PREFLIGHT_FAILED = "PreflightFailed"
+    OUT_OF_MEMORY = "OutOfMemory"
+    CRASH_LOOP = "CrashLoop"
+    CONTAINER_FAILED = "ContainerFailed"
+    UNSCHEDULABLE = "Unschedulable"
+    EVICTED = "Evicted"
+
+
+class PodProblem(msgspec.Struct, frozen=True, kw_only=True):
+    """One pod's. `message` begins with the pod's name."""
+
+    reason: PodReason
+    message: str
+
+
+class PreflightReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """What `python -m slipstream_engine.preflight` leaves behind."""
+
+    tokenizer_compatible: bool
+    message: str
+
+
+def worst_problem(pods: Sequence[KubeObject]) -> PodProblem | None:
+    """The most telling problem of all pods that are not leaving anyway; None where there is none."""
+    staying = (pod for pod in pods if "deletionTimestamp" not in _metadata(pod))
+    problems = [problem for pod in sorted(staying, key=_name) for problem in _problems(pod)]
+    order = list(PodReason)
+    return min(problems, key=lambda problem: order.index(problem.reason), default=None)
+
+
+def preflight_report(pods: Sequence[KubeObject], weights: str) -> PreflightReport | None:
+    """What came out of comparing the tokenizers that go by the hash `weights`; a difference goes before agreement.
+    None where no pod has compared them."""
+    reports = [report for pod in sorted(pods, key=_name) for report in _reports(pod, weights)]
+    return next((report for report in reports if not report.tokenizer_compatible), next(iter(reports), None))
+
+
+def _reports(pod: KubeObject, weights: str) -> Iterator[PreflightReport]:
+    if (_metadata(pod).get("annotations") or {}).get(WEIGHTS_ANNOTATION) != weights:
+        return
+    for status in _statuses(pod, "initContainerStatuses"):
+        ended = _terminated(status)
+        if status.get("name") == PREFLIGHT_CONTAINER and ended is not None and ended.get("exitCode") == 0:
+            try:
+                yield msgspec.json.decode(ended.get("message") or "", type=PreflightReport)
+            except msgspec.DecodeError:  # an image of another version, or somebody else's container
+                continue
+
+
+def _problems(pod: KubeObject) -> Iterator[PodProblem]:
+    phase_of: dict[str, Any] = pod.get("status") or {}
+    if phase_of.get("phase") == "Failed" and phase_of.get("reason"):
+        yield _problem(pod, PodReason.EVICTED, f"{phase_of['reason']}: {phase_of.get('message') or 'no message'}")
+    for condition in phase_of.get("conditions") or []:
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            yield _unscheduled(pod, condition.get("message") or condition.get("reason") or "no message")
+    for status in _statuses(pod, "initContainerStatuses"):
+        yield from _container_problems(pod, status, crashed=PodReason.PREFLIGHT_FAILED)
+    for status in _statuses(pod, "containerStatuses"):
+        yield from _container_problems(pod, status, crashed=PodReason.CRASH_LOOP)
+
+
+def _unscheduled(pod: KubeObject, message: str) -> PodProblem:
+    if missing := _MISSING_CLAIM.search(message):
+        return _problem(pod, PodReason.CLAIM_NOT_FOUND, f"there is no PersistentVolumeClaim {missing['name']!r}")
+    return _problem(pod, PodReason.UNSCHEDULABLE, f"no node takes it: {message}")
+
+
+def _container_problems(pod: KubeObject, status: dict[str, Any], *, crashed: PodReason) -> Iterator[PodProblem]:
+    waiting = (status.get("state") or {}).get("waiting") or {}
+    reason, message = waiting.get("reason") or "", waiting.get("message") or "no message"
+    if reason in _PULL_REASONS:
+        what = f"its image {status.get('image') or ''} cannot be pulled: {reason}: {message}"
+        yield _problem(pod, PodReason.IMAGE_PULL_FAILED, what)
+    elif reason in _CONFIG_REASONS:
+        yield _problem(pod, PodReason.CONTAINER_FAILED, f"{reason}: {message}")
+    elif not status.get("ready") and (ended := _terminated(status)) and ended.get("exitCode") != 0:
+        yield _crash(pod, status, ended, crashed)
+
+
+def _crash(pod: KubeObject, status: dict[str, Any], ended: dict[str, Any], crashed: PodReason) -> PodProblem:
+    code, restarts = ended.get("exitCode"), status.get("restartCount") or 0
+    what = f"container {status.get('name')} ended with code {code} ({restarts} restarts)"
+    if ended.get("reason") == "OOMKilled":
+        return _problem(pod, PodReason.OUT_OF_MEMORY, f"{what}: it needs more memory than its limit")
+    return _problem(pod, crashed, f"{what}: {telling(ended.get('message') or '') or 'it left no message'}")
+
+
+def telling(log: str) -> str:
+    """The most telling line at a log's end."""
+    for pattern in _TELLING:
+        if found := pattern.search(log):
+            return found["why"].partition("\\n")[0].strip().rstrip(";").strip('"')
+    return next((line.strip() for line in reversed(log.splitlines()) if line.strip()), "")
+
+
+def _problem(pod: KubeObject, reason: PodReason, message: str) -> PodProblem:
+    shown = message if len(message) <= MAX_QUOTED_CHARS else f"{message[: MAX_QUOTED_CHARS - 1]}…"
+    return PodProblem(reason=reason, message=f"pod {_name(pod)}: {shown}")
+
+
+def _terminated(status: dict[str, Any]) -> dict[str, Any] | None:
+    """How the container ended last: now, or before it was started again."""
+    for field in ("state", "lastState"):
+        ended: dict[str, Any] | None = (status.get(field) or {}).get("terminated")
+        if ended is not None:
+            return ended
+    return None
+
+
+def _statuses(pod: KubeObject, field: str) -> Iterable[dict[str, Any]]:
+    statuses: Iterable[dict[str, Any]] = (pod.get("status") or {}).get(field) or []
+    return statuses
+
+
+def _metadata(pod: KubeObject) -> dict[str, Any]:
+    metadata: dict[str, Any] = pod.get("metadata") or {}
+    return metadata
+
+
+def _name(pod: KubeObject) -> str:
+    return str(_metadata(pod).get("name") or "")

@@ -1,0 +1,94 @@
+"""What people should hear of a policy: one note for each transition, none for what stays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from slipstream_gateway.manifest.status import ConditionType, LastDecision, Phase, SpeculationPolicyStatus
+
+from slipstream_operator.conditions import find
+from slipstream_operator.plan import Note
+from slipstream_operator.reconcile.policy_verdicts import PolicyReason
+from slipstream_operator.reconcile.trips import REASONS
+
+STATUS_EDITED = "StatusEdited"
+UNKNOWN_FIELDS_IGNORED = "UnknownFieldsIgnored"
+KILL_LANDED = "KillLanded"
+KILL_LIFTED = "KillLifted"
+_SAID_AT_ONCE = frozenset({Phase.ROLLED_BACK.value, Phase.STALE.value})
+# A policy begins without conditions: what it begins with anyway is no news.
+_EXPECTED = frozenset({PolicyReason.IN_FORCE, PolicyReason.RESOLVED, PolicyReason.PAIR_NOT_READY})
+
+
+def policy_notes(
+    prior: SpeculationPolicyStatus | None,
+    status: SpeculationPolicyStatus,
+    *,
+    edited: Sequence[str],
+    ignored: Sequence[str],
+) -> tuple[Note, ...]:
+    """The notes between two statuses of one policy. `edited` are the classes of which `prior` was edited by hand."""
+    before = prior if prior is not None else SpeculationPolicyStatus()
+    return (
+        *(_of(decision) for decision in reversed(_new(before, status))),
+        *_conditions(before, status),
+        *_kill(before, status),
+        *_edited(edited),
+        *_ignored(before, ignored),
+    )
+
+
+def _new(before: SpeculationPolicyStatus, status: SpeculationPolicyStatus) -> list[LastDecision]:
+    return [decision for decision in status.decisions if decision not in before.decisions]
+
+
+def _of(decision: LastDecision) -> Note:
+    if not decision.name:
+        return Note(type="Normal", reason=decision.rule, message=decision.message)
+    where = f"{decision.name}: {decision.from_phase} -> {decision.to_phase} (share {decision.share:.3g})"
+    back = decision.to_phase == Phase.ROLLED_BACK.value
+    return Note(
+        type="Warning" if decision.to_phase in _SAID_AT_ONCE else "Normal",
+        reason=REASONS[decision.rule] if back else decision.rule,
+        message=f"{where}: {decision.message}",
+    )
+
+
+def _conditions(before: SpeculationPolicyStatus, status: SpeculationPolicyStatus) -> Iterator[Note]:
+    """Ready says what is wrong with the policy; that its evidence is cut off is worth a word of its own."""
+    was, now = (find(each.conditions, ConditionType.READY) for each in (before, status))
+    if now is not None and (now.reason not in _EXPECTED if was is None else was.reason != now.reason):
+        yield Note(type="Normal" if now.status == "True" else "Warning", reason=now.reason, message=now.message)
+    was, now = (find(each.conditions, ConditionType.ANALYSIS_CONCLUSIVE) for each in (before, status))
+    if was is None or now is None or was.reason == now.reason:
+        return
+    if now.reason == PolicyReason.STORE_UNREACHABLE:
+        yield Note(type="Warning", reason=now.reason, message=now.message)
+
+
+def _kill(before: SpeculationPolicyStatus, status: SpeculationPolicyStatus) -> Iterator[Note]:
+    was, now = (find(each.conditions, ConditionType.KILL_SWITCH_ACTIVE) for each in (before, status))
+    killed, kills = was is not None and was.status == "True", now is not None and now.status == "True"
+    if now is None:
+        return
+    if kills and not killed:
+        yield Note(type="Warning", reason=PolicyReason.KILLED, message=now.message)
+    if now.reason == PolicyReason.KILLED_EVERYWHERE and (was is None or was.reason != now.reason):
+        yield Note(type="Normal", reason=KILL_LANDED, message=now.message)
+    if killed and not kills:
+        yield Note(
+            type="Normal", reason=KILL_LIFTED, message="speculation goes on where each class was; soaks start anew"
+        )
+
+
+def _edited(edited: Sequence[str]) -> Iterator[Note]:
+    if edited:
+        message = f"the status of {', '.join(edited)} was edited by hand: what the operator had written holds"
+        yield Note(type="Warning", reason=STATUS_EDITED, message=message)
+
+
+def _ignored(before: SpeculationPolicyStatus, ignored: Sequence[str]) -> Iterator[Note]:
+    was, names = find(before.conditions, ConditionType.READY), ", ".join(ignored)
+    if names and (was is None or not was.message.endswith(f": {names}")):
+        message = f"this version does not know, and ignores: {names}"
+        yield Note(type="Warning", reason=UNKNOWN_FIELDS_IGNORED, message=message)

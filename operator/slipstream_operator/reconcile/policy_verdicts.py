@@ -1,0 +1,217 @@
+"""What each of a policy's conditions says, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+import msgspec
+from slipstream_gateway.manifest.check import Problem
+from slipstream_gateway.manifest.objects import ModelPair, SpeculationPolicy
+from slipstream_gateway.manifest.status import ConditionType, GatewaysStatus, Phase
+
+from slipstream_operator.analysis import ClassFacts, GainFacts, GuardFacts, Metric, Verdict
+from slipstream_operator.conditions import Conditions
+from slipstream_operator.reconcile.classes import ClassState, Situation, is_stale
+from slipstream_operator.reconcile.trips import REASONS
+from slipstream_operator.reconcile.verdicts import Verdict as Said
+from slipstream_operator.reconcile.verdicts import listed
+
+_MAX_LISTED = 5
+_PAIR_FIELD = "spec.pair"
+
+
+class PolicyReason(StrEnum):
+    """The reasons of a policy's conditions.
+
+    `Ready`: InForce (True); InvalidSpec, Unresolved, PairNotReady, Disabled (False).
+    `ResolvedRefs`: Resolved (True); InvalidSpec, PairNotFound, Unresolved (False).
+    `Progressing`: RollingOut (True); Held, Complete, NoClasses (False).
+    `AnalysisConclusive`: Conclusive (True); InsufficientSamples, NoData, StoreUnreachable, Stale (False).
+    `RolledBack`: those of `trips.REASONS` (True); NotRolledBack (False).
+    `KillSwitchActive`: Killed and KilledEverywhere (True); NotKilled (False).
+    """
+
+    IN_FORCE = "InForce"
+    INVALID_SPEC = "InvalidSpec"
+    UNRESOLVED = "Unresolved"
+    PAIR_NOT_FOUND = "PairNotFound"
+    PAIR_NOT_READY = "PairNotReady"
+    DISABLED = "Disabled"
+    RESOLVED = "Resolved"
+    ROLLING_OUT = "RollingOut"
+    HELD = "Held"
+    COMPLETE = "Complete"
+    NO_CLASSES = "NoClasses"
+    CONCLUSIVE = "Conclusive"
+    INSUFFICIENT_SAMPLES = "InsufficientSamples"
+    NO_DATA = "NoData"
+    STORE_UNREACHABLE = "StoreUnreachable"
+    STALE = "Stale"
+    NOT_ROLLED_BACK = "NotRolledBack"
+    ROLLED_BACK = "RolledBack"
+    KILLED = "Killed"
+    KILLED_EVERYWHERE = "KilledEverywhere"
+    NOT_KILLED = "NotKilled"
+
+
+class Subject(msgspec.Struct, frozen=True, kw_only=True):
+    """The policy and what is around it. `policy` is None where its spec cannot be read; `killed` says by whom."""
+
+    policy: SpeculationPolicy | None
+    problems: tuple[Problem, ...]
+    ignored: tuple[str, ...]
+    pair: ModelPair | None
+    pair_ready: bool
+    killed: str | None
+    gateways: GatewaysStatus
+    connected: bool
+
+
+class Judged(msgspec.Struct, frozen=True, kw_only=True):
+    """A class with where it is now; `facts` None where there are none, or none that are of this beginning."""
+
+    state: ClassState
+    facts: ClassFacts | None
+
+
+def set_conditions(conditions: Conditions, subject: Subject, judged: Sequence[Judged], situation: Situation) -> None:
+    """Says all six."""
+    for type, said in (
+        (ConditionType.READY, ready(subject)),
+        (ConditionType.RESOLVED_REFS, _resolved(subject)),
+        (ConditionType.PROGRESSING, _progressing(judged, situation)),
+        (ConditionType.ANALYSIS_CONCLUSIVE, _conclusive(judged, situation)),
+        (ConditionType.ROLLED_BACK, _rolled_back(judged)),
+        (ConditionType.KILL_SWITCH_ACTIVE, _killed(subject)),
+    ):
+        conditions.set(type, said.status, said.reason, said.message)
+
+
+def ready(subject: Subject) -> Said:
+    """Whether the policy governs its pair's traffic."""
+    if subject.policy is None:
+        return Said("False", PolicyReason.INVALID_SPEC, listed(subject.problems) or "the spec cannot be read")
+    if subject.problems or subject.pair is None:
+        return Said("False", PolicyReason.UNRESOLVED, listed(subject.problems) or _no_pair(subject.policy))
+    if not subject.policy.spec.enabled:
+        return Said("False", PolicyReason.DISABLED, "spec.enabled is false: every request decodes plainly")
+    if not subject.pair_ready:
+        message = f"ModelPair {subject.policy.spec.pair} is not ready, see its status: its requests decode plainly"
+        return Said("False", PolicyReason.PAIR_NOT_READY, message)
+    message = f"governs ModelPair {subject.policy.spec.pair}"
+    if subject.ignored:
+        message += f"; this version does not know, and ignores: {', '.join(subject.ignored)}"
+    return Said("True", PolicyReason.IN_FORCE, message)
+
+
+def waiting_for(facts: ClassFacts) -> list[str]:
+    """What a class has too little of to be judged, with numbers; empty where everything is there."""
+    missing = [_missing_guard(guard) for guard in facts.guards if guard.verdict is Verdict.NO_DATA]
+    gain = facts.gain
+    if gain.verdict is Verdict.NO_DATA:
+        missing.append(_missing_gain(gain))
+    return missing
+
+
+def _missing_gain(gain: GainFacts) -> str:
+    return f"{gain.speculative} speculative and {gain.control} control answers of {gain.required} each"
+
+
+def _missing_guard(guard: GuardFacts) -> str:
+    what = {
+        Metric.TTFT: "streamed answers",
+        Metric.COST: "answers with a price, once the control's cost is known,",
+        Metric.PARITY: "replayed answers",
+    }.get(guard.metric, "answers with drafts" if guard.metric is Metric.ACCEPTANCE else "answers")
+    return f"{guard.metric.value}: {guard.seen} {what} of {guard.required}"
+
+
+def _no_pair(policy: SpeculationPolicy) -> str:
+    return f"there is no ModelPair {policy.spec.pair} in this namespace"
+
+
+def _resolved(subject: Subject) -> Said:
+    if subject.policy is None:
+        return Said("False", PolicyReason.INVALID_SPEC, "the spec cannot be read, see Ready")
+    blamed = [problem for problem in subject.problems if problem.path == _PAIR_FIELD]
+    if subject.pair is None:
+        return Said("False", PolicyReason.PAIR_NOT_FOUND, listed(blamed) or _no_pair(subject.policy))
+    if blamed:
+        return Said("False", PolicyReason.UNRESOLVED, listed(blamed))
+    return Said("True", PolicyReason.RESOLVED, f"ModelPair {subject.policy.spec.pair} is there")
+
+
+def _progressing(judged: Sequence[Judged], situation: Situation) -> Said:
+    moving = [one.state for one in judged if one.state.phase is Phase.PROGRESSING]
+    if not judged:
+        return Said("False", PolicyReason.NO_CLASSES, "no outcome of any class was seen yet")
+    if not moving:
+        return Said("False", PolicyReason.COMPLETE, "no class is on its way")
+    steps = situation.spec.rollout.steps
+    where = [f"{state.name} at step {state.step + 1} of {len(steps)} ({state.share:.3g})" for state in moving]
+    if situation.held is not None:
+        return Said("False", PolicyReason.HELD, f"{_some(where)}; held: {situation.held}")
+    return Said("True", PolicyReason.ROLLING_OUT, _some(where))
+
+
+def _conclusive(judged: Sequence[Judged], situation: Situation) -> Said:
+    """Whether what speculates can be judged by what was measured."""
+    if not situation.connected:
+        message = "the store of outcomes is not reachable, or not read to its end yet: every class stays where it is"
+        return Said("False", PolicyReason.STORE_UNREACHABLE, message)
+    stale = [one.state.name for one in judged if one.state.phase is Phase.STALE]
+    if stale:
+        quiet = f"nothing was heard for {situation.spec.rollback.stale_after_seconds} s of {_some(stale)}"
+        return Said("False", PolicyReason.STALE, f"{quiet}: plain until outcomes flow again")
+    analysed = [one for one in judged if one.state.phase in (Phase.PROGRESSING, Phase.PROMOTED)]
+    quiet_ones = [
+        one.state.name
+        for one in analysed
+        if one.facts is not None and situation.held is None and is_stale(one.state, one.facts, situation)
+    ]
+    if quiet_ones:
+        after = situation.spec.rollback.stale_after_seconds
+        message = f"nothing was heard for {after} s of {_some(quiet_ones)}: failMode hold leaves them as they are"
+        return Said("False", PolicyReason.NO_DATA, message)
+    if not analysed:
+        return Said("False", PolicyReason.NO_DATA, "no class speculates under analysis")
+    lacking = [f"{one.state.name} has {'; '.join(missing)}" for one in analysed if (missing := _missing(one))]
+    if lacking:
+        return Said("False", PolicyReason.INSUFFICIENT_SAMPLES, _some(lacking))
+    return Said("True", PolicyReason.CONCLUSIVE, f"every guard of {len(analysed)} classes has answers enough")
+
+
+def _missing(one: Judged) -> list[str]:
+    """Of a promoted class the guards count; the comparison was there to promote it."""
+    if one.facts is None:
+        return ["no answers since it began anew"]
+    if one.state.phase is Phase.PROGRESSING:
+        return waiting_for(one.facts)
+    return [_missing_guard(guard) for guard in one.facts.guards if guard.verdict is Verdict.NO_DATA]
+
+
+def _rolled_back(judged: Sequence[Judged]) -> Said:
+    back = [one.state for one in judged if one.state.phase is Phase.ROLLED_BACK]
+    if not back:
+        return Said("False", PolicyReason.NOT_ROLLED_BACK, "no class is rolled back")
+    latest = max(back, key=lambda state: state.since)
+    decision = latest.last_decision
+    reason = REASONS.get(decision.rule, PolicyReason.ROLLED_BACK) if decision else PolicyReason.ROLLED_BACK
+    said = [f"{one.name}: {one.last_decision.message if one.last_decision else 'see events'}" for one in back]
+    return Said("True", reason, _some(said, " | "))
+
+
+def _killed(subject: Subject) -> Said:
+    if subject.killed is None:
+        return Said("False", PolicyReason.NOT_KILLED, "no kill switch is on")
+    gateways = subject.gateways
+    counted = f"{gateways.synced} of {gateways.total} gateways go by this spec"
+    everywhere = gateways.synced == gateways.total > 0
+    reason = PolicyReason.KILLED_EVERYWHERE if everywhere else PolicyReason.KILLED
+    return Said("True", reason, f"{subject.killed}: every request decodes plainly; {counted}")
+
+
+def _some(parts: Sequence[str], separator: str = "; ") -> str:
+    more = len(parts) - _MAX_LISTED
+    return separator.join(parts[:_MAX_LISTED]) + (f"{separator}and {more} more" if more > 0 else "")

@@ -1,0 +1,105 @@
+"""Where the classes of a policy are before anything is decided: from the operator's own memory, and where that is lost,
+from a status that may have been edited by hand.
+
+Nothing in a status can move a class up. What the operator remembers counts (in its ledger, and sealed in the
+checkpoint); a status that says otherwise is put right. Without a memory a class that may have been rolled back counts
+as rolled back, and any other begins at the first step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+import msgspec
+from slipstream_gateway.manifest.objects import SpeculationPolicySpec
+from slipstream_gateway.manifest.status import ClassStatus, LastDecision, Phase, SpeculationPolicyStatus
+
+from slipstream_operator.analysis import ClassFacts, ClassMemory
+from slipstream_operator.analysis.checkpoint import sealed_standings
+from slipstream_operator.analysis.outcomes import CLASSES
+from slipstream_operator.conditions import read_time
+from slipstream_operator.plan import KubeObject
+from slipstream_operator.reconcile.classes import ClassState, initial, share_of
+
+
+class Start(msgspec.Struct, frozen=True, kw_only=True):
+    """A class as it was left. `spec_hash` and `retry_token` are those that it was judged under."""
+
+    state: ClassState
+    spec_hash: str
+    retry_token: str | None
+
+
+def remembered(
+    prior: SpeculationPolicyStatus, evidence: Mapping[str, ClassFacts], spec: SpeculationPolicySpec, now: datetime
+) -> Mapping[str, Start]:
+    """The classes that were seen before, by name."""
+    sealed = sealed_standings(prior.checkpoint)
+    shown = {one.name: one for one in prior.classes if one.name in CLASSES}
+    starts = {}
+    for name in sorted({*sealed, *shown, *evidence} & CLASSES):
+        facts, one = evidence.get(name), shown.get(name)
+        memory = facts.memory if facts is not None and facts.memory is not None else sealed.get(name)
+        decision = one.last_decision if one is not None else None
+        if memory is not None:
+            starts[name] = _from_memory(name, memory, spec, now, decision)
+        elif one is not None:
+            starts[name] = _from_status(one, prior, spec, now)
+    return starts
+
+
+def edited_classes(prior: SpeculationPolicyStatus) -> list[str]:
+    """The classes of which the status says something else than what was written with it."""
+    sealed = sealed_standings(prior.checkpoint)
+    shown = {one.name: one for one in prior.classes}
+    return sorted(
+        name
+        for name in {*sealed, *shown}
+        if sealed and (name not in sealed or name not in shown or not sealed[name].is_shown_by(shown[name]))
+    )
+
+
+def _from_memory(
+    name: str, memory: ClassMemory, spec: SpeculationPolicySpec, now: datetime, decision: LastDecision | None
+) -> Start:
+    state = ClassState(
+        name=name,
+        phase=memory.phase,
+        share=share_of(spec, memory.phase, memory.step),
+        step=min(memory.step, len(spec.rollout.steps) - 1),
+        since=read_time(memory.since) or now,
+        retries=memory.retries,
+        retry_at=read_time(memory.retry_at or ""),
+        last_decision=decision,
+    )
+    return Start(state=state, spec_hash=memory.spec_hash, retry_token=memory.retry_token)
+
+
+def _from_status(one: ClassStatus, prior: SpeculationPolicyStatus, spec: SpeculationPolicySpec, now: datetime) -> Start:
+    said = [one.last_decision, *(decision for decision in prior.decisions if decision.name == one.name)]
+    latest = next((decision for decision in said if decision is not None), None)
+    back = Phase.ROLLED_BACK.value
+    if one.phase is Phase.ROLLED_BACK or any(each is not None and each.to_phase == back for each in said[:2]):
+        retry_at = read_time(one.retry_at or "") if one.phase is Phase.ROLLED_BACK else None
+        state = ClassState(
+            name=one.name,
+            phase=Phase.ROLLED_BACK,
+            share=0.0,
+            step=min(one.step, len(spec.rollout.steps) - 1),
+            since=read_time(one.since) or now,
+            retries=one.retries,
+            retry_at=retry_at,
+            last_decision=latest,
+        )
+    else:
+        begun = initial(spec, one.name, now, retries=one.retries)
+        state = msgspec.structs.replace(begun, last_decision=latest)
+    return Start(state=state, spec_hash=prior.spec_hash, retry_token=prior.retry_token)
+
+
+def salvaged(raw: KubeObject) -> SpeculationPolicyStatus:
+    """What is left of a status that cannot be read: the checkpoint, whose checksum tells whether it is ours."""
+    status = raw.get("status")
+    checkpoint = status.get("checkpoint") if isinstance(status, Mapping) else None
+    return SpeculationPolicyStatus(checkpoint=checkpoint if isinstance(checkpoint, str) else "")

@@ -1,0 +1,97 @@
+"""A policy at a glance: the columns of `kubectl get`, and one line for each class."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypedDict
+
+from slipstream_gateway.manifest.status import Condition, ConditionType, Phase
+
+from slipstream_operator.analysis import ClassFacts, Verdict
+from slipstream_operator.analysis.window import Histogram, merge, p95_of
+from slipstream_operator.conditions import find, rfc3339
+from slipstream_operator.reconcile.classes import ClassState, Situation, is_stale, soak_end
+from slipstream_operator.reconcile.policy_verdicts import Judged, Subject, waiting_for
+
+
+class Columns(TypedDict):
+    """The fields of a status that `kubectl get` shows."""
+
+    state: str
+    reason: str
+    speculating: str
+    accept: str
+    p95: str
+
+
+def columns(subject: Subject, judged: Sequence[Judged], conditions: Sequence[Condition]) -> Columns:
+    """The state in one word, the most important reason, and the figures over all classes."""
+    facts = [one.facts for one in judged if one.facts is not None]
+    fast = 0 if subject.killed is not None else sum(one.state.speculates for one in judged)
+    accepts, times = sum(one.accepts for one in facts), Histogram()
+    for one in facts:
+        merge(times, one.e2e)
+    p95_s = p95_of(times)
+    state, condition = _state(judged, conditions)
+    return Columns(
+        state=state,
+        reason=condition.reason if condition is not None else "",
+        speculating=f"{fast}/{len(judged)}",
+        accept=f"{sum(one.acceptance for one in facts) / accepts:.2f}" if accepts else "",
+        p95=f"{p95_s:.3g}s" if p95_s is not None else "",
+    )
+
+
+def class_message(state: ClassState, facts: ClassFacts | None, situation: Situation) -> str:
+    """Why a class is where it is, and what it waits for."""
+    decision = state.last_decision
+    if state.phase in (Phase.ROLLED_BACK, Phase.STALE):
+        return decision.message if decision is not None else ""
+    if state.phase is Phase.DISABLED:
+        return "a rule of the policy has it decode plainly"
+    if state.phase is Phase.ENABLED:
+        return "a rule of the policy has it speculate; only errors take it back"
+    if state.phase is Phase.PROMOTED:
+        return f"promoted; share {state.share:.3g}"
+    steps = situation.spec.rollout.steps
+    where = f"step {state.step + 1} of {len(steps)}: {state.share:.3g} of what would speculate does"
+    return f"{where}; waits for {_waits(state, facts, situation)}"
+
+
+def _waits(state: ClassState, facts: ClassFacts | None, situation: Situation) -> str:
+    if situation.held is not None:
+        return f"an end of: {situation.held}"
+    waits = []
+    if situation.now < (end := soak_end(state, situation)):
+        waits.append(f"the soak until {rfc3339(end)}")
+    if facts is None:
+        return ", ".join([*waits, "its first answers"])
+    if not situation.connected or not facts.complete:
+        waits.append("the store of outcomes")
+    elif is_stale(state, facts, situation):
+        waits.append("any outcome")
+    waits += waiting_for(facts)
+    gain = facts.gain
+    if gain.verdict is Verdict.FAIL and gain.bound is not None and gain.threshold is not None:
+        waits.append(f"a gain: at most {gain.bound:+.3g} s beside the control, needed below {gain.threshold:+.3g} s")
+    return ", ".join(waits) or "nothing: it moves on at the next look"
+
+
+def _state(judged: Sequence[Judged], conditions: Sequence[Condition]) -> tuple[str, Condition | None]:
+    """The word, and the condition that stands behind it: what keeps from speculating goes first."""
+    killed, ready = find(conditions, ConditionType.KILL_SWITCH_ACTIVE), find(conditions, ConditionType.READY)
+    if killed is not None and killed.status == "True":
+        return "Killed", killed
+    if ready is not None and ready.status != "True":
+        return ready.reason, ready
+    phases = {one.state.phase for one in judged}
+    for phase, type in (
+        (Phase.ROLLED_BACK, ConditionType.ROLLED_BACK),
+        (Phase.STALE, ConditionType.ANALYSIS_CONCLUSIVE),
+        (Phase.PROGRESSING, ConditionType.PROGRESSING),
+        (Phase.PROMOTED, ConditionType.PROGRESSING),
+        (Phase.ENABLED, ConditionType.PROGRESSING),
+    ):
+        if phase in phases:
+            return phase.value, find(conditions, type)
+    return ("Disabled" if phases else "Waiting"), find(conditions, ConditionType.PROGRESSING)

@@ -1,0 +1,196 @@
+"""What each of a pair's conditions says, and why, as one value per condition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+from slipstream_gateway.manifest.check import Problem
+from slipstream_gateway.manifest.objects import ModelPair
+from slipstream_gateway.manifest.status import Condition, ConditionStatus, GatewaysStatus, Replicas
+
+from slipstream_operator.children.all import has_servers
+from slipstream_operator.children.hashes import weights_hash
+from slipstream_operator.children.preflight import has_draft_model
+from slipstream_operator.plan import KubeObject, Observed
+from slipstream_operator.reconcile.pods import PodProblem, PodReason, preflight_report
+
+_MAX_LISTED = 5
+
+
+class PairReason(StrEnum):
+    """The reasons of a pair's conditions, beside those of `PodReason`.
+
+    `Ready`: MinimumReplicasReady and External (True); InvalidSpec, ModelNameTaken, Unresolved, ChildrenRejected,
+    ScaledToZero, NoReadyReplicas, or a pod's reason (False).
+    `ResolvedRefs`: Resolved (True); InvalidSpec, ModelNameTaken, Unresolved, ClaimNotFound (False).
+    `TokenizerCompatible`: SameTokenizer and NoDraftModel (True); TokenizerMismatch (False); NotChecked (Unknown).
+    `Progressing`: RollingOut (True); Complete, External, InvalidSpec, ChildrenRejected, DeadlineExceeded (False).
+    `KillSwitchActive`: Killed and KilledEverywhere (True); NotKilled (False).
+    """
+
+    MINIMUM_REPLICAS_READY = "MinimumReplicasReady"
+    EXTERNAL = "External"
+    INVALID_SPEC = "InvalidSpec"
+    MODEL_NAME_TAKEN = "ModelNameTaken"
+    UNRESOLVED = "Unresolved"
+    CHILDREN_REJECTED = "ChildrenRejected"
+    SCALED_TO_ZERO = "ScaledToZero"
+    NO_READY_REPLICAS = "NoReadyReplicas"
+    RESOLVED = "Resolved"
+    SAME_TOKENIZER = "SameTokenizer"
+    NO_DRAFT_MODEL = "NoDraftModel"
+    TOKENIZER_MISMATCH = "TokenizerMismatch"
+    NOT_CHECKED = "NotChecked"
+    ROLLING_OUT = "RollingOut"
+    COMPLETE = "Complete"
+    DEADLINE_EXCEEDED = "DeadlineExceeded"
+    KILLED = "Killed"
+    KILLED_EVERYWHERE = "KilledEverywhere"
+    NOT_KILLED = "NotKilled"
+
+
+class Verdict(NamedTuple):
+    """One condition's content."""
+
+    status: ConditionStatus
+    reason: str
+    message: str
+
+
+def listed(problems: Sequence[Problem]) -> str:
+    """Problems on one line, the first few of them."""
+    shown = "; ".join(str(problem) for problem in problems[:_MAX_LISTED])
+    more = len(problems) - _MAX_LISTED
+    return f"{shown}; and {more} more" if more > 0 else shown
+
+
+def replicas_of(pair: ModelPair | None, live: KubeObject | None) -> Replicas:
+    """The servers that are ready and those that there should be, as the Deployment has it."""
+    if pair is not None and not has_servers(pair):
+        return Replicas()
+    if live is None:
+        asked = pair.spec.serving.replicas if pair is not None and pair.spec.serving is not None else None
+        return Replicas(desired=1 if asked is None and pair is not None else asked or 0)
+    return Replicas(ready=_count(live, "status", "readyReplicas"), desired=_count(live, "spec", "replicas"))
+
+
+def ready(
+    pair: ModelPair | None, observed: Observed, problems: Sequence[Problem], replicas: Replicas, pod: PodProblem | None
+) -> Verdict:
+    """Whether the pair can be served. `pair` is None where its spec is broken; `problems` are what is wrong."""
+    servers = f"{replicas.ready} of {replicas.desired} servers are ready"
+    if pair is None:
+        return Verdict("False", PairReason.INVALID_SPEC, f"{listed(problems)}. Servers stay as they are: {servers}")
+    if problems:
+        return Verdict("False", unresolved_reason(problems), listed(problems))
+    if not has_servers(pair):
+        return Verdict("True", PairReason.EXTERNAL, "the pair names servers that run elsewhere")
+    rejected = listed(observed.rejected)
+    trouble = "; ".join(part for part in (rejected, pod.message if pod is not None else "") if part)
+    message = f"{servers}; {trouble}" if trouble else servers
+    if replicas.ready > 0:
+        return Verdict("True", PairReason.MINIMUM_REPLICAS_READY, message)
+    if rejected:
+        return Verdict("False", PairReason.CHILDREN_REJECTED, message)
+    if observed.deployment is not None and replicas.desired == 0:
+        return Verdict("False", PairReason.SCALED_TO_ZERO, "there is to be no server: replicas is 0")
+    return Verdict("False", pod.reason if pod is not None else PairReason.NO_READY_REPLICAS, message)
+
+
+def resolved_refs(pair: ModelPair | None, problems: Sequence[Problem], pod: PodProblem | None) -> Verdict:
+    """Whether what the pair refers to is there, and nobody else has what it claims."""
+    if pair is None:
+        return Verdict("False", PairReason.INVALID_SPEC, "the spec cannot be read, see Ready")
+    if problems:
+        return Verdict("False", unresolved_reason(problems), listed(problems))
+    if pod is not None and pod.reason is PodReason.CLAIM_NOT_FOUND:
+        return Verdict("False", pod.reason, pod.message)
+    return Verdict("True", PairReason.RESOLVED, "all that the pair refers to is there")
+
+
+def tokenizer_compatible(
+    pair: ModelPair | None, pods: Sequence[KubeObject], prior: Condition | None, generation: int
+) -> Verdict:
+    """Whether the draft speaks the target's token ids, as the servers found before they loaded anything.
+
+    What was found of this very spec stays when the pod that found it has gone.
+    """
+    if pair is None or not has_servers(pair):
+        return Verdict(
+            "Unknown", PairReason.NOT_CHECKED, "nobody compares the tokenizers of servers that run elsewhere"
+        )
+    if not has_draft_model(pair):
+        return Verdict("True", PairReason.NO_DRAFT_MODEL, "there is no draft model, and so no second tokenizer")
+    report = preflight_report(pods, weights_hash(pair))
+    if report is not None and report.tokenizer_compatible:
+        return Verdict("True", PairReason.SAME_TOKENIZER, report.message)
+    if report is not None:
+        message = f"{report.message}. The target is served plainly"
+        return Verdict("False", PairReason.TOKENIZER_MISMATCH, message)
+    if prior is not None and prior.observed_generation == generation:
+        return Verdict(prior.status, prior.reason, prior.message)
+    return Verdict("Unknown", PairReason.NOT_CHECKED, "no server has compared the tokenizers yet")
+
+
+def progressing(pair: ModelPair | None, observed: Observed, replicas: Replicas, pod: PodProblem | None) -> Verdict:
+    """Whether servers are being brought to this spec."""
+    if pair is None:
+        return Verdict("False", PairReason.INVALID_SPEC, "nothing changes while the spec cannot be read")
+    if not has_servers(pair):
+        return Verdict("False", PairReason.EXTERNAL, "the pair names servers that run elsewhere")
+    if observed.rejected:
+        return Verdict("False", PairReason.CHILDREN_REJECTED, listed(observed.rejected))
+    if observed.deployment is None:
+        return Verdict("True", PairReason.ROLLING_OUT, "the servers' Deployment is being made")
+    updated = _count(observed.deployment, "status", "updatedReplicas")
+    available = _count(observed.deployment, "status", "availableReplicas")
+    trouble = f"; {pod.message}" if pod is not None else ""
+    message = f"{updated} of {replicas.desired} servers have this spec, {available} are available{trouble}"
+    if _deadline_exceeded(observed.deployment):
+        return Verdict("False", PairReason.DEADLINE_EXCEEDED, message)
+    if _is_complete(observed.deployment, replicas.desired):
+        return Verdict("False", PairReason.COMPLETE, f"all {replicas.desired} servers have this spec")
+    return Verdict("True", PairReason.ROLLING_OUT, message)
+
+
+def kill_switch(*, own: bool, policy: bool, gateways: GatewaysStatus, of_policy: GatewaysStatus | None) -> Verdict:
+    """Whether a kill switch is on: the pair's `own`, or that of a `policy`.
+
+    `gateways` says how far the pair has come, `of_policy` the same of the policy that is killed, None where it is not
+    the one in force. Of two that are on, the pair's is enough to have arrived.
+    """
+    if not own and not policy:
+        return Verdict("False", PairReason.NOT_KILLED, "no kill switch is on")
+    whose = " and ".join(name for name, on in (("the pair", own), ("its SpeculationPolicy", policy)) if on)
+    counted = gateways if own else of_policy or GatewaysStatus()
+    landed = counted.total > 0 and counted.synced >= counted.total
+    seen = f"{counted.synced} of {counted.total} gateways have confirmed it" if counted.total else "no gateway reports"
+    reason = PairReason.KILLED_EVERYWHERE if landed else PairReason.KILLED
+    return Verdict("True", reason, f"the kill switch of {whose} is on: every request decodes plainly; {seen}")
+
+
+def unresolved_reason(problems: Sequence[Problem]) -> PairReason:
+    taken = any(problem.path == "spec.model" for problem in problems)
+    return PairReason.MODEL_NAME_TAKEN if taken else PairReason.UNRESOLVED
+
+
+def _is_complete(live: KubeObject, desired: int) -> bool:
+    """As `kubectl rollout status` has it."""
+    seen = _count(live, "status", "observedGeneration") >= _count(live, "metadata", "generation")
+    counts = [_count(live, "status", field) for field in ("updatedReplicas", "availableReplicas", "replicas")]
+    return seen and counts == [desired] * 3
+
+
+def _deadline_exceeded(live: KubeObject) -> bool:
+    conditions: list[dict[str, Any]] = (live.get("status") or {}).get("conditions") or []
+    return any(
+        condition.get("type") == "Progressing" and condition.get("reason") == "ProgressDeadlineExceeded"
+        for condition in conditions
+    )
+
+
+def _count(live: KubeObject, part: str, field: str) -> int:
+    value = (live.get(part) or {}).get(field)
+    return value if isinstance(value, int) else 0

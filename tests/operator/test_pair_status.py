@@ -1,0 +1,351 @@
+"""A pair's status: what each condition says, what the columns show, and what is told as an event."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+from slipstream_gateway.manifest.check import Problem
+from slipstream_gateway.manifest.status import Condition, GatewaysStatus, ModelPairStatus, SpeculationPolicyStatus
+from slipstream_operator.plan import Observed, PairPlan
+from slipstream_operator.reconcile.pair import reconcile_pair
+
+from tests.operator.pair_objects import (
+    EMBEDDED_SPEC,
+    EXTERNAL_SPEC,
+    JSON,
+    live_deployment,
+    pair_object,
+    pod,
+    preflight_ended,
+    preflight_status,
+)
+
+NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
+MISMATCH = "the draft's vocabulary differs from the target's in 2 entries; first, token 'a': id 1 in the target"
+
+
+def plan(raw: JSON, *, now: datetime = NOW, **observed: Any) -> PairPlan:
+    return reconcile_pair(Observed(raw=raw, **observed), now)
+
+
+def after(raw: JSON, prior: PairPlan, *, now: datetime = NOW, **observed: Any) -> PairPlan:
+    """The next plan, with the last one's status as the API server keeps it."""
+    return plan({**raw, "status": msgspec.to_builtins(prior.status)}, now=now, **observed)
+
+
+def condition(made: PairPlan, name: str) -> Condition:
+    [found] = [condition for condition in made.status.conditions if condition.type == name]
+    return found
+
+
+def said(made: PairPlan, name: str) -> tuple[str, str]:
+    found = condition(made, name)
+    return found.status, found.reason
+
+
+def noted(made: PairPlan) -> list[str]:
+    return [note.reason for note in made.notes]
+
+
+def headline(made: PairPlan) -> tuple[str, str]:
+    return made.status.state, made.status.reason
+
+
+RAW = pair_object()
+SERVED: JSON = {"deployment": live_deployment(RAW)}
+
+
+def test_a_served_pair_is_ready():
+    made = plan(RAW, **SERVED)
+    assert {each.type: (each.status, each.reason) for each in made.status.conditions} == {
+        "Ready": ("True", "MinimumReplicasReady"),
+        "ResolvedRefs": ("True", "Resolved"),
+        "TokenizerCompatible": ("Unknown", "NotChecked"),
+        "Progressing": ("False", "Complete"),
+        "KillSwitchActive": ("False", "NotKilled"),
+    }
+    assert condition(made, "Ready").message == "2 of 2 servers are ready"
+    assert (made.status.replicas.ready, made.status.replicas.desired) == (2, 2)
+    assert headline(made) == ("Ready", "MinimumReplicasReady")
+    assert made.status.observed_generation == condition(made, "Ready").observed_generation == 1
+    assert made.children is not None
+    assert len(made.children) == 5
+
+
+def test_a_new_pair_is_not_ready_and_that_is_no_news():
+    made = plan(RAW)
+    assert said(made, "Ready") == ("False", "NoReadyReplicas")
+    assert condition(made, "Ready").message == "0 of 2 servers are ready"
+    assert said(made, "Progressing") == ("True", "RollingOut")
+    assert noted(made) == []
+
+
+@pytest.mark.parametrize(
+    "raw", [pair_object(EXTERNAL_SPEC), pair_object(engine={"endpoints": ["grpc://triton:8001"]}, serving=None)]
+)
+def test_servers_that_run_elsewhere_are_taken_as_ready(raw: JSON):
+    made = plan(raw)
+    assert made.children == ()
+    assert said(made, "Ready") == ("True", "External")
+    assert said(made, "TokenizerCompatible") == ("Unknown", "NotChecked")
+    assert headline(made) == ("Ready", "External")
+
+
+def test_one_ready_server_is_enough_and_the_others_trouble_is_told():
+    live = live_deployment(RAW, replicas=3, ready=1, updated=2)
+    waiting = {"reason": "ErrImagePull", "message": "not found"}
+    broken = pod(RAW, containerStatuses=[{"name": "triton", "image": "triton:1", "state": {"waiting": waiting}}])
+    made = plan(RAW, deployment=live, pods=(broken,))
+    ready = condition(made, "Ready")
+    assert (ready.status, ready.reason) == ("True", "MinimumReplicasReady")
+    assert ready.message.startswith("1 of 3 servers are ready; pod acme-1: its image triton:1 cannot be pulled")
+    assert said(made, "Progressing") == ("True", "RollingOut")
+    assert condition(made, "Progressing").message.startswith("2 of 3 servers have this spec, 1 are available")
+    assert headline(made) == ("Rolling", "RollingOut")
+
+
+def test_without_a_ready_server_the_reason_is_the_pods():
+    scheduled = {"type": "PodScheduled", "status": "False", "message": 'persistentvolumeclaim "weights" not found'}
+    live = live_deployment(RAW, ready=0)
+    made = plan(RAW, deployment=live, pods=(pod(RAW, conditions=[scheduled]),))
+    assert said(made, "Ready") == ("False", "ClaimNotFound")
+    assert said(made, "ResolvedRefs") == ("False", "ClaimNotFound")
+    assert headline(made) == ("Unresolved", "ClaimNotFound")
+
+
+def test_a_rollout_that_takes_too_long_is_told_once():
+    live = live_deployment(RAW, ready=2, updated=1)
+    live["status"]["conditions"] = [{"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"}]
+    first = plan(RAW, **SERVED)
+    made = after(RAW, first, deployment=live)
+    assert said(made, "Progressing") == ("False", "DeadlineExceeded")
+    assert noted(made) == ["DeadlineExceeded"]
+    assert headline(made) == ("Stuck", "DeadlineExceeded")
+    assert noted(after(RAW, made, deployment=live)) == []
+
+
+def test_a_deployment_that_its_controller_has_not_seen_is_not_complete():
+    live = live_deployment(RAW)
+    live["metadata"]["generation"] = 2
+    assert said(plan(RAW, deployment=live), "Progressing") == ("True", "RollingOut")
+
+
+def test_no_servers_on_purpose_is_not_ready_but_no_fault():
+    raw = pair_object(serving={"replicas": 0})
+    made = plan(raw, deployment=live_deployment(raw, replicas=0, ready=0))
+    assert said(made, "Ready") == ("False", "ScaledToZero")
+
+
+def test_a_broken_spec_keeps_the_children_and_says_what_is_wrong():
+    raw = pair_object(maxDraftTokens=99)
+    made = after(raw, plan(RAW, **SERVED), **SERVED)
+    assert made.children is None
+    assert said(made, "Ready") == ("False", "InvalidSpec")
+    message = condition(made, "Ready").message
+    assert "spec.maxDraftTokens: must be between 1 and 32, got 99" in message
+    assert "2 of 2 servers are ready" in message
+    assert headline(made) == ("Invalid", "InvalidSpec")
+    assert noted(made) == ["InvalidSpec"]
+
+
+def test_a_spec_that_is_no_mapping_still_gets_a_status():
+    raw = {**RAW, "spec": ["?"]}
+    made = plan(raw)
+    assert made.children is None
+    assert said(made, "Ready") == ("False", "InvalidSpec")
+
+
+def test_another_pair_with_the_same_model_keeps_the_children_as_they_are():
+    problem = Problem("spec.model", "ModelPair/other serves 'acme-8b' already")
+    made = plan(RAW, problems=(problem,), **SERVED)
+    assert made.children is None
+    assert said(made, "ResolvedRefs") == ("False", "ModelNameTaken")
+    assert said(made, "Ready") == ("False", "ModelNameTaken")
+    assert condition(made, "ResolvedRefs").message == str(problem)
+    assert noted(made) == ["ModelNameTaken"]
+
+
+def test_children_that_the_api_server_refuses_are_named():
+    rejected = (Problem("Deployment/slipstream-acme", "spec.template.spec.tolerations[0].operator: Invalid value"),)
+    made = plan(RAW, rejected=rejected)
+    assert said(made, "Ready") == ("False", "ChildrenRejected")
+    assert said(made, "Progressing") == ("False", "ChildrenRejected")
+    assert str(rejected[0]) in condition(made, "Ready").message
+    served = plan(RAW, rejected=rejected, **SERVED)
+    assert said(served, "Ready") == ("True", "MinimumReplicasReady")
+    assert headline(served) == ("Stuck", "ChildrenRejected")
+
+
+def test_fields_of_a_newer_version_are_named_once_and_do_no_harm():
+    made = plan(RAW, ignored=("spec.foo", "spec.bar"), **SERVED)
+    assert said(made, "Ready") == ("True", "MinimumReplicasReady")
+    assert condition(made, "Ready").message.endswith("ignores: spec.foo, spec.bar")
+    assert "UnknownFieldsIgnored" in noted(made)
+    assert noted(after(RAW, made, ignored=("spec.foo", "spec.bar"), **SERVED)) == []
+    assert noted(after(RAW, made, ignored=("spec.foo",), **SERVED)) == ["UnknownFieldsIgnored"]
+
+
+def checked(raw: JSON, *, compatible: bool, message: str = MISMATCH) -> tuple[JSON, ...]:
+    return (pod(raw, initContainerStatuses=[preflight_ended(compatible=compatible, message=message)]),)
+
+
+def test_a_draft_with_another_tokenizer_is_refused_with_the_first_token():
+    first = plan(RAW, **SERVED)
+    made = after(RAW, first, pods=checked(RAW, compatible=False), **SERVED)
+    assert said(made, "TokenizerCompatible") == ("False", "TokenizerMismatch")
+    assert condition(made, "TokenizerCompatible").message.startswith(MISMATCH)
+    assert said(made, "Ready") == ("True", "MinimumReplicasReady")
+    assert headline(made) == ("Incompatible", "TokenizerMismatch")
+    assert [(note.type, note.reason) for note in made.notes] == [("Warning", "TokenizerMismatch")]
+
+
+def test_the_same_tokenizer_is_compatible():
+    made = plan(RAW, pods=checked(RAW, compatible=True, message="the same 4 tokens"), **SERVED)
+    assert said(made, "TokenizerCompatible") == ("True", "SameTokenizer")
+
+
+def test_a_difference_that_one_pod_found_counts():
+    pods = checked(RAW, compatible=True) + checked(RAW, compatible=False)
+    assert said(plan(RAW, pods=pods, **SERVED), "TokenizerCompatible")[0] == "False"
+
+
+def test_pods_of_other_weights_say_nothing_of_these():
+    fixed = pair_object(draft={"revision": "2"}, generation=2)
+    first = plan(RAW, pods=checked(RAW, compatible=False), **SERVED)
+    made = after(fixed, first, pods=checked(RAW, compatible=False), **SERVED)
+    assert said(made, "TokenizerCompatible") == ("Unknown", "NotChecked")
+    done = after(fixed, made, pods=checked(fixed, compatible=True), **SERVED)
+    assert said(done, "TokenizerCompatible") == ("True", "SameTokenizer")
+    assert noted(done) == ["SameTokenizer"]
+
+
+def test_what_was_found_stays_when_the_pod_has_gone():
+    first = plan(RAW, pods=checked(RAW, compatible=False), **SERVED)
+    assert said(after(RAW, first, **SERVED), "TokenizerCompatible") == ("False", "TokenizerMismatch")
+
+
+@pytest.mark.parametrize("message", ["", "{", "null", '{"tokenizerCompatible": "yes"}', "[]"])
+def test_a_report_that_cannot_be_read_is_none(message: str):
+    broken = pod(RAW, initContainerStatuses=[preflight_status(exit_code=0, message=message)])
+    made = plan(RAW, pods=(broken,), **SERVED)
+    assert said(made, "TokenizerCompatible") == ("Unknown", "NotChecked")
+
+
+def test_there_is_nothing_to_compare_without_a_draft_model():
+    raw = pair_object(draft={"kind": "ngram", "source": None})
+    assert said(plan(raw), "TokenizerCompatible") == ("True", "NoDraftModel")
+
+
+def test_a_preflight_that_fails_says_why():
+    failed = preflight_status(exit_code=1, message="checkpoint '/models/acme/target': there is no config.json")
+    live = live_deployment(RAW, ready=0)
+    made = plan(RAW, deployment=live, pods=(pod(RAW, initContainerStatuses=[failed]),))
+    assert said(made, "Ready") == ("False", "PreflightFailed")
+    assert "there is no config.json" in condition(made, "Ready").message
+    assert said(made, "TokenizerCompatible") == ("Unknown", "NotChecked")
+
+
+def gateways(synced: int, total: int) -> GatewaysStatus:
+    return GatewaysStatus(synced=synced, total=total)
+
+
+def test_a_kill_is_told_when_it_is_ordered_when_it_has_landed_and_when_it_is_lifted():
+    killed = pair_object(killSwitch=True, generation=2)
+    first = plan(RAW, **SERVED)
+    ordered = after(killed, first, gateways=gateways(0, 2), **SERVED)
+    half = after(killed, ordered, gateways=gateways(1, 2), **SERVED)
+    landed = after(killed, half, gateways=gateways(2, 2), **SERVED)
+    still = after(killed, landed, gateways=gateways(2, 2), **SERVED)
+    lifted = after({**RAW, "metadata": {**RAW["metadata"], "generation": 3}}, still, **SERVED)
+    told = [noted(each) for each in (ordered, half, landed, still, lifted)]
+    assert told == [["Killed"], [], ["KillLanded"], [], ["KillLifted"]]
+    assert said(half, "KillSwitchActive") == ("True", "Killed")
+    assert "1 of 2 gateways have confirmed it" in condition(half, "KillSwitchActive").message
+    assert said(landed, "KillSwitchActive") == ("True", "KilledEverywhere")
+    assert headline(half)[0] == headline(landed)[0] == "Killed"
+
+
+def test_a_kill_that_has_landed_before_it_was_seen_is_told_in_order():
+    killed = pair_object(killSwitch=True)
+    assert noted(plan(killed, gateways=gateways(2, 2), **SERVED))[-2:] == ["Killed", "KillLanded"]
+
+
+def test_a_kill_of_the_policy_is_one_of_the_pair():
+    of_policy = Condition(
+        type="KillSwitchActive", status="True", reason="Killed", message="", last_transition_time="2026-11-20T12:00:00Z"
+    )
+    policy = SpeculationPolicyStatus(gateways=gateways(2, 2), conditions=(of_policy,))
+    made = plan(RAW, policy=policy, policy_killed=True, gateways=gateways(0, 2), **SERVED)
+    assert said(made, "KillSwitchActive") == ("True", "KilledEverywhere")
+    assert "its SpeculationPolicy" in condition(made, "KillSwitchActive").message
+
+
+def test_a_kill_of_a_policy_that_is_not_in_force_counts_no_gateways():
+    made = plan(RAW, policy=SpeculationPolicyStatus(gateways=gateways(2, 2)), policy_killed=True, **SERVED)
+    assert said(made, "KillSwitchActive") == ("True", "Killed")
+
+
+def test_a_kill_is_obeyed_however_broken_the_spec_is():
+    raw = pair_object(killSwitch=True, maxDraftTokens=99)
+    made = plan(raw, **SERVED)
+    assert said(made, "KillSwitchActive")[0] == "True"
+    assert headline(made)[0] == "Killed"
+
+
+def test_the_policys_figures_are_the_pairs_columns():
+    policy = SpeculationPolicyStatus(speculating="3/8", accept="0.71", p95="1.9s")
+    made = plan(RAW, policy=policy, gateways=gateways(1, 2), **SERVED)
+    assert (made.status.speculating, made.status.accept, made.status.p95) == ("3/8", "0.71", "1.9s")
+    assert made.status.gateways == gateways(1, 2)
+
+
+def test_a_class_that_was_rolled_back_shows_at_the_pair():
+    taken_back = Condition(
+        type="RolledBack",
+        status="True",
+        reason="AcceptanceGuard",
+        message="",
+        last_transition_time="2026-11-20T12:00:00Z",
+    )
+    made = plan(RAW, policy=SpeculationPolicyStatus(conditions=(taken_back,)), **SERVED)
+    assert headline(made) == ("RolledBack", "AcceptanceGuard")
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        pytest.param({"conditions": "none"}, id="not a list"),
+        pytest.param({"conditions": [{"type": "Ready"}]}, id="half a condition"),
+        pytest.param({"replicas": {"ready": -1}}, id="out of range"),
+        pytest.param([], id="not a mapping"),
+    ],
+)
+def test_a_status_written_by_hand_is_made_anew(status: Any):
+    made = plan({**RAW, "status": status}, **SERVED)
+    assert made.status == plan(RAW, **SERVED).status
+
+
+def test_times_move_only_when_a_status_flips():
+    later, last = NOW + timedelta(minutes=5), NOW + timedelta(minutes=9)
+    first = plan(RAW, **SERVED)
+    down = after(RAW, first, now=later, deployment=live_deployment(RAW, ready=0))
+    assert condition(down, "Ready").last_transition_time == "2026-11-20T12:05:00Z"
+    assert condition(down, "KillSwitchActive").last_transition_time == "2026-11-20T12:00:00Z"
+    up = after(RAW, down, now=last, **SERVED)
+    assert condition(up, "Ready").last_transition_time == "2026-11-20T12:09:00Z"
+    assert noted(up) == ["MinimumReplicasReady"]
+
+
+def test_a_clock_that_was_set_back_moves_no_time_back():
+    first = plan(RAW, **SERVED)
+    down = after(RAW, first, now=NOW - timedelta(hours=1), deployment=live_deployment(RAW, ready=0))
+    assert condition(down, "Ready").last_transition_time == "2026-11-20T12:00:00Z"
+
+
+def test_a_pair_of_the_demo_is_planned_as_any_other():
+    made = plan(pair_object(EMBEDDED_SPEC))
+    assert made.children is not None
+    assert isinstance(made.status, ModelPairStatus)
