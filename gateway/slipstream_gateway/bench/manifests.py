@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 import msgspec
 import yaml
@@ -25,6 +26,9 @@ from slipstream_gateway.manifest import (
 )
 from slipstream_gateway.manifest.documents import read_documents
 from slipstream_gateway.manifest.objects import Metadata, SpeculationPolicySpec
+from slipstream_gateway.manifest.rules import pair_key_of
+
+_Model = TypeVar("_Model", Target, Draft)
 
 
 class BenchManifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +51,7 @@ class BenchManifest(msgspec.Struct, frozen=True, kw_only=True):
         measured, sources are absolute, a pair without a policy gets one with defaults, and `draft`, where given, takes
         the place of the pair's own. Raises `CommandError`."""
         pair = self.pair if draft is None else _with_draft(self.pair, draft)
-        policy = self.policy or default_policy(self.pair.metadata.name)
+        policy = self.policy or default_policy(self.pair.metadata)
         allowed = msgspec.structs.replace(policy.spec, allow_client_mode=True, parity_share=0.0)
         policy = msgspec.structs.replace(policy, spec=allowed)
         others = [item for item in self.objects if item not in (self.pair, self.policy)]
@@ -69,14 +73,13 @@ def read_manifest(path: Path, model: str | None) -> BenchManifest:
         known = ", ".join(pair.spec.model for pair in pairs)
         raise CommandError(f"{path}: no ModelPair serves the model {model!r}; it has: {known}", exit_code=2)
     policies = (item for item in objects if isinstance(item, SpeculationPolicy))
-    policy = next((item for item in policies if item.spec.pair == pair.metadata.name), None)
+    policy = next((item for item in policies if pair_key_of(item) == pair.metadata.key), None)
     return BenchManifest(path=path, objects=objects, pair=pair, policy=policy)
 
 
-def default_policy(pair: str) -> SpeculationPolicy:
-    """The policy of a pair that has none."""
-    spec = SpeculationPolicySpec(pair=pair)
-    return SpeculationPolicy(api_version="slipstream.dev/v1alpha1", metadata=Metadata(name=pair), spec=spec)
+def default_policy(pair: Metadata) -> SpeculationPolicy:
+    """The policy of a pair that has none, beside it."""
+    return SpeculationPolicy(api_version="slipstream.dev/v1alpha1", metadata=pair, spec=SpeculationPolicySpec(pair=pair.name))
 
 
 def dump(objects: Sequence[ManifestObject], *, whole: bool = True) -> bytes:
@@ -86,15 +89,22 @@ def dump(objects: Sequence[ManifestObject], *, whole: bool = True) -> bytes:
     return text.encode()
 
 
-def _plain(value: ManifestObject, *, whole: bool) -> object:
+def _plain(value: ManifestObject, *, whole: bool) -> Any:
     """Plain values by wire names, as YAML would give them."""
     encoded = msgspec.json.decode(msgspec.json.encode(value))
     if whole or not isinstance(value, SpeculationPolicy):
         return encoded
     defaults = msgspec.json.decode(msgspec.json.encode(SpeculationPolicySpec(pair=value.spec.pair)))
     spec = {name: field for name, field in encoded["spec"].items() if name == "pair" or field != defaults[name]}
-    rules = [{name: field for name, field in rule.items() if field is not None} for rule in spec.get("classes", ())]
-    return {**encoded, "spec": {**spec, **({"classes": rules} if rules else {})}}
+    # A cluster takes no null where a field may be left out.
+    kept = {name: field if field is None else _without_nulls(field) for name, field in spec.items()}
+    return {**encoded, "metadata": _without_nulls(encoded["metadata"]), "spec": kept}
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_nulls(field) for name, field in value.items() if field is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 def _with_draft(pair: ModelPair, draft: str) -> ModelPair:
@@ -113,11 +123,18 @@ def _absolute(item: ManifestObject, folder: Path) -> ManifestObject:
     if not isinstance(item, ModelPair):
         return item
     target, draft = item.spec.target, item.spec.draft
-    if target is not None:
-        target = Target(source=resolve_source(target.source, folder))
-    if draft is not None and draft.source is not None:
-        draft = msgspec.structs.replace(draft, source=resolve_source(draft.source, folder))
+    target = None if target is None else _located(target, folder)
+    draft = None if draft is None else _located(draft, folder)
     return msgspec.structs.replace(item, spec=msgspec.structs.replace(item.spec, target=target, draft=draft))
+
+
+def _located(model: _Model, folder: Path) -> _Model:
+    paths = {
+        name: resolve_source(path, folder)
+        for name, path in (("source", model.source), ("tokenizer", model.tokenizer))
+        if path is not None
+    }
+    return msgspec.structs.replace(model, **paths)
 
 
 def policy_route(path: Path, manifest: Path, model: str | None) -> Route:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -37,8 +37,9 @@ def measured_policy(
     """
     by_task = _verdicts([(case, _task(case)) for case in cases], modes, thresholds, prices, seed)
     by_length = _verdicts([(case, _task_and_length(case)) for case in cases], modes, thresholds, prices, seed)
-    rules = {rule.name: rule for rule in _rules(by_task)}
-    by_class = list(_rules(by_length))
+    before = {rule.name: rule for rule in base.spec.classes}
+    rules = {rule.name: rule for rule in _rules(by_task, before)}
+    by_class = list(_rules(by_length, before))
     kept = [rule for rule in base.spec.classes if rule.name not in {*rules, *(one.name for one in by_class)}]
     finer = [rule for rule in by_class if _differs(rule, rules.get(rule.name.partition("/")[0]))]
     spec = msgspec.structs.replace(
@@ -69,14 +70,17 @@ def _verdicts(
     return found
 
 
-def _rules(verdicts: dict[str, list[Verdict]]) -> Iterator[ClassRule]:
+def _rules(verdicts: dict[str, list[Verdict]], before: Mapping[str, ClassRule]) -> Iterator[ClassRule]:
+    """A class that speculates keeps what its rule `before` held it to."""
     for name, group in verdicts.items():
         outcomes = {one.verdict for one in group}
         if DO_NOT in outcomes:
             yield ClassRule(name=name, mode="plain")
         elif outcomes == {SPECULATE}:
             lengths = Counter(one.draft_length for one in group)
-            yield ClassRule(name=name, mode="speculative", draft_tokens=lengths.most_common(1)[0][0])
+            thresholds = before[name].thresholds if name in before else None
+            draft_tokens = lengths.most_common(1)[0][0]
+            yield ClassRule(name=name, mode="speculative", draft_tokens=draft_tokens, thresholds=thresholds)
 
 
 def _differs(rule: ClassRule, parent: ClassRule | None) -> bool:

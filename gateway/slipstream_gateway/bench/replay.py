@@ -104,7 +104,7 @@ class Replayer:
         try:
             request = parse_request(msgspec.json.encode(case.rows[PLAIN].request))
             profile = self._classifier.classify(request)
-            subject = self._learner.subject(request, profile, pair=self._route.pair.metadata.name, key_id=_KEY_ID)
+            subject = self._learner.subject(request, profile, pair=self._route.pair.metadata.key, key_id=_KEY_ID)
             forecast = self._forecast(request, profile, subject, float(case.concurrency))
             draws = draws_of(f"{self._seed}/{case.draft}/{case.concurrency}/{case.round}/{case.index}")
             return _Judged(subject, decide(request, profile, self._route, forecast=forecast, draws=draws))

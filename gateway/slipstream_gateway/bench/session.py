@@ -28,6 +28,7 @@ from slipstream_gateway.bench.summary import Summary, Thresholds
 from slipstream_gateway.bench.workload import embedded_requests, is_embedded
 from slipstream_gateway.errors import CommandError
 from slipstream_gateway.manifest import SpeculationPolicy
+from slipstream_gateway.manifest.objects import Metadata
 from slipstream_gateway.settings import secret
 
 _SHOWN_PROBLEMS = 10
@@ -143,7 +144,7 @@ class Session:
 
     def _thresholds(self) -> Thresholds:
         options, policy = self._options, self._manifest.policy if self._manifest else None
-        success = (policy or default_policy("pair")).spec.success
+        success = (policy or default_policy(Metadata(name="pair"))).spec.success
         return Thresholds(
             p95_reduction=success.p95_reduction if options.p95_reduction is None else options.p95_reduction,
             quality_loss=success.quality_loss if options.quality_loss is None else options.quality_loss,
@@ -161,9 +162,9 @@ class Session:
 
     def _base_policy(self, results: Results) -> SpeculationPolicy:
         if self._manifest is not None:
-            return self._manifest.policy or default_policy(self._manifest.pair.metadata.name)
+            return self._manifest.policy or default_policy(self._manifest.pair.metadata)
         model = next((str(row.request.get("model")) for row in results.rows), "pair")
-        return default_policy(self._options.pair or _object_name(model))
+        return default_policy(Metadata(name=self._options.pair or _object_name(model)))
 
 
 async def _run(job: BenchJob, url: str, options: BenchOptions, results: ResultsFile, progress: Progress) -> None:

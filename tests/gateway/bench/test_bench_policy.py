@@ -17,6 +17,8 @@ from slipstream_gateway.bench.summary import Thresholds
 from slipstream_gateway.cli import main
 from slipstream_gateway.errors import CommandError, ManifestError
 from slipstream_gateway.manifest import EMBEDDED_MANIFEST, ClassRule, ModelPair, SpeculationPolicy, parse
+from slipstream_gateway.manifest.objects import Metadata
+from slipstream_gateway.manifest.rollout import Thresholds as ClassThresholds
 
 MODES = ("plain", "speculative:2", "speculative:4")
 
@@ -38,7 +40,7 @@ def test_rules_follow_the_verdicts_of_routings_own_classes(row: Callable[..., Ro
     rows += class_rows(row, 120, "unknown/long", (1.0, 0.6, 0.4))
     rows += class_rows(row, 160, "code/long", (1.0, 0.6, 0.4))[:30]  # ten pairs: not enough
     policy = measured_policy(
-        default_policy("embedded"),
+        default_policy(Metadata(name="embedded")),
         cases_of(rows),
         MODES,
         thresholds=Thresholds(p95_reduction=0.3),
@@ -62,13 +64,13 @@ def test_a_class_speculates_only_if_it_should_at_every_load(row: Callable[..., R
     rows = class_rows(row, 0, "summarization/long", (1.0, 0.6, 0.4))
     rows += class_rows(row, 0, "summarization/long", (1.0, 1.1, 1.2), concurrency=8)
     policy = measured_policy(
-        default_policy("p"), cases_of(rows), MODES, thresholds=Thresholds(), prices=Prices(), seed=0
+        default_policy(Metadata(name="p")), cases_of(rows), MODES, thresholds=Thresholds(), prices=Prices(), seed=0
     )
     assert [(rule.name, rule.mode) for rule in policy.spec.classes] == [("summarization", "plain")]
 
 
 def test_rules_of_classes_without_a_verdict_stay(row: Callable[..., Row]) -> None:
-    base = default_policy("p")
+    base = default_policy(Metadata(name="p"))
     names = ("summarization", "summarization/long", "code")
     rules = tuple(ClassRule(name=name, mode="speculative", draft_tokens=1) for name in names)
     base = msgspec.structs.replace(base, spec=msgspec.structs.replace(base.spec, classes=rules))
@@ -125,3 +127,28 @@ def test_an_engine_of_its_own_has_no_draft_to_replace(manifest_text: Any, tmp_pa
     path.write_text(manifest_text(["http://127.0.0.1:1"]))
     with pytest.raises(CommandError, match="--drafts: ModelPair/pair runs on an engine of its own"):
         read_manifest(path, "acme").served("ngram")
+
+
+def test_a_pair_of_a_cluster_keeps_its_namespace_revision_and_tokenizer(tmp_path: Path) -> None:
+    path = tmp_path / "pair.yaml"
+    text = (
+        EMBEDDED_MANIFEST.read_text().split("---")[0].replace("name: embedded", "name: embedded\n  namespace: prod", 1)
+    )
+    text = text.replace('source: "embedded:target"', 'source: "embedded:target", revision: v2, tokenizer: words')
+    path.write_text(text)
+    pair, policy = parse(read_manifest(path, None).served(None))
+    assert isinstance(pair, ModelPair)
+    assert isinstance(policy, SpeculationPolicy)
+    assert (pair.metadata.key, policy.metadata.namespace) == ("prod/embedded", "prod")
+    assert pair.spec.target is not None
+    assert (pair.spec.target.revision, pair.spec.target.tokenizer) == ("v2", str((tmp_path / "words").resolve()))
+
+
+def test_a_written_policy_has_no_null_and_keeps_the_thresholds_of_a_class(row: Callable[..., Row]) -> None:
+    held = ClassRule(name="code", thresholds=ClassThresholds(acceptance_floor=0.6))
+    base = default_policy(Metadata(name="p"))
+    base = msgspec.structs.replace(base, spec=msgspec.structs.replace(base.spec, classes=(held,)))
+    rows = class_rows(row, 0, "code/long", (1.0, 0.6, 0.4))
+    policy = measured_policy(base, cases_of(rows), MODES, thresholds=Thresholds(), prices=Prices(), seed=0)
+    assert [(rule.mode, rule.thresholds) for rule in policy.spec.classes] == [("speculative", held.thresholds)]
+    assert "null" not in dump([policy], whole=False).decode()
