@@ -6,13 +6,15 @@ BIN    := $(VENV)/bin
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help up test bench lint format train wheel clean
+.PHONY: help up test bench lint format crds images train wheel clean
 
 help:
 	@echo "make up      install, then run Triton with the embedded pair and the gateway (ARGS='--port 9000')"
 	@echo "make test    the whole suite, with a real Triton"
 	@echo "make lint    ruff, mypy and the import contracts"
 	@echo "make bench   the figures of the README, on this machine"
+	@echo "make crds    the charts' parts that are made from the code: custom resources, dashboard"
+	@echo "make images  the three container images (TRITON_IMAGE=… where yours has another name)"
 	@echo "make train   train an embedded pair from its seed (an hour or so on 2 cores, resumes)"
 
 up: $(VENV)/.installed-run
@@ -33,6 +35,17 @@ lint: $(VENV)/.installed-dev
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+crds: $(VENV)/.installed-dev
+	$(BIN)/python -m slipstream_gateway.manifest.crd charts/slipstream-crds/templates
+	cp deploy/dashboards/slipstream.json charts/slipstream/dashboards/
+
+VERSION      := 0.1.0
+TRITON_IMAGE ?= nvidia/tritonserver:25.05-py3
+images:
+	docker build -f deploy/docker/gateway.Dockerfile -t slipstream-gateway:$(VERSION) .
+	docker build -f deploy/docker/operator.Dockerfile -t slipstream-operator:$(VERSION) .
+	docker build -f deploy/docker/triton.Dockerfile -t slipstream-triton:$(VERSION) --build-arg TRITON_IMAGE=$(TRITON_IMAGE) .
 
 # Seven runs, each of which goes on where it was stopped; what they make lies in $(TRAIN) until the last line.
 TRAIN   := .run/train

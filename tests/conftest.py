@@ -1,8 +1,9 @@
-"""The real parts that tests share: Triton with the embedded pair, and the gateway in front of it."""
+"""The real parts that tests share: Triton with the embedded pair, the gateway before it, a Kubernetes API server."""
 
 from __future__ import annotations
 
 import socket
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from slipstream_gateway.up.gateway_process import GatewayProcess
 from slipstream_gateway.up.model_repository import write_repository
 from slipstream_gateway.up.options import UpOptions
 from slipstream_gateway.up.triton_server import TritonPorts, TritonServer
+
+from tests.kube import CRDS, KubeApiServer, install_chart
 
 START_TIMEOUT_S = 90.0
 
@@ -83,3 +86,28 @@ def gateway_url(tmp_path_factory: pytest.TempPathFactory, triton_server: TritonS
         yield options.url
     finally:
         gateway.stop()
+
+
+@pytest.fixture(scope="session")
+def kube(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeApiServer]:
+    """The Kubernetes API server of this run. Whoever stops or halts it starts one of its own instead."""
+    with KubeApiServer(tmp_path_factory.mktemp("kube")) as server:
+        yield server
+
+
+@pytest.fixture
+def namespace(kube: KubeApiServer) -> str:
+    """A namespace of this test's own."""
+    return kube.namespace(f"test-{uuid.uuid4().hex[:10]}")
+
+
+@pytest.fixture(scope="session")
+def install_crds() -> Callable[[KubeApiServer], None]:
+    """Bring our kinds to an API server, and wait until it serves them."""
+    return lambda server: install_chart(server, CRDS)
+
+
+@pytest.fixture(scope="session")
+def crds(kube: KubeApiServer, install_crds: Callable[[KubeApiServer], None]) -> None:
+    """Our kinds, in this run's API server."""
+    install_crds(kube)

@@ -27,11 +27,13 @@ from slipstream_gateway.api.parse import parse_chat_request, parse_completion_re
 from slipstream_gateway.api.route import RouteEndpoint
 from slipstream_gateway.classify import LinearClassifier, default_model, load_model
 from slipstream_gateway.director.admission import Admission
+from slipstream_gateway.director.configuration import ConfigurationSource
 from slipstream_gateway.director.director import Classifier, Director
 from slipstream_gateway.director.fleet import Fleet, ReplicaKey
 from slipstream_gateway.director.observing import Outcomes, OutcomeStore
 from slipstream_gateway.director.parity import Parity
-from slipstream_gateway.following import following
+from slipstream_gateway.errors import CommandError
+from slipstream_gateway.following import FileSource
 from slipstream_gateway.learning import Evidence, Learner
 from slipstream_gateway.manifest import Protocol
 from slipstream_gateway.settings import GatewaySettings, secret
@@ -54,6 +56,7 @@ class Parts(NamedTuple):
     """What the application is made of, each built once."""
 
     fleet: Fleet
+    source: ConfigurationSource
     director: Director
     evidence: Evidence
     outcomes: Outcomes
@@ -64,12 +67,13 @@ class Parts(NamedTuple):
 
 
 def build_app(settings: GatewaySettings) -> HotPaths:
-    """The ASGI application. Its lifespan loads the manifest and follows it; `ManifestError` ends the start."""
+    """The ASGI application. Its lifespan follows the manifest; where that is a bad file, `ManifestError` ends the
+    start."""
     parts = _build(settings)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        async with following(settings, parts.fleet), parts.siblings, _sharing(parts.store, parts.outcomes):
+        async with parts.source, parts.siblings, _sharing(parts.store, parts.outcomes):
             gc.collect()
             gc.freeze()  # what start-up built stays; collections need not walk it
             try:
@@ -86,6 +90,7 @@ def build_app(settings: GatewaySettings) -> HotPaths:
 def _build(settings: GatewaySettings) -> Parts:
     limits = settings.limits
     fleet = Fleet(lambda key: connect(key, settings), clock=time.monotonic)
+    source = _source(settings, fleet)
     admission = Admission(
         max_in_flight=limits.max_in_flight,
         max_queued=limits.max_queued,
@@ -95,6 +100,7 @@ def _build(settings: GatewaySettings) -> Parts:
     outcomes = Outcomes(learner=learner, evidence=evidence, store=store)
     parity = Parity(fleet=fleet, admission=admission)
     telemetry = Telemetry(settings.telemetry, in_flight=lambda: admission.in_flight, queued=lambda: admission.queued)
+    telemetry.observe_configuration(source.status)
     telemetry.observe_parity(parity.counts)
     telemetry.observe_store(store.status)
     telemetry.observe_estimates(lambda: learner.fingerprints)
@@ -110,7 +116,7 @@ def _build(settings: GatewaySettings) -> Parts:
         parity=parity,
     )
     siblings = Siblings(settings.metrics_folder, telemetry.exposition)
-    return Parts(fleet, director, evidence, outcomes, store, parity, telemetry, siblings)
+    return Parts(fleet, source, director, evidence, outcomes, store, parity, telemetry, siblings)
 
 
 def _assemble(parts: Parts, lifespan: Callable[[Starlette], _Lifespan], *, body_limit: int) -> HotPaths:
@@ -120,7 +126,7 @@ def _assemble(parts: Parts, lifespan: Callable[[Starlette], _Lifespan], *, body_
     async def metrics(_: Request) -> Response:
         return Response(await parts.siblings.collect(), headers={"content-type": _METRICS_TYPE})
 
-    models, health = ModelsEndpoint(fleet, started=int(time.time())), HealthEndpoint(fleet)
+    models, health = ModelsEndpoint(fleet, started=int(time.time())), HealthEndpoint(fleet, parts.source)
     chat = GenerateEndpoint(director, parse_chat_request, telemetry, max_body_bytes=body_limit)
     completions = GenerateEndpoint(director, parse_completion_request, telemetry, max_body_bytes=body_limit)
     evidence = EvidenceEndpoint(fleet, parts.evidence, parts.parity.counts)
@@ -143,6 +149,17 @@ def _assemble(parts: Parts, lifespan: Callable[[Starlette], _Lifespan], *, body_
     return HotPaths(app, {_CHAT: chat, _COMPLETIONS: completions})
 
 
+def _source(settings: GatewaySettings, fleet: Fleet) -> ConfigurationSource:
+    """Where the routing table comes from. The client of Kubernetes' API is loaded only where it is used."""
+    if settings.cluster is not None:
+        from slipstream_gateway.cluster.source import ClusterSource
+
+        return ClusterSource(settings.cluster, fleet)
+    if settings.manifest is None:
+        raise CommandError("neither a manifest nor a cluster is given.")
+    return FileSource(settings, settings.manifest, fleet)
+
+
 def _classifier(settings: GatewaySettings) -> Classifier:
     return LinearClassifier(default_model() if settings.classifier is None else load_model(settings.classifier))
 
@@ -158,7 +175,7 @@ def _store(settings: GatewaySettings, fleet: Fleet) -> MemoryStore | RedisStore:
 
 def _pairs(fleet: Fleet) -> list[str]:
     """The pairs of the current manifest."""
-    return [route.pair.metadata.name for route in fleet.current.table.routes.values()]
+    return [route.pair.metadata.key for route in fleet.current.table.routes.values()]
 
 
 @contextlib.asynccontextmanager

@@ -30,11 +30,23 @@ _COMMANDS = {
     "up": _Entry("slipstream_gateway.up", "start Triton with a model pair and the gateway, on this machine"),
     "gateway": _Entry("slipstream_gateway.gateway_command", "serve the OpenAI-compatible endpoint"),
     "route": _Entry("slipstream_gateway.route_command", "explain the decision for a request without running it"),
+    "kill": _Entry("slipstream_gateway.kill_command", "stop speculation in a cluster at once, and see it land"),
+    "unkill": _Entry("slipstream_gateway.kill_command.unkill", "take a kill back"),
+    "operator": _Entry("slipstream_operator.command", "run the control plane of model pairs in a cluster"),
     "train": _Entry("slipstream_gateway.train_command", "train the classifier on your own labelled requests"),
     "bench": _Entry("slipstream_gateway.bench_command", "compare modes of decoding on your own requests"),
     "replay": _Entry("slipstream_gateway.replay_command", "what another policy would have done in a recorded bench"),
 }
-_EXTRAS = {"up": "embedded", "gateway": "gateway", "train": "train", "bench": "bench", "replay": "bench"}
+_EXTRAS = {
+    "up": "embedded",
+    "gateway": "gateway",
+    "kill": "kubernetes",
+    "unkill": "kubernetes",
+    "operator": "operator",
+    "train": "train",
+    "bench": "bench",
+    "replay": "bench",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 import msgspec
 
 from slipstream_gateway import manifest
+from slipstream_gateway.director.configuration import ConfigurationStatus
 from slipstream_gateway.director.fleet import Fleet
 from slipstream_gateway.errors import ManifestError
 from slipstream_gateway.manifest import ManifestFile, RoutingTable, SlipstreamEngine, triton_model_name, with_endpoints
@@ -18,38 +22,54 @@ from slipstream_gateway.settings import GatewaySettings
 _log = logging.getLogger(__name__)
 
 
-@contextlib.asynccontextmanager
-async def following(settings: GatewaySettings, fleet: Fleet) -> AsyncIterator[None]:
-    """Loads the manifest into the fleet, and follows the file for as long as the context lasts.
+class FileSource:
+    """The manifest file as the source of the routing table; followed for as long as it is entered."""
 
-    Raises `ManifestError` where the file is bad and there is no last good one.
-    """
+    def __init__(self, settings: GatewaySettings, manifest: Path, fleet: Fleet) -> None:
+        self._settings = settings
+        self._manifest = manifest
+        self._fleet = fleet
+        self._generation = ""
+        self._started_with: Mapping[str, object] = {}
+        self._task: asyncio.Task[None] | None = None
 
-    def changed(table: RoutingTable) -> None:
-        fleet.swap(redirected(table, settings.endpoints))
+    async def __aenter__(self) -> Self:
+        """Loads the file. Raises `ManifestError` where it is bad and there is no last good one."""
+        file = ManifestFile(
+            self._manifest,
+            on_change=self._changed,
+            on_error=self._failed,
+            local_endpoints=self._settings.local_endpoints or manifest.LOCAL_TRITON,
+            last_good=self._settings.last_good,
+        )
+        self._started_with = _local_models(file.table)
+        self._swap(file.table)
+        self._task = asyncio.create_task(file.watch())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    def status(self) -> ConfigurationStatus:
+        return ConfigurationStatus(origin="file", generation=self._generation)
+
+    def _changed(self, table: RoutingTable) -> None:
+        self._swap(table)
         _log.info("the manifest changed: generation %s", table.generation)
-        if settings.local_endpoints is not None:
-            _warn_of_restart(started_with, _local_models(table))
+        if self._settings.local_endpoints is not None:
+            _warn_of_restart(self._started_with, _local_models(table))
 
-    def failed(error: ManifestError) -> None:
+    def _swap(self, table: RoutingTable) -> None:
+        self._fleet.swap(redirected(table, self._settings.endpoints))
+        self._generation = table.generation
+
+    def _failed(self, error: ManifestError) -> None:
         _log.error("the manifest is not usable, the last good one stays: %s", error)
-
-    file = ManifestFile(
-        settings.manifest,
-        on_change=changed,
-        on_error=failed,
-        local_endpoints=settings.local_endpoints or manifest.LOCAL_TRITON,
-        last_good=settings.last_good,
-    )
-    started_with = _local_models(file.table)
-    fleet.swap(redirected(file.table, settings.endpoints))
-    task = asyncio.create_task(file.watch())
-    try:
-        yield
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
 
 
 def redirected(table: RoutingTable, endpoints: Mapping[str, tuple[str, ...]]) -> RoutingTable:

@@ -1,9 +1,10 @@
-"""`slipstream gateway`: serves a manifest."""
+"""`slipstream gateway`: serves a manifest, from a file or from a cluster."""
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,14 +12,37 @@ from slipstream_gateway.arguments import at_least_one, not_negative, port_or_any
 from slipstream_gateway.classify import load_model
 from slipstream_gateway.errors import CommandError
 from slipstream_gateway.manifest import Protocol, RoutingTable, check_address, compile_file, read_file
-from slipstream_gateway.settings import Deadlines, GatewaySettings, Limits, redis_url, telemetry_settings
+from slipstream_gateway.settings import (
+    ClusterSettings,
+    Deadlines,
+    GatewaySettings,
+    Limits,
+    default_kubeconfig,
+    own_namespace,
+    pod,
+    redis_url,
+    telemetry_settings,
+)
 
+_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _LEVELS = ("critical", "error", "warning", "info", "debug")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     limits, deadlines = Limits(), Deadlines()
-    parser.add_argument("-f", "--manifest", type=Path, required=True, metavar="FILE", help="ModelPairs and policies")
+    parser.add_argument(
+        "--source",
+        choices=("file", "kubernetes"),
+        default="file",
+        help="where ModelPairs and policies come from: the file of -f, or a cluster's API (%(default)s)",
+    )
+    parser.add_argument(
+        "-f",
+        "--manifest",
+        type=Path,
+        metavar="FILE",
+        help="ModelPairs and policies; with --source kubernetes what is served, plainly, until the cluster is heard",
+    )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
     parser.add_argument(
         "--port", type=port_or_any, default=8080, help="port to listen on, 0 for a free one (%(default)s)"
@@ -50,6 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="a model that 'slipstream train' wrote (without it, the one that comes with the package)",
     )
+    _add_cluster_arguments(parser)
     group = parser.add_argument_group("limits of one worker")
     for name, kind, default, text in (
         ("--max-body-bytes", at_least_one, limits.max_body_bytes, "largest request body"),
@@ -66,9 +91,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--log-level", choices=_LEVELS, default="warning", help="what is logged (%(default)s)")
 
 
+def _add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("with --source kubernetes")
+    group.add_argument(
+        "--namespace",
+        action="append",
+        default=[],
+        metavar="NS",
+        help="namespace to watch; may be repeated (without it: all of them)",
+    )
+    group.add_argument(
+        "--kubeconfig",
+        type=Path,
+        metavar="FILE",
+        help="how to reach the cluster (within one: the pod's service account; else KUBECONFIG or ~/.kube/config)",
+    )
+    group.add_argument(
+        "--snapshot", type=Path, metavar="FILE", help="keeps what is known, for a start without the cluster's API"
+    )
+    group.add_argument(
+        "--report-namespace",
+        metavar="NS",
+        help="where this gateway reports what it has applied (its own namespace; outside of a cluster: default)",
+    )
+
+
 def run(args: argparse.Namespace) -> int:
-    data = read_file(args.manifest)
-    table = compile_file(args.manifest, data)  # fails here with one clear message, not inside a worker
+    _check_source(args)
+    data = read_file(args.manifest) if args.manifest is not None else None
+    # A bad manifest fails here with one clear message, not inside a worker.
+    table = compile_file(args.manifest, data) if data is not None else None
     settings = _settings(args, table)
     _check_redis(settings.redis_url)
     if settings.classifier is not None:
@@ -79,14 +131,55 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _settings(args: argparse.Namespace, table: RoutingTable) -> GatewaySettings:
+def _check_source(args: argparse.Namespace) -> None:
+    """Raises `CommandError` where options do not fit the source, or its package is missing."""
+    if args.source == "file":
+        if args.manifest is None:
+            raise CommandError("-f FILE is required, unless --source kubernetes is given.", exit_code=2)
+        for option in ("namespace", "kubeconfig", "snapshot", "report_namespace"):
+            if getattr(args, option):
+                name = option.replace("_", "-")
+                raise CommandError(f"--{name} is for --source kubernetes, not for a manifest file.", exit_code=2)
+        return
+    for option in ("endpoint", "local_endpoint"):
+        if getattr(args, option):
+            name = option.replace("_", "-")
+            raise CommandError(f"--{name} is for a manifest file, not for --source kubernetes.", exit_code=2)
+    for namespace in (*args.namespace, *filter(None, (args.report_namespace,))):
+        if not _NAMESPACE.fullmatch(namespace):
+            raise CommandError(f"--namespace and --report-namespace: no namespace has the name {namespace!r}.")
+    if importlib.util.find_spec("kubernetes") is None:
+        message = "--source kubernetes needs the package 'kubernetes': install 'slipstream-serving[kubernetes]'."
+        raise CommandError(message)
+
+
+def _cluster(args: argparse.Namespace) -> ClusterSettings | None:
+    """Where the cluster is. Raises `CommandError` where nothing says it."""
+    if args.source != "kubernetes":
+        return None
+    kubeconfig = args.kubeconfig or default_kubeconfig()
+    if kubeconfig is not None and not kubeconfig.is_file():
+        raise CommandError(f"no cluster: this is not a pod of one, and there is no kubeconfig file {kubeconfig}.")
+    return ClusterSettings(
+        kubeconfig=kubeconfig.absolute() if kubeconfig is not None else None,
+        namespaces=tuple(dict.fromkeys(args.namespace)),
+        snapshot=args.snapshot.absolute() if args.snapshot else None,
+        fallback=args.manifest.absolute() if args.manifest else None,
+        report_namespace=args.report_namespace or own_namespace() or "default",
+        pod=pod(),
+    )
+
+
+def _settings(args: argparse.Namespace, table: RoutingTable | None) -> GatewaySettings:
+    cluster = _cluster(args)
     return GatewaySettings(
-        manifest=args.manifest.absolute(),
+        manifest=args.manifest.absolute() if cluster is None else None,
+        cluster=cluster,
         host=args.host,
         port=args.port,
         workers=args.workers,
         log_level=args.log_level,
-        endpoints=_endpoints(args.endpoint, table),
+        endpoints=_endpoints(args.endpoint, table) if table is not None else {},
         local_endpoints=tuple(args.local_endpoint) if args.local_endpoint else None,
         deadlines=Deadlines(
             connect_s=args.connect_timeout,

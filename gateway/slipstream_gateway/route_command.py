@@ -79,7 +79,7 @@ def _forecast(request: GenerationRequest, profile: RequestProfile, route: Route)
         return None
     learner = Learner()
     return learner.forecast(
-        learner.subject(request, profile, pair=route.pair.metadata.name, key_id=""),
+        learner.subject(request, profile, pair=route.pair.metadata.key, key_id=""),
         profile,
         plain_pool=route.plain.pool,
         speculative_pool=route.speculative.pool,
@@ -92,13 +92,13 @@ def _forecast(request: GenerationRequest, profile: RequestProfile, route: Route)
 
 
 def _as_json(route: Route, profile: RequestProfile, decision: Decision) -> str:
-    value = explanation(route.pair.metadata.name, profile, decision)
+    value = explanation(route.pair.metadata.key, profile, decision)
     return msgspec.json.format(msgspec.json.encode(value)).decode()
 
 
 def _as_text(route: Route, profile: RequestProfile, decision: Decision) -> str:
     rows: list[tuple[str, object]] = [
-        ("model", f"{route.model} (ModelPair/{route.pair.metadata.name})"),
+        ("model", f"{route.model} (ModelPair/{route.pair.metadata.key})"),
         ("arm", decision.arm),
         ("reason", f"{decision.reason}: {decision.detail}"),
         ("class", decision.request_class),

@@ -30,9 +30,9 @@ _LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _PR_SET_PDEATHSIG = 1
 
 
-def serve(settings: GatewaySettings, *, manifest: bytes) -> None:
+def serve(settings: GatewaySettings, *, manifest: bytes | None) -> None:
     """Serves until SIGTERM or SIGINT; returns when the last stream is over or the drain limit has passed. `manifest`
-    is the good one that was read at the start.
+    is the good one that was read at the start; None where there is no manifest file.
 
     Raises `CommandError` where the address cannot be had, or where workers no longer start.
     """
@@ -47,9 +47,11 @@ def serve(settings: GatewaySettings, *, manifest: bytes) -> None:
         return
     folder = Path(tempfile.mkdtemp(prefix="slipstream-"))
     try:
-        last_good = folder / "last-good.yaml"
-        last_good.write_bytes(manifest)
-        shared = msgspec.structs.replace(settings, metrics_folder=folder, last_good=last_good)
+        shared = msgspec.structs.replace(settings, metrics_folder=folder)
+        if manifest is not None:
+            last_good = folder / "last-good.yaml"
+            last_good.write_bytes(manifest)
+            shared = msgspec.structs.replace(shared, last_good=last_good)
         supervisor = _Supervisor(_config(shared), sockets=[listener])
         supervisor.run()
         if not supervisor.asked_to_stop:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import msgspec
 
+_NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
 
 class Deadlines(msgspec.Struct, frozen=True, kw_only=True):
     """How long the gateway waits for an upstream. `total_s` covers all attempts of one request."""
@@ -39,14 +41,37 @@ class TelemetrySettings(msgspec.Struct, frozen=True, kw_only=True):
     export_metrics: bool = False
 
 
-class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """All of it. `endpoints` replaces the upstream addresses of pairs, by pair name; `local_endpoints` are those of
-    the pairs that name none, None for the manifest's own default. With several workers, `metrics_folder` is where
-    they find each other's metrics, and `last_good` is the manifest that one starts with while the file is bad.
-    `redis_url` is where replicas share what they saw, None: nowhere; it may hold a password, so it is no part of the
-    `repr`. `classifier` is a model file of `slipstream train`, None: the one that comes with the package."""
+class Pod(msgspec.Struct, frozen=True, kw_only=True):
+    """The pod that the gateway runs in."""
 
-    manifest: Path
+    name: str
+    uid: str
+
+
+class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a manifest of custom resources is watched. `kubeconfig` None: as a pod of the cluster, by its service
+    account. `namespaces` empty: all. `snapshot` is a file that keeps what is known for the next start; without one,
+    `fallback` is a manifest to serve plainly until the cluster is heard. Reports go to `report_namespace`; with `pod`
+    known, they go away with it."""
+
+    kubeconfig: Path | None = None
+    namespaces: tuple[str, ...] = ()
+    snapshot: Path | None = None
+    fallback: Path | None = None
+    report_namespace: str = "default"
+    pod: Pod | None = None
+
+
+class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """All of it. The routing table comes from the file `manifest`, or from `cluster`. `endpoints` replaces the upstream
+    addresses of pairs, by pair name; `local_endpoints` are those of the pairs that name none, None for the manifest's
+    own default. With several workers, `metrics_folder` is where they find each other's metrics, and `last_good` is the
+    manifest that one starts with while the file is bad. `redis_url` is where replicas share what they saw, None:
+    nowhere; it may hold a password, so it is no part of the `repr`. `classifier` is a model file of `slipstream
+    train`, None: the one that comes with the package."""
+
+    manifest: Path | None = None
+    cluster: ClusterSettings | None = None
     host: str = "127.0.0.1"
     port: int = 8080
     workers: int = 1
@@ -91,3 +116,26 @@ def secret(name: str) -> str | None:
 def redis_url(environ: Mapping[str, str] = os.environ) -> str | None:
     """Where replicas share what they saw: `SLIPSTREAM_REDIS_URL`; None where it is unset or empty."""
     return environ.get("SLIPSTREAM_REDIS_URL") or None
+
+
+def pod(environ: Mapping[str, str] = os.environ) -> Pod | None:
+    """The pod that this process runs in, by `POD_NAME` and `POD_UID`; None where they are not both set."""
+    name, uid = environ.get("POD_NAME"), environ.get("POD_UID")
+    return Pod(name=name, uid=uid) if name and uid else None
+
+
+def own_namespace(environ: Mapping[str, str] = os.environ) -> str | None:
+    """The namespace that this process runs in, by `POD_NAMESPACE` or what every pod is given; None outside of one."""
+    if named := environ.get("POD_NAMESPACE"):
+        return named
+    try:
+        return _NAMESPACE_FILE.read_text(encoding="utf-8").strip() or None
+    except OSError:
+        return None
+
+
+def default_kubeconfig(environ: Mapping[str, str] = os.environ) -> Path | None:
+    """The kubeconfig to use where none is given: None within a cluster, else `KUBECONFIG` or the user's own."""
+    if environ.get("KUBERNETES_SERVICE_HOST"):
+        return None
+    return Path(environ.get("KUBECONFIG") or Path.home() / ".kube" / "config")

@@ -300,6 +300,19 @@ def gateway(
         yield start
 
 
+@pytest.fixture
+def serve() -> Iterator[Callable[[GatewaySettings], Gateway]]:
+    """Starts gateways for settings; all are stopped after the test."""
+    with contextlib.ExitStack() as stack:
+
+        def start(settings: GatewaySettings) -> Gateway:
+            started = Gateway(settings.manifest or Path(), settings)
+            stack.callback(started.stop)
+            return started
+
+        yield start
+
+
 @pytest.fixture(scope="session")
 def start_openai_server() -> Callable[..., OpenAiServer]:
     """Starts a server that the caller stops."""

@@ -39,6 +39,6 @@ class EvidenceEndpoint:
                 "parity": [count for count in parity if count.pair == name],
             }
             for model, served in self._fleet.current.routes.items()
-            for name in (served.route.pair.metadata.name,)
+            for name in (served.route.pair.metadata.key,)
         ]
         return json_response({"object": "slipstream.evidence", "data": data})

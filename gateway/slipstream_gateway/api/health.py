@@ -1,4 +1,4 @@
-"""`GET /health/live`: the process runs. `GET /health/ready`: it can serve every model."""
+"""`GET /health/live`: the process runs. `GET /health/ready`: it can serve, and what it goes by."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from slipstream_gateway.api.http import json_response
+from slipstream_gateway.director.configuration import ConfigurationSource, ConfigurationStatus
 from slipstream_gateway.director.fleet import Fleet
 from slipstream_gateway.errors import SlipstreamError
 from slipstream_gateway.upstreams.pool import Pool
@@ -18,11 +19,16 @@ KEEP_S = 1.0
 
 
 class HealthEndpoint:
-    """Ready means that the plain arm of every pair has a server that answers: without a draft everything still
-    works. The answer of a probe is kept for a second, however many ask."""
+    """With a manifest file, ready means that the plain arm of every pair has a server that answers: without a draft
+    everything still works. The answer of a probe is kept for a second, however many ask.
 
-    def __init__(self, fleet: Fleet) -> None:
+    In a cluster a gateway is ready once it has started: a pair without servers must not take the others' gateway
+    away, nor must the cluster's API.
+    """
+
+    def __init__(self, fleet: Fleet, source: ConfigurationSource) -> None:
         self._fleet = fleet
+        self._source = source
         self._lock = asyncio.Lock()
         self._checked_s = -KEEP_S
         self._problems: dict[str, str] = {}
@@ -31,14 +37,20 @@ class HealthEndpoint:
         return json_response({"status": "live"})
 
     async def ready(self, request: Request) -> Response:
-        async with self._lock:
-            if time.monotonic() - self._checked_s >= KEEP_S:
-                self._problems = await self._check()
-                self._checked_s = time.monotonic()
-        if self._problems:
-            body = {"status": "not_ready", "models": self._problems}
-            return json_response(body, status=503, headers={"retry-after": "1"})
-        return json_response({"status": "ready"})
+        status = self._source.status()
+        if status.origin == "file":
+            async with self._lock:
+                if time.monotonic() - self._checked_s >= KEEP_S:
+                    self._problems = await self._check()
+                    self._checked_s = time.monotonic()
+            problems = self._problems
+        else:
+            problems = dict.fromkeys(status.without_servers, "no server is ready")
+        is_ready = status.origin != "file" or not problems
+        body = {"status": "ready" if is_ready else "not_ready", **_shown(status)}
+        if problems:
+            body["models"] = problems
+        return json_response(body) if is_ready else json_response(body, status=503, headers={"retry-after": "1"})
 
     async def _check(self) -> dict[str, str]:
         """What is wrong, by model; empty where all is well. Addresses stay inside."""
@@ -57,3 +69,13 @@ async def _any_answers(pool: Pool) -> bool:
             continue
         return True
     return False
+
+
+def _shown(status: ConfigurationStatus) -> dict[str, object]:
+    """What everybody may know of where the routing table comes from; addresses stay inside."""
+    return {
+        "configuration": status.origin,
+        "generation": status.generation,
+        "connected": status.connected,
+        "age_s": round(status.age_s, 1),
+    }

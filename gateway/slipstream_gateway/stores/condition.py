@@ -31,11 +31,12 @@ class Backoff:
 class Condition:
     """One log line when the server starts to fail, when it fails in another way, and when it works again.
 
-    It works again after two seconds without a failure: a server that comes and goes gets no line for each turn.
+    `meanwhile` says what its user does without it. It works again after two seconds without a failure: a server that comes and goes gets no line for each turn.
     """
 
-    def __init__(self, server: str, *, clock: Callable[[], float]) -> None:
+    def __init__(self, server: str, *, meanwhile: str, clock: Callable[[], float]) -> None:
         self._server = server
+        self._meanwhile = meanwhile
         self._clock = clock
         self._kind: str | None = "not asked yet"
         self._working_since_s: float | None = None
@@ -45,9 +46,7 @@ class Condition:
         self._working_since_s = None
         if kind != self._kind:
             self._kind = kind
-            _log.warning(
-                "outcomes are not shared through %s: %s; this gateway goes on with its own", self._server, message
-            )
+            _log.warning("outcomes are not shared through %s: %s; %s", self._server, message, self._meanwhile)
 
     def worked(self) -> None:
         if self._kind is None:

@@ -28,6 +28,7 @@ from slipstream_gateway.measurement import Observation
 from slipstream_gateway.stores.condition import Backoff, Condition
 from slipstream_gateway.stores.inbox import Inbox
 from slipstream_gateway.stores.outbox import Outbox
+from slipstream_gateway.stores.position import Position
 from slipstream_gateway.stores.redis_scripts import Command, append_command, read_command
 from slipstream_gateway.stores.redis_url import parse_redis_url
 from slipstream_gateway.stores.status import StoreStatus
@@ -41,6 +42,7 @@ _FIRST_BACKOFF_S = 0.25
 _CLOSE_S = 1.0
 
 Apply = Callable[[Observation], None]
+Passed = Callable[[str, Position], None]
 
 
 class RedisStore:
@@ -49,7 +51,8 @@ class RedisStore:
     `url` is checked here (`CommandError`), Redis is first asked in `run`. `pairs` names the pairs whose streams are
     followed; it is asked before each exchange, since a manifest may change them. What is appended is written whatever
     its pair. `origin` names this gateway process in the streams: never use one twice. `deadline_s` bounds one
-    exchange, connecting included; `stream_entries` caps a stream at that many batches of 1 to 16 outcomes.
+    exchange, connecting included; `stream_entries` caps a stream at that many batches of 1 to 16 outcomes;
+    `meanwhile` is for the log: what happens while Redis is away.
 
     `append` belongs to the event loop that `run` runs in: they share their state without locks.
     """
@@ -65,6 +68,7 @@ class RedisStore:
         most_backoff_s: float = 5.0,
         buffer_outcomes: int = 20_000,
         stream_entries: int = 1_000,
+        meanwhile: str = "this gateway goes on with its own",
     ) -> None:
         self._url = parse_redis_url(url)
         self.origin = origin or secrets.token_hex(8)
@@ -75,10 +79,11 @@ class RedisStore:
         self._outbox = Outbox(limit=buffer_outcomes, clock=time.monotonic)
         self._inbox = Inbox()
         self._backoff = Backoff(first_s=_FIRST_BACKOFF_S, most_s=most_backoff_s)
-        self._condition = Condition(self._url.shown, clock=time.monotonic)
+        self._condition = Condition(self._url.shown, meanwhile=meanwhile, clock=time.monotonic)
         self._redis = _client(self._url.text, deadline_s)
         self._until_check = 0
         self._connected = False
+        self._read: set[str] = set()
 
     def __repr__(self) -> str:
         return f"RedisStore({self._url.shown!r}, origin={self.origin!r})"
@@ -99,14 +104,30 @@ class RedisStore:
             missed=inbox.missed,
             duplicates=inbox.duplicates,
             skipped=inbox.skipped,
+            rewound=inbox.rewound,
         )
 
-    async def run(self, apply: Apply) -> None:
-        """Writes what is appended and delivers what other replicas saw, from the beginning of what the streams hold,
-        until cancelled. `apply` must be quick: the event loop has its turn after every 16 outcomes."""
+    def resume(self, pair: str, position: Position) -> None:
+        """Read `pair` on from `position`, and not from the beginning of what its stream holds."""
+        self._inbox.resume(pair, position)
+        self._read.discard(pair)
+
+    def is_read(self, pair: str) -> bool:
+        """Whether all that the stream of `pair` held at the last exchange was delivered."""
+        return self._connected and pair in self._read
+
+    async def run(self, apply: Apply, passed: Passed | None = None) -> None:
+        """Writes what is appended and delivers what other replicas saw, from the beginning of what the streams hold
+        or where `resume` said, until cancelled. `apply` must be quick: the event loop has its turn after every 16
+        outcomes.
+
+        With `passed`, for a consumer that keeps its place: it is called with each pair's new position when all up to
+        there was applied. Nothing else has its turn between the two, so that whatever runs on the event loop finds
+        both of the same state; then that is after every 128 batches.
+        """
         while True:
             try:
-                more = await self._exchange(apply)
+                more = await self._exchange(apply, passed)
                 self._backoff.reset()
                 pause_s = 0.0 if more else self._interval_s
             except (RedisError, OSError) as exc:
@@ -128,7 +149,7 @@ class RedisStore:
         self._connected = False
         await self._disconnect()
 
-    async def _exchange(self, apply: Apply) -> bool:
+    async def _exchange(self, apply: Apply, passed: Passed | None) -> bool:
         """One round trip. Returns whether there is more to send or to read at once."""
         due, pairs = self._outbox.due(), tuple(dict.fromkeys(self._pairs()))
         commands = self._appends(due)
@@ -142,7 +163,7 @@ class RedisStore:
         self._connected = True
         self._until_check = (self._until_check or _EXCHANGES_PER_CHECK) - 1
         refusals = self._acknowledge(due, replies)
-        unread = pairs and await self._deliver(pairs, replies[-1], apply, refusals)
+        unread = pairs and await self._deliver(pairs, replies[-1], apply, passed, refusals)
         if refusals:
             self._condition.failed(refusals[0].split()[0], f"it answers {refusals[0]}")
         elif not self._outbox.refused:
@@ -162,8 +183,11 @@ class RedisStore:
             refusals += [f"{_words(words)} (pair '{pair}')" for words in refusal]
         return refusals
 
-    async def _deliver(self, pairs: Sequence[str], reply: Any, apply: Apply, refusals: list[str]) -> bool:
+    async def _deliver(
+        self, pairs: Sequence[str], reply: Any, apply: Apply, passed: Passed | None, refusals: list[str]
+    ) -> bool:
         """Applies what was read and adds to `refusals`; returns whether a stream may hold more."""
+        self._read &= set(pairs)
         if isinstance(reply, ResponseError):
             refusals.append(_words(reply))
             return False
@@ -172,12 +196,19 @@ class RedisStore:
             if len(stream) == 1:
                 refusals.append(f"{_words(stream[0])} (pair '{pair}')")
                 continue
+            if self._inbox.is_resumed(pair):
+                continue  # what was asked for is not what is wanted any more
             position, full, skipped, *batches = stream
             for origin, number, payload in zip(batches[::3], batches[1::3], batches[2::3], strict=True):
                 for observation in self._inbox.open(pair, origin, number, payload):
                     apply(observation)
+                if passed is None:
+                    await asyncio.sleep(0)
+            further = self._inbox.passed(pair, position, skipped)
+            (self._read.discard if full else self._read.add)(pair)
+            if passed is not None and further:
+                passed(pair, self._inbox.position(pair))
                 await asyncio.sleep(0)
-            self._inbox.passed(pair, position, skipped)
             unread = unread or bool(full)
         return unread
 

@@ -12,6 +12,7 @@ class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
     oldest of them may be, 0 where there is none. `dropped`: a full buffer let them go. `stored`: acknowledged.
     `received`: of other replicas, applied. `missed`: of other replicas, gone from the stream before they were read.
     `duplicates`: batches that were read again, and not applied. `skipped`: entries that were no batch of ours.
+    `rewound`: times that a stream was another one and was read from its beginning, since Redis came back without it.
     """
 
     connected: bool = True
@@ -23,3 +24,4 @@ class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
     missed: int = 0
     duplicates: int = 0
     skipped: int = 0
+    rewound: int = 0

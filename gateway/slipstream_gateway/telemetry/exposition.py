@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 # What is no count: a difference with its interval, whose mean over the workers has an interval at most as wide as the
-# mean interval; and whether a store answers, as the share of the workers that it answers.
-_MEANS = ("slipstream_effect_", "slipstream_store_connected")
+# mean interval; whether a store answers, as the share of the workers that it answers; and what a worker goes by.
+_MEANS = ("slipstream_effect_", "slipstream_store_connected", "slipstream_config_")
 
 
 def merge(texts: Iterable[bytes]) -> bytes:

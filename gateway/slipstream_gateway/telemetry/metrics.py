@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
+from slipstream_gateway.director.configuration import ConfigurationStatus
 from slipstream_gateway.director.outcome import Outcome
 from slipstream_gateway.director.parity import ParityCount
 from slipstream_gateway.learning.evidence import ClassEvidence, Effect
@@ -136,6 +137,24 @@ class Metrics:
     def observe_estimates(self, fingerprints: Callable[[], int]) -> None:
         """How much is remembered, asked when somebody looks."""
         _gauge(self._meter, "slipstream.estimates.fingerprints", "Kinds of requests with estimates.", fingerprints)
+
+    def observe_configuration(self, read: Callable[[], ConfigurationStatus]) -> None:
+        """What the gateway goes by, asked when somebody looks."""
+        prefix = "slipstream.config."
+
+        def gauge(
+            name: str, unit: str, description: str, observe: Callable[[ConfigurationStatus], Observation]
+        ) -> None:
+            self._meter.create_observable_gauge(f"{prefix}{name}", [lambda _: [observe(read())]], unit, description)
+
+        gauge("age", "s", "Time since the source was heard the last time.", lambda found: Observation(found.age_s))
+        gauge("connected", "", "Whether changes arrive at once.", lambda found: Observation(int(found.connected)))
+        gauge(
+            "generation",
+            "",
+            "Always 1; the labels name the table that is in use and where it comes from.",
+            lambda found: Observation(1, {"source": found.origin, "generation": found.generation}),
+        )
 
     def observe_store(self, read: Callable[[], StoreStatus]) -> None:
         """How sharing outcomes goes, asked when somebody looks."""

@@ -44,6 +44,7 @@ class Telemetry:
         self.record = self._metrics.record
         self.rejected = self._metrics.rejected
         self.upstream_failed = self._metrics.upstream_failed
+        self.observe_configuration = self._metrics.observe_configuration
         self.observe_parity = self._metrics.observe_parity
         self.observe_store = self._metrics.observe_store
         self.observe_estimates = self._metrics.observe_estimates

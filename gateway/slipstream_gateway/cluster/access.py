@@ -1,0 +1,230 @@
+"""The way to the cluster's API: credentials by the official client, plain values in and out, a deadline on everything.
+
+The client's generated classes are left alone: they would turn every answer into models, and cost memory for nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import aiohttp
+import msgspec
+from kubernetes.aio.client import ApiClient, Configuration
+from kubernetes.aio.client.rest import RESTClientObject
+from kubernetes.aio.config import ConfigException, load_incluster_config, load_kube_config
+from yaml import YAMLError
+
+from slipstream_gateway.cluster.errors import ClusterError, ClusterUnreachable, refused
+
+CALL_TIMEOUT_S = 5.0
+CONNECT_TIMEOUT_S = 3.0
+MAX_LINE_BYTES = 16 * 1024 * 1024  # etcd's own limit for an object is an eighth of it
+RELOAD_S = 10.0
+_MERGE_PATCH = "application/merge-patch+json"
+
+# A peer that is gone without a word, such as a lost node, ends its connections within about 20 s.
+_KEEP_ALIVE = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 20_000),
+)
+
+Json = dict[str, Any]
+_log = logging.getLogger(__name__)
+
+
+class Access:
+    """Calls to one cluster. `kubeconfig` None: as a pod of the cluster.
+
+    Credentials are loaded at the first call, and again after either side did not accept the other's, but not more
+    often than every `reload_s`. The token of a pod is read again every minute by the client, since it expires.
+    """
+
+    def __init__(
+        self, kubeconfig: Path | None, *, call_timeout_s: float = CALL_TIMEOUT_S, reload_s: float = RELOAD_S
+    ) -> None:
+        self._kubeconfig = kubeconfig
+        self._reload_s = reload_s
+        self._call_timeout_s = call_timeout_s
+        self._loading = asyncio.Lock()
+        self._client: ApiClient | None = None
+        self._loaded_s = 0.0
+
+    async def get(self, path: str, query: Mapping[str, str] | None = None) -> Json:
+        """Raises `ClusterError`, as do all of these."""
+        return await self._call("GET", path, query=query)
+
+    async def create(self, path: str, body: Json) -> Json:
+        return await self._call("POST", path, body=body)
+
+    async def patch(self, path: str, body: Json) -> Json:
+        """By a merge patch."""
+        return await self._call("PATCH", path, body=body, content_type=_MERGE_PATCH)
+
+    async def delete(self, path: str) -> None:
+        await self._call("DELETE", path)
+
+    @contextlib.asynccontextmanager
+    async def stream(
+        self, path: str, query: Mapping[str, str], *, silence_s: float
+    ) -> AsyncIterator[AsyncIterator[list[bytes]]]:
+        """The lines of a long answer, as many at a time as have come. It must not be silent for `silence_s`."""
+        timeout = aiohttp.ClientTimeout(sock_connect=CONNECT_TIMEOUT_S, sock_read=silence_s)
+        with _mapped(path):
+            async with asyncio.timeout(self._call_timeout_s):
+                response = await self._send("GET", path, query=query, deadline=timeout)
+                await self._raise_for_status(response, path)
+            try:
+                yield _lines(response)
+            finally:
+                response.close()
+
+    async def aclose(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()  # type: ignore[no-untyped-call]
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Json | None = None,
+        content_type: str = "application/json",
+    ) -> Json:
+        timeout = aiohttp.ClientTimeout(total=self._call_timeout_s, sock_connect=CONNECT_TIMEOUT_S)
+        with _mapped(path):
+            async with asyncio.timeout(self._call_timeout_s):
+                response = await self._send(
+                    method, path, query=query, body=body, content_type=content_type, deadline=timeout
+                )
+                await self._raise_for_status(response, path)
+                data = await response.read()
+        try:
+            answer: Json = msgspec.json.decode(data, type=dict)
+        except msgspec.DecodeError as exc:
+            raise ClusterError(f"{path}: the answer is not a JSON object: {exc}") from exc
+        return answer
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        *,
+        deadline: aiohttp.ClientTimeout,
+        query: Mapping[str, str] | None = None,
+        body: Json | None = None,
+        content_type: str = "application/json",
+    ) -> aiohttp.ClientResponse:
+        client = await self._connected()
+        headers = {"Accept": "application/json", "User-Agent": "slipstream-gateway", "Content-Type": content_type}
+        await client.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
+        url = f"{client.configuration.host}{path}"
+        if query:
+            url = f"{url}?{urlencode(query)}"
+        try:
+            answer = await client.rest_client.request(  # type: ignore[no-untyped-call]
+                method, url, headers=headers, body=body, _request_timeout=deadline
+            )
+        except aiohttp.ClientSSLError:  # the cluster's certificates may have been renewed
+            await self._forget_credentials()
+            raise
+        response: aiohttp.ClientResponse = answer.response
+        return response
+
+    async def _raise_for_status(self, response: aiohttp.ClientResponse, path: str) -> None:
+        if response.status < 400:
+            return
+        try:
+            message = _message_of(await response.read()) or response.reason or ""
+        finally:
+            response.release()
+        if response.status == 401:
+            await self._forget_credentials()
+        raise refused(response.status, f"{path}: {response.status} {message}")
+
+    async def _forget_credentials(self) -> None:
+        """They are loaded again for the next call, unless that was done just now."""
+        if time.monotonic() - self._loaded_s > self._reload_s:
+            _log.info("the cluster's credentials are loaded again")
+            await self.aclose()
+
+    async def _connected(self) -> ApiClient:
+        async with self._loading:
+            if self._client is None:
+                configuration = await _configuration(self._kubeconfig)
+                client = ApiClient(configuration)
+                client.rest_client = _Connections(configuration)
+                self._client, self._loaded_s = client, time.monotonic()
+            return self._client
+
+
+class _Connections(RESTClientObject):
+    """The client's connections, with probes that find out when the other side is gone, and as many as it takes."""
+
+    def _create_connector(self) -> aiohttp.TCPConnector:
+        return aiohttp.TCPConnector(limit=0, ssl=self.ssl_context, socket_factory=_open_socket)
+
+
+def _open_socket(info: aiohttp.AddrInfoType) -> socket.socket:
+    family, kind, protocol, _, _ = info
+    opened = socket.socket(family, kind, protocol)
+    opened.setblocking(False)
+    for level, name, value in _KEEP_ALIVE:
+        opened.setsockopt(level, name, value)
+    return opened
+
+
+async def _configuration(kubeconfig: Path | None) -> Configuration:
+    configuration = Configuration()
+    try:
+        if kubeconfig is None:
+            load_incluster_config(configuration)  # type: ignore[no-untyped-call]
+        else:
+            await load_kube_config(  # type: ignore[no-untyped-call]
+                str(kubeconfig), client_configuration=configuration, persist_config=False
+            )
+    except (ConfigException, OSError, YAMLError, KeyError, ValueError) as exc:
+        where = kubeconfig or "the pod's service account"
+        raise ClusterUnreachable(f"no credentials from {where}: {exc}") from exc
+    return configuration
+
+
+@contextlib.contextmanager
+def _mapped(path: str) -> Iterator[None]:
+    """Errors of the connection as `ClusterUnreachable`."""
+    try:
+        yield
+    except TimeoutError as exc:
+        raise ClusterUnreachable(f"{path}: no answer in time") from exc
+    except (aiohttp.ClientError, OSError) as exc:
+        raise ClusterUnreachable(f"{path}: {exc or type(exc).__name__}") from exc
+
+
+async def _lines(response: aiohttp.ClientResponse) -> AsyncIterator[list[bytes]]:
+    rest = b""
+    while chunk := await response.content.readany():
+        *lines, rest = (rest + chunk).split(b"\n")
+        if len(rest) > MAX_LINE_BYTES:
+            raise ClusterError(f"a line of an answer is longer than {MAX_LINE_BYTES} bytes")
+        if lines:
+            yield lines
+
+
+def _message_of(body: bytes) -> str:
+    """What the server says went wrong; empty where it says nothing that can be read."""
+    try:
+        return str(msgspec.json.decode(body, type=dict).get("message", ""))
+    except msgspec.DecodeError:
+        return body[:200].decode("utf-8", "replace")

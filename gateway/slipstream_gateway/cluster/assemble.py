@@ -1,0 +1,224 @@
+"""Watched objects put together as a routing table, one route at a time: an event costs what it changes, no more.
+
+Pairs and policies are judged by `manifest.resolve`, over those alone that can have to do with each other: the pairs
+that want the same model name, and the policies of those.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+
+import msgspec
+
+from slipstream_gateway.cluster.access import Json
+from slipstream_gateway.cluster.collection import key_of
+from slipstream_gateway.manifest.naming import child_name
+from slipstream_gateway.manifest.objects import ModelPair, SpeculationPolicy
+from slipstream_gateway.manifest.resolve import Resolution, kills_of, resolve
+from slipstream_gateway.manifest.resources import ParsedResource, parse_resource
+from slipstream_gateway.manifest.standing import pair_status_of, standing_of
+from slipstream_gateway.manifest.table import Route, RoutingTable, compile_route, table_of
+
+PAIRS, POLICIES = "ModelPair", "SpeculationPolicy"
+_log = logging.getLogger(__name__)
+
+
+class _Known(msgspec.Struct, kw_only=True):
+    """An object: as it is now, and its last version that could be used, where that is another one."""
+
+    raw: Json
+    newest: ParsedResource
+    good: ParsedResource | None = None
+    good_raw: Json | None = None
+
+    def resources(self) -> Iterator[ParsedResource]:
+        """What counts of it. The kill switch is always that of the newest version."""
+        yield self.newest
+        if self.newest.item is None and self.good is not None:
+            yield msgspec.structs.replace(self.good, killed=self.newest.killed)
+
+
+class Assembler:
+    """Keeps a routing table in step with objects.
+
+    `endpoints_of` gives the Triton addresses of a pair by the key of its Service.
+    """
+
+    def __init__(self, endpoints_of: Callable[[str], tuple[str, ...]]) -> None:
+        self._endpoints_of = endpoints_of
+        self._known: dict[tuple[str, str], _Known] = {}
+        self._pairs_by_model: defaultdict[str, set[str]] = defaultdict(set)
+        self._policies_by_pair: defaultdict[str, set[str]] = defaultdict(set)
+        self._pair_by_service: dict[str, str] = {}
+        self._routes: dict[str, Route] = {}
+        self._dirty: set[str] = set()
+        self._told: dict[str, str] = {}
+
+    def put(self, kind: str, item: Json, *, killed: bool) -> None:
+        """A new version of a pair or a policy. `killed`: its kill switch is on, whatever this version says."""
+        key = key_of(item)
+        before = self._known.get((kind, key))
+        newest = self._parsed(item, before)
+        if killed != newest.killed:
+            newest = msgspec.structs.replace(newest, killed=killed)
+        known = _Known(raw=item, newest=newest)
+        if newest.item is not None:
+            known.good, known.good_raw = newest, item
+        elif before is not None and _uid(before.raw) == _uid(item):
+            known.good, known.good_raw = before.good, before.good_raw
+        self._unindex(kind, key)
+        self._known[kind, key] = known
+        self._index(kind, key, known)
+
+    def remove(self, kind: str, key: str) -> None:
+        self._unindex(kind, key)
+        known = self._known.pop((kind, key), None)
+        if known is not None:
+            self._told.pop(known.newest.key, None)
+
+    def servers_changed(self, service: str) -> None:
+        """The addresses behind the Service `namespace/name` may be others now."""
+        if (pair := self._pair_by_service.get(service)) is not None:
+            self._mark(pair)
+
+    def all_servers_changed(self) -> None:
+        for pair in self._pair_by_service.values():
+            self._mark(pair)
+
+    def last_good(self) -> Iterator[tuple[Json, bool]]:
+        """Every object in its last usable version, or as it is where there is none, and whether it is killed."""
+        for known in self._known.values():
+            yield known.good_raw or known.raw, known.newest.killed
+
+    def flush(self) -> bool:
+        """Builds anew what has to be. Whether the table is another one now."""
+        dirty, self._dirty = self._dirty, set()
+        different = False
+        for model in dirty:
+            route = self._route(model)
+            if route == self._routes.get(model):
+                continue
+            different = True
+            if route is None:
+                del self._routes[model]
+            else:
+                self._routes[model] = route
+        return different
+
+    def table(self) -> RoutingTable:
+        """The table as of the last `flush`; the same objects give the same, whatever order they came in."""
+        return table_of(self._routes[model] for model in sorted(self._routes))
+
+    def _parsed(self, item: Json, before: _Known | None) -> ParsedResource:
+        """Parsed anew only where the spec can be another one: the operator writes status all the time."""
+        if before is not None and _version(before.raw) == _version(item) and before.raw.get("spec") == item.get("spec"):
+            return before.newest
+        return parse_resource(item)
+
+    def _route(self, model: str) -> Route | None:
+        resources = list(self._resources(model))
+        try:
+            return self._compiled(model, resources)
+        except Exception:  # a bug that one object brings out must stop neither the others nor a kill
+            _log.exception("the model %s keeps the route that it has", model)
+            route = self._routes.get(model)
+            if route is None:
+                return None
+            return msgspec.structs.replace(route, killed=kills_of(resources).get(route.pair.metadata.key))
+
+    def _resources(self, model: str) -> Iterator[ParsedResource]:
+        """All that has a say in the route of `model`."""
+        for pair in self._pairs_by_model.get(model, ()):
+            yield from self._known[PAIRS, pair].resources()
+            for policy in self._policies_by_pair.get(pair, ()):
+                yield from self._known[POLICIES, policy].resources()
+
+    def _compiled(self, model: str, resources: list[ParsedResource]) -> Route | None:
+        resolution = resolve(resources)
+        self._tell(resolution, resources)
+        pair = next((pair for pair in resolution.pairs.values() if pair.spec.model == model), None)
+        if pair is None:
+            return None
+        key = pair.metadata.key
+        policy = resolution.policies.get(key)
+        return compile_route(
+            pair,
+            policy,
+            status=pair_status_of(self._known[PAIRS, key].raw.get("status")),
+            endpoints=self._endpoints_of(_service(key)),
+            standing=None if policy is None else standing_of(policy, self._status_of(policy)),
+            killed=resolution.kills.get(key),
+        )
+
+    def _status_of(self, policy: SpeculationPolicy) -> Json | None:
+        status: Json | None = self._known[POLICIES, policy.metadata.key].raw.get("status")
+        return status
+
+    def _index(self, kind: str, key: str, known: _Known) -> None:
+        for resource in known.resources():
+            if kind == POLICIES and resource.pair_key is not None:
+                self._policies_by_pair[resource.pair_key].add(key)
+            elif isinstance(resource.item, ModelPair):
+                self._pairs_by_model[resource.item.spec.model].add(key)
+                self._pair_by_service[_service(key)] = key
+        self._mark_all(kind, key)
+
+    def _unindex(self, kind: str, key: str) -> None:
+        known = self._known.get((kind, key))
+        if known is None:
+            return
+        self._mark_all(kind, key)
+        for resource in known.resources():
+            if kind == POLICIES and resource.pair_key is not None:
+                _discard(self._policies_by_pair, resource.pair_key, key)
+            elif isinstance(resource.item, ModelPair):
+                _discard(self._pairs_by_model, resource.item.spec.model, key)
+                self._pair_by_service.pop(_service(key), None)
+
+    def _mark_all(self, kind: str, key: str) -> None:
+        """The routes that the object has a say in are to be built anew."""
+        for resource in self._known[kind, key].resources():
+            if (pair := resource.pair_key) is not None:
+                self._mark(pair)
+
+    def _mark(self, pair: str) -> None:
+        known = self._known.get((PAIRS, pair))
+        for resource in known.resources() if known is not None else ():
+            if isinstance(resource.item, ModelPair):
+                self._dirty.add(resource.item.spec.model)
+
+    def _tell(self, resolution: Resolution, resources: Iterable[ParsedResource]) -> None:
+        """Logs what is wrong with an object, and what is ignored, once for as long as that stays the same."""
+        for resource in resources:
+            problems = resolution.problems.get(resource.key, ())
+            text = "; ".join(map(str, problems))
+            if resource.ignored:
+                text = f"{text}{'; ' if text else ''}unknown fields are ignored: {', '.join(resource.ignored)}"
+            if self._told.get(resource.key, "") == text:
+                continue
+            self._told[resource.key] = text
+            if text:
+                _log.warning("%s: %s", resource.key, text)
+
+
+def _service(pair: str) -> str:
+    """The Service `namespace/name` of the pair `namespace/name`."""
+    namespace, _, name = pair.rpartition("/")
+    return f"{namespace}/{child_name(name)}"
+
+
+def _discard(index: dict[str, set[str]], name: str, key: str) -> None:
+    members = index.get(name, set())
+    members.discard(key)
+    if not members:
+        index.pop(name, None)
+
+
+def _uid(item: Json) -> object:
+    return item["metadata"].get("uid")
+
+
+def _version(item: Json) -> tuple[object, object]:
+    return _uid(item), item["metadata"].get("generation")

@@ -1,0 +1,181 @@
+"""`slipstream gateway --source kubernetes` as a process, with the chart's own kinds, and its errors of one line."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+from slipstream_gateway.cli import main
+from slipstream_gateway.manifest.reports import REPORT_SELECTOR, read_report
+from slipstream_gateway.settings import default_kubeconfig, own_namespace, pod
+
+from tests.kube import KubeApiServer
+
+WAIT_S = 30.0
+WORKER_MIB = 150
+PAIR = """
+apiVersion: slipstream.dev/v1alpha1
+kind: ModelPair
+metadata: {{name: acme}}
+spec:
+  model: acme
+  engine:
+    kind: external
+    arms:
+      plain: {{protocol: openai, endpoints: ["{plain}"], model: up}}
+      speculative: {{protocol: openai, endpoints: ["{speculative}"], model: up}}
+---
+apiVersion: slipstream.dev/v1alpha1
+kind: SpeculationPolicy
+metadata: {{name: acme}}
+spec: {{pair: acme, allowClientMode: true, holdBackShare: 0}}
+"""
+
+
+class Process:
+    """A running `slipstream gateway --source kubernetes`."""
+
+    def __init__(self, port: int, log: Path, *options: str) -> None:
+        command = [sys.executable, "-m", "slipstream_gateway.cli", "gateway", "--source", "kubernetes"]
+        self.url = f"http://127.0.0.1:{port}"
+        self._log = log
+        with log.open("w") as file:
+            self.child = subprocess.Popen(
+                [*command, "--port", str(port), "--log-level", "info", *options], stderr=file, env=os.environ
+            )
+
+    def wait_ready(self) -> dict[str, Any]:
+        deadline = time.monotonic() + WAIT_S
+        while True:
+            assert self.child.poll() is None, self._log.read_text()
+            assert time.monotonic() < deadline, self._log.read_text()
+            try:
+                response = httpx.get(f"{self.url}/health/ready", timeout=WAIT_S)
+            except httpx.TransportError:
+                time.sleep(0.05)
+                continue
+            assert response.status_code == 200
+            return response.json()  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def start(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> Iterator[Callable[..., Process]]:
+    processes: list[Process] = []
+
+    def run(*options: str) -> Process:
+        processes.append(Process(free_ports(1)[0], tmp_path / f"gateway-{len(processes)}.log", *options))
+        return processes[-1]
+
+    yield run
+    for process in processes:
+        process.child.kill()
+        process.child.wait()
+
+
+def _reports(kube: KubeApiServer, namespace: str) -> list[Any]:
+    folder = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+    return [read_report(lease) for lease in kube.client().items(folder, labelSelector=REPORT_SELECTOR)]
+
+
+def test_every_worker_watches_and_reports_and_obeys_kubectl_within_the_memory_of_a_worker(
+    kube: KubeApiServer,
+    crds: None,
+    namespace: str,
+    start: Callable[..., Process],
+    openai_server: Any,
+    chat: Any,
+    until: Any,
+    tmp_path: Path,
+) -> None:
+    objects = PAIR.format(plain=openai_server().url, speculative=openai_server().url)
+    kube.client().apply_yaml(objects, namespace=namespace)
+    options = ["--namespace", namespace, "--report-namespace", namespace, "--workers", "2"]
+    options += ["--kubeconfig", str(kube.kubeconfig()), "--snapshot", str(tmp_path / "snapshot.json")]
+    process = start(*options)
+    assert process.wait_ready()["configuration"] == "cluster"
+    until(lambda: len(_reports(kube, namespace)) == 2, "both workers report")
+    workers = psutil.Process(process.child.pid).children(recursive=True)
+    largest = max(worker.memory_info().rss for worker in workers) / 2**20
+    assert largest < WORKER_MIB
+    print(f"largest worker {largest:.0f} MiB")
+
+    def decision() -> str:
+        headers = {"x-slipstream-mode": "speculative"}  # a new connection each time, so that both workers get some
+        reply = httpx.post(f"{process.url}/v1/chat/completions", json=chat("tokens=1"), headers=headers)
+        assert reply.status_code == 200, reply.text
+        return reply.headers["x-slipstream-reason"]
+
+    assert decision() == "client_asked"
+    kube.kubectl(
+        "patch", "modelpair", "acme", "--type", "merge", "-p", '{"spec":{"killSwitch":true}}', namespace=namespace
+    )
+    key = f"{namespace}/ModelPair/acme"
+    until(lambda: all(report.generation_of(key) == 2 for report in _reports(kube, namespace)), "both have confirmed")
+    assert {decision() for _ in range(20)} == {"kill_switch"}
+
+    process.child.send_signal(signal.SIGTERM)
+    assert process.child.wait(WAIT_S) == 0
+    assert _reports(kube, namespace) == []
+    assert (tmp_path / "snapshot.json").exists()
+
+
+def test_a_fallback_that_is_no_manifest_is_refused_at_the_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fallback = tmp_path / "fallback.yaml"
+    fallback.write_text("kind: Nonsense\n")
+    assert main(["gateway", "--source", "kubernetes", "-f", str(fallback)]) != 0
+    assert "kind: must be" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "-f FILE is required"),
+        (["-f", "pair.yaml", "--namespace", "prod"], "--namespace is for --source kubernetes"),
+        (["-f", "pair.yaml", "--report-namespace", "prod"], "--report-namespace is for --source kubernetes"),
+        (["--source", "kubernetes", "--endpoint", "a=http://b"], "--endpoint is for a manifest file"),
+        (["--source", "kubernetes", "--namespace", "No_Such"], "no namespace has the name 'No_Such'"),
+        (["--source", "kubernetes", "--kubeconfig", "/none/config"], "no kubeconfig file /none/config"),
+    ],
+)
+def test_options_that_do_not_fit_are_one_clear_line(
+    options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["gateway", *options]) != 0
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_without_the_client_library_the_extra_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "kubernetes", None)
+    assert main(["gateway", "--source", "kubernetes"]) == 1
+    assert "slipstream-serving[kubernetes]" in capsys.readouterr().err
+
+
+def test_a_pod_is_known_by_its_environment() -> None:
+    environ = {
+        "POD_NAME": "gateway-0",
+        "POD_UID": "1-2",
+        "POD_NAMESPACE": "prod",
+        "KUBERNETES_SERVICE_HOST": "10.0.0.1",
+    }
+    found = pod(environ)
+    assert found is not None
+    assert (found.name, found.uid) == ("gateway-0", "1-2")
+    assert pod({"POD_NAME": "gateway-0"}) is None
+    assert own_namespace(environ) == "prod"
+    assert default_kubeconfig(environ) is None
+    assert default_kubeconfig({"KUBECONFIG": "/a/config"}) == Path("/a/config")

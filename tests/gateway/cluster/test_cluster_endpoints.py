@@ -1,0 +1,89 @@
+"""EndpointSlices decide where a pair's requests go."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from slipstream_gateway.cluster.endpoints import Endpoints, ready_addresses, trim_slice
+
+PORTS = [{"name": "http", "port": 8000}, {"name": "grpc", "port": 8001}]
+
+
+def _slice(*hosts: str, family: str = "IPv4", **conditions: bool) -> dict[str, Any]:
+    endpoints = [{"addresses": [host], "conditions": conditions} for host in hosts]
+    return {"addressType": family, "ports": PORTS, "endpoints": endpoints}
+
+
+def test_ready_servers_are_found_in_all_slices_once_and_in_a_stable_order() -> None:
+    slices = [_slice("10.0.0.2", "10.0.0.1"), _slice("10.0.0.2", "10.0.0.3", ready=True)]
+    found = ready_addresses(slices)
+    assert found == ("grpc://10.0.0.1:8001", "grpc://10.0.0.2:8001", "grpc://10.0.0.3:8001")
+    assert ready_addresses(reversed(slices)) == found
+
+
+def test_servers_that_are_not_ready_or_leaving_are_left_out() -> None:
+    slices = [_slice("10.0.0.1", ready=False), _slice("10.0.0.2", ready=True, terminating=True), _slice("10.0.0.3")]
+    assert ready_addresses(slices) == ("grpc://10.0.0.3:8001",)
+
+
+def test_a_service_of_both_families_has_each_server_once() -> None:
+    six = _slice("fd00::1", family="IPv6")
+    assert ready_addresses([six]) == ("grpc://[fd00::1]:8001",)
+    assert ready_addresses([six, _slice("10.0.0.1")]) == ("grpc://10.0.0.1:8001",)
+    assert ready_addresses([six, _slice("10.0.0.1", ready=False)]) == ("grpc://[fd00::1]:8001",)
+
+
+def test_what_says_nothing_of_use_has_no_servers() -> None:
+    assert ready_addresses([]) == ()
+    assert ready_addresses([{"addressType": "FQDN", "ports": PORTS, "endpoints": [{"addresses": ["a.b"]}]}]) == ()
+    assert ready_addresses([{"addressType": "IPv4", "ports": None, "endpoints": None}]) == ()
+    assert ready_addresses([{**_slice("10.0.0.1"), "ports": [{"name": "http", "port": 8000}]}]) == ()
+
+
+def _owned(service: str, name: str, *hosts: str) -> dict[str, Any]:
+    labels = {"kubernetes.io/service-name": service}
+    return trim_slice({**_slice(*hosts), "metadata": {"namespace": "prod", "name": name, "labels": labels}})
+
+
+def test_until_a_namespace_was_listed_its_servers_are_those_of_the_last_time_or_the_services_name() -> None:
+    endpoints = Endpoints({"prod/known": ("grpc://10.0.0.9:8001",)})
+    assert endpoints.of("prod/known") == ("grpc://10.0.0.9:8001",)
+    assert endpoints.of("prod/new") == ("grpc://new.prod.svc:8001",)
+    endpoints.replace("other", [])
+    assert endpoints.of("prod/known") == ("grpc://10.0.0.9:8001",)
+    endpoints.replace("prod", [_owned("new", "new-1", "10.0.0.1")])
+    assert endpoints.of("prod/known") == ()
+    assert endpoints.of("prod/new") == ("grpc://10.0.0.1:8001",)
+    assert endpoints.known() == {"prod/new": ("grpc://10.0.0.1:8001",)}
+
+
+def test_the_end_of_one_slice_leaves_the_servers_of_the_others() -> None:
+    endpoints = Endpoints()
+    endpoints.replace(None, [_owned("a", "a-1", "10.0.0.1"), _owned("a", "a-2", "10.0.0.2")])
+    endpoints.remove(_owned("a", "a-1", "10.0.0.1"))
+    assert endpoints.of("prod/a") == ("grpc://10.0.0.2:8001",)
+    endpoints.remove(_owned("a", "a-2", "10.0.0.2"))
+    assert endpoints.of("prod/a") == ()
+
+
+async def test_slices_of_a_real_server_drive_where_a_pair_is_served(space: Any, watch: Any, soon: Any) -> None:
+    """The server of the tests knows v1beta1 only, newer ones v1 only: both paths are tried."""
+    folder = f"/apis/discovery.k8s.io/v1beta1/namespaces/{space.name}/endpointslices"
+    labels = {"kubernetes.io/service-name": "slipstream-acme", "app.kubernetes.io/part-of": "slipstream"}
+    body = {**_slice("10.0.0.1", ready=True), "metadata": {"name": "acme-1", "labels": labels}}
+    space.triton_pair("acme")
+    space.client.create(folder, {**body, "metadata": {**body["metadata"], "name": "foreign", "labels": {}}})
+
+    async with watch(space) as watched:
+        assert watched.routes["acme"].plain.endpoints == ()
+        assert watched.source.status().without_servers == ("acme",)
+        await asyncio.to_thread(space.client.create, folder, body)
+        await soon(lambda: watched.routes["acme"].plain.endpoints == ("grpc://10.0.0.1:8001",), "it has a server")
+        grown = {"endpoints": _slice("10.0.0.1", "10.0.0.2", ready=True)["endpoints"]}
+        await asyncio.to_thread(space.client.patch, f"{folder}/acme-1", grown)
+        await soon(lambda: len(watched.routes["acme"].plain.endpoints) == 2, "it has another server")
+        route = watched.fleet.current.routes["acme"]
+        assert route.speculative.replicas == route.plain.replicas, "both arms are the same servers"
+        await asyncio.to_thread(space.client.delete, f"{folder}/acme-1")
+        await soon(lambda: watched.routes["acme"].plain.endpoints == (), "it has none")

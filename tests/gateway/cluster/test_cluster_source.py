@@ -1,0 +1,110 @@
+"""Objects of a real API server become the routing table, and stay in step with it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from slipstream_gateway.manifest.status import Phase
+
+
+async def test_a_pair_and_its_policy_are_served_from_the_start(space: Any, watch: Any) -> None:
+    space.pair("acme")
+    space.policy("acme")
+
+    async with watch(space) as watched:
+        route = watched.routes["acme"]
+        assert route.pair.metadata.key == f"{space.name}/acme"
+        assert route.policy is not None
+        assert watched.source.status().origin == "cluster"
+        assert watched.source.status().connected
+
+
+async def test_a_pair_that_comes_later_is_served_and_a_deleted_one_is_not(space: Any, watch: Any, soon: Any) -> None:
+    async with watch(space) as watched:
+        assert not watched.routes
+        await asyncio.to_thread(space.pair, "acme")
+        await soon(lambda: "acme" in watched.routes, "the pair is served")
+        await asyncio.to_thread(space.client.delete, space.path("ModelPair", "acme"))
+        await soon(lambda: not watched.routes, "the pair is gone")
+
+
+async def test_a_patch_of_either_kill_switch_kills_the_pair_and_taking_it_back_revives_it(
+    space: Any, watch: Any, soon: Any
+) -> None:
+    space.pair("acme")
+    space.policy("acme")
+    async with watch(space) as watched:
+        for kind in ("ModelPair", "SpeculationPolicy"):
+            await asyncio.to_thread(space.patch, kind, "acme", killSwitch=True)
+            await soon(lambda: watched.routes["acme"].killed, f"{kind} kills")
+            assert f"{kind}/acme" in watched.routes["acme"].killed
+            await asyncio.to_thread(space.patch, kind, "acme", killSwitch=None)
+            await soon(lambda: watched.routes["acme"].killed is None, f"{kind} no longer kills")
+
+
+async def test_a_new_version_that_is_invalid_keeps_the_last_good_one_but_its_kill_switch_counts(
+    space: Any, watch: Any, soon: Any
+) -> None:
+    space.pair("acme", maxDraftTokens=6)
+    async with watch(space) as watched:
+        await asyncio.to_thread(space.patch, "ModelPair", "acme", maxDraftTokens=999, killSwitch=True)
+        await soon(lambda: watched.routes["acme"].killed, "the broken version kills")
+        assert watched.routes["acme"].pair.spec.max_draft_tokens == 6
+        await asyncio.to_thread(space.patch, "ModelPair", "acme", killSwitch=None)
+        await soon(lambda: watched.routes["acme"].killed is None, "the kill is taken back, still broken")
+        await asyncio.to_thread(space.patch, "ModelPair", "acme", maxDraftTokens=7)
+        await soon(lambda: watched.routes["acme"].pair.spec.max_draft_tokens == 7, "it is mended")
+
+
+async def test_fields_of_a_newer_version_are_ignored(space: Any, watch: Any) -> None:
+    space.pair("acme", turbo={"level": 11})
+    async with watch(space) as watched:
+        assert "acme" in watched.routes
+
+
+async def test_of_two_policies_for_a_pair_the_older_counts_but_either_kills(space: Any, watch: Any, soon: Any) -> None:
+    space.pair("acme")
+    space.policy("first", "acme", minConfidence=0.1)
+    await asyncio.sleep(1.1)  # an object's age has whole seconds
+    space.policy("another", "acme", minConfidence=0.9)
+    async with watch(space) as watched:
+        assert watched.routes["acme"].policy.metadata.name == "first"
+        await asyncio.to_thread(space.patch, "SpeculationPolicy", "another", killSwitch=True)
+        await soon(lambda: watched.routes["acme"].killed, "the policy that does not count kills")
+
+
+async def test_a_rolled_back_class_is_known_as_soon_as_the_status_says_so(space: Any, watch: Any, soon: Any) -> None:
+    space.pair("acme")
+    space.policy("acme")
+    status = {"classes": [{"name": "code/long", "phase": "RolledBack", "share": 0.5, "message": "acceptance 0.41"}]}
+    async with watch(space) as watched:
+        await asyncio.to_thread(space.client.patch_status, space.path("SpeculationPolicy", "acme"), status)
+        await soon(lambda: "code/long" in watched.routes["acme"].standing.classes, "the status is known")
+        standing = watched.routes["acme"].standing.of("code/long")
+        assert standing.phase is Phase.ROLLED_BACK
+        assert standing.share == 0.0
+
+
+async def test_only_the_namespaces_that_are_named_are_watched(
+    space: Any, new_space: Any, watch: Any, soon: Any
+) -> None:
+    second, third = new_space(space.server), new_space(space.server)
+    for index, each in enumerate((space, second, third)):
+        each.pair(f"pair-{index}")
+    async with watch(space, second) as watched:
+        assert set(watched.routes) == {"pair-0", "pair-1"}
+        await asyncio.to_thread(second.patch, "ModelPair", "pair-1", killSwitch=True)
+        await soon(lambda: watched.routes["pair-1"].killed, "a kill in the second namespace")
+        assert watched.routes["pair-0"].killed is None
+
+
+async def test_one_change_builds_one_route_anew(space: Any, watch: Any, soon: Any) -> None:
+    for index in range(5):
+        space.pair(f"pair-{index}")
+    async with watch(space) as watched:
+        before = dict(watched.fleet.current.routes)
+        await asyncio.to_thread(space.patch, "ModelPair", "pair-3", killSwitch=True)
+        await soon(lambda: watched.routes["pair-3"].killed, "the kill")
+        after = watched.fleet.current.routes
+        assert [name for name in after if after[name] is not before[name]] == ["pair-3"]

@@ -1,0 +1,131 @@
+"""What a cluster would do with a pair's children, done here: pods run, Deployments get their status, Services their
+EndpointSlices. The server of the pod is a real Triton on this machine, with what the operator wrote for it.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from slipstream_gateway.up.triton_server import TritonPorts, TritonServer
+
+from tests.kube import KubeApiServer
+from tests.kube_client import JSON
+
+PREFLIGHT_TIMEOUT_S = 60
+TRITON_TIMEOUT_S = 90.0
+
+
+class Kubelet:
+    """Runs one Deployment of Triton's with one replica, as kubelet and controllers would."""
+
+    def __init__(self, kube: KubeApiServer, namespace: str, folder: Path, ports: TritonPorts) -> None:
+        self._client = kube.client()
+        self._namespace = namespace
+        self._folder = folder
+        self._ports = ports
+        self._server: TritonServer | None = None
+
+    def roll_out(self, deployment: JSON) -> None:
+        """Run a pod of it until it is ready, and say so everywhere that a cluster would."""
+        pod = self._create_pod(deployment)
+        report = self._run_preflight(pod)
+        self._start_triton(pod)
+        self._say_ready(pod, report)
+        self._say_rolled_out(deployment)
+        self._say_endpoint(deployment["metadata"]["name"])
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.stop()
+
+    def _create_pod(self, deployment: JSON) -> JSON:
+        template = deployment["spec"]["template"]
+        name = f"{deployment['metadata']['name']}-0"
+        metadata = {**template["metadata"], "name": name}
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
+        return self._client.create(f"{self._core}/pods", body)
+
+    def _run_preflight(self, pod: JSON) -> str | None:
+        """What the init container leaves as its termination message; None where there is no such container."""
+        containers = pod["spec"].get("initContainers")
+        if not containers:
+            return None
+        [preflight] = containers
+        report = self._folder / "termination-log"
+        program, *arguments = preflight["command"]
+        assert program == "python"
+        arguments = [f"--report={report}" if part.startswith("--report=") else part for part in arguments]
+        subprocess.run([sys.executable, *arguments], check=True, timeout=PREFLIGHT_TIMEOUT_S)
+        return report.read_text(encoding="utf-8")
+
+    def _start_triton(self, pod: JSON) -> None:
+        """With the files of the ConfigMap, where the pod mounts them."""
+        repository = self._folder / "model_repository"
+        [container] = pod["spec"]["containers"]
+        maps = {volume["name"]: volume["configMap"] for volume in pod["spec"]["volumes"] if "configMap" in volume}
+        for mount in container["volumeMounts"]:
+            if (source := maps.get(mount["name"])) is None:
+                continue
+            data = self._client.get(f"{self._core}/configmaps/{source['name']}")["data"]
+            for item in source["items"]:
+                path = repository / Path(mount["mountPath"]).name / item["path"]
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(data[item["key"]], encoding="utf-8")
+        self._server = TritonServer(model_repository=repository, run_dir=self._folder, ports=self._ports)
+        self._server.wait_ready(timeout_s=TRITON_TIMEOUT_S)
+
+    def _say_ready(self, pod: JSON, report: str | None) -> None:
+        status: JSON = {"phase": "Running", "podIP": self._ports.host, "conditions": [_true("Ready")]}
+        status["containerStatuses"] = [_container_status(each) for each in pod["spec"]["containers"]]
+        if report is not None:
+            ended = {"terminated": {"exitCode": 0, "reason": "Completed", "message": report}}
+            statuses = [_container_status(each, ended) for each in pod["spec"]["initContainers"]]
+            status["initContainerStatuses"] = statuses
+        self._client.patch_status(f"{self._core}/pods/{pod['metadata']['name']}", status)
+
+    def _say_rolled_out(self, deployment: JSON) -> None:
+        name = deployment["metadata"]["name"]
+        counts = dict.fromkeys(("replicas", "readyReplicas", "availableReplicas", "updatedReplicas"), 1)
+        status = {
+            "observedGeneration": deployment["metadata"]["generation"],
+            **counts,
+            "conditions": [_true("Available")],
+        }
+        self._client.patch_status(f"/apis/apps/v1/namespaces/{self._namespace}/deployments/{name}", status)
+
+    def _say_endpoint(self, service: str) -> None:
+        labels = self._client.get(f"{self._core}/services/{service}")["metadata"]["labels"]
+        ports = {"grpc": self._ports.grpc, "http": self._ports.http, "metrics": self._ports.metrics}
+        piece = {
+            "apiVersion": self._slices_version(),
+            "kind": "EndpointSlice",
+            "metadata": {"name": f"{service}-0", "labels": {**labels, "kubernetes.io/service-name": service}},
+            "addressType": "IPv4",
+            "endpoints": [{"addresses": [self._ports.host], "conditions": {"ready": True}}],
+            "ports": [{"name": name, "port": port, "protocol": "TCP"} for name, port in ports.items()],
+        }
+        self._client.apply_yaml([piece], namespace=self._namespace)
+
+    def _slices_version(self) -> str:
+        """The newest that the server has."""
+        group = self._client.get("/apis/discovery.k8s.io")
+        version: str = group["preferredVersion"]["groupVersion"]
+        return version
+
+    @property
+    def _core(self) -> str:
+        return f"/api/v1/namespaces/{self._namespace}"
+
+
+def _true(condition: str) -> JSON:
+    now = "2026-01-01T00:00:00Z"
+    return {"type": condition, "status": "True", "reason": "Test", "lastTransitionTime": now}
+
+
+def _container_status(container: JSON, state: JSON | None = None) -> JSON:
+    named: dict[str, Any] = {name: container[name] for name in ("name", "image")}
+    running = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
+    return {**named, "imageID": "", "ready": True, "restartCount": 0, "started": True, "state": state or running}
