@@ -266,6 +266,7 @@ class KubeApiServer:
         try:
             with closing(self._new_client(ADMIN)) as probe:
                 probe.text("/readyz")
+                probe.get("/api/v1/namespaces/default")  # made by the server itself, a moment after it is ready
         except (KubeError, httpx.HTTPError, OSError) as exc:  # OSError: half of a certificate
             return str(exc)
         return None

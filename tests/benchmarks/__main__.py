@@ -20,6 +20,11 @@ BENCHMARKS = {
     "gateway_triton": "what the gateway adds in front of Triton",
     "gateway_arms": "both arms as a client of the running system sees them",
     "routing": "plain, speculative and routed on the mixed workload, alone and under load",
+    "kill": "how soon a kill switch lands in every gateway of a cluster",
+    "cluster_faults": "what requests notice when the API server, the operator or Redis is gone",
+    "cluster_table": "what an event of the cluster costs a gateway that knows 1,000 pairs",
+    "operator_scale": "1,000 pairs from a cold operator, and its writes after that",
+    "rollback": "false alarms and detection of the guards, beside the rules they replace",
 }
 
 

@@ -31,7 +31,8 @@ class Backoff:
 class Condition:
     """One log line when the server starts to fail, when it fails in another way, and when it works again.
 
-    `meanwhile` says what its user does without it. It works again after two seconds without a failure: a server that comes and goes gets no line for each turn.
+    `meanwhile` says what its user does without it. It works again after two seconds without a failure: a server that
+    comes and goes gets no line for each turn.
     """
 
     def __init__(self, server: str, *, meanwhile: str, clock: Callable[[], float]) -> None:

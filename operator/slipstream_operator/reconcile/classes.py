@@ -12,7 +12,7 @@ import msgspec
 from slipstream_gateway.manifest.objects import ClassRule, SpeculationPolicySpec
 from slipstream_gateway.manifest.status import LastDecision, Phase
 
-from slipstream_operator.analysis import ClassFacts, Verdict
+from slipstream_operator.analysis import ClassFacts, GainFacts, Verdict
 from slipstream_operator.conditions import rfc3339
 from slipstream_operator.reconcile.trips import NO_NUMBERS, Numbers, Trip, worst_trip
 
@@ -103,9 +103,26 @@ def may_promote(state: ClassState, facts: ClassFacts, situation: Situation) -> b
         and facts.complete
         and not is_stale(state, facts, situation)
         and situation.now >= soak_end(state, situation)
-        and facts.gain.verdict is Verdict.PASS
+        and _gain_is_shown(state, facts, situation)
         and all(guard.verdict is Verdict.PASS for guard in facts.guards)
     )
+
+
+def needs_gain(state: ClassState, spec: SpeculationPolicySpec) -> bool:
+    """Whether the step has to show its gain again.
+
+    At the last of several steps that lets everything speculate, the hold-back alone is left as a control: to fill it
+    would take fifty times the traffic, for what the step before has shown. What contradicts it counts all the same.
+    """
+    steps = spec.rollout.steps
+    last = state.step + 1 >= len(steps)
+    return not (last and state.step > 0 and steps[-1].share >= 1.0)
+
+
+def _gain_is_shown(state: ClassState, facts: ClassFacts, situation: Situation) -> bool:
+    if facts.gain.verdict is Verdict.NO_DATA:
+        return not needs_gain(state, situation.spec)
+    return facts.gain.verdict is Verdict.PASS
 
 
 def soak_end(state: ClassState, situation: Situation) -> datetime:
@@ -168,7 +185,7 @@ def _retried(state: ClassState, situation: Situation) -> ClassState:
 
 def _refreshed(state: ClassState, facts: ClassFacts, situation: Situation) -> ClassState:
     heard = facts.last_outcome_s is not None and facts.last_outcome_s > state.since.timestamp()
-    if not heard or not situation.connected or is_stale(state, facts, situation):
+    if not heard or not facts.complete or not situation.connected or is_stale(state, facts, situation):
         return state
     after = initial(situation.spec, state.name, situation.now, retries=state.retries)
     return decided(state, after, "OutcomesAgain", "outcomes flow again: the rollout starts anew")
@@ -194,11 +211,6 @@ def _promoted(state: ClassState, facts: ClassFacts, situation: Situation) -> Cla
         since=situation.now,
         retries=state.retries,
     )
-    message = (
-        f"speculative answers take {gain.difference:+.3g} s beside the control's, at most {gain.bound:+.3g} s at "
-        f"{situation.spec.analysis.confidence:.0%} confidence, needed below {gain.threshold:+.3g} s "
-        f"({gain.speculative} and {gain.control} answers)"
-    )
     numbers = Numbers(
         metric="meanSeconds",
         observed=gain.difference,
@@ -206,7 +218,17 @@ def _promoted(state: ClassState, facts: ClassFacts, situation: Situation) -> Cla
         threshold=gain.threshold,
         samples=gain.speculative + gain.control,
     )
-    return decided(state, after, "Promote", message, numbers)
+    return decided(state, after, "Promote", _gain_message(gain, situation), numbers)
+
+
+def _gain_message(gain: GainFacts, situation: Situation) -> str:
+    answers = f"({gain.speculative} and {gain.control} answers)"
+    if gain.verdict is Verdict.NO_DATA:
+        return f"the gain was shown at the step before, and nothing speaks against it since {answers}"
+    return (
+        f"speculative answers take {gain.difference:+.3g} s beside the control's, at most {gain.bound:+.3g} s at "
+        f"{situation.spec.analysis.confidence:.0%} confidence, needed below {gain.threshold:+.3g} s {answers}"
+    )
 
 
 def decided(

@@ -21,6 +21,7 @@ from slipstream_gateway.manifest.status import (
 )
 
 from slipstream_operator.analysis import ClassFacts
+from slipstream_operator.analysis.checkpoint import sealed_standings
 from slipstream_operator.conditions import Conditions, find, read_time, rfc3339
 from slipstream_operator.plan import KubeObject, PolicyPlan
 from slipstream_operator.reconcile.classes import ClassState, Situation, advance, decided, initial, soak_end, stale_at
@@ -55,6 +56,7 @@ def reconcile_policy(
     item = parse_resource(raw).item
     policy = item if isinstance(item, SpeculationPolicy) else None
     before = prior if prior is not None else salvaged(raw)
+    sealed = sealed_standings(before.checkpoint)
     subject = Subject(
         policy=policy,
         problems=problems,
@@ -70,9 +72,12 @@ def reconcile_policy(
     situation = Situation(
         spec=spec, now=now, held=_held(subject), released=_released(before, now), connected=store_connected
     )
-    judged, renewal = _judge(subject, before, evidence, situation)
+    starts = remembered(before, sealed, evidence, spec, now)
+    judged, renewal = _judge(subject, before, starts, evidence, situation)
+    news = _news(before, judged, renewal, now)
     status = _status(raw, subject, before, judged, renewal, situation)
-    notes = policy_notes(prior, status, edited=edited_classes(before), ignored=ignored)
+    status = msgspec.structs.replace(status, decisions=(*news, *before.decisions)[:MAX_DECISIONS])
+    notes = policy_notes(prior, status, news=news, edited=edited_classes(before, sealed), ignored=ignored)
     return PolicyPlan(status=status, notes=notes, next_look_s=_next_look_s(judged, situation))
 
 
@@ -111,10 +116,13 @@ class _Renewal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _judge(
-    subject: Subject, before: SpeculationPolicyStatus, evidence: Mapping[str, ClassFacts], situation: Situation
+    subject: Subject,
+    before: SpeculationPolicyStatus,
+    starts: Mapping[str, Start],
+    evidence: Mapping[str, ClassFacts],
+    situation: Situation,
 ) -> tuple[tuple[Judged, ...], _Renewal]:
     """Every class with where it is now, and what they are judged under."""
-    starts = remembered(before, evidence, situation.spec, situation.now)
     if subject.policy is None or subject.pair is None:  # what it would be judged under is not known
         left = [_advanced(start.state, evidence.get(name), situation) for name, start in starts.items()]
         return tuple(left), _Renewal(spec_hash=before.spec_hash, retry_token=before.retry_token)
@@ -150,6 +158,15 @@ def _advanced(state: ClassState, facts: ClassFacts | None, situation: Situation)
     return Judged(state=advance(state, facts, situation), facts=facts)
 
 
+def _news(
+    before: SpeculationPolicyStatus, judged: tuple[Judged, ...], renewal: _Renewal, now: datetime
+) -> tuple[LastDecision, ...]:
+    """The decisions that were made just now."""
+    last = {one.name: one.last_decision for one in before.classes}
+    made = (one.state.last_decision for one in judged if one.state.last_decision != last.get(one.state.name))
+    return (*renewal.decisions, *(one for one in made if one is not None and one.time == rfc3339(now)))
+
+
 def _status(
     raw: KubeObject,
     subject: Subject,
@@ -161,16 +178,11 @@ def _status(
     generation = int(raw.get("metadata", {}).get("generation") or 0)
     conditions = Conditions(before.conditions, generation, situation.now)
     set_conditions(conditions, subject, judged, situation)
-    known = {(one.time, one.name, one.rule) for one in before.decisions}
-    made = [one.state.last_decision for one in judged if one.state.last_decision is not None]
-    news = [one for one in made if one.time == rfc3339(situation.now) and (one.time, one.name, one.rule) not in known]
-    decisions = (*renewal.decisions, *news, *before.decisions)
     return SpeculationPolicyStatus(
         observed_generation=generation,
         spec_hash=renewal.spec_hash,
         retry_token=renewal.retry_token,
         classes=tuple(_class_status(one, situation) for one in judged),
-        decisions=decisions[:MAX_DECISIONS],
         gateways=subject.gateways,
         conditions=conditions.all,
         **columns(subject, judged, conditions.all),
@@ -188,7 +200,8 @@ def _class_status(judged: Judged, situation: Situation) -> ClassStatus:
         since=rfc3339(state.since),
         retries=state.retries,
         retry_at=None if state.retry_at is None else rfc3339(state.retry_at),
-        message=class_message(state, facts, situation)[:1024],
+        # What begins now has nothing behind it yet: the facts are of what was before.
+        message=class_message(state, None if state.since == situation.now else facts, situation)[:1024],
         last_decision=state.last_decision,
         **figures,
     )

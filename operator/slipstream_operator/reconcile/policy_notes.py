@@ -24,22 +24,20 @@ def policy_notes(
     prior: SpeculationPolicyStatus | None,
     status: SpeculationPolicyStatus,
     *,
+    news: Sequence[LastDecision],
     edited: Sequence[str],
     ignored: Sequence[str],
 ) -> tuple[Note, ...]:
-    """The notes between two statuses of one policy. `edited` are the classes of which `prior` was edited by hand."""
+    """The notes between two statuses of one policy. `news` are the decisions between them; `edited` are the classes of
+    which `prior` was edited by hand."""
     before = prior if prior is not None else SpeculationPolicyStatus()
     return (
-        *(_of(decision) for decision in reversed(_new(before, status))),
+        *(_of(decision) for decision in news),
         *_conditions(before, status),
         *_kill(before, status),
         *_edited(edited),
         *_ignored(before, ignored),
     )
-
-
-def _new(before: SpeculationPolicyStatus, status: SpeculationPolicyStatus) -> list[LastDecision]:
-    return [decision for decision in status.decisions if decision not in before.decisions]
 
 
 def _of(decision: LastDecision) -> Note:

@@ -12,7 +12,7 @@ from slipstream_gateway.manifest.status import ConditionType, GatewaysStatus, Ph
 
 from slipstream_operator.analysis import ClassFacts, GainFacts, GuardFacts, Metric, Verdict
 from slipstream_operator.conditions import Conditions
-from slipstream_operator.reconcile.classes import ClassState, Situation, is_stale
+from slipstream_operator.reconcile.classes import ClassState, Situation, is_stale, needs_gain
 from slipstream_operator.reconcile.trips import REASONS
 from slipstream_operator.reconcile.verdicts import Verdict as Said
 from slipstream_operator.reconcile.verdicts import listed
@@ -105,12 +105,11 @@ def ready(subject: Subject) -> Said:
     return Said("True", PolicyReason.IN_FORCE, message)
 
 
-def waiting_for(facts: ClassFacts) -> list[str]:
+def waiting_for(facts: ClassFacts, *, gain_needed: bool = True) -> list[str]:
     """What a class has too little of to be judged, with numbers; empty where everything is there."""
     missing = [_missing_guard(guard) for guard in facts.guards if guard.verdict is Verdict.NO_DATA]
-    gain = facts.gain
-    if gain.verdict is Verdict.NO_DATA:
-        missing.append(_missing_gain(gain))
+    if gain_needed and facts.gain.verdict is Verdict.NO_DATA:
+        missing.append(_missing_gain(facts.gain))
     return missing
 
 
@@ -176,18 +175,20 @@ def _conclusive(judged: Sequence[Judged], situation: Situation) -> Said:
         return Said("False", PolicyReason.NO_DATA, message)
     if not analysed:
         return Said("False", PolicyReason.NO_DATA, "no class speculates under analysis")
-    lacking = [f"{one.state.name} has {'; '.join(missing)}" for one in analysed if (missing := _missing(one))]
+    lacking = [
+        f"{one.state.name} has {'; '.join(missing)}" for one in analysed if (missing := _missing(one, situation))
+    ]
     if lacking:
         return Said("False", PolicyReason.INSUFFICIENT_SAMPLES, _some(lacking))
     return Said("True", PolicyReason.CONCLUSIVE, f"every guard of {len(analysed)} classes has answers enough")
 
 
-def _missing(one: Judged) -> list[str]:
+def _missing(one: Judged, situation: Situation) -> list[str]:
     """Of a promoted class the guards count; the comparison was there to promote it."""
     if one.facts is None:
         return ["no answers since it began anew"]
     if one.state.phase is Phase.PROGRESSING:
-        return waiting_for(one.facts)
+        return waiting_for(one.facts, gain_needed=needs_gain(one.state, situation.spec))
     return [_missing_guard(guard) for guard in one.facts.guards if guard.verdict is Verdict.NO_DATA]
 
 

@@ -16,11 +16,10 @@ from slipstream_gateway.manifest.objects import SpeculationPolicySpec
 from slipstream_gateway.manifest.status import ClassStatus, LastDecision, Phase, SpeculationPolicyStatus
 
 from slipstream_operator.analysis import ClassFacts, ClassMemory
-from slipstream_operator.analysis.checkpoint import sealed_standings
 from slipstream_operator.analysis.outcomes import CLASSES
 from slipstream_operator.conditions import read_time
 from slipstream_operator.plan import KubeObject
-from slipstream_operator.reconcile.classes import ClassState, initial, share_of
+from slipstream_operator.reconcile.classes import ClassState, initial
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,10 +31,13 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def remembered(
-    prior: SpeculationPolicyStatus, evidence: Mapping[str, ClassFacts], spec: SpeculationPolicySpec, now: datetime
+    prior: SpeculationPolicyStatus,
+    sealed: Mapping[str, ClassMemory],
+    evidence: Mapping[str, ClassFacts],
+    spec: SpeculationPolicySpec,
+    now: datetime,
 ) -> Mapping[str, Start]:
-    """The classes that were seen before, by name."""
-    sealed = sealed_standings(prior.checkpoint)
+    """The classes that were seen before, by name. `sealed` are the standings in `prior`'s checkpoint."""
     shown = {one.name: one for one in prior.classes if one.name in CLASSES}
     starts = {}
     for name in sorted({*sealed, *shown, *evidence} & CLASSES):
@@ -43,15 +45,14 @@ def remembered(
         memory = facts.memory if facts is not None and facts.memory is not None else sealed.get(name)
         decision = one.last_decision if one is not None else None
         if memory is not None:
-            starts[name] = _from_memory(name, memory, spec, now, decision)
+            starts[name] = _from_memory(name, memory, now, decision)
         elif one is not None:
             starts[name] = _from_status(one, prior, spec, now)
     return starts
 
 
-def edited_classes(prior: SpeculationPolicyStatus) -> list[str]:
+def edited_classes(prior: SpeculationPolicyStatus, sealed: Mapping[str, ClassMemory]) -> list[str]:
     """The classes of which the status says something else than what was written with it."""
-    sealed = sealed_standings(prior.checkpoint)
     shown = {one.name: one for one in prior.classes}
     return sorted(
         name
@@ -60,14 +61,12 @@ def edited_classes(prior: SpeculationPolicyStatus) -> list[str]:
     )
 
 
-def _from_memory(
-    name: str, memory: ClassMemory, spec: SpeculationPolicySpec, now: datetime, decision: LastDecision | None
-) -> Start:
+def _from_memory(name: str, memory: ClassMemory, now: datetime, decision: LastDecision | None) -> Start:
     state = ClassState(
         name=name,
         phase=memory.phase,
-        share=share_of(spec, memory.phase, memory.step),
-        step=min(memory.step, len(spec.rollout.steps) - 1),
+        share=memory.share,
+        step=memory.step,
         since=read_time(memory.since) or now,
         retries=memory.retries,
         retry_at=read_time(memory.retry_at or ""),

@@ -10,7 +10,7 @@ from slipstream_gateway.manifest.status import Condition, ConditionType, Phase
 from slipstream_operator.analysis import ClassFacts, Verdict
 from slipstream_operator.analysis.window import Histogram, merge, p95_of
 from slipstream_operator.conditions import find, rfc3339
-from slipstream_operator.reconcile.classes import ClassState, Situation, is_stale, soak_end
+from slipstream_operator.reconcile.classes import ClassState, Situation, is_stale, needs_gain, soak_end
 from slipstream_operator.reconcile.policy_verdicts import Judged, Subject, waiting_for
 
 
@@ -70,7 +70,7 @@ def _waits(state: ClassState, facts: ClassFacts | None, situation: Situation) ->
         waits.append("the store of outcomes")
     elif is_stale(state, facts, situation):
         waits.append("any outcome")
-    waits += waiting_for(facts)
+    waits += waiting_for(facts, gain_needed=needs_gain(state, situation.spec))
     gain = facts.gain
     if gain.verdict is Verdict.FAIL and gain.bound is not None and gain.threshold is not None:
         waits.append(f"a gain: at most {gain.bound:+.3g} s beside the control, needed below {gain.threshold:+.3g} s")

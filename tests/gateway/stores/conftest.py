@@ -1,85 +1,21 @@
-"""A real `redis-server` that tests start, kill, stop and restart; a proxy that delays and cuts what goes through it."""
+"""Real Redis servers of the tests' own; a proxy that delays and cuts what goes through it."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import random
-import shutil
-import signal
-import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from redis import Redis
-from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
-from redis.retry import Retry
 from slipstream_gateway.measurement import Observation, Subject
 from slipstream_gateway.stores.redis_store import RedisStore
 from slipstream_gateway.types import Arm, Reason
 
-WAIT_S = 15.0
-
-
-class RedisServer:
-    """A `redis-server` on a free port of the loopback, with its data in `folder`."""
-
-    def __init__(self, folder: Path, port: int, *options: str) -> None:
-        binary = shutil.which("redis-server")
-        if binary is None:
-            pytest.fail("redis-server was not found: these tests run a real one; install Debian's package redis-server")
-        self._binary = binary
-        self.folder = folder
-        self.port = port
-        self._options = options
-        self.start()
-
-    @property
-    def url(self) -> str:
-        return f"redis://127.0.0.1:{self.port}/0"
-
-    def start(self) -> None:
-        command = [self._binary, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
-        log = (self.folder / "redis.log").open("ab")
-        with log:
-            self._process = subprocess.Popen([*command, "--save", "", *self._options], stdout=log, stderr=log)
-        deadline = time.monotonic() + WAIT_S
-        while not self._answers():
-            assert self._process.poll() is None, (self.folder / "redis.log").read_text()[-500:]
-            assert time.monotonic() < deadline, "redis-server did not start"
-            time.sleep(0.01)
-
-    def client(self, **options: Any) -> Redis:
-        return Redis(port=self.port, socket_timeout=WAIT_S, retry=Retry(NoBackoff(), 0), **options)
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait(WAIT_S)
-
-    def pause(self) -> None:
-        """Connections stay open, nothing is answered."""
-        os.kill(self._process.pid, signal.SIGSTOP)
-
-    def resume(self) -> None:
-        os.kill(self._process.pid, signal.SIGCONT)
-
-    def stop(self) -> None:
-        if self._process.poll() is None:
-            self.resume()
-            self.kill()
-
-    def _answers(self) -> bool:
-        try:
-            with self.client() as client:
-                client.ping()
-        except RedisError as error:
-            return "auth" in str(error).lower()
-        return True
+from tests.redis_server import WAIT_S, RedisServer
 
 
 class Proxy:

@@ -1,0 +1,105 @@
+"""What a ledger says of a class: values that decisions are made from."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+from slipstream_gateway.manifest.status import ArmFigures, ClassStatus, Phase
+
+from slipstream_operator.analysis.metrics import Metric
+from slipstream_operator.analysis.window import Histogram
+
+
+class Verdict(StrEnum):
+    """The answer to a question about a class. Too little data is an answer of its own, and never a success."""
+
+    PASS = "pass"
+    FAIL = "fail"
+    NO_DATA = "no data"
+
+
+class ClassMemory(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """Where a class was left: what the operator goes by, whatever a status says that somebody else may have edited.
+
+    Times are RFC 3339. `spec_hash` and `retry_token` are those that the class was judged under.
+    """
+
+    phase: Phase
+    share: float
+    step: int
+    since: str
+    retries: int
+    retry_at: str | None
+    spec_hash: str
+    retry_token: str | None
+
+    def is_shown_by(self, status: ClassStatus) -> bool:
+        """Whether `status` says the same."""
+        return (self.phase, self.share, self.step, self.since, self.retries, self.retry_at) == (
+            status.phase,
+            status.share,
+            status.step,
+            status.since,
+            status.retries,
+            status.retry_at,
+        )
+
+
+class GuardFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """A guard. FAIL: alarm. `observed` is the mean of x over the `samples` answers since it began to doubt, `seen` all
+    that it saw; `limit` what the mean is held to, `threshold` the policy's; `statistic` is held against `alarm_at`."""
+
+    metric: Metric
+    verdict: Verdict
+    observed: float | None
+    limit: float
+    threshold: float
+    samples: int
+    seen: int
+    required: int
+    statistic: float
+    alarm_at: float
+
+
+class ErrorFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Failed speculative requests within the window."""
+
+    verdict: Verdict
+    failures: int
+    requests: int
+    limit: float
+
+
+class GainFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The speculative answers' mean time against the control's, since the step began, in seconds.
+
+    PASS: `bound`, above the difference at all times with the policy's confidence, lies below `threshold`. FAIL: there
+    are answers enough, and it does not.
+    """
+
+    verdict: Verdict
+    speculative: int
+    control: int
+    required: int
+    difference: float | None
+    bound: float | None
+    threshold: float | None
+
+
+class ClassFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is known of a class. `last_outcome_s` is when something was heard of it last, seconds since 1970.
+    `complete` False: there may be outcomes that were not read yet."""
+
+    memory: ClassMemory | None
+    guards: tuple[GuardFacts, ...]
+    errors: ErrorFacts
+    gain: GainFacts
+    speculative: ArmFigures
+    control: ArmFigures
+    explorations: int
+    last_outcome_s: float | None
+    e2e: Histogram
+    accepts: int
+    acceptance: float
+    complete: bool = True

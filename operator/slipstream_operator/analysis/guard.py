@@ -1,0 +1,73 @@
+"""A guard that stands beside a stream of requests and says when it got worse than its limit: an e-CUSUM.
+
+For each request with x in [0, 1] and a limit m of its mean, the guard bets a share λ against "the mean keeps to m":
+`g ← max(0, g) + log(1 + λ·excess)`, excess = m − x for a floor and x − m for a cap. While the mean keeps to m, whatever
+else the stream does and however its values depend on what was before, exp(g) is an e-detector: between two alarms at
+g ≥ log(N) lie N requests or more on average (Shin, Ramdas and Rinaldo, "E-detectors", 2023). A weighted mean of such
+e-detectors is one, too, so that several λ are bet at once: a large one sees large changes early, a small one sees
+small ones at all.
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+# A bet may not lose everything at once: 1 + λ·excess stays at 0.25 or more.
+_MOST_AT_STAKE = 0.75
+
+
+def bets_of(wanted: tuple[float, ...], *, limit: float, floor: bool) -> tuple[float, ...]:
+    """`wanted` λ, cut so that the guard's argument stays positive: the worst excess is −(1 − m) for a floor m, which
+    one answer at 1 has, and −m for a cap m, which one at 0 has."""
+    worst = 1.0 - limit if floor else limit
+    most = _MOST_AT_STAKE / worst if worst > 0.0 else math.inf
+    return tuple(min(bet, most) for bet in wanted)
+
+
+class Guard(msgspec.Struct, kw_only=True, array_like=True, gc=False):
+    """The state of one guard; a few floats, written into the checkpoint as they are.
+
+    `logs` has one g per bet. `samples` is how many requests it saw. The run is what it saw since it last had no doubt
+    at all, `run_total` the sum of their x: what `observed` is of. With `alarm` it stands still until it is replaced.
+    """
+
+    samples: int = 0
+    logs: list[float] = []
+    run_samples: int = 0
+    run_total: float = 0.0
+    alarm: bool = False
+
+    def add(self, x: float, excess: float, bets: tuple[float, ...], *, alarm_at: float, min_samples: int) -> None:
+        """Take in a request. `alarm_at` is log(N); before `min_samples` there is no alarm."""
+        if self.alarm:
+            return
+        logs = self.logs
+        if len(logs) != len(bets):
+            self.logs = logs = [0.0] * len(bets)
+        self.samples += 1
+        highest = max(logs)
+        if highest <= 0.0:
+            self.run_samples, self.run_total = 0, 0.0
+        self.run_samples += 1
+        self.run_total += x
+        for index, bet in enumerate(bets):
+            before = logs[index]
+            logs[index] = (before if before > 0.0 else 0.0) + math.log1p(bet * excess)
+        # The mean is never above the highest: most requests need no more than this look.
+        if self.samples >= min_samples and max(logs) >= alarm_at:
+            self.alarm = self.statistic >= alarm_at
+
+    @property
+    def statistic(self) -> float:
+        """log of the mean of exp(g) over the bets: what is held against log(N)."""
+        if not self.logs:
+            return 0.0
+        highest = max(self.logs)
+        return highest + math.log(sum(math.exp(log - highest) for log in self.logs) / len(self.logs))
+
+    @property
+    def observed(self) -> float | None:
+        """The mean of x since the guard last had no doubt."""
+        return self.run_total / self.run_samples if self.run_samples else None

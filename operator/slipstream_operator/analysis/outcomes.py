@@ -1,0 +1,65 @@
+"""What an observation is to the operator, and whether its figures can be believed."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+from slipstream_gateway.measurement import PARITY, Observation
+from slipstream_gateway.types import Arm, LengthBin, Reason, TaskType
+
+CLASSES: Final = frozenset(f"{task}/{length}" for task in TaskType for length in LengthBin)
+
+_TREATMENT = frozenset({Reason.SPECULATION_PAYS, Reason.CLASS_ENABLED})
+# What the servers or the gateway are to blame for. A client that left, or asked for what cannot be, is none of it.
+_FAILURES = frozenset({"upstream_timeout", "upstream_unavailable", "upstream_failed", "internal"})
+_MAX_TOKENS = 10_000_000
+_MIN_SECONDS, _MAX_SECONDS = 1e-6, 100_000.0
+_MAX_PRICE = 1_000_000.0
+_SECONDS_PER_HOUR = 3600.0
+
+
+class Kind(Enum):
+    """`ANSWER`: an answer that is compared, of the speculative arm or the control. `OTHER_ANSWER`: of an arm, but by
+    exploration or because a client asked. `FAILURE`: the speculative arm failed. `PARITY`: an answer was decoded
+    again. `HEARD`: shows that the class is alive, and no more."""
+
+    ANSWER = 1
+    OTHER_ANSWER = 2
+    FAILURE = 3
+    PARITY = 4
+    HEARD = 5
+
+
+def kind_of(seen: Observation) -> Kind | None:
+    """What `seen` counts as; None for what cannot be true. NaN fails every comparison."""
+    if seen.request_class not in CLASSES or not (0.0 < seen.time_s < 1e11 and 0.0 <= seen.e2e_s <= _MAX_SECONDS):
+        return None
+    if seen.status == PARITY:
+        return Kind.PARITY if seen.parity in ("match", "mismatch") else None
+    if seen.status != "ok":
+        failed = seen.status in _FAILURES and seen.arm is Arm.SPECULATIVE
+        return Kind.FAILURE if failed else Kind.HEARD
+    if not _is_plausible(seen):
+        return None
+    if seen.arm is Arm.CONTROL or (seen.arm is Arm.SPECULATIVE and seen.reason in _TREATMENT):
+        return Kind.ANSWER
+    return Kind.OTHER_ANSWER if seen.arm is Arm.SPECULATIVE else Kind.HEARD
+
+
+def cost_of(seen: Observation) -> float | None:
+    """What the answer cost: a share of its server's price for its time; None where the price is not known."""
+    if seen.price_per_gpu_hour is None:
+        return None
+    return seen.price_per_gpu_hour / _SECONDS_PER_HOUR * seen.e2e_s / max(seen.load, 1.0)
+
+
+def _is_plausible(seen: Observation) -> bool:
+    return (
+        1 <= seen.output_tokens <= _MAX_TOKENS
+        and seen.e2e_s >= _MIN_SECONDS
+        and (seen.ttft_s is None or _MIN_SECONDS <= seen.ttft_s <= seen.e2e_s)
+        and 0 <= seen.accepted <= seen.drafted <= _MAX_TOKENS
+        and 0.0 <= seen.load <= _MAX_SECONDS
+        and (seen.price_per_gpu_hour is None or 0.0 <= seen.price_per_gpu_hour <= _MAX_PRICE)
+    )

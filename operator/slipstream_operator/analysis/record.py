@@ -1,0 +1,220 @@
+"""What is kept of one class: guards, the comparison of a step, and the latest figures."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+from slipstream_gateway.manifest.status import Phase
+from slipstream_gateway.measurement import Observation
+from slipstream_gateway.types import Arm, Reason
+
+from slipstream_operator.analysis.facts import ClassFacts, ClassMemory, ErrorFacts, GainFacts, GuardFacts, Verdict
+from slipstream_operator.analysis.guard import Guard
+from slipstream_operator.analysis.means import RunningMean, upper_bound
+from slipstream_operator.analysis.metrics import WINSOR, Metric, Rule, Terms
+from slipstream_operator.analysis.outcomes import Kind, cost_of
+from slipstream_operator.analysis.window import Window, bin_of
+from slipstream_operator.conditions import read_time
+
+MIN_ERROR_REQUESTS = 20
+MIN_FAILURES = 3
+# The control's mean cost follows the load: what is 1,000 answers old counts a third.
+_KEEP_COST = 1.0 - 1.0 / 1_000.0
+# The mean is plugged in at its upper bound, one-sided 99 %: too low a mean would be held against every answer.
+_COST_SIGMAS = 2.33
+_OVER = {Phase.ROLLED_BACK, Phase.STALE, Phase.DISABLED}
+
+
+class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
+    """The accumulators of a class, written into the checkpoint as they are.
+
+    `memory` is where the class was when they began. Requests that began before `begun_s` count for no guard, before
+    `step_s` not for the comparison: seconds since 1970. `controls` is how many answers are in `control_cost`.
+    """
+
+    window_seconds: int
+    memory: ClassMemory | None = None
+    begun_s: float = -math.inf
+    step_s: float = -math.inf
+    last_outcome_s: float | None = None
+    explorations: int = 0
+    controls: int = 0
+    guards: dict[Metric, Guard] = {}
+    control_cost: RunningMean = msgspec.field(default_factory=RunningMean)
+    speculative_e2e: RunningMean = msgspec.field(default_factory=RunningMean)
+    control_e2e: RunningMean = msgspec.field(default_factory=RunningMean)
+    speculative: Window | None = None
+    control: Window | None = None
+
+    def add(self, seen: Observation, kind: Kind, terms: Terms, time_s: float) -> None:
+        """Take in an outcome that ended at `time_s`."""
+        if self.last_outcome_s is None or time_s > self.last_outcome_s:
+            self.last_outcome_s = time_s
+        start_s = time_s - seen.e2e_s
+        if start_s < self.begun_s or kind is Kind.HEARD:
+            return
+        if kind is Kind.ANSWER and seen.arm is Arm.CONTROL:
+            self._add_control(seen, time_s, start_s)
+        elif kind is Kind.ANSWER:
+            self._add_speculative(seen, terms, time_s, start_s)
+        elif kind is Kind.PARITY:
+            self._bet(Metric.PARITY, float(seen.parity == "mismatch"), terms)
+        else:
+            if seen.reason is Reason.EXPLORATION:
+                self.explorations += 1
+            if bucket := self._windows()[0].at(time_s):
+                bucket.failures += kind is Kind.FAILURE
+                bucket.others += kind is Kind.OTHER_ANSWER
+
+    def stand(self, memory: ClassMemory) -> None:
+        """The class is at `memory` now: what counted before and does not any more is left behind."""
+        before, self.memory = self.memory, memory
+        since_s = seconds_of(memory.since)
+        if before is None and self.last_outcome_s is None:  # what was before was lost, and judged already
+            self.begun_s = self.step_s = since_s
+        if before is None or memory == before:
+            return
+        began_again = before.phase in _OVER and memory.phase not in _OVER
+        if began_again or (before.spec_hash, before.retries) != (memory.spec_hash, memory.retries):
+            self.begun_s = since_s
+            self.guards, self.explorations = {}, 0
+            self.speculative = None
+        elif (before.step, before.since) == (memory.step, memory.since):
+            return
+        self.step_s = since_s
+        self.speculative_e2e, self.control_e2e = RunningMean(), RunningMean()
+
+    def facts(self, terms: Terms, now_s: float) -> ClassFacts:
+        """What is known of the class at `now_s`."""
+        speculative, control = (window.recent(now_s) for window in self._windows())
+        return ClassFacts(
+            memory=self.memory,
+            guards=tuple(self._guard_facts(rule, terms) for rule in terms.rules),
+            errors=_error_facts(speculative.failures, speculative.requests, terms.error_rate),
+            gain=self._gain(terms),
+            speculative=speculative.figures,
+            control=control.figures,
+            explorations=self.explorations,
+            last_outcome_s=self.last_outcome_s,
+            e2e=speculative.e2e,
+            accepts=speculative.accepts,
+            acceptance=speculative.acceptance,
+        )
+
+    def _add_control(self, seen: Observation, time_s: float, start_s: float) -> None:
+        cost = cost_of(seen)
+        if cost is not None:
+            self.control_cost.add(cost, keep=_KEEP_COST)
+            self.controls += 1
+        if start_s >= self.step_s:
+            self.control_e2e.add(seen.e2e_s)
+        _figures(self._windows()[1], seen, cost, time_s)
+
+    def _add_speculative(self, seen: Observation, terms: Terms, time_s: float, start_s: float) -> None:
+        if seen.drafted > 0:
+            self._bet(Metric.ACCEPTANCE, seen.accepted / seen.drafted, terms)
+        for rule in terms.rules:
+            if rule.metric is Metric.P95:
+                self._bet(Metric.P95, float(seen.e2e_s > rule.threshold), terms)
+            elif rule.metric is Metric.TTFT and seen.ttft_s is not None:
+                self._bet(Metric.TTFT, float(seen.ttft_s > rule.threshold), terms)
+        cost = cost_of(seen)
+        if cost is not None:
+            self._bet_cost(cost, terms)
+        if start_s >= self.step_s:
+            self.speculative_e2e.add(seen.e2e_s)
+        _figures(self._windows()[0], seen, cost, time_s)
+
+    def _bet_cost(self, cost: float, terms: Terms) -> None:
+        """x is the cost over what it may be, winsorised, over `WINSOR`; nothing before the control is known."""
+        rule, control = terms.rule(Metric.COST), self.control_cost
+        if rule is None or self.controls < terms.min_samples or control.mean <= 0.0:
+            return
+        most = (control.mean + _COST_SIGMAS * math.sqrt(control.variance_of_mean)) * (1.0 + rule.threshold)
+        self._bet(Metric.COST, min(cost / most, WINSOR) / WINSOR, terms)
+
+    def _bet(self, metric: Metric, x: float, terms: Terms) -> None:
+        rule = terms.rule(metric)
+        if rule is None:
+            return
+        guard = self.guards.get(metric)
+        if guard is None:
+            guard = self.guards[metric] = Guard()
+        guard.add(x, rule.excess(x), rule.bets, alarm_at=terms.alarm_at, min_samples=rule.min_samples)
+
+    def _windows(self) -> tuple[Window, Window]:
+        """The two arms' windows, made where there are none of this length."""
+        if self.speculative is None or self.speculative.seconds != self.window_seconds:
+            self.speculative = Window(seconds=self.window_seconds)
+        if self.control is None or self.control.seconds != self.window_seconds:
+            self.control = Window(seconds=self.window_seconds)
+        return self.speculative, self.control
+
+    def _guard_facts(self, rule: Rule, terms: Terms) -> GuardFacts:
+        guard = self.guards.get(rule.metric) or Guard()
+        verdict = Verdict.PASS if guard.samples >= rule.min_samples else Verdict.NO_DATA
+        return GuardFacts(
+            metric=rule.metric,
+            verdict=Verdict.FAIL if guard.alarm else verdict,
+            observed=guard.observed,
+            limit=rule.limit,
+            threshold=rule.threshold,
+            samples=guard.run_samples,
+            seen=guard.samples,
+            required=rule.min_samples,
+            statistic=guard.statistic,
+            alarm_at=terms.alarm_at,
+        )
+
+    def _gain(self, terms: Terms) -> GainFacts:
+        treated, control = self.speculative_e2e, self.control_e2e
+        found = upper_bound(
+            treated, control, margin=terms.margin, confidence=terms.confidence, tuned_for=terms.min_samples
+        )
+        threshold = -terms.margin * control.mean if control.n else None
+        verdict = Verdict.NO_DATA
+        if min(treated.n, control.n) >= terms.min_samples and found.bound is not None and threshold is not None:
+            verdict = Verdict.PASS if found.bound < threshold else Verdict.FAIL
+        return GainFacts(
+            verdict=verdict,
+            speculative=int(treated.n),
+            control=int(control.n),
+            required=terms.min_samples,
+            difference=found.difference,
+            bound=found.bound,
+            threshold=threshold,
+        )
+
+
+def seconds_of(time: str) -> float:
+    """Seconds since 1970 of an RFC 3339 time of ours; 0 for none."""
+    moment = read_time(time)
+    return moment.timestamp() if moment is not None else 0.0
+
+
+def _error_facts(failures: int, requests: int, limit: float) -> ErrorFacts:
+    if requests < MIN_ERROR_REQUESTS:
+        verdict = Verdict.NO_DATA
+    else:
+        verdict = Verdict.FAIL if failures >= MIN_FAILURES and failures > limit * requests else Verdict.PASS
+    return ErrorFacts(verdict=verdict, failures=failures, requests=requests, limit=limit)
+
+
+def _figures(window: Window, seen: Observation, cost: float | None, time_s: float) -> None:
+    bucket = window.at(time_s)
+    if bucket is None:
+        return
+    bucket.answers += 1
+    bucket.e2e_s += seen.e2e_s
+    index = bin_of(seen.e2e_s)
+    bucket.e2e[index] = bucket.e2e.get(index, 0) + 1
+    if seen.ttft_s is not None:
+        index = bin_of(seen.ttft_s)
+        bucket.ttft[index] = bucket.ttft.get(index, 0) + 1
+    if seen.drafted > 0:
+        bucket.accepts += 1
+        bucket.acceptance += seen.accepted / seen.drafted
+    if cost is not None:
+        bucket.costs += 1
+        bucket.cost += cost

@@ -1,0 +1,147 @@
+"""The latest figures of an arm: a ring of time buckets, each with counts, sums and coarse histograms.
+
+Figures are for people and for the error rate; what is decided by statistics does not come from here.
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+from slipstream_gateway.manifest.status import ArmFigures
+
+# The window is cut into five; a sixth bucket is the one that fills, so that a look sees between one and 1.2 windows.
+_PARTS = 5
+# Bins of a histogram rise by a twelfth (2^(1/8)): a p95 is known within 5 %.
+_BINS_PER_DOUBLING = 8.0
+_QUANTILE = 0.95
+
+Histogram = dict[int, int]
+
+
+def bin_of(seconds: float) -> int:
+    """The histogram's bin; `seconds` above 0."""
+    return math.floor(math.log2(seconds) * _BINS_PER_DOUBLING)
+
+
+def p95_of(histogram: Histogram) -> float | None:
+    """The 95th percentile in seconds, within a bin as if its values were spread evenly on a logarithmic scale."""
+    total = sum(histogram.values())
+    if not total:
+        return None
+    wanted, below = _QUANTILE * total, 0
+    for index in sorted(histogram):
+        count = histogram[index]
+        if below + count >= wanted:
+            return float(2.0 ** ((index + (wanted - below) / count) / _BINS_PER_DOUBLING))
+        below += count
+    return None
+
+
+def merge(into: Histogram, other: Histogram) -> None:
+    """Adds `other` to `into`."""
+    for index, count in other.items():
+        into[index] = into.get(index, 0) + count
+
+
+class Bucket(msgspec.Struct, kw_only=True, array_like=True):
+    """What ended within one part of the window. `others` are answers of the arm that belong to no comparison: they
+    count for the error rate alone."""
+
+    index: int
+    answers: int = 0
+    others: int = 0
+    failures: int = 0
+    e2e_s: float = 0.0
+    accepts: int = 0
+    acceptance: float = 0.0
+    costs: int = 0
+    cost: float = 0.0
+    e2e: Histogram = {}
+    ttft: Histogram = {}
+
+
+class Recent(msgspec.Struct, frozen=True, kw_only=True):
+    """An arm within the window. `requests` and `failures` are all that the arm was asked for; `e2e` is the histogram
+    behind the p95, so that classes can be put together, and so is `acceptance` with its count."""
+
+    figures: ArmFigures
+    requests: int
+    failures: int
+    e2e: Histogram
+    accepts: int
+    acceptance: float
+
+
+class Window(msgspec.Struct, kw_only=True, array_like=True):
+    """The ring of one arm in one class."""
+
+    seconds: int
+    buckets: list[Bucket] = []
+
+    def at(self, time_s: float) -> Bucket | None:
+        """The bucket of a moment; None where that is too long ago for the ring."""
+        index = math.floor(time_s * _PARTS / self.seconds)
+        for bucket in reversed(self.buckets):
+            if bucket.index == index:
+                return bucket
+        if len(self.buckets) > _PARTS and index < self.buckets[0].index:
+            return None
+        bucket = Bucket(index=index)
+        self.buckets.append(bucket)
+        self.buckets.sort(key=_index)
+        oldest = self.buckets[-1].index - _PARTS
+        self.buckets = [kept for kept in self.buckets if kept.index >= oldest]
+        return bucket if index >= oldest else None
+
+    def recent(self, now_s: float) -> Recent:
+        """What the window holds at `now_s`."""
+        newest = math.floor(now_s * _PARTS / self.seconds)
+        total = Bucket(index=newest)
+        for bucket in self.buckets:
+            if newest - _PARTS <= bucket.index <= newest:
+                _add(total, bucket)
+        requests = total.answers + total.others + total.failures
+        figures = ArmFigures(
+            samples=total.answers,
+            accept=_ratio(total.acceptance, total.accepts),
+            p95_seconds=_shown(p95_of(total.e2e)),
+            ttft_p95_seconds=_shown(p95_of(total.ttft)),
+            mean_seconds=_ratio(total.e2e_s, total.answers),
+            cost=_ratio(total.cost, total.costs),
+            error_rate=_ratio(float(total.failures), requests),
+        )
+        return Recent(
+            figures=figures,
+            requests=requests,
+            failures=total.failures,
+            e2e=total.e2e,
+            accepts=total.accepts,
+            acceptance=total.acceptance,
+        )
+
+
+def _index(bucket: Bucket) -> int:
+    return bucket.index
+
+
+def _add(total: Bucket, bucket: Bucket) -> None:
+    total.answers += bucket.answers
+    total.others += bucket.others
+    total.failures += bucket.failures
+    total.e2e_s += bucket.e2e_s
+    total.accepts += bucket.accepts
+    total.acceptance += bucket.acceptance
+    total.costs += bucket.costs
+    total.cost += bucket.cost
+    merge(total.e2e, bucket.e2e)
+    merge(total.ttft, bucket.ttft)
+
+
+def _ratio(total: float, count: int) -> float | None:
+    return _shown(total / count) if count else None
+
+
+def _shown(value: float | None) -> float | None:
+    """Four significant digits: what a status shows, and no write for what nobody would see."""
+    return None if value is None else float(f"{value:.4g}")

@@ -1,0 +1,210 @@
+"""An operator that starts cold before many pairs: `python -m tests.benchmarks.operator_scale [--pairs 1000]`.
+
+A real API server with its etcd, ModelPairs with a SpeculationPolicy each, then the operator: how long until every one
+has its status and all its children, what memory it takes, and what it writes when nothing happens any more. The API
+server, etcd and the operator share this machine's cores. There is no kubelet, so no pair gets ready.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import psutil
+from slipstream_operator.cluster.resources import CHILDREN, Kind, resources
+
+from tests.benchmarks.gateway_openai import free_port
+from tests.kube import CRDS, KubeApiServer, install_chart
+
+NAMESPACES = 10
+GOAL_S, GOAL_MB, GOAL_WRITES = 60.0, 300.0, 0
+LIMIT_S = 900.0
+
+_KINDS = resources(pdb_version="v1beta1")
+
+
+class Progress(NamedTuple):
+    """Parents with a status of their generation, and children, that there are."""
+
+    statuses: int
+    children: int
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--pairs", type=int, default=1000, help="ModelPairs, each with a policy (%(default)s)")
+    parser.add_argument("--steady", type=float, default=60.0, help="seconds of quiet to watch (%(default)g)")
+    parser.add_argument("--resync", type=float, default=50.0, help="the operator's resync in seconds (%(default)g)")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, KubeApiServer(Path(folder)) as kube:
+        install_chart(kube, CRDS)
+        declare(kube, args.pairs)
+        with operator(kube, args.resync) as (process, metrics_url):
+            measure(kube, process, metrics_url, args.pairs, args.steady)
+
+
+def measure(kube: KubeApiServer, process: psutil.Process, metrics_url: str, pairs: int, steady_s: float) -> None:
+    started = time.monotonic()
+    # Lists of everything take the API server's time: they are for the end, to see that it is one.
+    while not is_idle(metrics_url, 2 * pairs) or progress(kube) != Progress(2 * pairs, len(CHILDREN) * pairs):
+        elapsed_s = time.monotonic() - started
+        if elapsed_s > LIMIT_S or not process.is_running():
+            raise SystemExit(f"not done after {elapsed_s:.0f} s: {progress(kube)}")
+        time.sleep(0.5)
+    took_s = time.monotonic() - started
+    cpu_s = sum(process.cpu_times()[:2])
+    server_cpu_s = sum(sum(other.cpu_times()[:2]) for other in servers())
+    memory_mb = process.memory_info().rss / 1e6
+    wait_for_quiet(metrics_url)
+    before, versions = writes(metrics_url), resource_versions(kube)
+    cpu_before_s = sum(process.cpu_times()[:2])
+    time.sleep(steady_s)
+    cpu_share = (sum(process.cpu_times()[:2]) - cpu_before_s) / steady_s
+    written = writes(metrics_url) - before
+    changed = len(versions.items() - resource_versions(kube).items())
+    print(f"\n{pairs} pairs with their policies, cold start; load of this machine {os.getloadavg()[0]:.1f}")
+    print(f"{'':48}{'measured':>10}{'goal':>10}")
+    row("seconds until all have status and children", f"{took_s:.1f}", f"{GOAL_S:g}")
+    row("CPU seconds of the operator until then", f"{cpu_s:.1f}", "")
+    row("CPU seconds of API server and etcd since start", f"{server_cpu_s:.1f}", "")
+    row("memory then, MB", f"{memory_mb:.0f}", f"{GOAL_MB:g}")
+    row(f"memory after {steady_s:g} s of quiet, MB", f"{process.memory_info().rss / 1e6:.0f}", f"{GOAL_MB:g}")
+    row("writes until quiet", f"{before:.0f}", "")
+    row(f"writes in {steady_s:g} s of quiet", f"{written:.0f}", f"{GOAL_WRITES}")
+    row("objects whose version changed meanwhile", f"{changed}", "0")
+    row("CPU share of the operator in quiet", f"{cpu_share:.1%}", "")
+
+
+def servers() -> list[psutil.Process]:
+    """The API server and etcd."""
+    children = psutil.Process().children(recursive=True)
+    return [child for child in children if child.name() in ("kube-apiserver", "etcd")]
+
+
+def is_idle(metrics_url: str, parents: int) -> bool:
+    """Whether the operator knows all parents and has nothing left to do."""
+    try:
+        text = httpx.get(metrics_url, trust_env=False, timeout=30).text
+    except httpx.HTTPError:
+        return False  # it has only just started
+    known = total(text, "objects", 'kind="ModelPair"') + total(text, "objects", 'kind="SpeculationPolicy"')
+    return known == parents and not total(text, "queue_depth") and total(text, "writes_total") > 0
+
+
+def total(text: str, name: str, labels: str = "") -> float:
+    """The sum of a metric over the lines with `labels`."""
+    lines = (line for line in text.splitlines() if labels in line)
+    full = f"slipstream_operator_{name}"
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.partition("{")[0].partition(" ")[0] == full)
+
+
+def row(name: str, measured: str, goal: str) -> None:
+    print(f"{name:48}{measured:>10}{goal:>10}")
+
+
+def declare(kube: KubeApiServer, pairs: int) -> None:
+    """Make the namespaces and the objects that users would."""
+    for index in range(NAMESPACES):
+        kube.namespace(f"team-{index}")
+
+    def make(index: int) -> None:
+        namespace, name = f"team-{index % NAMESPACES}", f"pair-{index:04}"
+        client = kube.client()
+        client.create(_KINDS[Kind.MODEL_PAIR].collection(namespace), pair(name))
+        client.create(_KINDS[Kind.SPECULATION_POLICY].collection(namespace), policy(name))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(make, range(pairs)))
+
+
+def pair(name: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "slipstream.dev/v1alpha1",
+        "kind": "ModelPair",
+        "metadata": {"name": name},
+        "spec": {
+            "model": name,
+            "engine": {"kind": "slipstream"},
+            "target": {"source": "target"},
+            "draft": {"kind": "model", "source": "draft"},
+            "serving": {
+                "gpus": 1,
+                "resources": {"requests": {"cpu": "4", "memory": "16Gi"}},
+                "storage": {"claim": "models"},
+                "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
+            },
+        },
+    }
+
+
+def policy(name: str) -> dict[str, Any]:
+    return {
+        "apiVersion": "slipstream.dev/v1alpha1",
+        "kind": "SpeculationPolicy",
+        "metadata": {"name": name},
+        "spec": {"pair": name, "thresholds": {"acceptanceFloor": 0.6}},
+    }
+
+
+@contextmanager
+def operator(kube: KubeApiServer, resync_s: float) -> Iterator[tuple[psutil.Process, str]]:
+    """A real `slipstream operator`, and where its metrics are."""
+    liveness_port, metrics_port = free_port(), free_port()
+    command = [sys.executable, "-m", "slipstream_gateway.cli", "operator", "--host", "127.0.0.1"]
+    command += ["--kubeconfig", str(kube.kubeconfig("admin")), "--resync", str(resync_s), "--log-level", "warning"]
+    command += ["--liveness-port", str(liveness_port), "--metrics-port", str(metrics_port)]
+    process = subprocess.Popen(command)
+    try:
+        yield psutil.Process(process.pid), f"http://127.0.0.1:{metrics_port}/metrics"
+    finally:
+        process.terminate()
+        process.wait(timeout=20)
+
+
+def progress(kube: KubeApiServer) -> Progress:
+    parents = [item for kind in (Kind.MODEL_PAIR, Kind.SPECULATION_POLICY) for item in all_of(kube, kind)]
+    done = sum(
+        (item.get("status") or {}).get("observedGeneration") == item["metadata"]["generation"] for item in parents
+    )
+    return Progress(done, sum(len(all_of(kube, kind)) for kind in CHILDREN))
+
+
+def all_of(kube: KubeApiServer, kind: Kind) -> list[dict[str, Any]]:
+    resource = _KINDS[kind]
+    return kube.client().items(
+        resource.collection(None), **({"labelSelector": resource.selector} if resource.selector else {})
+    )
+
+
+def resource_versions(kube: KubeApiServer) -> dict[str, str]:
+    kinds = (Kind.MODEL_PAIR, Kind.SPECULATION_POLICY, *CHILDREN)
+    return {
+        item["metadata"]["uid"]: item["metadata"]["resourceVersion"] for kind in kinds for item in all_of(kube, kind)
+    }
+
+
+def writes(metrics_url: str) -> float:
+    return total(httpx.get(metrics_url, trust_env=False, timeout=30).text, "writes_total")
+
+
+def wait_for_quiet(metrics_url: str) -> None:
+    """Until nothing was written for twenty seconds: without Redis, it is news for a while that there is none."""
+    last, since = writes(metrics_url), time.monotonic()
+    while time.monotonic() - since < 20:
+        time.sleep(1)
+        if (now := writes(metrics_url)) != last:
+            last, since = now, time.monotonic()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,179 @@
+"""A cluster that tests talk to: its gateways and objects, and the traffic that they get."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+from slipstream_gateway.routing import draws_of
+from slipstream_gateway.up.processes import Child
+
+from tests.kube import KubeApiServer
+from tests.kube_client import JSON
+
+REQUEST_LIMIT_S = 60.0
+SLIPSTREAM = Path(sys.executable).parent / "slipstream"
+HOLD_BACK_SHARE = 0.4
+FIRST_SHARE = 0.5
+MAX_TOKENS = 48
+CLIENTS = 2
+
+
+class Gateway:
+    """A `slipstream gateway` that takes its manifest from the cluster."""
+
+    def __init__(self, name: str, kube: KubeApiServer, namespace: str, redis_url: str, folder: Path, port: int) -> None:
+        self.url = f"http://127.0.0.1:{port}"
+        self.child = Child(
+            name=name,
+            command=[
+                *(str(SLIPSTREAM), "gateway", "--source", "kubernetes", "--port", str(port)),
+                *("--kubeconfig", str(kube.kubeconfig(namespace=namespace)), "--namespace", namespace),
+                *("--report-namespace", namespace, "--snapshot", str(folder / f"{name}.json")),
+            ],
+            log_path=folder / f"{name}.log",
+            env={**os.environ, "SLIPSTREAM_REDIS_URL": redis_url},
+        )
+
+
+class Cluster:
+    """One namespace with everything in it. `gateways` are asked in turns."""
+
+    def __init__(self, kube: KubeApiServer, namespace: str, gateways: list[Gateway]) -> None:
+        self.kube, self.namespace, self.gateways = kube, namespace, gateways
+        self._turn = itertools.cycle(gateways)
+        self._http = httpx.Client(timeout=REQUEST_LIMIT_S)
+
+    def close(self) -> None:
+        self._http.close()
+
+    def kubectl(self, *arguments: str, input: str | None = None) -> str:
+        return self.kube.kubectl(*arguments, input=input, namespace=self.namespace)
+
+    def get(self, kind: str, name: str = "support") -> JSON:
+        found: JSON = json.loads(self.kubectl("get", kind, name, "-o", "json"))
+        return found
+
+    def conditions(self, kind: str) -> dict[str, str]:
+        status = self.get(kind).get("status", {})
+        return {each["type"]: each["status"] for each in status.get("conditions", ())}
+
+    def class_status(self, name: str) -> JSON:
+        classes = self.get("speculationpolicy").get("status", {}).get("classes", ())
+        return next((each for each in classes if each["name"] == name), {})
+
+    def ask(self, text: str, *, request_id: str | None = None, **options: Any) -> httpx.Response:
+        """One request to the next gateway; it must succeed."""
+        body = self._body(text, **options)
+        url = f"{next(self._turn).url}/v1/chat/completions"
+        headers = {"x-request-id": request_id} if request_id else {}
+        response = self._http.post(url, json=body, headers=headers)
+        assert response.status_code == 200, response.text
+        return response
+
+    def explain(self, text: str) -> list[JSON]:
+        """Every gateway's decision, without chance and without running anything."""
+        body = self._body(text)
+        answers = [self._http.post(f"{gateway.url}/v1/route", json=body) for gateway in self.gateways]
+        return [answer.json() for answer in answers]
+
+    def _body(self, text: str, **options: Any) -> JSON:
+        """Greedy, and of the same expected length each time: that is half of a request's class."""
+        message = {"role": "user", "content": text}
+        return {"model": "support", "messages": [message], "temperature": 0, "max_tokens": MAX_TOKENS, **options}
+
+
+def drawn(*, is_control: bool) -> str:
+    """The id of a request that is held back, or of one that speculates at every step of the rollout."""
+    while True:
+        name = uuid.uuid4().hex
+        draws = draws_of(name)
+        if is_control and draws.hold_back < HOLD_BACK_SHARE:
+            return name
+        if not is_control and draws.hold_back >= HOLD_BACK_SHARE and draws.rollout < FIRST_SHARE:
+            return name
+
+
+class Traffic:
+    """Requests of all the texts that `texts` make, round and round, for as long as the context lasts: each once by a
+    request that is drawn for speculation, and once by one that is held back, so that both arms fill up."""
+
+    def __init__(self, cluster: Cluster, *texts: Callable[[], str]) -> None:
+        self._cluster = cluster
+        self._texts = texts
+        self._over = threading.Event()
+        self._pool = ThreadPoolExecutor(max_workers=CLIENTS)
+
+    def __enter__(self) -> Traffic:
+        self._running = [self._pool.submit(self._run) for _ in range(CLIENTS)]
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._over.set()
+        self._pool.shutdown()
+        if exc_info[0] is None:
+            for running in self._running:
+                running.result()
+
+    def _run(self) -> None:
+        for text, is_control in itertools.cycle(itertools.product(self._texts, (False, True))):
+            if self._over.is_set():
+                return
+            self._cluster.ask(text(), request_id=drawn(is_control=is_control))
+
+
+class Stream(NamedTuple):
+    """One streamed answer. Times by `time.monotonic`."""
+
+    began_s: float
+    ended_s: float
+    arm: str
+    text: str
+
+
+class Streams:
+    """Streams of one text by several clients, one after the other, for as long as the context lasts."""
+
+    def __init__(self, cluster: Cluster, text: str, *, clients: int) -> None:
+        self._cluster = cluster
+        self._text = text
+        self._clients = clients
+        self._over = threading.Event()
+        self._pool = ThreadPoolExecutor(max_workers=clients)
+        self.answers: list[Stream] = []
+
+    def __enter__(self) -> Streams:
+        self._running = [self._pool.submit(self._run) for _ in range(self._clients)]
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._over.set()
+        self._pool.shutdown()
+        if exc_info[0] is None:
+            for running in self._running:
+                running.result()
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            began_s = time.monotonic()
+            response = self._cluster.ask(self._text, request_id=drawn(is_control=False), max_tokens=160, stream=True)
+            answer = Stream(began_s, time.monotonic(), response.headers["x-slipstream-arm"], text_of(response.text))
+            self.answers.append(answer)
+
+
+def text_of(stream: str) -> str:
+    """The text of a streamed answer."""
+    events = [line.removeprefix("data: ") for line in stream.splitlines() if line.startswith("data: ")]
+    assert events[-1] == "[DONE]"
+    choices = [choice for event in events[:-1] for choice in json.loads(event)["choices"]]
+    return "".join(choice["delta"].get("content") or "" for choice in choices)

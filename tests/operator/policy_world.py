@@ -1,0 +1,227 @@
+"""A small world for one policy: gateways that produce outcomes, the operator's ledger, and a clock moved by hand."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+from slipstream_gateway.manifest.check import Problem
+from slipstream_gateway.manifest.objects import ModelPair, SpeculationPolicy
+from slipstream_gateway.manifest.resources import parse_resource
+from slipstream_gateway.manifest.status import ClassStatus, Condition, GatewaysStatus, SpeculationPolicyStatus
+from slipstream_gateway.measurement import Observation, Subject
+from slipstream_gateway.stores.position import Position
+from slipstream_gateway.types import Arm, Reason
+from slipstream_operator.analysis import ClassFacts, PolicyLedger
+from slipstream_operator.evidence import unread
+from slipstream_operator.plan import Note, PolicyPlan
+from slipstream_operator.reconcile.policy import reconcile_policy
+
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+PAIR_KEY = "team/acme"
+CODE = "code/short"
+LONG = "summarization/long"
+
+
+def raw_pair(**spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "slipstream.dev/v1alpha1",
+        "kind": "ModelPair",
+        "metadata": {"name": "acme", "namespace": "team", "generation": 1, "uid": "p"},
+        "spec": {
+            "model": "acme",
+            "engine": {"kind": "slipstream"},
+            "target": {"source": "/models/target"},
+            "draft": {"kind": "model", "source": "/models/draft"},
+            **spec,
+        },
+    }
+
+
+def raw_policy(generation: int = 1, **spec: Any) -> dict[str, Any]:
+    """A policy whose steps and numbers are small; `spec` in the manifest's words."""
+    defaults: dict[str, Any] = {
+        "pair": "acme",
+        "analysis": {"minSamples": 50},
+        "rollout": {"steps": [{"share": 0.1, "soakSeconds": 60}, {"share": 0.5, "soakSeconds": 60}]},
+        "rollback": {"coolDownSeconds": 600, "staleAfterSeconds": 3600, "maxRetries": 2},
+        "thresholds": {"acceptanceFloor": 0.65},
+    }
+    return {
+        "apiVersion": "slipstream.dev/v1alpha1",
+        "kind": "SpeculationPolicy",
+        "metadata": {"name": "careful", "namespace": "team", "generation": generation, "uid": "s"},
+        "spec": {**defaults, **spec},
+    }
+
+
+def policy_of(raw: Mapping[str, Any]) -> SpeculationPolicy:
+    parsed = parse_resource(raw)
+    assert isinstance(parsed.item, SpeculationPolicy), parsed.problems
+    return parsed.item
+
+
+def observation(
+    name: str = CODE,
+    arm: Arm = Arm.SPECULATIVE,
+    *,
+    time_s: float,
+    acceptance: float = 0.72,
+    e2e_s: float = 1.0,
+    pair: str = PAIR_KEY,
+    **more: Any,
+) -> Observation:
+    fast = arm is Arm.SPECULATIVE
+    reason = {Arm.SPECULATIVE: Reason.SPECULATION_PAYS, Arm.CONTROL: Reason.ROLLOUT, Arm.PLAIN: Reason.BREAK_EVEN}[arm]
+    fields: dict[str, Any] = {
+        "subject": Subject(pair=pair, fingerprint="f", source="s", cold_class=name, temperature=0, context=1),
+        "request_class": name,
+        "arm": arm,
+        "reason": reason,
+        "draft_length": 5 if fast else 0,
+        "pool": "p",
+        "status": "ok",
+        "prompt_tokens": 100,
+        "output_tokens": 200,
+        "drafted": 1000 if fast else 0,
+        "accepted": round(1000 * acceptance) if fast else 0,
+        "rejections": 0,
+        "steps": 60,
+        "ttft_s": e2e_s / 10,
+        "e2e_s": e2e_s,
+        "load": 1.0,
+        "batch_draft_length": 0.0,
+        "price_per_gpu_hour": 3.6,
+        "time_s": time_s,
+    }
+    return Observation(**{**fields, **more})
+
+
+class World:
+    """One policy, its pair and its operator. `stream` is what Redis holds; `status` what the API server does."""
+
+    def __init__(self, raw: dict[str, Any] | None = None, *, seed: int = 0) -> None:
+        self.raw = raw if raw is not None else raw_policy()
+        self.pair: ModelPair | None = parse_resource(raw_pair()).item  # type: ignore[assignment]
+        self.now = BEGIN
+        self.random = random.Random(seed)
+        self.stream: list[Observation] = []
+        self.status: SpeculationPolicyStatus | None = None
+        self.notes: list[Note] = []
+        self.problems: tuple[Problem, ...] = ()
+        self.ignored: tuple[str, ...] = ()
+        self.pair_ready, self.pair_killed, self.connected = True, False, True
+        self.gateways = GatewaysStatus(synced=2, total=2, oldest_generation=1)
+        self.next_look_s: float | None = None
+        self.ledger = self._open()
+
+    def wait(self, seconds: float) -> None:
+        self.now += timedelta(seconds=seconds)
+
+    def serve(
+        self,
+        count: int,
+        name: str = CODE,
+        *,
+        seconds: float = 60.0,
+        arms: tuple[Arm, ...] = (Arm.SPECULATIVE, Arm.CONTROL),
+        **outcome: Any,
+    ) -> None:
+        """`count` requests of each of `arms` over `seconds`, the speculative ones quicker; then the time has passed."""
+        begin = self.now.timestamp()
+        for index in range(count):
+            time_s = begin + seconds * (index + 1) / count
+            noise = self.random.uniform(0.8, 1.2)
+            fast = {"e2e_s": 0.5 * noise, **outcome}
+            slow = {"e2e_s": self.random.uniform(0.8, 1.2)}
+            for arm in arms:
+                self.stream.append(observation(name, arm, time_s=time_s, **(slow if arm is Arm.CONTROL else fast)))
+        self.wait(seconds)
+
+    def tell(self, seen: Observation) -> None:
+        self.stream.append(seen)
+
+    def look(self, *, stores: bool = True) -> PolicyPlan:
+        """One reconcile; its status is stored unless `stores` is False, as when the API server fails."""
+        if not self.followed and stores:  # what an operator does first: it looks before it reads
+            self._store(self.plan())
+        if self.connected and self.followed:
+            self.read()
+        plan = self.plan()
+        if stores:
+            self._store(plan)
+        return plan
+
+    def _store(self, plan: PolicyPlan) -> None:
+        spec = parse_resource(self.raw).item
+        status = msgspec.structs.replace(plan.status, checkpoint=self.ledger.checkpoint(plan.status))
+        self.status = msgspec.json.decode(msgspec.json.encode(status), type=SpeculationPolicyStatus)
+        self.ledger.follow(spec.spec if isinstance(spec, SpeculationPolicy) else None, self.status)
+        self.notes += plan.notes
+        self.next_look_s = plan.next_look_s
+        self.followed = True
+
+    def plan(self) -> PolicyPlan:
+        return reconcile_policy(
+            {**self.raw, "status": {} if self.status is None else msgspec.to_builtins(self.status)},
+            problems=self.problems,
+            ignored=self.ignored,
+            pair=self.pair,
+            pair_ready=self.pair_ready,
+            pair_killed=self.pair_killed,
+            prior=self.status,
+            evidence=self._facts(),
+            store_connected=self.connected,
+            gateways=self.gateways,
+            now=self.now,
+        )
+
+    def _facts(self) -> Mapping[str, ClassFacts]:
+        facts = self.ledger.facts(self.now.timestamp())
+        if self.was_read:
+            return facts
+        return {name: unread(one, self.opened.timestamp()) for name, one in facts.items()}
+
+    def read(self) -> None:
+        self.was_read = True
+        position = self.ledger.position
+        for index in range(int(position.entry) if position else 0, len(self.stream)):
+            self.ledger.record(self.stream[index], now_s=self.now.timestamp())
+            self.ledger.passed(Position(entry=str(index + 1), numbers={}))
+
+    def restart(self) -> None:
+        """The operator ends without a word, and another one starts from what was stored."""
+        self.ledger = self._open()
+
+    def edit(self, name: str = CODE, **fields: Any) -> None:
+        """Somebody edits a class in the status by hand."""
+        assert self.status is not None
+        classes = [msgspec.structs.replace(one, **fields) if one.name == name else one for one in self.status.classes]
+        self.status = msgspec.structs.replace(self.status, classes=tuple(classes))
+
+    def respec(self, **spec: Any) -> None:
+        generation = self.raw["metadata"]["generation"] + 1
+        self.raw = {**self.raw, "metadata": {**self.raw["metadata"], "generation": generation}}
+        self.raw["spec"] = {**self.raw["spec"], **spec}
+
+    def of(self, name: str = CODE) -> ClassStatus:
+        assert self.status is not None
+        return next(one for one in self.status.classes if one.name == name)
+
+    def condition(self, type: str) -> Condition:
+        assert self.status is not None
+        return next(one for one in self.status.conditions if one.type == type)
+
+    def reasons(self) -> list[str]:
+        return [note.reason for note in self.notes]
+
+    def _open(self) -> PolicyLedger:
+        item = parse_resource(self.raw).item
+        self.followed, self.was_read, self.opened = False, False, self.now
+        ledger = PolicyLedger(PAIR_KEY, item.spec if isinstance(item, SpeculationPolicy) else None)
+        if self.status is not None and self.status.checkpoint:
+            ledger.restore(self.status.checkpoint)
+        return ledger

@@ -1,0 +1,361 @@
+"""What keeps a class where it is, and what somebody who edits a status cannot do."""
+
+from __future__ import annotations
+
+import base64
+
+import msgspec
+import pytest
+from slipstream_gateway.manifest.check import Problem
+from slipstream_gateway.manifest.status import GatewaysStatus, Phase, SpeculationPolicyStatus
+from slipstream_gateway.types import Arm, LengthBin
+from slipstream_operator.analysis import CheckpointError
+
+from tests.operator.policy_world import CODE, LONG, World, observation, raw_policy
+
+
+def promoted(world: World) -> World:
+    for _ in range(3):
+        world.serve(100)
+        world.look()
+    assert world.of().phase is Phase.PROMOTED
+    return world
+
+
+def at_first_step_with_evidence() -> World:
+    """Everything is there for the next step; only the soak is not over."""
+    world = World()
+    world.look()
+    world.serve(300, seconds=10)
+    world.look()
+    assert world.of().step == 0
+    return world
+
+
+def test_killed_policy_is_neither_promoted_nor_stale_and_goes_on_where_it_was_after_a_new_soak() -> None:
+    world = at_first_step_with_evidence()
+    world.respec(killSwitch=True)
+    world.look()
+    assert world.status.state == "Killed"
+    assert world.condition("KillSwitchActive").reason == "KilledEverywhere"
+    assert world.condition("Progressing").reason == "Held"
+    assert world.status.speculating == "0/1"
+    world.wait(1e5)
+    world.look()
+    assert (world.of().phase, world.of().step) == (Phase.PROGRESSING, 0)
+    world.respec(killSwitch=None)
+    world.look()
+    assert world.condition("KillSwitchActive").status == "False"
+    world.wait(59)
+    world.look()
+    assert world.of().step == 0
+    world.wait(1)
+    world.look()
+    assert world.of().step == 1
+    assert [reason for reason in world.reasons() if reason.startswith("Kill")] == ["Killed", "KillLanded", "KillLifted"]
+
+
+def test_kill_of_the_pair_shows_and_counts_gateways() -> None:
+    world = World()
+    world.pair_killed = True
+    world.gateways = GatewaysStatus(synced=1, total=2, oldest_generation=3)
+    world.look()
+    condition = world.condition("KillSwitchActive")
+    assert (condition.status, condition.reason) == ("True", "Killed")
+    assert "1 of 2 gateways" in condition.message
+    assert world.status.gateways.oldest_generation == 3
+
+
+@pytest.mark.parametrize("case", ["not ready", "disabled", "invalid", "no pair", "conflict"])
+def test_whatever_keeps_a_policy_from_governing_holds_its_classes(case: str) -> None:
+    world = at_first_step_with_evidence()
+    reason = {
+        "not ready": "PairNotReady",
+        "disabled": "Disabled",
+        "invalid": "InvalidSpec",
+        "no pair": "Unresolved",
+        "conflict": "Unresolved",
+    }[case]
+    if case == "not ready":
+        world.pair_ready = False
+    elif case == "disabled":
+        world.respec(enabled=False)
+    elif case == "invalid":
+        world.respec(margin="much")
+        world.problems = (Problem("spec.margin", "must be a number, got 'much'"),)
+    elif case == "no pair":
+        world.pair = None
+    else:
+        world.problems = (Problem("spec.pair", "ModelPair acme already has SpeculationPolicy older"),)
+    for _ in range(3):
+        world.wait(1e5)
+        world.look()
+    assert (world.of().phase, world.of().step) == (Phase.PROGRESSING, 0)
+    assert (world.condition("Ready").status, world.condition("Ready").reason) == ("False", reason)
+    assert world.reasons()[-1] == reason
+    if case in ("no pair", "conflict"):
+        assert world.condition("ResolvedRefs").status == "False"
+
+
+def test_broken_spec_leaves_step_and_share_as_they_are() -> None:
+    world = World()
+    world.serve(60)
+    world.look()
+    world.serve(60)
+    world.look()
+    right = (world.of().phase, world.of().step, world.of().share)
+    assert right == (Phase.PROGRESSING, 1, 0.5)
+    world.respec(rollout={"steps": []})
+    world.problems = (Problem("spec.rollout.steps", "must have at least 1 entry, got 0"),)
+    for _ in range(2):
+        world.restart()
+        world.look()
+        assert (world.of().phase, world.of().step, world.of().share) == right
+    assert "StatusEdited" not in world.reasons()
+
+
+def test_every_rollback_of_many_at_once_is_told() -> None:
+    names = [f"{task}/{length}" for task in ("code", "rewriting", "translation", "extraction") for length in LengthBin]
+    world = World()
+    for name in names:
+        world.serve(60, name)
+    world.look()
+    for name in names:
+        world.serve(150, name, acceptance=0.4)
+    world.look()
+    assert world.reasons().count("AcceptanceBelowThreshold") == len(names) == 12
+    assert len(world.status.decisions) == 10
+
+
+def test_evidence_takes_a_class_back_even_while_the_policy_is_broken() -> None:
+    world = promoted(World())
+    world.respec(margin="much")
+    world.problems = (Problem("spec.margin", "must be a number, got 'much'"),)
+    world.look()
+    world.serve(150, acceptance=0.5)
+    world.look()
+    assert world.of().phase is Phase.ROLLED_BACK
+
+
+def test_rollback_outlives_a_pair_that_is_gone_for_a_while() -> None:
+    world = promoted(World())
+    world.serve(150, acceptance=0.5)
+    world.look()
+    pair, world.pair = world.pair, None
+    world.look()
+    world.pair = pair
+    world.look()
+    assert world.of().phase is Phase.ROLLED_BACK
+
+
+def test_store_that_cannot_be_reached_holds_and_says_so() -> None:
+    world = at_first_step_with_evidence()
+    world.wait(60)
+    world.connected = False
+    world.look()
+    assert world.of().step == 0
+    condition = world.condition("AnalysisConclusive")
+    assert (condition.status, condition.reason) == ("False", "StoreUnreachable")
+    assert "the store of outcomes" in world.of().message
+    world.connected = True
+    world.look()
+    assert world.of().step == 1
+
+
+def test_silence_beyond_stale_after_decodes_plainly_until_outcomes_flow_again() -> None:
+    world = promoted(World())
+    world.wait(world.next_look_s - 1)
+    world.look()
+    assert world.of().phase is Phase.PROMOTED
+    world.wait(1)
+    world.look()
+    assert (world.of().phase, world.of().share) == (Phase.STALE, 0.0)
+    assert world.condition("AnalysisConclusive").reason == "Stale"
+    assert (world.status.state, world.notes[-1].reason) == ("Stale", "StaleAfter")
+    world.wait(10)
+    world.tell(observation(arm=Arm.PLAIN, time_s=world.now.timestamp()))
+    world.look()
+    assert (world.of().phase, world.of().step) == (Phase.PROGRESSING, 0)
+
+
+def test_restart_alone_wakes_no_stale_class() -> None:
+    world = promoted(World())
+    world.wait(4_000)
+    world.look()
+    world.wait(10)
+    world.restart()
+    world.look()
+    world.look()
+    assert world.of().phase is Phase.STALE
+
+
+def test_fail_mode_hold_leaves_a_silent_class_and_says_that_nothing_is_known() -> None:
+    world = promoted(World(raw_policy(rollback={"failMode": "hold", "staleAfterSeconds": 600})))
+    world.wait(601)
+    world.look()
+    assert world.of().phase is Phase.PROMOTED
+    assert world.condition("AnalysisConclusive").reason == "NoData"
+
+
+def test_silent_class_with_fail_mode_hold_is_not_promoted_by_what_it_had() -> None:
+    world = World(raw_policy(rollback={"failMode": "hold", "staleAfterSeconds": 30}))
+    world.look()
+    world.serve(300, seconds=10)
+    world.wait(100)
+    world.look()
+    world.look()
+    assert world.of().step == 0
+
+
+def test_clock_that_goes_back_moves_nothing_until_time_has_passed_again() -> None:
+    world = at_first_step_with_evidence()
+    world.wait(60)
+    world.look()
+    assert world.of().step == 1
+    since = world.of().since
+    world.wait(-3600)
+    world.serve(300)
+    world.look()
+    assert (world.of().step, world.of().since) == (1, since)
+    world.wait(3600)
+    world.serve(300)
+    world.look()
+    assert world.of().phase is Phase.PROMOTED
+
+
+def test_gateway_with_a_clock_of_next_year_neither_fills_the_window_nor_keeps_a_class_fresh() -> None:
+    world = World()
+    world.serve(30)
+    for _ in range(3):
+        world.tell(observation(time_s=world.now.timestamp() + 3e7, status="upstream_failed", e2e_s=0.1))
+    world.look()
+    assert world.of().phase is Phase.ROLLED_BACK
+    assert world.of().last_decision.samples == 33
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_status_edited_by_hand_is_put_right(restarted: bool) -> None:
+    world = promoted(World())
+    world.serve(150, acceptance=0.5)
+    world.look()
+    right = world.of()
+    world.edit(phase=Phase.PROMOTED, share=1.0, step=1, retries=0)
+    if restarted:
+        world.restart()
+    world.look()
+    assert world.of() == right
+    assert world.notes[-1].reason == "StatusEdited"
+
+
+def test_status_that_was_deleted_by_hand_comes_back() -> None:
+    world = promoted(World())
+    world.serve(150, acceptance=0.5)
+    world.look()
+    world.status = None
+    world.look()
+    assert world.of().phase is Phase.ROLLED_BACK
+
+
+def test_edited_spec_hash_or_token_begins_nothing_anew() -> None:
+    world = promoted(World())
+    world.serve(150, acceptance=0.5)
+    world.look()
+    world.status = msgspec.structs.replace(world.status, spec_hash="0" * 16, retry_token="x")
+    world.restart()
+    world.look()
+    assert world.of().phase is Phase.ROLLED_BACK
+
+
+def test_status_that_cannot_be_read_keeps_its_checkpoint() -> None:
+    world = promoted(World())
+    world.serve(150, acceptance=0.5)
+    world.look()
+    world.restart()
+    status = world.status
+    world.status = SpeculationPolicyStatus(checkpoint=status.checkpoint)
+    world.look()
+    assert world.of().phase is Phase.ROLLED_BACK
+
+
+def test_evidence_from_before_a_retry_is_not_held_against_it_again_when_the_checkpoint_is_lost() -> None:
+    world = promoted(World())
+    world.serve(150, acceptance=0.5)
+    world.look()
+    world.wait(600)
+    world.look()
+    world.status = msgspec.structs.replace(world.status, checkpoint="")
+    world.restart()
+    world.look()
+    world.look()
+    assert (world.of().phase, world.of().retries) == (Phase.PROGRESSING, 1)
+
+
+@pytest.mark.parametrize("damage", ["text", "bit", "version", "empty"])
+def test_damaged_checkpoint_is_refused_and_nothing_stands_above_the_first_step(damage: str) -> None:
+    world = promoted(World())
+    data = base64.b64decode(world.status.checkpoint)
+    world.serve(60, LONG)
+    text = {
+        "text": "not base64!",
+        "bit": base64.b64encode(data[:-1] + bytes([data[-1] ^ 1])).decode(),
+        "version": base64.b64encode(data[:8] + b"\x09" + data[9:]).decode(),
+        "empty": base64.b64encode(data[:8]).decode(),
+    }[damage]
+    with pytest.raises(CheckpointError, match=r"status\.checkpoint"):
+        world.ledger.restore(text)
+    world.status = msgspec.structs.replace(world.status, checkpoint="")
+    world.stream.clear()
+    world.restart()
+    world.look()
+    assert (world.of().phase, world.of().step, world.of().share) == (Phase.PROGRESSING, 0, 0.1)
+
+
+def test_without_a_checkpoint_a_decision_is_enough_for_a_rollback_to_stay() -> None:
+    world = promoted(World())
+    world.serve(150, acceptance=0.5)
+    world.look()
+    world.edit(phase=Phase.PROMOTED, share=1.0)
+    world.status = msgspec.structs.replace(world.status, checkpoint="")
+    world.stream.clear()
+    world.restart()
+    world.look()
+    assert (world.of().phase, world.of().retry_at) == (Phase.ROLLED_BACK, None)
+
+
+def test_failed_write_is_decided_again_and_told_once() -> None:
+    world = promoted(World())
+    told = len(world.notes)
+    world.serve(150, acceptance=0.5)
+    first = world.look(stores=False)
+    world.wait(7)
+    world.look()
+    assert world.of().phase is Phase.ROLLED_BACK
+    assert [note.reason for note in world.notes[told:]] == [note.reason for note in first.notes]
+
+
+def test_steady_state_says_the_same_again() -> None:
+    world = promoted(World())
+    world.look()
+    before = world.status
+    world.look()
+    assert world.status == before
+    assert world.ledger.checkpoint(world.status) == world.ledger.checkpoint(world.status)
+
+
+def test_unknown_fields_are_named_once() -> None:
+    world = World()
+    world.ignored = ("spec.colour",)
+    world.look()
+    world.look()
+    assert world.condition("Ready").message.endswith("ignores: spec.colour")
+    assert world.reasons() == ["UnknownFieldsIgnored"]
+
+
+def test_nothing_seen_yet_is_said() -> None:
+    world = World()
+    world.look()
+    assert world.status.classes == ()
+    assert world.status.state == "Waiting"
+    assert world.condition("AnalysisConclusive").reason == "NoData"
+    assert world.notes == []
+    assert CODE not in world.ledger.facts(0.0)

@@ -1,0 +1,385 @@
+"""A class on its way up, and back down: every step with its evidence."""
+
+from __future__ import annotations
+
+import pytest
+from slipstream_gateway.manifest.status import Phase
+from slipstream_gateway.types import Arm, Reason
+
+from tests.operator.policy_world import CODE, LONG, World, observation, raw_policy
+
+
+def rolled_back(world: World) -> World:
+    world.serve(100)
+    world.look()
+    world.serve(150, acceptance=0.5)
+    world.look()
+    assert world.of().phase is Phase.ROLLED_BACK
+    return world
+
+
+def test_class_is_seen_then_promoted_step_by_step() -> None:
+    world = World()
+    world.serve(60)
+    world.look()
+    assert (world.of().phase, world.of().share, world.of().step) == (Phase.PROGRESSING, 0.1, 0)
+    world.serve(60)
+    world.look()
+    assert (world.of().share, world.of().step) == (0.5, 1)
+    world.serve(60)
+    world.look()
+    assert (world.of().phase, world.of().share) == (Phase.PROMOTED, 0.5)
+    assert [decision.rule for decision in world.status.decisions] == ["Promote", "Promote"]
+    decision = world.of().last_decision
+    assert decision.metric == "meanSeconds"
+    assert decision.observed < decision.bound < decision.threshold < 0.0
+    assert world.condition("Progressing").reason == "Complete"
+    assert world.status.state == "Promoted"
+
+
+def whole_rollout(*shares: float) -> World:
+    steps = [{"share": share, "soakSeconds": 60} for share in shares]
+    world = World(raw_policy(rollout={"steps": steps}))
+    world.serve(1)  # the class begins when something is heard of it first
+    world.look()
+    return world
+
+
+def test_the_step_that_leaves_no_control_rests_on_the_gain_of_the_one_before() -> None:
+    world = whole_rollout(0.5, 1.0)
+    world.serve(60)
+    world.look()
+    assert (world.of().share, world.of().step) == (1.0, 1)
+    world.serve(60, arms=(Arm.SPECULATIVE,))
+    world.look()
+    assert world.of().phase is Phase.PROMOTED
+    assert "the gain was shown at the step before" in world.of().last_decision.message
+    assert world.of().last_decision.bound is None
+
+
+def test_a_control_that_speaks_against_the_gain_holds_the_last_step() -> None:
+    world = whole_rollout(0.5, 1.0)
+    world.serve(60)
+    world.look()
+    world.serve(60, e2e_s=1.0)
+    world.look()
+    assert (world.of().phase, world.of().step) == (Phase.PROGRESSING, 1)
+    assert "a gain: at most" in world.of().message
+
+
+def test_a_rollout_of_one_step_has_to_show_its_gain_all_the_same() -> None:
+    world = whole_rollout(1.0)
+    world.serve(60, arms=(Arm.SPECULATIVE,))
+    world.look()
+    assert (world.of().phase, world.of().step) == (Phase.PROGRESSING, 0)
+    assert "60 speculative and 0 control answers of 50 each" in world.of().message
+
+
+def test_step_lasts_as_long_as_its_soak_whatever_the_evidence() -> None:
+    world = World()
+    world.look()
+    world.serve(500, seconds=10)
+    world.look()
+    world.wait(59)
+    world.look()
+    assert world.of().step == 0
+    assert "the soak until 2026-01-01T00:01:10Z" in world.of().message
+    assert world.next_look_s == 1.0
+    world.wait(1)
+    world.look()
+    assert world.of().step == 1
+
+
+def test_too_few_answers_hold_the_class_and_are_named() -> None:
+    world = World()
+    world.serve(49)
+    for _ in range(3):
+        world.wait(600)
+        world.look()
+    assert world.of().step == 0
+    condition = world.condition("AnalysisConclusive")
+    assert (condition.status, condition.reason) == ("False", "InsufficientSamples")
+    assert "code/short has acceptanceFloor: 49 answers with drafts of 50; 49 speculative and 49 control" in (
+        condition.message
+    )
+
+
+def test_answers_of_an_earlier_step_do_not_count_for_the_next() -> None:
+    world = World()
+    world.serve(500)
+    world.look()
+    world.wait(60)
+    world.look()
+    assert world.of().step == 1
+    world.wait(600)
+    world.look()
+    assert world.of().step == 1
+    assert "0 speculative and 0 control answers of 50 each" in world.of().message
+
+
+def test_requests_that_began_before_the_step_do_not_count_for_it() -> None:
+    world = World()
+    world.serve(60)
+    world.look()
+    world.wait(60)
+    world.look()
+    late = world.now.timestamp() + 5.0
+    for _ in range(60):
+        world.tell(observation(time_s=late, e2e_s=10.0))
+        world.tell(observation(arm=Arm.CONTROL, time_s=late, e2e_s=10.0))
+    world.wait(60)
+    world.look()
+    assert world.of().step == 1
+    assert "0 speculative and 0 control" in world.of().message
+
+
+def test_no_gain_no_step() -> None:
+    world = World()
+    world.look()
+    for _ in range(5):
+        world.serve(200, e2e_s=1.0)
+        world.look()
+    assert world.of().step == 0
+    assert "a gain: at most" in world.of().message
+
+
+def test_threshold_without_data_holds_the_class() -> None:
+    world = World(raw_policy(thresholds={"acceptanceFloor": 0.65, "ttftP95Seconds": 1.0}))
+    for _ in range(4):
+        world.serve(100, ttft_s=None)
+        world.look()
+    assert world.of().step == 0
+    assert "ttftP95Seconds: 0 streamed answers of 50" in world.of().message
+
+
+def test_exploration_client_choice_and_other_pairs_are_no_evidence() -> None:
+    world = World()
+    for reason in (Reason.EXPLORATION, Reason.CLIENT_ASKED):
+        world.serve(200, reason=reason, acceptance=0.1)
+    world.serve(200, pair="team/other", acceptance=0.1)
+    world.look()
+    assert world.of().phase is Phase.PROGRESSING
+    assert world.of().speculative.samples == 0
+
+
+def test_collapse_of_one_class_rolls_back_that_class_alone_and_says_why() -> None:
+    world = World()
+    for _ in range(3):
+        world.serve(100)
+        world.serve(100, LONG)
+        world.look()
+    assert world.of().phase is Phase.PROMOTED
+    world.serve(150, acceptance=0.5)
+    world.serve(100, LONG)
+    world.look()
+    assert (world.of().phase, world.of().share) == (Phase.ROLLED_BACK, 0.0)
+    assert world.of(LONG).phase is Phase.PROMOTED
+    decision = world.of().last_decision
+    assert (decision.metric, decision.observed, decision.threshold) == ("acceptanceFloor", 0.5, 0.65)
+    assert decision.bound > 20_000
+    assert 30 < decision.samples < 150
+    condition = world.condition("RolledBack")
+    assert (condition.status, condition.reason) == ("True", "AcceptanceBelowThreshold")
+    assert condition.message.startswith("code/short: acceptance 0.500, floor 0.65, over the last")
+    assert (world.status.state, world.status.reason) == ("RolledBack", "AcceptanceBelowThreshold")
+    assert world.status.speculating == "1/2"
+    assert world.notes[-1].reason == "AcceptanceBelowThreshold"
+    assert world.notes[-1].type == "Warning"
+
+
+@pytest.mark.parametrize(
+    ("thresholds", "outcome", "reason"),
+    [
+        ({"p95Seconds": 0.7}, {"e2e_s": 0.9}, "LatencyAboveThreshold"),
+        ({"ttftP95Seconds": 0.2}, {"ttft_s": 0.3}, "TtftAboveThreshold"),
+        ({"costIncrease": 0.05}, {"price_per_gpu_hour": 18.0}, "CostAboveThreshold"),
+    ],
+)
+def test_each_threshold_has_its_guard(thresholds: dict[str, float], outcome: dict[str, float], reason: str) -> None:
+    world = World(raw_policy(thresholds=thresholds))
+    for _ in range(3):
+        world.serve(300)
+        world.look()
+    assert world.of().phase is Phase.PROMOTED
+    world.serve(200, **outcome)
+    world.look()
+    assert world.condition("RolledBack").reason == reason
+    assert "over the last" in world.of().message
+
+
+def test_parity_guard_counts_replays() -> None:
+    world = World(raw_policy(thresholds={"parityLoss": 0.02}))
+    world.look()
+    for index in range(60):
+        parity = "mismatch" if index % 2 else "match"
+        world.tell(observation(time_s=world.now.timestamp() + 1, e2e_s=0.5, status="parity", parity=parity))
+    world.wait(10)
+    world.look()
+    assert world.condition("RolledBack").reason == "QualityParityFailed"
+
+
+def test_parity_loss_of_zero_is_broken_by_the_first_mismatch() -> None:
+    world = World(raw_policy(thresholds={"parityLoss": 0.0}))
+    at = {"time_s": world.now.timestamp() + 1, "e2e_s": 0.5, "status": "parity"}
+    world.tell(observation(**at, parity="match"))
+    world.wait(10)
+    world.look()
+    assert world.of().phase is Phase.PROGRESSING
+    world.tell(observation(**at, parity="mismatch"))
+    world.look()
+    assert world.of().phase is Phase.ROLLED_BACK
+
+
+def test_errors_trip_without_statistics_but_never_by_one() -> None:
+    world = World()
+    world.serve(30)
+    failed = {"status": "upstream_failed", "e2e_s": 0.1, "drafted": 0, "accepted": 0}
+    world.tell(observation(time_s=world.now.timestamp(), **failed))
+    world.look()
+    assert world.of().phase is Phase.PROGRESSING
+    for _ in range(2):
+        world.tell(observation(time_s=world.now.timestamp(), **failed))
+    world.look()
+    assert world.of().phase is Phase.ROLLED_BACK
+    assert world.condition("RolledBack").reason == "ErrorRateAboveThreshold"
+    assert "3 of 33 speculative requests failed, allowed are 0.05" in world.of().message
+
+
+def test_clients_that_leave_and_failures_of_the_plain_arm_are_no_errors_of_speculation() -> None:
+    world = World()
+    world.serve(30)
+    for _ in range(30):
+        world.tell(observation(time_s=world.now.timestamp(), status="cancelled"))
+        world.tell(observation(arm=Arm.CONTROL, time_s=world.now.timestamp(), status="upstream_failed"))
+    world.look()
+    assert world.of().phase is Phase.PROGRESSING
+
+
+def test_retry_comes_at_its_time_stricter_and_pauses_double_until_none_is_left() -> None:
+    world = rolled_back(World())
+    pauses = []
+    for retries in range(3):
+        state = world.of()
+        assert state.retries == retries
+        if state.retry_at is None:
+            break
+        before = world.now
+        world.wait(world.next_look_s - 1)
+        world.look()
+        assert world.of().phase is Phase.ROLLED_BACK
+        world.wait(1)
+        world.look()
+        assert (world.of().phase, world.of().step, world.of().retries) == (Phase.PROGRESSING, 0, retries + 1)
+        pauses.append((world.now - before).total_seconds())
+        world.serve(150, acceptance=0.5)
+        world.look()
+        assert world.of().phase is Phase.ROLLED_BACK
+    assert pauses == [600.0, 1200.0]
+    assert "no attempt is left" in world.of().message
+    world.wait(1e6)
+    world.look()
+    assert world.of().phase is Phase.ROLLED_BACK
+
+
+def test_retry_is_held_to_stricter_thresholds_until_it_is_promoted() -> None:
+    world = rolled_back(World())
+    world.wait(600)
+    world.look()
+    world.serve(800, acceptance=0.66)  # above the floor of 0.65, below 0.65 × 1.05
+    world.look()
+    assert world.of().phase is Phase.ROLLED_BACK
+    assert world.of().last_decision.threshold == pytest.approx(0.6825)
+
+
+def test_retry_that_holds_is_promoted_and_then_held_to_the_policys_own_thresholds() -> None:
+    world = rolled_back(World())
+    world.wait(600)
+    world.look()
+    for _ in range(3):
+        world.serve(100)
+        world.look()
+    assert world.of().phase is Phase.PROMOTED
+    world.serve(800, acceptance=0.66)
+    world.look()
+    assert world.of().phase is Phase.PROMOTED
+
+
+def test_outcomes_from_before_the_retry_do_not_trip_it() -> None:
+    world = rolled_back(World())
+    late = [observation(time_s=world.now.timestamp() + 1, acceptance=0.0) for _ in range(300)]
+    world.wait(600)
+    world.look()
+    for seen in late:
+        world.tell(seen)
+    world.look()
+    assert world.of().phase is Phase.PROGRESSING
+
+
+def test_new_spec_clears_a_rollback() -> None:
+    world = rolled_back(World())
+    world.respec(margin=0.03)
+    world.look()
+    assert (world.of().phase, world.of().step, world.of().retries) == (Phase.PROGRESSING, 0, 0)
+    assert world.status.decisions[0].rule == "NewSpec"
+    assert world.condition("RolledBack").status == "False"
+    world.look()
+    assert [decision.rule for decision in world.status.decisions].count("NewSpec") == 1
+
+
+def test_retry_token_clears_rollbacks_and_leaves_the_others_alone() -> None:
+    world = World()
+    for _ in range(3):
+        world.serve(100, LONG)
+        world.serve(100)
+        world.look()
+    world.serve(150, acceptance=0.5)
+    world.look()
+    world.respec(retryToken="again")
+    world.look()
+    assert (world.of().phase, world.of().retries) == (Phase.PROGRESSING, 0)
+    assert world.of(LONG).phase is Phase.PROMOTED
+    assert world.status.retry_token == "again"
+    world.serve(150, acceptance=0.5)
+    world.look()
+    assert world.of().phase is Phase.ROLLED_BACK
+    world.look()
+    assert world.of().phase is Phase.ROLLED_BACK
+
+
+def test_kill_switch_and_its_end_clear_nothing() -> None:
+    world = rolled_back(World())
+    world.respec(killSwitch=True)
+    world.look()
+    world.respec(killSwitch=None)
+    world.look()
+    assert world.of().phase is Phase.ROLLED_BACK
+
+
+def test_class_rules_decide_by_task_and_length() -> None:
+    rules = [{"name": "code", "mode": "plain"}, {"name": "code/long", "mode": "speculative"}]
+    world = World(raw_policy(classes=rules))
+    for name in (CODE, "code/long", LONG):
+        world.serve(5, name)
+    world.look()
+    assert {one.name: (one.phase, one.share) for one in world.status.classes} == {
+        CODE: (Phase.DISABLED, 0.0),
+        "code/long": (Phase.ENABLED, 1.0),
+        LONG: (Phase.PROGRESSING, 0.1),
+    }
+    world.serve(300, "code/long", acceptance=0.1)
+    world.look()
+    assert world.of("code/long").phase is Phase.ENABLED
+    for _ in range(30):
+        world.tell(observation("code/long", time_s=world.now.timestamp(), status="upstream_timeout"))
+    world.look()
+    assert world.of("code/long").phase is Phase.ROLLED_BACK
+
+
+def test_thresholds_of_a_rule_go_before_the_policys() -> None:
+    world = World(raw_policy(classes=[{"name": "code", "thresholds": {"acceptanceFloor": 0.4}}]))
+    world.serve(300, acceptance=0.5)
+    world.serve(300, LONG, acceptance=0.5)
+    world.look()
+    world.look()
+    assert world.of().phase is Phase.PROGRESSING
+    assert world.of(LONG).phase is Phase.ROLLED_BACK
