@@ -72,7 +72,7 @@ def test_a_rollout_of_one_step_has_to_show_its_gain_all_the_same() -> None:
     world.serve(60, arms=(Arm.SPECULATIVE,))
     world.look()
     assert (world.of().phase, world.of().step) == (Phase.PROGRESSING, 0)
-    assert "60 speculative and 0 control answers of 50 each" in world.of().message
+    assert "61 speculative and 1 control answers of 50 each" in world.of().message
 
 
 def test_step_lasts_as_long_as_its_soak_whatever_the_evidence() -> None:
