@@ -1,1 +1,1 @@
-"""Slipstream's control plane: turns declared model pairs into Triton deployments (arrives with the CRDs)."""
+"""Slipstream's control plane: model pairs become Triton deployments, and speculation is promoted and taken back."""

@@ -1,8 +1,8 @@
 """An operator that starts cold before many pairs: `python -m tests.benchmarks.operator_scale [--pairs 1000]`.
 
-A real API server with its etcd, ModelPairs with a SpeculationPolicy each, then the operator: how long until every one
-has its status and all its children, what memory it takes, and what it writes when nothing happens any more. The API
-server, etcd and the operator share this machine's cores. There is no kubelet, so no pair gets ready.
+A real API server with its etcd and a real Redis, ModelPairs with a SpeculationPolicy each, then the operator: how long
+until every one has its status and all its children, what memory it takes, and what it writes when nothing happens any
+more. All share this machine's cores: read the seconds beside its load. There is no kubelet, so no pair gets ready.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ from typing import Any, NamedTuple
 import httpx
 import psutil
 from slipstream_operator.cluster.resources import CHILDREN, Kind, resources
+from slipstream_operator.settings import WORKERS
 
 from tests.benchmarks.gateway_openai import free_port
 from tests.kube import CRDS, KubeApiServer, install_chart
+from tests.redis_server import RedisServer
 
 NAMESPACES = 10
 GOAL_S, GOAL_MB, GOAL_WRITES = 60.0, 300.0, 0
@@ -45,12 +47,17 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=1000, help="ModelPairs, each with a policy (%(default)s)")
     parser.add_argument("--steady", type=float, default=60.0, help="seconds of quiet to watch (%(default)g)")
     parser.add_argument("--resync", type=float, default=50.0, help="the operator's resync in seconds (%(default)g)")
+    parser.add_argument("--workers", type=int, default=WORKERS, help="the operator's workers (%(default)s)")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, KubeApiServer(Path(folder)) as kube:
         install_chart(kube, CRDS)
         declare(kube, args.pairs)
-        with operator(kube, args.resync) as (process, metrics_url):
-            measure(kube, process, metrics_url, args.pairs, args.steady)
+        redis = RedisServer(Path(folder), free_port())
+        try:
+            with operator(kube, redis, resync_s=args.resync, workers=args.workers) as (process, metrics_url):
+                measure(kube, process, metrics_url, args.pairs, args.steady)
+        finally:
+            redis.kill()
 
 
 def measure(kube: KubeApiServer, process: psutil.Process, metrics_url: str, pairs: int, steady_s: float) -> None:
@@ -157,11 +164,14 @@ def policy(name: str) -> dict[str, Any]:
 
 
 @contextmanager
-def operator(kube: KubeApiServer, resync_s: float) -> Iterator[tuple[psutil.Process, str]]:
+def operator(
+    kube: KubeApiServer, redis: RedisServer, *, resync_s: float, workers: int
+) -> Iterator[tuple[psutil.Process, str]]:
     """A real `slipstream operator`, and where its metrics are."""
     liveness_port, metrics_port = free_port(), free_port()
     command = [sys.executable, "-m", "slipstream_gateway.cli", "operator", "--host", "127.0.0.1"]
     command += ["--kubeconfig", str(kube.kubeconfig("admin")), "--resync", str(resync_s), "--log-level", "warning"]
+    command += ["--redis", redis.url, "--workers", str(workers)]
     command += ["--liveness-port", str(liveness_port), "--metrics-port", str(metrics_port)]
     process = subprocess.Popen(command)
     try:
@@ -198,7 +208,7 @@ def writes(metrics_url: str) -> float:
 
 
 def wait_for_quiet(metrics_url: str) -> None:
-    """Until nothing was written for twenty seconds: without Redis, it is news for a while that there is none."""
+    """Until nothing was written for twenty seconds."""
     last, since = writes(metrics_url), time.monotonic()
     while time.monotonic() - since < 20:
         time.sleep(1)

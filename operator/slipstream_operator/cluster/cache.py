@@ -1,0 +1,211 @@
+"""What is known of the cluster's objects: filled by watch events, lists and the answers to our own writes.
+
+The newest version of an object wins, in whatever order they come. Objects are plain dicts that nobody may change.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from slipstream_gateway.manifest.naming import PAIR_LABEL, label_value
+
+from slipstream_operator.cluster.resources import CHILDREN, FIELD_MANAGER, PARENTS, Kind, ObjectKey
+from slipstream_operator.plan import KubeObject
+
+_REMEMBERED_DELETIONS = 4096
+_LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+
+
+class Change(NamedTuple):
+    """An object before and after; None where there was, or is, none."""
+
+    key: ObjectKey
+    before: KubeObject | None
+    after: KubeObject | None
+
+
+def key_of(item: KubeObject) -> ObjectKey:
+    metadata = item["metadata"]
+    return ObjectKey(Kind(item["kind"]), metadata.get("namespace", ""), metadata["name"])
+
+
+def owner_uid(item: KubeObject, kind: Kind) -> str | None:
+    """The uid of the object of `kind` that controls `item`."""
+    for owner in item["metadata"].get("ownerReferences") or ():
+        if owner.get("controller") and owner.get("kind") == kind:
+            return str(owner.get("uid"))
+    return None
+
+
+class ObjectCache:
+    """All objects that matter, by kind and by the pair that they belong to."""
+
+    def __init__(self) -> None:
+        self._objects: dict[Kind, dict[ObjectKey, KubeObject]] = {kind: {} for kind in Kind}
+        self._of_label: defaultdict[tuple[str, str], set[ObjectKey]] = defaultdict(set)
+        self._of_owner: defaultdict[str, set[ObjectKey]] = defaultdict(set)
+        self._pair_of_label: dict[tuple[str, str], ObjectKey] = {}
+        self._pair_of_uid: dict[str, ObjectKey] = {}
+        self._foreign_status: set[ObjectKey] = set()
+        self._deleted: set[str] = set()
+        self._deletions: deque[str] = deque()
+
+    def get(self, key: ObjectKey) -> KubeObject | None:
+        return self._objects[key.kind].get(key)
+
+    def of_kind(self, kind: Kind) -> Iterable[KubeObject]:
+        return self._objects[kind].values()
+
+    def keys(self, kind: Kind) -> list[ObjectKey]:
+        return list(self._objects[kind])
+
+    def count(self, kind: Kind) -> int:
+        return len(self._objects[kind])
+
+    def is_status_foreign(self, key: ObjectKey) -> bool:
+        """Whether anybody but this operator has written into the status of a parent."""
+        return key in self._foreign_status
+
+    def children_of(self, pair: KubeObject) -> list[KubeObject]:
+        """The children whose controller is `pair`."""
+        keys = self._of_owner.get(pair["metadata"]["uid"], ())
+        return [self._objects[key.kind][key] for key in sorted(keys)]
+
+    def pods_of(self, pair: ObjectKey) -> list[KubeObject]:
+        keys = self._of_label.get((pair.namespace, label_value(pair.name)), ())
+        return [self._objects[key.kind][key] for key in sorted(keys) if key.kind is Kind.POD]
+
+    def pair_of(self, item: KubeObject) -> ObjectKey | None:
+        """The pair that a child or pod belongs to: by its owner, else by its label."""
+        if (uid := owner_uid(item, Kind.MODEL_PAIR)) and (key := self._pair_of_uid.get(uid)):
+            return key
+        return self._pair_of_label.get(_label(item))
+
+    def put(self, item: KubeObject) -> Change | None:
+        """Take `item` in; None where what is known is as new already, or it is known to be deleted."""
+        key, metadata = key_of(item), item["metadata"]
+        before = self._objects[key.kind].get(key)
+        if metadata.get("uid") in self._deleted or (before is not None and not _is_newer(item, before)):
+            return None
+        after = _slim(item)
+        if key.kind in PARENTS:
+            (self._foreign_status.add if has_foreign_status(item) else self._foreign_status.discard)(key)
+        if before is not None:
+            self._unindex(key, before)
+        self._objects[key.kind][key] = after
+        self._index(key, after)
+        return Change(key, before, after)
+
+    def remove(self, item: KubeObject) -> Change | None:
+        """Forget `item`, which is deleted; None where another of that name is there, or none."""
+        key, uid = key_of(item), item["metadata"].get("uid")
+        before = self._objects[key.kind].get(key)
+        # A child that lost its label leaves our view without being deleted: it may come back under the same uid.
+        if uid is not None and key.kind not in CHILDREN:
+            self._remember_deletion(uid)
+        if before is None or before["metadata"].get("uid") != uid:
+            return None
+        return self._drop(key, before)
+
+    def replace_kind(self, kind: Kind, items: Iterable[KubeObject], *, version: str, scope: str | None) -> list[Change]:
+        """Take in a whole list of `kind` as of `version`, of one namespace or (None) all: what is missing is gone."""
+        listed = {key_of(item): item for item in items}
+        changes = [change for item in listed.values() if (change := self.put(item)) is not None]
+        for key, known in list(self._objects[kind].items()):
+            if key in listed or (scope is not None and key.namespace != scope):
+                continue
+            if _version(known) <= _number(version):  # else it came after the list
+                changes.append(self._drop(key, known))
+        return changes
+
+    def _drop(self, key: ObjectKey, before: KubeObject) -> Change:
+        self._unindex(key, before)
+        self._foreign_status.discard(key)
+        del self._objects[key.kind][key]
+        return Change(key, before, None)
+
+    def _remember_deletion(self, uid: str) -> None:
+        """An answer to a write may arrive after the deletion; it must not bring the object back."""
+        if uid in self._deleted:
+            return
+        if len(self._deletions) >= _REMEMBERED_DELETIONS:
+            self._deleted.discard(self._deletions.popleft())
+        self._deletions.append(uid)
+        self._deleted.add(uid)
+
+    def _index(self, key: ObjectKey, item: KubeObject) -> None:
+        if key.kind is Kind.MODEL_PAIR:
+            self._pair_of_label[key.namespace, label_value(key.name)] = key
+            self._pair_of_uid[item["metadata"]["uid"]] = key
+        elif key.kind is Kind.POD:
+            self._of_label[_label(item)].add(key)
+        elif uid := owner_uid(item, Kind.MODEL_PAIR):
+            self._of_owner[uid].add(key)
+
+    def _unindex(self, key: ObjectKey, item: KubeObject) -> None:
+        if key.kind is Kind.MODEL_PAIR:
+            self._pair_of_label.pop((key.namespace, label_value(key.name)), None)
+            self._pair_of_uid.pop(item["metadata"]["uid"], None)
+        elif key.kind is Kind.POD:
+            _discard(self._of_label, _label(item), key)
+        elif uid := owner_uid(item, Kind.MODEL_PAIR):
+            _discard(self._of_owner, uid, key)
+
+
+def _discard(index: defaultdict[Any, set[ObjectKey]], place: Any, key: ObjectKey) -> None:
+    index[place].discard(key)
+    if not index[place]:
+        del index[place]
+
+
+def has_foreign_status(raw: KubeObject) -> bool:
+    """Whether a field of the status of `raw` was last written by anyone but this operator, by `managedFields`."""
+    entries = raw["metadata"].get("managedFields") or ()
+    return any("f:status" in (entry.get("fieldsV1") or {}) for entry in entries if entry["manager"] != FIELD_MANAGER)
+
+
+def _label(item: KubeObject) -> tuple[str, str]:
+    metadata = item["metadata"]
+    return metadata.get("namespace", ""), (metadata.get("labels") or {}).get(PAIR_LABEL, "")
+
+
+def _is_newer(item: KubeObject, than: KubeObject) -> bool:
+    return item["metadata"]["uid"] != than["metadata"]["uid"] or _version(item) > _version(than)
+
+
+def _version(item: KubeObject) -> int:
+    return _number(item["metadata"].get("resourceVersion", "0"))
+
+
+def _number(version: str) -> int:
+    """Resource versions are numbers that grow: Kubernetes promises it for its own kinds and for custom ones."""
+    return int(version) if version.isdigit() else 0
+
+
+def _slim(item: KubeObject) -> KubeObject:
+    """`item` without what only the API server and kubectl need: often the larger part of it."""
+    metadata = {name: value for name, value in item["metadata"].items() if name != "managedFields"}
+    if scalers := _owners_of_replicas(item):
+        metadata["managedFields"] = scalers
+    annotations = metadata.get("annotations")
+    if annotations and _LAST_APPLIED in annotations:
+        metadata["annotations"] = {name: text for name, text in annotations.items() if name != _LAST_APPLIED}
+    return {**item, "metadata": metadata}
+
+
+def _owners_of_replicas(item: KubeObject) -> list[dict[str, Any]]:
+    """Of `managedFields`, who has set a Deployment's number of replicas: it tells whether an autoscaler has it."""
+    if item["kind"] != Kind.DEPLOYMENT:
+        return []
+    entries = item["metadata"].get("managedFields") or ()
+    return [
+        {
+            "manager": entry.get("manager", ""),
+            "operation": entry.get("operation", ""),
+            "fieldsV1": {"f:spec": {"f:replicas": {}}},
+        }
+        for entry in entries
+        if "f:replicas" in ((entry.get("fieldsV1") or {}).get("f:spec") or {})
+    ]

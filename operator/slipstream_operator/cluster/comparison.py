@@ -1,0 +1,87 @@
+"""Whether the cluster has what we want: only the fields that we own count, and lists are matched as the API does it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+# What tells the items of a list apart where Kubernetes merges lists; any other list is one value.
+_ITEM_KEYS = (("uid",), ("containerPort", "protocol"), ("port", "protocol"), ("mountPath",), ("name",), ("type",))
+_DEFAULTS = {"protocol": "TCP"}
+_UNITS = {"": Fraction(1), "m": Fraction(1, 1000)}
+_UNITS |= {name: Fraction(1000) ** power for power, name in enumerate("kMGTPE", 1)}
+_UNITS |= {f"{name}i": Fraction(1024) ** power for power, name in enumerate("KMGTPE", 1)}
+_QUANTITY = re.compile(rf"(?P<number>[0-9]+(\.[0-9]+)?)(?P<unit>{'|'.join(_UNITS)})")
+
+
+def has(live: Any, desired: Any) -> bool:
+    """Whether everything in `desired` stands in `live` as well; what else is in `live` is not ours."""
+    if isinstance(desired, dict):
+        if not desired and live is None:
+            return True
+        return isinstance(live, dict) and all(has(live.get(name), value) for name, value in desired.items())
+    if isinstance(desired, list | tuple):
+        return _has_items(live, desired)
+    if isinstance(live, str) and isinstance(desired, str):
+        return live == desired or _is_same_amount(live, desired)
+    return bool(live == desired) and isinstance(live, bool) == isinstance(desired, bool)
+
+
+def _has_items(live: Any, desired: Sequence[Any]) -> bool:
+    if live is None:
+        return not desired
+    if not isinstance(live, list):
+        return False
+    keys = next((keys for keys in _ITEM_KEYS if desired and all(_identity(item, keys) for item in desired)), None)
+    if keys is None:
+        return len(live) == len(desired) and all(map(has, live, desired))
+    known = {_identity(item, keys): item for item in live}
+    return all(has(known.get(_identity(item, keys)), item) for item in desired)
+
+
+def _identity(item: Any, keys: tuple[str, ...]) -> tuple[Any, ...] | None:
+    """The item's values of `keys`; None where it has not got them."""
+    if not isinstance(item, dict):
+        return None
+    values = tuple(item.get(key, _DEFAULTS.get(key)) for key in keys)
+    return None if any(value is None or isinstance(value, dict | list) for value in values) else values
+
+
+def _is_same_amount(live: str, desired: str) -> bool:
+    """Whether both are quantities of the same amount: the API server writes 1000m as 1, and 1024Mi as 1Gi."""
+    amounts = [_amount(text) for text in (live, desired)]
+    return amounts[0] is not None and amounts[0] == amounts[1]
+
+
+def _amount(text: str) -> Fraction | None:
+    found = _QUANTITY.fullmatch(text)
+    return None if found is None else Fraction(found["number"]) * _UNITS[found["unit"]]
+
+
+def without_blanks(value: Any) -> Any:
+    """`value` without the fields that are null or the empty text: readers take both for not there.
+
+    The API server keeps no nulls, and servers of some versions (1.20) take an empty text for one.
+    """
+    if isinstance(value, dict):
+        return {name: without_blanks(item) for name, item in value.items() if item is not None and item != ""}
+    if isinstance(value, list | tuple):
+        return [without_blanks(item) for item in value]
+    return value
+
+
+def merge_patch(live: Any, desired: dict[str, Any]) -> dict[str, Any]:
+    """The JSON merge patch (RFC 7396) that makes `desired` of `live`; neither has nulls. Empty: they are equal."""
+    if not isinstance(live, dict):
+        return desired
+    patch: dict[str, Any] = {name: None for name in live if name not in desired}
+    for name, value in desired.items():
+        known = live.get(name)
+        if isinstance(value, dict) and isinstance(known, dict):
+            if changed := merge_patch(known, value):
+                patch[name] = changed
+        elif name not in live or known != value:
+            patch[name] = value
+    return patch

@@ -1,0 +1,110 @@
+"""The kinds that the operator reads and writes: where they live, and which of their objects are its business."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+from slipstream_gateway.manifest.naming import MANAGED_BY, OPERATOR, PAIR_LABEL
+from slipstream_gateway.manifest.objects import API_VERSION
+from slipstream_gateway.manifest.reports import REPORT_SELECTOR
+
+FIELD_MANAGER = OPERATOR
+CHILD_SELECTOR = f"{MANAGED_BY}={OPERATOR}"
+
+
+class Kind(StrEnum):
+    MODEL_PAIR = "ModelPair"
+    SPECULATION_POLICY = "SpeculationPolicy"
+    DEPLOYMENT = "Deployment"
+    SERVICE = "Service"
+    CONFIG_MAP = "ConfigMap"
+    SERVICE_ACCOUNT = "ServiceAccount"
+    POD_DISRUPTION_BUDGET = "PodDisruptionBudget"
+    POD = "Pod"
+    LEASE = "Lease"
+
+
+# Policies first, wherever all are gone through: pairs show figures of theirs.
+PARENTS = (Kind.SPECULATION_POLICY, Kind.MODEL_PAIR)
+CHILDREN = (
+    Kind.DEPLOYMENT,
+    Kind.SERVICE,
+    Kind.CONFIG_MAP,
+    Kind.SERVICE_ACCOUNT,
+    Kind.POD_DISRUPTION_BUDGET,
+)
+
+
+class ObjectKey(msgspec.Struct, frozen=True, order=True):
+    """What tells one object from all others; as text, what reports and verdicts call it."""
+
+    kind: Kind
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.kind.value}/{self.name}"
+
+
+class Resource(msgspec.Struct, frozen=True, kw_only=True):
+    """A kind at the API server. `selector` limits which of its objects are looked at; empty for all."""
+
+    kind: Kind
+    group: str
+    version: str
+    plural: str
+    selector: str = ""
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def root(self) -> str:
+        """The path of the kind's API group."""
+        return f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
+
+    def collection(self, namespace: str | None) -> str:
+        """The path of all its objects in a namespace, or in the whole cluster."""
+        return (
+            f"{self.root}/{self.plural}" if namespace is None else f"{self.root}/namespaces/{namespace}/{self.plural}"
+        )
+
+    def path(self, namespace: str, name: str) -> str:
+        return f"{self.collection(namespace)}/{name}"
+
+
+def resources(*, pdb_version: str = "v1") -> dict[Kind, Resource]:
+    """Every kind by its name; `pdb_version` is what the server has of `policy`: v1, or v1beta1 before 1.21."""
+    group, version = API_VERSION.split("/")
+    pods = f"{CHILD_SELECTOR},{PAIR_LABEL}"
+    known = (
+        Resource(kind=Kind.SPECULATION_POLICY, group=group, version=version, plural="speculationpolicies"),
+        Resource(kind=Kind.MODEL_PAIR, group=group, version=version, plural="modelpairs"),
+        Resource(kind=Kind.DEPLOYMENT, group="apps", version="v1", plural="deployments", selector=CHILD_SELECTOR),
+        Resource(kind=Kind.SERVICE, group="", version="v1", plural="services", selector=CHILD_SELECTOR),
+        Resource(kind=Kind.CONFIG_MAP, group="", version="v1", plural="configmaps", selector=CHILD_SELECTOR),
+        Resource(kind=Kind.SERVICE_ACCOUNT, group="", version="v1", plural="serviceaccounts", selector=CHILD_SELECTOR),
+        Resource(
+            kind=Kind.POD_DISRUPTION_BUDGET,
+            group="policy",
+            version=pdb_version,
+            plural="poddisruptionbudgets",
+            selector=CHILD_SELECTOR,
+        ),
+        Resource(kind=Kind.POD, group="", version="v1", plural="pods", selector=pods),
+        Resource(
+            kind=Kind.LEASE,
+            group="coordination.k8s.io",
+            version="v1",
+            plural="leases",
+            selector=REPORT_SELECTOR,
+        ),
+    )
+    return {resource.kind: resource for resource in known}
+
+
+def watched(known: dict[Kind, Resource]) -> dict[Kind, Resource]:
+    """The kinds that are watched wherever pairs may be; the gateways' reports lie in one namespace."""
+    return {kind: resource for kind, resource in known.items() if kind is not Kind.LEASE}

@@ -1,0 +1,140 @@
+"""`slipstream operator`: turns ModelPairs into Triton deployments, and promotes and rolls back speculation by class."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib.util
+import logging
+import signal
+from pathlib import Path
+
+from slipstream_gateway.arguments import at_least_one, port, seconds
+from slipstream_gateway.errors import CommandError, SlipstreamError
+from slipstream_gateway.settings import redis_url
+
+from slipstream_operator.plan import DEFAULT_IMAGE
+from slipstream_operator.settings import LIVENESS_PORT, METRICS_PORT, PATIENCE_S, RESYNC_S, WORKERS, OperatorSettings
+
+_LEVELS = ("critical", "error", "warning", "info", "debug")
+_PACKAGES = ("kopf", "kubernetes", "prometheus_client", "redis")
+_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-n",
+        "--namespace",
+        action="append",
+        default=[],
+        metavar="NS",
+        help="namespace whose pairs are served; may be repeated (without it, the whole cluster)",
+    )
+    parser.add_argument(
+        "--report-namespace",
+        metavar="NS",
+        help="where the gateways' reports lie (the operator's own namespace)",
+    )
+    parser.add_argument(
+        "--kubeconfig", type=Path, metavar="FILE", help="cluster and login (in a pod its own account, else the usual)"
+    )
+    parser.add_argument("--context", metavar="NAME", help="context of the kubeconfig (its current one)")
+    parser.add_argument(
+        "--redis",
+        metavar="URL",
+        help="where the gateways share outcomes, redis://host:port/db; a URL with a password is better put into "
+        "SLIPSTREAM_REDIS_URL (without either, nothing is promoted: there is no evidence)",
+    )
+    parser.add_argument(
+        "--triton-image",
+        "--image",
+        default=DEFAULT_IMAGE,
+        metavar="IMAGE",
+        help="Triton with Slipstream's engine, for pairs that name none (%(default)s)",
+    )
+    parser.add_argument("--host", default="0.0.0.0", help="address of the two ports below (%(default)s)")
+    parser.add_argument(
+        "--liveness-port", type=port, default=LIVENESS_PORT, help="port of /healthz (%(default)s)", metavar="N"
+    )
+    parser.add_argument(
+        "--metrics-port", type=port, default=METRICS_PORT, help="port of /metrics and /ready (%(default)s)", metavar="N"
+    )
+    parser.add_argument(
+        "--leader-election", action="store_true", help="of several operators, one works; the others stand by"
+    )
+    parser.add_argument("--lease-namespace", metavar="NS", help="where the leader's Lease lies (its own namespace)")
+    parser.add_argument(
+        "--resync",
+        type=seconds,
+        default=RESYNC_S,
+        metavar="SECONDS",
+        help="everything is listed and looked at this often, beside the watch (%(default)g)",
+    )
+    parser.add_argument(
+        "--workers", type=at_least_one, default=WORKERS, metavar="N", help="objects worked on at once (%(default)s)"
+    )
+    parser.add_argument(
+        "--patience",
+        type=seconds,
+        default=PATIENCE_S,
+        metavar="SECONDS",
+        help="how long the API server may refuse, or fail, before the process ends to be started anew (%(default)g)",
+    )
+    parser.add_argument("--log-level", choices=_LEVELS, default="info", help="what is logged (%(default)s)")
+
+
+def run(args: argparse.Namespace) -> int:
+    _check_packages()
+    settings = settings_of(args)
+    logging.basicConfig(level=args.log_level.upper(), format=_FORMAT)
+    # These load only where they are there, and after the options are known to be good.
+    from slipstream_operator import watches
+    from slipstream_operator.main import operate
+    from slipstream_operator.reconcile.pair import reconcile_pair
+    from slipstream_operator.reconcile.policy import reconcile_policy
+
+    watches.quiet()
+
+    async def until_signalled() -> None:
+        stop, loop = asyncio.Event(), asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        await operate(settings, decide_pair=reconcile_pair, decide_policy=reconcile_policy, stop=stop)
+
+    try:
+        asyncio.run(until_signalled())
+    except SlipstreamError:
+        raise
+    except Exception as exc:
+        # The top of the process: Kubernetes starts it anew, and the log must say why it ended.
+        logging.getLogger(__name__).exception("the operator cannot go on")
+        raise CommandError(f"the operator cannot go on: {exc or type(exc).__name__}") from exc
+    return 0
+
+
+def _check_packages() -> None:
+    missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise CommandError(
+            f"'slipstream operator' needs the package {missing[0]!r}: install 'slipstream-serving[operator]'."
+        )
+
+
+def settings_of(args: argparse.Namespace) -> OperatorSettings:
+    """What the options, as `add_arguments` defines them, say."""
+    return OperatorSettings(
+        namespaces=tuple(dict.fromkeys(args.namespace)),
+        report_namespace=args.report_namespace,
+        kubeconfig=args.kubeconfig,
+        context=args.context,
+        redis_url=args.redis or redis_url(),
+        image=args.triton_image,
+        host=args.host,
+        liveness_port=args.liveness_port,
+        metrics_port=args.metrics_port,
+        leader_election=args.leader_election,
+        lease_namespace=args.lease_namespace,
+        resync_s=args.resync,
+        workers=args.workers,
+        patience_s=args.patience,
+    )

@@ -1,0 +1,224 @@
+"""The operator's engine: workers that take objects from the queue and bring them to what is decided, again and again.
+
+Level-triggered: what happened does not count, only how things are. An error concerns the object that it happened to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from datetime import datetime
+from functools import partial
+
+import msgspec
+from slipstream_gateway.manifest.status import Phase
+
+from slipstream_operator.cluster.api import KubeApi
+from slipstream_operator.cluster.cache import ObjectCache
+from slipstream_operator.cluster.children import ChildWriter
+from slipstream_operator.cluster.events import EventPoster
+from slipstream_operator.cluster.resources import Kind, ObjectKey, Resource, watched
+from slipstream_operator.cluster.statuses import StatusWriter
+from slipstream_operator.declared import Declared
+from slipstream_operator.errors import ApiConflict, ApiError, OperatorError
+from slipstream_operator.gateways import Gateways
+from slipstream_operator.intake import Intake
+from slipstream_operator.metrics import Metrics
+from slipstream_operator.pairs import PairDecision, PairReconciler
+from slipstream_operator.plan import KubeObject, ServingDefaults
+from slipstream_operator.policies import Evidence, PolicyDecision, PolicyReconciler
+from slipstream_operator.report_watch import ReportWatch
+from slipstream_operator.resync import Resync, WatchProof
+from slipstream_operator.work_queue import WorkQueue
+
+STUCK_S = 300.0
+
+_TICK_S = 0.1
+_LOOK_S = 1.0
+_DEAD_LEASES_S = 60.0
+
+_logger = logging.getLogger(__name__)
+
+
+class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """`namespaces` are those watched, empty for all; `report_namespace` is where the gateways' reports lie."""
+
+    namespaces: tuple[str, ...] = ()
+    report_namespace: str = "default"
+    workers: int = 16
+    resync_s: float = 600.0
+    defaults: ServingDefaults = ServingDefaults()
+
+
+class Controller:
+    """Everything but the watch, which calls `observe`, and the source of the evidence.
+
+    `fed` is where that source puts the policies that it has outcomes for; they are taken out about once a second.
+    `clock` has a time zone, `clock_s` is monotonic.
+    """
+
+    def __init__(
+        self,
+        *,
+        api: KubeApi,
+        resources: dict[Kind, Resource],
+        settings: ControllerSettings,
+        decide_pair: PairDecision,
+        decide_policy: PolicyDecision,
+        evidence: Evidence,
+        fed: set[ObjectKey],
+        metrics: Metrics,
+        clock: Callable[[], datetime],
+        clock_s: Callable[[], float],
+    ) -> None:
+        self._api, self._resources, self._settings = api, resources, settings
+        self._fed = fed
+        self._metrics, self._clock, self._clock_s = metrics, clock, clock_s
+        self._cache, self._declared, self._gateways = ObjectCache(), Declared(), Gateways()
+        self.queue: WorkQueue[ObjectKey] = WorkQueue()
+        self.proof = WatchProof(clock_s=clock_s)
+        intake = Intake(
+            cache=self._cache, declared=self._declared, gateways=self._gateways, queue=self.queue, clock=clock
+        )
+        self._reports = ReportWatch(api, resources[Kind.LEASE], settings.report_namespace, intake)
+        self.resync = Resync(
+            api=api,
+            resources=watched(resources),
+            namespaces=settings.namespaces,
+            intake=intake,
+            proof=self.proof,
+            every_s=settings.resync_s,
+            clock_s=clock_s,
+        )
+        self._intake = intake
+        self._events = EventPoster(api, clock_s=clock_s, on_note=metrics.transition)
+        statuses = StatusWriter(api, self._cache, resources, on_newer=intake.observe_own, clock_s=clock_s)
+        self._pairs = PairReconciler(
+            decide=decide_pair,
+            cache=self._cache,
+            declared=self._declared,
+            gateways=self._gateways,
+            children=ChildWriter(api, self._cache, resources),
+            statuses=statuses,
+            events=self._events,
+            defaults=settings.defaults,
+            clock=clock,
+        )
+        self._policies = PolicyReconciler(
+            decide=decide_policy,
+            cache=self._cache,
+            declared=self._declared,
+            gateways=self._gateways,
+            evidence=evidence,
+            statuses=statuses,
+            events=self._events,
+            clock=clock,
+        )
+        self._begun_s: dict[ObjectKey, float] = {}
+        self._show_metrics()
+
+    def observe(self, event_type: str | None, item: KubeObject) -> None:
+        """One watch event; `event_type` is None for an object that was listed."""
+        self._metrics.event(Kind(item["kind"]))
+        self.resync.observe(event_type, item)
+
+    async def run(self) -> None:
+        """Work until cancelled, from the first complete list on.
+
+        Raises:
+            ApiRejected: what must be read may not be read.
+        """
+        await self._reports.first()
+        await self.resync.first()
+        self._intake.queue_all()
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(self._settings.workers):
+                tasks.create_task(self._work())
+            tasks.create_task(self._tick())
+            tasks.create_task(self._clear_dead_leases())
+            tasks.create_task(self._reports.run())
+            tasks.create_task(self._events.run())
+            tasks.create_task(self.resync.run())
+
+    def stuck(self) -> list[ObjectKey]:
+        """The objects that have been worked on for longer than all deadlines together allow."""
+        now_s = self._clock_s()
+        return [key for key, begun_s in self._begun_s.items() if now_s - begun_s > STUCK_S]
+
+    async def _work(self) -> None:
+        while True:
+            key = await self.queue.get()
+            self._begun_s[key] = self._clock_s()
+            try:
+                with self._metrics.reconcile(key.kind):
+                    look_again_s = await self._reconcile(key)
+            except ApiError as exc:
+                pause_s = self.queue.failed(key, retry_after_s=exc.retry_after_s)
+                level = logging.DEBUG if isinstance(exc, ApiConflict) else logging.WARNING
+                _logger.log(level, "%s: trying again in %.1f s: %s", key, pause_s, exc)
+            except OperatorError as exc:
+                _logger.warning("%s: trying again in %.1f s: %s", key, self.queue.failed(key), exc)
+            except Exception:
+                # The top of the worker: whatever is wrong with one object must not stop the others.
+                _logger.exception("%s: unexpected, trying again in %.1f s", key, self.queue.failed(key))
+            else:
+                if look_again_s is not None:
+                    self.queue.schedule(key, look_again_s)
+                self.queue.done(key)
+            finally:
+                self._begun_s.pop(key, None)
+
+    async def _reconcile(self, key: ObjectKey) -> float | None:
+        """Returns in how many seconds to look again, though nothing happens."""
+        for affected in self._declared.resolve():
+            self.queue.add(affected)
+        raw, parsed = self._cache.get(key), self._declared.parsed(key)
+        reconciler = self._pairs if key.kind is Kind.MODEL_PAIR else self._policies
+        if raw is None or parsed is None:
+            reconciler.forget(key)
+            self.queue.forget(key)
+            return None
+        if raw["metadata"].get("deletionTimestamp"):
+            return None  # It has its last hours; its children go with it.
+        return await reconciler.reconcile(key, raw, parsed)
+
+    async def _tick(self) -> None:
+        look_s = 0.0
+        while True:
+            await asyncio.sleep(_TICK_S)
+            self.queue.add_due()
+            if (now_s := self._clock_s()) >= look_s:
+                look_s = now_s + _LOOK_S
+                self._intake.look_for_dead_gateways()
+                while self._fed:
+                    self.queue.add(self._fed.pop())
+
+    async def _clear_dead_leases(self) -> None:
+        while True:
+            await asyncio.sleep(_DEAD_LEASES_S)
+            for key in self._gateways.dead_for_good(self._clock()):
+                lease = self._cache.get(key)
+                if lease is None:
+                    continue
+                path = self._resources[Kind.LEASE].path(key.namespace, key.name)
+                try:
+                    await self._api.delete(path, uid=lease["metadata"]["uid"])
+                except ApiError as exc:  # It harms nobody.
+                    _logger.debug("%s cannot be deleted: %s", key, exc)
+
+    def _show_metrics(self) -> None:
+        watch, proof = self._metrics.watch, self.proof
+        watch("queue_depth", "Objects that wait to be looked at.", lambda: len(self.queue))
+        watch("objects_failing", "Objects whose last reconcile failed.", lambda: self.queue.failing)
+        watch("synced", "Whether everything was listed once.", lambda: float(self.resync.synced))
+        for kind in self._resources:
+            labels = {"kind": kind.value}
+            watch("objects", "Objects that are known.", partial(self._cache.count, kind), labels)
+            watch("watch_missed", "Changes that the watch has missed.", partial(proof.missed, kind), labels)
+        for phase in Phase:
+            watch("classes", "Request classes by phase.", partial(self._classes_in, phase), {"phase": phase.value})
+
+    def _classes_in(self, phase: Phase) -> int:
+        statuses = (raw.get("status") or {} for raw in self._cache.of_kind(Kind.SPECULATION_POLICY))
+        return sum(entry.get("phase") == phase for status in statuses for entry in status.get("classes") or ())

@@ -1,0 +1,101 @@
+"""What users have declared, held against each other: each object is parsed once, and all are judged anew on change."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from slipstream_gateway.manifest.resolve import Resolution, resolve
+from slipstream_gateway.manifest.resources import ParsedResource, parse_resource
+
+from slipstream_operator.cluster.cache import key_of
+from slipstream_operator.cluster.resources import Kind, ObjectKey
+from slipstream_operator.plan import KubeObject
+
+_NOTHING = Resolution(pairs={}, policies={}, problems={}, kills={})
+
+
+class _Entry(NamedTuple):
+    version: tuple[Any, ...]
+    parsed: ParsedResource
+
+
+class Declared:
+    """The ModelPairs and SpeculationPolicies of the cluster, and the verdicts over them."""
+
+    def __init__(self) -> None:
+        self._entries: dict[ObjectKey, _Entry] = {}
+        self._of_pair: defaultdict[str, set[ObjectKey]] = defaultdict(set)
+        self._resolution = _NOTHING
+        self._stale = False
+
+    def put(self, raw: KubeObject) -> None:
+        """Take in a parent. Its status does not count: only another generation is parsed."""
+        key, metadata = key_of(raw), raw["metadata"]
+        version = (metadata.get("uid"), metadata.get("generation"))
+        known = self._entries.get(key)
+        if known is not None and known.version == version:
+            return
+        self.remove(key)
+        parsed = parse_resource(raw)
+        self._entries[key] = _Entry(version, parsed)
+        if parsed.pair_key is not None:
+            self._of_pair[parsed.pair_key].add(key)
+        self._stale = True
+
+    def remove(self, key: ObjectKey) -> None:
+        entry = self._entries.pop(key, None)
+        if entry is None:
+            return
+        self._stale = True
+        if (pair := entry.parsed.pair_key) is not None:
+            self._of_pair[pair].discard(key)
+            if not self._of_pair[pair]:
+                del self._of_pair[pair]
+
+    def parsed(self, key: ObjectKey) -> ParsedResource | None:
+        entry = self._entries.get(key)
+        return None if entry is None else entry.parsed
+
+    def related(self, pair_key: str | None) -> Iterator[ObjectKey]:
+        """The pair of that key, where it is there, and every policy that names it."""
+        yield from sorted(self._of_pair.get(pair_key or "", ()))
+
+    def killed_policies(self, pair_key: str) -> list[ObjectKey]:
+        """The policies for that pair with their kill switch on, whether they count or not."""
+        return [key for key in self.related(pair_key) if key.kind is not Kind.MODEL_PAIR and self._is_killed(key)]
+
+    def policy_in_force(self, pair_key: str) -> ObjectKey | None:
+        """The policy that counts for that pair."""
+        policy = self.resolution.policies.get(pair_key)
+        if policy is None:
+            return None
+        return ObjectKey(Kind.SPECULATION_POLICY, policy.metadata.namespace or "", policy.metadata.name)
+
+    @property
+    def resolution(self) -> Resolution:
+        """The verdicts as of the last `resolve`."""
+        return self._resolution
+
+    def resolve(self) -> set[ObjectKey]:
+        """Judge anew if anything changed; returns the objects whose verdict, or whose partner's, is another now."""
+        if not self._stale:
+            return set()
+        before, after = self._resolution, resolve(entry.parsed for entry in self._entries.values())
+        self._resolution, self._stale = after, False
+        changed = _changed(before.problems, after.problems)
+        affected = {key for key in self._entries if str(key) in changed} if changed else set()
+        pairs = _changed(before.pairs, after.pairs) | _changed(before.policies, after.policies)
+        for pair_key in pairs | _changed(before.kills, after.kills):
+            affected.update(self.related(pair_key))
+        return affected
+
+    def _is_killed(self, key: ObjectKey) -> bool:
+        return self._entries[key].parsed.killed
+
+
+def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> set[str]:
+    """The keys whose values differ."""
+    names = before.keys() | after.keys()
+    return {name for name in names if before.get(name) is not (new := after.get(name)) and before.get(name) != new}

@@ -1,0 +1,104 @@
+"""From what happens in the cluster to what has to be looked at: every observation queues those whom it concerns."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from datetime import datetime
+
+from slipstream_operator.cluster.cache import Change, ObjectCache
+from slipstream_operator.cluster.resources import PARENTS, Kind, ObjectKey
+from slipstream_operator.declared import Declared
+from slipstream_operator.gateways import Gateways
+from slipstream_operator.plan import KubeObject
+from slipstream_operator.work_queue import WorkQueue
+
+_DELETED = "DELETED"
+
+_logger = logging.getLogger(__name__)
+
+
+class Intake:
+    """The one door through which observations come in; runs in the event loop and never waits."""
+
+    def __init__(
+        self,
+        *,
+        cache: ObjectCache,
+        declared: Declared,
+        gateways: Gateways,
+        queue: WorkQueue[ObjectKey],
+        clock: Callable[[], datetime],
+    ) -> None:
+        self._cache, self._declared, self._gateways = cache, declared, gateways
+        self._queue, self._clock = queue, clock
+
+    def observe(self, event_type: str | None, item: KubeObject) -> None:
+        """One watch event; `event_type` is None for an object that was listed."""
+        change = self._cache.remove(item) if event_type == _DELETED else self._cache.put(item)
+        if change is not None:
+            self._take(change)
+
+    def observe_own(self, parent: KubeObject) -> None:
+        """A parent as it came back from a write of ours: whoever works on it knows, others may not."""
+        if (change := self._cache.put(parent)) is not None:
+            self._take_parent(change, queue_itself=False)
+
+    def observe_list(
+        self, kind: Kind, items: Iterable[KubeObject], *, version: str, scope: str | None
+    ) -> list[ObjectKey]:
+        """A whole list of `kind` in the namespace `scope` or all; returns the objects that were not as known."""
+        changes = self._cache.replace_kind(kind, items, version=version, scope=scope)
+        for change in changes:
+            self._take(change)
+        return [change.key for change in changes]
+
+    def queue_all(self) -> None:
+        """Look at every parent."""
+        for kind in PARENTS:
+            for key in self._cache.keys(kind):
+                self._queue.add(key)
+
+    def look_for_dead_gateways(self) -> None:
+        if self._gateways.expire(self._clock()):
+            self.queue_all()
+
+    def _take(self, change: Change) -> None:
+        match change.key.kind:
+            case Kind.MODEL_PAIR | Kind.SPECULATION_POLICY:
+                self._take_parent(change)
+            case Kind.LEASE:
+                self._take_report(change)
+            case _:
+                for item in (change.before, change.after):
+                    if item is not None and (pair := self._cache.pair_of(item)) is not None:
+                        self._queue.add(pair)
+
+    def _take_parent(self, change: Change, *, queue_itself: bool = True) -> None:
+        key, related = change.key, self._relations(change.key)
+        if change.after is None:
+            self._declared.remove(key)
+        else:
+            self._declared.put(change.after)
+        if queue_itself:
+            self._queue.add(key)
+        # A pair shows figures of its policy's status, and a policy whether its pair is ready.
+        for other in {*related, *self._relations(key)} - {key}:
+            self._queue.add(other)
+
+    def _relations(self, key: ObjectKey) -> tuple[ObjectKey, ...]:
+        parsed = self._declared.parsed(key)
+        return () if parsed is None else tuple(self._declared.related(parsed.pair_key))
+
+    def _take_report(self, change: Change) -> None:
+        if change.after is None:
+            concerned = self._gateways.remove(change.key)
+        else:
+            concerned = self._gateways.put(change.key, change.after, self._clock())
+        if concerned is None:
+            self.queue_all()
+        elif concerned:
+            for kind in PARENTS:
+                for key in self._cache.keys(kind):
+                    if str(key) in concerned:
+                        self._queue.add(key)

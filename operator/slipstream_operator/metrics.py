@@ -1,0 +1,92 @@
+"""What the operator says of itself to Prometheus."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.process_collector import ProcessCollector
+
+from slipstream_operator.cluster.resources import Kind
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+
+class Metrics:
+    """All metrics of one operator, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self._reconciles = Histogram(
+            "slipstream_operator_reconcile_seconds",
+            "Time of one reconcile.",
+            ["kind", "outcome"],
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
+        self._writes = Counter(
+            "slipstream_operator_writes",
+            "Writes that the API server took.",
+            ["method", "resource"],
+            registry=self.registry,
+        )
+        self._events = Counter(
+            "slipstream_operator_watch_events", "Watch events and listed objects.", ["kind"], registry=self.registry
+        )
+        self._last_event = Gauge(
+            "slipstream_operator_watch_last_event_timestamp_seconds",
+            "When the watch of a kind has brought something last.",
+            ["kind"],
+            registry=self.registry,
+        )
+        self._notes = Counter(
+            "slipstream_operator_transitions",
+            "Transitions that became Kubernetes Events.",
+            ["kind", "type", "reason"],
+            registry=self.registry,
+        )
+        self._gauges: dict[str, Gauge] = {}
+
+    def watch(self, name: str, text: str, read: Callable[[], float], labels: dict[str, str] | None = None) -> None:
+        """A gauge `slipstream_operator_<name>` that is read when somebody asks."""
+        full, known = f"slipstream_operator_{name}", self._gauges
+        if full not in known:
+            known[full] = Gauge(full, text, list(labels or ()), registry=self.registry)
+        gauge = known[full].labels(**labels) if labels else known[full]
+        gauge.set_function(read)
+
+    @contextmanager
+    def reconcile(self, kind: Kind) -> Iterator[None]:
+        """Times one reconcile and counts how it ended."""
+        started, outcome = time.perf_counter(), "error"
+        try:
+            yield
+            outcome = "ok"
+        finally:
+            self._reconciles.labels(kind.value, outcome).observe(time.perf_counter() - started)
+
+    def wrote(self, method: str, path: str) -> None:
+        """A write of that HTTP method to the object or collection at `path`."""
+        self._writes.labels(method, _resource_of(path)).inc()
+
+    def transition(self, kind: str, type: str, reason: str) -> None:
+        self._notes.labels(kind, type, reason).inc()
+
+    def event(self, kind: Kind) -> None:
+        self._events.labels(kind.value).inc()
+        self._last_event.labels(kind.value).set_to_current_time()
+
+    def page(self) -> bytes:
+        return generate_latest(self.registry)
+
+
+def _resource_of(path: str) -> str:
+    """`deployments` of .../namespaces/NS/deployments/NAME, `modelpairs/status` of .../modelpairs/NAME/status."""
+    _, _, rest = path.partition("/namespaces/")
+    parts = rest.split("/")[1:]
+    return "/".join((parts[0], *parts[2:])) if parts else "other"

@@ -1,0 +1,104 @@
+"""One ModelPair at a time: what is known of it, what is decided, and what is done about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, TypeVar
+
+import msgspec
+from slipstream_gateway.manifest.check import Problem
+from slipstream_gateway.manifest.naming import child_name
+from slipstream_gateway.manifest.resources import ParsedResource
+from slipstream_gateway.manifest.status import SpeculationPolicyStatus
+
+from slipstream_operator.cluster.cache import ObjectCache, owner_uid
+from slipstream_operator.cluster.children import ChildWriter
+from slipstream_operator.cluster.events import EventPoster
+from slipstream_operator.cluster.resources import Kind, ObjectKey
+from slipstream_operator.cluster.statuses import StatusWriter
+from slipstream_operator.declared import Declared
+from slipstream_operator.errors import ApiRejected
+from slipstream_operator.gateways import Gateways
+from slipstream_operator.plan import KubeObject, Observed, PairPlan, ServingDefaults
+
+PairDecision = Callable[[Observed, datetime], PairPlan]
+Status = TypeVar("Status")
+
+
+class PairReconciler:
+    """Brings ModelPairs to what `decide` says of them."""
+
+    def __init__(
+        self,
+        *,
+        decide: PairDecision,
+        cache: ObjectCache,
+        declared: Declared,
+        gateways: Gateways,
+        children: ChildWriter,
+        statuses: StatusWriter,
+        events: EventPoster,
+        defaults: ServingDefaults,
+        clock: Callable[[], datetime],
+    ) -> None:
+        self._decide, self._clock, self._defaults = decide, clock, defaults
+        self._cache, self._declared, self._gateways = cache, declared, gateways
+        self._children, self._statuses, self._events = children, statuses, events
+        self._rejected: dict[ObjectKey, tuple[Problem, ...]] = {}
+
+    async def reconcile(self, key: ObjectKey, raw: KubeObject, parsed: ParsedResource) -> float | None:
+        """Returns in how many seconds to look again, though nothing happens.
+
+        Raises:
+            ApiError: to be tried again; a child that is refused has been said in the status by then.
+        """
+        plan = self._plan(key, raw, parsed)
+        if plan.children is not None:
+            done = await self._children.bring_about(raw, plan.children)
+            if done.written or done.rejected != self._rejected.get(key, ()):
+                self._rejected[key] = done.rejected
+                plan = self._plan(key, raw, parsed)  # with the children as they are now
+        look_again_s = await self._statuses.write(raw, plan.status)
+        if look_again_s is None:
+            self._events.post(raw, plan.notes)
+        if plan.children is not None and (rejected := self._rejected.get(key)):
+            raise ApiRejected("; ".join(map(str, rejected)))
+        return look_again_s
+
+    def forget(self, key: ObjectKey) -> None:
+        self._rejected.pop(key, None)
+        self._statuses.forget(key)
+
+    def _plan(self, key: ObjectKey, raw: KubeObject, parsed: ParsedResource) -> PairPlan:
+        return self._decide(self._observe(key, raw, parsed), self._clock())
+
+    def _observe(self, key: ObjectKey, raw: KubeObject, parsed: ParsedResource) -> Observed:
+        pair_key = parsed.pair_key or ""
+        deployment = self._cache.get(ObjectKey(Kind.DEPLOYMENT, key.namespace, child_name(key.name)))
+        if deployment is not None and owner_uid(deployment, Kind.MODEL_PAIR) != raw["metadata"]["uid"]:
+            deployment = None
+        policy = self._declared.policy_in_force(pair_key)
+        policy_raw = None if policy is None else self._cache.get(policy)
+        return Observed(
+            raw={**raw, "status": self._statuses.prior(raw)},
+            problems=self._declared.resolution.problems.get(str(key), ()),
+            ignored=parsed.ignored,
+            rejected=self._rejected.get(key, ()),
+            deployment=deployment,
+            pods=tuple(self._cache.pods_of(key)),
+            policy=None if policy_raw is None else read_status(policy_raw.get("status"), SpeculationPolicyStatus),
+            policy_killed=bool(self._declared.killed_policies(pair_key)),
+            gateways=self._gateways.status_of(key, raw["metadata"].get("generation", 0)),
+            defaults=self._defaults,
+        )
+
+
+def read_status(raw: Any, kind: type[Status]) -> Status | None:
+    """A status as its type; None where there is none, or somebody has written what it cannot be."""
+    if not raw:
+        return None
+    try:
+        return msgspec.convert(raw, kind)
+    except msgspec.ValidationError:
+        return None

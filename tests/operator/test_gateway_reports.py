@@ -1,0 +1,81 @@
+"""How far a spec has come, by the gateways' reports."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from slipstream_gateway.manifest.reports import EXPIRES_S, GatewayReport, report_lease
+from slipstream_gateway.manifest.status import GatewaysStatus
+from slipstream_operator.cluster.resources import Kind, ObjectKey
+from slipstream_operator.gateways import Gateways
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+PAIR = ObjectKey(Kind.MODEL_PAIR, "team", "acme")
+
+
+def lease_key(name: str) -> ObjectKey:
+    return ObjectKey(Kind.LEASE, "slipstream", name)
+
+
+def put(
+    gateways: Gateways, name: str, applied: dict[str, int], *, at: datetime = NOW, namespaces: tuple[str, ...] = ()
+) -> set[str] | None:
+    report = GatewayReport(name=name, namespaces=namespaces, applied=applied, renewed=at)
+    lease: dict[str, Any] = report_lease(report, namespace="slipstream")
+    return gateways.put(lease_key(name), lease, at)
+
+
+def test_only_gateways_that_watch_the_namespace_count() -> None:
+    gateways = Gateways()
+    put(gateways, "a", {str(PAIR): 4})
+    put(gateways, "b", {str(PAIR): 3}, namespaces=("team",))
+    put(gateways, "c", {}, namespaces=("other",))
+    assert gateways.status_of(PAIR, 4) == GatewaysStatus(synced=1, total=2, oldest_generation=3)
+    assert gateways.status_of(PAIR, 3) == GatewaysStatus(synced=2, total=2, oldest_generation=3)
+
+
+def test_gateway_that_does_not_know_the_object_is_not_synced() -> None:
+    gateways = Gateways()
+    put(gateways, "a", {})
+    assert gateways.status_of(PAIR, 1) == GatewaysStatus(synced=0, total=1, oldest_generation=0)
+
+
+def test_without_gateways_nothing_is_said() -> None:
+    assert Gateways().status_of(PAIR, 1) == GatewaysStatus()
+
+
+def test_renewal_concerns_only_what_it_says_something_new_of() -> None:
+    gateways = Gateways()
+    assert put(gateways, "a", {"x": 1, "y": 1}) is None  # a new gateway concerns everything
+    later = NOW + timedelta(seconds=10)
+    assert put(gateways, "a", {"x": 1, "y": 1}, at=later) == set()
+    assert put(gateways, "a", {"x": 2, "z": 1}, at=later) == {"x", "y", "z"}
+    assert put(gateways, "a", {"x": 2, "z": 1}, at=later, namespaces=("team",)) is None
+
+
+def test_gateway_that_renews_no_more_is_noticed_once() -> None:
+    gateways = Gateways()
+    put(gateways, "a", {str(PAIR): 1})
+    alive, dead = NOW + timedelta(seconds=EXPIRES_S - 1), NOW + timedelta(seconds=EXPIRES_S + 1)
+    assert not gateways.expire(alive)
+    assert gateways.expire(dead)
+    assert not gateways.expire(dead)
+    assert gateways.status_of(PAIR, 1).total == 0
+    assert put(gateways, "a", {str(PAIR): 1}, at=dead) is None  # it is back
+
+
+def test_lease_that_is_no_report_counts_for_nothing() -> None:
+    gateways = Gateways()
+    put(gateways, "a", {str(PAIR): 1})
+    assert gateways.put(lease_key("a"), {"metadata": {"name": "a"}, "spec": {}}, NOW) is None
+    assert gateways.status_of(PAIR, 1).total == 0
+    assert gateways.remove(lease_key("a")) == set()
+
+
+def test_reports_are_given_up_after_an_hour() -> None:
+    gateways = Gateways()
+    put(gateways, "a", {})
+    put(gateways, "b", {}, at=NOW + timedelta(minutes=50))
+    assert gateways.dead_for_good(NOW + timedelta(minutes=59)) == []
+    assert gateways.dead_for_good(NOW + timedelta(minutes=61)) == [lease_key("a")]

@@ -1,0 +1,149 @@
+"""Statuses before a real API server: what is worth a write, and when."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from slipstream_gateway.manifest.status import ClassStatus, Phase, SpeculationPolicyStatus
+from slipstream_operator.cluster.api import KubeApi
+from slipstream_operator.cluster.cache import ObjectCache
+from slipstream_operator.cluster.connection import connect
+from slipstream_operator.cluster.resources import Kind, ObjectKey, resources
+from slipstream_operator.cluster.statuses import FIGURES_EVERY_S, StatusWriter
+from slipstream_operator.errors import ApiConflict
+
+from tests.kube import KubeApiServer
+from tests.kube_client import JSON
+from tests.operator.operator_process import GROUP
+
+
+def status(**changes: object) -> SpeculationPolicyStatus:
+    return SpeculationPolicyStatus(**{"observed_generation": 1, "state": "Waiting", **changes})
+
+
+class World:
+    """One policy at an API server, its writer, and a clock that stands still."""
+
+    def __init__(self, kube: KubeApiServer, namespace: str, api: KubeApi) -> None:
+        self.now_s = 1000.0
+        self.client = kube.client()
+        self.path = f"{GROUP}/namespaces/{namespace}/speculationpolicies/p"
+        body = {"apiVersion": "slipstream.dev/v1alpha1", "kind": "SpeculationPolicy", "metadata": {"name": "p"}}
+        self.client.create(self.path.rpartition("/")[0], {**body, "spec": {"pair": "p"}})
+        self.key = ObjectKey(Kind.SPECULATION_POLICY, namespace, "p")
+        self.cache = ObjectCache()
+        self.writer = StatusWriter(api, self.cache, resources(), on_newer=self.cache.put, clock_s=lambda: self.now_s)
+        self.look()
+
+    @property
+    def raw(self) -> JSON:
+        found = self.cache.get(self.key)
+        assert found is not None
+        return found
+
+    def look(self) -> JSON:
+        """What the API server has, which is known from now on."""
+        found = self.client.get(self.path)
+        self.cache.put(found)
+        return found
+
+    def version(self) -> str:
+        version: str = self.client.get(self.path)["metadata"]["resourceVersion"]
+        return version
+
+    async def write(self, wanted: SpeculationPolicyStatus) -> float | None:
+        return await self.writer.write(self.raw, wanted)
+
+
+@pytest.fixture
+async def world(kube: KubeApiServer, crds: None, namespace: str) -> AsyncIterator[World]:
+    configuration = await connect(kube.kubeconfig("admin"))
+    async with KubeApi(configuration) as api:
+        yield World(kube, namespace, api)
+
+
+async def test_same_status_is_written_once(world: World) -> None:
+    await world.write(status())
+    version = world.version()
+    assert await world.write(status()) is None
+    assert world.version() == version
+    assert world.look()["status"]["state"] == "Waiting"
+
+
+async def test_figures_wait_for_their_turn_and_transitions_do_not(world: World) -> None:
+    await world.write(status(accept="0.70"))
+    world.now_s += 10
+    assert await world.write(status(accept="0.71")) == pytest.approx(FIGURES_EVERY_S - 10)
+    assert world.look()["status"]["accept"] == "0.70"
+    promoted = ClassStatus(name="code/long", phase=Phase.PROMOTED, share=1.0)
+    assert await world.write(status(accept="0.72", classes=(promoted,))) is None
+    assert world.look()["status"]["accept"] == "0.72"
+    world.now_s += FIGURES_EVERY_S
+    assert await world.write(status(accept="0.73", classes=(promoted,))) is None
+    assert world.look()["status"]["accept"] == "0.73"
+
+
+async def test_fields_that_are_said_no_more_go_away(world: World) -> None:
+    await world.write(status(retry_token="again", reason="Why"))
+    await world.write(status())
+    found = world.look()["status"]
+    assert "retryToken" not in found
+    assert "reason" not in found
+
+
+async def test_write_on_an_old_version_is_refused_and_the_newest_known(world: World) -> None:
+    world.client.patch(world.path, {"metadata": {"labels": {"new": "1"}}})
+    with pytest.raises(ApiConflict):
+        await world.write(status())
+    assert world.raw["metadata"]["labels"] == {"new": "1"}
+    assert await world.write(status()) is None
+
+
+async def test_status_that_somebody_painted_over_is_gone_on_from_as_it_was_written(world: World) -> None:
+    await world.write(status())
+    world.client.patch_status(world.path, {"state": "Splendid"})
+    painted = world.look()
+    assert painted["status"]["state"] == "Splendid"
+    assert world.writer.prior(world.raw)["state"] == "Waiting"
+    await world.write(status())
+    assert world.look()["status"]["state"] == "Waiting"
+    assert world.writer.prior(world.raw) == world.raw["status"]
+
+
+async def test_status_of_another_operator_is_gone_on_from(world: World) -> None:
+    await world.write(status())
+    version = world.version()
+    world.client.apply(
+        f"{world.path}/status",
+        {
+            "apiVersion": "slipstream.dev/v1alpha1",
+            "kind": "SpeculationPolicy",
+            "metadata": {"name": "p"},
+            "status": {"state": "Progressing"},
+        },
+        field_manager="slipstream-operator",
+    )
+    assert world.look()["metadata"]["resourceVersion"] != version
+    assert world.writer.prior(world.raw)["state"] == "Progressing"
+
+
+async def test_fields_that_the_server_drops_are_not_sent_for_ever(world: World) -> None:
+    definition = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/speculationpolicies.slipstream.dev"
+    crd = world.client.get(definition)
+    schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
+    known = schema.pop("accept")
+    old = world.client.replace(definition, crd)
+    try:
+        for attempt in range(100):  # until the API server serves the older definition
+            world.now_s += FIGURES_EVERY_S
+            await world.write(status(accept=f"0.{attempt:02}"))
+            if "accept" not in world.look()["status"]:
+                break
+        version = world.version()
+        assert await world.write(status(accept=f"0.{attempt:02}")) is None
+        assert world.version() == version
+    finally:
+        old["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]["accept"] = known
+        newest = world.client.get(definition)
+        world.client.replace(definition, {**newest, "spec": old["spec"]})
