@@ -30,7 +30,9 @@ async def connect(kubeconfig: Path | None, *, context: str | None = None) -> Con
             _LOADERS.load_incluster_config(client_configuration=configuration)
         else:
             file = None if kubeconfig is None else str(kubeconfig)
-            await _LOADERS.load_kube_config(config_file=file, context=context, client_configuration=configuration)
+            await _LOADERS.load_kube_config(
+                config_file=file, context=context, client_configuration=configuration, persist_config=False
+            )
     except (ConfigException, OSError, ValueError, TypeError) as exc:
         raise CommandError(f"no cluster: {exc}", exit_code=2) from exc
     configuration.connection_pool_maxsize = _CONNECTIONS
