@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
+import itertools
 import logging
 import math
 import multiprocessing
@@ -93,7 +95,23 @@ class _AppFactory:
             parent = multiprocessing.parent_process()
             if parent is not None and os.getppid() != parent.pid:  # it died before the line above took effect
                 sys.exit(1)
+            if self._settings.metrics_folder is not None:
+                multiprocessing.current_process().name = _worker_name(self._settings.metrics_folder)
         return build_app(self._settings)
+
+
+def _worker_name(folder: Path) -> str:
+    """`worker-<number>`, the lowest that no worker has: this process is its owner until it ends, however it ends. So
+    who takes a dead worker's place takes its name, and what goes by it, such as the report to a cluster."""
+    for number in itertools.count():
+        descriptor = os.open(folder / f"worker-{number}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+        else:
+            return f"worker-{number}"  # the lock stays, and so does the descriptor
+    raise AssertionError("numbers do not end")
 
 
 def _config(settings: GatewaySettings) -> uvicorn.Config:

@@ -179,8 +179,7 @@ class Controller:
             reconciler.forget(key)
             self.queue.forget(key)
             return None
-        if raw["metadata"].get("deletionTimestamp"):
-            return None  # It has its last hours; its children go with it.
+        # Also of one that is being deleted: gateways go by it until it is gone, which a finalizer may put off for long.
         return await reconciler.reconcile(key, raw, parsed)
 
     async def _tick(self) -> None:

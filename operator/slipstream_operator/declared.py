@@ -18,6 +18,7 @@ _NOTHING = Resolution(pairs={}, policies={}, problems={}, kills={})
 
 class _Entry(NamedTuple):
     version: tuple[Any, ...]
+    spec: Any
     parsed: ParsedResource
 
 
@@ -31,15 +32,16 @@ class Declared:
         self._stale = False
 
     def put(self, raw: KubeObject) -> None:
-        """Take in a parent. Its status does not count: only another generation is parsed."""
+        """Take in a parent. Its status does not count: only another generation or spec is parsed; the same generation
+        may have another spec after the cluster was restored from a backup."""
         key, metadata = key_of(raw), raw["metadata"]
         version = (metadata.get("uid"), metadata.get("generation"))
         known = self._entries.get(key)
-        if known is not None and known.version == version:
+        if known is not None and known.version == version and known.spec == raw.get("spec"):
             return
         self.remove(key)
         parsed = parse_resource(raw)
-        self._entries[key] = _Entry(version, parsed)
+        self._entries[key] = _Entry(version, raw.get("spec"), parsed)
         if parsed.pair_key is not None:
             self._of_pair[parsed.pair_key].add(key)
         self._stale = True
@@ -73,6 +75,16 @@ class Declared:
             return None
         return ObjectKey(Kind.SPECULATION_POLICY, policy.metadata.namespace or "", policy.metadata.name)
 
+    def policy_at_work(self, pair_key: str) -> ObjectKey | None:
+        """The policy by which gateways may speculate with that pair: the one in force. While none is, because the pair
+        or its policies are refused, gateways stay with the last versions that were good: most likely the oldest's."""
+        if (policy := self.policy_in_force(pair_key)) is not None:
+            return policy
+        related = list(self.related(pair_key))
+        if not any(key.kind is Kind.MODEL_PAIR for key in related):
+            return None
+        return min((key for key in related if key.kind is not Kind.MODEL_PAIR), key=self._seniority, default=None)
+
     @property
     def resolution(self) -> Resolution:
         """The verdicts as of the last `resolve`."""
@@ -90,6 +102,11 @@ class Declared:
         for pair_key in pairs | _changed(before.kills, after.kills):
             affected.update(self.related(pair_key))
         return affected
+
+    def _seniority(self, key: ObjectKey) -> tuple[bool, str, ObjectKey]:
+        """The oldest first, those that can be read before the others."""
+        parsed = self._entries[key].parsed
+        return parsed.item is None, parsed.created, key
 
     def _is_killed(self, key: ObjectKey) -> bool:
         return self._entries[key].parsed.killed

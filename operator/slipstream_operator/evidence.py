@@ -111,9 +111,9 @@ class NoEvidence:
 
 
 class _Book:
-    """The ledger of one policy. `spec` is its last one that could be read."""
+    """The ledger of one policy. `spec` is its last one that could be read, None where none was."""
 
-    def __init__(self, key: ObjectKey, ledger: PolicyLedger, spec: SpeculationPolicySpec, now_s: float) -> None:
+    def __init__(self, key: ObjectKey, ledger: PolicyLedger, spec: SpeculationPolicySpec | None, now_s: float) -> None:
         self.key, self.ledger, self.spec = key, ledger, spec
         self.opened_s = self.current_s = now_s
         self.was_read = self.is_followed = False
@@ -146,22 +146,23 @@ class PolicyEvidence:
         await self._source.aclose()
 
     def open(
-        self, key: ObjectKey, policy: SpeculationPolicy, *, pair_key: str, checkpoint: str, created: str = ""
+        self, key: ObjectKey, policy: SpeculationPolicy | None, *, pair_key: str, checkpoint: str, created: str = ""
     ) -> Note | None:
-        """Go on from `checkpoint` where this policy is not known yet; else only note its spec. `created` is when the
-        policy was: requests before do not count. The note says that the checkpoint cannot be read."""
-        known = self._books.get(key)
+        """Go on from `checkpoint` where this policy is not known yet; else only note its spec. `policy` is None where
+        it cannot be read: the last spec holds. `created` is when the policy was: requests before do not count. The
+        note says that the checkpoint cannot be read."""
+        known, spec = self._books.get(key), policy.spec if policy is not None else None
         if known is not None and known.ledger.pair == pair_key:
-            known.spec = policy.spec
+            known.spec = spec or known.spec
             return None
         self.close(key)
         if (rival := self._by_pair.get(pair_key)) is not None:
             self.close(rival.key)
         moment = read_time(created)
         begun_s = moment.timestamp() if moment is not None else -math.inf
-        ledger = PolicyLedger(pair_key, policy.spec, begun_s=begun_s)
+        ledger = PolicyLedger(pair_key, spec, begun_s=begun_s)
         lost = _restore(ledger, checkpoint)
-        book = _Book(key, ledger, policy.spec, self._clock_s())
+        book = _Book(key, ledger, spec, self._clock_s())
         self._books[key] = self._by_pair[pair_key] = book
         self._source.resume(pair_key, ledger.position or _START)
         return lost
@@ -200,12 +201,12 @@ class PolicyEvidence:
         book = self._books.get(key)
         return book.ledger.checkpoint(status) if book is not None else ""
 
-    def follow(self, key: ObjectKey, status: SpeculationPolicyStatus) -> None:
+    def follow(self, key: ObjectKey, status: SpeculationPolicyStatus, *, paused: bool = False) -> None:
         """`status` is in force: it was stored, or is as stored. Not for one whose write failed. Reading begins with the
-        first."""
+        first. While `paused` outcomes are no evidence."""
         book = self._books.get(key)
         if book is not None:
-            book.ledger.follow(book.spec, status)
+            book.ledger.follow(book.spec, status, paused=paused)
             book.is_followed = True
 
     def _followed_pairs(self) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from slipstream_gateway.manifest.reports import GatewayReport, read_report
+from slipstream_gateway.manifest.reports import EXPIRES_S, Sighting, object_key_of, read_report, sighted
 from slipstream_gateway.manifest.status import GatewaysStatus
 
 from slipstream_operator.cluster.resources import ObjectKey
@@ -14,46 +14,53 @@ DEAD_FOR_GOOD = timedelta(hours=1)
 
 
 class Gateways:
-    """The latest report of every gateway, by the key of its Lease."""
+    """The latest report of every gateway, by the key of its Lease. Who is alive is told by the operator's own clock."""
 
     def __init__(self) -> None:
-        self._reports: dict[ObjectKey, GatewayReport] = {}
+        self._sightings: dict[ObjectKey, Sighting] = {}
         self._alive: set[ObjectKey] = set()
 
     def put(self, key: ObjectKey, lease: KubeObject, now: datetime) -> set[str] | None:
         """Take in a report: the objects (`namespace/Kind/name`) that it says something new of; None: of all."""
-        before, after = self._reports.get(key), read_report(lease)
-        if after is None:
+        before, report = self._sightings.get(key), read_report(lease)
+        if report is None:
             return self.remove(key)
-        self._reports[key] = after
+        self._sightings[key] = sighted(before, report, now)
         was_alive = key in self._alive
         self._note_life(key, now)
-        if before is None or was_alive != (key in self._alive) or before.namespaces != after.namespaces:
+        if before is None or was_alive != (key in self._alive) or before.report.namespaces != report.namespaces:
             return None
-        names = before.applied.keys() | after.applied.keys()
-        return {name for name in names if before.applied.get(name) != after.applied.get(name)}
+        old, new = before.report.applied, report.applied
+        return {object_key_of(name) for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
 
     def remove(self, key: ObjectKey) -> set[str] | None:
         """Forget the gateway of that Lease; returns as `put` does."""
-        known = self._reports.pop(key, None)
+        known = self._sightings.pop(key, None)
         self._alive.discard(key)
         return set() if known is None else None
 
     def expire(self, now: datetime) -> bool:
         """Whether a gateway has died, or come back, since it was last looked at."""
         before = set(self._alive)
-        for key in self._reports:
+        for key in self._sightings:
             self._note_life(key, now)
         return before != self._alive
 
     def dead_for_good(self, now: datetime) -> list[ObjectKey]:
-        """The Leases that nobody has renewed for so long that their gateways will not come back."""
-        return [key for key, report in self._reports.items() if now - report.renewed > DEAD_FOR_GOOD]
+        """The Leases that nobody has renewed for so long that their gateways will not come back. One that is new to us
+        gets the time to be renewed: its gateway's clock may be wrong."""
+        watched = timedelta(seconds=EXPIRES_S)
+        return [
+            key
+            for key, sighting in self._sightings.items()
+            if sighting.silent_for(now) > DEAD_FOR_GOOD and now - sighting.first > watched
+        ]
 
-    def status_of(self, key: ObjectKey, generation: int) -> GatewaysStatus:
-        """Who goes by `generation` of that object, of those alive that watch its namespace."""
-        reports = (self._reports[lease] for lease in self._alive)
-        known = [report.generation_of(str(key)) or 0 for report in reports if report.watches(key.namespace)]
+    def status_of(self, key: ObjectKey, generation: int, uid: str | None = None) -> GatewaysStatus:
+        """Who goes by `generation` of that object, of those alive that watch its namespace. A namesake of another
+        `uid` does not count; None: whichever bears the name."""
+        reports = (self._sightings[lease].report for lease in self._alive)
+        known = [report.generation_of(str(key), uid) or 0 for report in reports if report.watches(key.namespace)]
         return GatewaysStatus(
             synced=sum(seen >= generation for seen in known),
             total=len(known),
@@ -61,7 +68,7 @@ class Gateways:
         )
 
     def _note_life(self, key: ObjectKey, now: datetime) -> None:
-        if self._reports[key].is_alive(now):
+        if self._sightings[key].is_alive(now):
             self._alive.add(key)
         else:
             self._alive.discard(key)

@@ -44,11 +44,16 @@ class Intake:
         if (change := self._cache.put(parent)) is not None:
             self._take_parent(change, queue_itself=False)
 
+    def newest(self, kind: Kind) -> int:
+        """The highest version that is known of any object of `kind`."""
+        return self._cache.newest(kind)
+
     def observe_list(
-        self, kind: Kind, items: Iterable[KubeObject], *, version: str, scope: str | None
+        self, kind: Kind, items: Iterable[KubeObject], *, version: str, scope: str | None, seen: int = 0
     ) -> list[ObjectKey]:
-        """A whole list of `kind` in the namespace `scope` or all; returns the objects that were not as known."""
-        changes = self._cache.replace_kind(kind, items, version=version, scope=scope)
+        """A whole list of `kind` in the namespace `scope` or all; returns the objects that were not as known. `seen` is
+        `newest` from before."""
+        changes = self._cache.replace_kind(kind, items, version=version, scope=scope, seen=seen)
         for change in changes:
             self._take(change)
         return [change.key for change in changes]
@@ -73,6 +78,9 @@ class Intake:
                 for item in (change.before, change.after):
                     if item is not None and (pair := self._cache.pair_of(item)) is not None:
                         self._queue.add(pair)
+                        if change.key.kind is Kind.DEPLOYMENT:  # which servers answer is a matter of evidence
+                            for related in self._relations(pair):
+                                self._queue.add(related)
 
     def _take_parent(self, change: Change, *, queue_itself: bool = True) -> None:
         key, related = change.key, self._relations(change.key)

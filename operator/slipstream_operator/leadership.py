@@ -50,6 +50,8 @@ class Leadership:
                 if await self._try():
                     _logger.info("%s leads", self._holder)
                     return
+            except ApiConflict:  # Somebody else wrote first, which need not mean that they lead.
+                pass
             except ApiError as exc:
                 _logger.warning("the leader's Lease: %s", exc)
             await asyncio.sleep(RETRY_S)
@@ -81,36 +83,37 @@ class Leadership:
         """Let the next one take over at once; a failure only makes it wait."""
         try:
             lease = await self._api.get(self._path)
-            if lease is not None and lease["spec"].get("holderIdentity") == self._holder:
-                spec = {**lease["spec"], "holderIdentity": "", "leaseDurationSeconds": 1}
+            if lease is not None and _spec_of(lease).get("holderIdentity") == self._holder:
+                spec = {**_spec_of(lease), "holderIdentity": "", "leaseDurationSeconds": 1}
                 await self._api.replace(self._path, {**lease, "spec": spec})
         except ApiError as exc:
             _logger.warning("the leader's Lease cannot be given back: %s", exc)
 
     async def _try(self) -> bool:
-        """Take or renew the Lease; whether it is ours now. Of two that try at once, the API server refuses one."""
+        """Take or renew the Lease; whether it is ours now.
+
+        Raises:
+            ApiConflict: somebody has written it meanwhile: of two that try at once, the API server refuses one.
+        """
         lease = await self._api.get(self._path)
-        try:
-            if lease is None:
-                body: KubeObject = {"metadata": {"name": LEASE_NAME}, "spec": self._spec({})}
-                body |= {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
-                await self._api.create(self._collection, body)
-            elif self._is_free(lease):
-                await self._api.replace(self._path, {**lease, "spec": self._spec(lease["spec"])})
-            else:
-                return False
-        except ApiConflict:
+        if lease is None:
+            body: KubeObject = {"metadata": {"name": LEASE_NAME}, "spec": self._spec({})}
+            body |= {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
+            await self._api.create(self._collection, body)
+        elif self._is_free(lease):
+            await self._api.replace(self._path, {**lease, "spec": self._spec(_spec_of(lease))})
+        else:
             return False
         return True
 
     def _is_free(self, lease: KubeObject) -> bool:
-        spec = lease["spec"]
+        spec = _spec_of(lease)
         if spec.get("holderIdentity") in ("", None, self._holder):
             return True
         version = lease["metadata"]["resourceVersion"]
         if version != self._seen[0]:
             self._seen = (version, self._clock_s())
-        return self._clock_s() - self._seen[1] > float(spec.get("leaseDurationSeconds", DURATION_S))
+        return self._clock_s() - self._seen[1] > float(spec.get("leaseDurationSeconds") or DURATION_S)
 
     def _spec(self, before: dict[str, Any]) -> dict[str, Any]:
         now = datetime.now(UTC).strftime(_TIME_FORMAT)
@@ -118,7 +121,13 @@ class Leadership:
         return {
             "holderIdentity": self._holder,
             "leaseDurationSeconds": DURATION_S,
-            "acquireTime": before.get("acquireTime", now) if renewed else now,
+            "acquireTime": (before.get("acquireTime") or now) if renewed else now,
             "renewTime": now,
-            "leaseTransitions": int(before.get("leaseTransitions", 0)) + (not renewed),
+            "leaseTransitions": int(before.get("leaseTransitions") or 0) + (not renewed),
         }
+
+
+def _spec_of(lease: KubeObject) -> dict[str, Any]:
+    """Empty where somebody made the Lease without one."""
+    spec: dict[str, Any] = lease.get("spec") or {}
+    return spec

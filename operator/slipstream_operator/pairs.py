@@ -54,7 +54,8 @@ class PairReconciler:
             ApiError: to be tried again; a child that is refused has been said in the status by then.
         """
         plan = self._plan(key, raw, parsed)
-        if plan.children is not None:
+        has_last_hours = bool(raw["metadata"].get("deletionTimestamp"))  # its children go with it
+        if plan.children is not None and not has_last_hours:
             done = await self._children.bring_about(raw, plan.children)
             if done.written or done.rejected != self._rejected.get(key, ()):
                 self._rejected[key] = done.rejected
@@ -62,12 +63,13 @@ class PairReconciler:
         look_again_s = await self._statuses.write(raw, plan.status)
         if look_again_s is None:
             self._events.post(raw, plan.notes)
-        if plan.children is not None and (rejected := self._rejected.get(key)):
+        if plan.children is not None and not has_last_hours and (rejected := self._rejected.get(key)):
             raise ApiRejected("; ".join(map(str, rejected)))
         return look_again_s
 
     def forget(self, key: ObjectKey) -> None:
         self._rejected.pop(key, None)
+        self._children.forget(key)
         self._statuses.forget(key)
 
     def _plan(self, key: ObjectKey, raw: KubeObject, parsed: ParsedResource) -> PairPlan:
@@ -89,7 +91,7 @@ class PairReconciler:
             pods=tuple(self._cache.pods_of(key)),
             policy=None if policy_raw is None else read_status(policy_raw.get("status"), SpeculationPolicyStatus),
             policy_killed=bool(self._declared.killed_policies(pair_key)),
-            gateways=self._gateways.status_of(key, raw["metadata"].get("generation", 0)),
+            gateways=self._gateways.status_of(key, raw["metadata"].get("generation", 0), raw["metadata"].get("uid")),
             defaults=self._defaults,
         )
 

@@ -7,11 +7,12 @@ from datetime import datetime
 from typing import Any, Protocol
 
 import msgspec
+from slipstream_gateway.manifest.naming import child_name
 from slipstream_gateway.manifest.objects import SpeculationPolicy
 from slipstream_gateway.manifest.resources import ParsedResource
 from slipstream_gateway.manifest.status import ConditionType, ModelPairStatus, SpeculationPolicyStatus
 
-from slipstream_operator.cluster.cache import ObjectCache
+from slipstream_operator.cluster.cache import ObjectCache, owner_uid
 from slipstream_operator.cluster.events import EventPoster
 from slipstream_operator.cluster.resources import Kind, ObjectKey
 from slipstream_operator.cluster.statuses import StatusWriter
@@ -19,6 +20,7 @@ from slipstream_operator.declared import Declared
 from slipstream_operator.gateways import Gateways
 from slipstream_operator.pairs import read_status
 from slipstream_operator.plan import KubeObject, Note, PolicyPlan
+from slipstream_operator.reconcile.servers import Servers, servers_of, template_seen
 
 
 class PolicyDecision(Protocol):
@@ -38,6 +40,7 @@ class PolicyDecision(Protocol):
         store_connected: bool,
         gateways: Any,
         now: datetime,
+        servers_current: bool,
     ) -> PolicyPlan: ...
 
 
@@ -45,10 +48,10 @@ class Evidence(Protocol):
     """What was measured, by policy: `evidence.PolicyEvidence`."""
 
     def open(
-        self, key: ObjectKey, policy: SpeculationPolicy, *, pair_key: str, checkpoint: str, created: str = ""
+        self, key: ObjectKey, policy: SpeculationPolicy | None, *, pair_key: str, checkpoint: str, created: str = ""
     ) -> Note | None:
-        """Go on from `checkpoint` where this policy is not known yet; else only note its spec. The note says that the
-        checkpoint cannot be read."""
+        """Go on from `checkpoint` where this policy is not known yet; else only note its spec, where it can be read.
+        The note says that the checkpoint cannot be read."""
 
     def is_connected(self, key: ObjectKey) -> bool:
         """Whether the facts are all there is."""
@@ -59,11 +62,11 @@ class Evidence(Protocol):
     def checkpoint(self, key: ObjectKey, status: SpeculationPolicyStatus) -> str:
         """What `open` needs to go on from here and from `status`; empty for a policy that was not opened."""
 
-    def follow(self, key: ObjectKey, status: SpeculationPolicyStatus) -> None:
-        """`status` is in force: it was stored, or is as stored."""
+    def follow(self, key: ObjectKey, status: SpeculationPolicyStatus, *, paused: bool = False) -> None:
+        """`status` is in force: it was stored, or is as stored. While `paused` outcomes are no evidence."""
 
     def close(self, key: ObjectKey) -> None:
-        """The policy is gone, or is not in force."""
+        """The policy is gone, or another one is at work."""
 
 
 class PolicyReconciler:
@@ -84,6 +87,7 @@ class PolicyReconciler:
         self._decide, self._clock, self._evidence = decide, clock, evidence
         self._cache, self._declared, self._gateways = cache, declared, gateways
         self._statuses, self._events = statuses, events
+        self._templates: dict[ObjectKey, object] = {}  # of the pods, as their controller has seen it last
 
     async def reconcile(self, key: ObjectKey, raw: KubeObject, parsed: ParsedResource) -> float | None:
         """Returns in how many seconds to look again, though nothing happens.
@@ -93,38 +97,50 @@ class PolicyReconciler:
         """
         prior = read_status(self._statuses.prior(raw), SpeculationPolicyStatus)
         lost = self._open_evidence(key, raw, parsed, prior)
-        plan = self._plan(key, raw, parsed, prior)
-        checkpoint = self._evidence.checkpoint(key, plan.status) or (prior.checkpoint if prior is not None else "")
-        status = msgspec.structs.replace(plan.status, checkpoint=checkpoint)
-        figures_due_s = await self._statuses.write(raw, status)
-        self._evidence.follow(key, status)
-        if figures_due_s is None:
-            self._events.post(raw, (*plan.notes, *((lost,) if lost else ())))
-        return min((s for s in (figures_due_s, plan.next_look_s) if s is not None), default=None)
+        if lost is not None:
+            self._events.post(raw, (lost,))
+        servers = self._servers(key, parsed.pair_key or "")
+        plan = self._plan(key, raw, parsed, prior, servers)
+
+        def seal(status: SpeculationPolicyStatus) -> SpeculationPolicyStatus:
+            checkpoint = self._evidence.checkpoint(key, status) or (prior.checkpoint if prior is not None else "")
+            return msgspec.structs.replace(status, checkpoint=checkpoint)
+
+        waits_s = await self._statuses.write(raw, plan.status, seal=seal)
+        self._evidence.follow(key, plan.status, paused=not servers.counted)
+        if waits_s is None:
+            self._events.post(raw, plan.notes)
+        return min((s for s in (waits_s, plan.next_look_s) if s is not None), default=None)
 
     def forget(self, key: ObjectKey) -> None:
         self._evidence.close(key)
         self._statuses.forget(key)
+        self._templates.pop(key, None)
 
     def _open_evidence(
         self, key: ObjectKey, raw: KubeObject, parsed: ParsedResource, prior: SpeculationPolicyStatus | None
     ) -> Note | None:
-        policy, pair_key = parsed.item, parsed.pair_key
-        if not isinstance(policy, SpeculationPolicy) or pair_key is None:
-            return None  # A version that cannot be read leaves the last good one at work in the gateways, and guarded.
-        if self._declared.policy_in_force(pair_key) != key:
+        pair_key = parsed.pair_key
+        if pair_key is None:
+            return None  # What cannot be read leaves the last good version at work in the gateways, and guarded.
+        if self._declared.policy_at_work(pair_key) != key:
             self._evidence.close(key)
             return None
         return self._evidence.open(
             key,
-            policy,
+            parsed.item if isinstance(parsed.item, SpeculationPolicy) else None,
             pair_key=pair_key,
             checkpoint=prior.checkpoint if prior is not None else "",
             created=raw["metadata"].get("creationTimestamp") or "",
         )
 
     def _plan(
-        self, key: ObjectKey, raw: KubeObject, parsed: ParsedResource, prior: SpeculationPolicyStatus | None
+        self,
+        key: ObjectKey,
+        raw: KubeObject,
+        parsed: ParsedResource,
+        prior: SpeculationPolicyStatus | None,
+        servers: Servers,
     ) -> PolicyPlan:
         resolution, pair_key = self._declared.resolution, parsed.pair_key or ""
         pair = resolution.pairs.get(pair_key)
@@ -138,8 +154,9 @@ class PolicyReconciler:
             prior=prior,
             evidence=self._evidence.facts(key),
             store_connected=self._evidence.is_connected(key),
-            gateways=self._gateways.status_of(key, raw["metadata"].get("generation", 0)),
+            gateways=self._gateways.status_of(key, raw["metadata"].get("generation", 0), raw["metadata"].get("uid")),
             now=self._clock(),
+            servers_current=servers.current,
         )
 
     def _is_pair_killed(self, key: ObjectKey, pair_key: str) -> bool:
@@ -148,9 +165,24 @@ class PolicyReconciler:
         return any(parsed.killed for parsed in others if parsed is not None)
 
     def _is_ready(self, pair_key: str) -> bool:
-        namespace, _, name = pair_key.rpartition("/")
-        raw = self._cache.get(ObjectKey(Kind.MODEL_PAIR, namespace, name))
+        raw = self._cache.get(_pair(pair_key))
         status = read_status(raw.get("status"), ModelPairStatus) if raw is not None else None
         if status is None:
             return False
         return any(entry.type == ConditionType.READY and entry.status == "True" for entry in status.conditions)
+
+    def _servers(self, key: ObjectKey, pair_key: str) -> Servers:
+        pair = _pair(pair_key)
+        raw = self._cache.get(pair)
+        deployment = self._cache.get(ObjectKey(Kind.DEPLOYMENT, pair.namespace, child_name(pair.name)))
+        if raw is None or deployment is None or owner_uid(deployment, Kind.MODEL_PAIR) != raw["metadata"]["uid"]:
+            return Servers()
+        if (template := template_seen(deployment)) is not None:
+            self._templates[key] = template
+        status = read_status(raw.get("status"), ModelPairStatus)
+        return servers_of(raw, status, deployment, template=self._templates.get(key))
+
+
+def _pair(pair_key: str) -> ObjectKey:
+    namespace, _, name = pair_key.rpartition("/")
+    return ObjectKey(Kind.MODEL_PAIR, namespace, name)

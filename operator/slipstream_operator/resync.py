@@ -172,8 +172,9 @@ class Resync:
 
     async def _list(self, kind: Kind, scope: str | None, *, expect: bool) -> None:
         resource = self._resources[kind]
+        seen = self._intake.newest(kind)
         listed = await self._api.list(resource.collection(scope), selector=resource.selector)
-        news = self._intake.observe_list(kind, listed.items, version=listed.version, scope=scope)
+        news = self._intake.observe_list(kind, listed.items, version=listed.version, scope=scope, seen=seen)
         if expect:
             self._proof.expect(news)
 

@@ -13,6 +13,7 @@ Key = TypeVar("Key")
 FIRST_RETRY_S = 0.2
 LONGEST_RETRY_S = 300.0
 _JITTER = 0.2
+_MOST_STALE = 64
 
 
 class WorkQueue(Generic[Key]):
@@ -59,6 +60,8 @@ class WorkQueue(Generic[Key]):
         self._due[key] = at
         self._entries += 1
         heapq.heappush(self._timeline, (at, self._entries, key))
+        if len(self._timeline) > 2 * len(self._due) + _MOST_STALE:
+            self._drop_stale()
 
     def add_due(self) -> int:
         """Queue the keys whose time has come; returns how many."""
@@ -104,6 +107,11 @@ class WorkQueue(Generic[Key]):
         """`key` is gone: no more appointments and failures."""
         self._failures.pop(key, None)
         self._due.pop(key, None)
+
+    def _drop_stale(self) -> None:
+        """Appointments that were replaced stay in the timeline until their time comes, which may be days away."""
+        self._timeline = [entry for entry in self._timeline if self._due.get(entry[2]) == entry[0]]
+        heapq.heapify(self._timeline)
 
     def _finish(self, key: Key) -> None:
         self._working.discard(key)

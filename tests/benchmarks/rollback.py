@@ -1,7 +1,8 @@
 """False rollbacks, detection and promotion in simulated traffic: `python -m tests.benchmarks.rollback`.
 
-Goals: at most 1 % of the classes rolled back in 1,000,000 healthy requests at 1.05 × the threshold, for every metric;
-a drop of the acceptance rate from 0.72 to 0.55 below a floor of 0.65 found in 150 requests (median). In the same run
+Goals: at most 1 % of the classes rolled back in 1,000,000 healthy requests at 1.05 × the threshold, for every metric,
+and none by errors that stay well below their limit; a drop of the acceptance rate from 0.72 to 0.55 below a floor of
+0.65 found in 150 requests (median). In the same run
 the two rules that this one replaces: three bad windows in a row, and a test on tokens. Requests are overdispersed:
 each has an acceptance rate of its own. The formulas are the operator's, over many classes at once; that both agree is
 tested.
@@ -19,7 +20,8 @@ from numpy.typing import NDArray
 from scipy.special import betaln
 from slipstream_gateway.manifest.rollout import Analysis, Thresholds
 from slipstream_operator.analysis.means import RunningMean, upper_bound
-from slipstream_operator.analysis.metrics import WINSOR, Metric, Rule, rules_of
+from slipstream_operator.analysis.metrics import MIN_ERROR_REQUESTS, WINSOR, Metric, Rule, rules_of
+from slipstream_operator.analysis.record import MIN_FAILURES, MOST_FAIL
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -28,6 +30,7 @@ FLOOR = 0.65
 P95_S = 2.0
 COST_INCREASE = 0.05
 PARITY_LOSS = 0.02
+ERROR_RATE = 0.05
 CLASSES, REQUESTS = 100, 10_000
 ALARM_AT = math.log(Analysis().false_alarm_requests)
 MIN_SAMPLES = Analysis().min_samples
@@ -44,13 +47,15 @@ def rule_for(metric: Metric) -> Rule:
         ttft_p95_seconds=P95_S,
         cost_increase=COST_INCREASE,
         parity_loss=PARITY_LOSS,
+        error_rate=ERROR_RATE,
     )
     return next(rule for rule in rules_of(thresholds, min_samples=MIN_SAMPLES) if rule.metric is metric)
 
 
-def alarms(x: Floats, rule: Rule, *, alarm_at: float = ALARM_AT, min_samples: int = MIN_SAMPLES) -> Ints:
+def alarms(x: Floats, rule: Rule, *, alarm_at: float = ALARM_AT, min_samples: int | None = None) -> Ints:
     """`Guard`, over many classes: the number of the request at which each of `x` (classes × requests) has its alarm,
-    0 for none. NaN: the guard does not see that request."""
+    0 for none. NaN: the guard does not see that request. `min_samples` in place of the rule's."""
+    fewest = rule.min_samples if min_samples is None else min_samples
     excess = rule.limit - x if rule.floor else x - rule.limit
     logs = np.zeros((len(rule.bets), len(x)))
     seen, found = np.zeros(len(x), dtype=np.int64), np.zeros(len(x), dtype=np.int64)
@@ -60,7 +65,7 @@ def alarms(x: Floats, rule: Rule, *, alarm_at: float = ALARM_AT, min_samples: in
         live = ~np.isnan(step)
         seen += live
         logs = np.where(live, np.maximum(logs, 0.0) + np.log1p(bets * np.nan_to_num(step)), logs)
-        hit = (logs.max(axis=0) >= alarm_at) & (found == 0) & (seen >= min_samples)
+        hit = (logs.max(axis=0) >= alarm_at) & (found == 0) & (seen >= fewest)
         if hit.any():
             mean = np.logaddexp.reduce(logs, axis=0) - math.log(len(rule.bets))
             found[hit & (mean >= alarm_at)] = index + 1
@@ -166,8 +171,7 @@ def report_healthy(random: np.random.Generator) -> bool:
         rates = []
         for margin in (1.05, 1.0):
             x = healthy(random, metric, margin, classes=CLASSES, requests=REQUESTS)
-            fewest = 1 if metric is Metric.PARITY else MIN_SAMPLES
-            rates.append(float((alarms(x, rule_for(metric), min_samples=fewest) > 0).mean()))
+            rates.append(float((alarms(x, rule_for(metric)) > 0).mean()))
         kept &= rates[0] <= 0.01
         print(f"{metric.value:<18}{rates[0]:>18.1%}{rates[1]:>18.1%}")
     return kept
@@ -223,10 +227,51 @@ def report_detection(random: np.random.Generator) -> bool:
     rows.append(("cost as control -> 30 % above", found))
     x = np.concatenate([random.random((classes, begin)) < 0.01, random.random((classes, after)) < 0.1], axis=1)
     rows.append(("parity 1 % -> 10 % differ", alarms(x.astype(float), rule_for(Metric.PARITY))))
+    print_delays(rows, begin)
+    return delays(rows[0][1], begin)[0] <= 150.0
+
+
+def print_delays(rows: list[tuple[str, Ints]], begin: int) -> None:
+    """One line for each change."""
     for name, found in rows:
         median, late, share = delays(found, begin)
         print(f"{name:<34}{median:>8.0f}{late:>8.0f}{share:>8.1%}")
-    return delays(rows[0][1], begin)[0] <= 150.0
+
+
+def most_fail(x: Floats) -> NDArray[np.bool_]:
+    """Of each request, whether the hard trip fires with it, where a window holds 100 requests."""
+    sums = np.cumsum(np.pad(x, ((0, 0), (100, 0))), axis=1)
+    failures = sums[:, 100:] - sums[:, :-100]
+    requests = np.minimum(np.arange(1, x.shape[1] + 1), 100)
+    return (requests >= MIN_ERROR_REQUESTS) & (failures >= np.maximum(MIN_FAILURES, MOST_FAIL * requests))
+
+
+def report_errors(random: np.random.Generator) -> bool:
+    """Errors of servers that are well and that are not; returns whether those that are well all stay."""
+    begin, after, kept = 2_000, 3_000, True
+    print(f"\nerrors, limit {ERROR_RATE:.0%}: rolled back of {CLASSES} classes × {REQUESTS:,} requests")
+    print(f"{'true rate':<12}{'e-CUSUM':>10}{'most of 100':>16}{'3 of 20 to 100':>18}")
+    for rate, allowed in ((0.01, 0.0), (0.02, 0.0), (ERROR_RATE / 1.05, 0.01), (ERROR_RATE, 1.0)):
+        x = (random.random((CLASSES, REQUESTS)) < rate).astype(float)
+        found, most = (alarms(x, rule_for(Metric.ERROR_RATE)) > 0).mean(), most_fail(x).any(axis=1).mean()
+        kept &= found + most <= allowed
+        print(f"{rate:<12.1%}{found:>10.1%}{most:>16.1%}{three_errors(x).mean():>18.1%}")
+    print(f"\nerrors after {begin:,} requests of which 1 % failed, {CLASSES} classes, requests until the alarm")
+    rows = []
+    for rate in (0.1, 0.2, 0.5, 1.0):
+        x = random.random((CLASSES, begin + after)) < np.where(np.arange(begin + after) < begin, 0.01, rate)
+        rows.append((f"1 % -> {rate:.0%} fail", alarms(x.astype(float), rule_for(Metric.ERROR_RATE))))
+    print_delays(rows, begin)
+    fresh = alarms(np.ones((1, 100)), rule_for(Metric.ERROR_RATE))
+    print_delays([("all of a class that begins", fresh)], 0)
+    return kept
+
+
+def three_errors(x: Floats) -> NDArray[np.bool_]:
+    """The rule that the guard replaces: three failures and more than the limit in a window of 20 to 100 requests."""
+    sums = np.cumsum(np.pad(x, ((0, 0), (100, 0))), axis=1)
+    failures, requests = sums[:, 100:] - sums[:, :-100], np.minimum(np.arange(1, x.shape[1] + 1), 100)
+    return np.asarray(((requests >= 20) & (failures >= 3) & (failures > ERROR_RATE * requests)).any(axis=1))
 
 
 def report_promotion(random: np.random.Generator) -> bool:
@@ -251,6 +296,7 @@ def main(arguments: list[str]) -> int:
     began = time.process_time()
     kept = [report_healthy(random), report_detection(random), report_promotion(random)]
     report_rules(random)
+    kept.append(report_errors(random))
     print(f"\nseed {seed}, {time.process_time() - began:.0f} s of CPU time; goals kept: {all(kept)}")
     return 0 if all(kept) else 1
 

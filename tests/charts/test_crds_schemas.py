@@ -267,6 +267,14 @@ REFUSED = {
     ),
     "falling shares": (policy(rollout=steps(0.1, 0.5, 0.4)), "steps must have rising shares"),
     "equal shares": (policy(rollout=steps(*[n / 16 for n in range(1, 16)], 15 / 16)), "steps must have rising shares"),
+    "parity without replays": (
+        policy(parityShare=0, thresholds={"parityLoss": 0.01}),
+        "parityLoss needs parityShare above 0",
+    ),
+    "parity of a class without replays": (
+        policy(parityShare=0, classes=[{"name": "code", "thresholds": {"parityLoss": 0.01}}]),
+        "parityLoss needs parityShare above 0",
+    ),
     "cool-down": (policy(rollback={"coolDownSeconds": 90_000}), "coolDownSeconds must be at most"),
     "longest cool-down": (policy(rollback={"maxCoolDownSeconds": 60}), "coolDownSeconds must be at most"),
 }

@@ -113,8 +113,9 @@ class World:
         self.notes: list[Note] = []
         self.problems: tuple[Problem, ...] = ()
         self.ignored: tuple[str, ...] = ()
-        self.pair_ready, self.pair_killed, self.connected = True, False, True
+        self.pair_ready, self.pair_killed, self.connected, self.paused = True, False, True, False
         self.gateways = GatewaysStatus(synced=2, total=2, oldest_generation=1)
+        self.servers_current = True
         self.next_look_s: float | None = None
         self.ledger = self._open()
 
@@ -159,7 +160,8 @@ class World:
         spec = parse_resource(self.raw).item
         status = msgspec.structs.replace(plan.status, checkpoint=self.ledger.checkpoint(plan.status))
         self.status = msgspec.json.decode(msgspec.json.encode(status), type=SpeculationPolicyStatus)
-        self.ledger.follow(spec.spec if isinstance(spec, SpeculationPolicy) else None, self.status)
+        known = spec.spec if isinstance(spec, SpeculationPolicy) else None
+        self.ledger.follow(known, self.status, paused=self.paused)
         self.notes += plan.notes
         self.next_look_s = plan.next_look_s
         self.followed = True
@@ -177,6 +179,7 @@ class World:
             store_connected=self.connected,
             gateways=self.gateways,
             now=self.now,
+            servers_current=self.servers_current,
         )
 
     def _facts(self) -> Mapping[str, ClassFacts]:

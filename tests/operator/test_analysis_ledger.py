@@ -8,11 +8,11 @@ import time
 
 import numpy as np
 import pytest
-from slipstream_gateway.manifest.status import SpeculationPolicyStatus
+from slipstream_gateway.manifest.status import ClassStatus, Phase, SpeculationPolicyStatus
 from slipstream_gateway.stores.position import Position
 from slipstream_gateway.types import Arm, LengthBin, TaskType
 from slipstream_operator.analysis import Metric, PolicyLedger, Verdict
-from slipstream_operator.analysis.checkpoint import MAX_CHARS
+from slipstream_operator.analysis.checkpoint import MAX_CHARS, MAX_WRITTEN_CHARS, sealed_standings
 from slipstream_operator.analysis.guard import Guard
 
 from tests.benchmarks import rollback
@@ -90,12 +90,27 @@ def test_cost_is_not_judged_before_the_controls_is_known() -> None:
     assert guard(books, Metric.COST).verdict is Verdict.FAIL
 
 
-def test_cost_of_unpriced_servers_is_no_data() -> None:
+@pytest.mark.parametrize(("answers", "verdict"), [(149, Verdict.NO_DATA), (150, Verdict.NOT_APPLICABLE)])
+def test_cost_of_unpriced_servers_is_no_data_and_then_no_question(answers: int, verdict: Verdict) -> None:
     books = ledger(thresholds={"costIncrease": 0.0})
     for arm in (Arm.CONTROL, Arm.SPECULATIVE):
-        for _ in range(200):
+        for _ in range(answers):
             books.record(observation(arm=arm, time_s=NOW, price_per_gpu_hour=None))
-    assert guard(books, Metric.COST).verdict is Verdict.NO_DATA
+    assert guard(books, Metric.COST).verdict is verdict
+
+
+@pytest.mark.parametrize("per_window", [30, 100])
+def test_error_rate_below_its_limit_takes_no_class_back_however_long_it_lasts(per_window: int) -> None:
+    for seed in range(3):
+        draw, books = random.Random(seed), ledger(thresholds={})
+        for index in range(4_000):
+            now_s, failed = NOW + index * 600 / per_window, draw.random() < 0.02
+            seen = observation(time_s=now_s, e2e_s=0.5, status="upstream_failed" if failed else "ok")
+            books.record(seen, now_s=now_s)
+            if failed:
+                assert books.facts(now_s)[CODE].errors.verdict is not Verdict.FAIL
+        found = guard(books, Metric.ERROR_RATE)
+        assert (found.verdict, found.seen) == (Verdict.PASS, 4_000)
 
 
 def test_cost_is_judged_by_the_formula_that_the_benchmark_simulates() -> None:
@@ -154,6 +169,41 @@ def test_full_ledger_fits_into_a_status_and_restores_to_the_same() -> None:
     assert restored.facts(NOW + 600) == books.facts(NOW + 600)
     assert restored.position == books.position
     assert restored.checkpoint(SpeculationPolicyStatus()) == text
+
+
+def crowded(draw: random.Random) -> PolicyLedger:
+    """Every class, with times of every order of magnitude, at every part of the window."""
+    books = ledger(thresholds=ALL)
+    for task in TaskType:
+        for length in LengthBin:
+            for index in range(1_200):
+                arm = Arm.CONTROL if index % 2 else Arm.SPECULATIVE
+                seconds = math.exp(draw.uniform(math.log(1e-5), math.log(9e4)))
+                ttft = max(seconds * draw.random(), 1e-6)
+                books.record(observation(f"{task}/{length}", arm, time_s=NOW + index * 0.6, e2e_s=seconds, ttft_s=ttft))
+    return books
+
+
+def test_a_checkpoint_is_never_longer_than_an_api_server_takes() -> None:
+    draw = random.Random(1)
+    books = crowded(draw)
+    phases = {"phase": Phase.PROMOTED, "share": 0.5, "step": 1, "since": "2026-01-01T00:00:00Z"}
+    status = SpeculationPolicyStatus(
+        classes=tuple(ClassStatus(name=name, **phases) for name in books.facts(NOW)), spec_hash="f" * 16
+    )
+    names = [f"{draw.getrandbits(64):016x}" for _ in range(20_000)]
+    for known in (128, 8_000, 20_000):
+        books.passed(Position(entry="1234-0", numbers={name: draw.getrandbits(50) for name in names[:known]}))
+        text = books.checkpoint(status)
+        assert len(text) <= MAX_WRITTEN_CHARS < MAX_CHARS
+        assert len(sealed_standings(text)) == 33
+        restored = ledger(thresholds=ALL)
+        restored.restore(text)
+        assert restored.position.entry == "1234-0"
+        assert (restored.position == books.position) is (known <= 8_000)
+        assert (restored.facts(NOW + 720)[CODE].speculative.samples > 0) is (known == 128)
+        for name, facts in books.facts(NOW + 720).items():
+            assert restored.facts(NOW + 720)[name].guards == facts.guards
 
 
 def test_an_outcome_costs_microseconds() -> None:

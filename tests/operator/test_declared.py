@@ -95,3 +95,30 @@ def test_policy_that_moves_to_another_pair_leaves_the_first() -> None:
     assert {pair_key("a"), pair_key("b"), policy_key("p")} <= made.resolve() | {policy_key("p")}
     assert list(made.related("ns/a")) == [pair_key("a")]
     assert made.policy_in_force("ns/b") == policy_key("p")
+
+
+def test_same_generation_with_another_spec_is_read_anew() -> None:
+    """A cluster that was restored from a backup counts generations again."""
+    made = declared(pair("a", generation=2, maxDraftTokens=3))
+    made.put(pair("a", generation=2, maxDraftTokens=4))
+    made.resolve()
+    assert made.resolution.pairs["ns/a"].spec.max_draft_tokens == 4
+
+
+def test_policy_stays_at_work_while_its_pair_is_refused_and_not_when_the_pair_is_gone() -> None:
+    made = declared(pair("a"), policy("old", "a"), policy("young", "a", created=5))
+    same = {"kind": "model", "source": "embedded:target"}
+    made.put(pair("a", generation=2, draft=same))
+    made.resolve()
+    assert made.policy_in_force("ns/a") is None
+    assert made.policy_at_work("ns/a") == policy_key("old")
+    made.put(pair("a", generation=3))
+    made.put(policy("old", "a", generation=2, margin="much"))
+    made.resolve()
+    assert made.policy_at_work("ns/a") == policy_key("young")
+    made.remove(policy_key("young"))
+    made.resolve()
+    assert made.policy_at_work("ns/a") == policy_key("old")
+    made.remove(pair_key("a"))
+    made.resolve()
+    assert made.policy_at_work("ns/a") is None

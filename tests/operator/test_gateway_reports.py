@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from slipstream_gateway.manifest.reports import EXPIRES_S, GatewayReport, report_lease
+from slipstream_gateway.manifest.reports import EXPIRES_S, GatewayReport, applied_key, report_lease
 from slipstream_gateway.manifest.status import GatewaysStatus
 from slipstream_operator.cluster.resources import Kind, ObjectKey
 from slipstream_operator.gateways import Gateways
@@ -41,6 +41,18 @@ def test_gateway_that_does_not_know_the_object_is_not_synced() -> None:
     assert gateways.status_of(PAIR, 1) == GatewaysStatus(synced=0, total=1, oldest_generation=0)
 
 
+def test_report_of_a_namesake_that_is_gone_is_no_confirmation() -> None:
+    """An object that was deleted and made again begins with generation 1."""
+    gateways = Gateways()
+    put(gateways, "a", {applied_key(str(PAIR), "0d9e53a2-77"): 7})
+    put(gateways, "b", {applied_key(str(PAIR), "aaaaaaaa-11"): 2})
+    put(gateways, "older-version", {str(PAIR): 7})
+    assert gateways.status_of(PAIR, 2, "aaaaaaaa-11") == GatewaysStatus(synced=1, total=3, oldest_generation=0)
+    renewed = {applied_key(str(PAIR), "aaaaaaaa-11"): 2}
+    assert put(gateways, "a", renewed) == {str(PAIR)}
+    assert gateways.status_of(PAIR, 2, "aaaaaaaa-11").synced == 2
+
+
 def test_without_gateways_nothing_is_said() -> None:
     assert Gateways().status_of(PAIR, 1) == GatewaysStatus()
 
@@ -63,6 +75,18 @@ def test_gateway_that_renews_no_more_is_noticed_once() -> None:
     assert not gateways.expire(dead)
     assert gateways.status_of(PAIR, 1).total == 0
     assert put(gateways, "a", {str(PAIR): 1}, at=dead) is None  # it is back
+
+
+def test_gateway_whose_clock_is_wrong_is_alive_while_it_renews() -> None:
+    gateways = Gateways()
+    for renewal in range(3):
+        now = NOW + timedelta(seconds=8 * renewal)
+        report = GatewayReport(name="a", namespaces=(), applied={}, renewed=now - timedelta(hours=2))
+        gateways.put(lease_key("a"), report_lease(report, namespace="slipstream"), now)
+        assert gateways.dead_for_good(now) == []
+    assert gateways.status_of(PAIR, 1).total == 1
+    assert gateways.expire(now + timedelta(seconds=EXPIRES_S + 1))
+    assert gateways.status_of(PAIR, 1).total == 0
 
 
 def test_lease_that_is_no_report_counts_for_nothing() -> None:

@@ -127,3 +127,30 @@ def test_of_managed_fields_only_the_owners_of_replicas_are_kept() -> None:
     cache.put(item(deployment, 1, managedFields=entries))
     [kept] = cache.get(deployment)["metadata"]["managedFields"]
     assert kept == {"manager": "autoscaler", "operation": "Update", "fieldsV1": {"f:spec": {"f:replicas": {}}}}
+
+
+def test_list_that_is_older_than_what_was_known_before_it_is_of_a_cluster_that_was_set_back() -> None:
+    cache = ObjectCache()
+    gone = ObjectKey(Kind.MODEL_PAIR, "ns", "made-after-the-backup")
+    deleted = ObjectKey(Kind.MODEL_PAIR, "ns", "deleted-after-the-backup")
+    cache.put(item(PAIR, 90))
+    cache.put(item(gone, 80, uid="u2"))
+    cache.put(item(deleted, 10, uid="u3"))
+    cache.remove(item(deleted, 70, uid="u3"))
+    seen = cache.newest(Kind.MODEL_PAIR)
+    listed = [item(PAIR, 20), item(deleted, 10, uid="u3")]
+    changes = cache.replace_kind(Kind.MODEL_PAIR, listed, version="30", scope=None, seen=seen)
+    assert {change.key for change in changes} == {PAIR, gone, deleted}
+    assert cache.get(PAIR)["metadata"]["resourceVersion"] == "20"
+    assert cache.get(gone) is None
+    assert cache.get(deleted) is not None
+    assert cache.put(item(PAIR, 31)) is not None
+
+
+def test_what_changed_while_a_list_was_on_its_way_stays() -> None:
+    cache = ObjectCache()
+    cache.put(item(PAIR, 90))
+    seen = cache.newest(Kind.MODEL_PAIR)
+    cache.put(item(PAIR, 99))  # by the watch, after the list was made
+    assert cache.replace_kind(Kind.MODEL_PAIR, [item(PAIR, 90)], version="95", scope=None, seen=seen) == []
+    assert cache.get(PAIR)["metadata"]["resourceVersion"] == "99"

@@ -86,13 +86,27 @@ def phase(cluster: Cluster, name: str) -> str:
     return (class_of(cluster, name) or {}).get("phase", "")
 
 
-def play_ready(cluster: Cluster) -> None:
+def play(cluster: Cluster, **counts: int) -> None:
+    """As the Deployment's controller."""
     deployment = eventually(lambda: cluster.get("deployments", "slipstream-acme"))
-    counts = dict.fromkeys(("replicas", "updatedReplicas", "readyReplicas", "availableReplicas"), 1)
-    status = {"observedGeneration": deployment["metadata"]["generation"], **counts}
+    all_counts = dict.fromkeys(("replicas", "updatedReplicas", "readyReplicas", "availableReplicas"), 1) | counts
+    status = {"observedGeneration": deployment["metadata"]["generation"], **all_counts}
     cluster.client.patch_status(cluster.path("deployments", "slipstream-acme"), status)
+
+
+def play_ready(cluster: Cluster) -> None:
+    play(cluster)
     cluster.wait_condition("modelpairs", "acme", "Ready", "True")
     cluster.wait_condition("speculationpolicies", "acme", "Ready", "True")
+
+
+def serve_until(wanted: str, cluster: Cluster, redis: RedisServer, name: str, **speculative: float) -> None:
+    """Serve until the class has the phase `wanted`."""
+    deadline = time.monotonic() + 60
+    while phase(cluster, name) != wanted:
+        assert time.monotonic() < deadline, class_of(cluster, name)
+        share(redis, outcomes(cluster, name, 60, **speculative))
+        time.sleep(0.5)
 
 
 def test_class_is_promoted_and_taken_back_on_evidence_across_kills(
@@ -103,11 +117,7 @@ def test_class_is_promoted_and_taken_back_on_evidence_across_kills(
         play_ready(cluster)
         share(redis, outcomes(cluster, CODE, 20) + outcomes(cluster, LONG, 20))
         eventually(lambda: phase(cluster, CODE) == phase(cluster, LONG) == "Progressing")
-        deadline = time.monotonic() + 60
-        while phase(cluster, LONG) != "Promoted":
-            assert time.monotonic() < deadline, class_of(cluster, LONG)
-            share(redis, outcomes(cluster, LONG, 60))
-            time.sleep(0.5)
+        serve_until("Promoted", cluster, redis, LONG)
         operator.signal(signal.SIGKILL)
     share(redis, outcomes(cluster, CODE, 250, acceptance=0.3))  # while nobody looks
 
@@ -147,3 +157,73 @@ def test_checkpoint_that_was_tampered_with_is_an_event_and_promotes_nothing(
     with OperatorProcess(kube, cluster.namespace, tmp_path, *options):
         eventually(lambda: [event for event in cluster.events("acme") if event["reason"] == "CheckpointLost"])
         eventually(lambda: phase(cluster, CODE) != "Promoted")
+
+
+def test_class_is_taken_back_though_its_pair_is_refused_or_its_policy_is_leaving(
+    kube: KubeApiServer, cluster: Cluster, redis: RedisServer, tmp_path: Path
+) -> None:
+    with OperatorProcess(kube, cluster.namespace, tmp_path, "--redis", redis.url):
+        play_ready(cluster)
+        share(redis, outcomes(cluster, CODE, 20) + outcomes(cluster, LONG, 20))
+        eventually(lambda: phase(cluster, CODE) == phase(cluster, LONG) == "Progressing")
+        cluster.patch("modelpairs", "acme", {"spec": {"draft": {"source": "embedded:target"}}})
+        cluster.wait_condition("speculationpolicies", "acme", "Ready", "False")
+        serve_until("RolledBack", cluster, redis, CODE, acceptance=0.1)
+
+        cluster.patch("modelpairs", "acme", {"spec": {"draft": {"source": "embedded:draft"}}})
+        cluster.wait_condition("speculationpolicies", "acme", "Ready", "True")
+        assert (phase(cluster, CODE), phase(cluster, LONG)) == ("RolledBack", "Progressing")
+        cluster.patch("speculationpolicies", "acme", {"metadata": {"finalizers": ["tests.slipstream.dev/waits"]}})
+        cluster.client.delete(cluster.path("speculationpolicies", "acme"))
+        serve_until("RolledBack", cluster, redis, LONG, acceptance=0.1)
+        cluster.patch("speculationpolicies", "acme", {"metadata": {"finalizers": None}})
+        eventually(lambda: cluster.get("speculationpolicies", "acme") is None)
+
+
+def test_servers_of_the_old_spec_are_no_evidence_for_the_new_one(
+    kube: KubeApiServer, cluster: Cluster, redis: RedisServer, tmp_path: Path
+) -> None:
+    with OperatorProcess(kube, cluster.namespace, tmp_path, "--redis", redis.url):
+        play_ready(cluster)
+        share(redis, outcomes(cluster, CODE, 20))
+        eventually(lambda: phase(cluster, CODE) == "Progressing")
+        before = cluster.children("acme")["deployments"]["metadata"]["generation"]
+        cluster.patch("modelpairs", "acme", {"spec": {"serving": {"image": "slipstream-triton:next"}}})
+        eventually(lambda: cluster.children("acme")["deployments"]["metadata"]["generation"] > before)
+        play(cluster, replicas=2)  # one of the two is an old one
+        eventually(lambda: "servers are being brought" in _progressing(cluster))
+        for acceptance in (0.75, 0.1):
+            share(redis, outcomes(cluster, CODE, 200, acceptance=acceptance))
+            time.sleep(3)
+            assert (phase(cluster, CODE), class_of(cluster, CODE)["step"]) == ("Progressing", 0)
+        play(cluster)
+        eventually(lambda: "servers are being brought" not in _progressing(cluster))
+        serve_until("Promoted", cluster, redis, CODE)
+
+
+def _progressing(cluster: Cluster) -> str:
+    return (cluster.condition("speculationpolicies", "acme", "Progressing") or ("", "", ""))[2]
+
+
+def test_of_two_operators_without_an_election_none_lifts_what_the_other_has_taken_back(
+    kube: KubeApiServer, cluster: Cluster, redis: RedisServer, tmp_path: Path
+) -> None:
+    options = ("--redis", redis.url)
+    with (
+        OperatorProcess(kube, cluster.namespace, tmp_path, *options) as halted,
+        OperatorProcess(kube, cluster.namespace, tmp_path, *options) as other,
+    ):
+        play_ready(cluster)
+        serve_until("Promoted", cluster, redis, CODE)
+        halted.signal(signal.SIGSTOP)
+        share(redis, outcomes(cluster, CODE, 250, acceptance=0.1))
+        eventually(lambda: phase(cluster, CODE) == "RolledBack")
+        taken_back = class_of(cluster, CODE)
+        assert taken_back is not None
+        redis.kill()  # the halted one cannot see why
+        halted.signal(signal.SIGCONT)
+        before = halted.writes() + other.writes()
+        for _ in range(30):
+            time.sleep(0.1)
+            assert (class_of(cluster, CODE) or {})["since"] == taken_back["since"]
+        assert halted.writes() + other.writes() - before < 10

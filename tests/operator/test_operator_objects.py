@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from slipstream_gateway.manifest.reports import GatewayReport, object_key, report_lease
+from slipstream_gateway.manifest.reports import GatewayReport, applied_key, object_key, report_lease
 
 from tests.kube import KubeApiServer, KubeError
 from tests.operator.operator_process import Cluster, OperatorProcess, eventually, grant, pair_spec
@@ -229,7 +229,8 @@ def test_kill_lands_in_the_status_within_a_second_and_is_an_event(cluster: Clust
     cluster.pair("killed")
     cluster.policy("killed")
     cluster.wait_condition("modelpairs", "killed", "KillSwitchActive", "False")
-    key = object_key(cluster.namespace, "ModelPair", "killed")
+    uid = cluster.client.get(cluster.path("modelpairs", "killed"))["metadata"]["uid"]
+    key = applied_key(object_key(cluster.namespace, "ModelPair", "killed"), uid)
     lease = _report(cluster, {key: 1})
     cluster.client.create(cluster.path("leases"), lease)
     eventually(lambda: _gateways(cluster, "killed") == {"synced": 1, "total": 1, "oldestGeneration": 1})

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from slipstream_gateway.errors import CommandError
+from slipstream_gateway.manifest.objects import SpeculationPolicy
 from slipstream_gateway.manifest.status import ClassStatus, Phase, SpeculationPolicyStatus
 from slipstream_gateway.stores.redis_store import RedisStore
 from slipstream_gateway.types import Arm
@@ -32,12 +33,14 @@ EMPTY = SpeculationPolicyStatus()
 class Operator:
     """What runs of an operator for the evidence; its clock stands where it is put."""
 
-    def __init__(self, url: str | None, checkpoint: str = "", *, follows: bool = True) -> None:
+    def __init__(
+        self, url: str | None, checkpoint: str = "", *, follows: bool = True, policy: SpeculationPolicy | None = POLICY
+    ) -> None:
         self.now_s = time.time()
         self.changed: list[ObjectKey] = []
         source = RedisEvidence(url, interval_s=0.01) if url else NoEvidence()
         self.evidence = PolicyEvidence(source, changed=self.changed.append, clock_s=lambda: self.now_s)
-        self.lost = self.evidence.open(KEY, POLICY, pair_key=PAIR_KEY, checkpoint=checkpoint, created=CREATED)
+        self.lost = self.evidence.open(KEY, policy, pair_key=PAIR_KEY, checkpoint=checkpoint, created=CREATED)
         if follows:
             self.evidence.follow(KEY, EMPTY)
         self._task = asyncio.create_task(self.evidence.run())
@@ -144,6 +147,7 @@ async def test_nothing_is_read_before_it_is_known_where_the_classes_are(
     since = rfc3339(datetime.now(UTC).replace(microsecond=0))
     back = ClassStatus(name=CODE, phase=Phase.PROGRESSING, share=0.1, since=since, retries=1)
     await asyncio.sleep(1.0)  # `since` has whole seconds
+    one.now_s = time.time()
     one.evidence.follow(KEY, msgspec.structs.replace(EMPTY, classes=(back,)))
     send(gateway, 20, e2e_s=0.01)
     await until(lambda: one.seen() >= 20, "what began after the class stood where it stands")
@@ -200,6 +204,29 @@ async def test_only_what_belongs_to_a_policy_in_force_is_kept(
     assert one.evidence.checkpoint(KEY, EMPTY) == ""
     one.evidence.close(rival)
     assert one.evidence.facts(rival) == {}
+
+
+async def test_policy_that_cannot_be_read_is_still_guarded_after_a_restart(
+    server: RedisServer, gateway: RedisStore, operator: Callable[..., Operator]
+) -> None:
+    one = operator(server.url, policy=None)
+    send(gateway, 30, status="upstream_failed")
+    await until(lambda: CODE in one.evidence.facts(KEY), "heard of it")
+    await until(lambda: one.evidence.facts(KEY)[CODE].errors.failures == 30, "its errors")
+    assert one.evidence.open(KEY, POLICY, pair_key=PAIR_KEY, checkpoint="") is None
+    one.evidence.follow(KEY, EMPTY)
+    assert any(guard.metric is Metric.ACCEPTANCE for guard in one.evidence.facts(KEY)[CODE].guards)
+
+
+async def test_outcomes_of_a_pause_only_show_that_the_class_is_alive(
+    server: RedisServer, gateway: RedisStore, operator: Callable[..., Operator]
+) -> None:
+    one = operator(server.url)
+    one.evidence.follow(KEY, EMPTY, paused=True)
+    send(gateway, 20)
+    await until(lambda: bool(one.evidence.facts(KEY)), "heard of it")
+    await until(lambda: gateway.status().stored == 20 and one.evidence.is_connected(KEY), "all of it")
+    assert one.seen() == 0
 
 
 async def test_broken_checkpoint_is_told_and_replaced(server: RedisServer, operator: Callable[..., Operator]) -> None:

@@ -189,6 +189,100 @@ def test_restart_alone_wakes_no_stale_class() -> None:
     assert world.of().phase is Phase.STALE
 
 
+def test_class_that_falls_silent_between_bursts_is_judged_by_all_of_them() -> None:
+    world = World(raw_policy(rollback={"staleAfterSeconds": 60}))
+    world.look()
+    answers, rounds = 0, 0
+    while not (world.status.classes and world.of().phase is Phase.ROLLED_BACK):
+        rounds += 1
+        assert rounds <= 60
+        for arm in (Arm.PLAIN, Arm.SPECULATIVE, Arm.SPECULATIVE):
+            world.tell(observation(arm=arm, time_s=world.now.timestamp(), acceptance=0.05, e2e_s=0.1))
+            world.wait(1)
+            world.look()
+            answers += arm is Arm.SPECULATIVE
+        world.wait(61)
+        world.look()
+    assert 50 <= answers < 60
+    assert world.condition("RolledBack").reason == "AcceptanceBelowThreshold"
+    assert world.of().last_decision.samples >= 50
+
+
+def test_a_class_with_a_visitor_now_and_then_is_no_news() -> None:
+    world = World(raw_policy(rollback={"staleAfterSeconds": 60}))
+    for _ in range(40):
+        world.tell(observation(arm=Arm.PLAIN, time_s=world.now.timestamp()))
+        world.look()
+        world.wait(61)
+        world.look()
+        assert world.of().phase is Phase.STALE
+        world.wait(1)
+    assert world.reasons().count("StaleAfter") == 6  # the 1st, 2nd, 4th, 8th, 16th and 32nd
+    assert world.reasons().count("OutcomesAgain") == 6
+    assert world.of().last_decision.observed == 40.0
+
+
+def test_silence_after_a_step_forward_is_news_again() -> None:
+    world = promoted(World())
+    for _ in range(2):
+        world.wait(4000)
+        world.look()
+        world.tell(observation(arm=Arm.PLAIN, time_s=world.now.timestamp() + 1))
+        world.wait(2)
+        world.look()
+        promoted(world)
+    assert [world.reasons().count(reason) for reason in ("StaleAfter", "OutcomesAgain")] == [2, 2]
+
+
+def test_retry_waits_until_somebody_can_see_how_it_goes() -> None:
+    world = promoted(World())
+    world.serve(150, acceptance=0.5)
+    world.look()
+    world.wait(601)
+    world.restart()
+    assert [one.phase for one in world.plan().status.classes] == [Phase.ROLLED_BACK]
+    world.look()
+    assert world.of().phase is Phase.PROGRESSING
+
+
+def test_nothing_counts_while_the_servers_are_rolled_to_a_new_spec() -> None:
+    world = promoted(World())
+    world.paused = True
+    world.respec(margin=0.03)
+    world.look()
+    for acceptance in (0.1, 0.72):
+        world.serve(300, acceptance=acceptance)
+        world.look()
+    assert (world.of().phase, world.of().step) == (Phase.PROGRESSING, 0)
+    assert "0 answers with drafts of 50" in world.of().message
+
+
+@pytest.mark.parametrize("restart", ["never", "during", "after"])
+def test_after_the_roll_only_requests_count_that_began_since(restart: str) -> None:
+    world = promoted(World())
+    world.paused = True
+    world.respec(margin=0.03)
+    world.look()
+    world.serve(100)
+    world.look()
+    if restart == "during":
+        world.restart()
+        world.look()
+    world.paused = False
+    world.look()
+    if restart == "after":
+        world.look()
+        world.restart()
+    for _ in range(100):
+        world.tell(observation(time_s=world.now.timestamp() + 5, e2e_s=6.0, acceptance=0.1))
+    world.wait(5)
+    world.look()
+    assert {guard.seen for guard in world.ledger.facts(world.now.timestamp())[CODE].guards} == {0}
+    world.serve(60)
+    world.look()
+    assert world.of().step == 1
+
+
 def test_fail_mode_hold_leaves_a_silent_class_and_says_that_nothing_is_known() -> None:
     world = promoted(World(raw_policy(rollback={"failMode": "hold", "staleAfterSeconds": 600})))
     world.wait(601)
@@ -226,11 +320,11 @@ def test_clock_that_goes_back_moves_nothing_until_time_has_passed_again() -> Non
 def test_gateway_with_a_clock_of_next_year_neither_fills_the_window_nor_keeps_a_class_fresh() -> None:
     world = World()
     world.serve(30)
-    for _ in range(3):
+    for _ in range(30):
         world.tell(observation(time_s=world.now.timestamp() + 3e7, status="upstream_failed", e2e_s=0.1))
     world.look()
     assert world.of().phase is Phase.ROLLED_BACK
-    assert world.of().last_decision.samples == 33
+    assert world.of().last_decision.samples == 60
 
 
 @pytest.mark.parametrize("restarted", [False, True])

@@ -143,13 +143,40 @@ def test_no_gain_no_step() -> None:
     assert "a gain: at most" in world.of().message
 
 
-def test_threshold_without_data_holds_the_class() -> None:
+def test_threshold_without_data_holds_the_class_as_long_as_data_may_come() -> None:
+    world = World(raw_policy(thresholds={"acceptanceFloor": 0.65, "ttftP95Seconds": 1.0}))
+    for _ in range(2):
+        world.serve(70, ttft_s=None)
+        world.look()
+    assert world.of().step == 0
+    assert "ttftP95Seconds: 0 streamed answers of 50" in world.of().message
+
+
+def test_class_is_promoted_without_a_guard_that_nothing_in_it_can_be_judged_by_and_says_so() -> None:
     world = World(raw_policy(thresholds={"acceptanceFloor": 0.65, "ttftP95Seconds": 1.0}))
     for _ in range(4):
         world.serve(100, ttft_s=None)
         world.look()
-    assert world.of().step == 0
-    assert "ttftP95Seconds: 0 streamed answers of 50" in world.of().message
+    assert world.of().phase is Phase.PROMOTED
+    named = "not applicable, nothing to judge it by: ttftP95Seconds"
+    for message in (
+        world.of().message,
+        world.of().last_decision.message,
+        world.condition("AnalysisConclusive").message,
+    ):
+        assert message.endswith(named)
+    world.serve(100, ttft_s=2.0, e2e_s=3.0)
+    world.look()
+    assert world.condition("RolledBack").reason == "TtftAboveThreshold"
+
+
+def test_answers_with_a_price_wait_for_the_controls_cost() -> None:
+    world = World(raw_policy(thresholds={"costIncrease": 0.1}))
+    for _ in range(2):
+        world.serve(200, arms=(Arm.SPECULATIVE,))
+        world.look()
+    assert "costIncrease: 0 answers with a price, once the control's cost is known, of 50" in world.of().message
+    assert "not applicable" not in world.of().message
 
 
 def test_exploration_client_choice_and_other_pairs_are_no_evidence() -> None:
@@ -230,19 +257,51 @@ def test_parity_loss_of_zero_is_broken_by_the_first_mismatch() -> None:
     assert world.of().phase is Phase.ROLLED_BACK
 
 
-def test_errors_trip_without_statistics_but_never_by_one() -> None:
-    world = World()
-    world.serve(30)
-    failed = {"status": "upstream_failed", "e2e_s": 0.1, "drafted": 0, "accepted": 0}
-    world.tell(observation(time_s=world.now.timestamp(), **failed))
+def test_replay_of_an_answer_from_before_the_new_spec_is_not_held_against_it() -> None:
+    world = World(raw_policy(thresholds={"parityLoss": 0.0}))
+    world.serve(60)
+    world.look()
+    world.respec(margin=0.03)
+    world.look()
+    world.wait(10)
+    late = {"time_s": world.now.timestamp(), "status": "parity", "parity": "mismatch", "ttft_s": None}
+    world.tell(observation(**late, e2e_s=10.5))
     world.look()
     assert world.of().phase is Phase.PROGRESSING
-    for _ in range(2):
-        world.tell(observation(time_s=world.now.timestamp(), **failed))
+    world.tell(observation(**late, e2e_s=9.5))
+    world.look()
+    assert world.of().phase is Phase.ROLLED_BACK
+
+
+FAILED = {"status": "upstream_failed", "e2e_s": 0.1, "drafted": 0, "accepted": 0}
+
+
+def test_errors_take_a_class_back_by_evidence_and_never_by_a_few() -> None:
+    world = World()
+    world.serve(30)
+    for _ in range(3):
+        world.tell(observation(time_s=world.now.timestamp(), **FAILED))
+    world.look()
+    assert world.of().phase is Phase.PROGRESSING
+    for _ in range(8):
+        world.tell(observation(time_s=world.now.timestamp(), **FAILED))
     world.look()
     assert world.of().phase is Phase.ROLLED_BACK
     assert world.condition("RolledBack").reason == "ErrorRateAboveThreshold"
-    assert "3 of 33 speculative requests failed, allowed are 0.05" in world.of().message
+    assert "100.0% of the speculative requests failed, allowed are 0.05, over the last" in world.of().message
+
+
+@pytest.mark.parametrize(("failures", "phase"), [(9, Phase.PROGRESSING), (13, Phase.ROLLED_BACK)])
+def test_errors_of_most_requests_need_no_statistics(failures: int, phase: Phase) -> None:
+    world = World(raw_policy(thresholds={"errorRate": 0.4}))
+    world.look()
+    world.serve(10)
+    for _ in range(failures):
+        world.tell(observation(time_s=world.now.timestamp(), **FAILED))
+    world.look()
+    assert world.of().phase is phase
+    if phase is Phase.ROLLED_BACK:
+        assert "13 of 23 speculative requests failed, allowed are 0.4" in world.of().message
 
 
 def test_clients_that_leave_and_failures_of_the_plain_arm_are_no_errors_of_speculation() -> None:
@@ -302,6 +361,46 @@ def test_retry_that_holds_is_promoted_and_then_held_to_the_policys_own_threshold
     world.serve(800, acceptance=0.66)
     world.look()
     assert world.of().phase is Phase.PROMOTED
+
+
+def test_promoted_class_has_its_retries_back_after_the_longest_pause_and_no_sooner() -> None:
+    rollback = {"coolDownSeconds": 600, "maxCoolDownSeconds": 1200, "maxRetries": 1}
+    world = rolled_back(World(raw_policy(rollback=rollback)))
+    world.wait(600)
+    world.look()
+    for _ in range(2):
+        world.serve(100)
+        world.look()
+    assert (world.of().phase, world.of().retries) == (Phase.PROMOTED, 1)
+    assert "used 1 of 1 retries, has them back at 2026-01-01T00:" in world.of().message
+    world.serve(10, seconds=1199)
+    world.look()
+    assert world.of().retries == 1
+    seen = world.ledger.facts(world.now.timestamp())[CODE].guards[0].seen
+    world.serve(10, seconds=1)
+    world.look()
+    assert (world.of().phase, world.of().retries) == (Phase.PROMOTED, 0)
+    assert world.ledger.facts(world.now.timestamp())[CODE].guards[0].seen == seen + 10
+    world.serve(150, acceptance=0.5)
+    world.look()
+    assert (world.of().phase, world.of().retries) == (Phase.ROLLED_BACK, 0)
+    assert world.of().retry_at is not None
+
+
+def test_retries_do_not_come_back_while_nobody_speculates() -> None:
+    rollback = {"coolDownSeconds": 600, "maxCoolDownSeconds": 1200, "maxRetries": 1}
+    world = rolled_back(World(raw_policy(rollback=rollback)))
+    world.wait(600)
+    world.look()
+    for _ in range(2):
+        world.serve(100)
+        world.look()
+    world.pair_killed = True
+    world.serve(10, seconds=5000, arms=(Arm.PLAIN,))
+    world.look()
+    world.pair_killed = False
+    world.look()
+    assert (world.of().phase, world.of().retries) == (Phase.PROMOTED, 1)
 
 
 def test_outcomes_from_before_the_retry_do_not_trip_it() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+import msgspec
 import pytest
 from slipstream_gateway.manifest.status import ClassStatus, Phase, SpeculationPolicyStatus
 from slipstream_operator.cluster.api import KubeApi
@@ -147,3 +148,67 @@ async def test_fields_that_the_server_drops_are_not_sent_for_ever(world: World) 
         old["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]["accept"] = known
         newest = world.client.get(definition)
         world.client.replace(definition, {**newest, "spec": old["spec"]})
+
+
+async def test_status_that_is_written_by_two_is_put_right_later_and_later_but_news_at_once(world: World) -> None:
+    await world.write(status(state="Progressing"))
+    pauses = []
+    for _ in range(12):
+        world.client.apply(
+            f"{world.path}/status",
+            {
+                "apiVersion": "slipstream.dev/v1alpha1",
+                "kind": "SpeculationPolicy",
+                "metadata": {"name": "p"},
+                "status": {"observedGeneration": 1, "state": "Promoted"},
+            },
+            field_manager="slipstream-operator",
+        )
+        world.look()
+        pause_s = await world.write(status(state="Progressing")) or 0.0
+        pauses.append(pause_s)
+        if pause_s:
+            assert world.look()["status"]["state"] == "Promoted"
+            world.now_s += pause_s
+            assert await world.write(status(state="Progressing")) is None
+        assert world.look()["status"]["state"] == "Progressing"
+    assert pauses[:3] == pytest.approx([0.0, 0.2, 0.4])
+    assert pauses[-1] == pytest.approx(FIGURES_EVERY_S)
+    world.client.patch_status(world.path, {"state": "Promoted"})
+    world.look()
+    assert await world.write(status(state="RolledBack")) is None
+    assert world.look()["status"]["state"] == "RolledBack"
+
+
+async def test_costly_figures_are_asked_for_only_when_they_would_be_written(world: World) -> None:
+    asked: list[str] = []
+
+    def seal(plain: SpeculationPolicyStatus) -> SpeculationPolicyStatus:
+        asked.append(f"checkpoint {len(asked)}")
+        return msgspec.structs.replace(plain, checkpoint=asked[-1])
+
+    async def write(wanted: SpeculationPolicyStatus) -> float | None:
+        return await world.writer.write(world.raw, wanted, seal=seal)
+
+    assert await write(status(accept="0.70")) is None
+    for look in range(1, 11):
+        world.now_s += 2
+        assert await write(status(accept="0.71")) == pytest.approx(FIGURES_EVERY_S - 2 * look)
+    assert len(asked) == 1
+    assert await write(status(state="Promoted")) is None
+    assert world.look()["status"]["checkpoint"] == "checkpoint 1"
+    world.now_s += FIGURES_EVERY_S
+    assert await write(status(state="Promoted")) is None
+    assert world.look()["status"]["checkpoint"] == "checkpoint 2"
+
+
+@pytest.mark.parametrize("deleted", [None, {"checkpoint": None, "classes": None}])
+async def test_status_that_somebody_deleted_is_gone_on_from_as_it_was_written(world: World, deleted: object) -> None:
+    back = ClassStatus(name="code/long", phase=Phase.ROLLED_BACK, share=0.0)
+    await world.write(status(classes=(back,), checkpoint="abc"))
+    if deleted is None:
+        world.client.patch(f"{world.path}/status", {"status": None})
+    else:
+        world.client.patch_status(world.path, deleted)
+    assert "checkpoint" not in world.look().get("status", {})
+    assert world.writer.prior(world.raw)["classes"][0]["phase"] == "RolledBack"

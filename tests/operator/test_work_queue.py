@@ -98,3 +98,13 @@ async def test_news_during_a_failing_attempt_are_looked_at_at_once() -> None:
     queue.add("a")
     queue.failed("a")
     assert await next_key(queue) == "a"
+
+
+async def test_appointments_that_were_replaced_do_not_pile_up() -> None:
+    queue: WorkQueue[str] = WorkQueue()
+    for seconds in range(10_000, 0, -1):
+        queue.schedule("a", 3600.0 + seconds)
+        queue.schedule("b", 0.0)
+    assert len(queue._timeline) < 100
+    assert queue.add_due() == 1
+    assert await next_key(queue) == "b"

@@ -26,6 +26,7 @@ from slipstream_gateway.manifest import (
 )
 from slipstream_gateway.manifest.documents import read_documents
 from slipstream_gateway.manifest.objects import Metadata, SpeculationPolicySpec
+from slipstream_gateway.manifest.rollout import Thresholds
 from slipstream_gateway.manifest.rules import pair_key_of
 
 _Model = TypeVar("_Model", Target, Draft)
@@ -52,8 +53,7 @@ class BenchManifest(msgspec.Struct, frozen=True, kw_only=True):
         the place of the pair's own. Raises `CommandError`."""
         pair = self.pair if draft is None else _with_draft(self.pair, draft)
         policy = self.policy or default_policy(self.pair.metadata)
-        allowed = msgspec.structs.replace(policy.spec, allow_client_mode=True, parity_share=0.0)
-        policy = msgspec.structs.replace(policy, spec=allowed)
+        policy = msgspec.structs.replace(policy, spec=_allowed(policy.spec))
         others = [item for item in self.objects if item not in (self.pair, self.policy)]
         folder = self.path.resolve().parent
         return dump([_absolute(item, folder) for item in (pair, policy, *others)])
@@ -77,9 +77,22 @@ def read_manifest(path: Path, model: str | None) -> BenchManifest:
     return BenchManifest(path=path, objects=objects, pair=pair, policy=policy)
 
 
+def _allowed(spec: SpeculationPolicySpec) -> SpeculationPolicySpec:
+    """Without replays a limit of what they show has no place either."""
+    rules = tuple(msgspec.structs.replace(rule, thresholds=_unreplayed(rule.thresholds)) for rule in spec.classes)
+    thresholds = _unreplayed(spec.thresholds) or spec.thresholds
+    return msgspec.structs.replace(spec, allow_client_mode=True, parity_share=0.0, thresholds=thresholds, classes=rules)
+
+
+def _unreplayed(thresholds: Thresholds | None) -> Thresholds | None:
+    return None if thresholds is None else msgspec.structs.replace(thresholds, parity_loss=None)
+
+
 def default_policy(pair: Metadata) -> SpeculationPolicy:
     """The policy of a pair that has none, beside it."""
-    return SpeculationPolicy(api_version="slipstream.dev/v1alpha1", metadata=pair, spec=SpeculationPolicySpec(pair=pair.name))
+    return SpeculationPolicy(
+        api_version="slipstream.dev/v1alpha1", metadata=pair, spec=SpeculationPolicySpec(pair=pair.name)
+    )
 
 
 def dump(objects: Sequence[ManifestObject], *, whole: bool = True) -> bytes:

@@ -26,6 +26,8 @@ from slipstream_gateway.cluster.errors import ClusterError, ClusterUnreachable, 
 
 CALL_TIMEOUT_S = 5.0
 CONNECT_TIMEOUT_S = 3.0
+LIST_TIMEOUT_S = 60.0
+LIST_SILENCE_S = 10.0
 MAX_LINE_BYTES = 16 * 1024 * 1024  # etcd's own limit for an object is an eighth of it
 RELOAD_S = 10.0
 _MERGE_PATCH = "application/merge-patch+json"
@@ -39,6 +41,10 @@ _KEEP_ALIVE = (
     (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 20_000),
 )
 
+# What the client raises for a kubeconfig that it cannot use. It goes by the shape that it expects: any other one, such
+# as a list or a number in place of a mapping, ends in whatever Python says of that.
+_UNUSABLE = (ConfigException, OSError, YAMLError, LookupError, ValueError, TypeError, AttributeError)
+
 Json = dict[str, Any]
 _log = logging.getLogger(__name__)
 
@@ -51,18 +57,29 @@ class Access:
     """
 
     def __init__(
-        self, kubeconfig: Path | None, *, call_timeout_s: float = CALL_TIMEOUT_S, reload_s: float = RELOAD_S
+        self,
+        kubeconfig: Path | None,
+        *,
+        call_timeout_s: float = CALL_TIMEOUT_S,
+        list_silence_s: float = LIST_SILENCE_S,
+        reload_s: float = RELOAD_S,
     ) -> None:
         self._kubeconfig = kubeconfig
         self._reload_s = reload_s
         self._call_timeout_s = call_timeout_s
+        self._list_silence_s = list_silence_s
         self._loading = asyncio.Lock()
         self._client: ApiClient | None = None
+        self._calls: dict[ApiClient, int] = {}
         self._loaded_s = 0.0
 
     async def get(self, path: str, query: Mapping[str, str] | None = None) -> Json:
         """Raises `ClusterError`, as do all of these."""
         return await self._call("GET", path, query=query)
+
+    async def page(self, path: str, query: Mapping[str, str]) -> Json:
+        """A page of a list: it may be large and the way narrow, so that it has long, but must not stop on its way."""
+        return await self._call("GET", path, query=query, total_s=LIST_TIMEOUT_S, silence_s=self._list_silence_s)
 
     async def create(self, path: str, body: Json) -> Json:
         return await self._call("POST", path, body=body)
@@ -81,15 +98,18 @@ class Access:
         """The lines of a long answer, as many at a time as have come. It must not be silent for `silence_s`."""
         timeout = aiohttp.ClientTimeout(sock_connect=CONNECT_TIMEOUT_S, sock_read=silence_s)
         with _mapped(path):
-            async with asyncio.timeout(self._call_timeout_s):
-                response = await self._send("GET", path, query=query, deadline=timeout)
-                await self._raise_for_status(response, path)
-            try:
-                yield _lines(response)
-            finally:
-                response.close()
+            async with contextlib.AsyncExitStack() as until_its_end:
+                async with asyncio.timeout(self._call_timeout_s):
+                    client = await until_its_end.enter_async_context(self._connected())
+                    response = await self._send(client, "GET", path, query=query, deadline=timeout)
+                    await self._raise_for_status(client, response, path)
+                try:
+                    yield _lines(response)
+                finally:
+                    response.close()
 
     async def aclose(self) -> None:
+        """For when no call is under way."""
         client, self._client = self._client, None
         if client is not None:
             await client.close()  # type: ignore[no-untyped-call]
@@ -102,14 +122,17 @@ class Access:
         query: Mapping[str, str] | None = None,
         body: Json | None = None,
         content_type: str = "application/json",
+        total_s: float | None = None,
+        silence_s: float | None = None,
     ) -> Json:
-        timeout = aiohttp.ClientTimeout(total=self._call_timeout_s, sock_connect=CONNECT_TIMEOUT_S)
+        total_s = self._call_timeout_s if total_s is None else total_s
+        timeout = aiohttp.ClientTimeout(total=total_s, sock_connect=CONNECT_TIMEOUT_S, sock_read=silence_s)
         with _mapped(path):
-            async with asyncio.timeout(self._call_timeout_s):
+            async with asyncio.timeout(total_s), self._connected() as client:
                 response = await self._send(
-                    method, path, query=query, body=body, content_type=content_type, deadline=timeout
+                    client, method, path, query=query, body=body, content_type=content_type, deadline=timeout
                 )
-                await self._raise_for_status(response, path)
+                await self._raise_for_status(client, response, path)
                 data = await response.read()
         try:
             answer: Json = msgspec.json.decode(data, type=dict)
@@ -119,6 +142,7 @@ class Access:
 
     async def _send(
         self,
+        client: ApiClient,
         method: str,
         path: str,
         *,
@@ -127,7 +151,6 @@ class Access:
         body: Json | None = None,
         content_type: str = "application/json",
     ) -> aiohttp.ClientResponse:
-        client = await self._connected()
         headers = {"Accept": "application/json", "User-Agent": "slipstream-gateway", "Content-Type": content_type}
         await client.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
         url = f"{client.configuration.host}{path}"
@@ -138,12 +161,12 @@ class Access:
                 method, url, headers=headers, body=body, _request_timeout=deadline
             )
         except aiohttp.ClientSSLError:  # the cluster's certificates may have been renewed
-            await self._forget_credentials()
+            self._forget_credentials(client)
             raise
         response: aiohttp.ClientResponse = answer.response
         return response
 
-    async def _raise_for_status(self, response: aiohttp.ClientResponse, path: str) -> None:
+    async def _raise_for_status(self, client: ApiClient, response: aiohttp.ClientResponse, path: str) -> None:
         if response.status < 400:
             return
         try:
@@ -151,23 +174,32 @@ class Access:
         finally:
             response.release()
         if response.status == 401:
-            await self._forget_credentials()
+            self._forget_credentials(client)
         raise refused(response.status, f"{path}: {response.status} {message}")
 
-    async def _forget_credentials(self) -> None:
-        """They are loaded again for the next call, unless that was done just now."""
-        if time.monotonic() - self._loaded_s > self._reload_s:
+    def _forget_credentials(self, client: ApiClient) -> None:
+        """Those of `client` are loaded again for the next call, unless that was done just now. Calls that are under way
+        by them end as they may."""
+        if client is self._client and time.monotonic() - self._loaded_s > self._reload_s:
             _log.info("the cluster's credentials are loaded again")
-            await self.aclose()
+            self._client = None
 
-    async def _connected(self) -> ApiClient:
+    @contextlib.asynccontextmanager
+    async def _connected(self) -> AsyncIterator[ApiClient]:
+        """The client, for one call. One that was given up is closed with the last call that uses it."""
         async with self._loading:
             if self._client is None:
-                configuration = await _configuration(self._kubeconfig)
-                client = ApiClient(configuration)
-                client.rest_client = _Connections(configuration)
-                self._client, self._loaded_s = client, time.monotonic()
-            return self._client
+                self._client, self._loaded_s = await _new_client(self._kubeconfig), time.monotonic()
+            client = self._client
+            self._calls[client] = self._calls.get(client, 0) + 1
+        try:
+            yield client
+        finally:
+            self._calls[client] -= 1
+            if not self._calls[client]:
+                del self._calls[client]
+                if client is not self._client:
+                    await client.close()  # type: ignore[no-untyped-call]
 
 
 class _Connections(RESTClientObject):
@@ -186,7 +218,7 @@ def _open_socket(info: aiohttp.AddrInfoType) -> socket.socket:
     return opened
 
 
-async def _configuration(kubeconfig: Path | None) -> Configuration:
+async def _new_client(kubeconfig: Path | None) -> ApiClient:
     configuration = Configuration()
     try:
         if kubeconfig is None:
@@ -195,10 +227,15 @@ async def _configuration(kubeconfig: Path | None) -> Configuration:
             await load_kube_config(  # type: ignore[no-untyped-call]
                 str(kubeconfig), client_configuration=configuration, persist_config=False
             )
-    except (ConfigException, OSError, YAMLError, KeyError, ValueError) as exc:
+        if not isinstance(configuration.host, str) or not isinstance(configuration.proxy, str | None):
+            raise TypeError("the server's address and that of its proxy must be text")
+        client = ApiClient(configuration)
+        client.rest_client = _Connections(configuration)
+    except _UNUSABLE as exc:
         where = kubeconfig or "the pod's service account"
-        raise ClusterUnreachable(f"no credentials from {where}: {exc}") from exc
-    return configuration
+        said = " ".join(str(exc).split()) or type(exc).__name__
+        raise ClusterUnreachable(f"no credentials from {where}: {said}") from exc
+    return client
 
 
 @contextlib.contextmanager

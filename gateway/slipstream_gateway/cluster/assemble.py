@@ -9,35 +9,54 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 import msgspec
 
 from slipstream_gateway.cluster.access import Json
 from slipstream_gateway.cluster.collection import key_of
+from slipstream_gateway.manifest.fingerprint import spec_hash
 from slipstream_gateway.manifest.naming import child_name
 from slipstream_gateway.manifest.objects import ModelPair, SpeculationPolicy
 from slipstream_gateway.manifest.resolve import Resolution, kills_of, resolve
 from slipstream_gateway.manifest.resources import ParsedResource, parse_resource
-from slipstream_gateway.manifest.standing import pair_status_of, standing_of
+from slipstream_gateway.manifest.standing import Standing, pair_status_of, standing_of
+from slipstream_gateway.manifest.status import Phase
 from slipstream_gateway.manifest.table import Route, RoutingTable, compile_route, table_of
 
 PAIRS, POLICIES = "ModelPair", "SpeculationPolicy"
+_MOST_TOLD = 8  # texts of one object that are remembered
 _log = logging.getLogger(__name__)
 
 
 class _Known(msgspec.Struct, kw_only=True):
-    """An object: as it is now, and its last version that could be used, where that is another one."""
+    """An object: as it is now, and its last version that could be used; `good` is without the kill switch that this
+    version had, where it is not the newest one. `taken` is what must speculate no longer, by this object."""
 
     raw: Json
     newest: ParsedResource
     good: ParsedResource | None = None
     good_raw: Json | None = None
+    taken: frozenset[str] = frozenset()
 
     def resources(self) -> Iterator[ParsedResource]:
         """What counts of it. The kill switch is always that of the newest version."""
         yield self.newest
         if self.newest.item is None and self.good is not None:
             yield msgspec.structs.replace(self.good, killed=self.newest.killed)
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """The unknown fields of the version that counts."""
+        return (self.newest if self.newest.item is not None or self.good is None else self.good).ignored
+
+
+class _Hashed(NamedTuple):
+    """The hash of a pair and its policy, which is costly to have again at each news of their status."""
+
+    pair: ModelPair
+    policy: SpeculationPolicy
+    hash: str
 
 
 class Assembler:
@@ -53,8 +72,11 @@ class Assembler:
         self._policies_by_pair: defaultdict[str, set[str]] = defaultdict(set)
         self._pair_by_service: dict[str, str] = {}
         self._routes: dict[str, Route] = {}
+        self._hashed: dict[str, _Hashed] = {}
+        self._killed: dict[tuple[str, str], frozenset[str]] = {}
         self._dirty: set[str] = set()
-        self._told: dict[str, str] = {}
+        self._is_urgent = False
+        self._told: dict[str, set[str]] = {}
 
     def put(self, kind: str, item: Json, *, killed: bool) -> None:
         """A new version of a pair or a policy. `killed`: its kill switch is on, whatever this version says."""
@@ -63,11 +85,12 @@ class Assembler:
         newest = self._parsed(item, before)
         if killed != newest.killed:
             newest = msgspec.structs.replace(newest, killed=killed)
-        known = _Known(raw=item, newest=newest)
+        known = _Known(raw=item, newest=newest, taken=_taken(item, killed=killed))
         if newest.item is not None:
             known.good, known.good_raw = newest, item
-        elif before is not None and _uid(before.raw) == _uid(item):
-            known.good, known.good_raw = before.good, before.good_raw
+        elif before is not None and before.good is not None and _uid(before.raw) == _uid(item):
+            known.good, known.good_raw = _without_switch(before.good), before.good_raw
+        self._is_urgent |= known.taken != (before.taken if before is not None else frozenset())
         self._unindex(kind, key)
         self._known[kind, key] = known
         self._index(kind, key, known)
@@ -76,7 +99,10 @@ class Assembler:
         self._unindex(kind, key)
         known = self._known.pop((kind, key), None)
         if known is not None:
+            self._is_urgent |= bool(known.taken)
             self._told.pop(known.newest.key, None)
+        if kind == PAIRS:
+            self._hashed.pop(key, None)
 
     def servers_changed(self, service: str) -> None:
         """The addresses behind the Service `namespace/name` may be others now."""
@@ -88,9 +114,19 @@ class Assembler:
             self._mark(pair)
 
     def last_good(self) -> Iterator[tuple[Json, bool]]:
-        """Every object in its last usable version, or as it is where there is none, and whether it is killed."""
+        """Every object, and whether it is killed: its last usable spec, or the one it has where there is none, with
+        the newest status."""
         for known in self._known.values():
-            yield known.good_raw or known.raw, known.newest.killed
+            yield _kept(known), known.newest.killed
+
+    def take_urgent(self) -> bool:
+        """Whether a kill or a rolled-back class came or went since this was asked last."""
+        is_urgent, self._is_urgent = self._is_urgent, False
+        return is_urgent
+
+    def killed_pairs(self) -> frozenset[str]:
+        """The keys of all pairs that an object kills, served or not."""
+        return frozenset().union(*self._killed.values())
 
     def flush(self) -> bool:
         """Builds anew what has to be. Whether the table is another one now."""
@@ -126,7 +162,8 @@ class Assembler:
             route = self._routes.get(model)
             if route is None:
                 return None
-            return msgspec.structs.replace(route, killed=kills_of(resources).get(route.pair.metadata.key))
+            kills = kills_of(resources, (route.pair,))
+            return msgspec.structs.replace(route, killed=kills.get(route.pair.metadata.key))
 
     def _resources(self, model: str) -> Iterator[ParsedResource]:
         """All that has a say in the route of `model`."""
@@ -148,21 +185,28 @@ class Assembler:
             policy,
             status=pair_status_of(self._known[PAIRS, key].raw.get("status")),
             endpoints=self._endpoints_of(_service(key)),
-            standing=None if policy is None else standing_of(policy, self._status_of(policy)),
+            standing=None if policy is None else self._standing(pair, policy),
             killed=resolution.kills.get(key),
         )
 
-    def _status_of(self, policy: SpeculationPolicy) -> Json | None:
-        status: Json | None = self._known[POLICIES, policy.metadata.key].raw.get("status")
-        return status
+    def _standing(self, pair: ModelPair, policy: SpeculationPolicy) -> Standing:
+        key, known = pair.metadata.key, self._known[POLICIES, policy.metadata.key]
+        if known.ignored or self._known[PAIRS, key].ignored:  # a newer operator's hash is also of what is ignored here
+            return standing_of(policy, known.raw.get("status"))
+        hashed = self._hashed.get(key)
+        if hashed is None or hashed.pair is not pair or hashed.policy is not policy:
+            hashed = self._hashed[key] = _Hashed(pair, policy, spec_hash(pair, policy))
+        return standing_of(policy, known.raw.get("status"), spec_hash=hashed.hash)
 
     def _index(self, kind: str, key: str, known: _Known) -> None:
         for resource in known.resources():
             if kind == POLICIES and resource.pair_key is not None:
                 self._policies_by_pair[resource.pair_key].add(key)
-            elif isinstance(resource.item, ModelPair):
-                self._pairs_by_model[resource.item.spec.model].add(key)
+            elif resource.model is not None:
+                self._pairs_by_model[resource.model].add(key)
                 self._pair_by_service[_service(key)] = key
+        if known.newest.killed:
+            self._killed[kind, key] = frozenset(r.pair_key for r in known.resources() if r.pair_key is not None)
         self._mark_all(kind, key)
 
     def _unindex(self, kind: str, key: str) -> None:
@@ -173,9 +217,10 @@ class Assembler:
         for resource in known.resources():
             if kind == POLICIES and resource.pair_key is not None:
                 _discard(self._policies_by_pair, resource.pair_key, key)
-            elif isinstance(resource.item, ModelPair):
-                _discard(self._pairs_by_model, resource.item.spec.model, key)
+            elif resource.model is not None:
+                _discard(self._pairs_by_model, resource.model, key)
                 self._pair_by_service.pop(_service(key), None)
+        self._killed.pop((kind, key), None)
 
     def _mark_all(self, kind: str, key: str) -> None:
         """The routes that the object has a say in are to be built anew."""
@@ -186,21 +231,30 @@ class Assembler:
     def _mark(self, pair: str) -> None:
         known = self._known.get((PAIRS, pair))
         for resource in known.resources() if known is not None else ():
-            if isinstance(resource.item, ModelPair):
-                self._dirty.add(resource.item.spec.model)
+            if resource.model is not None:
+                self._dirty.add(resource.model)
 
     def _tell(self, resolution: Resolution, resources: Iterable[ParsedResource]) -> None:
-        """Logs what is wrong with an object, and what is ignored, once for as long as that stays the same."""
+        """Logs what is wrong with an object, and what is ignored, once until nothing is.
+
+        An object may be there in two versions, and have a say in two routes: what is said of it is remembered together.
+        """
+        ignored: dict[str, tuple[str, ...]] = {}
         for resource in resources:
-            problems = resolution.problems.get(resource.key, ())
-            text = "; ".join(map(str, problems))
-            if resource.ignored:
-                text = f"{text}{'; ' if text else ''}unknown fields are ignored: {', '.join(resource.ignored)}"
-            if self._told.get(resource.key, "") == text:
+            ignored[resource.key] = (*ignored.get(resource.key, ()), *resource.ignored)
+        for key, fields in ignored.items():
+            parts = [str(problem) for problem in resolution.problems.get(key, ())]
+            if fields:
+                parts.append(f"unknown fields are ignored: {', '.join(dict.fromkeys(fields))}")
+            if not parts:
+                self._told.pop(key, None)
                 continue
-            self._told[resource.key] = text
-            if text:
-                _log.warning("%s: %s", resource.key, text)
+            told = self._told.setdefault(key, set())
+            if (text := "; ".join(parts)) not in told:
+                if len(told) >= _MOST_TOLD:
+                    told.clear()
+                told.add(text)
+                _log.warning("%s: %s", key, text)
 
 
 def _service(pair: str) -> str:
@@ -214,6 +268,41 @@ def _discard(index: dict[str, set[str]], name: str, key: str) -> None:
     members.discard(key)
     if not members:
         index.pop(name, None)
+
+
+def _taken(item: Json, *, killed: bool) -> frozenset[str]:
+    """What must speculate no longer by an object, its status read as far as it can be."""
+    status = item.get("status")
+    classes = status.get("classes") if isinstance(status, dict) else None
+    entries = [entry for entry in classes if isinstance(entry, dict)] if isinstance(classes, list) else []
+    taken = {str(entry.get("name")) for entry in entries if entry.get("phase") == Phase.ROLLED_BACK.value}
+    return frozenset(taken | {""} if killed else taken)
+
+
+def _without_switch(good: ParsedResource) -> ParsedResource:
+    """An older version with its kill switch off: it is the newest version's that counts."""
+    item = good.item
+    if item is None or not item.spec.kill_switch:
+        return good
+    # Two branches, since a replaced specification has to be of its object's own type.
+    if isinstance(item, ModelPair):
+        pair_spec = msgspec.structs.replace(item.spec, kill_switch=None)
+        return msgspec.structs.replace(good, item=msgspec.structs.replace(item, spec=pair_spec))
+    policy_spec = msgspec.structs.replace(item.spec, kill_switch=None)
+    return msgspec.structs.replace(good, item=msgspec.structs.replace(item, spec=policy_spec))
+
+
+def _kept(known: _Known) -> Json:
+    """What the next start is to begin with."""
+    good, raw = known.good_raw, known.raw
+    if good is None or good is raw:
+        return raw
+    kept = {name: value for name, value in good.items() if name != "status"}
+    if not known.newest.killed:
+        kept["spec"] = {name: value for name, value in good["spec"].items() if name != "killSwitch"}
+    if "status" in raw:
+        kept["status"] = raw["status"]
+    return kept
 
 
 def _uid(item: Json) -> object:

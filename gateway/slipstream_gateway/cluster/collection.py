@@ -32,7 +32,7 @@ def _trim_status(status: Any) -> Any:
     """What is obeyed. The operator's figures are new every half minute, and its checkpoint is large."""
     if not isinstance(status, dict):
         return status
-    kept = {key: status[key] for key in ("classes", "conditions") if key in status}
+    kept = {key: status[key] for key in ("classes", "conditions", "specHash") if key in status}
     if isinstance(kept.get("classes"), list):
         kept["classes"] = [
             {key: entry[key] for key in _CLASS if key in entry} if isinstance(entry, dict) else entry

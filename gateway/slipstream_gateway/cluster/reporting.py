@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import multiprocessing
 import os
 import random
 import re
@@ -25,15 +26,15 @@ from slipstream_gateway.manifest.reports import RENEW_S, GatewayReport, report_l
 from slipstream_gateway.settings import Pod
 
 COALESCE_S = 0.01
-_LONGEST_PAUSE_S = 30.0
+_LONGEST_PAUSE_S = RENEW_S  # a server that is back hears of a living gateway before it counts as silent
 _DELETE_TIMEOUT_S = 2.0
 _MOST_BYTES = 200_000  # of what was applied: an object's annotations may have 256 KiB
 _log = logging.getLogger(__name__)
 
 
 class Reporter:
-    """Writes one Lease. `applied` gives the generation of every object by `namespace/Kind/name`, in the order in
-    which they changed; `namespaces` are those that are watched, none for all; `owner` is the pod that it goes with.
+    """Writes one Lease. `applied` gives the generation of every object by `manifest.reports.applied_key`, in the order
+    in which they changed; `namespaces` are those that are watched, none for all; `owner` is the pod that it goes with.
 
     `reachable` is False while the server does not answer.
     """
@@ -49,7 +50,7 @@ class Reporter:
         renew_s: float = RENEW_S,
         name: str | None = None,
     ) -> None:
-        self.name = name or report_name()
+        self.name = name or report_name(owner)
         self.reachable = True
         self.contact_s = 0.0
         self._access = access
@@ -81,12 +82,14 @@ class Reporter:
             await asyncio.sleep(COALESCE_S if not self._failures else self._pause_s())
 
     async def withdraw(self) -> None:
-        """Takes the report away: this gateway is leaving."""
+        """Takes the report away: this gateway is leaving. Never raises."""
         try:
             async with asyncio.timeout(_DELETE_TIMEOUT_S):
                 await self._access.delete(f"{self._folder}/{self.name}")
         except (ClusterError, TimeoutError) as exc:
             _log.info("the report %s could not be taken away: %s", self.name, exc)
+        except Exception:  # the end of the gateway: whatever is wrong with its access, the rest has to be closed
+            _log.exception("the report %s could not be taken away", self.name)
 
     def _pause_s(self) -> float:
         if not self._failures:
@@ -127,11 +130,14 @@ class Reporter:
         return report_lease(report, namespace=self._namespace, owners=self._owners)
 
 
-def report_name() -> str:
-    """`slipstream-gateway-<host>-<6 hex>`, the same for the same process of a restarted container, so that it finds
-    its own report instead of leaving one behind with every restart."""
-    host = socket.gethostname()
-    digest = hashlib.sha256(f"{host}/{os.getpid()}".encode()).hexdigest()[:6]
+def report_name(pod: Pod | None) -> str:
+    """`slipstream-gateway-<host>-<6 hex>` of this worker: the same for whoever takes its place in the same pod (outside
+    of one: under the same supervisor), so that it goes on with that report instead of leaving it behind. Pods that
+    share a host's name do not share it."""
+    host, parent = socket.gethostname(), multiprocessing.parent_process()
+    home = pod.uid if pod is not None else str(os.getpid() if parent is None else parent.pid)
+    worker = multiprocessing.current_process().name  # `serve` numbers them
+    digest = hashlib.sha256(f"{host}/{home}/{worker}".encode()).hexdigest()[:6]
     label = re.sub(r"[^a-z0-9.-]+", "-", host.lower()).strip("-.") or "host"
     return f"slipstream-gateway-{label[:200]}-{digest}"
 

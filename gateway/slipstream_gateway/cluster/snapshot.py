@@ -1,11 +1,14 @@
 """What a gateway goes by, kept on a small volume for a start without the cluster.
 
+What takes speculation back is written at once, so that nobody is told of a kill that the next start does not know.
+
 One JSON file, replaced in whole: several workers may write it, and whoever reads it finds one of theirs.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import time
@@ -17,6 +20,7 @@ import msgspec
 
 FORMAT = 1
 MAX_BYTES = 64 * 1024 * 1024
+_FLUSH_TIMEOUT_S = 3.0
 _log = logging.getLogger(__name__)
 
 
@@ -53,41 +57,76 @@ def read_snapshot(path: Path) -> ClusterSnapshot | None:
 
 
 class SnapshotWriter:
-    """Writes what `take` gives, at most once in `pause_s`, until its task is cancelled."""
+    """Writes what `take` gives, until its task is cancelled: after `pause_s`, or at once where that is asked for. One
+    write at a time: a volume that hangs holds up nobody but this task."""
 
     def __init__(self, path: Path, take: Callable[[], ClusterSnapshot], *, pause_s: float = 1.0) -> None:
         self._path = path
         self._take = take
         self._pause_s = pause_s
         self._changed = asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._progress = asyncio.Event()
+        self._asked = self._done = 0
+        self._writing: asyncio.Future[None] | None = None
         self._problem = ""
 
-    def changed(self) -> None:
-        """There is something new to write."""
+    def changed(self, *, at_once: bool = False) -> int:
+        """There is something new to write; what to wait for with `settled`."""
+        self._asked += 1
         self._changed.set()
+        if at_once:
+            self._hurry.set()
+        return self._asked
+
+    async def settled(self, asked: int, *, limit_s: float) -> None:
+        """Waits until what was asked for was written, or has failed to be; not longer than `limit_s`."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                while self._done < asked:
+                    await self._progress.wait()
 
     async def run(self) -> None:
         while True:
             await self._changed.wait()
-            await asyncio.sleep(self._pause_s)
-            self._changed.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._pause_s):
+                    await self._hurry.wait()
             await self._write()
 
     async def flush(self) -> None:
-        """Writes at once what was not written yet."""
-        if self._changed.is_set():
-            self._changed.clear()
-            await self._write()
+        """Writes at once what was not written yet, where the volume can keep up. For when the task has ended: a write
+        of it may go on."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_FLUSH_TIMEOUT_S):
+                if self._writing is not None:
+                    await asyncio.wait([self._writing])
+                if self._changed.is_set():
+                    await self._write()
 
     async def _write(self) -> None:
+        self._changed.clear()
+        self._hurry.clear()
+        asked = self._asked
+        self._writing = asyncio.ensure_future(asyncio.to_thread(_replace, self._path, self._take()))
+        self._writing.add_done_callback(_take_note)
         try:
-            await asyncio.to_thread(_replace, self._path, self._take())
+            await asyncio.shield(self._writing)  # a thread cannot be stopped halfway
         except OSError as exc:
             if str(exc) != self._problem:
                 _log.warning("the snapshot %s cannot be written: %s", self._path, exc)
             self._problem = str(exc)
         else:
             self._problem = ""
+        self._done = asked
+        self._progress.set()
+        self._progress = asyncio.Event()
+
+
+def _take_note(writing: asyncio.Future[None]) -> None:
+    """Keeps the event loop from complaining of a failure that nobody waited for any more."""
+    if not writing.cancelled():
+        writing.exception()
 
 
 def _replace(path: Path, snapshot: ClusterSnapshot) -> None:

@@ -24,6 +24,7 @@ from slipstream_gateway.settings import ClusterSettings
 
 FIRST_LIST_S = 5.0
 FIRST_LIST_WITH_KEPT_S = 2.0
+CONFIRM_WITHIN_S = 0.5
 _MOST_NAMED = 20
 _log = logging.getLogger(__name__)
 
@@ -33,6 +34,10 @@ class ClusterSource:
 
     What was known at the last stop counts until the cluster has been heard; without it, the fallback file does, with
     everything plain. Entering it waits for the first lists, but never long: a gateway starts without its cluster.
+
+    What is new counts for requests first. A kill or a rolled-back class, come or gone, is then written to the snapshot
+    before it is reported, so that nobody is told of one that a crash takes back; but a volume that cannot keep up
+    delays a report by `CONFIRM_WITHIN_S` only.
     """
 
     def __init__(
@@ -53,13 +58,16 @@ class ClusterSource:
             self._access,
             namespace=settings.report_namespace,
             namespaces=settings.namespaces,
-            applied=lambda: self._view.applied,
+            applied=lambda: self._confirmed,
             owner=settings.pod,
             renew_s=renew_s,
         )
         self._writer = SnapshotWriter(settings.snapshot, self._view.snapshot) if settings.snapshot else None
         self._is_open = self._is_different = False
+        self._to_keep = 0
         self._reported: dict[str, int] = {}
+        self._confirmed: dict[str, int] = {}
+        self._unconfirmed = asyncio.Event()
         self._published: tuple[Origin, str] = ("none", "")
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -70,9 +78,11 @@ class ClusterSource:
         self._is_open = self._is_different = True
         self._publish()
         _log.info("the configuration comes from: %s", self._origin())
-        self._start(self._reporter.run())
         if self._writer is not None:
             self._start(self._writer.run())
+        await self._confirm()
+        self._start(self._confirm_on())
+        self._start(self._reporter.run())
         return self
 
     async def __aexit__(
@@ -152,15 +162,32 @@ class ClusterSource:
         self._is_different |= self._view.take_changes() or (origin, incomplete) != self._published
         is_different = self._is_different
         if is_different:
-            self._fleet.swap(self._table(origin), incomplete=incomplete)
+            self._fleet.swap(self._table(origin), incomplete=incomplete, killed=self._view.killed_pairs())
             self._is_different, self._published = False, (origin, incomplete)
         is_newer = self._reported != self._view.applied
+        # What never came from the cluster must not take the place of what did.
+        if self._writer is not None and self._is_any_synced():
+            is_urgent = self._view.take_urgent()
+            if is_urgent or is_different or is_newer:
+                asked = self._writer.changed(at_once=is_urgent)
+                self._to_keep = asked if is_urgent else self._to_keep
         if is_newer:
             self._reported = dict(self._view.applied)
-            self._reporter.changed()
-        # What never came from the cluster must not take the place of what did.
-        if self._writer is not None and (is_different or is_newer) and self._is_any_synced():
-            self._writer.changed()
+            self._unconfirmed.set()
+
+    async def _confirm_on(self) -> None:
+        """Until cancelled, lets what was applied be reported."""
+        while True:
+            await self._unconfirmed.wait()
+            await self._confirm()
+
+    async def _confirm(self) -> None:
+        self._unconfirmed.clear()
+        applied = self._reported
+        if self._writer is not None:
+            await self._writer.settled(self._to_keep, limit_s=CONFIRM_WITHIN_S)
+        self._confirmed = applied
+        self._reporter.changed()
 
     def _is_any_synced(self) -> bool:
         return any(reflector.synced.is_set() for reflector in self._reflectors[PAIRS])

@@ -46,6 +46,14 @@ class ClusterView:
         """Whether the table is another one since this was asked last."""
         return self._assembler.flush()
 
+    def take_urgent(self) -> bool:
+        """Whether a kill or a rolled-back class came or went since this was asked last."""
+        return self._assembler.take_urgent()
+
+    def killed_pairs(self) -> frozenset[str]:
+        """The keys of all pairs that are killed, served or not."""
+        return self._assembler.killed_pairs()
+
     def table(self) -> RoutingTable:
         return self._assembler.table()
 

@@ -19,20 +19,23 @@ import msgspec
 from slipstream_gateway.cluster.access import Access, Json
 from slipstream_gateway.cluster.errors import ClusterError, ClusterRefused, ClusterUnreachable, ResourceExpired, refused
 
+MAX_PAGES = 1000
 PAGE = 100  # a policy with all that the operator keeps in its status may have 300 KB
 _SHORTEST_WATCH_S = 0.5  # what ends sooner is no watch, but a proxy that cannot do them
+_MOST_TOLD = 10  # different problems that are logged until all is well again
 _log = logging.getLogger(__name__)
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
     """How often and how long. Pauses are drawn at random from 0.5 to 1.5 times of what is said here, so that many
-    gateways do not come at once."""
+    gateways do not come at once. All is well again once a watch has lasted for `steady_s`."""
 
     watch_s: float = 60.0
     grace_s: float = 10.0
     resync_s: float = 300.0
     first_pause_s: float = 0.2
     longest_pause_s: float = 5.0
+    steady_s: float = 5.0
 
 
 class Change(NamedTuple):
@@ -64,7 +67,7 @@ class Reflector:
     said anything, be it no.
 
     `trim` makes an object smaller before it is kept. `contact_s` is when the server was last heard, by `clock`;
-    `problem` what is wrong at the moment, empty where nothing is.
+    `problem` what was wrong last, empty once a watch has lasted.
     """
 
     def __init__(
@@ -94,6 +97,7 @@ class Reflector:
         self._version = ""
         self._list_before_s = 0.0
         self._failures = 0
+        self._told: set[str] = set()
 
     async def run(self) -> None:
         """Lists and watches until cancelled; what goes wrong is logged once, and tried again."""
@@ -103,7 +107,8 @@ class Reflector:
                     await self._list()
                 await self._watch()
             except ResourceExpired:
-                _log.info("%s: the watch is too old to go on, a new list is taken", self._path)
+                if self._is_news("too old"):
+                    _log.info("%s: the watch is too old to go on, a new list is taken", self._path)
                 await self._failed("", goes_on=False)
             except ClusterError as exc:
                 if isinstance(exc, ClusterRefused):
@@ -111,8 +116,8 @@ class Reflector:
                 # A broken connection alone costs nothing to go on from; whatever else it is, a list mends it.
                 await self._failed(str(exc), goes_on=isinstance(exc, ClusterUnreachable) and not self._failures)
             except Exception as exc:  # the top of the task: a bug with one object must not make the gateway deaf
-                if repr(exc) != self.problem:
-                    _log.exception("%s: cannot be followed", self._path)
+                if self._is_news(repr(exc)):
+                    _log.exception("%s: cannot be followed; what is known stays, and it is tried again", self._path)
                 await self._failed(repr(exc), goes_on=False)
 
     async def _failed(self, problem: str, *, goes_on: bool) -> None:
@@ -120,23 +125,34 @@ class Reflector:
         self.connected = False
         if not goes_on:
             self._version = ""
-        if problem and problem != self.problem:
+        if problem and self._is_news(problem):
             _log.warning("%s: %s; what is known stays, and it is tried again", self._path, problem)
-        self.problem = problem
+        self.problem = problem or self.problem
         pause_s = min(self._pace.first_pause_s * 2**self._failures, self._pace.longest_pause_s)
         self._failures = min(self._failures + 1, 10)
         await self._sleep(_jittered(pause_s))
 
+    def _is_news(self, problem: str) -> bool:
+        """Whether `problem` is to be logged: for the first time since all was well."""
+        if problem in self._told or len(self._told) >= _MOST_TOLD:
+            return False
+        self._told.add(problem)
+        return True
+
     async def _list(self) -> None:
         items: list[Json] = []
         query = {"limit": str(PAGE), **self._selector()}
-        while True:
+        for _ in range(MAX_PAGES):
             page = await self._page(query)
             items += map(self._trim, page.get("items") or ())
             metadata = page.get("metadata") or {}
             if not (token := metadata.get("continue")):
                 break
+            if token == query.get("continue"):
+                raise ClusterError(f"{self._path}: the list goes on with the page that it has just given")
             query["continue"] = token
+        else:
+            raise ClusterError(f"{self._path}: the list has more than {MAX_PAGES} pages of {PAGE}")
         self._heard()
         self._list_before_s = self._clock() + _jittered(self._pace.resync_s)
         self.synced.set()
@@ -148,7 +164,7 @@ class Reflector:
         """One page of a list, from the newest version of the kind that the server has."""
         for path in self.resource.paths if self.resource.paths[0] == self._path else (self._path,):
             try:
-                page = await self._access.get(path, query)
+                page = await self._access.page(path, query)
             except ClusterRefused as exc:
                 if exc.status == 404 and path != self.resource.paths[-1]:
                     continue
@@ -171,12 +187,17 @@ class Reflector:
         silence_s = seconds + self._pace.grace_s
         async with self._access.stream(self._path, query, silence_s=silence_s) as batches:
             self._heard()
-            async for lines in batches:
-                self._heard()
-                self._take(lines)
+            # A watch may be asked to end sooner than that, where a new list is due.
+            lasting_s = min(self._pace.steady_s, seconds / 2)
+            steady = asyncio.get_running_loop().call_later(lasting_s, self._lasts)
+            try:
+                async for lines in batches:
+                    self._heard()
+                    self._take(lines)
+            finally:
+                steady.cancel()
         if self._clock() - started_s < _SHORTEST_WATCH_S:
             raise ClusterUnreachable(f"{self._path}: the watch was ended at once")
-        self._failures = 0
 
     def _take(self, lines: Sequence[bytes]) -> None:
         changes: list[Change] = []
@@ -191,7 +212,6 @@ class Reflector:
             if kind != "BOOKMARK":
                 changes.append(Change(self._trim(item), kind == "DELETED"))
         if changes:
-            self._failures = 0
             self._sink.changed(changes)
         if expired is not None:
             raise expired
@@ -202,6 +222,12 @@ class Reflector:
     def _heard(self) -> None:
         self.connected = True
         self.contact_s = self._clock()
+
+    def _lasts(self) -> None:
+        """The watch has lasted: nothing is wrong any more. An answer or an event alone says less: a server may give
+        one, and fail, again and again."""
+        self._failures = 0
+        self._told.clear()
         if self.problem:
             _log.warning("%s: followed again", self._path)
             self.problem = ""

@@ -11,7 +11,6 @@ import msgspec
 from slipstream_gateway.director.admission import Admission
 from slipstream_gateway.director.exchange import Exchange, rejection
 from slipstream_gateway.director.fleet import Fleet, ServedRoute, Snapshot
-from slipstream_gateway.director.kill import is_killed
 from slipstream_gateway.director.observing import Learner, Lesson, Outcomes, key_id_of
 from slipstream_gateway.director.outcome import Observer
 from slipstream_gateway.director.parity import Parity
@@ -206,7 +205,7 @@ class Director:
             self._lesson(request, served.route, judged),
         )
         error: SlipstreamError | None = None
-        for leg, replica in _attempts(served, judged.decision, request, lambda: self._is_killed_now(request)):
+        for leg, replica in _attempts(served, judged.decision, request, lambda: self._is_killed_now(served)):
             exchange.attempt(leg.decision, leg.backend, replica)
             job = self._job(leg, exchange, context)
             try:
@@ -227,10 +226,9 @@ class Director:
             ) from error
         raise error
 
-    def _is_killed_now(self, request: GenerationRequest) -> bool:
-        """Whether a kill switch has been turned on since the request was decided."""
-        served = self.fleet.current.routes.get(request.model)
-        return served is not None and is_killed(served.route)
+    def _is_killed_now(self, served: ServedRoute) -> bool:
+        """Whether a kill switch of the pair was turned on since the request was decided, whatever it serves now."""
+        return served.route.pair.metadata.key in self.fleet.current.killed
 
     def _lesson(self, request: GenerationRequest, route: Route, judged: _Judged) -> Lesson | None:
         """Several choices share their time and tell nothing of one. Only clients that may choose may keep quiet."""

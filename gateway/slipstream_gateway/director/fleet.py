@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
-from slipstream_gateway.director.kill import DraftStops
+from slipstream_gateway.director.kill import DraftStops, is_killed
 from slipstream_gateway.errors import UpstreamError
 from slipstream_gateway.manifest.objects import Protocol
 from slipstream_gateway.manifest.table import Backend, Route, RoutingTable
@@ -45,15 +46,17 @@ class ServedRoute(NamedTuple):
 class Snapshot:
     """One routing table with its replicas, and how many requests use it.
 
-    `incomplete` says why a model that is not in it may exist all the same; empty where that cannot be.
+    `killed` are the keys of the pairs whose kill switch is on, served or not. `incomplete` says why a model that is not
+    in it may exist all the same; empty where that cannot be.
     """
 
     def __init__(
-        self, table: RoutingTable, routes: Mapping[str, ServedRoute], keys: frozenset[ReplicaKey], incomplete: str
+        self, table: RoutingTable, routes: Mapping[str, ServedRoute], killed: AbstractSet[str], incomplete: str
     ) -> None:
         self.table = table
         self.routes = routes
-        self.keys = keys
+        self.keys = frozenset(key for served in routes.values() for key in served.keys)
+        self.killed = killed | {served.route.pair.metadata.key for served in routes.values() if is_killed(served.route)}
         self.incomplete = incomplete
         self.in_use = 0
         self.retired = False
@@ -69,6 +72,7 @@ class Fleet:
         self._users: dict[ReplicaKey, int] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._current: Snapshot | None = None
+        self._snapshots: list[Snapshot] = []
         self._stops = DraftStops(leave=self.leave, current=lambda: self.current)
 
     @property
@@ -77,18 +81,19 @@ class Fleet:
             raise UpstreamError("No manifest is loaded yet.")
         return self._current
 
-    def swap(self, table: RoutingTable, *, incomplete: str = "") -> None:
+    def swap(self, table: RoutingTable, *, incomplete: str = "", killed: AbstractSet[str] = frozenset()) -> None:
         """Makes `table` current. Requests that run keep what they started with, but for a kill switch: where one is
-        turned on, their servers are told to stop drafting. `incomplete`: see `Snapshot`."""
+        turned on, their servers are told to stop drafting. `incomplete`: see `Snapshot`. `killed` are the keys of
+        pairs whose kill switch is on beyond what the table says: they may have lost their route with it."""
         before = self._current.routes if self._current is not None else {}
         routes = {name: self._serve(route, before.get(name)) for name, route in table.routes.items()}
-        keys = frozenset(key for served in routes.values() for key in served.keys)
-        snapshot = Snapshot(table, routes, keys, incomplete)
+        snapshot = Snapshot(table, routes, killed, incomplete)
+        self._snapshots.append(snapshot)
         for key in snapshot.keys:
             self._users[key] = self._users.get(key, 0) + 1
         previous, self._current = self._current, snapshot
         if previous is not None:
-            self._stops.swapped(previous, snapshot)
+            self._stops.swapped(previous, snapshot, tuple(self._snapshots))
             previous.retired = True
             self._drop_if_unused(previous)
 
@@ -132,6 +137,7 @@ class Fleet:
     def _drop_if_unused(self, snapshot: Snapshot) -> None:
         if snapshot.in_use:
             return
+        self._snapshots.remove(snapshot)
         for key in snapshot.keys:
             self._users[key] -= 1
             if not self._users[key]:

@@ -1,17 +1,20 @@
 """The kill switch and what runs already: new requests are decided plain, running ones are told to go on plainly.
 
 A request may be on its way to a server while the first message is: sent before the switch was turned, read by the
-server after that message. Hence a second message a moment later, which also makes up for a first one that failed.
-What was sent to a server before the switch and reaches it only after both messages, half a second later, drafts to its
-end: its text is the same. A request that still waits for a connection, or for another server after a failure, is sent
-plainly.
+server after that message. Hence a second message to each server a moment later, which also makes up for a first one
+that failed. What was sent to a server before the switch and reaches it only after both messages, half a second later,
+drafts to its end: its text is the same. A request that still waits for a connection, or for another server after a
+failure, is sent plainly.
+
+A pair is known by its key: its model may be renamed by the very change that kills it. Its requests may run on servers
+that no table names any more, as of a roll-out that replaces them; hence all snapshots in use are looked at.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 from slipstream_gateway.manifest.table import Route
@@ -33,13 +36,15 @@ def is_killed(route: Route) -> bool:
     )
 
 
-def newly_killed(before: Snapshot, after: Snapshot) -> Iterator[str]:
-    """The models whose kill switch was turned on between two snapshots."""
-    for model, served in after.routes.items():
-        earlier = before.routes.get(model)
-        if earlier is None or earlier is served or is_killed(earlier.route) or not is_killed(served.route):
-            continue
-        yield model
+def speculative_replicas(pair: str, snapshots: Collection[Snapshot]) -> tuple[Replica, ...]:
+    """The servers of the speculative arm of the pair with that key in any of `snapshots`, each once."""
+    pools = (
+        served.speculative
+        for snapshot in snapshots
+        for served in snapshot.routes.values()
+        if served.speculative is not None and served.route.pair.metadata.key == pair
+    )
+    return tuple(dict.fromkeys(replica for pool in pools for replica in pool.replicas))
 
 
 class DraftStops:
@@ -57,13 +62,14 @@ class DraftStops:
         self._again_after_s = again_after_s
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def swapped(self, before: Snapshot, after: Snapshot) -> None:
-        """`after` has taken the place of `before`. Returns at once; whatever goes wrong is logged."""
-        for model in newly_killed(before, after):
-            pools = (snapshot.routes[model].speculative for snapshot in (before, after))
-            replicas = tuple(dict.fromkeys(replica for pool in pools if pool is not None for replica in pool.replicas))
-            if replicas:
-                self._start(model, replicas, (before, after))
+    def swapped(self, before: Snapshot, after: Snapshot, in_use: Collection[Snapshot]) -> None:
+        """`after` has taken the place of `before`; requests run by those `in_use`, both included. Returns at once;
+        whatever goes wrong is logged."""
+        for pair in sorted(after.killed - before.killed):
+            # Where the pair was killed already, none of its requests drafts.
+            drafting = [snapshot for snapshot in in_use if pair not in snapshot.killed]
+            if replicas := speculative_replicas(pair, [*drafting, after]):
+                self._start(pair, replicas, (*drafting, after))
 
     async def aclose(self) -> None:
         """Gives up what is not said yet."""
@@ -71,10 +77,10 @@ class DraftStops:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def _start(self, model: str, replicas: Sequence[Replica], snapshots: Sequence[Snapshot]) -> None:
+    def _start(self, pair: str, replicas: Sequence[Replica], snapshots: Sequence[Snapshot]) -> None:
         for snapshot in snapshots:
             snapshot.in_use += 1  # so that their servers stay connected meanwhile
-        task = asyncio.get_running_loop().create_task(self._stop(model, replicas))
+        task = asyncio.get_running_loop().create_task(self._stop_all(pair, replicas))
         self._tasks.add(task)
 
         def done(task: asyncio.Task[None]) -> None:
@@ -84,23 +90,25 @@ class DraftStops:
 
         task.add_done_callback(done)
 
-    async def _stop(self, model: str, replicas: Sequence[Replica]) -> None:
-        _log.info("the kill switch of the model '%s' is on: %d servers are told to stop drafting", model, len(replicas))
-        failed = await _tell(replicas)
+    async def _stop_all(self, pair: str, replicas: Sequence[Replica]) -> None:
+        """Each server in its own time: one that is slow to answer keeps no other one waiting."""
+        _log.info("the kill switch of ModelPair %s is on: %d servers are told to stop drafting", pair, len(replicas))
+        await asyncio.gather(*(self._stop(pair, replica) for replica in replicas))
+
+    async def _stop(self, pair: str, replica: Replica) -> None:
+        error = await _tell(replica)
         await asyncio.sleep(self._again_after_s)
-        served = self._current().routes.get(model)
-        if served is not None and is_killed(served.route):  # else what runs now may draft
-            failed = await _tell(replicas)
-        for replica, error in failed:
-            detail = getattr(error, "detail", "")
-            _log.warning("%s: what runs there may draft to its end: %s %s", replica.name, _said(error), detail)
+        if pair in self._current().killed:  # else what runs now may draft
+            error = await _tell(replica)
+        if error is not None:
+            said, detail = str(error) or type(error).__name__, getattr(error, "detail", "")
+            _log.warning("%s: what runs there may draft to its end: %s %s", replica.name, said, detail)
 
 
-def _said(error: BaseException) -> str:
-    return str(error) or type(error).__name__
-
-
-async def _tell(replicas: Sequence[Replica]) -> list[tuple[Replica, BaseException]]:
-    """Tells all `replicas` at once; those that could not be told, each with the reason."""
-    results = await asyncio.gather(*(replica.stop_drafting() for replica in replicas), return_exceptions=True)
-    return [(replica, result) for replica, result in zip(replicas, results, strict=True) if result is not None]
+async def _tell(replica: Replica) -> Exception | None:
+    """Tells `replica`; the reason where that failed."""
+    try:
+        await replica.stop_drafting()
+    except Exception as exc:  # the top of what is done for one server; the caller logs it
+        return exc
+    return None

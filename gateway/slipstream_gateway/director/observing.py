@@ -9,6 +9,8 @@ from collections.abc import Callable
 from hashlib import sha256
 from typing import NamedTuple, Protocol
 
+import msgspec
+
 from slipstream_gateway.manifest.table import Backend
 from slipstream_gateway.measurement import PARITY, Forecast, Observation, Subject
 from slipstream_gateway.types import Decision, GenerationRequest, RequestProfile
@@ -136,20 +138,21 @@ class Times(NamedTuple):
     tpot_s: float | None
 
 
-_NO_TIMES = Times(0.0, None, None)
 _ALONE = Batch(1.0, 0.0)
 
 
-class Lesson(NamedTuple):
+class Lesson(msgspec.Struct, frozen=True, eq=False):
     """A request that teaches, from its decision on: under what, and whom.
 
     `prompt_tokens` is the classifier's estimate, which forecasts go by, too: servers count by their own tokenizer, and
-    estimates that are made with one count and asked with another are wrong by their ratio.
+    estimates that are made with one count and asked with another are wrong by their ratio. `began_s` is when it was
+    decided, by `time.perf_counter`.
     """
 
     subject: Subject
     prompt_tokens: int
     outcomes: Outcomes
+    began_s: float = msgspec.field(default_factory=time.perf_counter)
 
     def tell(
         self,
@@ -190,13 +193,17 @@ class Lesson(NamedTuple):
         self.outcomes.record(observation)
 
     def tell_parity(self, *, decision: Decision, backend: Backend, matched: bool) -> None:
-        """How the answer that `backend` gave under `decision` compares with its plain replay."""
+        """How the answer that `backend` gave under `decision` compares with its plain replay.
+
+        `e2e_s` then reaches back to the answer's beginning: who tells by time what an outcome belongs to, asks for the
+        answer's, and a replay comes when a server is spare, minutes later.
+        """
         self.tell(
             decision=decision,
             backend=backend,
             status=PARITY,
             usage=Usage(),
-            times=_NO_TIMES,
+            times=Times(time.perf_counter() - self.began_s, None, None),
             batch=_ALONE,
             cut=False,
             parity="match" if matched else "mismatch",

@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 
 import aiohttp
 import msgspec
+import yaml
 from kubernetes.aio import client, config
 from kubernetes.aio.config import ConfigException
 
@@ -58,10 +59,10 @@ class KubernetesApi:
         """As kubectl chooses: the file that is given, else $KUBECONFIG, else ~/.kube/config, else the pod's own.
 
         Raises:
-            CommandError: there is none of them, or it cannot be used.
+            CommandError: there is none of them, or it cannot be used, whatever is wrong with it.
         """
-        configuration = client.Configuration()
         paths = str(kubeconfig) if kubeconfig else os.environ.get("KUBECONFIG") or _DEFAULT_KUBECONFIG
+        configuration = client.Configuration()
         try:
             if _any_is_there(paths):
                 # Never persisted: the file is the user's, and would come back without its comments.
@@ -70,13 +71,16 @@ class KubernetesApi:
                 )
                 namespace = loader.current_context["context"].get("namespace") or "default"
             elif kubeconfig is None and context is None and (own := _own_namespace()):
+                paths, namespace = "of this pod", own
                 config.load_incluster_config(configuration)  # type: ignore[no-untyped-call]
-                namespace = own
             else:
-                raise CommandError(f"there is no cluster to talk to: no kubeconfig at {paths}")
-        except (ConfigException, OSError, KeyError, TypeError, ValueError) as exc:
-            raise CommandError(f"the kubeconfig {paths} cannot be used: {exc}") from exc
-        return cls(configuration, namespace=namespace)
+                raise CommandError(f"there is no cluster to talk to: no kubeconfig at {paths}", exit_code=2)
+            if not str(configuration.host).startswith(("http://", "https://")):
+                raise ConfigException(f"its server is {configuration.host!r}, not an http(s) address")
+            return cls(configuration, namespace=str(namespace))
+        except (ConfigException, OSError, LookupError, TypeError, ValueError, AttributeError, yaml.YAMLError) as exc:
+            why = " ".join(str(exc).split())  # PyYAML's words go over several lines
+            raise CommandError(f"the kubeconfig {paths} cannot be used: {why}", exit_code=2) from exc
 
     async def __aenter__(self) -> Self:
         return self

@@ -1,7 +1,9 @@
 """`slipstream kill`: sets the kill switch of a pair or a policy in a cluster, and waits until every gateway goes by it.
 
-Exit codes: 0 every gateway confirmed; 1 it could not be set, or not every gateway confirmed in time (they are named);
-2 used wrongly; 3 it is set, and there is no gateway that could confirm.
+Exit codes: 0 every gateway confirmed; 1 it could not be set, or a living gateway did not confirm in time (named);
+2 used wrongly, or with a kubeconfig that cannot be used; 3 it is set, and there is no gateway that could confirm; 4 it
+is set, all that are alive confirmed, and there are reports of others that have fallen silent (named): gone without a
+goodbye, or cut off from the API server and serving by the old configuration.
 """
 
 from __future__ import annotations
@@ -16,10 +18,12 @@ from pathlib import Path
 from slipstream_gateway.arguments import seconds
 from slipstream_gateway.errors import CommandError
 from slipstream_gateway.kill_command.api import ApiError, KubernetesApi
-from slipstream_gateway.kill_command.switch import Applied, Flipped, Reports, Target, flip, other_kills
+from slipstream_gateway.kill_command.confirmations import Applied, Reports, Silent
+from slipstream_gateway.kill_command.switch import Flipped, Target, flip, other_kills
 
 NOT_CONFIRMED = 1
 NO_GATEWAY = 3
+SILENT_GATEWAY = 4
 _LOOK_AGAIN_S = 1.0  # a gateway that has gone is noticed by its silence alone
 
 
@@ -50,6 +54,11 @@ async def switch(args: argparse.Namespace, *, on: bool) -> int:
         async with reports.following():
             flipped = await flip(api, target, on=on)  # first of all: it waits for no report
             print(f"{target}: kill switch {'set' if on else 'removed'} (generation {flipped.generation})", flush=True)
+            if on and (refusal := flipped.refusal) is not None:
+                print(
+                    f"{target} is refused ({refusal}): this kill stops nothing that another object serves",
+                    file=sys.stderr,
+                )
             code = await _confirm(reports, flipped, args.timeout)
         if not on:
             await _print_other_kills(api, target, flipped)
@@ -67,33 +76,52 @@ async def _confirm(reports: Reports, flipped: Flipped, timeout_s: float) -> int:
                 print(f"  {one.gateway}  {one.after_s * 1e3:.0f} ms", flush=True)
         printed.update(one.gateway for one in applied)
         left_s = until_s - time.monotonic()
-        if left_s <= 0 or reports.refused or (reports.listed and not reports.missing(flipped)):
+        if left_s <= 0 or reports.refused or reports.is_settled(flipped):
             return _summary(reports, flipped, applied, timeout_s)
         await reports.wait(min(left_s, _LOOK_AGAIN_S))
 
 
 def _summary(reports: Reports, flipped: Flipped, applied: Sequence[Applied], timeout_s: float) -> int:
-    missing = reports.missing(flipped)
+    """Print what it adds up to; the exit code."""
     if not reports.listed:
         why = reports.error or "the API server does not answer"
         raise CommandError(f"the change is made; whether gateways go by it is not known: {why}")
+    missing, silent = reports.missing(flipped), reports.silent(flipped)
+    total = len(applied) + len(missing) + len(silent)
+    if reports.narrowed:
+        print(
+            f"only {reports.where} was looked at for gateways: reports of the whole cluster may not be listed "
+            "(--report-namespace says where they are)",
+            file=sys.stderr,
+        )
     if missing:
-        total = len(missing) + len(applied)
         print(
             f"{len(applied)} of {total} gateways confirmed within {timeout_s:g} s; not {', '.join(missing)}",
             file=sys.stderr,
         )
-        return NOT_CONFIRMED
-    if not applied:
+    elif applied:
+        slowest_ms = max(one.after_s for one in applied) * 1e3
+        print(f"{len(applied)} of {total} gateways go by it, {slowest_ms:.0f} ms after the API server took it")
+    elif not silent:
         print(
             f"no gateway confirms the change: {reports.where} has no report of one that watches this namespace "
             "(--report-namespace says where they are)",
             file=sys.stderr,
         )
-        return NO_GATEWAY
-    slowest_ms = max(one.after_s for one in applied) * 1e3
-    print(f"{len(applied)} of {len(applied)} gateways go by it, {slowest_ms:.0f} ms after the API server took it")
-    return 0
+    for one in silent:
+        print(_said_of(one), file=sys.stderr)
+    if missing:
+        return NOT_CONFIRMED
+    if silent:
+        return SILENT_GATEWAY
+    return 0 if applied else NO_GATEWAY
+
+
+def _said_of(silent: Silent) -> str:
+    return (
+        f"{silent.gateway} has not confirmed: last seen {silent.silent_s:.0f} s ago, may still serve the old "
+        f"configuration (if it is gone for good: kubectl delete lease {silent.gateway} --namespace {silent.namespace})"
+    )
 
 
 async def _print_other_kills(api: KubernetesApi, target: Target, flipped: Flipped) -> None:

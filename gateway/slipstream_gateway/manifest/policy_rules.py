@@ -16,6 +16,7 @@ def check_policy(spec: SpeculationPolicySpec) -> Iterator[Problem]:
     for index, rule in enumerate(spec.classes):
         if rule.thresholds is not None:
             yield from _check_class_thresholds(rule, spec.thresholds, f"spec.classes[{index}].thresholds")
+    yield from _check_parity(spec)
     yield from _check_steps(spec.rollout.steps)
     yield from _check_cool_down(spec.rollback)
 
@@ -43,6 +44,17 @@ def _check_latencies(thresholds: Thresholds, path: str) -> Iterator[Problem]:
     first, whole = thresholds.ttft_p95_seconds, thresholds.p95_seconds
     if first is not None and whole is not None and first > whole:
         yield Problem(f"{path}.ttftP95Seconds", f"must be at most p95Seconds ({whole:g}), got {first:g}")
+
+
+def _check_parity(spec: SpeculationPolicySpec) -> Iterator[Problem]:
+    """Without replays there is nothing that a loss could be seen by."""
+    if spec.parity_share > 0.0:
+        return
+    held: list[tuple[str, Thresholds | None]] = [("spec.thresholds", spec.thresholds)]
+    held += [(f"spec.classes[{index}].thresholds", rule.thresholds) for index, rule in enumerate(spec.classes)]
+    for path, thresholds in held:
+        if thresholds is not None and thresholds.parity_loss is not None:
+            yield Problem(f"{path}.parityLoss", "needs spec.parityShare above 0, got 0: no answer is replayed")
 
 
 def _check_steps(steps: Sequence[RolloutStep]) -> Iterator[Problem]:

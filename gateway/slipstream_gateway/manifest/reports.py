@@ -17,9 +17,11 @@ from slipstream_gateway.manifest.naming import COMPONENT, PART_OF, PART_OF_SLIPS
 REPORT_COMPONENT = "gateway-report"
 REPORT_SELECTOR = f"{PART_OF}={PART_OF_SLIPSTREAM},{COMPONENT}={REPORT_COMPONENT}"
 APPLIED_ANNOTATION = "slipstream.dev/applied"
-RENEW_S = 10.0
-EXPIRES_S = 40
+# A gateway that has died is known to be silent before the 30 s are over that `slipstream kill` waits by default.
+RENEW_S = 8.0
+EXPIRES_S = 25
 
+_UID_DIGITS = 8  # enough to tell namesakes apart; a whole one for every object would halve what fits into a report
 _TIME_FORMAT = "%Y-%m-%dT%H:%M:%S.%fZ"
 
 
@@ -27,7 +29,7 @@ class GatewayReport(msgspec.Struct, frozen=True, kw_only=True):
     """What one gateway process goes by.
 
     `namespaces` are those that it watches, empty for all. `applied` holds the generation of every object that it has
-    applied, by `namespace/Kind/name`.
+    applied, by `applied_key`; an older gateway's has bare `namespace/Kind/name`, which says nothing of the uid.
     """
 
     name: str
@@ -35,16 +37,37 @@ class GatewayReport(msgspec.Struct, frozen=True, kw_only=True):
     applied: Mapping[str, int]
     renewed: datetime
 
-    def is_alive(self, now: datetime) -> bool:
-        """Whether it was renewed lately. `now` has a time zone."""
-        return now - self.renewed < timedelta(seconds=EXPIRES_S)
-
     def watches(self, namespace: str) -> bool:
         return not self.namespaces or namespace in self.namespaces
 
-    def generation_of(self, key: str) -> int | None:
-        """The generation of the object `namespace/Kind/name` that it goes by; None where it does not know it."""
-        return self.applied.get(key)
+    def generation_of(self, key: str, uid: str | None = None) -> int | None:
+        """The generation of the object `namespace/Kind/name` of that uid that it goes by; None where it does not know
+        it, or only a namesake, or does not say which. Without `uid`: of whichever bears the name."""
+        if uid is not None:
+            return self.applied.get(applied_key(key, uid))
+        return next((found for name, found in self.applied.items() if object_key_of(name) == key), None)
+
+
+class Sighting(msgspec.Struct, frozen=True, kw_only=True):
+    """A report as it is watched. `first` is when it was seen first, `sign` its gateway's latest sign of life, both by
+    the watcher's own clock: a gateway's clock may be wrong, and it is alive as long as it writes."""
+
+    report: GatewayReport
+    first: datetime
+    sign: datetime
+
+    def silent_for(self, now: datetime) -> timedelta:
+        return now - self.sign
+
+    def is_alive(self, now: datetime) -> bool:
+        return self.silent_for(now) < timedelta(seconds=EXPIRES_S)
+
+
+def sighted(before: Sighting | None, report: GatewayReport, now: datetime) -> Sighting:
+    """`report` as it is seen `now`, after `before`. At first sight there is only the gateway's own word for its age."""
+    if before is None:
+        return Sighting(report=report, first=now, sign=min(report.renewed, now))
+    return Sighting(report=report, first=before.first, sign=before.sign if report == before.report else now)
 
 
 class _Applied(msgspec.Struct, frozen=True):
@@ -55,6 +78,16 @@ class _Applied(msgspec.Struct, frozen=True):
 def object_key(namespace: str, kind: str, name: str) -> str:
     """How reports call an object."""
     return f"{namespace}/{kind}/{name}"
+
+
+def applied_key(key: str, uid: str) -> str:
+    """The object `key` as that very one: an object that is deleted and made again begins with generation 1 again."""
+    return f"{key}#{uid[:_UID_DIGITS]}"
+
+
+def object_key_of(applied: str) -> str:
+    """The object's `namespace/Kind/name` of an `applied_key`."""
+    return applied.partition("#")[0]
 
 
 def report_lease(

@@ -1,7 +1,11 @@
 """Resources held against each other, with a verdict for each: in a cluster nobody sees to it that they fit.
 
 What is bad never affects the others: where two objects want the same, the older one has it, and the younger one is
-told so.
+told so. Older is what was created first, whatever was edited since, as Kubernetes has it for Ingresses and Gateways:
+nothing else can be told from the objects alone, and so it comes out the same in every gateway and after every restart.
+Hence a pair that changes its `spec.model` to that of a younger one takes that name over.
+
+A kill does not ask who has it: the switch of a pair that claims a model also kills the pair that serves that model.
 """
 
 from __future__ import annotations
@@ -20,8 +24,7 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True):
     """What is left to serve.
 
     `pairs` and `policies` are those that count, both by the pair's key. `problems` has what is wrong with every other
-    one, by `ParsedResource.key`. `kills` says by the pair's key why it is killed: by itself or by any of its policies,
-    though they do not count or cannot be parsed.
+    one, by `ParsedResource.key`. `kills` says by the pair's key why it is killed: see `kills_of`.
     """
 
     pairs: Mapping[str, ModelPair]
@@ -36,15 +39,27 @@ def resolve(resources: Iterable[ParsedResource]) -> Resolution:
     problems = {resource.key: resource.problems for resource in oldest_first if resource.item is None}
     pairs = _resolve_pairs(oldest_first, problems)
     policies = _resolve_policies(oldest_first, pairs, problems)
-    return Resolution(pairs=pairs, policies=policies, problems=problems, kills=kills_of(oldest_first))
+    return Resolution(pairs=pairs, policies=policies, problems=problems, kills=kills_of(oldest_first, pairs.values()))
 
 
-def kills_of(resources: Iterable[ParsedResource]) -> dict[str, str]:
-    """Why pairs are killed, by their keys; a pair's own switch is named before a policy's."""
+def kills_of(resources: Iterable[ParsedResource], serving: Iterable[ModelPair]) -> dict[str, str]:
+    """Why pairs are killed, by their keys: by themselves or by any of their policies, though these do not count or
+    cannot be parsed; a pair's own switch is named before a policy's. The pairs that are `serving` are also killed by
+    the switch of any other that claims their model.
+    """
     kills: dict[str, str] = {}
-    for resource in sorted(resources, key=lambda resource: (resource.kind, resource.name)):
+    claims: dict[str, ParsedResource] = {}
+    for resource in sorted(resources, key=lambda resource: (resource.kind, resource.name, resource.namespace or "")):
         if resource.killed and (key := resource.pair_key) is not None:
             kills.setdefault(key, f"the kill switch of {resource.kind}/{resource.name} is on")
+            if resource.model is not None:
+                claims.setdefault(resource.model, resource)
+    for pair in serving:
+        claim = claims.get(pair.spec.model)
+        if claim is not None and pair.metadata.key not in kills:
+            name = claim.name if claim.namespace == pair.metadata.namespace else claim.pair_key
+            why = f"the kill switch of ModelPair/{name}, which claims the model {show(pair.spec.model)} too, is on"
+            kills[pair.metadata.key] = why
     return kills
 
 

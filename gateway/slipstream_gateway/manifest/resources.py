@@ -21,7 +21,7 @@ class ParsedResource(msgspec.Struct, frozen=True, kw_only=True):
 
     `item` is None where it has `problems`. `ignored` are the paths of its unknown fields, which count for nothing.
     The rest is read from the raw object, however bad it is: `killed` is `raw_kill_switch`, `pair` the name that a
-    policy gives its pair, `created` when it was made ("" without a cluster).
+    policy gives its pair, `model` the one that a pair claims, `created` when it was made ("" without a cluster).
     """
 
     kind: str
@@ -32,6 +32,7 @@ class ParsedResource(msgspec.Struct, frozen=True, kw_only=True):
     ignored: tuple[str, ...] = ()
     killed: bool = False
     pair: str | None = None
+    model: str | None = None
     created: str = ""
 
     @property
@@ -69,6 +70,7 @@ def parse_resource(raw: Mapping[str, Any], *, lenient: bool = True) -> ParsedRes
         ignored=ignored,
         killed=raw_kill_switch(raw),
         pair=_text(spec.get("pair")) if isinstance(spec, Mapping) else None,
+        model=_text(spec.get("model")) if isinstance(spec, Mapping) and kind == "ModelPair" else None,
         created=_text(metadata.get("creationTimestamp")) or "",
     )
 

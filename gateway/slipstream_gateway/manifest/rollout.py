@@ -38,7 +38,7 @@ class Thresholds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     ] = None
     error_rate: Annotated[
         Share | None,
-        Meta(description="Above this share of failed speculative requests: rolled back at once; without it, 0.05."),
+        Meta(description="Share of the speculative requests that may fail; without it, 0.05."),
     ] = None
 
 
@@ -63,7 +63,7 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         int, Meta(ge=1, le=1_000_000, description="Answers of an arm before it is judged in a class.")
     ] = 200
     window_seconds: Annotated[
-        int, Meta(ge=10, le=86_400, description="How far back the figures of the status and the error rate look.")
+        int, Meta(ge=10, le=86_400, description="How far back the figures of the status look.")
     ] = 600
     false_alarm_requests: Annotated[
         int,
@@ -112,7 +112,13 @@ class Rollback(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         Meta(ge=0, lt=1, description="A retry must keep to thresholds that are stricter by this share until its end."),
     ] = 0.05
     max_retries: Annotated[
-        int, Meta(ge=0, le=100, description="Retries of a spec; after them, a new spec or retryToken is needed.")
+        int,
+        Meta(
+            ge=0,
+            le=100,
+            description="Retries, given back to a class that stays promoted for maxCoolDownSeconds; after them, a new"
+            " spec or retryToken is needed.",
+        ),
     ] = 3
     stale_after_seconds: Annotated[
         int, Meta(ge=10, le=604_800, description="Without any outcome of a class for this long, failMode applies.")

@@ -50,16 +50,16 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
         return self.classes.get(request_class, self.initial)
 
 
-def standing_of(policy: SpeculationPolicy, raw_status: Mapping[str, Any] | None) -> Standing:
+def standing_of(
+    policy: SpeculationPolicy, raw_status: Mapping[str, Any] | None, *, spec_hash: str | None = None
+) -> Standing:
     """The standing by the status of a cluster's `policy`; never raises.
 
     Without a status every class is at the first step of its rollout. One that cannot be read counts as stale: plain.
+    `spec_hash` is that of the pair and the policy as they are now (see `fingerprint`; None where nobody can tell): what
+    a status says of another spec, since the operator has not judged this one yet, holds only for what it took back.
     """
-    first = ClassStanding(
-        share=policy.spec.rollout.steps[0].share,
-        phase=Phase.PROGRESSING,
-        message="the operator has not said anything of this class: it is at the first step of its rollout",
-    )
+    first = _first(policy, "the operator has not said anything of this class")
     try:
         status = msgspec.convert(raw_status or {}, SpeculationPolicyStatus)
     except msgspec.ValidationError as error:
@@ -68,7 +68,11 @@ def standing_of(policy: SpeculationPolicy, raw_status: Mapping[str, Any] | None)
     if len(set(names)) < len(names):
         twice = next(name for index, name in enumerate(names) if name in names[:index])
         return _unreadable(policy, f"the class {show(twice)} is there twice - at `$.classes`")
-    return Standing(classes={entry.name: _standing(entry) for entry in status.classes}, initial=first)
+    classes = {entry.name: _standing(entry) for entry in status.classes}
+    if spec_hash is None or not status.spec_hash or status.spec_hash == spec_hash:
+        return Standing(classes=classes, initial=first)
+    taken_back = {name: standing for name, standing in classes.items() if standing.phase is Phase.ROLLED_BACK}
+    return Standing(classes=taken_back, initial=_first(policy, "the operator has not judged this spec yet"))
 
 
 def pair_status_of(raw_status: Mapping[str, Any] | None) -> PairStatus:
@@ -83,6 +87,11 @@ def pair_status_of(raw_status: Mapping[str, Any] | None) -> PairStatus:
         if condition is not None and condition.status == "False":
             return PairStatus(ready=False, message=condition.message or condition.reason)
     return PairStatus()
+
+
+def _first(policy: SpeculationPolicy, why: str) -> ClassStanding:
+    message = f"{why}: it is at the first step of its rollout"
+    return ClassStanding(share=policy.spec.rollout.steps[0].share, phase=Phase.PROGRESSING, message=message)
 
 
 def _standing(status: ClassStatus) -> ClassStanding:

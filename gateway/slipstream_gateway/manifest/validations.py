@@ -147,6 +147,13 @@ _POLICY = (
         "classes must have thresholds that fit the policy's: ttftP95Seconds must be at most p95Seconds,"
         " where a class leaves out one of them too",
     ),
+    Rule(
+        "!has(self.parityShare) || self.parityShare > 0.0"
+        " || !(has(self.thresholds) && has(self.thresholds.parityLoss))"
+        " && !(has(self.classes)"
+        " && self.classes.exists(rule, has(rule.thresholds) && has(rule.thresholds.parityLoss)))",
+        "parityLoss needs parityShare above 0: no answer is replayed",
+    ),
 )
 
 _CLASS = (

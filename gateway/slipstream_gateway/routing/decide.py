@@ -72,7 +72,10 @@ def _stands(case: Case, verdict: Verdict) -> bool:
 
 
 def _explored(case: Case, verdict: Verdict) -> Verdict:
-    """`verdict`, or to speculate all the same; the policy's thresholds hold for an unknown class, too."""
+    """`verdict`, or to speculate all the same; the policy's thresholds hold for an unknown class, too. A class of which
+    nothing may speculate is not explored."""
+    if case.standing is not None and case.standing.share <= 0.0:
+        return verdict
     if verdict.reason is Reason.UNKNOWN_CLASS and (case.saving is None or guards.thresholds(case) is not None):
         return verdict
     return saving.explored(case) or verdict

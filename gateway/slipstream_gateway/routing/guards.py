@@ -93,8 +93,12 @@ def client_mode(case: Case) -> Verdict | None:
 
 
 def class_rule(case: Case) -> Verdict | None:
-    """Step 4: the policy's rule for the class."""
-    rule = case.rule
+    """Step 4: the policy's rule for the class; the operator's word that it is disabled counts where the policy does
+    not say otherwise."""
+    rule, standing = case.rule, case.standing
+    is_disabled = standing is not None and standing.phase is Phase.DISABLED
+    if is_disabled and (rule is None or rule.mode == "auto"):
+        return plain(Reason.CLASS_DISABLED, f"{case.request_class} is disabled, as the policy's status says")
     if rule is None:
         return None
     case.numbers["class_rule"] = f"{rule.name}: {rule.mode}"

@@ -189,11 +189,13 @@ class RedisStore:
         """Applies what was read and adds to `refusals`; returns whether a stream may hold more."""
         self._read &= set(pairs)
         if isinstance(reply, ResponseError):
+            self._read.clear()
             refusals.append(_words(reply))
             return False
         unread = False
         for pair, stream in zip(pairs, reply, strict=True):
             if len(stream) == 1:
+                self._read.discard(pair)
                 refusals.append(f"{_words(stream[0])} (pair '{pair}')")
                 continue
             if self._inbox.is_resumed(pair):

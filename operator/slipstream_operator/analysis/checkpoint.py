@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import math
 import zlib
 from collections.abc import Mapping
 from typing import TypeVar
@@ -16,6 +17,8 @@ from slipstream_operator.analysis.record import ClassRecord
 from slipstream_operator.errors import OperatorError
 
 MAX_CHARS = 262_144
+"""What the resource's schema takes, and what is read."""
+MAX_WRITTEN_CHARS = MAX_CHARS * 15 // 16
 _Value = TypeVar("_Value")
 _VERSION = 1
 _DIGEST_BYTES = 8
@@ -27,18 +30,21 @@ class CheckpointError(OperatorError):
 
 
 class State(msgspec.Struct, kw_only=True, array_like=True):
-    """All that a ledger remembers. `standings` is where the classes are, `records` what was counted of each."""
+    """All that a ledger remembers. `standings` is where the classes are, `records` what was counted of each; nothing
+    counts while `paused`, and then what began at `resumed_s` (seconds since 1970) or later."""
 
     pair: str
     position: Position | None = None
     standings: dict[str, ClassMemory] = {}
     records: dict[str, ClassRecord] = {}
+    paused: bool = False
+    resumed_s: float = -math.inf
 
 
 class _Standings(msgspec.Struct, array_like=True):
     """A `State` of which only one part is looked at."""
 
-    pair: msgspec.Raw
+    pair: str
     position: msgspec.Raw
     standings: dict[str, ClassMemory]
 
@@ -49,9 +55,19 @@ _standings_decoder = msgspec.msgpack.Decoder(_Standings)
 
 
 def write_checkpoint(state: State) -> str:
-    """`state` as text; the same state gives the same text."""
-    packed = bytes([_VERSION]) + zlib.compress(_encoder.encode(state), 6)
-    return base64.b64encode(_digest(packed) + packed).decode()
+    """`state` as text; the same state gives the same text.
+
+    One that API servers refused would keep every transition from being stored: above `MAX_WRITTEN_CHARS` the figures
+    are left out, then what tells old outcomes from new ones after a loss of Redis, then what was counted. Where the
+    classes stand always stays.
+    """
+    text = _encoded(state)
+    for lighten in (_without_figures, _without_numbers, _without_records):
+        if len(text) <= MAX_WRITTEN_CHARS:
+            break
+        state = lighten(state)
+        text = _encoded(state)
+    return text
 
 
 def read_checkpoint(text: str) -> State:
@@ -59,12 +75,34 @@ def read_checkpoint(text: str) -> State:
     return _decoded(text, _decoder)
 
 
-def sealed_standings(text: str) -> Mapping[str, ClassMemory]:
-    """Where the classes were when `text` was written; empty where it cannot be read."""
+def sealed_standings(text: str, pair: str | None = None) -> Mapping[str, ClassMemory]:
+    """Where the classes were when `text` was written; empty where it cannot be read, or is of another pair than the one
+    with the key `pair` (None: of whichever)."""
     try:
-        return _decoded(text, _standings_decoder).standings
+        sealed = _decoded(text, _standings_decoder)
     except CheckpointError:
         return {}
+    return sealed.standings if pair in (None, sealed.pair) else {}
+
+
+def _encoded(state: State) -> str:
+    packed = bytes([_VERSION]) + zlib.compress(_encoder.encode(state), 6)
+    return base64.b64encode(_digest(packed) + packed).decode()
+
+
+def _without_figures(state: State) -> State:
+    records = state.records.items()
+    light = {name: msgspec.structs.replace(record, speculative=None, control=None) for name, record in records}
+    return msgspec.structs.replace(state, records=light)
+
+
+def _without_numbers(state: State) -> State:
+    at = state.position
+    return msgspec.structs.replace(state, position=None if at is None else Position(entry=at.entry, numbers={}))
+
+
+def _without_records(state: State) -> State:
+    return msgspec.structs.replace(state, records={})
 
 
 def _decoded(text: str, decoder: msgspec.msgpack.Decoder[_Value]) -> _Value:

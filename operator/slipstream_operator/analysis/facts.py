@@ -12,11 +12,13 @@ from slipstream_operator.analysis.window import Histogram
 
 
 class Verdict(StrEnum):
-    """The answer to a question about a class. Too little data is an answer of its own, and never a success."""
+    """The answer to a question about a class. Too little data is an answer of its own, and never a success; that a
+    class has nothing that the question is about (no streams, where first tokens are timed) is another one."""
 
     PASS = "pass"
     FAIL = "fail"
     NO_DATA = "no data"
+    NOT_APPLICABLE = "not applicable"
 
 
 class ClassMemory(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -63,7 +65,7 @@ class GuardFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ErrorFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Failed speculative requests within the window."""
+    """Failed speculative requests within the window. FAIL: most of them, for which no statistics are needed."""
 
     verdict: Verdict
     failures: int
@@ -103,3 +105,8 @@ class ClassFacts(msgspec.Struct, frozen=True, kw_only=True):
     accepts: int
     acceptance: float
     complete: bool = True
+
+    @property
+    def not_applicable(self) -> tuple[Metric, ...]:
+        """The metrics that nothing in this class can be judged by."""
+        return tuple(guard.metric for guard in self.guards if guard.verdict is Verdict.NOT_APPLICABLE)

@@ -35,6 +35,7 @@ class PolicyLedger:
         self._begun_s = begun_s
         self._state = State(pair=pair)
         self._terms: dict[str, Terms] = {}
+        self._looked_s = -math.inf
 
     @property
     def pair(self) -> str:
@@ -74,17 +75,27 @@ class PolicyLedger:
             return
         name = seen.request_class
         terms = self._terms.get(name) or self._make_terms(name)
-        self._record(name).add(seen, kind, terms, time_s)
+        from_s = math.inf if self._state.paused else self._state.resumed_s
+        self._record(name).add(seen, kind, terms, time_s, from_s=from_s)
 
     def passed(self, position: Position) -> None:
         """Everything up to `position` was recorded."""
         self._state.position = position
 
-    def follow(self, spec: SpeculationPolicySpec | None, status: SpeculationPolicyStatus) -> None:
+    def follow(
+        self, spec: SpeculationPolicySpec | None, status: SpeculationPolicyStatus, *, paused: bool = False
+    ) -> None:
         """`status` is in force, of `spec`; None: what was in force before. What counted for a step, an attempt or a
-        spec that is over is left behind."""
+        spec that is over is left behind.
+
+        While `paused` outcomes only show that their class is alive: who answers is not yet what `spec` asks for. With
+        the end of a pause those count whose requests began after the last call of `facts` before it.
+        """
         if spec is not None:
             self._spec = spec
+        if self._state.paused and not paused:
+            self._state.resumed_s = self._looked_s
+        self._state.paused = paused
         self._terms.clear()
         self._state.standings = standings_of(status)
         for name, memory in self._state.standings.items():
@@ -93,6 +104,7 @@ class PolicyLedger:
 
     def facts(self, now_s: float) -> Mapping[str, ClassFacts]:
         """What is known of every class that was ever heard of, by name. `now_s` is the wall clock."""
+        self._looked_s = now_s
         return {
             name: record.facts(self._terms.get(name) or self._make_terms(name), now_s)
             for name, record in sorted(self._state.records.items())
@@ -108,6 +120,8 @@ class PolicyLedger:
                 position=state.position,
                 standings=standings_of(status),
                 records=state.records,
+                paused=state.paused,
+                resumed_s=state.resumed_s,
             )
         )
 

@@ -12,25 +12,29 @@ from slipstream_gateway.types import Arm, Reason
 from slipstream_operator.analysis.facts import ClassFacts, ClassMemory, ErrorFacts, GainFacts, GuardFacts, Verdict
 from slipstream_operator.analysis.guard import Guard
 from slipstream_operator.analysis.means import RunningMean, upper_bound
-from slipstream_operator.analysis.metrics import WINSOR, Metric, Rule, Terms
+from slipstream_operator.analysis.metrics import MIN_ERROR_REQUESTS, WINSOR, Metric, Rule, Terms
 from slipstream_operator.analysis.outcomes import Kind, cost_of
 from slipstream_operator.analysis.window import Window, bin_of
 from slipstream_operator.conditions import read_time
 
-MIN_ERROR_REQUESTS = 20
-MIN_FAILURES = 3
+MIN_FAILURES = 10
+MOST_FAIL = 0.5
+"""So many failures, and at least this share of the window's requests, need no guard."""
+NOT_APPLICABLE_AFTER = 3
+"""So many times `minSamples` answers without one that a guard could judge: it will not see any."""
 # The control's mean cost follows the load: what is 1,000 answers old counts a third.
 _KEEP_COST = 1.0 - 1.0 / 1_000.0
 # The mean is plugged in at its upper bound, one-sided 99 %: too low a mean would be held against every answer.
 _COST_SIGMAS = 2.33
-_OVER = {Phase.ROLLED_BACK, Phase.STALE, Phase.DISABLED}
+_OVER = {Phase.ROLLED_BACK, Phase.DISABLED}
 
 
 class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
     """The accumulators of a class, written into the checkpoint as they are.
 
     `memory` is where the class was when they began. Requests that began before `begun_s` count for no guard, before
-    `step_s` not for the comparison: seconds since 1970. `controls` is how many answers are in `control_cost`.
+    `step_s` not for the comparison: seconds since 1970. `controls` is how many answers are in `control_cost`. The
+    guards began `answers` speculative answers ago, of which `priced` have a cost.
     """
 
     window_seconds: int
@@ -46,13 +50,15 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
     control_e2e: RunningMean = msgspec.field(default_factory=RunningMean)
     speculative: Window | None = None
     control: Window | None = None
+    answers: int = 0
+    priced: int = 0
 
-    def add(self, seen: Observation, kind: Kind, terms: Terms, time_s: float) -> None:
-        """Take in an outcome that ended at `time_s`."""
+    def add(self, seen: Observation, kind: Kind, terms: Terms, time_s: float, *, from_s: float = -math.inf) -> None:
+        """Take in an outcome that ended at `time_s`; where it began before `from_s`, too, it counts for nothing."""
         if self.last_outcome_s is None or time_s > self.last_outcome_s:
             self.last_outcome_s = time_s
         start_s = time_s - seen.e2e_s
-        if start_s < self.begun_s or kind is Kind.HEARD:
+        if start_s < max(self.begun_s, from_s) or kind is Kind.HEARD:
             return
         if kind is Kind.ANSWER and seen.arm is Arm.CONTROL:
             self._add_control(seen, time_s, start_s)
@@ -63,12 +69,17 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
         else:
             if seen.reason is Reason.EXPLORATION:
                 self.explorations += 1
+            self._bet(Metric.ERROR_RATE, float(kind is Kind.FAILURE), terms)
             if bucket := self._windows()[0].at(time_s):
                 bucket.failures += kind is Kind.FAILURE
                 bucket.others += kind is Kind.OTHER_ANSWER
 
     def stand(self, memory: ClassMemory) -> None:
-        """The class is at `memory` now: what counted before and does not any more is left behind."""
+        """The class is at `memory` now: what counted before and does not any more is left behind.
+
+        Guards begin anew with a new spec and after a rollback, and not else: a class that falls silent between two
+        bursts would never be judged by what it does in them.
+        """
         before, self.memory = self.memory, memory
         since_s = seconds_of(memory.since)
         if before is None and self.last_outcome_s is None:  # what was before was lost, and judged already
@@ -76,9 +87,9 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
         if before is None or memory == before:
             return
         began_again = before.phase in _OVER and memory.phase not in _OVER
-        if began_again or (before.spec_hash, before.retries) != (memory.spec_hash, memory.retries):
+        if began_again or before.spec_hash != memory.spec_hash or memory.retries > before.retries:
             self.begun_s = since_s
-            self.guards, self.explorations = {}, 0
+            self.guards, self.explorations, self.answers, self.priced = {}, 0, 0, 0
             self.speculative = None
         elif (before.step, before.since) == (memory.step, memory.since):
             return
@@ -112,6 +123,8 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
         _figures(self._windows()[1], seen, cost, time_s)
 
     def _add_speculative(self, seen: Observation, terms: Terms, time_s: float, start_s: float) -> None:
+        self.answers += 1
+        self._bet(Metric.ERROR_RATE, 0.0, terms)
         if seen.drafted > 0:
             self._bet(Metric.ACCEPTANCE, seen.accepted / seen.drafted, terms)
         for rule in terms.rules:
@@ -121,6 +134,7 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
                 self._bet(Metric.TTFT, float(seen.ttft_s > rule.threshold), terms)
         cost = cost_of(seen)
         if cost is not None:
+            self.priced += 1
             self._bet_cost(cost, terms)
         if start_s >= self.step_s:
             self.speculative_e2e.add(seen.e2e_s)
@@ -153,10 +167,9 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
 
     def _guard_facts(self, rule: Rule, terms: Terms) -> GuardFacts:
         guard = self.guards.get(rule.metric) or Guard()
-        verdict = Verdict.PASS if guard.samples >= rule.min_samples else Verdict.NO_DATA
         return GuardFacts(
             metric=rule.metric,
-            verdict=Verdict.FAIL if guard.alarm else verdict,
+            verdict=self._verdict(guard, rule, terms),
             observed=guard.observed,
             limit=rule.limit,
             threshold=rule.threshold,
@@ -166,6 +179,16 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
             statistic=guard.statistic,
             alarm_at=terms.alarm_at,
         )
+
+    def _verdict(self, guard: Guard, rule: Rule, terms: Terms) -> Verdict:
+        if guard.alarm:
+            return Verdict.FAIL
+        if guard.samples >= rule.min_samples:
+            return Verdict.PASS
+        # Answers with a price are judged once the control's cost is known: they only have to wait.
+        eligible = self.priced if rule.metric is Metric.COST else guard.samples
+        unseen = not eligible and self.answers >= NOT_APPLICABLE_AFTER * terms.min_samples
+        return Verdict.NOT_APPLICABLE if unseen else Verdict.NO_DATA
 
     def _gain(self, terms: Terms) -> GainFacts:
         treated, control = self.speculative_e2e, self.control_e2e
@@ -197,7 +220,8 @@ def _error_facts(failures: int, requests: int, limit: float) -> ErrorFacts:
     if requests < MIN_ERROR_REQUESTS:
         verdict = Verdict.NO_DATA
     else:
-        verdict = Verdict.FAIL if failures >= MIN_FAILURES and failures > limit * requests else Verdict.PASS
+        most = failures >= MIN_FAILURES and failures >= MOST_FAIL * requests and failures > limit * requests
+        verdict = Verdict.FAIL if most else Verdict.PASS
     return ErrorFacts(verdict=verdict, failures=failures, requests=requests, limit=limit)
 
 

@@ -1,6 +1,6 @@
 """The latest figures of an arm: a ring of time buckets, each with counts, sums and coarse histograms.
 
-Figures are for people and for the error rate; what is decided by statistics does not come from here.
+Figures are for people, and for seeing that most requests fail; what is decided by statistics does not come from here.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ from slipstream_gateway.manifest.status import ArmFigures
 _PARTS = 5
 # Bins of a histogram rise by a twelfth (2^(1/8)): a p95 is known within 5 %.
 _BINS_PER_DOUBLING = 8.0
+# What is shorter or longer counts as this: there is nothing to see in it, and a checkpoint has to hold every bin.
+_SHORTEST_S, _LONGEST_S = 1e-3, 7_200.0
 _QUANTILE = 0.95
 
 Histogram = dict[int, int]
 
 
 def bin_of(seconds: float) -> int:
-    """The histogram's bin; `seconds` above 0."""
-    return math.floor(math.log2(seconds) * _BINS_PER_DOUBLING)
+    """The histogram's bin."""
+    return math.floor(math.log2(min(max(seconds, _SHORTEST_S), _LONGEST_S)) * _BINS_PER_DOUBLING)
 
 
 def p95_of(histogram: Histogram) -> float | None:

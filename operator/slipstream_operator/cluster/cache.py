@@ -5,6 +5,7 @@ The newest version of an object wins, in whatever order they come. Objects are p
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict, deque
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -16,6 +17,8 @@ from slipstream_operator.plan import KubeObject
 
 _REMEMBERED_DELETIONS = 4096
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+
+_logger = logging.getLogger(__name__)
 
 
 class Change(NamedTuple):
@@ -109,9 +112,22 @@ class ObjectCache:
             return None
         return self._drop(key, before)
 
-    def replace_kind(self, kind: Kind, items: Iterable[KubeObject], *, version: str, scope: str | None) -> list[Change]:
-        """Take in a whole list of `kind` as of `version`, of one namespace or (None) all: what is missing is gone."""
+    def newest(self, kind: Kind) -> int:
+        """The highest version that is known of any object of `kind`."""
+        return max(map(_version, self._objects[kind].values()), default=0)
+
+    def replace_kind(
+        self, kind: Kind, items: Iterable[KubeObject], *, version: str, scope: str | None, seen: int = 0
+    ) -> list[Change]:
+        """Take in a whole list of `kind` as of `version`, of one namespace or (None) all: what is missing is gone.
+
+        `seen` is `newest` from before the list was asked for. A list that is older than that is of a cluster that was
+        set back (etcd restored from a backup): it counts for more than what is known from then.
+        """
         listed = {key_of(item): item for item in items}
+        if 0 < _number(version) < seen:
+            self._set_back(kind, listed, seen)
+            version = str(seen)
         changes = [change for item in listed.values() if (change := self.put(item)) is not None]
         for key, known in list(self._objects[kind].items()):
             if key in listed or (scope is not None and key.namespace != scope):
@@ -119,6 +135,15 @@ class ObjectCache:
             if _version(known) <= _number(version):  # else it came after the list
                 changes.append(self._drop(key, known))
         return changes
+
+    def _set_back(self, kind: Kind, listed: dict[ObjectKey, KubeObject], seen: int) -> None:
+        """Let the older versions in `listed` be taken in."""
+        _logger.warning("the cluster was set back: %s is listed as it was before", kind)
+        self._deleted.clear()
+        self._deletions.clear()
+        for key in listed.keys() & self._objects[kind].keys():
+            if _version(before := self._objects[kind][key]) <= seen:
+                self._drop(key, before)
 
     def _drop(self, key: ObjectKey, before: KubeObject) -> Change:
         self._unindex(key, before)

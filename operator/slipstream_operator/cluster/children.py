@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 from slipstream_gateway.manifest.check import Problem
-from slipstream_gateway.manifest.naming import MANAGED_BY, OPERATOR, PAIR_LABEL
+from slipstream_gateway.manifest.naming import MANAGED_BY, OPERATOR, PAIR_LABEL, child_name
 
 from slipstream_operator.cluster.api import KubeApi
 from slipstream_operator.cluster.cache import ObjectCache, key_of, owner_uid
@@ -53,6 +53,11 @@ class ChildWriter:
             if (key := key_of(child)) not in keep and key.kind in CHILDREN:
                 writes += await self._delete(key, child)
         return Outcome(writes, tuple(problems))
+
+    def forget(self, pair: ObjectKey) -> None:
+        """The pair is gone."""
+        for kind in CHILDREN:
+            self._settled.pop(ObjectKey(kind, pair.namespace, child_name(pair.name)), None)
 
     async def _write(self, pair: KubeObject, child: KubeObject) -> bool:
         """Whether it had to be written."""

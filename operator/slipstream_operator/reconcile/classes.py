@@ -14,7 +14,7 @@ from slipstream_gateway.manifest.status import LastDecision, Phase
 
 from slipstream_operator.analysis import ClassFacts, GainFacts, Verdict
 from slipstream_operator.conditions import rfc3339
-from slipstream_operator.reconcile.trips import NO_NUMBERS, Numbers, Trip, worst_trip
+from slipstream_operator.reconcile.trips import NO_NUMBERS, SILENCES, Numbers, Trip, worst_trip
 
 _SPECULATING = frozenset({Phase.PROGRESSING, Phase.PROMOTED, Phase.ENABLED})
 _INITIAL = {"plain": Phase.DISABLED, "speculative": Phase.ENABLED, "auto": Phase.PROGRESSING}
@@ -79,24 +79,26 @@ def share_of(spec: SpeculationPolicySpec, phase: Phase, step: int) -> float:
 def advance(state: ClassState, facts: ClassFacts | None, situation: Situation) -> ClassState:
     """One transition at most; `state` itself where there is none. A new one has its decision in `last_decision`."""
     if state.phase is Phase.DISABLED or facts is None:
-        return _retried(state, situation) if state.phase is Phase.ROLLED_BACK else state
+        return state
     if trip := _trip(state, facts):
         return _rolled_back(state, trip, situation)
     if situation.held is not None or situation.now < state.since:
         return state  # also where the clock went back: time has to pass again
     if state.phase is Phase.ROLLED_BACK:
-        return _retried(state, situation)
+        return _retried(state, facts, situation)
     if state.phase is Phase.STALE:
         return _refreshed(state, facts, situation)
     if state.phase is Phase.ENABLED:
         return state
     if is_stale(state, facts, situation) and situation.spec.rollback.fail_mode == "plain":
-        return _staled(state, facts, situation)
+        return _staled(state, situation)
+    if state.phase is Phase.PROMOTED:
+        return _proven(state, facts, situation)
     return _promoted(state, facts, situation) if may_promote(state, facts, situation) else state
 
 
 def may_promote(state: ClassState, facts: ClassFacts, situation: Situation) -> bool:
-    """Whether the step is over: soaked, its gain shown, and no guard without data."""
+    """Whether the step is over: soaked, its gain shown, and no guard without data that it could have."""
     return (
         state.phase is Phase.PROGRESSING
         and situation.connected
@@ -104,8 +106,12 @@ def may_promote(state: ClassState, facts: ClassFacts, situation: Situation) -> b
         and not is_stale(state, facts, situation)
         and situation.now >= soak_end(state, situation)
         and _gain_is_shown(state, facts, situation)
-        and all(guard.verdict is Verdict.PASS for guard in facts.guards)
+        and _guards_are_content(facts)
     )
+
+
+def _guards_are_content(facts: ClassFacts) -> bool:
+    return all(guard.verdict in (Verdict.PASS, Verdict.NOT_APPLICABLE) for guard in facts.guards)
 
 
 def needs_gain(state: ClassState, spec: SpeculationPolicySpec) -> bool:
@@ -172,10 +178,28 @@ def _rolled_back(state: ClassState, trip: Trip, situation: Situation) -> ClassSt
     return decided(state, after, trip.rule, f"{trip.message}; {then}", trip.numbers)
 
 
-def _retried(state: ClassState, situation: Situation) -> ClassState:
+def retries_back_at(state: ClassState, situation: Situation) -> datetime:
+    """When a promoted class has its retries back: after the longest pause that it could have been given, and no
+    sooner than a whole rollout takes. What goes wrong then is not what went wrong before."""
+    soaks_s = sum(step.soak_seconds for step in situation.spec.rollout.steps)
+    proof_s = max(situation.spec.rollback.max_cool_down_seconds, soaks_s)
+    return max(state.since, situation.released) + timedelta(seconds=proof_s)
+
+
+def _proven(state: ClassState, facts: ClassFacts, situation: Situation) -> ClassState:
+    """The promoted class, with its retries back where it kept to its thresholds for long enough. No transition."""
+    seen = situation.connected and facts.complete and _guards_are_content(facts)
+    if not state.retries or not seen or is_stale(state, facts, situation):
+        return state
+    if situation.now < retries_back_at(state, situation):
+        return state
+    return msgspec.structs.replace(state, retries=0)
+
+
+def _retried(state: ClassState, facts: ClassFacts, situation: Situation) -> ClassState:
     """The next attempt, at its time; not while nobody could see how it goes."""
     due = state.retry_at is not None and situation.now >= state.retry_at
-    if not due or situation.held is not None or not situation.connected:
+    if not due or not situation.connected or not facts.complete:
         return state
     after = initial(situation.spec, state.name, situation.now, retries=state.retries + 1)
     stricter = situation.spec.rollback.reenable_margin
@@ -188,15 +212,28 @@ def _refreshed(state: ClassState, facts: ClassFacts, situation: Situation) -> Cl
     if not heard or not facts.complete or not situation.connected or is_stale(state, facts, situation):
         return state
     after = initial(situation.spec, state.name, situation.now, retries=state.retries)
-    return decided(state, after, "OutcomesAgain", "outcomes flow again: the rollout starts anew")
+    return decided(
+        state, after, "OutcomesAgain", "outcomes flow again: the rollout starts anew", _silences(_silent_before(state))
+    )
 
 
-def _staled(state: ClassState, facts: ClassFacts, situation: Situation) -> ClassState:
+def _staled(state: ClassState, situation: Situation) -> ClassState:
     after = ClassState(
         name=state.name, phase=Phase.STALE, share=0.0, step=0, since=situation.now, retries=state.retries
     )
     quiet_s = situation.spec.rollback.stale_after_seconds
-    return decided(state, after, "StaleAfter", f"nothing was heard of the class for {quiet_s} s: it decodes plainly")
+    message = f"nothing was heard of the class for {quiet_s} s: it decodes plainly"
+    return decided(state, after, "StaleAfter", message, _silences(_silent_before(state) + 1.0))
+
+
+def _silent_before(state: ClassState) -> float:
+    """How often the class fell silent, up to its last decision, without having come a step further in between."""
+    last = state.last_decision
+    return last.observed or 0.0 if last is not None and last.metric == SILENCES else 0.0
+
+
+def _silences(count: float) -> Numbers:
+    return NO_NUMBERS._replace(metric=SILENCES, observed=count)
 
 
 def _promoted(state: ClassState, facts: ClassFacts, situation: Situation) -> ClassState:
@@ -218,7 +255,13 @@ def _promoted(state: ClassState, facts: ClassFacts, situation: Situation) -> Cla
         threshold=gain.threshold,
         samples=gain.speculative + gain.control,
     )
-    return decided(state, after, "Promote", _gain_message(gain, situation), numbers)
+    return decided(state, after, "Promote", _gain_message(gain, situation) + without_data(facts), numbers)
+
+
+def without_data(facts: ClassFacts) -> str:
+    """What a class is not judged by, as the end of a message; empty where it is judged by everything."""
+    names = ", ".join(metric.value for metric in facts.not_applicable)
+    return f"; not applicable, nothing to judge it by: {names}" if names else ""
 
 
 def _gain_message(gain: GainFacts, situation: Situation) -> str:

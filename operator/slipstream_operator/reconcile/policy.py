@@ -21,14 +21,15 @@ from slipstream_gateway.manifest.status import (
 )
 
 from slipstream_operator.analysis import ClassFacts
-from slipstream_operator.analysis.checkpoint import sealed_standings
 from slipstream_operator.conditions import Conditions, find, read_time, rfc3339
 from slipstream_operator.plan import KubeObject, PolicyPlan
 from slipstream_operator.reconcile.classes import ClassState, Situation, advance, decided, initial, soak_end, stale_at
 from slipstream_operator.reconcile.policy_notes import policy_notes
-from slipstream_operator.reconcile.policy_verdicts import Judged, Subject, ready, set_conditions
-from slipstream_operator.reconcile.starting import Start, edited_classes, remembered, salvaged
+from slipstream_operator.reconcile.policy_verdicts import Judged, PolicyReason, Subject, ready, set_conditions
+from slipstream_operator.reconcile.starting import Start, edited_classes, remembered, salvaged, sealed_in
 from slipstream_operator.reconcile.summary import class_message, columns
+
+_OTHER_SERVERS = "servers are being brought to this spec"
 
 
 def reconcile_policy(
@@ -44,19 +45,21 @@ def reconcile_policy(
     store_connected: bool,
     gateways: GatewaysStatus,
     now: datetime,
+    servers_current: bool = True,
 ) -> PolicyPlan:
     """The status of the SpeculationPolicy `raw` now, what happened, and when to look again.
 
     `problems` are what is wrong with it by itself or beside others, `ignored` the fields that this version does not
     know; `pair` is None where it does not exist or is refused. `pair_killed` by another switch than this policy's.
     `prior` is the last status, None where there is none that can be read. `evidence` is what the policy's ledger says
-    of each class; `store_connected`: everything that gateways have stored is in it. `now` has a time zone. The
-    checkpoint is the caller's to add.
+    of each class; `store_connected`: everything that gateways have stored is in it. `now` has a time zone.
+    `servers_current` False: some of the pair's servers have another spec than the pair. The checkpoint is the caller's
+    to add.
     """
-    item = parse_resource(raw).item
-    policy = item if isinstance(item, SpeculationPolicy) else None
+    parsed = parse_resource(raw)
+    policy = parsed.item if isinstance(parsed.item, SpeculationPolicy) else None
     before = prior if prior is not None else salvaged(raw)
-    sealed = sealed_standings(before.checkpoint)
+    sealed = sealed_in(before.checkpoint, parsed.pair_key)
     subject = Subject(
         policy=policy,
         problems=problems,
@@ -69,10 +72,11 @@ def reconcile_policy(
     )
     now = now.replace(microsecond=0)
     spec = policy.spec if policy is not None else SpeculationPolicySpec(pair="unknown")
-    situation = Situation(
-        spec=spec, now=now, held=_held(subject), released=_released(before, now), connected=store_connected
-    )
+    held = _held(subject, servers_current=servers_current)
+    situation = Situation(spec=spec, now=now, held=held, released=_released(before, now), connected=store_connected)
     starts = remembered(before, sealed, evidence, spec, now)
+    if held is None and _waited_for_servers(before):
+        starts = {name: _resumed(start, now) for name, start in starts.items()}
     judged, renewal = _judge(subject, before, starts, evidence, situation)
     news = _news(before, judged, renewal, now)
     status = _status(raw, subject, before, judged, renewal, situation)
@@ -88,12 +92,31 @@ def _killed(raw: KubeObject, pair_killed: bool) -> str | None:
     return "the kill switch of its pair, or of another policy for it, is on" if pair_killed else None
 
 
-def _held(subject: Subject) -> str | None:
+def _held(subject: Subject, *, servers_current: bool) -> str | None:
     """Why nothing may go up now: nothing speculates, or it is not known what should."""
     if subject.killed is not None:
         return subject.killed
     verdict = ready(subject)
-    return None if verdict.status == "True" else verdict.message
+    if verdict.status != "True":
+        return verdict.message
+    return None if servers_current else _OTHER_SERVERS
+
+
+def _waited_for_servers(before: SpeculationPolicyStatus) -> bool:
+    """Whether classes were held for the servers' sake when the status was written."""
+    progressing = find(before.conditions, ConditionType.PROGRESSING)
+    return (
+        progressing is not None
+        and progressing.reason == PolicyReason.HELD
+        and progressing.message.endswith(_OTHER_SERVERS)
+    )
+
+
+def _resumed(start: Start, now: datetime) -> Start:
+    """The class at its step from now on: what soaked so far was another server's."""
+    if start.state.phase is not Phase.PROGRESSING:
+        return start
+    return msgspec.structs.replace(start, state=msgspec.structs.replace(start.state, since=now))
 
 
 def _released(before: SpeculationPolicyStatus, now: datetime) -> datetime:
@@ -123,24 +146,44 @@ def _judge(
     situation: Situation,
 ) -> tuple[tuple[Judged, ...], _Renewal]:
     """Every class with where it is now, and what they are judged under."""
-    if subject.policy is None or subject.pair is None:  # what it would be judged under is not known
-        left = [_advanced(start.state, evidence.get(name), situation) for name, start in starts.items()]
-        return tuple(left), _Renewal(spec_hash=before.spec_hash, retry_token=before.retry_token)
-    current = spec_hash(subject.pair, subject.policy)
-    token = subject.policy.spec.retry_token
+    token, current = None, None
+    if subject.policy is not None and subject.pair is not None:
+        token, current = subject.policy.spec.retry_token, spec_hash(subject.pair, subject.policy)
     judged = []
-    for name in sorted({*starts, *evidence}):
+    for name in sorted({*starts, *evidence} if subject.policy is not None else starts):
         start, facts = starts.get(name), evidence.get(name)
         if start is None:
             judged.append(_advanced(initial(situation.spec, name, situation.now), facts, situation))
-        elif begun := _begun_anew(start, current, token, situation):
+        elif current is not None and (begun := _begun_anew(start, current, token, situation)):
             judged.append(Judged(state=begun, facts=None))  # the facts are of what was before
         else:
-            judged.append(_advanced(start.state, facts, situation))
+            judged.append(_advanced(start.state, facts if start.is_own else None, situation))
+    return tuple(judged), _renewal(before, starts, current, token, situation.now)
+
+
+def _renewal(
+    before: SpeculationPolicyStatus,
+    starts: Mapping[str, Start],
+    current: str | None,
+    token: str | None,
+    now: datetime,
+) -> _Renewal:
+    """Under what the classes are judged from now on. `current` is the spec's hash, None where it is not known."""
+    if current is None:
+        return _unrenewed(before, starts)
     outdated = any(start.spec_hash != current for start in starts.values())
-    decision = LastDecision(time=rfc3339(situation.now), rule="NewSpec", message="a new spec: every class starts anew")
+    decision = LastDecision(time=rfc3339(now), rule="NewSpec", message="a new spec: every class starts anew")
     honoured = token or next((start.retry_token for start in starts.values()), before.retry_token)
-    return tuple(judged), _Renewal(spec_hash=current, retry_token=honoured, decisions=(decision,) if outdated else ())
+    return _Renewal(spec_hash=current, retry_token=honoured, decisions=(decision,) if outdated else ())
+
+
+def _unrenewed(before: SpeculationPolicyStatus, starts: Mapping[str, Start]) -> _Renewal:
+    """What the classes were judged under, as they remember it: the status may have been deleted. Where they do not
+    agree, one that is rolled back has the word."""
+    if not starts:
+        return _Renewal(spec_hash=before.spec_hash, retry_token=before.retry_token)
+    latest = max(starts.values(), key=lambda start: (start.state.phase is Phase.ROLLED_BACK, start.state.since))
+    return _Renewal(spec_hash=latest.spec_hash, retry_token=latest.retry_token)
 
 
 def _begun_anew(start: Start, spec_hash: str, token: str | None, situation: Situation) -> ClassState | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 from slipstream_gateway.manifest.status import ConditionType, LastDecision, Phase, SpeculationPolicyStatus
@@ -9,7 +10,7 @@ from slipstream_gateway.manifest.status import ConditionType, LastDecision, Phas
 from slipstream_operator.conditions import find
 from slipstream_operator.plan import Note
 from slipstream_operator.reconcile.policy_verdicts import PolicyReason
-from slipstream_operator.reconcile.trips import REASONS
+from slipstream_operator.reconcile.trips import REASONS, SILENCES
 
 STATUS_EDITED = "StatusEdited"
 UNKNOWN_FIELDS_IGNORED = "UnknownFieldsIgnored"
@@ -32,12 +33,20 @@ def policy_notes(
     which `prior` was edited by hand."""
     before = prior if prior is not None else SpeculationPolicyStatus()
     return (
-        *(_of(decision) for decision in news),
+        *(_of(decision) for decision in news if _is_news(decision)),
         *_conditions(before, status),
         *_kill(before, status),
         *_edited(edited),
         *_ignored(before, ignored),
     )
+
+
+def _is_news(decision: LastDecision) -> bool:
+    """A class that only ever falls silent and comes back is told of at its first silence, the second, the fourth and so
+    on: one with a visitor every other hour would do nothing but tell."""
+    if decision.metric != SILENCES or decision.observed is None:
+        return True
+    return math.frexp(decision.observed)[0] == 0.5  # a power of two
 
 
 def _of(decision: LastDecision) -> Note:

@@ -12,7 +12,7 @@ from slipstream_gateway.manifest.status import ConditionType, GatewaysStatus, Ph
 
 from slipstream_operator.analysis import ClassFacts, GainFacts, GuardFacts, Metric, Verdict
 from slipstream_operator.conditions import Conditions
-from slipstream_operator.reconcile.classes import ClassState, Situation, is_stale, needs_gain
+from slipstream_operator.reconcile.classes import ClassState, Situation, is_stale, needs_gain, without_data
 from slipstream_operator.reconcile.trips import REASONS
 from slipstream_operator.reconcile.verdicts import Verdict as Said
 from slipstream_operator.reconcile.verdicts import listed
@@ -122,6 +122,7 @@ def _missing_guard(guard: GuardFacts) -> str:
         Metric.TTFT: "streamed answers",
         Metric.COST: "answers with a price, once the control's cost is known,",
         Metric.PARITY: "replayed answers",
+        Metric.ERROR_RATE: "requests",
     }.get(guard.metric, "answers with drafts" if guard.metric is Metric.ACCEPTANCE else "answers")
     return f"{guard.metric.value}: {guard.seen} {what} of {guard.required}"
 
@@ -180,7 +181,13 @@ def _conclusive(judged: Sequence[Judged], situation: Situation) -> Said:
     ]
     if lacking:
         return Said("False", PolicyReason.INSUFFICIENT_SAMPLES, _some(lacking))
-    return Said("True", PolicyReason.CONCLUSIVE, f"every guard of {len(analysed)} classes has answers enough")
+    idle = [
+        f"{one.state.name}{without}"
+        for one in analysed
+        if one.facts is not None and (without := without_data(one.facts))
+    ]
+    said = "; ".join([f"every guard of {len(analysed)} classes has answers enough", *([_some(idle)] if idle else [])])
+    return Said("True", PolicyReason.CONCLUSIVE, said)
 
 
 def _missing(one: Judged, situation: Situation) -> list[str]:

@@ -2,12 +2,15 @@
 from a status that may have been edited by hand.
 
 Nothing in a status can move a class up. What the operator remembers counts (in its ledger, and sealed in the
-checkpoint); a status that says otherwise is put right. Without a memory a class that may have been rolled back counts
-as rolled back, and any other begins at the first step.
+checkpoint: of two, the later, since another operator may have decided meanwhile); a status that says otherwise is put
+right. Without a memory a class that may have been rolled back counts as rolled back, and any other begins at the first
+step.
 """
 
 from __future__ import annotations
 
+import hashlib
+from collections import OrderedDict
 from collections.abc import Mapping
 from datetime import datetime
 
@@ -16,18 +19,24 @@ from slipstream_gateway.manifest.objects import SpeculationPolicySpec
 from slipstream_gateway.manifest.status import ClassStatus, LastDecision, Phase, SpeculationPolicyStatus
 
 from slipstream_operator.analysis import ClassFacts, ClassMemory
+from slipstream_operator.analysis.checkpoint import sealed_standings
 from slipstream_operator.analysis.outcomes import CLASSES
 from slipstream_operator.conditions import read_time
 from slipstream_operator.plan import KubeObject
 from slipstream_operator.reconcile.classes import ClassState, initial
 
+_MOST_SEALED = 2_000
+_sealed: OrderedDict[tuple[bytes, str | None], Mapping[str, ClassMemory]] = OrderedDict()
+
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):
-    """A class as it was left. `spec_hash` and `retry_token` are those that it was judged under."""
+    """A class as it was left. `spec_hash` and `retry_token` are those that it was judged under; `is_own` False: another
+    operator has left it so, and what this one counted is of what was before."""
 
     state: ClassState
     spec_hash: str
     retry_token: str | None
+    is_own: bool = True
 
 
 def remembered(
@@ -42,13 +51,43 @@ def remembered(
     starts = {}
     for name in sorted({*sealed, *shown, *evidence} & CLASSES):
         facts, one = evidence.get(name), shown.get(name)
-        memory = facts.memory if facts is not None and facts.memory is not None else sealed.get(name)
+        own = facts.memory if facts is not None else None
+        memory = _later(own, sealed.get(name))
         decision = one.last_decision if one is not None else None
         if memory is not None:
-            starts[name] = _from_memory(name, memory, now, decision)
+            start = _from_memory(name, memory, now, decision)
+            starts[name] = msgspec.structs.replace(start, is_own=own is None or own == memory)
         elif one is not None:
             starts[name] = _from_status(one, prior, spec, now)
     return starts
+
+
+def sealed_in(checkpoint: str, pair: str | None) -> Mapping[str, ClassMemory]:
+    """`sealed_standings`, which takes milliseconds, once for each checkpoint: most looks see the last one again."""
+    digest = hashlib.sha256(checkpoint.encode()).digest()
+    known = _sealed.get((digest, pair))
+    if known is None:
+        known = _sealed[digest, pair] = sealed_standings(checkpoint, pair)
+        if len(_sealed) > _MOST_SEALED:
+            _sealed.popitem(last=False)
+    return known
+
+
+def _later(own: ClassMemory | None, sealed: ClassMemory | None) -> ClassMemory | None:
+    """Which of two memories counts. Of one spec, a rollback is over only by a later attempt: clocks alone lift none."""
+    if own is None or sealed is None or own == sealed:
+        return own if own is not None else sealed
+    if (own.spec_hash, own.retry_token) == (sealed.spec_hash, sealed.retry_token):
+        for back, other in ((own, sealed), (sealed, own)):
+            if back.phase is Phase.ROLLED_BACK and other.phase is not Phase.ROLLED_BACK:
+                is_over = other.retries > back.retries and not _is_before(other, back)
+                return other if is_over else back
+    return sealed if _is_before(own, sealed) else own
+
+
+def _is_before(one: ClassMemory, other: ClassMemory) -> bool:
+    moments = read_time(one.since), read_time(other.since)
+    return moments[0] is not None and moments[1] is not None and moments[0] < moments[1]
 
 
 def edited_classes(prior: SpeculationPolicyStatus, sealed: Mapping[str, ClassMemory]) -> list[str]:

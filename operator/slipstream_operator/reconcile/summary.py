@@ -10,7 +10,15 @@ from slipstream_gateway.manifest.status import Condition, ConditionType, Phase
 from slipstream_operator.analysis import ClassFacts, Verdict
 from slipstream_operator.analysis.window import Histogram, merge, p95_of
 from slipstream_operator.conditions import find, rfc3339
-from slipstream_operator.reconcile.classes import ClassState, Situation, is_stale, needs_gain, soak_end
+from slipstream_operator.reconcile.classes import (
+    ClassState,
+    Situation,
+    is_stale,
+    needs_gain,
+    retries_back_at,
+    soak_end,
+    without_data,
+)
 from slipstream_operator.reconcile.policy_verdicts import Judged, Subject, waiting_for
 
 
@@ -51,11 +59,19 @@ def class_message(state: ClassState, facts: ClassFacts | None, situation: Situat
         return "a rule of the policy has it decode plainly"
     if state.phase is Phase.ENABLED:
         return "a rule of the policy has it speculate; only errors take it back"
+    idle = without_data(facts) if facts is not None else ""
     if state.phase is Phase.PROMOTED:
-        return f"promoted; share {state.share:.3g}"
+        return f"promoted; share {state.share:.3g}{_used(state, situation)}{idle}"
     steps = situation.spec.rollout.steps
     where = f"step {state.step + 1} of {len(steps)}: {state.share:.3g} of what would speculate does"
-    return f"{where}; waits for {_waits(state, facts, situation)}"
+    return f"{where}; waits for {_waits(state, facts, situation)}{idle}"
+
+
+def _used(state: ClassState, situation: Situation) -> str:
+    if not state.retries:
+        return ""
+    most = situation.spec.rollback.max_retries
+    return f"; used {state.retries} of {most} retries, has them back at {rfc3339(retries_back_at(state, situation))}"
 
 
 def _waits(state: ClassState, facts: ClassFacts | None, situation: Situation) -> str:

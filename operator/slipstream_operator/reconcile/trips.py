@@ -27,10 +27,14 @@ REASONS = {
 """A rollback's rule in decisions, and the reason of condition RolledBack that it gives."""
 
 
+SILENCES = "silences"
+"""The metric of decisions that are about no data, in place of one that is measured."""
+
+
 class Numbers(NamedTuple):
     """What a decision was made by. `bound` is the confidence bound of a gain, or a guard's evidence: how many requests
-    at the threshold it takes on average to see as much by chance; None for errors. `threshold` is in the unit of
-    `observed`."""
+    at the threshold it takes on average to see as much by chance; None where most requests failed. `threshold` is in
+    the unit of `observed`. Of silences, `observed` is how many there were without a step between them."""
 
     metric: str
     observed: float | None
@@ -54,8 +58,9 @@ def worst_trip(facts: ClassFacts, *, guards: bool) -> Trip | None:
     """The verdict to act on, errors first; None where there is none. `guards` False: errors alone."""
     if facts.errors.verdict is Verdict.FAIL:
         return _errors(facts.errors)
-    failed = {guard.metric: guard for guard in facts.guards if guard.verdict is Verdict.FAIL} if guards else {}
-    return next((_guard(failed[metric]) for metric in Metric if metric in failed), None)
+    failed = {guard.metric: guard for guard in facts.guards if guard.verdict is Verdict.FAIL}
+    asked = Metric if guards else (Metric.ERROR_RATE,)
+    return next((_guard(failed[metric]) for metric in asked if metric in failed), None)
 
 
 def _errors(errors: ErrorFacts) -> Trip:
@@ -80,12 +85,15 @@ def _guard(guard: GuardFacts) -> Trip:
         threshold=threshold,
         samples=guard.samples,
     )
-    message = f"{_words(guard, observed)} over the last {guard.samples} answers; {said}"
+    seen = "requests" if guard.metric is Metric.ERROR_RATE else "answers"
+    message = f"{_words(guard, observed)} over the last {guard.samples} {seen}; {said}"
     return Trip(RULES[guard.metric], numbers, message)
 
 
 def _words(guard: GuardFacts, observed: float) -> str:
     match guard.metric:
+        case Metric.ERROR_RATE:
+            return f"{observed:.1%} of the speculative requests failed, allowed are {guard.threshold:.3g},"
         case Metric.ACCEPTANCE:
             return f"acceptance {observed:.3f}, floor {guard.threshold:.3g},"
         case Metric.PARITY:

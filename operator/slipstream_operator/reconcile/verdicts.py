@@ -73,7 +73,7 @@ def replicas_of(pair: ModelPair | None, live: KubeObject | None) -> Replicas:
     if live is None:
         asked = pair.spec.serving.replicas if pair is not None and pair.spec.serving is not None else None
         return Replicas(desired=1 if asked is None and pair is not None else asked or 0)
-    return Replicas(ready=_count(live, "status", "readyReplicas"), desired=_count(live, "spec", "replicas"))
+    return Replicas(ready=count(live, "status", "readyReplicas"), desired=count(live, "spec", "replicas"))
 
 
 def ready(
@@ -144,11 +144,11 @@ def progressing(pair: ModelPair | None, observed: Observed, replicas: Replicas, 
         return Verdict("False", PairReason.CHILDREN_REJECTED, listed(observed.rejected))
     if observed.deployment is None:
         return Verdict("True", PairReason.ROLLING_OUT, "the servers' Deployment is being made")
-    updated = _count(observed.deployment, "status", "updatedReplicas")
-    available = _count(observed.deployment, "status", "availableReplicas")
+    updated = count(observed.deployment, "status", "updatedReplicas")
+    available = count(observed.deployment, "status", "availableReplicas")
     trouble = f"; {pod.message}" if pod is not None else ""
     message = f"{updated} of {replicas.desired} servers have this spec, {available} are available{trouble}"
-    if _deadline_exceeded(observed.deployment):
+    if deadline_exceeded(observed.deployment):
         return Verdict("False", PairReason.DEADLINE_EXCEEDED, message)
     if _is_complete(observed.deployment, replicas.desired):
         return Verdict("False", PairReason.COMPLETE, f"all {replicas.desired} servers have this spec")
@@ -178,12 +178,13 @@ def unresolved_reason(problems: Sequence[Problem]) -> PairReason:
 
 def _is_complete(live: KubeObject, desired: int) -> bool:
     """As `kubectl rollout status` has it."""
-    seen = _count(live, "status", "observedGeneration") >= _count(live, "metadata", "generation")
-    counts = [_count(live, "status", field) for field in ("updatedReplicas", "availableReplicas", "replicas")]
+    seen = count(live, "status", "observedGeneration") >= count(live, "metadata", "generation")
+    counts = [count(live, "status", field) for field in ("updatedReplicas", "availableReplicas", "replicas")]
     return seen and counts == [desired] * 3
 
 
-def _deadline_exceeded(live: KubeObject) -> bool:
+def deadline_exceeded(live: KubeObject) -> bool:
+    """Whether a Deployment's rollout is stuck."""
     conditions: list[dict[str, Any]] = (live.get("status") or {}).get("conditions") or []
     return any(
         condition.get("type") == "Progressing" and condition.get("reason") == "ProgressDeadlineExceeded"
@@ -191,6 +192,7 @@ def _deadline_exceeded(live: KubeObject) -> bool:
     )
 
 
-def _count(live: KubeObject, part: str, field: str) -> int:
+def count(live: KubeObject, part: str, field: str) -> int:
+    """A number in a Deployment's `part`, 0 where it is not there."""
     value = (live.get(part) or {}).get(field)
     return value if isinstance(value, int) else 0

@@ -111,6 +111,19 @@ def test_what_a_bench_serves_lets_clients_choose_and_keeps_the_rest(tmp_path: Pa
     assert (policy.spec.pair, policy.spec.allow_client_mode, policy.spec.parity_share) == ("embedded", True, 0.0)
 
 
+def test_what_a_bench_serves_has_no_limit_for_what_it_does_not_replay(tmp_path: Path) -> None:
+    path = tmp_path / "pair.yaml"
+    path.write_text(
+        EMBEDDED_MANIFEST.read_text().split("---")[0]
+        + "---\napiVersion: slipstream.dev/v1alpha1\nkind: SpeculationPolicy\nmetadata: {name: embedded}\n"
+        + "spec: {pair: embedded, thresholds: {parityLoss: 0.01, p95Seconds: 5},"
+        + " classes: [{name: code, thresholds: {parityLoss: 0}}]}\n"
+    )
+    _, policy = parse(read_manifest(path, None).served(None))
+    assert isinstance(policy, SpeculationPolicy)
+    assert (policy.spec.thresholds.parity_loss, policy.spec.thresholds.p95_seconds) == (None, 5.0)
+
+
 @pytest.mark.parametrize(
     ("draft", "kind", "source"),
     [("ngram", "ngram", None), ("embedded:draft", "model", "embedded:draft"), ("/models/d", "model", "/models/d")],

@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from slipstream_gateway.cluster.assemble import PAIRS, POLICIES, Assembler
-from slipstream_gateway.manifest import RoutingTable
+from slipstream_gateway.manifest import (
+    ModelPair,
+    Phase,
+    RoutingTable,
+    SpeculationPolicy,
+    parse_resource,
+    spec_hash,
+)
 
 _ARM = {"protocol": "openai", "endpoints": ["http://127.0.0.1:9"], "model": "up"}
 _ENGINES = ({"kind": "external", "arms": {"plain": _ARM, "speculative": _ARM}}, {"kind": "slipstream"})
@@ -128,3 +135,137 @@ def test_what_is_wrong_with_an_object_is_logged_once(caplog: pytest.LogCaptureFi
         _put(assembler, broken)
         assembler.flush()
     assert caplog.text.count("spec.maxDraftTokens") == 1
+
+
+def _versions(assembler: Assembler, *items: dict[str, Any]) -> RoutingTable:
+    for item in items:
+        _put(assembler, item)
+    return _table(assembler)
+
+
+def _broken(item: dict[str, Any]) -> dict[str, Any]:
+    field = "maxDraftTokens" if item["kind"] == PAIRS else "margin"
+    item["spec"][field] = -3
+    return item
+
+
+def _restarted(assembler: Assembler) -> Assembler:
+    """What a gateway has that starts with what this one kept."""
+    anew = _assembler()
+    for item, killed in assembler.last_good():
+        anew.put(item["kind"], item, killed=killed or item["spec"].get("killSwitch") is True)
+    return anew
+
+
+def test_a_kill_that_is_taken_back_by_a_broken_version_is_taken_back() -> None:
+    for killed in (_pair("a", "x", killed=True, generation=2), _policy("p", "a", killed=True, generation=2)):
+        assembler = _assembler()
+        _versions(assembler, _pair("a", "x"), _policy("p", "a"))
+        assert _table(assembler).routes["x"].killed is None
+        _put(assembler, killed)
+        assert _table(assembler).routes["x"].killed
+        unkilled = msgspec.json.decode(msgspec.json.encode(killed))
+        unkilled["metadata"]["generation"], unkilled["spec"]["killSwitch"] = 3, False
+        _put(assembler, _broken(unkilled))
+        for found in (assembler, _restarted(assembler)):
+            route = _table(found).routes["x"]
+            assert route.killed is None
+            assert not route.pair.spec.kill_switch
+            assert route.policy is not None
+            assert not route.policy.spec.kill_switch
+
+
+def test_what_a_broken_version_has_in_its_status_outlives_a_restart() -> None:
+    assembler = _assembler()
+    ready = {"type": "Ready", "reason": "x", "message": "gone", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    pair, policy = _pair("a", "x"), _policy("p", "a")
+    policy["status"] = {"classes": [{"name": "code/long", "phase": "Promoted", "share": 1.0}]}
+    _versions(assembler, pair, policy)
+    pair, policy = _broken(_pair("a", "x", generation=2)), _broken(_policy("p", "a", generation=2))
+    pair["status"] = {"conditions": [{**ready, "status": "False"}]}
+    policy["status"] = {"classes": [{"name": "code/long", "phase": "RolledBack", "share": 0.0}]}
+    _versions(assembler, pair, policy)
+    for found in (assembler, _restarted(assembler)):
+        route = _table(found).routes["x"]
+        assert route.standing is not None
+        assert route.standing.of("code/long").phase is Phase.ROLLED_BACK
+        assert (route.status.ready, route.status.message) == (False, "gone")
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_the_kill_of_a_pair_that_lost_its_model_kills_whoever_serves_it(broken: bool) -> None:
+    assembler = _assembler()
+    _versions(assembler, _pair("old", "y"), _pair("owner", "x", created=1))
+    _put(assembler, _pair("old", "x", generation=2))  # the older one takes the model over
+    assert _table(assembler).routes["x"].pair.metadata.name == "old"
+    killed = _pair("owner", "x", killed=True, created=1, generation=2)
+    _put(assembler, _broken(killed) if broken else killed)
+    route = _table(assembler).routes["x"]
+    assert route.pair.metadata.name == "old"
+    assert route.killed == "the kill switch of ModelPair/owner, which claims the model 'x' too, is on"
+    assert assembler.killed_pairs() == {"prod/owner"}
+    _put(assembler, _pair("owner", "x", created=1, generation=3))
+    assert _table(assembler).routes["x"].killed is None
+
+
+def test_a_new_spec_does_not_inherit_what_another_has_earned() -> None:
+    assembler = _assembler()
+    entries = [
+        {"name": "code/long", "phase": "Promoted", "share": 1.0},
+        {"name": "code/short", "phase": "RolledBack", "share": 0.0},
+    ]
+    policy = _policy("p", "a")
+    parsed = [parse_resource(item).item for item in (_pair("a", "x"), policy)]
+    assert isinstance(parsed[0], ModelPair)
+    assert isinstance(parsed[1], SpeculationPolicy)
+    policy["status"] = {"specHash": spec_hash(parsed[0], parsed[1]), "classes": entries}
+
+    def shares() -> tuple[float, Phase]:
+        standing = _table(assembler).routes["x"].standing
+        assert standing is not None
+        return standing.of("code/long").share, standing.of("code/short").phase
+
+    _versions(assembler, _pair("a", "x"), policy)
+    assert shares() == (1.0, Phase.ROLLED_BACK)
+    another = _pair("a", "x", generation=2)
+    another["spec"]["draft"] = {"kind": "ngram"}
+    _put(assembler, another)
+    assert shares() == (0.05, Phase.ROLLED_BACK)
+    newer = _pair("a", "x", generation=3)
+    newer["spec"] |= {"draft": {"kind": "ngram"}, "turbo": True}  # of a version whose hash is another one, too
+    _put(assembler, newer)
+    assert shares() == (1.0, Phase.ROLLED_BACK)
+
+
+def test_what_takes_speculation_back_is_urgent_and_nothing_else_is() -> None:
+    assembler = _assembler()
+    policy = _policy("p", "a")
+
+    def urgent(item: dict[str, Any]) -> bool:
+        _put(assembler, msgspec.json.decode(msgspec.json.encode(item)))
+        return assembler.take_urgent()
+
+    assert not urgent(_pair("a", "x"))
+    assert not urgent(policy)
+    assert urgent(_pair("a", "x", killed=True, generation=2))
+    assert not urgent(_pair("a", "x", killed=True, generation=2))
+    assert urgent(_pair("a", "x", generation=3))
+    policy["status"] = {"classes": [{"name": "code/long", "phase": "RolledBack", "share": 0.0}]}
+    assert urgent(policy)
+    policy["status"]["classes"] += [{"name": "code/short", "phase": "Promoted", "share": 1.0}, 5, {"phase": []}]
+    assert not urgent(policy)
+
+
+def test_two_versions_of_an_object_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    assembler = _assembler()
+    good = _pair("a", "x")
+    good["spec"]["future"] = 1
+    _versions(assembler, good)
+    caplog.clear()
+    for turn in range(5):
+        broken = _broken(_pair("a", "x", generation=2))
+        broken["status"] = {"conditions": [], "turn": turn}
+        _versions(assembler, broken)
+        assembler.servers_changed("prod/slipstream-a")
+        assembler.flush()
+    assert len(caplog.records) == 1

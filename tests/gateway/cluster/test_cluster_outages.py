@@ -80,6 +80,9 @@ async def test_a_watch_from_a_version_that_the_server_has_forgotten_starts_with_
         await soon(lambda: lists == [[]], "the first list")
         for index in range(3):  # the version must have moved on before it can be too old
             await asyncio.to_thread(space.pair, f"pair-{index}")
+        # And beyond what the watch was told of: the server's cache begins with the newest version of anything at all.
+        other = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "other"}}
+        await asyncio.to_thread(space.client.create, f"/api/v1/namespaces/{space.name}/configmaps", other)
         await aside(outages.restart)
         came_back.set()
         await soon(lambda: len(lists) == 2, "the second list")

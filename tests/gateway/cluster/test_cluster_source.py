@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import time
+from pathlib import Path
 from typing import Any
 
+import pytest
+from slipstream_gateway.cluster.snapshot import read_snapshot
+from slipstream_gateway.manifest.reports import read_report
 from slipstream_gateway.manifest.status import Phase
 
 
@@ -108,3 +114,73 @@ async def test_one_change_builds_one_route_anew(space: Any, watch: Any, soon: An
         await soon(lambda: watched.routes["pair-3"].killed, "the kill")
         after = watched.fleet.current.routes
         assert [name for name in after if after[name] is not before[name]] == ["pair-3"]
+
+
+def _applied(space: Any, name: str) -> int | None:
+    """The generation of a pair that the only report confirms."""
+    reports = [read_report(lease) for lease in space.reports()]
+    return reports[0].generation_of(f"{space.name}/ModelPair/{name}") if reports and reports[0] is not None else None
+
+
+async def _confirmed_after(space: Any, name: str, generation: int, at_most_s: float) -> float:
+    started_s = time.monotonic()
+    while await asyncio.to_thread(_applied, space, name) != generation:
+        assert time.monotonic() - started_s < at_most_s, "it is not confirmed"
+        await asyncio.sleep(0.005)
+    return time.monotonic() - started_s
+
+
+async def test_what_a_report_confirms_of_a_kill_is_in_the_snapshot_already(
+    space: Any, watch: Any, soon: Any, tmp_path: Path
+) -> None:
+    space.pair("acme")
+    snapshot = tmp_path / "snapshot.json"
+    async with watch(space, snapshot=snapshot):
+        await soon(snapshot.exists, "the first snapshot")
+        for killed in (True, False, True):
+            item = await asyncio.to_thread(space.patch, "ModelPair", "acme", killSwitch=killed)
+            took_s = await _confirmed_after(space, "acme", item["metadata"]["generation"], 10.0)
+            kept = read_snapshot(snapshot)  # as a crash at this moment would leave it
+            assert kept is not None
+            assert [known.killed for known in kept.objects] == [killed]
+            assert took_s < 5.0
+
+
+async def test_a_volume_that_hangs_neither_stops_a_kill_nor_holds_its_report_back(
+    space: Any, watch: Any, soon: Any, tmp_path: Path
+) -> None:
+    space.pair("acme")
+    snapshot = tmp_path / "snapshot.json"
+    pipe = tmp_path / f".{snapshot.name}.{os.getpid()}"  # what is opened for writing waits until somebody reads
+    os.mkfifo(pipe)
+    try:
+        async with watch(space, snapshot=snapshot) as watched:
+            item = await asyncio.to_thread(space.patch, "ModelPair", "acme", killSwitch=True)
+            await soon(lambda: watched.routes["acme"].killed, "the kill")
+            await _confirmed_after(space, "acme", item["metadata"]["generation"], 5.0)
+            assert not snapshot.exists()
+    finally:
+        pipe_end = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)  # lets the thread that waits go
+        pipe.unlink()
+        await asyncio.sleep(0.2)
+        os.close(pipe_end)
+
+
+async def test_a_kubeconfig_of_another_shape_is_told_of_once_and_ends_cleanly(
+    space: Any, watch: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "kubeconfig.yaml"
+    path.write_text("- 1\n")
+
+    class Elsewhere:
+        name = space.name
+
+        def kubeconfig(self, user: str) -> Path:
+            return path
+
+    async with watch(Elsewhere()) as watched:
+        await asyncio.sleep(1.0)  # several tries
+        assert watched.source.status().origin == "none"
+    assert not any(record.exc_info for record in caplog.records)
+    said = [record for record in caplog.records if "no credentials from" in record.getMessage()]
+    assert 1 <= len(said) <= 5, "one of each watch and of the report"

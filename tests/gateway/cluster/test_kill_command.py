@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
+import psutil
 import pytest
-from slipstream_gateway.manifest.reports import GatewayReport, object_key, report_lease
+from slipstream_gateway.manifest.reports import EXPIRES_S, RENEW_S, GatewayReport, applied_key, object_key, report_lease
 from slipstream_gateway.up.processes import Child
 
 from tests.kube import KubeApiServer
@@ -78,24 +84,47 @@ class Cluster:
         spec: dict[str, Any] = self.kube.client().get(f"{self.base}/{path}")["spec"]
         return spec
 
+    def uid(self, path: str = "modelpairs/acme") -> str:
+        return str(self.kube.client().get(f"{self.base}/{path}")["metadata"]["uid"])
+
     def report(
         self,
         name: str,
         generation: int,
         *,
-        kind: str = "ModelPair",
-        target: str = "acme",
+        path: str = "modelpairs/acme",
+        uid: str | None = None,
         age_s: float = 0,
         watches: str | None = None,
     ) -> None:
-        """A gateway says that it goes by `generation`, `age_s` ago."""
+        """A gateway says that it goes by `generation` of the object as it is there, or of `uid`, `age_s` ago by its own
+        clock. With an empty `uid`, as gateways did that knew of none."""
+        plural, _, target = path.partition("/")
+        key = object_key(self.namespace, {"modelpairs": "ModelPair"}.get(plural, "SpeculationPolicy"), target)
         report = GatewayReport(
             name=name,
             namespaces=(watches or self.namespace,),
-            applied={object_key(self.namespace, kind, target): generation},
+            applied={key if uid == "" else applied_key(key, uid or self.uid(path)): generation},
             renewed=datetime.now(UTC) - timedelta(seconds=age_s),
         )
         self.kube.client().apply_yaml([report_lease(report, namespace=self.namespace)])
+
+    @contextmanager
+    def renewing(self, name: str, generation: int, *, age_s: float) -> Iterator[None]:
+        """A gateway whose clock is `age_s` behind, and which renews its report every half second."""
+        over = threading.Event()
+
+        def renew() -> None:
+            while not over.wait(0.5):
+                self.report(name, generation, age_s=age_s)
+
+        thread = threading.Thread(target=renew)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
 
     def leases(self) -> list[dict[str, Any]]:
         return self.kube.client().items(self._leases)
@@ -145,28 +174,65 @@ def test_kill_waits_until_every_gateway_has_confirmed(cluster: Cluster) -> None:
     )
 
 
+@pytest.fixture
+def gateway(cluster: Cluster, free_ports: Callable[[int], list[int]], tmp_path: Path) -> Iterator[Callable[..., Child]]:
+    """Starts real gateways."""
+    started: list[Child] = []
+
+    def start(*arguments: str) -> Child:
+        kubeconfig = str(cluster.kube.kubeconfig(namespace=cluster.namespace))
+        options = ("--namespace", cluster.namespace, "--report-namespace", cluster.namespace)
+        command = [str(SLIPSTREAM), "gateway", "--source", "kubernetes", "--kubeconfig", kubeconfig, *options]
+        command += ["--port", str(free_ports(1)[0]), *arguments]
+        log_path = tmp_path / f"gateway-{len(started)}.log"
+        started.append(Child(name="the gateway", command=command, log_path=log_path, env=dict(os.environ)))
+        return started[-1]
+
+    yield start
+    for child in started:
+        child.stop(timeout_s=10)
+
+
 def test_real_gateway_confirms_within_a_moment(
-    cluster: Cluster, free_ports: Callable[[int], list[int]], tmp_path: Path, until: Callable[..., Any]
+    cluster: Cluster, gateway: Callable[..., Child], until: Callable[..., Any]
 ) -> None:
-    [port] = free_ports(1)
-    kubeconfig = str(cluster.kube.kubeconfig(namespace=cluster.namespace))
-    options = ("--namespace", cluster.namespace, "--report-namespace", cluster.namespace, "--port", str(port))
-    gateway = Child(
-        name="the gateway",
-        command=[str(SLIPSTREAM), "gateway", "--source", "kubernetes", "--kubeconfig", kubeconfig, *options],
-        log_path=tmp_path / "gateway.log",
-        env=dict(os.environ),
-    )
-    try:
-        until(cluster.leases, "a report", 30)
-        for command, generation in (("kill", 2), ("unkill", 3)):
-            code, output, errors = cluster.run(command, "modelpair/acme")
-            assert (code, errors) == (0, ""), gateway.log_tail()
-            assert f"(generation {generation})" in output
-            [milliseconds] = re.findall(r"1 of 1 gateways go by it, (\d+) ms after", output)
-            assert int(milliseconds) < 5000
-    finally:
-        gateway.stop(timeout_s=10)
+    child = gateway()
+    until(cluster.leases, "a report", 30)
+    for command, generation in (("kill", 2), ("unkill", 3)):
+        code, output, errors = cluster.run(command, "modelpair/acme")
+        assert (code, errors) == (0, ""), child.log_tail()
+        assert f"(generation {generation})" in output
+        [milliseconds] = re.findall(r"1 of 1 gateways go by it, (\d+) ms after", output)
+        assert int(milliseconds) < 5000
+
+
+def test_worker_that_takes_a_dead_ones_place_goes_on_with_its_report(
+    cluster: Cluster, gateway: Callable[..., Child], until: Callable[..., Any]
+) -> None:
+    child = gateway("--workers", "2")
+
+    def workers() -> set[int]:
+        found = set()
+        for process in psutil.Process(child.pid).children():
+            with suppress(psutil.Error):  # it may be about to be gone
+                if "spawn_main" in " ".join(process.cmdline()):
+                    found.add(process.pid)
+        return found
+
+    def renewed() -> dict[str, str]:
+        return {lease["metadata"]["name"]: lease["spec"]["renewTime"] for lease in cluster.leases()}
+
+    until(lambda: len(cluster.leases()) == 2, "both workers report", 30)
+    before, reports = workers(), renewed()
+    psutil.Process(min(before)).kill()
+    until(lambda: len(workers() - before) == 1 and len(workers()) == 2, "another worker", 30)
+    until(lambda: all(renewed()[name] > at for name, at in reports.items()), "both reports are renewed", 30)
+    code, output, errors = cluster.run("kill", "modelpair/acme")
+    assert (code, errors) == (0, ""), child.log_tail()
+    assert "2 of 2 gateways go by it" in output
+    assert renewed().keys() == reports.keys()
+    child.stop(timeout_s=10)
+    assert cluster.leases() == []
 
 
 def test_gateway_that_does_not_confirm_is_named(cluster: Cluster) -> None:
@@ -178,14 +244,78 @@ def test_gateway_that_does_not_confirm_is_named(cluster: Cluster) -> None:
     assert cluster.spec()["killSwitch"] is True
 
 
-def test_silent_gateways_and_those_of_other_namespaces_are_not_waited_for(cluster: Cluster) -> None:
+def test_gateways_of_other_namespaces_are_not_waited_for(cluster: Cluster) -> None:
     cluster.report("gateway-a", 2)
-    cluster.report("long-gone", 1, age_s=60)
     cluster.report("elsewhere", 1, watches="another-namespace")
-    code, output, _ = cluster.run("kill", "modelpairs.slipstream.dev/acme")
-    assert code == 0
+    code, output, errors = cluster.run("kill", "modelpairs.slipstream.dev/acme")
+    assert (code, errors) == (0, "")
     assert "1 of 1 gateways go by it" in output
-    assert "long-gone" not in output
+
+
+def test_gateway_that_has_fallen_silent_is_named_and_no_success(cluster: Cluster) -> None:
+    """It may have lost the API server, and serve what it knew."""
+    cluster.report("gateway-a", 2)
+    cluster.report("cut-off", 1, age_s=50)
+    started_s = time.monotonic()
+    code, output, errors = cluster.run("kill", "mp/acme")
+    assert code == 4
+    assert RENEW_S < time.monotonic() - started_s < EXPIRES_S  # listened to for as long as a living one needs
+    assert "1 of 2 gateways go by it" in output
+    assert re.fullmatch(
+        r"cut-off has not confirmed: last seen 6\d s ago, may still serve the old configuration \(if it is gone for "
+        rf"good: kubectl delete lease cut-off --namespace {cluster.namespace}\)\n",
+        errors,
+    )
+
+
+def test_gateway_whose_clock_is_behind_is_alive_while_it_renews(cluster: Cluster) -> None:
+    cluster.report("gateway-a", 2)
+    cluster.report("slow-clock", 1, age_s=60)
+    with cluster.renewing("slow-clock", 1, age_s=60):
+        code, _, errors = cluster.run("kill", "mp/acme", "--timeout", "3")
+        assert (code, errors) == (1, "1 of 2 gateways confirmed within 3 s; not slow-clock\n")
+    with cluster.renewing("slow-clock", 2, age_s=60):
+        code, output, errors = cluster.run("kill", "mp/acme")
+    assert (code, errors) == (0, "")
+    assert "2 of 2 gateways go by it" in output
+
+
+def test_pair_that_was_made_again_is_confirmed_by_no_report_of_its_namesake(cluster: Cluster) -> None:
+    """The new one begins with generation 1, and the reports have a higher one."""
+    namesake = cluster.uid()
+    cluster.kube.client().delete(f"{cluster.base}/modelpairs/acme")
+    cluster.kube.client().apply_yaml(OBJECTS, namespace=cluster.namespace)
+    cluster.report("stopped", 7, uid=namesake)
+    cluster.report("older-version", 7, uid="")
+    code, _, errors = cluster.run("kill", "mp/acme", "--timeout", "1.5")
+    assert (code, errors) == (1, "0 of 2 gateways confirmed within 1.5 s; not older-version, stopped\n")
+    cluster.report("stopped", 2)
+    cluster.report("older-version", 2)
+    code, output, _ = cluster.run("kill", "mp/acme")
+    assert code == 0
+    assert "2 of 2 gateways" in output
+
+
+def test_kill_of_a_pair_that_was_refused_says_who_serves_the_model(cluster: Cluster) -> None:
+    message = "spec.model: ModelPair other already serves the model 'acme'"
+    taken = {
+        "type": "ResolvedRefs",
+        "status": "False",
+        "reason": "ModelNameTaken",
+        "message": message,
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    }
+    cluster.kube.client().patch_status(f"{cluster.base}/modelpairs/acme", {"conditions": [taken]})
+    cluster.report("gateway-a", 2)
+    code, _, errors = cluster.run("kill", "mp/acme")
+    assert code == 0
+    assert errors == (
+        f"ModelPair {cluster.namespace}/acme is refused (ModelNameTaken: {message}): "
+        "this kill stops nothing that another object serves\n"
+    )
+    server_is_starting = taken | {"type": "Ready", "reason": "NoReadyReplicas"}
+    cluster.kube.client().patch_status(f"{cluster.base}/modelpairs/acme", {"conditions": [server_is_starting]})
+    assert cluster.run("kill", "mp/acme") == (0, ANY, "")
 
 
 def test_gateway_that_leaves_meanwhile_is_not_waited_for(cluster: Cluster) -> None:
@@ -208,7 +338,7 @@ def test_kill_without_any_gateway_says_that_nobody_confirms(cluster: Cluster) ->
 
 
 def test_policy_is_killed_by_its_own_generation(cluster: Cluster) -> None:
-    cluster.report("gateway-a", 2, kind="SpeculationPolicy", target="careful")
+    cluster.report("gateway-a", 2, path="speculationpolicies/careful")
     code, output, _ = cluster.run("kill", "sp/careful")
     assert code == 0
     assert output.startswith(f"SpeculationPolicy {cluster.namespace}/careful: kill switch set (generation 2)\n")
@@ -242,9 +372,11 @@ def test_who_may_only_patch_and_see_one_namespace_can_kill_there(cluster: Cluste
 
     cluster.kube.client().apply_yaml(NARROW_ROLE, namespace=cluster.namespace)
     cluster.report("gateway-a", 2)
-    code, output, _ = cluster.run("kill", "modelpair/acme")
+    code, output, errors = cluster.run("kill", "modelpair/acme")
     assert code == 0
     assert "1 of 1 gateways" in output
+    assert f"only namespace {cluster.namespace} was looked at for gateways" in errors
+    assert cluster.run("kill", "modelpair/acme", "--report-namespace", cluster.namespace) == (0, ANY, "")
     code, _, errors = cluster.run("unkill", "modelpair/acme", "--timeout", "0.1")
     assert "whether another kill switch holds the pair could not be read" in errors
     assert "killSwitch" not in cluster.spec()
@@ -276,28 +408,62 @@ def test_reference_that_cannot_be_read_is_a_wrong_use(cluster: Cluster, referenc
     assert f"expected modelpair/NAME or speculationpolicy/NAME, got '{reference}'" in errors
 
 
-def test_kubeconfig_that_leads_nowhere_is_said(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> None:
-    def errors_with(path: Path, text: str | None) -> str:
-        if text is not None:
-            path.write_text(text)
-        command = [str(SLIPSTREAM), "kill", "mp/x", "--kubeconfig", str(path)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-        assert done.returncode == 1
-        assert done.stderr.count("\n") == 1
-        return done.stderr
+def kubeconfig_text(server: str, **cluster: str) -> str:
+    return json.dumps(
+        {
+            "current-context": "c",
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+            "clusters": [{"name": "c", "cluster": {"server": server, **cluster}}],
+            "users": [{"name": "u", "user": {"token": "t"}}],
+        }
+    )
 
-    assert f"no kubeconfig at {tmp_path / 'absent'}" in errors_with(tmp_path / "absent", None)
-    assert "cannot be used" in errors_with(tmp_path / "empty", "{}")
+
+@pytest.mark.parametrize("command", ["kill", "unkill"])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "there is no cluster to talk to: no kubeconfig at {path}"),
+        ("{}", "the kubeconfig {path} cannot be used: "),
+        ("a: [b\n", "the kubeconfig {path} cannot be used: while parsing a flow sequence"),
+        ("- 1\n", "the kubeconfig {path} cannot be used: "),
+        ("clusters: 5\ncontexts: 3\ncurrent-context: x\n", "the kubeconfig {path} cannot be used: "),
+        (kubeconfig_text(""), "the kubeconfig {path} cannot be used: its server is ''"),
+        (
+            kubeconfig_text("https://127.0.0.1:1", **{"certificate-authority-data": "aGVsbG8="}),
+            "the kubeconfig {path} cannot be used: [X509",
+        ),
+        (
+            kubeconfig_text("https://127.0.0.1:1", **{"certificate-authority-data": "!!!"}),
+            "the kubeconfig {path} cannot be used: ",
+        ),
+    ],
+)
+def test_kubeconfig_that_cannot_be_used_is_named_in_one_line(
+    tmp_path: Path, text: str | None, said: str, command: str
+) -> None:
+    path = tmp_path / "config"
+    if text is not None:
+        path.write_text(text)
+    done = run_with(path, command)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("slipstream: error: " + said.format(path=path))
+
+
+def test_server_that_does_not_answer_is_said(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> None:
     [port] = free_ports(1)
-    config = f"""\
-apiVersion: v1
-kind: Config
-current-context: c
-contexts: [{{name: c, context: {{cluster: c, user: u}}}}]
-clusters: [{{name: c, cluster: {{server: "http://127.0.0.1:{port}"}}}}]
-users: [{{name: u, user: {{token: t}}}}]
-"""
-    assert f"the API server http://127.0.0.1:{port} cannot be reached" in errors_with(tmp_path / "config", config)
+    path = tmp_path / "config"
+    path.write_text(kubeconfig_text(f"http://127.0.0.1:{port}"))
+    done = run_with(path, "kill")
+    assert done.returncode == 1
+    assert f"the API server http://127.0.0.1:{port} cannot be reached" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def run_with(kubeconfig: Path, command: str) -> subprocess.CompletedProcess[str]:
+    arguments = [str(SLIPSTREAM), command, "mp/x", "--kubeconfig", str(kubeconfig)]
+    return subprocess.run(arguments, capture_output=True, text=True, timeout=LIMIT_S, check=False)
 
 
 def test_confirmations_are_seen_across_a_restart_of_the_api_server(

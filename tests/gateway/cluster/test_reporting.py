@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import multiprocessing
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
-import msgspec
+import pytest
 from slipstream_gateway.cluster.access import Access
 from slipstream_gateway.cluster.reporting import Reporter, report_name
 from slipstream_gateway.manifest.reports import EXPIRES_S, REPORT_SELECTOR, read_report
@@ -23,15 +26,18 @@ def _report(space: Any) -> Any:
 async def test_a_report_names_every_generation_and_goes_away_with_the_gateway(
     space: Any, watch: Any, soon: Any
 ) -> None:
-    space.pair("acme")
-    space.policy("slow", "acme")
-    async with watch(space, pod=Pod(name="gateway-0", uid="1-2-3")):
+    pair, policy = space.pair("acme"), space.policy("slow", "acme")
+    pod = Pod(name="gateway-0", uid="1-2-3")
+    async with watch(space, pod=pod):
         report = await soon(lambda: _report(space), "the report is written")
-        assert report.applied == {f"{space.name}/ModelPair/acme": 1, f"{space.name}/SpeculationPolicy/slow": 1}
+        assert report.applied == {
+            f"{space.name}/ModelPair/acme#{pair['metadata']['uid'][:8]}": 1,
+            f"{space.name}/SpeculationPolicy/slow#{policy['metadata']['uid'][:8]}": 1,
+        }
         assert report.namespaces == (space.name,)
-        assert report.is_alive(datetime.now(UTC))
+        assert abs((datetime.now(UTC) - report.renewed).total_seconds()) < EXPIRES_S
         lease = space.reports()[0]
-        assert lease["metadata"]["name"] == report_name()
+        assert lease["metadata"]["name"] == report_name(pod)
         assert lease["spec"]["leaseDurationSeconds"] == EXPIRES_S
         [owner] = lease["metadata"]["ownerReferences"]
         assert (owner["kind"], owner["name"], owner["uid"]) == ("Pod", "gateway-0", "1-2-3")
@@ -50,10 +56,12 @@ async def test_a_new_generation_is_reported_at_once_and_a_status_is_not(space: A
         )
         await soon(lambda: not watched.routes["acme"].status.ready, "the status is known")
         await asyncio.to_thread(space.patch, "ModelPair", "acme", killSwitch=True)
-        report = await soon(lambda: (found := _report(space)).applied[key] == 2 and found, "the kill is confirmed")
+        report = await soon(
+            lambda: (found := _report(space)).generation_of(key) == 2 and found, "the kill is confirmed"
+        )
         assert report.renewed > first.renewed
         await asyncio.to_thread(space.client.delete, space.path("ModelPair", "acme"))
-        await soon(lambda: key not in _report(space).applied, "the deleted pair is no longer named")
+        await soon(lambda: not _report(space).applied, "the deleted pair is no longer named")
 
 
 async def test_a_broken_version_counts_as_applied_since_its_kill_switch_is_obeyed(
@@ -62,7 +70,20 @@ async def test_a_broken_version_counts_as_applied_since_its_kill_switch_is_obeye
     space.pair("acme")
     async with watch(space, renew_s=1000.0):
         await asyncio.to_thread(space.patch, "ModelPair", "acme", maxDraftTokens="many", killSwitch=True)
-        await soon(lambda: (_report(space) or _EMPTY).applied.get(f"{space.name}/ModelPair/acme") == 2, "confirmed")
+        key = f"{space.name}/ModelPair/acme"
+        await soon(lambda: (found := _report(space)) and found.generation_of(key) == 2, "confirmed")
+
+
+async def test_a_pair_that_is_made_again_takes_its_namesakes_place(space: Any, watch: Any, soon: Any) -> None:
+    key = f"{space.name}/ModelPair/acme"
+    old = space.pair("acme")["metadata"]["uid"]
+    space.patch("ModelPair", "acme", maxDraftTokens=3)
+    async with watch(space, renew_s=1000.0):
+        await soon(lambda: (found := _report(space)) and found.generation_of(key, old) == 2, "the first one")
+        await asyncio.to_thread(space.client.delete, space.path("ModelPair", "acme"))
+        new = (await asyncio.to_thread(space.pair, "acme"))["metadata"]["uid"]
+        report = await soon(lambda: (found := _report(space)).generation_of(key, new) == 1 and found, "the second one")
+        assert len(report.applied) == 1
 
 
 async def test_a_report_is_renewed_and_comes_back_when_somebody_deletes_it(space: Any, watch: Any, soon: Any) -> None:
@@ -92,8 +113,39 @@ async def test_a_table_too_large_for_a_report_is_reported_as_far_as_it_goes_and_
         await access.aclose()
 
 
+async def test_leaving_never_fails_for_the_reports_sake(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A kubeconfig that is no kubeconfig; what access to a cluster may raise is not a matter of a few types."""
+    for number, text in enumerate(("- 1\n", "clusters: 5\ncontexts: 3\ncurrent-context: x\n", "a: [b\n")):
+        kubeconfig = tmp_path / str(number)
+        kubeconfig.write_text(text)
+        access = Access(kubeconfig)
+        reporter = Reporter(access, namespace="default", namespaces=(), applied=dict)
+        with caplog.at_level(logging.INFO):
+            await reporter.withdraw()
+        await access.aclose()
+        assert f"the report {reporter.name} could not be taken away" in caplog.text
+        caplog.clear()
+
+
+def test_reports_of_pods_on_one_host_and_of_workers_have_names_of_their_own() -> None:
+    """Pods on a node's network all have the node's name."""
+    pods = [Pod(name="a", uid="1"), Pod(name="b", uid="2"), None]
+    assert len({report_name(pod) for pod in pods}) == 3
+    own = multiprocessing.current_process()
+    before = own.name
+    try:
+        own.name = "worker-0"
+        first = report_name(pods[0])
+        own.name = "worker-1"
+        assert report_name(pods[0]) != first
+        own.name = "worker-0"
+        assert report_name(pods[0]) == first
+    finally:
+        own.name = before
+
+
 def _path(space: Any) -> str:
-    return f"/apis/coordination.k8s.io/v1/namespaces/{space.name}/leases/{report_name()}"
+    return f"/apis/coordination.k8s.io/v1/namespaces/{space.name}/leases/{report_name(None)}"
 
 
 def _condition(kind: str, status: str, message: str) -> dict[str, str]:
@@ -104,10 +156,3 @@ def _condition(kind: str, status: str, message: str) -> dict[str, str]:
         "message": message,
         "lastTransitionTime": "2026-01-01T00:00:00Z",
     }
-
-
-class _NoReport(msgspec.Struct):
-    applied: dict[str, int] = {}
-
-
-_EMPTY = _NoReport()

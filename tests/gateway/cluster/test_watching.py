@@ -15,7 +15,7 @@ from slipstream_gateway.cluster.access import Access, Json
 from slipstream_gateway.cluster.errors import ClusterError, ClusterRefused, ClusterUnreachable
 from slipstream_gateway.cluster.watching import Change, Pace, Reflector, Resource
 
-PACE = Pace(watch_s=60.0, grace_s=0.2, resync_s=1000.0, first_pause_s=0.01, longest_pause_s=0.05)
+PACE = Pace(watch_s=60.0, grace_s=0.2, resync_s=1000.0, first_pause_s=0.01, longest_pause_s=0.05, steady_s=0.1)
 PATH = "/apis/x/v1/things"
 
 
@@ -182,7 +182,7 @@ async def test_a_watch_that_cannot_go_on_is_followed_by_a_new_list(answer: Any, 
         await soon(lambda: sink.changes == [("later", False)], "the watch after it")
         assert sink.lists == [["a"], ["b"]]
         assert reflector.connected
-        assert reflector.problem == ""
+        await soon(lambda: reflector.problem == "", "all is well again")
 
 
 async def test_a_page_that_has_expired_starts_the_list_again(follow: Any, soon: Any) -> None:
@@ -285,4 +285,87 @@ async def test_a_cluster_that_renews_its_certificates_is_reached_with_the_new_on
         await access.get("/version")
     authority.write_bytes(lenient.ca_file.read_bytes())
     assert "gitVersion" in await access.get("/version")
+    await access.aclose()
+
+
+async def test_a_list_that_repeats_a_page_for_ever_is_given_up(server: ApiServer, follow: Any, soon: Any) -> None:
+    async with follow(*[_page("a", token="again") for _ in range(50)]) as (reflector, sink):
+        await soon(lambda: "goes on with the page" in reflector.problem, "it is noticed")
+        assert not sink.lists
+
+
+async def test_a_server_that_fails_after_each_event_is_told_of_once_and_asked_ever_less_often(
+    server: ApiServer, follow: Any, soon: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    flapping = [_page("a"), [_event("MODIFIED", "a"), 0.01, b"no JSON\n"]] * 100
+    pace = Pace(first_pause_s=0.05, longest_pause_s=10.0, steady_s=1.0)
+    async with follow(*flapping, pace=pace) as (reflector, sink):
+        await soon(lambda: len(sink.changes) == 3, "three rounds")
+        assert caplog.text.count("not JSON") == 1
+        assert "followed again" not in caplog.text
+        assert reflector.problem
+        await asyncio.sleep(0.3)
+        assert len(sink.changes) <= 5, "each pause is twice the last"
+
+
+async def test_a_watch_that_lasts_makes_good_what_was_wrong(
+    follow: Any, soon: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with follow((500, {"message": "x"}), _page("a"), [...]) as (reflector, _):
+        await soon(lambda: "followed again" in caplog.text, "a watch without any event")
+        assert reflector.problem == ""
+
+
+async def test_a_page_of_a_list_may_take_long_but_must_not_stop_on_its_way(server: ApiServer) -> None:
+    body = json.dumps(_page("a", "b")[1]).encode()
+    pieces = [piece for start in range(0, len(body), 20) for piece in (body[start : start + 20], 0.1)]
+    access = Access(server.kubeconfig, call_timeout_s=0.2, list_silence_s=0.4)
+    server.steps = [pieces, [body[:20], ...]]
+    assert len((await access.page(PATH, {}))["items"]) == 2
+    with pytest.raises(ClusterUnreachable):
+        await access.page(PATH, {})
+    await access.aclose()
+
+
+async def test_credentials_that_are_refused_to_one_call_do_not_end_the_others(server: ApiServer) -> None:
+    """Every second answer is a refusal, and each makes the credentials be loaded again."""
+    server.steps = [(401, {}) if index % 2 else (200, {}) for index in range(120)]
+    access = Access(server.kubeconfig, reload_s=0.0)
+
+    async def call() -> object:
+        try:
+            return await access.get(PATH)
+        except ClusterRefused as exc:
+            return exc.status
+
+    answers = [await asyncio.gather(*(call() for _ in range(20))) for _ in range(6)]
+    assert all(answer in ({}, 401) for batch in answers for answer in batch)
+    assert {} in answers[-1]
+    await access.aclose()
+
+
+_CLUSTER = {"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}
+_SHAPES: list[Any] = [
+    [1],
+    5,
+    "x",
+    {"clusters": 5, "contexts": 3, "current-context": "x"},
+    {"clusters": [None], "contexts": [{}], "current-context": "x"},
+    {"clusters": [_CLUSTER], "users": [{"name": "u", "user": 5}], "current-context": ["x"]},
+    {"clusters": [{"name": "c", "cluster": {"server": 5}}]},
+    {"clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:9", "proxy-url": 5}}]},
+]
+
+
+@pytest.mark.parametrize("shape", _SHAPES, ids=range(len(_SHAPES)))
+async def test_a_kubeconfig_of_another_shape_is_one_clear_error(shape: Any, tmp_path: Path) -> None:
+    path = tmp_path / "kubeconfig.yaml"
+    if isinstance(shape, dict):
+        users, contexts = [{"name": "u", "user": {}}], [{"name": "x", "context": {"cluster": "c", "user": "u"}}]
+        shape = {"users": users, "contexts": contexts, "current-context": "x"} | shape
+    path.write_text(json.dumps(shape))
+    access = Access(path)
+    with pytest.raises(ClusterUnreachable, match=r"no credentials from .*kubeconfig\.yaml: .") as raised:
+        await access.get(PATH)
+    assert "\n" not in str(raised.value)
     await access.aclose()

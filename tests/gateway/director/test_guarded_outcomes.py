@@ -196,6 +196,9 @@ async def test_comparison_is_told_beside_the_answer_itself(
     assert (compared.status, compared.parity, compared.arm) == ("parity", expected, Arm.SPECULATIVE)
     assert (compared.subject, compared.request_class) == (answer.subject, answer.request_class)
     assert compared.pool == "pair/speculative"
+    # The comparison belongs to the time of the answer, not to that of its replay.
+    assert compared.e2e_s > answer.e2e_s
+    assert compared.time_s - compared.e2e_s <= answer.time_s < compared.time_s
     assert at.learner.fingerprints == 1
 
 

@@ -302,3 +302,47 @@ async def test_a_request_that_still_waits_for_its_connection_is_sent_plainly(tri
     finally:
         await upstream.aclose()
         door.close()
+
+
+async def test_servers_that_left_before_the_kill_are_told_while_requests_run_on_them(
+    fleet: Fleet, triton_double: Any
+) -> None:
+    leaving, staying, unused = [await triton_double() for _ in range(3)]
+    fleet.swap(table(unused))
+    fleet.swap(table(leaving, staying))
+    running = fleet.enter()
+    fleet.swap(table(staying))  # as of a rolling update
+    fleet.swap(table(staying))
+    fleet.swap(table(staying, killed="now"))
+    await until(lambda: counts(leaving, staying) == [2, 2])
+    fleet.leave(running)
+    await until(lambda: running.in_use == 0)  # the messages have been answered
+    fleet.swap(table(staying))
+    fleet.swap(table(staying, killed="again"))
+    await until(lambda: counts(staying) == [4])
+    assert counts(leaving, unused) == [2, 0], "nothing runs there any more"
+
+
+@pytest.mark.parametrize("still_served", [True, False])
+async def test_a_pair_that_is_renamed_or_loses_its_model_with_the_kill_is_told(
+    fleet: Fleet, triton_double: Any, still_served: bool
+) -> None:
+    server = await triton_double()
+    fleet.swap(table(server))
+    running = fleet.enter()
+    renamed = table(server, pair="-renamed", killed="now")
+    fleet.swap(renamed if still_served else compile_table(()), killed={"pair"})
+    await until(lambda: counts(server) == [2])
+    assert fleet.current.killed == {"pair"}
+    fleet.leave(running)
+
+
+async def test_a_server_that_is_slow_to_answer_does_not_delay_the_others(fleet: Fleet, triton_double: Any) -> None:
+    slow, well = await triton_double(), await triton_double()
+    slow.silent = True
+    fleet.swap(table(slow, well))
+    fleet.swap(table(slow, well, killed="now"))
+    await until(lambda: counts(well) == [2])
+    assert counts(slow) == [1], "it still waits for its first answer"
+    first, second = well.controls
+    assert second - first < 2.0

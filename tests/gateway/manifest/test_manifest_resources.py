@@ -234,3 +234,22 @@ def test_a_kill_counts_whoever_says_it(resources: list[JSON], expected: str) -> 
 def test_a_kill_stays_within_its_namespace() -> None:
     found = resolved(pair(), pair(namespace="other", model="m2"), policy(namespace="other", killSwitch=True))
     assert found.kills.keys() == {"other/acme"}
+
+
+def test_the_kill_of_a_pair_that_claims_a_model_kills_whoever_serves_it() -> None:
+    serving, claiming = pair("one", model="m"), pair("two", model="m", created=LATER, killSwitch=True)
+    found = resolved(serving, claiming, pair("far", model="m3"))
+    assert found.pairs.keys() == {"team/one", "team/far"}
+    assert found.kills == {
+        "team/one": "the kill switch of ModelPair/two, which claims the model 'm' too, is on",
+        "team/two": "the kill switch of ModelPair/two is on",
+    }
+    elsewhere = resolved(serving, pair("two", namespace="other", model="m", killSwitch=True, maxDraftTokens=0))
+    assert elsewhere.kills["team/one"] == (
+        "the kill switch of ModelPair/other/two, which claims the model 'm' too, is on"
+    )
+
+
+def test_the_older_pair_takes_over_the_model_that_it_is_edited_to() -> None:
+    found = resolved(pair("old", model="m"), pair("new", model="m", created=LATER))
+    assert found.pairs.keys() == {"team/old"}

@@ -181,6 +181,14 @@ def test_amounts_are_compared_by_what_they_mean(resources: JSON) -> None:
             {"classes": [{"name": "code", "mode": "plain", "thresholds": {"errorRate": 0.1}}]},
             "spec.classes[0].thresholds: has no effect with mode plain, leave it out",
         ),
+        (
+            {"parityShare": 0, "thresholds": {"parityLoss": 0.01}},
+            "spec.thresholds.parityLoss: needs spec.parityShare above 0, got 0: no answer is replayed",
+        ),
+        (
+            {"parityShare": 0, "classes": [{"name": "code", "thresholds": {"parityLoss": 0}}]},
+            "spec.classes[0].thresholds.parityLoss: needs spec.parityShare above 0, got 0: no answer is replayed",
+        ),
     ],
 )
 def test_a_policy_that_contradicts_itself_is_refused(spec: JSON, expected: str) -> None:

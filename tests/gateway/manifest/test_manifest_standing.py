@@ -220,3 +220,25 @@ def test_what_was_found_out_does_not_change_what_was_written() -> None:
 def test_a_file_withholds_nothing() -> None:
     route = compile_table((pair(), policy())).routes["acme-chat"]
     assert (route.standing, route.killed, route.plain.endpoints) == (None, None, ("grpc://127.0.0.1:8001",))
+
+
+def test_what_was_said_of_another_spec_holds_only_for_what_was_taken_back() -> None:
+    entries = [
+        entry("code/long", "Promoted", 1),
+        entry("code/short", "RolledBack", 0, message="slow"),
+        entry("extraction/long", "Stale", 0),
+        entry("extraction/short", "Disabled", 0),
+    ]
+    status = {"specHash": "0" * 16, "classes": entries}
+    same = standing_of(policy(), status, spec_hash="0" * 16)
+    assert same.of("code/long").share == 1
+    other = standing_of(policy(rollout={"steps": [{"share": 0.1}, {"share": 1}]}), status, spec_hash="1" * 16)
+    assert other.of("code/short") == ClassStanding(share=0, phase=Phase.ROLLED_BACK, message="slow")
+    for name in ("code/long", "extraction/long", "extraction/short", "open_chat/long"):
+        assert (other.of(name).share, other.of(name).phase) == (0.1, Phase.PROGRESSING)
+        assert "not judged this spec" in other.of(name).message
+
+
+@pytest.mark.parametrize("status", [{"classes": [entry()]}, {"specHash": "", "classes": [entry()]}])
+def test_a_status_that_names_no_spec_is_taken_at_its_word(status: JSON) -> None:
+    assert standing_of(policy(), status, spec_hash="1" * 16).of("code/long").share == 1

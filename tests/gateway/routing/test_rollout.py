@@ -237,3 +237,21 @@ def test_a_rollout_only_ever_takes_speculation_away(
     if decision.reason is Reason.ROLLOUT:
         assert draws.rollout >= share
         assert without.reason in (Reason.SPECULATION_PAYS, Reason.HOLD_BACK)
+
+
+@pytest.mark.parametrize("phase", [Phase.PROGRESSING, Phase.ENABLED, Phase.PROMOTED, Phase.DISABLED])
+@pytest.mark.parametrize("found", [PAYS, UNCERTAIN, None], ids=["pays", "uncertain", "rules"])
+def test_a_class_of_which_nothing_may_speculate_does_not(phase: Phase, found: Forecast | None) -> None:
+    served = route(standing(phase, 0.0), explorationShare=1, holdBackShare=0)
+    decisions = [run(served, found=found, draws=draws_of(f"request-{index}")) for index in range(50)]
+    assert all(decision.arm is not Arm.SPECULATIVE for decision in [*decisions, run(served, found=found, draws=LUCKY)])
+    assert run(route(standing(phase, 0.5), explorationShare=1), found=UNCERTAIN, draws=LUCKY).arm is (
+        Arm.PLAIN if phase is Phase.DISABLED else Arm.SPECULATIVE
+    )
+
+
+@pytest.mark.parametrize("rule", [{}, {"classes": [{"name": "summarization", "mode": "auto"}]}], ids=["none", "auto"])
+def test_a_class_that_the_status_disables_is_plain_like_one_by_rule(rule: dict[str, Any]) -> None:
+    decision = run(route(standing(Phase.DISABLED), **rule))
+    assert (decision.arm, decision.reason) == (Arm.PLAIN, Reason.CLASS_DISABLED)
+    assert decision.detail == "summarization/long is disabled, as the policy's status says"

@@ -278,3 +278,22 @@ async def test_redis_that_comes_and_goes_gets_one_line_for_each_way(
     await until(lambda: "outcomes are shared through" in caplog.text, "the line that says that it works")
     assert len(caplog.records) == 2
     assert one.store.status().connected
+
+
+async def test_what_redis_refuses_to_hand_out_does_not_count_as_read(
+    redis_server: Any, replica: Any, observation: Any, until: Any
+) -> None:
+    server = redis_server()
+    with server.client() as client:
+        client.acl_setuser("reader", enabled=True, passwords=["+pw"], keys=["*"], commands=["+@all"])
+        reader = replica(server.url.replace("redis://", "redis://reader:pw@"), pairs=("acme", "other"))
+        await until(lambda: reader.store.is_read("acme") and reader.store.is_read("other"), "all of nothing")
+        client.set(stream_key("acme"), "no stream")
+        await until(lambda: not reader.store.is_read("acme"), "that one stream cannot be read")
+        assert reader.store.is_read("other")
+        client.delete(stream_key("acme"))
+        await until(lambda: reader.store.is_read("acme"), "read again")
+        client.acl_setuser("reader", commands=["-eval"])
+        await until(lambda: not (reader.store.is_read("acme") or reader.store.is_read("other")), "nothing is read")
+        client.acl_setuser("reader", commands=["+eval"])
+        await until(lambda: reader.store.is_read("acme"), "read again, once it is allowed")

@@ -1,0 +1,51 @@
+"""Whether a pair's servers are those that its spec asks for: only then do their answers prove anything for it. Pure."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from slipstream_gateway.manifest.status import ConditionType, ModelPairStatus
+
+from slipstream_operator.conditions import find
+from slipstream_operator.plan import KubeObject
+from slipstream_operator.reconcile.verdicts import PairReason, count, deadline_exceeded
+
+
+class Servers(NamedTuple):
+    """`current`: as far as one can see, all servers have the spec. `counted`: their answers are evidence; not while
+    servers are being replaced, but again where that is stuck, so that what serves is guarded."""
+
+    current: bool = True
+    counted: bool = True
+
+
+def servers_of(
+    pair: KubeObject, status: ModelPairStatus | None, deployment: KubeObject | None, *, template: object = None
+) -> Servers:
+    """Of a pair as the API server has it, with its status and its own Deployment; None where there is none. `template`
+    is what `template_seen` said last."""
+    if deployment is None or deployment["metadata"].get("deletionTimestamp"):
+        return Servers()
+    progressing = find(status.conditions, ConditionType.PROGRESSING) if status is not None else None
+    is_refused = progressing is not None and progressing.reason == PairReason.CHILDREN_REJECTED
+    is_acted_on = status is not None and status.observed_generation >= _generation(pair)
+    is_seen = template_seen(deployment) is not None or deployment["spec"]["template"] == template
+    has_old = count(deployment, "status", "updatedReplicas") < count(deployment, "status", "replicas")
+    return Servers(
+        current=not has_old and not is_refused,
+        # What is not acted on or seen yet may be a new template.
+        counted=is_acted_on and is_seen and (not has_old or deadline_exceeded(deployment)),
+    )
+
+
+def template_seen(deployment: KubeObject) -> object:
+    """The template of the pods, where the Deployment's controller has seen it; else None."""
+    if count(deployment, "status", "observedGeneration") < _generation(deployment):
+        return None
+    template: object = deployment["spec"]["template"]
+    return template
+
+
+def _generation(item: KubeObject) -> int:
+    metadata: dict[str, Any] = item["metadata"]
+    return int(metadata.get("generation") or 0)
