@@ -195,11 +195,11 @@ class PolicyEvidence:
             return facts
         return {name: unread(one, book.opened_s) for name, one in facts.items()}
 
-    def checkpoint(self, key: ObjectKey, status: SpeculationPolicyStatus) -> str:
+    def checkpoint(self, key: ObjectKey, status: SpeculationPolicyStatus, *, paused: bool = False) -> str:
         """What `open` needs to go on from here, sealed with where `status`, which it goes into, leaves the classes;
-        empty for a policy that was not opened."""
+        empty for a policy that was not opened. `follow` will be told the same."""
         book = self._books.get(key)
-        return book.ledger.checkpoint(status) if book is not None else ""
+        return book.ledger.checkpoint(status, paused=paused) if book is not None else ""
 
     def follow(self, key: ObjectKey, status: SpeculationPolicyStatus, *, paused: bool = False) -> None:
         """`status` is in force: it was stored, or is as stored. Not for one whose write failed. Reading begins with the

@@ -59,8 +59,9 @@ class Evidence(Protocol):
     def facts(self, key: ObjectKey) -> Mapping[str, Any]:
         """The facts of each class that was seen; empty for a policy that was not opened."""
 
-    def checkpoint(self, key: ObjectKey, status: SpeculationPolicyStatus) -> str:
-        """What `open` needs to go on from here and from `status`; empty for a policy that was not opened."""
+    def checkpoint(self, key: ObjectKey, status: SpeculationPolicyStatus, *, paused: bool = False) -> str:
+        """What `open` needs to go on from here and from `status`, if `follow` is told the same; empty for a policy that
+        was not opened."""
 
     def follow(self, key: ObjectKey, status: SpeculationPolicyStatus, *, paused: bool = False) -> None:
         """`status` is in force: it was stored, or is as stored. While `paused` outcomes are no evidence."""
@@ -100,14 +101,16 @@ class PolicyReconciler:
         if lost is not None:
             self._events.post(raw, (lost,))
         servers = self._servers(key, parsed.pair_key or "")
+        paused = not servers.counted
         plan = self._plan(key, raw, parsed, prior, servers)
 
         def seal(status: SpeculationPolicyStatus) -> SpeculationPolicyStatus:
-            checkpoint = self._evidence.checkpoint(key, status) or (prior.checkpoint if prior is not None else "")
-            return msgspec.structs.replace(status, checkpoint=checkpoint)
+            checkpoint = self._evidence.checkpoint(key, status, paused=paused)
+            kept = prior.checkpoint if prior is not None else ""
+            return msgspec.structs.replace(status, checkpoint=checkpoint or kept)
 
         waits_s = await self._statuses.write(raw, plan.status, seal=seal)
-        self._evidence.follow(key, plan.status, paused=not servers.counted)
+        self._evidence.follow(key, plan.status, paused=paused)
         if waits_s is None:
             self._events.post(raw, plan.notes)
         return min((s for s in (waits_s, plan.next_look_s) if s is not None), default=None)
@@ -175,9 +178,11 @@ class PolicyReconciler:
         pair = _pair(pair_key)
         raw = self._cache.get(pair)
         deployment = self._cache.get(ObjectKey(Kind.DEPLOYMENT, pair.namespace, child_name(pair.name)))
-        if raw is None or deployment is None or owner_uid(deployment, Kind.MODEL_PAIR) != raw["metadata"]["uid"]:
+        if raw is None:
             return Servers()
-        if (template := template_seen(deployment)) is not None:
+        if deployment is not None and owner_uid(deployment, Kind.MODEL_PAIR) != raw["metadata"]["uid"]:
+            deployment = None
+        if deployment is not None and (template := template_seen(deployment)) is not None:
             self._templates[key] = template
         status = read_status(raw.get("status"), ModelPairStatus)
         return servers_of(raw, status, deployment, template=self._templates.get(key))

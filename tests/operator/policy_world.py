@@ -158,7 +158,9 @@ class World:
 
     def _store(self, plan: PolicyPlan) -> None:
         spec = parse_resource(self.raw).item
-        status = msgspec.structs.replace(plan.status, checkpoint=self.ledger.checkpoint(plan.status))
+        status = msgspec.structs.replace(
+            plan.status, checkpoint=self.ledger.checkpoint(plan.status, paused=self.paused)
+        )
         self.status = msgspec.json.decode(msgspec.json.encode(status), type=SpeculationPolicyStatus)
         known = spec.spec if isinstance(spec, SpeculationPolicy) else None
         self.ledger.follow(known, self.status, paused=self.paused)

@@ -35,7 +35,8 @@ def pair_status(reason: str = "RollingOut", *, generation: int = 3) -> ModelPair
 @pytest.mark.parametrize(
     ("live", "status", "expected"),
     [
-        (None, None, Servers()),
+        (None, pair_status(), Servers()),  # they run elsewhere
+        (None, None, Servers(current=True, counted=False)),
         (deployment(), pair_status(), Servers()),
         (deployment(readyReplicas=0), pair_status(), Servers()),  # new ones that are not ready yet answer nothing
         (deployment(replicas=3), pair_status(), Servers(current=False, counted=False)),

@@ -93,8 +93,7 @@ class PolicyLedger:
         """
         if spec is not None:
             self._spec = spec
-        if self._state.paused and not paused:
-            self._state.resumed_s = self._looked_s
+        self._state.resumed_s = self._resumed_s(paused)
         self._state.paused = paused
         self._terms.clear()
         self._state.standings = standings_of(status)
@@ -110,9 +109,10 @@ class PolicyLedger:
             for name, record in sorted(self._state.records.items())
         }
 
-    def checkpoint(self, status: SpeculationPolicyStatus) -> str:
+    def checkpoint(self, status: SpeculationPolicyStatus, *, paused: bool = False) -> str:
         """What `restore` goes on from, sealed with where `status` leaves the classes. It goes into that status: both
-        are stored at once or not at all, so that no state between them exists."""
+        are stored at once or not at all, so that no state between them exists. `status` and `paused` are what `follow`
+        will be told."""
         state = self._state
         return write_checkpoint(
             State(
@@ -120,10 +120,13 @@ class PolicyLedger:
                 position=state.position,
                 standings=standings_of(status),
                 records=state.records,
-                paused=state.paused,
-                resumed_s=state.resumed_s,
+                paused=paused,
+                resumed_s=self._resumed_s(paused),
             )
         )
+
+    def _resumed_s(self, paused: bool) -> float:
+        return self._looked_s if self._state.paused and not paused else self._state.resumed_s
 
     def _record(self, name: str) -> ClassRecord:
         record = self._state.records.get(name)

@@ -24,11 +24,11 @@ def servers_of(
 ) -> Servers:
     """Of a pair as the API server has it, with its status and its own Deployment; None where there is none. `template`
     is what `template_seen` said last."""
-    if deployment is None or deployment["metadata"].get("deletionTimestamp"):
-        return Servers()
+    is_acted_on = status is not None and status.observed_generation >= _generation(pair)
+    if deployment is None:
+        return Servers(counted=is_acted_on)
     progressing = find(status.conditions, ConditionType.PROGRESSING) if status is not None else None
     is_refused = progressing is not None and progressing.reason == PairReason.CHILDREN_REJECTED
-    is_acted_on = status is not None and status.observed_generation >= _generation(pair)
     is_seen = template_seen(deployment) is not None or deployment["spec"]["template"] == template
     has_old = count(deployment, "status", "updatedReplicas") < count(deployment, "status", "replicas")
     return Servers(
