@@ -112,7 +112,7 @@ class Access:
         """For when no call is under way."""
         client, self._client = self._client, None
         if client is not None:
-            await client.close()  # type: ignore[no-untyped-call]
+            await client.close()
 
     async def _call(
         self,
@@ -157,7 +157,7 @@ class Access:
         if query:
             url = f"{url}?{urlencode(query)}"
         try:
-            answer = await client.rest_client.request(  # type: ignore[no-untyped-call]
+            answer = await client.rest_client.request(
                 method, url, headers=headers, body=body, _request_timeout=deadline
             )
         except aiohttp.ClientSSLError:  # the cluster's certificates may have been renewed
@@ -199,7 +199,7 @@ class Access:
             if not self._calls[client]:
                 del self._calls[client]
                 if client is not self._client:
-                    await client.close()  # type: ignore[no-untyped-call]
+                    await client.close()
 
 
 class _Connections(RESTClientObject):
@@ -222,11 +222,9 @@ async def _new_client(kubeconfig: Path | None) -> ApiClient:
     configuration = Configuration()
     try:
         if kubeconfig is None:
-            load_incluster_config(configuration)  # type: ignore[no-untyped-call]
+            load_incluster_config(configuration)
         else:
-            await load_kube_config(  # type: ignore[no-untyped-call]
-                str(kubeconfig), client_configuration=configuration, persist_config=False
-            )
+            await load_kube_config(str(kubeconfig), client_configuration=configuration, persist_config=False)
         if not isinstance(configuration.host, str) or not isinstance(configuration.proxy, str | None):
             raise TypeError("the server's address and that of its proxy must be text")
         client = ApiClient(configuration)

@@ -66,13 +66,11 @@ class KubernetesApi:
         try:
             if _any_is_there(paths):
                 # Never persisted: the file is the user's, and would come back without its comments.
-                loader = await config.load_kube_config(  # type: ignore[no-untyped-call]
-                    paths, context, configuration, persist_config=False
-                )
+                loader = await config.load_kube_config(paths, context, configuration, persist_config=False)
                 namespace = loader.current_context["context"].get("namespace") or "default"
             elif kubeconfig is None and context is None and (own := _own_namespace()):
                 paths, namespace = "of this pod", own
-                config.load_incluster_config(configuration)  # type: ignore[no-untyped-call]
+                config.load_incluster_config(configuration)
             else:
                 raise CommandError(f"there is no cluster to talk to: no kubeconfig at {paths}", exit_code=2)
             if not str(configuration.host).startswith(("http://", "https://")):
@@ -86,7 +84,7 @@ class KubernetesApi:
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        await self._client.close()  # type: ignore[no-untyped-call]
+        await self._client.close()
 
     async def get(self, path: str, query: Mapping[str, str] | None = None) -> Answer:
         """Raises `ApiError`."""
