@@ -97,7 +97,8 @@ class OpenAiServer:
         request = json.loads(body)
         self.requests.append(request)
         self.headers.append(headers)
-        text = request["messages"][-1]["content"] if "messages" in request else request["prompt"]
+        chat = lines[0].split()[1].endswith("/chat/completions")
+        text = request["messages"][-1]["content"] if chat else request["prompt"]
         script = dict(word.partition("=")[::2] for word in str(text).split())
         return await self._play(request, script, reader, writer)
 
