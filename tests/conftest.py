@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from slipstream_gateway.manifest import EMBEDDED_MANIFEST, load_file
 from slipstream_gateway.up.command import local_pairs
 from slipstream_gateway.up.gateway_process import GatewayProcess
@@ -18,6 +19,11 @@ from slipstream_gateway.up.triton_server import TritonPorts, TritonServer
 from tests.kube import CRDS, KubeApiServer, install_chart
 
 START_TIMEOUT_S = 90.0
+
+# How long an example takes is a matter of how busy the machine is. All else stays as Hypothesis' own profiles have it:
+# the same examples each time where CI is set, new ones in each run elsewhere.
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
 
 
 def _free_ports(count: int) -> list[int]:

@@ -30,10 +30,11 @@ class OpenAiServer:
     `slow=S` before the head, `garbage` for what is no HTTP, `split=N` to send N bytes at a time.
 
     `pace_s` are the seconds between tokens where the text says `gap` alone; `odd_token` is the index of a token that
-    this server spells otherwise, `finish_reason` what its answers end with.
+    this server spells otherwise, `finish_reason` what its answers end with. A server that is not `scripted` gives
+    every text the same answer: for tests that make texts up, which may be a script by chance.
     """
 
-    def __init__(self, port: int = 0) -> None:
+    def __init__(self, port: int = 0, *, scripted: bool = True) -> None:
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
         self.cancelled = threading.Event()
@@ -41,6 +42,7 @@ class OpenAiServer:
         self.pace_s = 0.0
         self.odd_token: int | None = None
         self.finish_reason = "stop"
+        self._scripted = scripted
         self._loop = asyncio.new_event_loop()
         self._connections: set[asyncio.Task[None]] = set()
         self._ready = threading.Event()
@@ -99,7 +101,8 @@ class OpenAiServer:
         self.headers.append(headers)
         chat = lines[0].split()[1].endswith("/chat/completions")
         text = request["messages"][-1]["content"] if chat else request["prompt"]
-        script = dict(word.partition("=")[::2] for word in str(text).split())
+        words = str(text).split() if self._scripted else ()
+        script = dict(word.partition("=")[::2] for word in words)
         return await self._play(request, script, reader, writer)
 
     async def _play(self, request: Any, script: dict[str, str], reader: Any, writer: Any) -> bool:

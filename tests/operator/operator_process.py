@@ -97,7 +97,7 @@ class OperatorProcess:
         module: tuple[str, ...] = ("slipstream_gateway.cli", "operator"),
         user: str = USER,
     ) -> None:
-        self.liveness_port, self.metrics_port = _free_port(), _free_port()
+        self.liveness_port, self.metrics_port = _free_ports()
         folder.mkdir(parents=True, exist_ok=True)
         self.log_path = folder / f"operator-{self.metrics_port}.log"
         command = [sys.executable, "-m", *module, "--kubeconfig", str(kube.kubeconfig(user, namespace=namespace))]
@@ -250,8 +250,9 @@ def pair_spec(name: str) -> JSON:
     }
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+def _free_ports() -> tuple[int, int]:
+    """Two ports that were free a moment ago; never twice the same."""
+    with socket.socket() as one, socket.socket() as other:
+        for probe in (one, other):
+            probe.bind(("127.0.0.1", 0))
+        return one.getsockname()[1], other.getsockname()[1]

@@ -34,13 +34,13 @@ def test_answers_are_read_however_they_are_cut(
     openai_server: Any, chat: Callable[..., dict[str, Any]], how: str
 ) -> None:
     server = openai_server()
-    [answer] = ask(server.url, chat(f"tokens=4 gap=0.01 {how}"))
+    [answer] = ask(server.url, chat(f"tokens=4 gap=0.1 {how}"))
     assert (answer.error, answer.text, answer.output_tokens, answer.prompt_tokens) == (None, "w0 w1 w2 w3 ", 4, 5)
     assert answer.ttft_s is not None
     assert answer.last_s is not None
     assert answer.e2e_s is not None
     assert 0 < answer.ttft_s < answer.last_s <= answer.e2e_s
-    assert answer.last_s - answer.ttft_s >= 0.025
+    assert answer.last_s - answer.ttft_s > 0.1  # 0.3, less what a busy machine reads late
     assert server.headers[0]["authorization"] == "Bearer secret"
 
 
@@ -53,13 +53,13 @@ def test_answers_are_read_however_they_are_cut(
         ("die=0", "the connection was closed without an answer"),
         ("die=2", "the stream ended early"),
         ("early-end", "the stream ended early"),
-        ("slow=5", "no whole answer within 0.3 s"),
+        ("slow=5", "no whole answer within 1.5 s"),
     ],
 )
 def test_broken_answers_are_errors_and_the_next_request_is_none(
     openai_server: Any, chat: Callable[..., dict[str, Any]], script: str, error: str
 ) -> None:
-    broken, whole = ask(openai_server().url, chat(script), chat("tokens=2"), timeout_s=0.3)
+    broken, whole = ask(openai_server().url, chat(script), chat("tokens=2"), timeout_s=1.5)
     assert broken.error is not None
     assert error in broken.error
     assert (whole.error, whole.text) == (None, "w0 w1 ")

@@ -49,7 +49,8 @@ def test_every_request_runs_in_every_mode_and_round(
     assert all(row.error is None and row.output_tokens in (3, 5, 8) for row in rows)
     assert all(0 < row.ttft_s < row.e2e_s for row in rows if row.ttft_s and row.e2e_s)
     one = next(row for row in rows if row.output_tokens == 8)
-    assert one.tpot_s == pytest.approx(0.002, abs=0.01)
+    assert one.tpot_s is not None
+    assert 0 < one.tpot_s <= (one.e2e_s - one.ttft_s) / 7 * (1 + 1e-6)
     summary = read_summary(out / "summary.json")
     whole = summary.cells[0]
     assert (whole.request_class, whole.requests, whole.modes["plain"].answered) == ("all", 3, 6)
@@ -79,14 +80,14 @@ def test_what_the_server_refuses_is_recorded_and_the_run_goes_on(
     two_arms: Callable[..., Any], bench_file: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gateway = two_arms()
-    slow = call("tokens=2 gap=1")
+    slow = call("tokens=2 gap=9")
     file = bench_file(call("tokens=3"), "no json", call("status=418"), slow, call("tokens=2", n=99), call("tokens=4"))
     out = tmp_path / "out"
-    assert bench(gateway, file, out, "--modes", "plain,speculative", "--timeout", "0.4", "--seed", "5") == 0
+    assert bench(gateway, file, out, "--modes", "plain,speculative", "--timeout", "1.5", "--seed", "5") == 0
     errors = {row.index: (row.status, row.error) for row in rows_of(out) if row.error and row.mode == "plain"}
     assert errors == {
         1: (418, "scripted"),
-        2: (200, "no whole answer within 0.4 s"),
+        2: (200, "no whole answer within 1.5 s"),
         3: (400, "Invalid 'n': expected 1 to 8, got 99."),
     }
     captured = capsys.readouterr()

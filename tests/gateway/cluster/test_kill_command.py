@@ -238,9 +238,9 @@ def test_worker_that_takes_a_dead_ones_place_goes_on_with_its_report(
 def test_gateway_that_does_not_confirm_is_named(cluster: Cluster) -> None:
     cluster.report("gateway-a", 2)
     cluster.report("gateway-b", 1)
-    code, _, errors = cluster.run("kill", "mp/acme", "--timeout", "1.5")
+    code, _, errors = cluster.run("kill", "mp/acme", "--timeout", "4")
     assert code == 1
-    assert errors == "1 of 2 gateways confirmed within 1.5 s; not gateway-b\n"
+    assert errors == "1 of 2 gateways confirmed within 4 s; not gateway-b\n"
     assert cluster.spec()["killSwitch"] is True
 
 
@@ -262,7 +262,7 @@ def test_gateway_that_has_fallen_silent_is_named_and_no_success(cluster: Cluster
     assert RENEW_S < time.monotonic() - started_s < EXPIRES_S  # listened to for as long as a living one needs
     assert "1 of 2 gateways go by it" in output
     assert re.fullmatch(
-        r"cut-off has not confirmed: last seen 6\d s ago, may still serve the old configuration \(if it is gone for "
+        r"cut-off has not confirmed: last seen \d\d s ago, may still serve the old configuration \(if it is gone for "
         rf"good: kubectl delete lease cut-off --namespace {cluster.namespace}\)\n",
         errors,
     )
@@ -287,8 +287,8 @@ def test_pair_that_was_made_again_is_confirmed_by_no_report_of_its_namesake(clus
     cluster.kube.client().apply_yaml(OBJECTS, namespace=cluster.namespace)
     cluster.report("stopped", 7, uid=namesake)
     cluster.report("older-version", 7, uid="")
-    code, _, errors = cluster.run("kill", "mp/acme", "--timeout", "1.5")
-    assert (code, errors) == (1, "0 of 2 gateways confirmed within 1.5 s; not older-version, stopped\n")
+    code, _, errors = cluster.run("kill", "mp/acme", "--timeout", "4")
+    assert (code, errors) == (1, "0 of 2 gateways confirmed within 4 s; not older-version, stopped\n")
     cluster.report("stopped", 2)
     cluster.report("older-version", 2)
     code, output, _ = cluster.run("kill", "mp/acme")

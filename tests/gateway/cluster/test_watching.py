@@ -196,7 +196,7 @@ async def test_a_watch_that_neither_speaks_nor_ends_in_time_is_given_up(
 ) -> None:
     pace = Pace(watch_s=1.0, grace_s=0.1, first_pause_s=0.01, longest_pause_s=0.01)
     async with follow(_page(), [...], [_event("ADDED", "a"), ...], pace=pace) as (_, sink):
-        await soon(lambda: sink.changes, "the next watch tells", wait_s=5.0)
+        await soon(lambda: sink.changes, "the next watch tells")
         assert "timeoutSeconds=1" in server.requests[1] or "timeoutSeconds=2" in server.requests[1]
 
 
@@ -205,7 +205,7 @@ async def test_a_list_is_taken_anew_now_and_then_though_nothing_is_wrong(
 ) -> None:
     pace = Pace(resync_s=0.4, grace_s=1.0)
     async with follow(_page("a"), [0.8], _page("b"), [...], pace=pace) as (_, sink):
-        await soon(lambda: len(sink.lists) == 2, "the second list", wait_s=5.0)
+        await soon(lambda: len(sink.lists) == 2, "the second list")
 
 
 async def test_a_server_that_ends_every_watch_at_once_is_not_asked_without_pause(
@@ -319,7 +319,7 @@ async def test_a_watch_that_lasts_makes_good_what_was_wrong(
 async def test_a_page_of_a_list_may_take_long_but_must_not_stop_on_its_way(server: ApiServer) -> None:
     body = json.dumps(_page("a", "b")[1]).encode()
     pieces = [piece for start in range(0, len(body), 20) for piece in (body[start : start + 20], 0.1)]
-    access = Access(server.kubeconfig, call_timeout_s=0.2, list_silence_s=0.4)
+    access = Access(server.kubeconfig, call_timeout_s=0.2, list_silence_s=1.5)
     server.steps = [pieces, [body[:20], ...]]
     assert len((await access.page(PATH, {}))["items"]) == 2
     with pytest.raises(ClusterUnreachable):

