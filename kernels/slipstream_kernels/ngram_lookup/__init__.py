@@ -1,0 +1,7 @@
+"""Prompt look-up on the device: drafts copied from where a request's last tokens stood before."""
+
+from slipstream_kernels.ngram_lookup.lookup import ngram_lookup
+from slipstream_kernels.ngram_lookup.result import PADDING, NgramDrafts
+from slipstream_kernels.ngram_lookup.workspace import NgramWorkspace
+
+__all__ = ["PADDING", "NgramDrafts", "NgramWorkspace", "ngram_lookup"]

@@ -1,0 +1,218 @@
+"""Prompt look-up as one launch in the Triton language.
+
+A program asks of each place in its tiles how many tokens up to it equal the request's last ones. Most places fail at
+the first comparison, so the text is read once; the further tokens are loaded only where all before them matched, and
+lie in the first-level cache. The programs of a request take its tiles in turn from the end. As soon as one finds a
+match of full length, which no earlier place can beat, the others stop. The last of them to finish writes the drafts.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from slipstream_kernels.ngram_lookup.division import division
+from slipstream_kernels.ngram_lookup.result import NgramDrafts
+from slipstream_kernels.ngram_lookup.workspace import NgramWorkspace
+
+WARPS = 8
+
+
+def registers(max_ngram: int) -> int:
+    """The most a thread may have: what `division` counts on, or more where that would spill.
+
+    Without a limit the assembler chooses, differently in each release: up to 125, or few and spilled.
+    """
+    return 48 if max_ngram <= 8 else 64
+
+
+def lookup(
+    tokens: Tensor,
+    lengths: Tensor,
+    most: Tensor,
+    *,
+    min_ngram: int,
+    max_ngram: int,
+    drafts: int,
+    workspace: NgramWorkspace | None = None,
+    divided: tuple[int, int] | None = None,
+) -> NgramDrafts:
+    """As `ngram_lookup`, which has checked the arguments. `divided` replaces what `division` says."""
+    requests, columns = tokens.shape
+    token_ids = torch.empty(requests, drafts, dtype=torch.int64, device=tokens.device)
+    drafted = torch.empty_like(lengths)
+    if requests == 0:
+        return NgramDrafts(token_ids, drafted)
+    tile, splits = divided or division(requests, columns)
+    if splits > 1 and workspace is None:
+        workspace = NgramWorkspace.of(requests, tokens.device)
+    # A launch goes to the current device.
+    with torch.cuda.device(tokens.device) if tokens.is_cuda else nullcontext():
+        _lookup[(requests * splits,)](
+            tokens,
+            tokens.stride(0),
+            lengths,
+            most,
+            token_ids,
+            drafted,
+            workspace.best if workspace else None,
+            workspace.finished if workspace else None,
+            requests,
+            drafts,
+            splits,
+            MIN_NGRAM=min_ngram,
+            MAX_NGRAM=max_ngram,
+            TILE=tile,
+            DRAFTS=max(1, triton.next_power_of_2(drafts)),
+            SHARED=splits > 1,
+            num_warps=WARPS,
+            maxnreg=registers(max_ngram),
+        )
+    return NgramDrafts(token_ids, drafted)
+
+
+@triton.jit(do_not_specialize=["requests", "drafts", "splits"])
+def _lookup(
+    tokens,  # [requests, L] int32 or int64, rows `row_stride` apart
+    row_stride,
+    lengths,  # [requests] i64
+    most,  # [requests] i64
+    token_ids,  # [requests, drafts] i64, written
+    drafted,  # [requests] i64, written
+    best,  # [requests] i64, see NgramWorkspace; unused unless SHARED
+    finished,  # [requests] i64, likewise
+    requests,
+    drafts,
+    splits,  # programs per request
+    MIN_NGRAM: tl.constexpr,
+    MAX_NGRAM: tl.constexpr,
+    TILE: tl.constexpr,  # a power of two
+    DRAFTS: tl.constexpr,  # drafts, up to a power of two
+    SHARED: tl.constexpr,  # splits > 1
+):
+    request = (tl.program_id(0) % requests).to(tl.int64)
+    split = tl.program_id(0) // requests
+    length = tl.load(lengths + request)
+    count = tl.load(most + request)
+    row = tokens + request * row_stride
+    tiles = tl.maximum((length - 1 + TILE - 1) // TILE, 1)  # those that hold a token with one after it
+    if (count > 0) & (split < tiles):
+        key = _scan(row, length, tiles - 1 - split, splits, best, request, MIN_NGRAM, MAX_NGRAM, TILE, SHARED)
+        last = True
+        if SHARED:
+            # One thread does all atomics of a program and tells the others what they answer, so all go the same way.
+            # This one's release carries those before it; who counts last has acquired everyone's. By then no other
+            # program touches either word again: both are reset for the next launch.
+            before = tl.atomic_add(finished + request, 1, sem="acq_rel")
+            last = before == tl.minimum(tiles, splits) - 1
+            if last:
+                key = tl.atomic_xchg(best + request, 0, sem="relaxed")
+                tl.store(finished + request, 0)
+        if last:
+            _write(row, length, key, count, token_ids + request * drafts, drafted + request, drafts, DRAFTS)
+    elif split == 0:
+        _write(row, length, length * 0, count, token_ids + request * drafts, drafted + request, drafts, DRAFTS)
+
+
+@triton.jit
+def _scan(
+    row,
+    length,
+    tile,
+    splits,
+    best,
+    request,
+    MIN_NGRAM: tl.constexpr,
+    MAX_NGRAM: tl.constexpr,
+    TILE: tl.constexpr,
+    SHARED: tl.constexpr,
+):
+    """The best match in every `splits`-th tile from `tile` down, until one is known that none further down beats.
+
+    A match is an int64, 0 if there is none: its size in the upper half, where its drafts start in the lower. So a
+    greater one is a better one. What is found is told to the request's other programs through `best`.
+    """
+    suffix = ()
+    for back in tl.static_range(MAX_NGRAM):
+        token = tl.load(row + length - 1 - back, mask=length > back, other=0)
+        # The language has no starred item, and here a variable may change its type.
+        suffix = suffix + (token,)  # type: ignore[assignment]  # noqa: RUF005
+    key = length * 0
+    known = length * 0
+    while (tile >= 0) & (known < (MAX_NGRAM << 32) + tile * TILE + TILE):
+        start = tile * TILE
+        read = _tokens_of_tile(row, start, length, TILE)
+        if SHARED:
+            # Changes nothing. A load would be done by every warp, of which some might stop here and leave the others
+            # waiting in the reduction; an atomic is done by one thread, for all. The tile is on its way meanwhile.
+            known = tl.atomic_max(best + request, 0, sem="relaxed")
+        found = _best_of_tile(row, start, length, read, suffix, MIN_NGRAM, MAX_NGRAM, TILE)
+        if SHARED:  # noqa: SIM102 - settled while compiling, unlike what it holds
+            if found > known:
+                tl.atomic_max(best + request, found, sem="relaxed")
+        key = tl.maximum(key, found)
+        known = tl.maximum(known, key)
+        tile -= splits
+    return key
+
+
+@triton.jit
+def _places_with_a_token_after(start, length, TILE: tl.constexpr):
+    """How many of those in [start, start + TILE); they are the first."""
+    return tl.minimum(length - 1 - start, TILE).to(tl.int32)
+
+
+@triton.jit
+def _tokens_of_tile(row, start, length, TILE: tl.constexpr):
+    """The tokens in [start, start + TILE), 0 where no token is after them."""
+    place = tl.arange(0, TILE)
+    ends = _places_with_a_token_after(start, length, TILE)
+    # Without a mask the loads are as wide as the row's alignment allows.
+    if ends == TILE:  # noqa: SIM108 - a branch, of which one side is loaded
+        token = tl.load(row + start + place)
+    else:
+        token = tl.load(row + start + place, mask=place < ends, other=0)
+    return token
+
+
+@triton.jit
+def _best_of_tile(
+    row,
+    start,
+    length,
+    token,  # _tokens_of_tile
+    suffix,
+    MIN_NGRAM: tl.constexpr,
+    MAX_NGRAM: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """The best match that ends in [start, start + TILE) with a token after it."""
+    place = tl.arange(0, TILE)
+    ends = _places_with_a_token_after(start, length, TILE)
+    before = tl.minimum(start, MAX_NGRAM).to(tl.int32)
+    matches = (place < ends) & (token == suffix[0])
+    size = matches.to(tl.int32)
+    for back in tl.static_range(1, MAX_NGRAM):
+        matches = matches & (place + before >= back)
+        token = tl.load(row + start + place - back, mask=matches, other=0)
+        matches = matches & (token == suffix[back])
+        size += matches.to(tl.int32)
+    best = tl.max(tl.where(size >= MIN_NGRAM, size * TILE + place, 0))
+    after = start + best % TILE + 1
+    return tl.where(best > 0, ((best // TILE).to(tl.int64) << 32) | after, 0)
+
+
+@triton.jit
+def _write(row, length, key, count, token_ids, drafted, drafts, DRAFTS: tl.constexpr):
+    """Write the `count` tokens that follow the match, going round where the text ends; -1 behind them."""
+    steps = tl.arange(0, DRAFTS)
+    after = key & 0xFFFFFFFF
+    period = tl.minimum(length - after, DRAFTS).to(tl.int32)  # as good as the whole: there are fewer steps
+    found = tl.where(key > 0, count, 0)
+    ids = tl.load(row + after + steps % tl.maximum(period, 1), mask=steps < found, other=-1)
+    tl.store(token_ids + steps, ids.to(tl.int64), mask=steps < drafts)
+    tl.store(drafted, found)
