@@ -1,0 +1,155 @@
+"""What the kernels are given, in groups. A member that is None is known to the compiler: code for it is left out.
+
+B requests, K drafted tokens at most, V tokens in the target's vocabulary, W in the draft's; R = B * (K + 1) rows,
+numbered request * (K + 1) + step whatever their place in the logits; a tile is a block of neighbouring tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from torch import Tensor
+
+from slipstream_kernels.adjustments import LogitAdjustments
+from slipstream_kernels.batch import SamplingBatch
+from slipstream_kernels.spec_verify.kernel_config import LaunchConfig
+from slipstream_kernels.spec_verify.result import Verification
+
+
+class Step(NamedTuple):
+    """The target's logits, the drafted tokens and how each request samples."""
+
+    logits: Tensor
+    """[N, V], rows `row_stride` apart."""
+    row_stride: int
+    vocabulary: int
+    row_start: Tensor | None
+    """int64 [B]; None: packed."""
+    draft_token_ids: Tensor
+    """int64 [B, K], rows `draft_stride` apart."""
+    draft_stride: int
+    draft_lengths: Tensor
+    temperature: Tensor
+    """float32 [B]."""
+    seed: Tensor
+    positions: Tensor
+
+
+class Drafts(NamedTuple):
+    """What the drafted tokens were drawn from. `logits` None: one-hot drafts."""
+
+    logits: Tensor | None = None
+    """[B, K, W]."""
+    request_stride: int = 0
+    step_stride: int = 0
+    vocabulary: int = 0
+    onehot: Tensor | None = None
+    """uint8 [B]."""
+
+
+class Adjustments(NamedTuple):
+    """The tensors of `LogitAdjustments`."""
+
+    bias_offsets: Tensor | None = None
+    bias_ids: Tensor | None = None
+    bias_values: Tensor | None = None
+    repetition: Tensor | None = None
+    frequency: Tensor | None = None
+    presence: Tensor | None = None
+    seen_offsets: Tensor | None = None
+    seen_ids: Tensor | None = None
+    seen_counts: Tensor | None = None
+    bitmask: Tensor | None = None
+    bitmask_stride: int = 0
+
+    @classmethod
+    def of(cls, adjustments: LogitAdjustments | None) -> Adjustments:
+        """Those of `adjustments`; none at all for None."""
+        if adjustments is None:
+            return cls()
+        groups = {name: getattr(adjustments, name) for name in cls._fields if name != "bitmask_stride"}
+        stride = 0 if adjustments.bitmask is None else adjustments.bitmask.stride(0)
+        return cls(**groups, bitmask_stride=stride)
+
+
+class Filters(NamedTuple):
+    """Top-k, top-p and min-p of each request; None where no request filters."""
+
+    top_k: Tensor | None = None
+    top_p: Tensor | None = None
+    min_p: Tensor | None = None
+
+    @classmethod
+    def of(cls, sampling: SamplingBatch) -> Filters:
+        """Those of `sampling`."""
+        if not sampling.any_filter:
+            return cls()
+        return cls(sampling.top_k.contiguous(), sampling.top_p.contiguous(), sampling.min_p.contiguous())
+
+
+class Statistics(NamedTuple):
+    """What one read of the logits leaves behind, in a `Workspace`. Sums are of exp((x - max) / T), T = 1 for greedy."""
+
+    rows_done: Tensor
+    """int32 [R], programs that are done with the row."""
+    rows_finished: Tensor
+    """int32 [B], rows of the request that all their programs are done with."""
+    state: Tensor
+    """int64 [B]: bit j, draft j is accepted; bit 32 + j, the request ends in row j or before it."""
+    tile_max: Tensor
+    """float32 [R, tiles], over the tokens other than the row's drafted one, as all that follow."""
+    tile_sum: Tensor
+    """float32 [R, tiles]."""
+    tile_second: Tensor | None
+    """float32 [R, tiles], the second best."""
+    drafted: Tensor
+    """float32 [R], adjusted logit of the row's drafted token. Undefined where there is none."""
+    row_max: Tensor
+    """float32 [R]."""
+    row_sum: Tensor
+    """float32 [R]. NaN where the row has no distribution, its drafted token counted in."""
+    row_logprob: Tensor
+    """float32 [R], of the drafted token."""
+    row_margin: Tensor | None
+    """float32 [R], best minus second best, the drafted token counted in."""
+    draft_max: Tensor | None
+    """float32 [B * K, draft tiles], over all tokens of the draft's row, as all that follow."""
+    draft_sum: Tensor | None
+    draft_row_max: Tensor | None
+    """float32 [B * K]."""
+    draft_row_sum: Tensor | None
+    """float32 [B * K]. NaN where the row has no distribution."""
+    threshold: Tensor | None = None
+    """float32 [R], the smallest adjusted logit that the filters keep."""
+    kept_mass: Tensor | None = None
+    """float32 [R], the sum of exp((x - best) / T) over what they keep, `best` the row's largest logit."""
+    candidates: Tensor | None = None
+    """float32 [programs, candidates], logits among which a program of the threshold kernel looks for its answer."""
+    weight: Tensor | None = None
+    """float32 [B, tiles], what the tokens of a tile weigh in the draw of the request's last one."""
+    weights_done: Tensor | None = None
+    """int32 [B], programs of one launch that are done with the request."""
+    draft_scale: Tensor | None = None
+    """float32 [B], the share of p that the block rule leaves for the last token."""
+    block_mass: Tensor | None = None
+    """float32 [B * K, tiles], mass of max(P p - q, 0) in each row but the last, for the block rule."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """One call of `verify`, ready for its kernels."""
+
+    step: Step
+    drafts: Drafts
+    adjustments: Adjustments
+    filters: Filters
+    statistics: Statistics
+    outputs: Verification
+    requests: int
+    draft_count: int
+    """K."""
+    tiles: int
+    draft_tiles: int
+    block_rule: bool
+    config: LaunchConfig

@@ -1,0 +1,109 @@
+"""From a request and a step to its tile of adjusted logits, for every verification kernel."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from slipstream_kernels.spec_verify.kernel_parts import adjusted
+
+_CHUNK = tl.constexpr(256)
+
+
+@triton.jit
+def first_row(step, request):
+    """The row of the logits at which `request` starts, int64. Packed requests count what is before them."""
+    if step.row_start is not None:
+        row = tl.load(step.row_start + request)
+    else:
+        row = request.to(tl.int64)
+        for at in range(0, request, _CHUNK):
+            earlier = at + tl.arange(0, _CHUNK)
+            row += tl.sum(tl.load(step.draft_lengths + earlier, mask=earlier < request, other=0), 0)
+    return row
+
+
+@triton.jit
+def draft_length(step, request, draft_count):
+    """How many tokens were drafted, int32 in 0..K whatever the tensor says."""
+    length = tl.load(step.draft_lengths + request)
+    return tl.minimum(tl.maximum(length, 0), draft_count).to(tl.int32)
+
+
+@triton.jit
+def drafted_token(step, request, j, length):
+    """The token drafted at step `j`, int32; -1 if there is none or the target does not have it: nobody may use it as
+    an address then."""
+    token = tl.load(step.draft_token_ids + request.to(tl.int64) * step.draft_stride + j, mask=j < length, other=-1)
+    return tl.where((token >= 0) & (token < step.vocabulary), token, -1).to(tl.int32)
+
+
+@triton.jit
+def inverse_temperature_of(temperature):
+    """1 / T; 1 for greedy requests."""
+    return tl.where(temperature > 0, tl.div_rn(1.0, tl.where(temperature > 0, temperature, 1.0)), 1.0)
+
+
+@triton.jit
+def adjust(x, ids, first, step, adjustments, request, row, j, BLOCK: tl.constexpr):
+    """`x` after what `adjustments` has; `x` itself if it has nothing."""
+    has_bias: tl.constexpr = adjustments.bias_offsets is not None
+    has_penalties: tl.constexpr = adjustments.seen_offsets is not None
+    has_bitmask: tl.constexpr = adjustments.bitmask is not None
+    if has_bias or has_penalties or has_bitmask:
+        x = adjusted(
+            x,
+            ids,
+            first,
+            first + BLOCK,
+            step.vocabulary,
+            request,
+            row,
+            j,
+            step.draft_token_ids,
+            step.draft_stride,
+            adjustments.bias_offsets,
+            adjustments.bias_ids,
+            adjustments.bias_values,
+            adjustments.repetition,
+            adjustments.frequency,
+            adjustments.presence,
+            adjustments.seen_offsets,
+            adjustments.seen_ids,
+            adjustments.seen_counts,
+            adjustments.bitmask,
+            adjustments.bitmask_stride,
+            has_bias,
+            has_penalties,
+            has_bitmask,
+        )
+    return x
+
+
+@triton.jit
+def load_adjusted(step, adjustments, request, row, j, first, BLOCK: tl.constexpr):
+    """The adjusted logits of tokens `first` to `first + BLOCK` of a row, float32 [BLOCK], -inf past the vocabulary,
+    and their ids, int32. `row` int64 is its place in the logits, `j` its step."""
+    ids = first + tl.arange(0, BLOCK)
+    at = step.logits + row * step.row_stride
+    x = tl.load(at + ids, mask=ids < step.vocabulary, other=float("-inf")).to(tl.float32)
+    return adjust(x, ids, first, step, adjustments, request, row, j, BLOCK), ids
+
+
+@triton.jit
+def vector_ids(first, BLOCK: tl.constexpr, VECTOR: tl.constexpr):
+    """The ids of a tile in the shape [BLOCK / VECTOR, VECTOR]: int32.
+
+    VECTOR tokens are the 16 bytes that a thread loads at a time: a reduction over the second axis is each thread's
+    own, and takes no more registers than a few vectors.
+    """
+    return first + tl.arange(0, BLOCK // VECTOR)[:, None] * VECTOR + tl.arange(0, VECTOR)[None, :]
+
+
+@triton.jit
+def load_vectors(step, adjustments, request, row, j, first, BLOCK: tl.constexpr, VECTOR: tl.constexpr):
+    """As `load_adjusted`, in the shape of `vector_ids`."""
+    ids = vector_ids(first, BLOCK, VECTOR)
+    at = step.logits + row * step.row_stride
+    x = tl.load(at + ids, mask=ids < step.vocabulary, other=float("-inf")).to(tl.float32)
+    return adjust(x, ids, first, step, adjustments, request, row, j, BLOCK), ids
