@@ -15,6 +15,8 @@ BENCHMARKS = {
     "quality": "held-out answers of the embedded pair, checked",
     "engine": "draft lengths per class and batch of eight, embedded pair in the engine",
     "verify": "the verification step against a plain softmax and draw",
+    "kernels": "the verification kernel: predictions, and on a GPU the figures",
+    "engine_verify": "the engine's step with the kernel and with the reference, on a GPU",
     "decide": "classify and decide",
     "gateway_openai": "what the gateway adds in front of an OpenAI-compatible server",
     "gateway_triton": "what the gateway adds in front of Triton",

@@ -45,12 +45,14 @@ def cases(mode: str, requests: int, drafted: int) -> tuple[Callable[[], object],
     counts = torch.full((requests,), drafted)
     offsets = torch.arange(drafted).repeat(requests)
     rows = sampling.repeat(counts, requests * drafted)
-    ids, probs = sample(guess.flatten(0, 1), rows, positions.repeat_interleave(drafted) + offsets, Purpose.DRAFT)
+    ids, log_probs = sample(guess.flatten(0, 1), rows, positions.repeat_interleave(drafted) + offsets, Purpose.DRAFT)
     ids = ids.view(requests, drafted)
-    probs = None if probs is None or drafted == 0 else probs.view(requests, drafted, -1)
+    draft_logits = None if log_probs is None or drafted == 0 else log_probs.view(requests, drafted, -1)
     flat = logits.flatten(0, 1)
     return (
-        lambda: verify(flat, ids, lengths, probs, sampling, positions),
+        lambda: verify(
+            flat, ids, lengths, draft_logits, sampling, positions, check_values=False, logprobs=False
+        ),  # as the engine calls it
         lambda: flat.softmax(-1).multinomial(1),
     )
 

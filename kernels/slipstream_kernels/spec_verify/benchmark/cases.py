@@ -1,0 +1,167 @@
+"""The cases of the benchmark and inputs that behave as they say.
+
+Logits are normal noise in bfloat16, moved so that a drafted token is accepted with probability α: one-hot drafts get
+their logit set, sampled drafts come from a distribution whose overlap with the target's is α.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import torch
+from torch import Tensor
+
+from slipstream_kernels.batch import SamplingBatch
+
+VOCABULARIES = (128_256, 151_936)
+REQUESTS = (1, 8, 32, 64, 128, 256)
+DRAFT_TOKENS = (3, 4, 7)
+ACCEPTANCES = (0.5, 0.7, 0.9)
+_SPREAD = 2.0
+"""Standard deviation of the logits: no single token but the drafted one has much probability."""
+_FAR = 16.0
+"""Beyond any logit of the noise."""
+
+
+class Kind(Enum):
+    """What is verified."""
+
+    ONE_HOT = "one-hot"
+    GREEDY = "greedy"
+    PROBABILISTIC = "probabilistic"
+    FILTERED = "top-k 50, top-p 0.95"
+    BLOCK = "block rule, probabilistic"
+    RAGGED = "one-hot, γ mixed from 0"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One line of the benchmark. `draft_tokens` is γ, the largest one where it is mixed."""
+
+    requests: int
+    draft_tokens: int
+    vocabulary: int
+    acceptance: float
+    kind: Kind = Kind.ONE_HOT
+
+    @property
+    def lengths(self) -> list[int]:
+        """How many tokens each request drafts."""
+        if self.kind is Kind.RAGGED:
+            return [(5 * request + 3) % (self.draft_tokens + 1) for request in range(self.requests)]
+        return [self.draft_tokens] * self.requests
+
+    @property
+    def rows(self) -> int:
+        return sum(self.lengths) + self.requests
+
+    @property
+    def has_draft_logits(self) -> bool:
+        return self.kind in (Kind.PROBABILISTIC, Kind.BLOCK)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """What one call of `verify` takes; names and shapes are its own."""
+
+    target_logits: Tensor
+    draft_token_ids: Tensor
+    draft_lengths: Tensor
+    draft_logits: Tensor | None
+    sampling: SamplingBatch
+    positions: Tensor
+    row_start: Tensor | None = None
+    block_verification: bool = False
+
+
+def grid(
+    requests: Sequence[int] = REQUESTS,
+    vocabularies: Sequence[int] = VOCABULARIES,
+    draft_tokens: Sequence[int] = DRAFT_TOKENS,
+    acceptances: Sequence[float] = ACCEPTANCES,
+) -> Iterator[Case]:
+    """Every combination, one-hot."""
+    for vocabulary in vocabularies:
+        for count in requests:
+            for gamma in draft_tokens:
+                for acceptance in acceptances:
+                    yield Case(requests=count, draft_tokens=gamma, vocabulary=vocabulary, acceptance=acceptance)
+
+
+def inputs(case: Case, number: int, device: torch.device | str) -> Inputs:
+    """Set `number` of a case: its logits, drafts, seeds and positions are its own."""
+    generator = torch.Generator(device=device).manual_seed(1_000_003 * number + case.requests)
+    lengths = torch.tensor(case.lengths, device=device)
+    shape = (case.requests, case.draft_tokens)
+    ids = torch.randint(case.vocabulary, shape, generator=generator, device=device)
+    logits = torch.empty(case.rows, case.vocabulary, dtype=torch.bfloat16, device=device)
+    logits.normal_(0.0, _SPREAD, generator=generator)
+    draft_logits = None
+    if case.has_draft_logits:
+        ids, draft_logits = _shift_apart(logits, shape, case.acceptance, generator)
+    else:
+        valid = torch.arange(case.draft_tokens, device=device) < lengths[:, None]
+        _favour(logits, ids, valid, case, generator)
+    first = 10_007 * number
+    return Inputs(
+        target_logits=logits,
+        draft_token_ids=ids,
+        draft_lengths=lengths,
+        draft_logits=draft_logits,
+        sampling=_sampling(case, first, device),
+        positions=torch.arange(case.requests, device=device) * 17 + first,
+        row_start=(lengths + 1).cumsum(0) - lengths - 1,
+        block_verification=case.kind is Kind.BLOCK,
+    )
+
+
+def _sampling(case: Case, first_seed: int, device: torch.device | str) -> SamplingBatch:
+    count = case.requests
+    top_p, top_k = (0.95, 50) if case.kind is Kind.FILTERED else (1.0, 0)
+    temperature = 0.0 if case.kind is Kind.GREEDY else 1.0
+    seeds = range(first_seed, first_seed + count)
+    return SamplingBatch.of([temperature] * count, [top_p] * count, [top_k] * count, seeds, device)
+
+
+def _favour(logits: Tensor, ids: Tensor, valid: Tensor, case: Case, generator: torch.Generator) -> None:
+    """Let each drafted token be accepted with the case's probability, in place; bfloat16 is a per cent or so off.
+
+    Sampled requests: that is its probability in its row. Greedy ones: it is the argmax of as many rows.
+    """
+    steps = torch.arange(ids.size(1), device=ids.device)
+    counts = valid.sum(1) + 1
+    rows = ((counts.cumsum(0) - counts)[:, None] + steps)[valid]
+    chosen = ids[valid]
+    if case.kind is Kind.GREEDY:
+        kept = torch.rand(rows.shape, generator=generator, device=ids.device) < case.acceptance
+        logits[rows, chosen] = torch.where(kept, _FAR, -_FAR).to(logits.dtype)
+        return
+    logits[rows, chosen] = -math.inf
+    odds = math.log(case.acceptance / (1 - case.acceptance))
+    for row_block, id_block in zip(rows.split(256), chosen.split(256), strict=True):
+        others = logits[row_block].float().logsumexp(-1)
+        logits[row_block, id_block] = (others + odds).to(logits.dtype)
+
+
+def _shift_apart(
+    logits: Tensor, shape: tuple[int, int], acceptance: float, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Sampled drafts (ids [B, K], logits [B, K, V]) whose distribution shares `acceptance` of the target's mass.
+
+    Half of the vocabulary gains s in the target and loses s in the draft: the overlap is 2 / (1 + exp(s)).
+    """
+    requests, steps = shape
+    by_request = logits.view(requests, steps + 1, -1)
+    half = logits.size(-1) // 2
+    shift = math.log(2 / acceptance - 1)
+    draft_logits = by_request[:, :-1].clone()
+    by_request[..., :half] += shift
+    draft_logits[..., :half] -= shift
+    ids = torch.empty(shape, dtype=torch.int64, device=logits.device)
+    for step in range(steps):
+        noise = torch.empty(requests, logits.size(-1), device=logits.device).exponential_(generator=generator)
+        ids[:, step] = (draft_logits[:, step].float() - noise.log_()).argmax(-1)
+    return ids, draft_logits

@@ -1,0 +1,238 @@
+"""What has to hold before a speed means anything. `run_checks` gives a `Passed`; figures can only be made with one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from slipstream_kernels.backend import Backend
+from slipstream_kernels.batch import SamplingBatch
+from slipstream_kernels.spec_verify.benchmark.cases import (
+    REQUESTS,
+    VOCABULARIES,
+    Case,
+    Inputs,
+    Kind,
+    inputs,
+)
+from slipstream_kernels.spec_verify.benchmark.oracle import distance
+from slipstream_kernels.spec_verify.result import Verification
+from slipstream_kernels.spec_verify.verify import verify
+
+Verifier = Callable[[Inputs], Verification]
+
+_TOLERANCE = 1e-5
+"""How far rounding may move a boundary between two decisions: float32 sums of a vocabulary."""
+_DIFFERENT = 0.01
+"""How many requests may differ from the reference where only that is asked: those at a boundary."""
+_FALSE_ALARM = 1e-6
+"""Probability that a right verifier fails one test of fit."""
+_CHI_VOCABULARY = 5
+
+
+class CheckFailed(Exception):
+    """The verifier is wrong: the message says in what. Nothing about its speed is to be told."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Passed:
+    """All checks held, in this process; what each of them found. Only `run_checks` makes one, and who tells a speed
+    asks for one."""
+
+    findings: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if not self.findings:
+            raise CheckFailed("no check was run")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """How much is checked."""
+
+    vocabularies: tuple[int, ...]
+    requests: tuple[int, ...]
+    """The last of them for what is not the benchmark's main business."""
+    examined: int
+    """Requests per case that the float64 oracle looks at."""
+    samples: int
+    """Requests of a test of fit."""
+
+
+ON_A_GPU = Sizes(vocabularies=(1000, *VOCABULARIES), requests=(*REQUESTS, 100), examined=32, samples=20_000)
+INTERPRETED = Sizes(vocabularies=(97, 1030), requests=(1, 6), examined=6, samples=120)
+
+
+def run_checks(verifier: Verifier, sizes: Sizes, device: torch.device | str) -> Passed:
+    """Hold `verifier` against the reference, the float64 rule and the target's own distribution.
+
+    Raises:
+        CheckFailed: at the first check that does not hold.
+    """
+    findings: list[str] = []
+    for vocabulary in sizes.vocabularies:
+        for requests in sizes.requests:
+            case = Case(requests=requests, draft_tokens=4, vocabulary=vocabulary, acceptance=0.7)
+            findings.append(_greedy(verifier, replace(case, kind=Kind.GREEDY), device))
+            findings.append(_sampled(verifier, case, sizes.examined, device))
+        sampled = (replace(case, kind=kind) for kind in (Kind.RAGGED, Kind.PROBABILISTIC))
+        findings.extend(_sampled(verifier, other, sizes.examined, device) for other in sampled)
+        compared = (replace(case, kind=kind) for kind in (Kind.FILTERED, Kind.BLOCK))
+        findings.extend(_like_reference(verifier, other, device) for other in compared)
+        findings.append(_slots(verifier, case, device))
+    findings.extend(_fit(verifier, kind, sizes, device) for kind in (Kind.ONE_HOT, Kind.PROBABILISTIC))
+    return Passed(findings=tuple(findings))
+
+
+def reference(given: Inputs) -> Verification:
+    """The definition, in PyTorch."""
+    return _verify(given, "reference")
+
+
+def kernel(given: Inputs) -> Verification:
+    """The kernel behind the public function, with every check of its arguments."""
+    return _verify(given, "kernel")
+
+
+def _verify(given: Inputs, backend: Backend) -> Verification:
+    return verify(
+        given.target_logits, given.draft_token_ids, given.draft_lengths, given.draft_logits, given.sampling,
+        given.positions, row_start=given.row_start, block_verification=given.block_verification, backend=backend,
+    )  # fmt: skip
+
+
+def _greedy(verifier: Verifier, case: Case, device: torch.device | str) -> str:
+    """Token for token the reference's, also where whole numbers make ties the rule."""
+    for number in range(2):
+        given = inputs(case, number, device)
+        if number:
+            given = replace(given, target_logits=given.target_logits.round_())
+        result, expected = verifier(given), reference(given)
+        if not (torch.equal(result.token_ids, expected.token_ids) and torch.equal(result.accepted, expected.accepted)):
+            raise CheckFailed(f"{_name(case)}: tokens differ from the reference's")
+    return f"{_name(case)}: the reference's tokens, ties included"
+
+
+def _sampled(verifier: Verifier, case: Case, examined: int, device: torch.device | str) -> str:
+    """Every decision is the one that its random number asks for, up to rounding; so is the reference's."""
+    given = inputs(case, 0, device)
+    result, expected = verifier(given), reference(given)
+    same = (result.token_ids == expected.token_ids).all(1)
+    different = (~same).nonzero()[:, 0].tolist()
+    looked_at = sorted({*different, *range(min(examined, case.requests))})
+    for request in looked_at:
+        for who, theirs in (("the kernel", result), ("the reference", expected)):
+            off = distance(given, theirs, request)
+            if off > _TOLERANCE:
+                raise CheckFailed(
+                    f"{_name(case)}, request {request}: {who} is {off:.2g} off what its random number says"
+                )
+    return f"{_name(case)}: {len(looked_at)} requests right in float64, {len(different)} rounded unlike the reference"
+
+
+def _like_reference(verifier: Verifier, case: Case, device: torch.device | str) -> str:
+    given = inputs(case, 0, device)
+    different = int((verifier(given).token_ids != reference(given).token_ids).any(1).sum())
+    if different > max(1.0, _DIFFERENT * case.requests):
+        raise CheckFailed(f"{_name(case)}: {different} of {case.requests} requests differ from the reference")
+    return f"{_name(case)}: {case.requests - different} of {case.requests} requests are the reference's"
+
+
+def _slots(verifier: Verifier, case: Case, device: torch.device | str) -> str:
+    """The same requests in another order, and the last one alone, get the same tokens."""
+    given = inputs(case, 1, device)
+    tokens = verifier(given).token_ids
+    backwards = torch.arange(case.requests - 1, -1, -1, device=device)
+    for order in (backwards, backwards[:1]):
+        if not torch.equal(verifier(_reordered(given, order)).token_ids, tokens[order]):
+            raise CheckFailed(f"{_name(case)}: a request's tokens depend on its neighbours")
+    return f"{_name(case)}: the same tokens in another order and alone"
+
+
+def _reordered(given: Inputs, order: Tensor) -> Inputs:
+    """Requests `order` of inputs whose drafts are equally long and one-hot."""
+    by_request = given.target_logits.view(len(given.positions), -1, given.target_logits.size(-1))
+    return replace(
+        given,
+        target_logits=by_request[order].flatten(0, 1),
+        draft_token_ids=given.draft_token_ids[order],
+        draft_lengths=given.draft_lengths[order],
+        sampling=given.sampling.rows(order),
+        positions=given.positions[order],
+        row_start=None,
+    )
+
+
+def _fit(verifier: Verifier, kind: Kind, sizes: Sizes, device: torch.device | str) -> str:
+    """Chi-squared: two tokens that follow each other have the target's own joint distribution."""
+    target, expected = _tables(device)
+    counts = torch.zeros_like(expected)
+    drawn = 0
+    for batch in _batches(sizes.samples):
+        first, second = _two_tokens(verifier, kind, target, torch.arange(drawn, drawn + batch, device=device))
+        counts += torch.bincount(first * _CHI_VOCABULARY + second, minlength=counts.numel())
+        drawn += batch
+    statistic = ((counts - expected * drawn) ** 2 / (expected * drawn)).sum()
+    freedom = torch.tensor((counts.numel() - 1) / 2, dtype=torch.float64, device=device)
+    chance = float(torch.special.gammaincc(freedom, statistic / 2))
+    line = f"{kind.value}, V = {_CHI_VOCABULARY}: two tokens of {drawn} requests, chi-squared p = {chance:.3g}"
+    if not chance > _FALSE_ALARM:
+        raise CheckFailed(f"{line}: not the target's distribution")
+    return line
+
+
+def _tables(device: torch.device | str) -> tuple[Tensor, Tensor]:
+    """Target logits after each token [V + 1, V], the last row for the start, and the joint distribution [V * V]."""
+    generator = torch.Generator().manual_seed(5)
+    target = torch.randn(_CHI_VOCABULARY + 1, _CHI_VOCABULARY, generator=generator).bfloat16().to(device)
+    probs = target.double().softmax(-1)
+    return target, (probs[-1][:, None] * probs[:-1]).flatten()
+
+
+def _batches(samples: int) -> Iterator[int]:
+    while samples > 0:
+        yield min(samples, 512)
+        samples -= 512
+
+
+def _two_tokens(verifier: Verifier, kind: Kind, target: Tensor, seeds: Tensor) -> tuple[Tensor, Tensor]:
+    """The first two tokens of each request: of one step with two drafted tokens, or of two where it gave one."""
+    device, requests = target.device, len(seeds)
+    sampling = SamplingBatch.of([1.0] * requests, [1.0] * requests, [0] * requests, seeds.tolist(), device)
+    draft = (0.5 * target.float()).bfloat16()
+    if kind is Kind.PROBABILISTIC:
+        generator = torch.Generator(device=device).manual_seed(int(seeds[0]))
+        first = torch.multinomial(draft[-1].float().softmax(-1).expand(requests, -1), 1, generator=generator)
+        second = torch.multinomial(draft.float().softmax(-1)[first[:, 0]], 1, generator=generator)
+        ids = torch.cat((first, second), 1)
+        draft_logits = torch.stack((draft[-1].expand(requests, -1), draft[ids[:, 0]]), 1)
+    else:
+        ids = torch.stack((seeds % 2, seeds % 3), 1)
+        draft_logits = None
+    start = torch.full((requests, 1), target.size(0) - 1, device=device)
+    step = Inputs(
+        target_logits=target[torch.cat((start, ids), 1)].flatten(0, 1),
+        draft_token_ids=ids,
+        draft_lengths=torch.full((requests,), 2, device=device),
+        draft_logits=draft_logits,
+        sampling=sampling,
+        positions=torch.zeros(requests, dtype=torch.int64, device=device),
+    )
+    emitted = verifier(step).token_ids
+    plain = replace(
+        step,
+        target_logits=target[emitted[:, 0].clamp(0, target.size(0) - 1)],
+        draft_token_ids=ids[:, :0],
+        draft_lengths=torch.zeros_like(step.draft_lengths),
+        draft_logits=None,
+        positions=step.positions + 1,
+    )
+    second = torch.where(emitted[:, 1] < 0, verifier(plain).token_ids[:, 0], emitted[:, 1])
+    return emitted[:, 0].clamp(0), second.clamp(0)
+
+
+def _name(case: Case) -> str:
+    return f"{case.kind.value}, V = {case.vocabulary}, B = {case.requests}"

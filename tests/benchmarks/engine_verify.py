@@ -1,0 +1,134 @@
+"""What the verification kernel is worth end to end: step time of the engine on a GPU, with it and with the reference.
+
+    python -m tests.benchmarks.engine_verify [--requests 1 8 64] [--vocabulary 0 128256 151936] [--draft-tokens 4]
+
+The embedded pair decodes the same requests with both, in turns. Its vocabulary is small, so its head is also widened
+with copies of its rows: ties go to the lowest id, so greedy answers stay what they are, and the verification has as
+much to read as that of a large model. Greedy answers must be equal, or nothing is printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Sequence
+from functools import partial
+
+import msgspec
+import torch
+from slipstream_engine import engine as engine_module
+from slipstream_engine.checkpoint import load_weights
+from slipstream_engine.config import load_config
+from slipstream_engine.drafts import ModelDrafts
+from slipstream_engine.embedded.workload import STRUCTURED_LONG, workload
+from slipstream_engine.engine import Engine
+from slipstream_engine.model import Model
+from slipstream_engine.settings import resolve_source
+from slipstream_engine.tokenizer import Tokenizer
+from slipstream_engine.types import GenerationRequest, SamplingParams
+from slipstream_kernels import verify
+
+SEED = 20_261
+BACKENDS = ("reference", "kernel")
+_ROUNDS = 5
+_MOST_TOKENS = 96
+_PREFILL_CHUNK_TOKENS = 512
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--requests", type=int, nargs="+", default=[1, 8, 64])
+    parser.add_argument("--vocabulary", type=int, nargs="+", default=[0, 128_256, 151_936], help="0: the pair's own")
+    parser.add_argument("--draft-tokens", type=int, default=4)
+    args = parser.parse_args()
+    if not torch.cuda.is_available():
+        print("no GPU here: the kernel cannot run in the engine, nothing was measured")
+        return
+    print(f"{torch.cuda.get_device_name()}, γ = {args.draft_tokens}, milliseconds per engine step (median of rounds)")
+    print(f"{'V':>7} {'B':>4} {'T':>4} {'reference':>10} {'kernel':>10} {'ratio':>6}")
+    for rows in args.vocabulary:
+        for requests in args.requests:
+            engine = build(rows, requests, args.draft_tokens, "cuda", torch.bfloat16)
+            for temperature in (0.0, 0.8) if rows == 0 else (0.0,):
+                times = compare(engine, requests, args.draft_tokens, temperature, BACKENDS)
+                reference_ms, kernel_ms = (statistics.median(times[name]) for name in BACKENDS)
+                line = f"{rows or 'own':>7} {requests:>4} {temperature:>4} {reference_ms:>10.3f}"
+                print(f"{line} {kernel_ms:>10.3f} {reference_ms / kernel_ms:>6.2f}", flush=True)
+
+
+def build(rows: int, slots: int, draft_tokens: int, device: str, dtype: torch.dtype) -> Engine:
+    """The embedded pair; `rows` other than 0 widens the target's head to as many tokens."""
+    folder = resolve_source("embedded:target")
+    config, place = load_config(folder), torch.device(device)
+    weights = load_weights(folder, config, place, dtype)
+    if rows:
+        copies = -(-rows // config.vocab_rows)
+        weights = weights._replace(head=weights.head.repeat(copies, 1)[:rows].contiguous())
+        config = msgspec.structs.replace(config, vocab_rows=rows)
+    target = Model(config, weights, context_tokens=config.context_tokens, device=place)
+    draft = Model.load(
+        resolve_source("embedded:draft"), device=place, dtype=dtype, context_tokens=target.context_tokens
+    )
+    tokenizer = Tokenizer.load(folder, checkpoint=folder)
+    return Engine(
+        target,
+        tokenizer,
+        ModelDrafts(draft, slots, config.vocab_rows),
+        slots=slots,
+        max_draft_tokens=draft_tokens,
+        max_waiting=slots,
+        prefill_chunk_tokens=_PREFILL_CHUNK_TOKENS,
+    )
+
+
+def compare(
+    engine: Engine, requests: int, draft_tokens: int, temperature: float, backends: Sequence[str]
+) -> dict[str, list[float]]:
+    """Milliseconds per step of each backend, one number per round, the backends taking turns.
+
+    Raises:
+        SystemExit: a greedy answer differs between them.
+    """
+    times: dict[str, list[float]] = {name: [] for name in backends}
+    answers: dict[str, list[list[int]]] = {}
+    for number in range(_ROUNDS + 1):
+        for backend in backends if number % 2 else tuple(reversed(backends)):
+            # The engine takes the kernel wherever it can: this is the only place that wants something else.
+            engine_module.verify = partial(verify, backend=backend)
+            step_ms, answers[backend] = decode(engine, requests, draft_tokens, temperature)
+            if number:  # the first round compiles
+                times[backend].append(step_ms)
+        if temperature == 0 and any(answers[name] != answers[backends[0]] for name in backends):
+            raise SystemExit("the backends' greedy answers differ; their speed means nothing")
+    return times
+
+
+def decode(engine: Engine, requests: int, draft_tokens: int, temperature: float) -> tuple[float, list[list[int]]]:
+    """Decode `requests` together: milliseconds per step after the prompts are in, and the answers."""
+    for index, drawn in enumerate(workload(SEED, requests, STRUCTURED_LONG)):
+        engine.add(
+            GenerationRequest(
+                request_id=str(index),
+                prompt_ids=engine.tokenizer.render_chat(drawn.messages),
+                max_tokens=min(_MOST_TOKENS, drawn.max_tokens),
+                sampling=SamplingParams(temperature=temperature, seed=index),
+                draft_tokens=draft_tokens,
+            )
+        )
+    answers: list[list[int]] = [[] for _ in range(requests)]
+    steps, waiting, seconds = 0, requests, 0.0
+    while engine.busy:
+        start = time.perf_counter()
+        chunks = engine.step()  # ends with the tokens on the host: the device is done
+        elapsed = time.perf_counter() - start
+        if not waiting:
+            steps, seconds = steps + 1, seconds + elapsed
+        for chunk in chunks:
+            waiting -= not answers[int(chunk.request_id)] and bool(chunk.token_ids)
+            answers[int(chunk.request_id)] += chunk.token_ids
+    return seconds / max(steps, 1) * 1e3, answers
+
+
+if __name__ == "__main__":
+    main()
