@@ -23,11 +23,11 @@ class DraftRow(NamedTuple):
 
 
 class Drafts(NamedTuple):
-    """Proposals for a batch of B rows. `probs` None means that no draft was sampled: each was the only choice."""
+    """Proposals for a batch of B rows. `logits` None means that no draft was sampled: each was the only choice."""
 
     token_ids: Tensor  # [B, K] i64, -1 where a row has fewer
     lengths: list[int]  # B
-    probs: Tensor | None  # [B, K, V] f32, what each draft was sampled from
+    logits: Tensor | None  # [B, K, V] f32, each draft was sampled from their softmax
 
     @classmethod
     def none(cls, rows: int, device: torch.device) -> Drafts:
@@ -78,7 +78,7 @@ class ModelDrafts:
         active = [index for index, length in enumerate(lengths) if length > 0]
         fed = {index: rows[index].tokens[self._cached[rows[index].slot] :] for index in active}
         ids = torch.full((len(rows), width), -1, dtype=torch.int64, device=device)
-        probs = None if sampling.all_greedy else torch.zeros(len(rows), width, self._vocab_rows, device=device)
+        drawn_from = None if sampling.all_greedy else torch.zeros(len(rows), width, self._vocab_rows, device=device)
         for index in active:
             self._proposed_from[rows[index].slot] = len(rows[index].tokens)
         for step in range(width):
@@ -88,13 +88,13 @@ class ModelDrafts:
             if len(active) < len(rows):
                 chosen = sampling.rows(torch.tensor(active, device=device))
             positions = torch.tensor([len(rows[index].tokens) + step for index in active], device=device)
-            token_ids, row_probs = sample(logits, chosen, positions, Purpose.DRAFT)
+            token_ids, log_probs = sample(logits, chosen, positions, Purpose.DRAFT)
             ids[active, step] = token_ids
-            if probs is not None and row_probs is not None:
-                probs[active, step] = row_probs
+            if drawn_from is not None and log_probs is not None:
+                drawn_from[active, step] = log_probs
             if step + 1 < width:
                 fed = {index: [token] for index, token in zip(active, token_ids.tolist(), strict=True)}
-        return Drafts(ids, lengths, probs)
+        return Drafts(ids, lengths, drawn_from)
 
     def commit(self, slot: int, accepted: int) -> None:
         # The last draft of a proposal was never fed, so it is not cached even if it was accepted.

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import bisect
 import itertools
-import math
 from collections import deque
 from collections.abc import Iterator
 from collections.abc import Sequence as Sequence_
@@ -23,7 +22,6 @@ from torch import Tensor
 from slipstream_engine.cache import SlotPool
 from slipstream_engine.drafts import DraftRow, Drafts, DraftSource
 from slipstream_engine.errors import RequestError
-from slipstream_engine.margins import margins
 from slipstream_engine.model import Model
 from slipstream_engine.sequence import Sequence
 from slipstream_engine.step_batch import Span, layout
@@ -237,23 +235,31 @@ class Engine:
     def _verify(self, hidden: Tensor, sequences: Sequence_[Sequence], drafts: Drafts) -> list[_Emitted]:
         """What each request emits: its accepted drafts and one token of the target's own. Nothing where the
         target's logits are not finite."""
-        device = self._target.device
-        logits = self._target.logits(hidden)
+        asked = [sequence.request.margins for sequence in sequences]
+        positions = [len(sequence.tokens) for sequence in sequences]
+        starts = itertools.accumulate((1 + count for count in drafts.lengths[:-1]), initial=0)
+        columns = torch.tensor([drafts.lengths, positions, list(starts)], device=self._target.device)
         verified = verify(
-            logits,
+            self._target.logits(hidden),
             drafts.token_ids,
-            torch.tensor(drafts.lengths, device=device),
-            drafts.probs,
+            columns[0],
+            drafts.logits,
             self._sampling_of(sequences),
-            torch.tensor([len(sequence.tokens) for sequence in sequences], device=device),
+            columns[1],
+            # The kernel would have to add up the lengths; the reference is quicker where rows are known to be packed.
+            row_start=columns[2] if columns.is_cuda else None,
+            margins=any(asked),
+            logprobs=False,
+            check_values=False,
         )
-        lengths, rows = verified.lengths.tolist(), [1 + count for count in drafts.lengths]
+        lengths = verified.lengths.tolist()
         emitted = [ids[:count] for ids, count in zip(verified.token_ids.tolist(), lengths, strict=True)]
-        gaps = margins(logits, rows, lengths, [sequence.request.margins for sequence in sequences])
-        if not math.isfinite(logits.sum(dtype=torch.float32).item()):  # one cheap look; rarely a second one
-            finite = logits.isfinite().all(dim=-1).split(rows)
-            emitted = [ids if bool(row.all()) else [] for ids, row in zip(emitted, finite, strict=True)]
-        return [_Emitted(*pair) for pair in zip(emitted, gaps, strict=True)]
+        if verified.margins is None:
+            return [_Emitted(ids, None) for ids in emitted]
+        gaps = [row[:count] for row, count in zip(verified.margins.tolist(), lengths, strict=True)]
+        return [
+            _Emitted(ids, tuple(row) if wanted else None) for ids, row, wanted in zip(emitted, gaps, asked, strict=True)
+        ]
 
     def _sampling_of(self, sequences: Sequence_[Sequence]) -> SamplingBatch:
         """The batch's sampling parameters; kept while the same requests decode together."""

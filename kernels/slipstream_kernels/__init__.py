@@ -1,13 +1,29 @@
-"""Lossless verification of drafted tokens: a PyTorch reference behind one public function, `verify`.
+"""Lossless verification of drafted tokens, and drafting from a request's own text.
 
-`SamplingBatch` says how each request samples, `sample` chooses the draft's tokens, `verify` accepts or
-rejects them.
+`SamplingBatch` and `LogitAdjustments` say how each request samples, `sample` chooses the draft's tokens, `verify`
+accepts or rejects them. Each operation has a PyTorch reference and a GPU kernel behind one function; the kernels need
+the package `triton`, which is looked for when the first kernel is asked for.
 """
 
+from slipstream_kernels.adjustments import LogitAdjustments
 from slipstream_kernels.batch import SamplingBatch
-from slipstream_kernels.counter_random import Purpose, uniform
+from slipstream_kernels.counter_random import Purpose, step_purpose, uniform
+from slipstream_kernels.errors import KernelUnavailable
 from slipstream_kernels.filters import filtered_probs
+from slipstream_kernels.ngram_lookup import ngram_lookup
 from slipstream_kernels.sampling import sample
-from slipstream_kernels.verification import Verification, verify
+from slipstream_kernels.spec_verify import Verification, verify
 
-__all__ = ["Purpose", "SamplingBatch", "Verification", "filtered_probs", "sample", "uniform", "verify"]
+__all__ = [
+    "KernelUnavailable",
+    "LogitAdjustments",
+    "Purpose",
+    "SamplingBatch",
+    "Verification",
+    "filtered_probs",
+    "ngram_lookup",
+    "sample",
+    "step_purpose",
+    "uniform",
+    "verify",
+]

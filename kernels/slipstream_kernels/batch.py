@@ -19,18 +19,20 @@ HOTTEST = 1e6
 class SamplingBatch:
     """Sampling parameters of B requests (or rows), every tensor [B] on the logits' device.
 
-    `temperature` float32, 0 is greedy; `top_p` float32, 1 is off; `top_k` int64, 0 is off; `seed` int64.
-    The other values are known without asking the device. A selection of rows keeps its batch's, which stays
-    correct: they say what may occur.
+    `temperature` float32, 0 is greedy; `top_p` float32, 1 is off; `top_k` int64, 0 is off; `min_p` float32, 0 is
+    off; `seed` int64. The other values are known without asking the device. A selection of rows keeps its batch's,
+    which stays correct: they say what may occur.
     """
 
     temperature: Tensor
     top_p: Tensor
     top_k: Tensor
+    min_p: Tensor
     seed: Tensor
     all_greedy: bool
     any_greedy: bool
     any_top_p: bool
+    any_min_p: bool
     largest_top_k: int
     """0 if top-k is off everywhere."""
 
@@ -42,33 +44,38 @@ class SamplingBatch:
         top_k: Sequence[int],
         seed: Sequence[int],
         device: torch.device | str = "cpu",
+        *,
+        min_p: Sequence[float] | None = None,
     ) -> SamplingBatch:
-        """Build a batch from one value per request. Seeds are any integers, taken modulo 2^64.
+        """Build a batch from one value per request. Seeds are any integers, taken modulo 2^64. `min_p` None: off.
 
         Raises:
             ValueError: the lengths differ, or a value is out of range.
         """
-        if not len(temperature) == len(top_p) == len(top_k) == len(seed):
-            lengths = (len(temperature), len(top_p), len(top_k), len(seed))
-            raise ValueError(f"temperature, top_p, top_k and seed must be equally long, not {lengths}")
-        _check_ranges(temperature, top_p, top_k)
+        min_p = [0.0] * len(temperature) if min_p is None else min_p
+        lengths = (len(temperature), len(top_p), len(top_k), len(seed), len(min_p))
+        if len(set(lengths)) > 1:
+            raise ValueError(f"temperature, top_p, top_k, seed and min_p must be equally long, not {lengths}")
+        _check_ranges(temperature, top_p, top_k, min_p)
         heat = [value if value >= GREEDY_BELOW else 0.0 for value in temperature]
         signed = [(value + 2**63) % 2**64 - 2**63 for value in seed]
         return cls(
             temperature=torch.tensor(heat, dtype=torch.float32, device=device),
             top_p=torch.tensor(top_p, dtype=torch.float32, device=device),
             top_k=torch.tensor(top_k, dtype=torch.int64, device=device),
+            min_p=torch.tensor(min_p, dtype=torch.float32, device=device),
             seed=torch.tensor(signed, dtype=torch.int64, device=device),
             all_greedy=not any(heat),
             any_greedy=not all(heat),
             any_top_p=any(t > 0 and p < 1 for t, p in zip(heat, top_p, strict=True)),
+            any_min_p=any(t > 0 and m > 0 for t, m in zip(heat, min_p, strict=True)),
             largest_top_k=max((k for t, k in zip(heat, top_k, strict=True) if t > 0), default=0),
         )
 
     @property
     def any_filter(self) -> bool:
-        """Whether top-p or top-k may drop anything."""
-        return self.any_top_p or self.largest_top_k > 0
+        """Whether top-k, top-p or min-p may drop anything."""
+        return self.any_top_p or self.any_min_p or self.largest_top_k > 0
 
     def __len__(self) -> int:
         return self.temperature.size(0)
@@ -92,15 +99,20 @@ class SamplingBatch:
             temperature=change(self.temperature),
             top_p=change(self.top_p),
             top_k=change(self.top_k),
+            min_p=change(self.min_p),
             seed=change(self.seed),
         )
 
 
-def _check_ranges(temperature: Sequence[float], top_p: Sequence[float], top_k: Sequence[int]) -> None:
-    for i, (t, p, k) in enumerate(zip(temperature, top_p, top_k, strict=True)):
+def _check_ranges(
+    temperature: Sequence[float], top_p: Sequence[float], top_k: Sequence[int], min_p: Sequence[float]
+) -> None:
+    for i, (t, p, k, m) in enumerate(zip(temperature, top_p, top_k, min_p, strict=True)):
         if not 0 <= t <= HOTTEST:
             raise ValueError(f"temperature[{i}] = {t}: must be in [0, {HOTTEST:g}]")
         if not 0 <= p <= 1:
             raise ValueError(f"top_p[{i}] = {p}: must be in [0, 1]")
         if k < 0:
             raise ValueError(f"top_k[{i}] = {k}: must be 0 (off) or more")
+        if not 0 <= m <= 1:
+            raise ValueError(f"min_p[{i}] = {m}: must be in [0, 1]")

@@ -32,6 +32,15 @@ class Purpose(IntEnum):
     """A token from the target's distribution: plain decoding and the bonus token."""
 
 
+def step_purpose(purpose: Purpose, step: int | Tensor) -> int | Tensor:
+    """`purpose` of the number that decides about drafted token `step` (0 for a step's first) of a block.
+
+    The tokens of a block are accepted together, so what was drawn for a rejected one has had its part in the outcome:
+    the next step, which comes to the same position, must not draw it again. (position, step) says which step it is.
+    """
+    return int(purpose) + len(Purpose) * step
+
+
 def uniform(seed: Tensor, position: Tensor, purpose: int | Tensor) -> Tensor:
     """Uniform numbers in [0, 1): float64, of the shape that the arguments (int64) broadcast to.
 

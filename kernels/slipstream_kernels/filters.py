@@ -1,11 +1,9 @@
-"""From logits to the distribution that a request samples from: temperature, then top-k, then top-p.
+"""From logits to the distribution that a request samples from: temperature, then top-k, then top-p, then min-p.
 
-The order is that of transformers and vLLM: top-p counts probability after top-k has renormalised it. Ties are
-settled by value, never by the order of a sort: a token whose logit equals that of the last one kept is kept
-too. So the result is the same on every device, and at least one token is always kept.
-
-Broken rows have an answer as well: NaN counts as -inf, +inf as the largest finite number, and a row in which
-nothing is left gives all its probability to token 0.
+Top-p counts probability after top-k has renormalised it, as in transformers and vLLM. Min-p comes last: a token stays
+if its probability is at least `min_p` times that of the most probable one, which none of the others changes. Ties are
+settled by value, never by the order of a sort: a token whose logit equals that of the last one kept is kept too. So
+the result is the same on every device, and at least one token is always kept.
 """
 
 from __future__ import annotations
@@ -31,31 +29,57 @@ def argmax_ids(logits: Tensor) -> Tensor:
 def filtered_probs(logits: Tensor, sampling: SamplingBatch) -> Tensor:
     """The distribution of each row: float32 [N, V], every row adding up to 1 within rounding.
 
+    Broken rows have an answer as well: NaN counts as -inf, +inf as the largest finite number, and a row in which
+    nothing is left gives all its probability to token 0.
+
     Args:
         logits: [N, V], any float type; computed in float32.
         sampling: the parameters of the N rows. A greedy row has probability 1 at its argmax.
     """
-    scores = _scores(logits)
-    greedy_ids = scores.argmax(-1, keepdim=True) if sampling.any_greedy else None
-    temperature = sampling.temperature[:, None]
-    if greedy_ids is not None:
+    scores = scaled(repaired(logits), sampling)
+    return filtered(scores.softmax(-1), scores, sampling)
+
+
+def repaired(logits: Tensor) -> Tensor:
+    """A float32 copy of `logits` [N, V] in which every row has a distribution."""
+    finite = logits.to(torch.float32).nan_to_num(nan=-math.inf, posinf=_LARGEST, neginf=-math.inf)
+    # Where nothing else is left, token 0 is; elsewhere it still weighs nothing at this logit.
+    finite[:, :1].clamp_(min=-_LARGEST)
+    return finite
+
+
+def scaled(logits: Tensor, sampling: SamplingBatch, best: Tensor | None = None) -> Tensor:
+    """(logit - best of the row) / temperature, a float32 copy [N, V]: no temperature can overflow it. Temperature 1
+    where the request is greedy. A row with NaN, +inf or nothing above -inf has NaN.
+
+    Args:
+        logits: float32 [N, V].
+        best: [N], the largest of each row, for who knows it.
+    """
+    best = logits.amax(-1) if best is None else best
+    temperature = sampling.temperature
+    if sampling.any_greedy:
         temperature = temperature.masked_fill(temperature == 0, 1.0)
-    probs = scores.div_(temperature).softmax(-1)
-    if sampling.any_filter:
+    return (logits - best[:, None]).div_(temperature[:, None])
+
+
+def filtered(probs: Tensor, scores: Tensor, sampling: SamplingBatch) -> Tensor:
+    """The distribution that each row samples from, float32 [N, V]. `probs` may be written.
+
+    Args:
+        probs: the softmax of `scores`.
+        scores: as `scaled` gives them.
+        sampling: the parameters of the N rows. A greedy row has probability 1 at its argmax.
+    """
+    if sampling.any_top_p or sampling.largest_top_k:
         prefix = scores.size(-1) if scores.is_cuda else max(_PREFIX, sampling.largest_top_k)
         probs = _truncate(probs, scores, sampling, prefix)
-    if greedy_ids is None:
+    if sampling.any_min_p:
+        _keep(probs, scores, sampling.min_p.log()[:, None])
+    if not sampling.any_greedy:
         return probs
-    one_hot = torch.zeros_like(probs).scatter_(1, greedy_ids, 1.0)
+    one_hot = torch.zeros_like(probs).scatter_(1, scores.argmax(-1, keepdim=True), 1.0)
     return torch.where(sampling.temperature[:, None] == 0, one_hot, probs)
-
-
-def _scores(logits: Tensor) -> Tensor:
-    """A float32 copy [N, V], each row's largest value moved to 0 so that no temperature can overflow it."""
-    scores = logits.to(torch.float32).nan_to_num(nan=-math.inf, posinf=_LARGEST, neginf=-math.inf)
-    # Where nothing else is left, token 0 is; elsewhere it still weighs nothing at this logit.
-    scores[:, :1].clamp_(min=-_LARGEST)
-    return scores.sub_(scores.amax(-1, keepdim=True))
 
 
 def _truncate(probs: Tensor, scores: Tensor, sampling: SamplingBatch, prefix: int) -> Tensor:

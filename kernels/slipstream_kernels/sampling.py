@@ -2,37 +2,44 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from slipstream_kernels.batch import SamplingBatch
-from slipstream_kernels.counter_random import Purpose, uniform
-from slipstream_kernels.filters import argmax_ids, filtered_probs
+from slipstream_kernels.counter_random import uniform
+from slipstream_kernels.filters import argmax_ids, filtered, repaired, scaled
 
 
-def sample(
-    logits: Tensor, sampling: SamplingBatch, positions: Tensor, purpose: Purpose
-) -> tuple[Tensor, Tensor | None]:
-    """Choose one token per row.
+def sample(logits: Tensor, sampling: SamplingBatch, positions: Tensor, purpose: int) -> tuple[Tensor, Tensor | None]:
+    """Choose one token per row. Broken rows have an answer as well, see `filtered_probs`.
 
     Args:
         logits: [N, V], any float type.
         sampling: the parameters of the N rows.
         positions: absolute position of the token that each row chooses, int64 [N].
-        purpose: what the token is for; with (seed, position) it determines the random number.
+        purpose: what the token is for, a `Purpose`; with (seed, position) it determines the random number. Drafts for
+            block verification take `step_purpose`.
 
     Returns:
-        Token ids, int64 [N], and the distribution they were drawn from, float32 [N, V]: what `verify` needs
-        as `draft_probs`. None instead of the latter when every row is greedy.
+        Token ids, int64 [N], and the logarithm of the distribution they were drawn from, float32 [N, V], -inf where
+        a filter dropped the token: what `verify` needs as `draft_logits`. None instead of the latter when every row
+        is greedy.
     """
     if sampling.all_greedy:
         return argmax_ids(logits), None
-    probs = filtered_probs(logits, sampling)
-    return draw(probs, uniform(sampling.seed, positions, purpose)), probs
+    scores = scaled(repaired(logits), sampling)
+    probs = filtered(scores.softmax(-1), scores, sampling)
+    token_ids = draw(probs, uniform(sampling.seed, positions, purpose))
+    if sampling.any_filter or sampling.any_greedy:
+        # The logarithm of `probs` itself would take six times as long on the CPU.
+        scores = scores.masked_fill_(probs == 0, -math.inf)
+    return token_ids, scores.log_softmax(-1)
 
 
 def draw(weights: Tensor, uniforms: Tensor) -> Tensor:
-    """Draw an index from each row by inverse CDF: int64 [N].
+    """Draw an index from each row by inverse CDF: int64 [N]. V where a row has NaN.
 
     Args:
         weights: [N, V], not negative, at least one above 0 in each row; need not add up to 1.

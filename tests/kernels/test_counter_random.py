@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare, kstest
-from slipstream_kernels import Purpose, uniform
+from slipstream_kernels import Purpose, step_purpose, uniform
 from slipstream_kernels.counter_random import philox
 
 # From `kat_vectors` of Random123, the authors' own implementation: counter, key, output.
@@ -62,3 +62,15 @@ def test_neighbouring_positions_are_independent():
     cells = [(uniform(seeds, torch.tensor(position), Purpose.TARGET) * 8).long() for position in (4, 5)]
     counts = torch.bincount(cells[0] * 8 + cells[1], minlength=64)
     assert chisquare(counts.numpy()).pvalue > 1e-3
+
+
+def test_numbers_of_a_block_are_those_of_no_other_step_or_purpose():
+    # The token at position 9 may be the first of a step or, in a step before, the third of a block.
+    numbers = {(p, j): step_purpose(p, j) for p in Purpose for j in range(9)}
+    assert len(set(numbers.values())) == len(numbers)
+    assert [step_purpose(p, 0) for p in Purpose] == list(Purpose)
+    steps = torch.arange(3)
+    assert step_purpose(Purpose.ACCEPT, steps).tolist() == [step_purpose(Purpose.ACCEPT, j) for j in range(3)]
+    seeds, position = torch.arange(50_000), torch.tensor(9)
+    cells = [(uniform(seeds, position, step_purpose(Purpose.ACCEPT, j)) * 8).long() for j in (0, 2)]
+    assert chisquare(torch.bincount(cells[0] * 8 + cells[1], minlength=64).numpy()).pvalue > 1e-3

@@ -9,20 +9,35 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from slipstream_kernels import Purpose, SamplingBatch, filtered_probs, sample, uniform
-from slipstream_kernels.reference import distribution
 from slipstream_kernels.sampling import draw
+from torch import Tensor
+
+from tests.kernels.oracle import Rules
+from tests.kernels.oracle import distribution as oracle_distribution
 
 
-def one(temperature: float = 1.0, top_p: float = 1.0, top_k: int = 0, seed: int = 0, rows: int = 1) -> SamplingBatch:
-    return SamplingBatch.of([temperature] * rows, [top_p] * rows, [top_k] * rows, [seed] * rows)
+def one(
+    temperature: float = 1.0, top_p: float = 1.0, top_k: int = 0, seed: int = 0, rows: int = 1, min_p: float = 0.0
+) -> SamplingBatch:
+    columns = ([value] * rows for value in (temperature, top_p, top_k, seed))
+    return SamplingBatch.of(*columns, min_p=[min_p] * rows)
+
+
+def distribution(row: Tensor, temperature: float, top_p: float, top_k: int, min_p: float = 0.0) -> list[float]:
+    """What the float64 filters make of one row of logits."""
+    rules = Rules(temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p)
+    return oracle_distribution(row.float().numpy(), rules).tolist()
 
 
 settings_of_a_row = st.tuples(
-    st.sampled_from([0.0, 0.1, 0.7, 1.0, 5.0]), st.sampled_from([0.0, 0.3, 0.9, 0.999, 1.0]), st.integers(0, 12)
+    st.sampled_from([0.0, 0.1, 0.7, 1.0, 5.0]),
+    st.sampled_from([0.0, 0.3, 0.9, 0.999, 1.0]),
+    st.integers(0, 12),
+    st.sampled_from([0.0, 0.0, 0.03, 0.3, 1.0]),
 )
 
 
-@settings(derandomize=True, deadline=None, max_examples=50)
+@settings(derandomize=True, deadline=None, max_examples=60)
 @given(
     st.lists(settings_of_a_row, min_size=1, max_size=6),
     st.integers(1, 10),
@@ -30,12 +45,13 @@ settings_of_a_row = st.tuples(
     st.booleans(),
     st.sampled_from([torch.float32, torch.bfloat16, torch.float16]),
 )
-def test_mixed_rows_match_the_textbook_filter(rows, vocabulary, seed, tied, dtype):
+def test_mixed_rows_match_the_float64_filters(rows, vocabulary, seed, tied, dtype):
     logits = 3 * torch.randn(len(rows), vocabulary, generator=torch.Generator().manual_seed(seed))
     logits = (logits.round() if tied else logits).to(dtype)
-    sampling = SamplingBatch.of(*zip(*rows, strict=True), [0] * len(rows))
+    temperature, top_p, top_k, min_p = zip(*rows, strict=True)
+    sampling = SamplingBatch.of(temperature, top_p, top_k, [0] * len(rows), min_p=min_p)
     expected = torch.tensor([distribution(row, *setting) for row, setting in zip(logits, rows, strict=True)])
-    torch.testing.assert_close(filtered_probs(logits, sampling), expected, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(filtered_probs(logits, sampling), expected.float(), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -45,13 +61,24 @@ def test_long_rows_keep_what_a_full_sort_keeps(temperature, top_p, top_k):
     logits = 2 * torch.randn(3, 1000, generator=torch.Generator().manual_seed(1))
     probs = filtered_probs(logits, one(temperature, top_p, top_k, rows=3))
     expected = torch.tensor([distribution(row, temperature, top_p, top_k) for row in logits])
-    torch.testing.assert_close(probs, expected, rtol=1e-3, atol=1e-7)
+    torch.testing.assert_close(probs, expected.float(), rtol=1e-3, atol=1e-7)
 
 
 def test_top_p_counts_what_top_k_has_renormalised():
     logits = torch.tensor([[0.4, 0.3, 0.2, 0.1]]).log()
     # After top-k 2 the masses are 0.57 and 0.43: the first alone reaches 0.5, as it would not before.
     assert filtered_probs(logits, one(top_p=0.5, top_k=2)).tolist() == [[1.0, 0.0, 0.0, 0.0]]
+
+
+def test_min_p_counts_from_the_most_probable_token_whatever_else_is_dropped():
+    logits = torch.tensor([[0.5, 0.3, 0.16, 0.04]]).log()
+    for others in ({}, {"top_k": 3}, {"top_p": 0.95}):
+        # A limit of 0.15: of the whole distribution as of a part of it.
+        probs = filtered_probs(logits, one(min_p=0.3, **others))
+        torch.testing.assert_close(probs, torch.tensor([[0.5, 0.3, 0.16, 0.0]]) / 0.96)
+    assert filtered_probs(logits, one(min_p=1.0)).tolist() == [[1.0, 0.0, 0.0, 0.0]]
+    # Hotter, the second is nearer to the first.
+    assert (filtered_probs(logits, one(temperature=4.0, min_p=0.5)) > 0).tolist() == [[True, True, True, True]]
 
 
 def test_tokens_tied_with_the_last_one_kept_are_kept_too():
@@ -106,14 +133,26 @@ def test_draws_at_the_ends_of_the_unit_interval_never_hit_a_token_without_weight
     assert draw(tiny, torch.tensor([1 - 2**-52], dtype=torch.float64)).tolist() == [1]
 
 
-def test_sample_returns_the_float32_distribution_it_drew_from():
-    logits = torch.randn(4, 50, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
-    sampling = SamplingBatch.of([0.8] * 4, [0.9] * 4, [0] * 4, [1, 2, 3, 4])
-    positions = torch.arange(4)
-    ids, probs = sample(logits, sampling, positions, Purpose.DRAFT)
-    assert probs is not None
-    assert probs.dtype == torch.float32
+@pytest.mark.parametrize("filters", [{}, {"top_p": 0.9}, {"top_k": 7}, {"min_p": 0.1}, {"top_p": 0.8, "top_k": 30}])
+def test_sample_returns_the_logarithm_of_the_distribution_it_drew_from(filters):
+    logits = torch.randn(5, 50, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
+    sampling = one(0.8, seed=3, rows=5, **filters)
+    positions = torch.arange(5)
+    ids, log_probs = sample(logits, sampling, positions, Purpose.DRAFT)
+    assert log_probs is not None
+    assert log_probs.dtype == torch.float32
+    probs = filtered_probs(logits, sampling)
+    torch.testing.assert_close(log_probs.exp(), probs)
+    assert torch.equal(log_probs == -math.inf, probs == 0)
     assert torch.equal(ids, draw(probs, uniform(sampling.seed, positions, Purpose.DRAFT)))
+
+
+def test_a_greedy_row_beside_a_sampled_one_says_that_its_token_was_certain():
+    mixed = SamplingBatch.of([0.0, 1.0], [1.0] * 2, [0] * 2, [0] * 2)
+    ids, log_probs = sample(torch.tensor([[0.0, 2.0, 1.0]] * 2), mixed, torch.tensor([0, 0]), Purpose.DRAFT)
+    assert ids[0] == 1
+    assert log_probs is not None
+    assert log_probs[0].tolist() == [-math.inf, 0.0, -math.inf]
 
 
 @pytest.mark.parametrize(
@@ -124,17 +163,22 @@ def test_sample_returns_the_float32_distribution_it_drew_from():
         (([1.0, 1.0], [1.0, 1.5], [0, 0], [0, 0]), r"top_p\[1\] = 1.5"),
         (([1.0], [1.0], [-1], [0]), r"top_k\[0\] = -1"),
         (([1.0], [1.0], [0], [0, 0]), "equally long"),
+        (([1.0], [1.0], [0], [0], [math.nan]), r"min_p\[0\] = nan"),
+        (([1.0], [1.0], [0], [0], [-0.5]), r"min_p\[0\] = -0.5"),
+        (([1.0], [1.0], [0], [0], [0.1, 0.1]), "equally long"),
     ],
 )
 def test_bad_sampling_parameters_are_named(values, message):
     with pytest.raises(ValueError, match=message):
-        SamplingBatch.of(*values)
+        SamplingBatch.of(*values[:4], min_p=values[4] if len(values) > 4 else None)
 
 
 def test_a_batch_knows_its_kind_without_asking_the_device():
     assert one(0.0, top_p=0.5).all_greedy
     assert not one(0.0, top_p=0.5).any_filter
     assert one(1e-9).all_greedy
+    assert one(min_p=0.1).any_filter
+    assert not one(0.0, min_p=0.1).any_filter
     mixed = SamplingBatch.of([0.0, 1.0], [1.0, 0.9], [0, 0], [2**64 - 1, 5])
     assert (mixed.all_greedy, mixed.any_greedy, mixed.any_filter) == (False, True, True)
     assert mixed.seed.tolist() == [-1, 5]

@@ -1,299 +1,359 @@
-"""`verify` against the textbook algorithm, and what must not change its answer."""
+"""`verify` on both backends: what must not change an answer, and the cases at the edge.
+
+What it emits is compared with the float64 algorithm by `check`; generated batches of all kinds are in
+`test_kernel_against_reference.py`.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from slipstream_kernels import Purpose, SamplingBatch, Verification, filtered_probs, sample, verify
-from slipstream_kernels.reference import verify_one
-from slipstream_kernels.verification import accepts
-from torch import Tensor
+from slipstream_kernels import Purpose, SamplingBatch, filtered_probs, sample, verify
+from slipstream_kernels.spec_verify.reference import accepts
 
-reproducibly = settings(derandomize=True, deadline=None, max_examples=40)
+from tests.kernels.batches import make_request, verify_batch
+from tests.kernels.checker import check
+from tests.kernels.oracle import Rules
 
-
-@dataclass(frozen=True, kw_only=True)
-class Request:
-    """One request's part of a batch: `logits` [k + 1, V], `probs` [k, W] or None for a draft that was not sampled."""
-
-    logits: Tensor
-    drafts: list[int]
-    probs: Tensor | None
-    temperature: float
-    top_p: float
-    top_k: int
-    seed: int
-    position: int
+reproducibly = settings(derandomize=True, deadline=None, max_examples=25)
+GREEDY = Rules(temperature=0.0)
+INF, NAN = math.inf, math.nan
 
 
-def make_request(
-    number: int, *, vocabulary: int, drafts: int, draft_vocabulary: int | None = None, **changes
-) -> Request:
-    """A request whose numbers follow from `number`; its draft is the target with noise."""
-    generator = torch.Generator().manual_seed(number)
-    logits = 2 * torch.randn(drafts + 1, vocabulary, generator=generator)
-    noisy = logits[:-1, :draft_vocabulary] + torch.randn(drafts, draft_vocabulary or vocabulary, generator=generator)
-    request = Request(
-        logits=logits, drafts=[], probs=None, temperature=1.0, top_p=1.0, top_k=0, seed=number, position=number % 7
+def checked(verify_backend, device, requests, **options):
+    """The answers, each found right by the float64 algorithm."""
+    answers = verify_batch(verify_backend, requests, device=device, **options)
+    for request, answer in zip(requests, answers, strict=True):
+        check(request, answer, block=options.get("block_verification", False))
+    return answers
+
+
+def tokens_of(answers):
+    return [answer and answer.tokens for answer in answers]
+
+
+def unlike_requests(count: int, vocabulary: int):
+    """Greedy and sampled, with drafts of each kind and of 0 to 3 tokens, with filters and without."""
+    rules = [GREEDY, Rules(), Rules(temperature=0.7, top_p=0.9), Rules(temperature=1.5, top_k=5, min_p=0.02)]
+    requests = [make_request(i, vocabulary=vocabulary, drafts=(i * 3) % 4, rules=rules[i % 4]) for i in range(count)]
+    return [request.one_hot() if i % 3 == 0 else request for i, request in enumerate(requests)]
+
+
+# --- what must not matter ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("block", [False, True])
+def test_a_request_does_not_notice_its_slot_or_its_neighbours(verify_backend, device, block):
+    requests = unlike_requests(8, 45)
+    together = verify_batch(verify_backend, requests, device=device, block_verification=block)
+    order = [5, 2, 7, 0, 3, 6, 1, 4]
+    shuffled = verify_batch(
+        verify_backend, [requests[i] for i in order], device=device, gap=1, drafted=5, block_verification=block
     )
-    request = replace(request, **changes)
-    temperature, top_p, top_k = ([value] * drafts for value in (request.temperature, request.top_p, request.top_k))
-    sampling = SamplingBatch.of(temperature, top_p, top_k, [request.seed] * drafts)
-    ids, _ = sample(noisy, sampling, request.position + torch.arange(drafts), Purpose.DRAFT)
-    return replace(request, drafts=ids.tolist(), probs=filtered_probs(noisy, sampling))
-
-
-def verify_batch(requests: list[Request], *, drafted: int | None = None, gap: int = 0) -> Verification:
-    """One call for all of `requests`. Everything that no request owns is poisoned: `gap` rows before each request,
-    drafted ids and probabilities beyond a request's draft length."""
-    drafted = max(len(request.drafts) for request in requests) if drafted is None else drafted
-    vocabulary, dtype = requests[0].logits.size(1), requests[0].logits.dtype
-    width = max((request.probs.size(1) for request in requests if request.probs is not None), default=vocabulary)
-    ids = torch.full((len(requests), drafted), 10**12)
-    probs = torch.full((len(requests), drafted, width), math.nan)
-    rows, starts = [], []
-    for i, request in enumerate(requests):
-        rows.append(torch.full((gap, vocabulary), math.nan, dtype=dtype))
-        starts.append(sum(len(block) for block in rows))
-        rows.append(request.logits)
-        ids[i, : len(request.drafts)] = torch.tensor(request.drafts, dtype=torch.int64)
-        if request.probs is not None:
-            probs[i, : len(request.drafts)] = request.probs
-    onehot = torch.tensor([request.probs is None for request in requests])
-    columns = zip(*((r.temperature, r.top_p, r.top_k, r.seed) for r in requests), strict=True)
-    return verify(
-        torch.cat(rows),
-        ids,
-        torch.tensor([len(request.drafts) for request in requests]),
-        None if bool(onehot.all()) else probs,
-        SamplingBatch.of(*columns),
-        torch.tensor([request.position for request in requests]),
-        row_start=torch.tensor(starts) if gap else None,
-        draft_onehot=onehot if bool(onehot.any()) else None,
-    )
-
-
-def emitted(result: Verification) -> list[list[int]]:
-    """The tokens of each request, after checking the three tensors against each other."""
-    assert torch.equal(result.lengths, result.accepted + 1)
-    rows = result.token_ids.tolist()
-    tokens = [row[:length] for row, length in zip(rows, result.lengths.tolist(), strict=True)]
-    assert rows == [kept + [-1] * (len(row) - len(kept)) for kept, row in zip(tokens, rows, strict=True)]
-    return tokens
-
-
-def textbook(request: Request) -> list[int]:
-    probs = request.probs
-    if probs is not None:
-        probs = torch.nn.functional.pad(probs, (0, request.logits.size(1) - probs.size(1)))
-    return verify_one(
-        request.logits,
-        request.drafts,
-        probs,
-        temperature=request.temperature,
-        top_p=request.top_p,
-        top_k=request.top_k,
-        seed=request.seed,
-        position=request.position,
-    )
-
-
-@st.composite
-def batches(draw: st.DrawFn) -> list[Request]:
-    vocabulary = draw(st.integers(2, 12))
-    dtype = draw(st.sampled_from([torch.float32, torch.bfloat16, torch.float16]))
-    draft_vocabulary = draw(st.integers(1, vocabulary))
-    requests = []
-    for number in draw(st.lists(st.integers(0, 2**40), min_size=1, max_size=6)):
-        request = make_request(
-            number,
-            vocabulary=vocabulary,
-            drafts=draw(st.integers(0, 5)),
-            draft_vocabulary=draft_vocabulary,
-            temperature=draw(st.sampled_from([0.0, 0.3, 1.0, 2.0])),
-            top_p=draw(st.sampled_from([0.0, 0.5, 0.9, 1.0])),
-            top_k=draw(st.sampled_from([0, 1, 3, 50])),
-        )
-        request = replace(request, logits=request.logits.to(dtype))
-        requests.append(replace(request, probs=None) if draw(st.booleans()) else request)
-    return requests
-
-
-@reproducibly
-@given(batches(), st.integers(0, 2), st.integers(0, 2))
-def test_ragged_batches_emit_what_the_textbook_algorithm_emits(requests, gap, extra):
-    longest = max(len(request.drafts) for request in requests)
-    result = verify_batch(requests, drafted=longest + extra, gap=gap)
-    assert result.token_ids.shape == (len(requests), longest + extra + 1)
-    assert emitted(result) == [textbook(request) for request in requests]
-
-
-@reproducibly
-@given(batches(), st.randoms(use_true_random=False))
-def test_a_request_does_not_notice_its_slot_or_its_neighbours(requests, random):
-    together = emitted(verify_batch(requests))
-    order = list(range(len(requests)))
-    random.shuffle(order)
-    assert emitted(verify_batch([requests[i] for i in order])) == [together[i] for i in order]
-    assert [emitted(verify_batch([request]))[0] for request in requests] == together
-
-
-def test_neighbours_do_not_matter_at_a_real_vocabulary_size():
-    requests = [
-        make_request(i, vocabulary=3001, drafts=i % 5, temperature=(i % 3) / 2, top_p=1 - (i % 2) / 10)
-        for i in range(12)
-    ]
-    together = emitted(verify_batch(requests, gap=1))
-    assert [emitted(verify_batch([request]))[0] for request in requests] == together
-    assert emitted(verify_batch(requests, gap=1)) == together
-
-
-@reproducibly
-@given(st.lists(st.tuples(st.integers(0, 2**40), st.integers(0, 5)), min_size=1, max_size=6))
-def test_greedy_requests_emit_the_targets_argmax_with_or_without_sampled_neighbours(numbers):
-    greedy = [make_request(number, vocabulary=9, drafts=k, temperature=0.0) for number, k in numbers]
-    best = [request.logits.argmax(-1).tolist() for request in greedy]
-    tokens = emitted(verify_batch([replace(request, probs=None) for request in greedy]))
-    assert all(chosen[: len(kept)] == kept for kept, chosen in zip(tokens, best, strict=True))
-    for kept, chosen, request in zip(tokens, best, greedy, strict=True):
-        agreed = next((j for j, x in enumerate(request.drafts) if x != chosen[j]), len(request.drafts))
-        assert len(kept) == agreed + 1
-    sampled = make_request(1, vocabulary=9, drafts=3)
-    assert emitted(verify_batch([*greedy, sampled]))[:-1] == tokens
+    assert tokens_of(shuffled) == [together[i].tokens for i in order]
+    for request, answer in zip(requests, together, strict=True):
+        [alone] = verify_batch(verify_backend, [request], device=device, block_verification=block)
+        assert alone.tokens == answer.tokens
+        assert alone.logprobs == pytest.approx(answer.logprobs, abs=1e-6)
 
 
 @reproducibly
 @given(st.integers(0, 2**40), st.integers(0, 2**40))
 def test_a_plain_step_emits_what_sample_draws_for_the_target(number, position):
-    request = make_request(number, vocabulary=11, drafts=0, position=position, top_p=0.9)
-    ids, _ = sample(
-        request.logits, SamplingBatch.of([1.0], [0.9], [0], [number]), torch.tensor([position]), Purpose.TARGET
-    )
+    request = make_request(number, vocabulary=11, drafts=0, position=position, rules=Rules(top_p=0.9))
+    sampling = SamplingBatch.of([1.0], [0.9], [0], [request.seed])
+    ids, _ = sample(request.logits, sampling, torch.tensor([position]), Purpose.TARGET)
     # Alone, and beside a request with drafts.
-    assert emitted(verify_batch([request])) == [ids.tolist()]
-    assert emitted(verify_batch([request, make_request(5, vocabulary=11, drafts=3)]))[0] == ids.tolist()
+    for requests in ([request], [request, make_request(5, vocabulary=11, drafts=3)]):
+        assert verify_batch(verify, requests, device="cpu")[0].tokens == ids.tolist()
 
 
-def test_inputs_are_never_written():
-    requests = [make_request(i, vocabulary=8, drafts=3) for i in range(4)]
-    for temperature in (0.0, 1.0):
-        sampling = SamplingBatch.of([temperature] * 4, [0.9] * 4, [3] * 4, range(4))
-        tensors = [torch.cat([r.logits for r in requests]), torch.tensor([r.drafts for r in requests])]
-        tensors += [torch.full((4,), 3), torch.stack([r.probs for r in requests if r.probs is not None])]
-        tensors += [torch.arange(4), torch.arange(4) * 4, torch.tensor([True, False, True, False])]
-        logits, ids, lengths, probs, positions, row_start, onehot = tensors
-        before = [tensor.clone() for tensor in tensors]
-        result = verify(logits, ids, lengths, probs, sampling, positions, row_start=row_start, draft_onehot=onehot)
-        for output in result:
-            output.fill_(-7)
-        assert all(torch.equal(a, b) for a, b in zip(tensors, before, strict=True))
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("one_hot", [True, False])
+def test_inputs_are_never_written_and_outputs_are_not_parts_of_them(verify_backend, device, temperature, one_hot):
+    generator = torch.Generator().manual_seed(4)
+    inputs = {
+        "target_logits": torch.randn(16, 40, generator=generator),
+        "draft_token_ids": torch.randint(0, 40, (4, 3), generator=generator),
+        "draft_lengths": torch.full((4,), 3),
+        "draft_logits": None if one_hot else torch.randn(4, 3, 40, generator=generator),
+        "positions": torch.arange(4),
+        "row_start": torch.arange(4) * 4,
+        "draft_onehot": torch.tensor([True, False, True, False]),
+    }
+    inputs = {name: None if tensor is None else tensor.to(device) for name, tensor in inputs.items()}
+    before = {name: None if tensor is None else tensor.clone() for name, tensor in inputs.items()}
+    sampling = SamplingBatch.of([temperature] * 4, [0.9] * 4, [3] * 4, range(4), device, min_p=[0.01] * 4)
+    for output in verify_backend(**inputs, sampling=sampling, margins=True):
+        output.fill_(-7)
+    assert all(
+        torch.equal(tensor, before[name]) if tensor is not None else before[name] is None
+        for name, tensor in inputs.items()
+    )
 
 
-def test_an_empty_batch_has_an_empty_answer():
-    for temperature_flags in ([], [1.0]):
-        nobody = SamplingBatch.of(*([[]] * 4)) if not temperature_flags else SamplingBatch.of([1.0], [1.0], [0], [0])
-        nobody = nobody.rows(torch.zeros(0, dtype=torch.int64))
-        none = torch.zeros(0, dtype=torch.int64)
-        result = verify(torch.zeros(0, 5), torch.zeros(0, 3, dtype=torch.int64), none, None, nobody, none)
-        assert result.token_ids.shape == (0, 4)
+def test_log_probabilities_and_margins_come_only_where_asked(verify_backend, device):
+    request = make_request(1, vocabulary=20, drafts=2)
+    logits, ids = request.logits.to(device), torch.tensor([request.drafts], device=device)
+    one = torch.tensor([2], device=device)
+    sampling = SamplingBatch.of([1.0], [1.0], [0], [1], device)
+    plain = verify_backend(logits, ids, one, None, sampling, one, logprobs=False)
+    assert (plain.logprobs, plain.margins) == (None, None)
+    asked = verify_backend(logits, ids, one, None, sampling, one, margins=True)
+    assert torch.equal(asked.token_ids, plain.token_ids)
+    assert asked.logprobs.shape == asked.margins.shape == (1, 3)
 
 
-# --- losslessness at the edges -------------------------------------------------------------------------------
+def test_views_with_contiguous_rows_are_read_where_they_lie(verify_backend, device):
+    request = make_request(8, vocabulary=33, drafts=2)
+    expected = verify_batch(verify_backend, [request], device=device)[0].tokens
+    wide = torch.full((3, 50), 9.0, device=device)
+    wide[:, :33] = request.logits.to(device)
+    draft = torch.full((1, 4, 60), 9.0, device=device)
+    draft[0, :2, :33] = request.draft_logits.to(device)
+    ids = torch.tensor([[*request.drafts, 7]], device=device)
+    result = verify_backend(
+        wide[:, :33],
+        ids[:, :2],
+        torch.tensor([2], device=device),
+        draft[:, :2, :33],
+        SamplingBatch.of([1.0], [1.0], [0], [request.seed], device),
+        torch.tensor([request.position], device=device),
+    )
+    assert result.token_ids[0, : result.lengths[0]].tolist() == expected
+
+
+@pytest.mark.parametrize("drafted", [0, 3])
+def test_an_empty_batch_has_an_empty_answer(verify_backend, device, drafted):
+    for sampling in (SamplingBatch.of([], [], [], [], device), SamplingBatch.of([1.0], [1.0], [0], [0], device)):
+        nobody = sampling.rows(torch.zeros(0, dtype=torch.int64, device=device))
+        none = torch.zeros(0, dtype=torch.int64, device=device)
+        ids = torch.zeros(0, drafted, dtype=torch.int64, device=device)
+        result = verify_backend(torch.zeros(0, 5, device=device), ids, none, None, nobody, none)
+        assert result.token_ids.shape == (0, drafted + 1)
+
+
+# --- sizes ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rules", [GREEDY, Rules(), Rules(top_k=3)])
+@pytest.mark.parametrize("drafts", [0, 1, 4])
+def test_batch_of_one(verify_backend, device, drafts, rules):
+    for number in range(4):
+        request = make_request(number, vocabulary=37, drafts=drafts, rules=rules)
+        checked(verify_backend, device, [request])
+        checked(verify_backend, device, [request.one_hot()])
+
+
+def test_512_requests(verify_backend, device):
+    requests = [
+        make_request(i, vocabulary=19, drafts=i % 2, rules=GREEDY if i % 4 == 0 else Rules()).one_hot()
+        for i in range(512)
+    ]
+    checked(verify_backend, device, requests)
+
+
+@pytest.mark.parametrize("vocabulary", [1, 2, 127, 128, 129])
+def test_a_vocabulary_need_not_be_a_multiple_of_anything(verify_backend, device, vocabulary):
+    for rules in (GREEDY, Rules(), Rules(top_p=0.8)):
+        requests = [make_request(i, vocabulary=vocabulary, drafts=i % 3, rules=rules) for i in range(3)]
+        checked(verify_backend, device, [requests[0], requests[1].one_hot(), requests[2]])
+
+
+@pytest.mark.parametrize("width", [None, 61, 70])
+def test_tokens_that_pad_a_vocabulary_never_come(verify_backend, device, width):
+    """The target's last columns are padding at -inf; the draft has its own, more or fewer."""
+    for number in range(6):
+        for rules in (GREEDY, Rules(temperature=2.0), Rules(temperature=2.0, top_k=64)):
+            request = make_request(number, vocabulary=64, drafts=2, width=width, rules=rules)
+            request.logits[:, 50:] = -INF
+            [answer] = checked(verify_backend, device, [request])
+            assert max(answer.tokens) < 50
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.5, 1.0])
+def test_all_equal_logits(verify_backend, device, temperature):
+    filters = [{}, {"top_k": 3}, {"top_p": 0.5}, {"min_p": 1.0}] if temperature else [{}]
+    for chosen in filters:
+        requests = [make_request(i, vocabulary=50, drafts=2) for i in range(3)]
+        rules = Rules(temperature=temperature, **chosen)
+        flat = [replace(r, logits=torch.full_like(r.logits, 3.25), rules=rules) for r in requests]
+        answers = checked(verify_backend, device, [flat[0], flat[1].one_hot(), flat[2]], margins=True)
+        if not temperature:
+            assert {token for answer in answers for token in answer.tokens} == {0}
+        assert {gap for answer in answers for gap in answer.margins} == {0.0}
+
+
+# --- probabilities at the edge -------------------------------------------------------------------------------
 
 
 def test_a_number_of_exactly_zero_does_not_accept_what_the_target_never_chooses():
     zero = torch.zeros(1, dtype=torch.float64)
-    p, q = torch.tensor([0.0, 0.0, 1e-30, 0.5]), torch.tensor([0.5, 0.0, 0.0, 1.0])
-    assert accepts(zero, p, q).tolist() == [False, False, True, True]
+    p, q = torch.tensor([0.0, 0.0, 1e-30, 0.5, NAN]), torch.tensor([0.5, 0.0, 0.0, 1.0, 0.5])
+    assert accepts(zero, p, q).tolist() == [False, False, True, True, False]
     almost_one = zero + 1 - 2**-52
     assert accepts(almost_one, torch.tensor([0.5, 1.0, 0.3]), torch.tensor([0.5, 1.0, 0.2])).tolist() == [True] * 3
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_a_draft_equal_to_the_target_is_always_accepted(seed):
-    request = make_request(seed, vocabulary=8, drafts=4)
-    sampling = SamplingBatch.of([1.0] * 4, [1.0] * 4, [0] * 4, [seed] * 4)
-    ids, probs = sample(request.logits[:-1], sampling, request.position + torch.arange(4), Purpose.DRAFT)
-    equal = replace(request, drafts=ids.tolist(), probs=probs)
-    assert emitted(verify_batch([equal]))[0][:-1] == equal.drafts
+@pytest.mark.parametrize("block", [False, True])
+def test_a_draft_equal_to_the_target_is_always_accepted(verify_backend, device, block):
+    requests = []
+    for seed in range(12):
+        request = make_request(seed, vocabulary=23, drafts=3)
+        # In a quarter of the rows the draft is sure, as the target is.
+        request.logits[seed % 4, seed] = 60.0
+        sampling = SamplingBatch.of([1.0] * 3, [1.0] * 3, [0] * 3, [seed] * 3)
+        positions = torch.arange(3) + request.position
+        purposes = [Purpose.DRAFT + 4 * step for step in range(3)]
+        ids = [
+            int(sample(request.logits[j : j + 1], sampling.rows(torch.tensor([j])), positions[j : j + 1], purpose)[0])
+            for j, purpose in enumerate(purposes)
+        ]
+        requests.append(replace(request, drafts=ids, draft_logits=request.logits[:-1], seed=seed))
+    for request, answer in zip(
+        requests, checked(verify_backend, device, requests, block_verification=block), strict=True
+    ):
+        assert answer.tokens[:-1] == request.drafts
 
 
-@pytest.mark.parametrize("sampled", [True, False])
-def test_without_residual_mass_the_token_comes_from_the_target(sampled):
-    # The drafted token is outside the target's support and q covers p, which only a wrong draft can bring about.
-    logits = torch.tensor([[0.0, 0.0, -math.inf, -math.inf]] * 2)
-    drafts = {"drafts": [3], "probs": torch.tensor([[1.0, 1.0, 0.0, 1.0]]) if sampled else None}
-    seen = set()
-    for seed in range(30):
-        request = replace(make_request(seed, vocabulary=4, drafts=1), logits=logits, **drafts)
-        tokens = emitted(verify_batch([request]))[0]
-        assert len(tokens) == 1
-        seen.add(tokens[0])
-    assert seen == {0, 1}
+@pytest.mark.parametrize("block", [False, True])
+@pytest.mark.parametrize("rules", [Rules(), Rules(top_k=2), Rules(temperature=0.1)])
+def test_without_residual_mass_the_token_comes_from_the_target(verify_backend, device, rules, block):
+    # The draft is the target, and yet something came that neither would choose: only a wrong draft can bring it about.
+    logits = torch.tensor([[0.0, 0.0, -INF, -INF]] * 2)
+    base = make_request(0, vocabulary=4, drafts=1, rules=rules)
+    requests = [
+        replace(base, logits=logits, drafts=[3], draft_logits=logits[:1], seed=seed, position=4) for seed in range(12)
+    ]
+    answers = checked(verify_backend, device, requests, block_verification=block)
+    assert {tuple(answer.tokens) for answer in answers} == {(0,), (1,)}
 
 
-def test_a_one_hot_target_accepts_its_token_and_corrects_any_other():
+@pytest.mark.parametrize("block", [False, True])
+@pytest.mark.parametrize(("row", "rules"), [([0.0, 1.0, -INF, 0.5], Rules()), ([0.0, 1.0, -9.0, 0.5], Rules(top_k=3))])
+def test_drafted_tokens_that_the_target_never_chooses_are_rejected(verify_backend, device, row, rules, block):
+    draft = torch.tensor([[0.0, 0.0, 5.0, 0.0]])
+    base = make_request(0, vocabulary=4, drafts=1, rules=rules)
+    for draft_logits in (draft, None):
+        requests = [
+            replace(base, logits=torch.tensor([row] * 2), drafts=[2], draft_logits=draft_logits, seed=seed)
+            for seed in range(8)
+        ]
+        for answer in checked(verify_backend, device, requests, block_verification=block):
+            assert len(answer.tokens) == 1
+            assert answer.tokens != [2]
+
+
+def test_a_one_hot_target_accepts_its_token_and_corrects_any_other(verify_backend, device):
     logits = torch.tensor([[-1e4, 1e4, -1e4]] * 2)
-    for probs in (None, torch.tensor([[0.2, 0.6, 0.2]])):
+    for draft_logits in (None, torch.tensor([[0.2, 0.6, 0.2]]).log()):
         for drafted, expected in ((1, [1, 1]), (0, [1]), (2, [1])):
-            request = replace(make_request(3, vocabulary=3, drafts=1), logits=logits, drafts=[drafted], probs=probs)
-            assert emitted(verify_batch([request])) == [expected]
+            base = make_request(3, vocabulary=3, drafts=1)
+            request = replace(base, logits=logits, drafts=[drafted], draft_logits=draft_logits)
+            assert tokens_of(checked(verify_backend, device, [request])) == [expected]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("bad", [-1, -(2**62), 5, 6, 2**62])
-def test_drafted_ids_that_the_target_does_not_have_are_rejected(bad, temperature):
-    for probs in (None, torch.full((2, 9), 1 / 9)):
-        request = make_request(1, vocabulary=5, drafts=2, temperature=temperature)
-        tokens = emitted(verify_batch([replace(request, drafts=[bad, 0], probs=probs)]))[0]
-        assert len(tokens) == 1
-        assert 0 <= tokens[0] < 5
+def test_unchecked_ids_that_the_target_does_not_have_are_rejected(verify_backend, device, bad, temperature):
+    base = make_request(1, vocabulary=5, drafts=2, width=9, rules=Rules(temperature=temperature))
+    base = replace(base, drafts=[bad, 0])
+    for block in (False, True):
+        for request in (base, base.one_hot()):
+            [answer] = verify_batch(
+                verify_backend, [request], device=device, check_values=False, block_verification=block
+            )
+            assert len(answer.tokens) == 1
+            assert 0 <= answer.tokens[0] < 5
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.7])
-@pytest.mark.parametrize("value", [math.nan, -math.inf, math.inf])
-def test_broken_target_rows_and_draft_rows_still_give_valid_ids(value, temperature):
-    for seed in range(10):
-        request = make_request(seed, vocabulary=6, drafts=3, temperature=temperature, top_p=0.9, top_k=4)
-        broken = request.logits.clone()
-        broken[seed % 4] = value
-        probs = torch.full_like(request.probs, value) if request.probs is not None else None
-        for changes in ({"logits": broken}, {"logits": broken, "probs": None}, {"probs": probs}):
-            tokens = emitted(verify_batch([replace(request, **changes), request]))
-            assert all(0 <= token < 6 for token in tokens[0])
-            assert tokens[1] == emitted(verify_batch([request]))[0]
+@pytest.mark.parametrize("temperature", [1e-5, 1e6])
+def test_the_coldest_and_the_hottest_temperature_neither_overflow_nor_lose_a_row(verify_backend, device, temperature):
+    for number in range(4):
+        request = make_request(number, vocabulary=40, drafts=2, rules=Rules(temperature=temperature))
+        request.logits.mul_(1e4)
+        request.logits[:, 3] = -INF
+        checked(verify_backend, device, [request, request.one_hot()])
 
 
-def test_a_row_of_nothing_but_nan_gives_token_zero():
-    for temperature in (0.0, 1.0):
-        request = make_request(2, vocabulary=6, drafts=0, temperature=temperature)
-        assert emitted(verify_batch([replace(request, logits=request.logits * math.nan)])) == [[0]]
+# --- broken rows ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("changes", "name"),
-    [
-        ({"target_logits": torch.zeros(3)}, "target_logits"),
-        ({"draft_token_ids": torch.zeros(3, 1, dtype=torch.int64)}, "draft_token_ids"),
-        ({"draft_lengths": torch.zeros(1, dtype=torch.int64)}, "draft_lengths"),
-        ({"positions": torch.zeros(2, 1, dtype=torch.int64)}, "positions"),
-        ({"draft_probs": torch.zeros(2, 2, 4)}, "draft_probs"),
-    ],
-)
-def test_shapes_that_do_not_fit_are_named(changes, name):
-    fitting = {
-        "target_logits": torch.zeros(4, 4),
-        "draft_token_ids": torch.zeros(2, 1, dtype=torch.int64),
-        "draft_lengths": torch.ones(2, dtype=torch.int64),
-        "draft_probs": None,
-        "sampling": SamplingBatch.of([1.0] * 2, [1.0] * 2, [0] * 2, [0] * 2),
-        "positions": torch.zeros(2, dtype=torch.int64),
-    }
-    assert verify(**fitting).lengths.shape == (2,)
-    with pytest.raises(ValueError, match=name):
-        verify(**(fitting | changes))
+def broken_requests(value: float, rules: Rules):
+    """Six requests of which every other has one broken row: number i in row i / 2 of three."""
+    requests = [make_request(i, vocabulary=26, drafts=2, rules=rules) for i in range(6)]
+    for i in range(0, 6, 2):
+        row = requests[i].logits[i // 2]
+        if value == -INF:
+            row.fill_(value)
+        else:
+            row[(7 * i) % 26] = value
+    return [r.one_hot() if i % 4 < 2 else r for i, r in enumerate(requests)]
+
+
+@pytest.mark.parametrize("block", [False, True])
+@pytest.mark.parametrize("rules", [GREEDY, Rules(temperature=0.7), Rules(top_p=0.9, min_p=0.01)])
+@pytest.mark.parametrize("value", [NAN, INF, -INF])
+def test_a_broken_row_fails_its_request_if_it_has_to_be_read_and_nobody_else(
+    verify_backend, device, value, rules, block
+):
+    requests = broken_requests(value, rules)
+    answers = checked(verify_backend, device, requests, block_verification=block, margins=True)
+    assert answers[0] is None
+    healthy = [request for i, request in enumerate(requests) if i % 2]
+    alone = verify_batch(verify_backend, healthy, device=device, block_verification=block)
+    assert tokens_of(answers[1::2]) == tokens_of(alone)
+    if block and rules.temperature:
+        assert answers[::2] == [None] * 3
+
+
+@pytest.mark.parametrize("rules", [GREEDY, Rules()])
+def test_what_is_behind_the_first_rejection_may_be_broken(verify_backend, device, rules):
+    request = make_request(2, vocabulary=12, drafts=3, rules=rules).one_hot()
+    request.logits[:, request.drafts[0]] = -INF
+    request.logits[1:] = NAN
+    [answer] = checked(verify_backend, device, [request])
+    assert len(answer.tokens) == 1
+
+
+@pytest.mark.parametrize("value", [NAN, INF, -INF])
+def test_a_draft_row_that_says_nothing_counts_as_one_hot(verify_backend, device, value):
+    for number in range(3):
+        for block in (False, True):
+            request = make_request(number, vocabulary=14, drafts=3)
+            request.draft_logits[number % 3, 2 if value != -INF else slice(None)] = value
+            [answer] = checked(verify_backend, device, [request], block_verification=block)
+            request.draft_logits[number % 3] = -INF
+            request.draft_logits[number % 3, request.drafts[number % 3]] = 0.0
+            assert verify_batch(verify_backend, [request], device=device, block_verification=block) == [answer]
+
+
+@pytest.mark.parametrize("rules", [GREEDY, Rules(), Rules(top_k=4)])
+def test_a_mask_that_allows_nothing_fails_the_request_and_hides_nan(verify_backend, device, rules):
+    requests = [make_request(i, vocabulary=40, drafts=1, rules=rules).one_hot() for i in range(3)]
+    allowed = torch.ones(2, 40, dtype=torch.bool)
+    nothing, some = allowed.clone(), allowed.clone()
+    nothing[0] = False
+    some[:, :9] = False
+    requests[1].logits[0, 4] = NAN
+    masked = [replace(r, allowed=mask) for r, mask in zip(requests, (nothing, some, allowed), strict=True)]
+    answers = checked(verify_backend, device, masked)
+    assert answers[0] is None
+    assert min(answers[1].tokens) >= 9
+    assert tokens_of(answers[2:]) == tokens_of(verify_batch(verify_backend, requests[2:], device=device))
+
+
+@settings(derandomize=True, deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(0, 2**32), st.sampled_from([0.3, 1.0]), st.integers(0, 12))
+def test_log_probabilities_are_those_before_filters(number, temperature, top_k):
+    rules = Rules(temperature=temperature, top_k=top_k, top_p=0.9, min_p=0.01)
+    request = make_request(number, vocabulary=12, drafts=2, rules=rules)
+    [answer] = verify_batch(verify, [request], device="cpu")
+    plain = filtered_probs(request.logits, SamplingBatch.of([temperature] * 3, [1.0] * 3, [0] * 3, [0] * 3))
+    expected = [math.log(plain[j, token]) for j, token in enumerate(answer.tokens)]
+    assert answer.logprobs == pytest.approx(expected, abs=1e-5)

@@ -1,0 +1,218 @@
+"""What changes a request's logits before it samples: logit bias, penalties for repetition, a grammar's mask.
+
+In this order, which is vLLM's. Nothing is written back: here the adjusted logits are a copy, in the kernel they never
+exist as a whole.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeGuard
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogitAdjustments:
+    """Adjustments of B requests' logits, every tensor on the logits' device. Each of the three groups is there as a
+    whole or not at all. `of` builds one from Python values.
+
+    Bias is added. Of a token seen in prompt or output a logit x becomes x / r if positive, else x * r (repetition),
+    then x - f * count (frequency), then x - p if count > 0 (presence). The drafted tokens before a row count as
+    output. The mask makes -inf of what a grammar forbids.
+    """
+
+    bias_offsets: Tensor | None = None
+    """int32 [B + 1]: request i owns the entries `bias_offsets[i]` to `bias_offsets[i + 1]`."""
+    bias_ids: Tensor | None = None
+    """int32 [n], strictly ascending within a request."""
+    bias_values: Tensor | None = None
+    """float32 [n]; -inf forbids the token."""
+
+    repetition: Tensor | None = None
+    """float32 [B], above 0; 1 is off."""
+    frequency: Tensor | None = None
+    """float32 [B], 0 is off."""
+    presence: Tensor | None = None
+    """float32 [B], 0 is off."""
+    seen_offsets: Tensor | None = None
+    """int32 [B + 1], as `bias_offsets`."""
+    seen_ids: Tensor | None = None
+    """int32 [m], strictly ascending within a request."""
+    seen_counts: Tensor | None = None
+    """int32 [m], how often the token stands in the output so far; 0: only in the prompt."""
+
+    bitmask: Tensor | None = None
+    """int32 [N, ceil(V / 32)], one row per row of logits: bit v % 32 of word v // 32 is set if token v is allowed."""
+
+    @classmethod
+    def of(
+        cls,
+        vocabulary: int,
+        *,
+        bias: Sequence[Mapping[int, float]] | None = None,
+        prompts: Sequence[Sequence[int]] | None = None,
+        outputs: Sequence[Sequence[int]] | None = None,
+        repetition: Sequence[float] | None = None,
+        frequency: Sequence[float] | None = None,
+        presence: Sequence[float] | None = None,
+        allowed: Sequence[Collection[int] | None] | None = None,
+        device: torch.device | str = "cpu",
+    ) -> LogitAdjustments:
+        """Build adjustments for a vocabulary of `vocabulary` tokens from one value per request.
+
+        Penalties that are not given are off; `prompts` and `outputs` are only used for them. `allowed` has one entry
+        per row of logits: the tokens that a grammar allows there, None for all.
+
+        Raises:
+            ValueError: the numbers of requests differ, a token is not in the vocabulary, or a value is out of range.
+        """
+        groups: dict[str, Tensor] = {}
+        if bias is not None:
+            groups |= _bias(bias, vocabulary)
+        given = {"repetition": repetition, "frequency": frequency, "presence": presence}
+        strengths = {name: values for name, values in given.items() if values is not None}
+        if strengths:
+            groups |= _penalties(strengths, prompts, outputs, vocabulary)
+        if allowed is not None:
+            groups["bitmask"] = _bitmask(allowed, vocabulary)
+        return cls(**{name: tensor.to(device) for name, tensor in groups.items()})
+
+
+def adjusted(logits: Tensor, adjustments: LogitAdjustments, rows: Tensor, draft_token_ids: Tensor) -> Tensor:
+    """The adjusted logits, a float32 copy [N, V].
+
+    Args:
+        logits: [N, V], any float type.
+        adjustments: of B requests.
+        rows: int64 [B, K + 1], each request's rows; past its end the last of them again. What happens to rows that
+            nobody owns is of no matter.
+        draft_token_ids: int64 [B, K]. Ids that `logits` does not have count for nothing.
+    """
+    owner = torch.zeros(logits.size(0), dtype=torch.int64, device=logits.device)
+    owner.scatter_(0, rows.flatten(), torch.arange(rows.numel(), device=rows.device) // rows.size(1))
+    x = logits.to(torch.float32, copy=True)
+    bias = (adjustments.bias_offsets, adjustments.bias_ids, adjustments.bias_values)
+    if _given(bias):
+        x += _dense(*bias, x.size(1))[owner]
+    strengths = (adjustments.repetition, adjustments.frequency, adjustments.presence)
+    seen = (adjustments.seen_offsets, adjustments.seen_ids, adjustments.seen_counts)
+    if _given(strengths) and _given(seen):
+        table = _dense(seen[0], seen[1], seen[2] + 1, x.size(1))[owner]
+        r, f, p = (strength[owner, None] for strength in strengths)
+        x = _penalised(x, r, f, p, table, _drafted_before(rows, draft_token_ids, x))
+    if adjustments.bitmask is not None:
+        tokens = torch.arange(x.size(1), device=x.device)
+        words = adjustments.bitmask[:, tokens // 32]
+        x = x.masked_fill_((words >> (tokens % 32)) & 1 == 0, -math.inf)
+    return x
+
+
+def _given(group: tuple[Tensor | None, Tensor | None, Tensor | None]) -> TypeGuard[tuple[Tensor, Tensor, Tensor]]:
+    return all(tensor is not None for tensor in group)
+
+
+def _penalised(
+    x: Tensor, repetition: Tensor, frequency: Tensor, presence: Tensor, marks: Tensor, drafted: Tensor
+) -> Tensor:
+    """`x` [N, V] with the penalties [N, 1], which may be written. `marks` [N, V] is one more than the count in the
+    output so far, so that 0 says that the token was not even in the prompt; `drafted` [N, V] counts what was drafted
+    before the row."""
+    seen, counts = (marks > 0) | (drafted > 0), (marks - 1).clamp_(min=0) + drafted
+    x = torch.where(seen, torch.where(x > 0, x / repetition, x * repetition), x)
+    x -= frequency * counts
+    x -= presence * (counts > 0)
+    return x
+
+
+def _drafted_before(rows: Tensor, draft_token_ids: Tensor, like: Tensor) -> Tensor:
+    """How often each token was drafted before each row: float32 of the shape of `like` [N, V]."""
+    counts = torch.zeros_like(like)
+    step = torch.arange(rows.size(1), device=rows.device)
+    lasts = rows[:, :1] + step  # Past a request's end this is a row of somebody else, and is not used.
+    for earlier in range(draft_token_ids.size(1)):
+        token = draft_token_ids[:, earlier : earlier + 1].expand(-1, rows.size(1))
+        counted = (step > earlier) & (rows == lasts) & (token >= 0) & (token < like.size(1))
+        counts.index_put_((rows[counted], token[counted]), torch.ones((), device=like.device), accumulate=True)
+    return counts
+
+
+def _dense(offsets: Tensor, ids: Tensor, values: Tensor, vocabulary: int) -> Tensor:
+    """The entries of each request as a float32 table [B, V], 0 elsewhere."""
+    table = torch.zeros(offsets.size(0) - 1, vocabulary, dtype=torch.float32, device=ids.device)
+    request = torch.repeat_interleave(offsets.diff(), output_size=ids.size(0))
+    table[request, ids.long()] = values.to(torch.float32)
+    return table
+
+
+def _bias(bias: Sequence[Mapping[int, float]], vocabulary: int) -> dict[str, Tensor]:
+    for i, entries in enumerate(bias):
+        _check_tokens(f"bias[{i}]", entries, vocabulary)
+        for token, value in entries.items():
+            if not value < math.inf:  # also refuses NaN
+                raise ValueError(f"bias[{i}][{token}] = {value}: must be a number below infinity")
+    pairs = [sorted(entries.items()) for entries in bias]
+    return {
+        "bias_offsets": _offsets(pairs),
+        "bias_ids": _int32([token for entries in pairs for token, _ in entries]),
+        "bias_values": torch.tensor([value for entries in pairs for _, value in entries], dtype=torch.float32),
+    }
+
+
+def _penalties(
+    strengths: Mapping[str, Sequence[float]],
+    prompts: Sequence[Sequence[int]] | None,
+    outputs: Sequence[Sequence[int]] | None,
+    vocabulary: int,
+) -> dict[str, Tensor]:
+    size = len(next(iter(strengths.values())))
+    prompts = [()] * size if prompts is None else prompts
+    outputs = [()] * size if outputs is None else outputs
+    for name, values in (*strengths.items(), ("prompts", prompts), ("outputs", outputs)):
+        if len(values) != size:
+            raise ValueError(f"{name} has {len(values)} requests, {next(iter(strengths))} has {size}")
+    for name, numbers in strengths.items():
+        for i, value in enumerate(numbers):
+            if not math.isfinite(value) or (name == "repetition" and value <= 0):
+                wanted = "a finite number above 0" if name == "repetition" else "a finite number"
+                raise ValueError(f"{name}[{i}] = {value}: must be {wanted}")
+    for name, texts in (("prompts", prompts), ("outputs", outputs)):
+        for i, text in enumerate(texts):
+            _check_tokens(f"{name}[{i}]", text, vocabulary)
+    pairs = []
+    for prompt, output in zip(prompts, outputs, strict=True):
+        pairs.append(sorted((dict.fromkeys(prompt, 0) | Counter(output)).items()))
+    off = {"repetition": [1.0] * size, "frequency": [0.0] * size, "presence": [0.0] * size}
+    return {
+        **{name: torch.tensor(values, dtype=torch.float32) for name, values in (off | dict(strengths)).items()},
+        "seen_offsets": _offsets(pairs),
+        "seen_ids": _int32([token for counted in pairs for token, _ in counted]),
+        "seen_counts": _int32([count for counted in pairs for _, count in counted]),
+    }
+
+
+def _bitmask(allowed: Sequence[Collection[int] | None], vocabulary: int) -> Tensor:
+    mask = torch.zeros(len(allowed), (vocabulary + 31) // 32 * 32, dtype=torch.bool)
+    for row, tokens in enumerate(allowed):
+        _check_tokens(f"allowed[{row}]", tokens or (), vocabulary)
+        mask[row, range(vocabulary) if tokens is None else list(tokens)] = True
+    words = (mask.view(len(allowed), -1, 32) << torch.arange(32)).sum(-1)  # [N, words], 0 to 2^32 - 1
+    return words.where(words < 2**31, words - 2**32).to(torch.int32)
+
+
+def _check_tokens(name: str, tokens: Collection[int], vocabulary: int) -> None:
+    for token in tokens:
+        if not 0 <= token < vocabulary:
+            raise ValueError(f"{name} has token {token}: the vocabulary has {vocabulary} tokens")
+
+
+def _offsets(parts: Sequence[Sequence[object]]) -> Tensor:
+    return _int32([0, *torch.tensor([len(part) for part in parts], dtype=torch.int64).cumsum(0).tolist()])
+
+
+def _int32(values: Sequence[int]) -> Tensor:
+    return torch.tensor(values, dtype=torch.int32)

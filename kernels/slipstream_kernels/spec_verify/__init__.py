@@ -1,0 +1,6 @@
+"""Verification of drafted tokens: one public function, `verify`, with a PyTorch reference and a GPU kernel."""
+
+from slipstream_kernels.spec_verify.result import Verification
+from slipstream_kernels.spec_verify.verify import verify
+
+__all__ = ["Verification", "verify"]

@@ -1,0 +1,135 @@
+"""What `verify` asks of its arguments' form: shapes, types, devices and strides, known without waiting for a GPU."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from slipstream_kernels.adjustments import LogitAdjustments
+from slipstream_kernels.batch import SamplingBatch
+
+_FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+_GROUPS = (
+    (("bias_offsets", torch.int32), ("bias_ids", torch.int32), ("bias_values", torch.float32)),
+    (
+        ("seen_offsets", torch.int32),
+        ("seen_ids", torch.int32),
+        ("seen_counts", torch.int32),
+        ("repetition", torch.float32),
+        ("frequency", torch.float32),
+        ("presence", torch.float32),
+    ),
+)
+"""The adjustments that come together: offsets, ids, a value for each id, then one value for each request."""
+
+
+class Arguments(NamedTuple):
+    """What `verify` was called with, under its own names."""
+
+    target_logits: Tensor
+    draft_token_ids: Tensor
+    draft_lengths: Tensor
+    draft_logits: Tensor | None
+    sampling: SamplingBatch
+    positions: Tensor
+    row_start: Tensor | None
+    draft_onehot: Tensor | None
+    adjustments: LogitAdjustments | None
+
+
+def check_form(given: Arguments) -> None:
+    """Raise a ValueError that names the first argument that does not fit, and both values."""
+    logits, ids = given.target_logits, given.draft_token_ids
+    _check_logits("target_logits", logits, "[N, V]", 2)
+    requests, device = len(given.sampling), logits.device
+    if ids.dim() != 2 or ids.size(0) != requests:
+        raise ValueError(f"draft_token_ids has shape {list(ids.shape)}: must be [{requests}, K], as sampling has it")
+    _check_kind("draft_token_ids", ids, torch.int64, device)
+    if ids.size(1) > 1 and ids.stride(1) != 1:
+        raise ValueError(f"draft_token_ids has stride {ids.stride(1)} within a row: must be 1")
+    _check_column("draft_lengths", given.draft_lengths, requests, torch.int64, device)
+    _check_column("positions", given.positions, requests, torch.int64, device)
+    if given.row_start is not None:
+        _check_column("row_start", given.row_start, requests, torch.int64, device)
+    if given.draft_onehot is not None:
+        _check_column("draft_onehot", given.draft_onehot, requests, torch.bool, device)
+    if given.draft_logits is not None:
+        _check_draft_logits(given.draft_logits, ids, device)
+    if given.sampling.temperature.device != device:
+        raise ValueError(f"sampling is on {given.sampling.temperature.device}: target_logits is on {device}")
+    if given.adjustments is not None:
+        _check_adjustments(given.adjustments, requests, logits)
+
+
+def _check_logits(name: str, logits: Tensor, form: str, dimensions: int) -> None:
+    if logits.dim() != dimensions or logits.size(-1) == 0:
+        raise ValueError(f"{name} has shape {list(logits.shape)}: must be {form}, with a vocabulary")
+    if logits.dtype not in _FLOATS:
+        raise ValueError(f"{name} is {logits.dtype}: must be one of {', '.join(map(str, _FLOATS))}")
+    if logits.is_contiguous():
+        return
+    if logits.size(-1) > 1 and logits.stride(-1) != 1:
+        raise ValueError(f"{name} has stride {logits.stride(-1)} within a row: must be 1")
+    extent = logits.size(-1)
+    for dimension in reversed(range(dimensions - 1)):
+        if logits.size(dimension) > 1 and logits.stride(dimension) < extent:
+            raise ValueError(
+                f"{name} has stride {logits.stride(dimension)}: its rows overlap, at least {extent} is due"
+            )
+        extent = max(extent, logits.stride(dimension) * (logits.size(dimension) - 1) + extent)
+
+
+def _check_draft_logits(draft_logits: Tensor, ids: Tensor, device: torch.device) -> None:
+    if draft_logits.shape[:-1] != ids.shape:
+        expected = f"[{ids.size(0)}, {ids.size(1)}, W], as draft_token_ids has it"
+        raise ValueError(f"draft_logits has shape {list(draft_logits.shape)}: must be {expected}")
+    _check_logits("draft_logits", draft_logits, "[B, K, W]", 3)
+    if draft_logits.device != device:
+        raise ValueError(f"draft_logits is on {draft_logits.device}: target_logits is on {device}")
+
+
+def _check_kind(name: str, tensor: Tensor, dtype: torch.dtype, device: torch.device) -> None:
+    if tensor.dtype != dtype:
+        raise ValueError(f"{name} is {tensor.dtype}: must be {dtype}")
+    if tensor.device != device:
+        raise ValueError(f"{name} is on {tensor.device}: target_logits is on {device}")
+
+
+def _check_column(name: str, column: Tensor, size: int, dtype: torch.dtype, device: torch.device) -> None:
+    if column.dim() != 1 or column.size(0) != size:
+        raise ValueError(f"{name} has shape {list(column.shape)}: must be [{size}]")
+    _check_kind(name, column, dtype, device)
+    if not column.is_contiguous():
+        raise ValueError(f"{name} has stride {column.stride(0)}: must be 1")
+
+
+def _check_adjustments(adjustments: LogitAdjustments, requests: int, logits: Tensor) -> None:
+    for names in _GROUPS:
+        group = {name: (getattr(adjustments, name), dtype) for name, dtype in names}
+        there = [name for name, (tensor, _) in group.items() if tensor is not None]
+        if there and len(there) < len(group):
+            missing = next(name for name in group if name not in there)
+            raise ValueError(f"adjustments.{missing} is None: must be a tensor, as adjustments.{there[0]} is")
+        if there:
+            (offsets, ids, values), columns = names[:3], names[3:]
+            entries = getattr(adjustments, ids[0]).numel()
+            sizes = {offsets[0]: requests + 1, ids[0]: entries, values[0]: entries}
+            for name, dtype in (offsets, ids, values, *columns):
+                tensor = getattr(adjustments, name)
+                _check_column(f"adjustments.{name}", tensor, sizes.get(name, requests), dtype, logits.device)
+    if adjustments.bitmask is not None:
+        _check_bitmask(adjustments.bitmask, logits)
+
+
+def _check_bitmask(bitmask: Tensor, logits: Tensor) -> None:
+    expected = [logits.size(0), (logits.size(1) + 31) // 32]
+    if list(bitmask.shape) != expected:
+        raise ValueError(
+            f"adjustments.bitmask has shape {list(bitmask.shape)}: must be {expected} for target_logits of shape "
+            f"{list(logits.shape)}"
+        )
+    _check_kind("adjustments.bitmask", bitmask, torch.int32, logits.device)
+    if bitmask.size(1) > 1 and bitmask.stride(1) != 1:
+        raise ValueError(f"adjustments.bitmask has stride {bitmask.stride(1)} within a row: must be 1")

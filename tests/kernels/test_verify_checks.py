@@ -1,0 +1,277 @@
+"""Bad input to `verify`: a ValueError that names the argument and both values, before anything runs; and machines
+without what the kernel needs."""
+
+from __future__ import annotations
+
+import math
+import re
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+from slipstream_kernels import LogitAdjustments, SamplingBatch, verify
+from slipstream_kernels.backend import use_kernel
+
+NAN, INF = math.nan, math.inf
+VOCABULARY = 40
+
+
+def int64(*values: object) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int64)
+
+
+def int32(*values: object) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
+def sampling(**columns: list[float]) -> SamplingBatch:
+    """Of two requests; `columns` are put in unchecked."""
+    batch = SamplingBatch.of([1.0] * 2, [0.9] * 2, [5] * 2, [0] * 2)
+    tensors = {name: torch.tensor(values, dtype=getattr(batch, name).dtype) for name, values in columns.items()}
+    return replace(batch, **tensors)
+
+
+def adjusting(**changes: torch.Tensor | None) -> LogitAdjustments:
+    fitting = LogitAdjustments.of(
+        VOCABULARY,
+        bias=[{3: 1.0, 8: 2.0}, {1: -1.0}],
+        prompts=[[1, 2], []],
+        outputs=[[2, 9], [5]],
+        repetition=[1.1, 1.0],
+        allowed=[None] * 5,
+    )
+    return replace(fitting, **changes)
+
+
+def fitting_arguments() -> dict[str, object]:
+    """Two requests with 1 and 2 drafted tokens."""
+    return {
+        "target_logits": torch.zeros(5, VOCABULARY),
+        "draft_token_ids": int64([1, 10**9], [2, 3]),
+        "draft_lengths": int64(1, 2),
+        "draft_logits": torch.zeros(2, 2, 44),
+        "sampling": sampling(),
+        "positions": int64(7, 0),
+        "row_start": int64(0, 2),
+        "draft_onehot": torch.tensor([False, True]),
+        "adjustments": adjusting(),
+    }
+
+
+def overlapping(*shape: int) -> torch.Tensor:
+    return torch.zeros(shape[-1]).expand(*shape)
+
+
+FORM = [
+    # shapes
+    ("target_logits", torch.zeros(5), "target_logits has shape [5]: must be [N, V]"),
+    ("target_logits", torch.zeros(5, 0), "target_logits has shape [5, 0]"),
+    ("draft_token_ids", int64(1, 2), "draft_token_ids has shape [2]: must be [2, K]"),
+    ("draft_token_ids", torch.zeros(3, 2, dtype=torch.int64), "draft_token_ids has shape [3, 2]: must be [2, K]"),
+    ("draft_lengths", int64(1), "draft_lengths has shape [1]: must be [2]"),
+    ("draft_logits", torch.zeros(2, 3, VOCABULARY), "draft_logits has shape [2, 3, 40]: must be [2, 2, W]"),
+    ("draft_logits", torch.zeros(2, 2), "draft_logits has shape [2, 2]: must be [2, 2, W]"),
+    ("draft_logits", torch.zeros(2, 2, 0), "draft_logits has shape [2, 2, 0]"),
+    ("positions", int64([7], [0]), "positions has shape [2, 1]: must be [2]"),
+    ("row_start", int64(0, 2, 5), "row_start has shape [3]: must be [2]"),
+    ("draft_onehot", torch.tensor([True]), "draft_onehot has shape [1]: must be [2]"),
+    # types
+    (
+        "target_logits",
+        torch.zeros(5, VOCABULARY, dtype=torch.float64),
+        "target_logits is torch.float64: must be one of",
+    ),
+    ("target_logits", torch.zeros(5, VOCABULARY, dtype=torch.int32), "target_logits is torch.int32"),
+    ("draft_logits", torch.zeros(2, 2, VOCABULARY, dtype=torch.float64), "draft_logits is torch.float64"),
+    ("draft_token_ids", int32([1, 2], [2, 3]), "draft_token_ids is torch.int32: must be torch.int64"),
+    ("draft_lengths", int32(1, 2), "draft_lengths is torch.int32: must be torch.int64"),
+    ("positions", torch.zeros(2), "positions is torch.float32: must be torch.int64"),
+    ("row_start", int32(0, 2), "row_start is torch.int32: must be torch.int64"),
+    ("draft_onehot", int64(0, 1), "draft_onehot is torch.int64: must be torch.bool"),
+    # devices
+    ("draft_token_ids", torch.zeros(2, 2, dtype=torch.int64, device="meta"), "draft_token_ids is on meta: "),
+    ("draft_lengths", torch.zeros(2, dtype=torch.int64, device="meta"), "draft_lengths is on meta: "),
+    ("draft_logits", torch.zeros(2, 2, 9, device="meta"), "draft_logits is on meta: target_logits is on cpu"),
+    ("positions", torch.zeros(2, dtype=torch.int64, device="meta"), "positions is on meta: target_logits is on cpu"),
+    ("row_start", torch.zeros(2, dtype=torch.int64, device="meta"), "row_start is on meta: target_logits is on cpu"),
+    ("sampling", SamplingBatch.of([1.0] * 2, [1.0] * 2, [0] * 2, [0] * 2, "meta"), "sampling is on meta: "),
+    # views
+    ("target_logits", torch.zeros(5, 80)[:, ::2], "target_logits has stride 2 within a row: must be 1"),
+    ("target_logits", torch.zeros(VOCABULARY, 5).T, "target_logits has stride 5 within a row: must be 1"),
+    ("target_logits", overlapping(5, VOCABULARY), "target_logits has stride 0: its rows overlap, at least 40"),
+    ("target_logits", torch.zeros(60).as_strided((5, 40), (5, 1)), "target_logits has stride 5: its rows overlap"),
+    ("draft_logits", torch.zeros(2, 2, 80)[:, :, ::2], "draft_logits has stride 2 within a row: must be 1"),
+    ("draft_logits", overlapping(2, 2, 9), "draft_logits has stride 0: its rows overlap, at least 9"),
+    ("draft_logits", torch.zeros(2, 9).expand(2, 2, 9), "draft_logits has stride 0: its rows overlap, at least 18"),
+    ("draft_token_ids", torch.zeros(2, 4, dtype=torch.int64)[:, ::2], "draft_token_ids has stride 2 within a row"),
+    ("positions", torch.zeros(4, dtype=torch.int64)[::2], "positions has stride 2: must be 1"),
+    ("draft_lengths", torch.zeros(1, dtype=torch.int64).expand(2), "draft_lengths has stride 0: must be 1"),
+    # adjustments
+    ("adjustments", adjusting(bias_values=None), "adjustments.bias_values is None: must be a tensor, as"),
+    ("adjustments", adjusting(seen_ids=None), "adjustments.seen_ids is None: must be a tensor, as"),
+    ("adjustments", adjusting(bias_offsets=int32(0, 3)), "adjustments.bias_offsets has shape [2]: must be [3]"),
+    ("adjustments", adjusting(bias_values=torch.zeros(2)), "adjustments.bias_values has shape [2]: must be [3]"),
+    ("adjustments", adjusting(bias_ids=int64(3, 8, 1)), "adjustments.bias_ids is torch.int64: must be torch.int32"),
+    ("adjustments", adjusting(presence=torch.zeros(3)), "adjustments.presence has shape [3]: must be [2]"),
+    ("adjustments", adjusting(frequency=torch.zeros(2).half()), "adjustments.frequency is torch.float16"),
+    ("adjustments", adjusting(repetition=torch.ones(2, device="meta")), "adjustments.repetition is on meta: "),
+    ("adjustments", adjusting(bitmask=torch.zeros(5, 3, dtype=torch.int32)), "adjustments.bitmask has shape [5, 3]: "),
+    ("adjustments", adjusting(bitmask=torch.zeros(2, 2, dtype=torch.int32)), "must be [5, 2] for target_logits"),
+    ("adjustments", adjusting(bitmask=torch.zeros(5, 2, dtype=torch.int64)), "adjustments.bitmask is torch.int64"),
+    (
+        "adjustments",
+        adjusting(bitmask=torch.zeros(5, 4, dtype=torch.int32)[:, ::2]),
+        "adjustments.bitmask has stride 2",
+    ),
+]
+
+VALUES = [
+    ("draft_lengths", int64(1, 3), "draft_lengths[1] = 3: must be in 0..2"),
+    ("draft_lengths", int64(-1, 2), "draft_lengths[0] = -1: must be in 0..2"),
+    ("row_start", int64(-1, 2), "row_start[0] = -1: must be 0 or more"),
+    ("row_start", int64(3, 0), "row_start[1] = 0: the rows of the request before end at 5"),
+    ("row_start", int64(0, 1), "row_start[1] = 1: the rows of the request before end at 2"),
+    ("row_start", int64(0, 3), "row_start[1] = 3: its rows end at 6, target_logits has 5"),
+    ("row_start", int64(2**62, 2**62 + 2), "row_start[0] = 4611686018427387904: its rows end at"),
+    ("draft_token_ids", int64([40, 0], [2, 3]), "draft_token_ids[0, 0] = 40: the target's vocabulary has 40 tokens"),
+    ("draft_token_ids", int64([0, 0], [2, -1]), "draft_token_ids[1, 1] = -1: the target's vocabulary has 40 tokens"),
+    ("positions", int64(7, -2), "positions[1] = -2: must be 0 or more"),
+    ("sampling", sampling(temperature=[1.0, NAN]), "sampling.temperature[1] = nan: must be in [0, 1e+06]"),
+    ("sampling", sampling(temperature=[-1.0, 1.0]), "sampling.temperature[0] = -1.0: must be in [0, 1e+06]"),
+    ("sampling", sampling(temperature=[1.0, INF]), "sampling.temperature[1] = inf: must be in [0, 1e+06]"),
+    ("sampling", sampling(top_p=[1.0, 1.5]), "sampling.top_p[1] = 1.5: must be in [0, 1]"),
+    ("sampling", sampling(min_p=[NAN, 0.0]), "sampling.min_p[0] = nan: must be in [0, 1]"),
+    ("sampling", sampling(top_k=[0, 41]), "sampling.top_k[1] = 41: the target's vocabulary has 40 tokens"),
+    ("sampling", sampling(top_k=[-1, 0]), "sampling.top_k[0] = -1: must be 0 (off) or more"),
+    ("adjustments", adjusting(bias_offsets=int32(1, 2, 3)), "adjustments.bias_offsets[0] = 1: must be 0"),
+    ("adjustments", adjusting(bias_offsets=int32(0, 4, 3)), "adjustments.bias_offsets[2] = 3: must not be below"),
+    ("adjustments", adjusting(bias_offsets=int32(0, 2, 2)), "adjustments.bias_offsets[2] = 2: must be 3"),
+    (
+        "adjustments",
+        adjusting(bias_ids=int32(3, 8, 40)),
+        "adjustments.bias_ids[2] = 40: the target's vocabulary has 40",
+    ),
+    (
+        "adjustments",
+        adjusting(bias_ids=int32(-1, 8, 1)),
+        "adjustments.bias_ids[0] = -1: the target's vocabulary has 40",
+    ),
+    ("adjustments", adjusting(bias_ids=int32(8, 3, 1)), "adjustments.bias_ids[1] = 3: must be above the id before, 8"),
+    ("adjustments", adjusting(bias_ids=int32(8, 8, 1)), "adjustments.bias_ids[1] = 8: must be above the id before, 8"),
+    ("adjustments", adjusting(bias_values=torch.tensor([0, NAN, 0])), "adjustments.bias_values[1] = nan: must be"),
+    ("adjustments", adjusting(bias_values=torch.tensor([0, 0, INF])), "adjustments.bias_values[2] = inf: must be"),
+    ("adjustments", adjusting(repetition=torch.tensor([0.0, 1.0])), "adjustments.repetition[0] = 0.0: must be a"),
+    ("adjustments", adjusting(repetition=torch.tensor([1.0, NAN])), "adjustments.repetition[1] = nan: must be a"),
+    ("adjustments", adjusting(frequency=torch.tensor([0.0, NAN])), "adjustments.frequency[1] = nan: must be a finite"),
+    ("adjustments", adjusting(presence=torch.tensor([INF, 0.0])), "adjustments.presence[0] = inf: must be a finite"),
+    ("adjustments", adjusting(seen_offsets=int32(0, 5, 4)), "adjustments.seen_offsets[2] = 4: must not be below"),
+    (
+        "adjustments",
+        adjusting(seen_ids=int32(2, 1, 9, 5)),
+        "adjustments.seen_ids[1] = 1: must be above the id before, 2",
+    ),
+    ("adjustments", adjusting(seen_counts=int32(0, 1, -1, 1)), "adjustments.seen_counts[2] = -1: must be 0 or more"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "message"), FORM)
+def test_what_does_not_fit_is_named_whether_or_not_values_are_checked(verify_backend, name, value, message):
+    for check_values in (True, False):
+        with pytest.raises(ValueError, match=re.escape(message)):
+            verify_backend(**{**fitting_arguments(), name: value}, check_values=check_values)
+
+
+@pytest.mark.parametrize(("name", "value", "message"), VALUES)
+def test_wrong_values_are_named_with_their_place_and_what_they_must_be(verify_backend, name, value, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        verify_backend(**{**fitting_arguments(), name: value})
+
+
+def test_what_fits_is_taken_with_values_at_their_limits():
+    arguments = fitting_arguments()
+    assert verify(**arguments).lengths.shape == (2,)
+    limits = {
+        "draft_token_ids": int64([39, -7], [0, 39]),
+        "sampling": sampling(top_k=[40, 0], temperature=[0.0, 1e6], top_p=[0.0, 1.0], min_p=[0.0, 1.0]),
+        "positions": int64(2**63 - 8, 0),
+        "adjustments": adjusting(bias_offsets=int32(0, 0, 3), bias_ids=int32(0, 1, 39)),
+    }
+    assert verify(**(arguments | limits)).lengths.shape == (2,)
+    assert verify(**(arguments | {"row_start": None})).lengths.shape == (2,)
+
+
+def test_rows_that_are_missing_without_row_start_are_counted():
+    arguments = fitting_arguments() | {"row_start": None, "adjustments": None, "target_logits": torch.zeros(4, 40)}
+    with pytest.raises(ValueError, match=re.escape("draft_lengths[1] = 2: the rows up to this request's last are 5, ")):
+        verify(**arguments)
+
+
+def test_rows_behind_the_last_request_are_left_alone():
+    arguments = fitting_arguments() | {"row_start": None, "adjustments": None}
+    logits = torch.cat((torch.zeros(5, VOCABULARY), torch.full((1, VOCABULARY), NAN)))
+    with_more = verify(**(arguments | {"target_logits": logits}))
+    for got, expected in zip(with_more[:3], verify(**arguments)[:3], strict=True):
+        assert torch.equal(got, expected)
+
+
+def test_backends_have_names():
+    with pytest.raises(ValueError, match="backend = 'cuda': must be 'auto', 'reference' or 'kernel'"):
+        verify(**fitting_arguments(), backend="cuda")
+
+
+def run(code: str, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+WITHOUT_TRITON = """
+import sys
+sys.modules["triton"] = None  # as if it were not installed
+import torch
+import slipstream_kernels as kernels
+from slipstream_kernels.backend import use_kernel
+
+one, greedy = torch.tensor([0]), kernels.SamplingBatch.of([0.0], [1.0], [0], [0])
+arguments = (torch.tensor([[1.0, 2.0]]), torch.zeros(1, 0, dtype=torch.int64), one, None, greedy, one)
+print(kernels.verify(*arguments).token_ids.tolist(), use_kernel("auto", torch.device("cuda")))
+try:
+    kernels.verify(*arguments, backend="kernel")
+except kernels.KernelUnavailable as error:
+    print(error)
+"""
+
+
+def test_without_triton_everything_runs_but_the_kernel_which_says_what_is_missing():
+    first, second = run(WITHOUT_TRITON).splitlines()
+    assert first == "[[1]] False"
+    assert second.startswith("the kernel needs the package 'triton' (pip install")
+
+
+WITHOUT_GPU = """
+import torch
+import slipstream_kernels as kernels
+one, greedy = torch.tensor([0]), kernels.SamplingBatch.of([0.0], [1.0], [0], [0])
+arguments = (torch.tensor([[1.0, 2.0]]), torch.zeros(1, 0, dtype=torch.int64), one, None, greedy, one)
+try:
+    kernels.verify(*arguments, backend="kernel")
+except kernels.KernelUnavailable as error:
+    print(error)
+"""
+
+
+def test_the_kernel_asks_for_a_gpu_outside_the_interpreter():
+    assert "the kernel needs a GPU, and the tensors are on 'cpu'" in run(WITHOUT_GPU)
+
+
+def test_importing_the_package_imports_no_triton():
+    assert run("import sys, slipstream_kernels; print('triton' in sys.modules)").strip() == "False"
+
+
+def test_auto_is_the_reference_off_the_gpu():
+    assert not use_kernel("auto", torch.device("cpu"))
+    assert not use_kernel("reference", torch.device("cuda"))
