@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import HealthCheck, settings
 from slipstream_gateway.manifest import EMBEDDED_MANIFEST, load_file
 from slipstream_gateway.up.command import local_pairs
@@ -19,6 +21,11 @@ from slipstream_gateway.up.triton_server import TritonPorts, TritonServer
 from tests.kube import CRDS, KubeApiServer, install_chart
 
 START_TIMEOUT_S = 90.0
+
+if not torch.cuda.is_available():
+    # Kernels run in the interpreter then. The kernel language looks once, when anything first imports it: other
+    # packages do, so this cannot wait for the kernels' own tests.
+    os.environ["TRITON_INTERPRET"] = "1"
 
 # How long an example takes is a matter of how busy the machine is. All else stays as Hypothesis' own profiles have it:
 # the same examples each time where CI is set, new ones in each run elsewhere.

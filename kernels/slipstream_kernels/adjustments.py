@@ -15,6 +15,8 @@ from typing import TypeGuard
 import torch
 from torch import Tensor
 
+from slipstream_kernels.python_values import LARGEST, SMALLEST, integer, integers, listed, number
+
 
 @dataclass(frozen=True, kw_only=True)
 class LogitAdjustments:
@@ -69,17 +71,25 @@ class LogitAdjustments:
         per row of logits: the tokens that a grammar allows there, None for all.
 
         Raises:
-            ValueError: the numbers of requests differ, a token is not in the vocabulary, or a value is out of range.
+            ValueError: the numbers of requests differ, a token is not in the vocabulary, or a value is no number, out
+                of range or beyond float32.
         """
+        if integer("vocabulary", vocabulary) < 1:
+            raise ValueError(f"vocabulary = {vocabulary}: must be 1 or more")
+        given: dict[str, object] = {"bias": bias, "repetition": repetition, "frequency": frequency}
+        given |= {"presence": presence, "prompts": prompts, "outputs": outputs}
+        columns = {name: listed(name, values) for name, values in given.items() if values is not None}
+        _check_sizes(columns)
+        strengths = {
+            name: values for name, values in columns.items() if name in ("repetition", "frequency", "presence")
+        }
         groups: dict[str, Tensor] = {}
         if bias is not None:
-            groups |= _bias(bias, vocabulary)
-        given = {"repetition": repetition, "frequency": frequency, "presence": presence}
-        strengths = {name: values for name, values in given.items() if values is not None}
+            groups |= _bias(columns["bias"], vocabulary)
         if strengths:
-            groups |= _penalties(strengths, prompts, outputs, vocabulary)
+            groups |= _penalties(strengths, columns.get("prompts"), columns.get("outputs"), vocabulary)
         if allowed is not None:
-            groups["bitmask"] = _bitmask(allowed, vocabulary)
+            groups["bitmask"] = _bitmask(listed("allowed", allowed), vocabulary)
         return cls(**{name: tensor.to(device) for name, tensor in groups.items()})
 
 
@@ -149,13 +159,25 @@ def _dense(offsets: Tensor, ids: Tensor, values: Tensor, vocabulary: int) -> Ten
     return table
 
 
-def _bias(bias: Sequence[Mapping[int, float]], vocabulary: int) -> dict[str, Tensor]:
+def _check_sizes(columns: Mapping[str, Sequence[object]]) -> None:
+    """That there are as many requests in each."""
+    for name, values in columns.items():
+        first = next(iter(columns))
+        if len(values) != len(columns[first]):
+            raise ValueError(f"{name} has {len(values)} requests, {first} has {len(columns[first])}")
+
+
+def _bias(bias: Sequence[object], vocabulary: int) -> dict[str, Tensor]:
+    pairs = []
     for i, entries in enumerate(bias):
-        _check_tokens(f"bias[{i}]", entries, vocabulary)
-        for token, value in entries.items():
-            if not value < math.inf:  # also refuses NaN
-                raise ValueError(f"bias[{i}][{token}] = {value}: must be a number below infinity")
-    pairs = [sorted(entries.items()) for entries in bias]
+        if not isinstance(entries, Mapping):
+            raise ValueError(f"bias[{i}] = {entries!r}: must be a mapping from tokens to numbers")
+        tokens = _tokens(f"bias[{i}]", entries, vocabulary)
+        values = [number(f"bias[{i}][{token}]", value) for token, value in entries.items()]
+        for token, value in zip(tokens, values, strict=True):
+            if not (value == -math.inf or -LARGEST <= value <= LARGEST):  # also refuses NaN
+                raise ValueError(f"bias[{i}][{token}] = {value}: must be a number below infinity that float32 holds")
+        pairs.append(sorted(zip(tokens, values, strict=True)))
     return {
         "bias_offsets": _offsets(pairs),
         "bias_ids": _int32([token for entries in pairs for token, _ in entries]),
@@ -164,50 +186,58 @@ def _bias(bias: Sequence[Mapping[int, float]], vocabulary: int) -> dict[str, Ten
 
 
 def _penalties(
-    strengths: Mapping[str, Sequence[float]],
-    prompts: Sequence[Sequence[int]] | None,
-    outputs: Sequence[Sequence[int]] | None,
+    strengths: Mapping[str, Sequence[object]],
+    prompts: Sequence[object] | None,
+    outputs: Sequence[object] | None,
     vocabulary: int,
 ) -> dict[str, Tensor]:
     size = len(next(iter(strengths.values())))
-    prompts = [()] * size if prompts is None else prompts
-    outputs = [()] * size if outputs is None else outputs
-    for name, values in (*strengths.items(), ("prompts", prompts), ("outputs", outputs)):
-        if len(values) != size:
-            raise ValueError(f"{name} has {len(values)} requests, {next(iter(strengths))} has {size}")
-    for name, numbers in strengths.items():
-        for i, value in enumerate(numbers):
-            if not math.isfinite(value) or (name == "repetition" and value <= 0):
-                wanted = "a finite number above 0" if name == "repetition" else "a finite number"
-                raise ValueError(f"{name}[{i}] = {value}: must be {wanted}")
-    for name, texts in (("prompts", prompts), ("outputs", outputs)):
-        for i, text in enumerate(texts):
-            _check_tokens(f"{name}[{i}]", text, vocabulary)
-    pairs = []
-    for prompt, output in zip(prompts, outputs, strict=True):
-        pairs.append(sorted((dict.fromkeys(prompt, 0) | Counter(output)).items()))
     off = {"repetition": [1.0] * size, "frequency": [0.0] * size, "presence": [0.0] * size}
+    checked = {name: _strengths(name, values) for name, values in strengths.items()}
+    texts = {
+        "prompts": [()] * size if prompts is None else prompts,
+        "outputs": [()] * size if outputs is None else outputs,
+    }
+    ids = {
+        name: [_tokens(f"{name}[{i}]", text, vocabulary) for i, text in enumerate(column)]
+        for name, column in texts.items()
+    }
+    pairs = []
+    for prompt, output in zip(ids["prompts"], ids["outputs"], strict=True):
+        pairs.append(sorted((dict.fromkeys(prompt, 0) | Counter(output)).items()))
     return {
-        **{name: torch.tensor(values, dtype=torch.float32) for name, values in (off | dict(strengths)).items()},
+        **{name: torch.tensor(values, dtype=torch.float32) for name, values in (off | checked).items()},
         "seen_offsets": _offsets(pairs),
         "seen_ids": _int32([token for counted in pairs for token, _ in counted]),
         "seen_counts": _int32([count for counted in pairs for _, count in counted]),
     }
 
 
-def _bitmask(allowed: Sequence[Collection[int] | None], vocabulary: int) -> Tensor:
-    mask = torch.zeros(len(allowed), (vocabulary + 31) // 32 * 32, dtype=torch.bool)
+def _strengths(name: str, values: Sequence[object]) -> list[float]:
+    least, wanted = (SMALLEST, "a finite number above 0") if name == "repetition" else (-LARGEST, "a finite number")
+    checked = [number(f"{name}[{i}]", value) for i, value in enumerate(values)]
+    for i, value in enumerate(checked):
+        if not least <= value <= LARGEST:  # also refuses NaN
+            raise ValueError(f"{name}[{i}] = {value}: must be {wanted} that float32 holds")
+    return checked
+
+
+def _bitmask(allowed: Sequence[object], vocabulary: int) -> Tensor:
+    width = (vocabulary + 31) // 32
+    mask = torch.zeros(len(allowed), width * 32, dtype=torch.bool)
     for row, tokens in enumerate(allowed):
-        _check_tokens(f"allowed[{row}]", tokens or (), vocabulary)
-        mask[row, range(vocabulary) if tokens is None else list(tokens)] = True
-    words = (mask.view(len(allowed), -1, 32) << torch.arange(32)).sum(-1)  # [N, words], 0 to 2^32 - 1
+        mask[row, range(vocabulary) if tokens is None else _tokens(f"allowed[{row}]", tokens, vocabulary)] = True
+    words = (mask.view(len(allowed), width, 32) << torch.arange(32)).sum(-1)  # [N, words], 0 to 2^32 - 1
     return words.where(words < 2**31, words - 2**32).to(torch.int32)
 
 
-def _check_tokens(name: str, tokens: Collection[int], vocabulary: int) -> None:
-    for token in tokens:
+def _tokens(name: str, tokens: object, vocabulary: int) -> list[int]:
+    """`tokens` as integers, all of which the vocabulary has."""
+    ids = integers(name, tokens)
+    for token in ids:
         if not 0 <= token < vocabulary:
             raise ValueError(f"{name} has token {token}: the vocabulary has {vocabulary} tokens")
+    return ids
 
 
 def _offsets(parts: Sequence[Sequence[object]]) -> Tensor:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
+
+from slipstream_kernels.python_values import integers, numbers
 
 GREEDY_BELOW = 1e-5
 """Temperatures below this are taken as 0: fp32 logits divided by less say nothing more."""
@@ -14,14 +17,23 @@ GREEDY_BELOW = 1e-5
 HOTTEST = 1e6
 """The highest temperature: more would let tokens through whose logit is -inf."""
 
+_COLUMNS = (
+    ("temperature", torch.float32),
+    ("top_p", torch.float32),
+    ("top_k", torch.int64),
+    ("min_p", torch.float32),
+    ("seed", torch.int64),
+)
+
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingBatch:
     """Sampling parameters of B requests (or rows), every tensor [B] on the logits' device.
 
     `temperature` float32, 0 is greedy; `top_p` float32, 1 is off; `top_k` int64, 0 is off; `min_p` float32, 0 is
-    off; `seed` int64. The other values are known without asking the device. A selection of rows keeps its batch's,
-    which stays correct: they say what may occur.
+    off; `seed` int64. The other values are known without asking the device, and say what may occur: they must not
+    deny what a tensor has, for then it is not done. A selection of rows keeps its batch's, which stays correct. `of`
+    sets them; who builds or replaces tensors has to.
     """
 
     temperature: Tensor
@@ -50,9 +62,11 @@ class SamplingBatch:
         """Build a batch from one value per request. Seeds are any integers, taken modulo 2^64. `min_p` None: off.
 
         Raises:
-            ValueError: the lengths differ, or a value is out of range.
+            ValueError: the lengths differ, or a value is no number or out of range.
         """
-        min_p = [0.0] * len(temperature) if min_p is None else min_p
+        temperature, top_p = numbers("temperature", temperature), numbers("top_p", top_p)
+        top_k, seed = integers("top_k", top_k), integers("seed", seed)
+        min_p = [0.0] * len(temperature) if min_p is None else numbers("min_p", min_p)
         lengths = (len(temperature), len(top_p), len(top_k), len(seed), len(min_p))
         if len(set(lengths)) > 1:
             raise ValueError(f"temperature, top_p, top_k, seed and min_p must be equally long, not {lengths}")
@@ -76,6 +90,26 @@ class SamplingBatch:
     def any_filter(self) -> bool:
         """Whether top-k, top-p or min-p may drop anything."""
         return self.any_top_p or self.any_min_p or self.largest_top_k > 0
+
+    @cached_property
+    def fault(self) -> str | None:
+        """What is wrong with the tensors' form, None if nothing is. Strides may be any: `expand` repeats one value.
+
+        Looked for once: batches outlive the calls they are given to.
+        """
+        first = self.temperature
+        shape = list(first.shape) if isinstance(first, Tensor) and first.dim() == 1 else ["B"]
+        for name, dtype in _COLUMNS:
+            column = getattr(self, name)
+            if not isinstance(column, Tensor):
+                return f"{name} is {type(column).__name__}: must be a torch.Tensor"
+            if list(column.shape) != shape:
+                return f"{name} has shape {list(column.shape)}: must be [{shape[0]}]"
+            if column.dtype != dtype:
+                return f"{name} is {column.dtype}: must be {dtype}"
+            if column.device != first.device:
+                return f"{name} is on {column.device}: sampling.temperature is on {first.device}"
+        return None
 
     def __len__(self) -> int:
         return self.temperature.size(0)
@@ -112,7 +146,7 @@ def _check_ranges(
             raise ValueError(f"temperature[{i}] = {t}: must be in [0, {HOTTEST:g}]")
         if not 0 <= p <= 1:
             raise ValueError(f"top_p[{i}] = {p}: must be in [0, 1]")
-        if k < 0:
-            raise ValueError(f"top_k[{i}] = {k}: must be 0 (off) or more")
+        if not 0 <= k < 2**63:
+            raise ValueError(f"top_k[{i}] = {k}: must be 0 (off) or more, below 2^63")
         if not 0 <= m <= 1:
             raise ValueError(f"min_p[{i}] = {m}: must be in [0, 1]")

@@ -13,6 +13,7 @@ import math
 import torch
 from torch import Tensor
 
+from slipstream_kernels.autograd import without_grad
 from slipstream_kernels.batch import SamplingBatch
 
 _LARGEST = torch.finfo(torch.float32).max
@@ -26,6 +27,7 @@ def argmax_ids(logits: Tensor) -> Tensor:
     return logits.nan_to_num(nan=-math.inf, posinf=math.inf, neginf=-math.inf).argmax(-1)
 
 
+@without_grad
 def filtered_probs(logits: Tensor, sampling: SamplingBatch) -> Tensor:
     """The distribution of each row: float32 [N, V], every row adding up to 1 within rounding.
 
@@ -35,9 +37,31 @@ def filtered_probs(logits: Tensor, sampling: SamplingBatch) -> Tensor:
     Args:
         logits: [N, V], any float type; computed in float32.
         sampling: the parameters of the N rows. A greedy row has probability 1 at its argmax.
+
+    Raises:
+        ValueError: an argument's shape, type or device is wrong.
     """
+    check_rows(logits, sampling)
     scores = scaled(repaired(logits), sampling)
     return filtered(scores.softmax(-1), scores, sampling)
+
+
+def check_rows(logits: Tensor, sampling: SamplingBatch) -> None:
+    """Raise a ValueError unless `logits` are [N, V] and `sampling` has the parameters of N rows."""
+    if not isinstance(logits, Tensor):
+        raise ValueError(f"logits is {type(logits).__name__}: must be a torch.Tensor")
+    if not isinstance(sampling, SamplingBatch):
+        raise ValueError(f"sampling is {type(sampling).__name__}: must be a SamplingBatch")
+    if logits.dim() != 2 or logits.size(1) == 0:
+        raise ValueError(f"logits has shape {list(logits.shape)}: must be [N, V], with a vocabulary")
+    if not logits.is_floating_point():
+        raise ValueError(f"logits is {logits.dtype}: must be a float type")
+    if sampling.fault is not None:
+        raise ValueError(f"sampling.{sampling.fault}")
+    if len(sampling) != logits.size(0):
+        raise ValueError(f"sampling has {len(sampling)} rows: logits has {logits.size(0)}")
+    if sampling.temperature.device != logits.device:
+        raise ValueError(f"sampling.temperature is on {sampling.temperature.device}: logits is on {logits.device}")
 
 
 def repaired(logits: Tensor) -> Tensor:

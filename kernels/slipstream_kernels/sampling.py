@@ -7,11 +7,13 @@ import math
 import torch
 from torch import Tensor
 
+from slipstream_kernels.autograd import without_grad
 from slipstream_kernels.batch import SamplingBatch
 from slipstream_kernels.counter_random import uniform
-from slipstream_kernels.filters import argmax_ids, filtered, repaired, scaled
+from slipstream_kernels.filters import argmax_ids, check_rows, filtered, repaired, scaled
 
 
+@without_grad
 def sample(logits: Tensor, sampling: SamplingBatch, positions: Tensor, purpose: int) -> tuple[Tensor, Tensor | None]:
     """Choose one token per row. Broken rows have an answer as well, see `filtered_probs`.
 
@@ -26,7 +28,12 @@ def sample(logits: Tensor, sampling: SamplingBatch, positions: Tensor, purpose: 
         Token ids, int64 [N], and the logarithm of the distribution they were drawn from, float32 [N, V], -inf where
         a filter dropped the token: what `verify` needs as `draft_logits`. None instead of the latter when every row
         is greedy.
+
+    Raises:
+        ValueError: an argument's shape, type or device is wrong, or `purpose` is no word of 32 bits.
     """
+    check_rows(logits, sampling)
+    _check_positions(positions, purpose, logits)
     if sampling.all_greedy:
         return argmax_ids(logits), None
     scores = scaled(repaired(logits), sampling)
@@ -36,6 +43,19 @@ def sample(logits: Tensor, sampling: SamplingBatch, positions: Tensor, purpose: 
         # The logarithm of `probs` itself would take six times as long on the CPU.
         scores = scores.masked_fill_(probs == 0, -math.inf)
     return token_ids, scores.log_softmax(-1)
+
+
+def _check_positions(positions: Tensor, purpose: int, logits: Tensor) -> None:
+    if not isinstance(positions, Tensor):
+        raise ValueError(f"positions is {type(positions).__name__}: must be a torch.Tensor")
+    if positions.dim() != 1 or positions.size(0) != logits.size(0):
+        raise ValueError(f"positions has shape {list(positions.shape)}: must be [{logits.size(0)}], as logits has rows")
+    if positions.dtype != torch.int64:
+        raise ValueError(f"positions is {positions.dtype}: must be torch.int64")
+    if positions.device != logits.device:
+        raise ValueError(f"positions is on {positions.device}: logits is on {logits.device}")
+    if not isinstance(purpose, int) or not 0 <= purpose < 2**32:
+        raise ValueError(f"purpose = {purpose!r}: must be a Purpose or an integer in 0..{2**32 - 1}")
 
 
 def draw(weights: Tensor, uniforms: Tensor) -> Tensor:

@@ -1,21 +1,19 @@
 """Where the kernels run: compiled on a GPU, else in Triton's interpreter, with the same tests.
 
-The interpreter is chosen by an environment variable that the Triton language reads while a module with kernels is
-imported. This file is imported before the tests of its folder, and nothing before it may import such a module. Tests
-that compile ahead of time take a process of their own, without the variable.
+The interpreter is chosen by an environment variable, which `tests/conftest.py` sets. Tests that compile ahead of time
+take a process of their own, without the variable.
 """
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Iterator
 from functools import partial
-from importlib.util import find_spec
 
 import numpy as np
 import pytest
 import torch
+import triton
+import triton.language as tl
 from slipstream_kernels import Verification, verify
 
 from tests.kernels import interpreter
@@ -23,13 +21,9 @@ from tests.kernels import interpreter
 CUDA = torch.cuda.is_available()
 
 if not CUDA:
-    # A kernel that was decorated without the variable wants a GPU, whatever is set afterwards.
-    early = [name for name in sys.modules if name.startswith("slipstream_kernels.") and "kernel_" in name]
-    if early and "TRITON_INTERPRET" not in os.environ:
-        raise RuntimeError(f"imported before the interpreter was chosen: {', '.join(early)}")
-    os.environ["TRITON_INTERPRET"] = "1"
-    if find_spec("triton"):
-        interpreter.make_quicker()
+    if isinstance(tl.sum, triton.JITFunction):
+        raise RuntimeError("triton was imported before tests/conftest.py chose its interpreter: kernels want a GPU now")
+    interpreter.make_quicker()
 
 
 @pytest.fixture(autouse=True)

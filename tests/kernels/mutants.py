@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import re
 import shutil
 import sys
 from dataclasses import dataclass
@@ -13,6 +14,9 @@ from types import ModuleType
 import slipstream_kernels
 
 SOURCE = Path(slipstream_kernels.__file__).parent
+_OURS = re.compile(rf"\b{SOURCE.name}\b(?!\.(?:batch|adjustments)\b)")
+"""What a copy has for itself: all but the values that callers make."""
+
 _numbers = itertools.count()
 
 
@@ -37,7 +41,7 @@ def package_with(fault: Fault | None, folder: Path) -> ModuleType:
         )
         (copy / fault.file).write_text(text.replace(fault.right, fault.wrong))
     for path in copy.rglob("*.py"):
-        path.write_text(path.read_text().replace(SOURCE.name, name))
+        path.write_text(_OURS.sub(name, path.read_text()))
     sys.path.insert(0, str(folder))
     try:
         return importlib.import_module(name)

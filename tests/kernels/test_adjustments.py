@@ -146,9 +146,40 @@ def test_the_mask_has_one_bit_for_each_token():
         ({"presence": [0.1], "outputs": [[1], [2]]}, "outputs has 2 requests, presence has 1"),
         ({"presence": [0.1], "outputs": [[1, 70]]}, "outputs[0] has token 70: "),
         ({"presence": [0.1], "prompts": [[-5]]}, "prompts[0] has token -5: "),
+        ({"bias": [{4: 1e300}]}, "bias[0][4] = 1e+300: must be a number below infinity that float32 holds"),
+        ({"bias": [{4: -(10**400)}]}, "must be a number that float32 holds"),
+        ({"bias": [{4: None}]}, "bias[0][4] = None: must be a number"),
+        ({"bias": [None]}, "bias[0] = None: must be a mapping"),
+        ({"bias": [{1.5: 1.0}]}, "bias[0][0] = 1.5: must be an integer"),
+        ({"repetition": [1e-300]}, "repetition[0] = 1e-300: must be a finite number above 0 that float32 holds"),
+        ({"frequency": [0.0, 1e300]}, "frequency[1] = 1e+300: must be a finite number that float32 holds"),
+        ({"presence": ["a"]}, "presence[0] = 'a': must be a number"),
+        ({"presence": 0.1}, "presence = 0.1: must be a sequence"),
+        ({"presence": [0.1], "prompts": [[1, 2.5]]}, "prompts[0][1] = 2.5: must be an integer"),
+        ({"presence": [0.1], "outputs": [torch.tensor([1, 1])]}, "outputs[0][0] = tensor(1): must be an integer"),
+        ({"allowed": [[1.5]]}, "allowed[0][0] = 1.5: must be an integer"),
+        ({"bias": [{}], "repetition": [1.0, 1.0]}, "repetition has 2 requests, bias has 1"),
+        ({"bias": [{}, {}], "outputs": [[1]]}, "outputs has 1 requests, bias has 2"),
         ({"allowed": [None, [70]]}, "allowed[1] has token 70: the vocabulary has 70 tokens"),
     ],
 )
 def test_bad_values_are_named(values, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         LogitAdjustments.of(VOCABULARY, **values)
+
+
+@pytest.mark.parametrize("vocabulary", [0, -1, 5.5, None])
+def test_a_vocabulary_has_tokens(vocabulary):
+    with pytest.raises(ValueError, match=f"vocabulary = {vocabulary}: must be"):
+        LogitAdjustments.of(vocabulary, bias=[{}])
+
+
+def test_an_empty_batch_has_a_mask_without_rows():
+    assert LogitAdjustments.of(65, allowed=[]).bitmask.shape == (0, 3)
+
+
+def test_the_largest_and_smallest_values_that_float32_holds_are_taken():
+    largest, smallest = torch.finfo(torch.float32).max, torch.finfo(torch.float32).tiny
+    made = LogitAdjustments.of(5, bias=[{1: -largest, 2: -math.inf}] * 2, repetition=[smallest, np.float32(largest)])
+    assert made.bias_values.tolist() == [-largest, -math.inf] * 2
+    assert made.repetition.tolist() == [smallest, largest]

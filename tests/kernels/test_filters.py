@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+import re
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from slipstream_kernels import Purpose, SamplingBatch, filtered_probs, sample, uniform
+from slipstream_kernels.counter_random import step_purpose
 from slipstream_kernels.sampling import draw
 from torch import Tensor
 
@@ -162,6 +166,15 @@ def test_a_greedy_row_beside_a_sampled_one_says_that_its_token_was_certain():
         (([math.nan], [1.0], [0], [0]), r"temperature\[0\] = nan"),
         (([1.0, 1.0], [1.0, 1.5], [0, 0], [0, 0]), r"top_p\[1\] = 1.5"),
         (([1.0], [1.0], [-1], [0]), r"top_k\[0\] = -1"),
+        (([1.0], [1.0], [2**70], [0]), rf"top_k\[0\] = {2**70}: must be 0 \(off\) or more, below 2\^63"),
+        (([1.0], [1.0], [1.5], [0]), r"top_k\[0\] = 1.5: must be an integer"),
+        (([1.0], [1.0], [0], [1.5]), r"seed\[0\] = 1.5: must be an integer"),
+        (([1.0], [1.0], [0], [None]), r"seed\[0\] = None: must be an integer"),
+        (([1.0], [1.0], [0], torch.tensor([7])), r"seed\[0\] = tensor\(7\): must be an integer"),
+        ((["a"], [1.0], [0], [0]), r"temperature\[0\] = 'a': must be a number"),
+        (([1.0], [10**400], [0], [0]), r"top_p\[0\] = 10+: must be a number that float32 holds"),
+        ((1.0, [1.0], [0], [0]), r"temperature = 1.0: must be a sequence"),
+        (([1.0], [1.0], [0], "1"), r"seed = '1': must be a sequence"),
         (([1.0], [1.0], [0], [0, 0]), "equally long"),
         (([1.0], [1.0], [0], [0], [math.nan]), r"min_p\[0\] = nan"),
         (([1.0], [1.0], [0], [0], [-0.5]), r"min_p\[0\] = -0.5"),
@@ -171,6 +184,51 @@ def test_a_greedy_row_beside_a_sampled_one_says_that_its_token_was_certain():
 def test_bad_sampling_parameters_are_named(values, message):
     with pytest.raises(ValueError, match=message):
         SamplingBatch.of(*values[:4], min_p=values[4] if len(values) > 4 else None)
+
+
+def test_seeds_are_any_integers():
+    seeds = [2**80 + 5, -1, np.int64(3), np.uint64(2**64 - 1)]
+    assert SamplingBatch.of([1.0] * 4, [1.0] * 4, [0] * 4, seeds).seed.tolist() == [5, -1, 3, -1]
+
+
+MISFITS = [
+    ({"logits": [[1.0]]}, "logits is list: must be a torch.Tensor"),
+    ({"logits": torch.zeros(5)}, "logits has shape [5]: must be [N, V]"),
+    ({"logits": torch.zeros(2, 0)}, "logits has shape [2, 0]: must be [N, V], with a vocabulary"),
+    ({"logits": torch.zeros(2, 5, dtype=torch.int64)}, "logits is torch.int64: must be a float type"),
+    ({"logits": torch.zeros(3, 5)}, "sampling has 2 rows: logits has 3"),
+    ({"logits": torch.zeros(2, 5, device="meta")}, "sampling.temperature is on cpu: logits is on meta"),
+    ({"sampling": None}, "sampling is NoneType: must be a SamplingBatch"),
+    ({"sampling": replace(one(rows=2), seed=torch.zeros(2))}, "sampling.seed is torch.float32: must be torch.int64"),
+    ({"positions": [0, 1]}, "positions is list: must be a torch.Tensor"),
+    ({"positions": torch.tensor([0])}, "positions has shape [1]: must be [2], as logits has rows"),
+    ({"positions": torch.tensor([[0], [1]])}, "positions has shape [2, 1]: must be [2]"),
+    ({"positions": torch.zeros(2)}, "positions is torch.float32: must be torch.int64"),
+    ({"positions": torch.zeros(2, dtype=torch.int64, device="meta")}, "positions is on meta: logits is on cpu"),
+    ({"purpose": -1}, "purpose = -1: must be a Purpose or an integer in 0..4294967295"),
+    ({"purpose": 2**32}, "purpose = 4294967296: must be"),
+    ({"purpose": "draft"}, "purpose = 'draft': must be"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), MISFITS)
+def test_what_does_not_fit_is_named(changes, message):
+    for temperature in (0.0, 1.0):
+        given = {"logits": torch.zeros(2, 5), "sampling": one(temperature, rows=2)}
+        more = {"positions": torch.tensor([0, 1]), "purpose": Purpose.DRAFT}
+        with pytest.raises(ValueError, match=re.escape(message)):
+            sample(**(given | more | changes))
+        if changes.keys() <= given.keys():
+            with pytest.raises(ValueError, match=re.escape(message)):
+                filtered_probs(**(given | changes))
+
+
+def test_what_is_chosen_carries_no_gradient():
+    logits = torch.zeros(2, 5, requires_grad=True)
+    assert not filtered_probs(logits, one(rows=2)).requires_grad
+    ids, log_probs = sample(logits, one(rows=2), torch.tensor([0, 1]), step_purpose(Purpose.DRAFT, 3))
+    assert log_probs is not None
+    assert (ids.requires_grad, log_probs.requires_grad) == (False, False)
 
 
 def test_a_batch_knows_its_kind_without_asking_the_device():

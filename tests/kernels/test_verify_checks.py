@@ -9,10 +9,12 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from slipstream_kernels import LogitAdjustments, SamplingBatch, verify
 from slipstream_kernels.backend import use_kernel
+from slipstream_kernels.spec_verify.checks import Arguments, check_form
 
 NAN, INF = math.nan, math.inf
 VOCABULARY = 40
@@ -33,7 +35,17 @@ def sampling(**columns: list[float]) -> SamplingBatch:
     return replace(batch, **tensors)
 
 
-def adjusting(**changes: torch.Tensor | None) -> LogitAdjustments:
+def sampling_with(**columns: object) -> SamplingBatch:
+    """Of two requests; `columns` are put in unchecked."""
+    return replace(SamplingBatch.of([1.0] * 2, [0.9] * 2, [5] * 2, [0] * 2), **columns)
+
+
+def denying(**flags: object) -> SamplingBatch:
+    """Of two requests, the second of which filters; `flags` are put in unchecked."""
+    return replace(SamplingBatch.of([1.0] * 2, [1.0, 0.5], [0, 5], [0] * 2, min_p=[0.0, 0.25]), **flags)
+
+
+def adjusting(**changes: object) -> LogitAdjustments:
     fitting = LogitAdjustments.of(
         VOCABULARY,
         bias=[{3: 1.0, 8: 2.0}, {1: -1.0}],
@@ -96,7 +108,33 @@ FORM = [
     ("draft_logits", torch.zeros(2, 2, 9, device="meta"), "draft_logits is on meta: target_logits is on cpu"),
     ("positions", torch.zeros(2, dtype=torch.int64, device="meta"), "positions is on meta: target_logits is on cpu"),
     ("row_start", torch.zeros(2, dtype=torch.int64, device="meta"), "row_start is on meta: target_logits is on cpu"),
-    ("sampling", SamplingBatch.of([1.0] * 2, [1.0] * 2, [0] * 2, [0] * 2, "meta"), "sampling is on meta: "),
+    ("sampling", SamplingBatch.of([1.0] * 2, [1.0] * 2, [0] * 2, [0] * 2, "meta"), "sampling.temperature is on meta: "),
+    # sampling
+    ("sampling", sampling_with(temperature=torch.zeros(2, 1)), "sampling.temperature has shape [2, 1]: must be [B]"),
+    ("sampling", sampling_with(temperature=torch.tensor(1.0)), "sampling.temperature has shape []: must be [B]"),
+    ("sampling", sampling_with(temperature=torch.zeros(2).double()), "sampling.temperature is torch.float64: must be"),
+    ("sampling", sampling_with(top_p=torch.ones(1)), "sampling.top_p has shape [1]: must be [2]"),
+    ("sampling", sampling_with(top_p=torch.ones(2, device="meta")), "sampling.top_p is on meta: sampling.temperature"),
+    ("sampling", sampling_with(top_k=torch.ones(2)), "sampling.top_k is torch.float32: must be torch.int64"),
+    ("sampling", sampling_with(top_k=int32(1, 1)), "sampling.top_k is torch.int32: must be torch.int64"),
+    ("sampling", sampling_with(min_p=torch.ones(2).half()), "sampling.min_p is torch.float16: must be torch.float32"),
+    ("sampling", sampling_with(seed=int64(1, 2, 3)), "sampling.seed has shape [3]: must be [2]"),
+    ("sampling", sampling_with(seed=[1, 2]), "sampling.seed is list: must be a torch.Tensor"),
+    ("sampling", SamplingBatch.of([1.0], [1.0], [0], [0]), "draft_token_ids has shape [2, 2]: must be [1, K]"),
+    # what is no tensor
+    ("target_logits", [[0.0]], "target_logits is list: must be a torch.Tensor"),
+    ("target_logits", None, "target_logits is NoneType: must be a torch.Tensor"),
+    ("target_logits", np.zeros((5, 40), np.float32), "target_logits is ndarray: must be a torch.Tensor"),
+    ("draft_token_ids", [[1, 2], [2, 3]], "draft_token_ids is list: must be a torch.Tensor"),
+    ("draft_lengths", None, "draft_lengths is NoneType: must be a torch.Tensor"),
+    ("draft_logits", [], "draft_logits is list: must be a torch.Tensor"),
+    ("positions", 5, "positions is int: must be a torch.Tensor"),
+    ("row_start", [0, 2], "row_start is list: must be a torch.Tensor"),
+    ("draft_onehot", [True, False], "draft_onehot is list: must be a torch.Tensor"),
+    ("sampling", None, "sampling is NoneType: must be a SamplingBatch"),
+    ("adjustments", {}, "adjustments is dict: must be a LogitAdjustments"),
+    ("adjustments", adjusting(bias_ids=[1]), "adjustments.bias_ids is list: must be a torch.Tensor"),
+    ("adjustments", adjusting(bitmask=[[0]]), "adjustments.bitmask is list: must be a torch.Tensor"),
     # views
     ("target_logits", torch.zeros(5, 80)[:, ::2], "target_logits has stride 2 within a row: must be 1"),
     ("target_logits", torch.zeros(VOCABULARY, 5).T, "target_logits has stride 5 within a row: must be 1"),
@@ -104,7 +142,17 @@ FORM = [
     ("target_logits", torch.zeros(60).as_strided((5, 40), (5, 1)), "target_logits has stride 5: its rows overlap"),
     ("draft_logits", torch.zeros(2, 2, 80)[:, :, ::2], "draft_logits has stride 2 within a row: must be 1"),
     ("draft_logits", overlapping(2, 2, 9), "draft_logits has stride 0: its rows overlap, at least 9"),
-    ("draft_logits", torch.zeros(2, 9).expand(2, 2, 9), "draft_logits has stride 0: its rows overlap, at least 18"),
+    ("draft_logits", torch.zeros(2, 9).expand(2, 2, 9), "draft_logits has stride 0: its rows overlap, at least 9"),
+    (
+        "draft_logits",
+        torch.zeros(60).as_strided((2, 2, 9), (10, 9, 1)),
+        "draft_logits has stride 10: its rows overlap, at least 18",
+    ),
+    (
+        "draft_logits",
+        torch.zeros(60).as_strided((2, 2, 9), (9, 10, 1)),
+        "draft_logits has stride 10: its rows overlap, at least 18",
+    ),
     ("draft_token_ids", torch.zeros(2, 4, dtype=torch.int64)[:, ::2], "draft_token_ids has stride 2 within a row"),
     ("positions", torch.zeros(4, dtype=torch.int64)[::2], "positions has stride 2: must be 1"),
     ("draft_lengths", torch.zeros(1, dtype=torch.int64).expand(2), "draft_lengths has stride 0: must be 1"),
@@ -134,7 +182,9 @@ VALUES = [
     ("row_start", int64(3, 0), "row_start[1] = 0: the rows of the request before end at 5"),
     ("row_start", int64(0, 1), "row_start[1] = 1: the rows of the request before end at 2"),
     ("row_start", int64(0, 3), "row_start[1] = 3: its rows end at 6, target_logits has 5"),
-    ("row_start", int64(2**62, 2**62 + 2), "row_start[0] = 4611686018427387904: its rows end at"),
+    ("row_start", int64(2**62, 2**62 + 2), "row_start[0] = 4611686018427387904: target_logits has 5 rows"),
+    ("row_start", int64(0, 2**63 - 1), "row_start[1] = 9223372036854775807: target_logits has 5 rows"),
+    ("row_start", int64(0, 5), "row_start[1] = 5: target_logits has 5 rows"),
     ("draft_token_ids", int64([40, 0], [2, 3]), "draft_token_ids[0, 0] = 40: the target's vocabulary has 40 tokens"),
     ("draft_token_ids", int64([0, 0], [2, -1]), "draft_token_ids[1, 1] = -1: the target's vocabulary has 40 tokens"),
     ("positions", int64(7, -2), "positions[1] = -2: must be 0 or more"),
@@ -145,6 +195,15 @@ VALUES = [
     ("sampling", sampling(min_p=[NAN, 0.0]), "sampling.min_p[0] = nan: must be in [0, 1]"),
     ("sampling", sampling(top_k=[0, 41]), "sampling.top_k[1] = 41: the target's vocabulary has 40 tokens"),
     ("sampling", sampling(top_k=[-1, 0]), "sampling.top_k[0] = -1: must be 0 (off) or more"),
+    ("sampling", denying(all_greedy=True), "sampling.temperature[0] = 1.0: sampling.all_greedy is True"),
+    (
+        "sampling",
+        replace(denying(any_greedy=False), temperature=torch.tensor([1.0, 0.0])),
+        "sampling.temperature[1] = 0.0: sampling.any_greedy is False",
+    ),
+    ("sampling", denying(any_top_p=False), "sampling.top_p[1] = 0.5: sampling.any_top_p is False"),
+    ("sampling", denying(any_min_p=False), "sampling.min_p[1] = 0.25: sampling.any_min_p is False"),
+    ("sampling", denying(largest_top_k=4), "sampling.top_k[1] = 5: sampling.largest_top_k is 4"),
     ("adjustments", adjusting(bias_offsets=int32(1, 2, 3)), "adjustments.bias_offsets[0] = 1: must be 0"),
     ("adjustments", adjusting(bias_offsets=int32(0, 4, 3)), "adjustments.bias_offsets[2] = 3: must not be below"),
     ("adjustments", adjusting(bias_offsets=int32(0, 2, 2)), "adjustments.bias_offsets[2] = 2: must be 3"),
@@ -194,7 +253,7 @@ def test_what_fits_is_taken_with_values_at_their_limits():
     assert verify(**arguments).lengths.shape == (2,)
     limits = {
         "draft_token_ids": int64([39, -7], [0, 39]),
-        "sampling": sampling(top_k=[40, 0], temperature=[0.0, 1e6], top_p=[0.0, 1.0], min_p=[0.0, 1.0]),
+        "sampling": SamplingBatch.of([0.0, 1e6], [0.0, 1.0], [40, 0], [0, 0], min_p=[0.0, 1.0]),
         "positions": int64(2**63 - 8, 0),
         "adjustments": adjusting(bias_offsets=int32(0, 0, 3), bias_ids=int32(0, 1, 39)),
     }
@@ -214,6 +273,48 @@ def test_rows_behind_the_last_request_are_left_alone():
     with_more = verify(**(arguments | {"target_logits": logits}))
     for got, expected in zip(with_more[:3], verify(**arguments)[:3], strict=True):
         assert torch.equal(got, expected)
+
+
+def test_flags_may_say_more_than_a_selection_of_rows_has():
+    whole = SamplingBatch.of([1.0, 0.0, 1.0], [1.0, 0.5, 0.5], [0, 5, 0], [0] * 3, min_p=[0.0, 0.1, 0.0])
+    for rows in ([0, 0], [1, 1], [0, 1]):
+        arguments = fitting_arguments() | {"sampling": whole.rows(torch.tensor(rows))}
+        assert verify(**arguments).lengths.shape == (2,)
+
+
+def test_one_requests_parameters_serve_all_without_a_copy():
+    for temperature in (0.0, 1.0):
+        one = SamplingBatch.of([temperature], [0.9], [5], [3], min_p=[0.01])
+        shared, copied = (verify(**(fitting_arguments() | {"sampling": s})) for s in (one.expand(2), copy_of(one, 2)))
+        assert torch.equal(shared.token_ids, copied.token_ids)
+
+
+def copy_of(one: SamplingBatch, count: int) -> SamplingBatch:
+    return one.rows(torch.zeros(count, dtype=torch.int64))
+
+
+def test_draft_logits_may_lie_step_after_step(verify_backend):
+    stacked = torch.randn(2, 2, 44, generator=torch.Generator().manual_seed(0)).transpose(0, 1)
+    assert not stacked.is_contiguous()
+    arguments = fitting_arguments() | {"draft_onehot": None}
+    answers = [verify_backend(**(arguments | {"draft_logits": x})) for x in (stacked, stacked.contiguous())]
+    assert torch.equal(answers[0].token_ids, answers[1].token_ids)
+
+
+def test_a_workspace_is_one():
+    given = fitting_arguments()
+    arguments = Arguments(*(given[name] for name in Arguments._fields[:-1]))
+    check_form(arguments)
+    with pytest.raises(ValueError, match="workspace is int: must be a Workspace"):
+        check_form(arguments._replace(workspace=5))
+
+
+@pytest.mark.parametrize("changes", [{}, {"sampling": SamplingBatch.of([0.0] * 2, [1.0] * 2, [0] * 2, [0] * 2)}])
+def test_results_carry_no_gradient(changes):
+    arguments = fitting_arguments() | changes
+    arguments["target_logits"].requires_grad_()
+    arguments["draft_logits"].requires_grad_()
+    assert not any(part.requires_grad for part in verify(**arguments, margins=True))
 
 
 def test_backends_have_names():

@@ -92,6 +92,7 @@ def main() -> int:
     """Print the table of this machine; 1 if a check fails."""
     if torch.cuda.is_available():
         return measure(GpuTimer(), list(cases()), [_ragged(seed) for seed in range(20)], "cuda")
+    torch.set_num_threads(1)
     print("There is no GPU here: nothing of the kernel is measured. Predictions for an H200:")
     _print_predictions()
     _print_cpu_times()

@@ -53,6 +53,10 @@ def ngram_lookup(
         ValueError: an argument does not fit; it is named, with both values. Nothing has been launched.
         KernelUnavailable: `backend` is "kernel" and there is no triton, or no GPU.
     """
+    _check_types(Tensor, tokens=tokens, lengths=lengths, most=most)
+    _check_types(int, min_ngram=min_ngram, max_ngram=max_ngram, drafts=drafts)
+    if workspace is not None:
+        _check_types(NgramWorkspace, workspace=workspace)
     _check_sizes(min_ngram, max_ngram, drafts)
     _check_tensors(tokens, lengths, most, workspace)
     if check_values:
@@ -64,6 +68,13 @@ def ngram_lookup(
     return kernel.lookup(
         tokens, lengths, most, min_ngram=min_ngram, max_ngram=max_ngram, drafts=drafts, workspace=workspace
     )
+
+
+def _check_types(kind: type, **given: object) -> None:
+    for name, value in given.items():
+        if not isinstance(value, kind):
+            shown = "torch.Tensor" if kind is Tensor else kind.__name__
+            raise ValueError(f"{name} is {type(value).__name__}: must be {shown}")
 
 
 def _check_sizes(min_ngram: int, max_ngram: int, drafts: int) -> None:

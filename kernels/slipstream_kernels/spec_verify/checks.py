@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from functools import cache
+from types import NoneType
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
 from slipstream_kernels.adjustments import LogitAdjustments
 from slipstream_kernels.batch import SamplingBatch
+
+if TYPE_CHECKING:
+    from slipstream_kernels.spec_verify.workspace import Workspace
 
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 _GROUPS = (
@@ -37,13 +42,22 @@ class Arguments(NamedTuple):
     row_start: Tensor | None
     draft_onehot: Tensor | None
     adjustments: LogitAdjustments | None
+    workspace: Workspace | None = None
+
+
+_TYPES = (Tensor, Tensor, Tensor, Tensor, SamplingBatch, Tensor, Tensor, Tensor, LogitAdjustments)
+"""Of the arguments in their order, the workspace apart."""
+
+_OPTIONAL = ("draft_logits", "row_start", "draft_onehot", "adjustments")
 
 
 def check_form(given: Arguments) -> None:
     """Raise a ValueError that names the first argument that does not fit, and both values."""
+    _check_types(tuple(map(type, given)))
     logits, ids = given.target_logits, given.draft_token_ids
     _check_logits("target_logits", logits, "[N, V]", 2)
-    requests, device = len(given.sampling), logits.device
+    device = logits.device
+    requests = _check_sampling(given.sampling, device)
     if ids.dim() != 2 or ids.size(0) != requests:
         raise ValueError(f"draft_token_ids has shape {list(ids.shape)}: must be [{requests}, K], as sampling has it")
     _check_kind("draft_token_ids", ids, torch.int64, device)
@@ -57,10 +71,35 @@ def check_form(given: Arguments) -> None:
         _check_column("draft_onehot", given.draft_onehot, requests, torch.bool, device)
     if given.draft_logits is not None:
         _check_draft_logits(given.draft_logits, ids, device)
-    if given.sampling.temperature.device != device:
-        raise ValueError(f"sampling is on {given.sampling.temperature.device}: target_logits is on {device}")
     if given.adjustments is not None:
         _check_adjustments(given.adjustments, requests, logits)
+
+
+def _check_tensor(name: str, value: object) -> None:
+    if not isinstance(value, Tensor):
+        raise ValueError(f"{name} is {type(value).__name__}: must be a torch.Tensor")
+
+
+@cache  # Each combination of types is looked at once: steps of a small model are short.
+def _check_types(types: tuple[type, ...]) -> None:
+    for name, found, wanted in zip(Arguments._fields[:-1], types[:-1], _TYPES, strict=True):
+        if not issubclass(found, wanted) and not (found is NoneType and name in _OPTIONAL):
+            shown = "torch.Tensor" if wanted is Tensor else wanted.__name__
+            raise ValueError(f"{name} is {found.__name__}: must be a {shown}")
+    if types[-1] is not NoneType:
+        from slipstream_kernels.spec_verify.workspace import Workspace  # who has one has imported it
+
+        if not issubclass(types[-1], Workspace):
+            raise ValueError(f"workspace is {types[-1].__name__}: must be a Workspace")
+
+
+def _check_sampling(sampling: SamplingBatch, device: torch.device) -> int:
+    """How many requests it has."""
+    if sampling.fault is not None:
+        raise ValueError(f"sampling.{sampling.fault}")
+    if sampling.temperature.device != device:
+        raise ValueError(f"sampling.temperature is on {sampling.temperature.device}: target_logits is on {device}")
+    return sampling.temperature.size(0)
 
 
 def _check_logits(name: str, logits: Tensor, form: str, dimensions: int) -> None:
@@ -73,12 +112,12 @@ def _check_logits(name: str, logits: Tensor, form: str, dimensions: int) -> None
     if logits.size(-1) > 1 and logits.stride(-1) != 1:
         raise ValueError(f"{name} has stride {logits.stride(-1)} within a row: must be 1")
     extent = logits.size(-1)
-    for dimension in reversed(range(dimensions - 1)):
-        if logits.size(dimension) > 1 and logits.stride(dimension) < extent:
-            raise ValueError(
-                f"{name} has stride {logits.stride(dimension)}: its rows overlap, at least {extent} is due"
-            )
-        extent = max(extent, logits.stride(dimension) * (logits.size(dimension) - 1) + extent)
+    for stride, size in sorted(
+        (logits.stride(dimension), logits.size(dimension)) for dimension in range(dimensions - 1)
+    ):
+        if size > 1 and stride < extent:
+            raise ValueError(f"{name} has stride {stride}: its rows overlap, at least {extent} is due")
+        extent += stride * (size - 1)
 
 
 def _check_draft_logits(draft_logits: Tensor, ids: Tensor, device: torch.device) -> None:
@@ -109,6 +148,8 @@ def _check_adjustments(adjustments: LogitAdjustments, requests: int, logits: Ten
     for names in _GROUPS:
         group = {name: (getattr(adjustments, name), dtype) for name, dtype in names}
         there = [name for name, (tensor, _) in group.items() if tensor is not None]
+        for name in there:
+            _check_tensor(f"adjustments.{name}", getattr(adjustments, name))
         if there and len(there) < len(group):
             missing = next(name for name in group if name not in there)
             raise ValueError(f"adjustments.{missing} is None: must be a tensor, as adjustments.{there[0]} is")
@@ -124,6 +165,7 @@ def _check_adjustments(adjustments: LogitAdjustments, requests: int, logits: Ten
 
 
 def _check_bitmask(bitmask: Tensor, logits: Tensor) -> None:
+    _check_tensor("adjustments.bitmask", bitmask)
     expected = [logits.size(0), (logits.size(1) + 31) // 32]
     if list(bitmask.shape) != expected:
         raise ValueError(

@@ -6,6 +6,7 @@ by product, so that a greedy choice between near neighbours is that of the refer
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -23,13 +24,10 @@ from slipstream_kernels.spec_verify.kernel_config import (
 )
 from slipstream_kernels.spec_verify.kernel_later import launch_later
 from slipstream_kernels.spec_verify.kernel_scan import scan
-from slipstream_kernels.spec_verify.result import Verification
+from slipstream_kernels.spec_verify.result import MOST_DRAFTS, Verification
 from slipstream_kernels.spec_verify.workspace import Needs, Workspace
 
 __all__ = ["LaunchConfig", "default_config", "verify_kernel"]
-
-MOST_DRAFTS = 31
-"""A request's state is a word of 64 bits, two per row."""
 
 _MOST_SPLITS = 2**14
 """What a row's counter has room for."""
@@ -54,8 +52,8 @@ def verify_kernel(
     """As `verify`, whose checks its arguments have passed. `config` None: by the table.
 
     Raises:
-        ValueError: more tokens are drafted than a request's state has room for, `workspace` is too small, or `config`
-            does not fit.
+        ValueError: more than `MOST_DRAFTS` tokens are drafted, `workspace` is too small or on another device, or
+            `config` does not fit.
     """
     launch = prepare(
         target_logits,
@@ -74,9 +72,17 @@ def verify_kernel(
     )
     if launch.requests == 0:
         return launch.outputs
-    launch_scan(launch)
-    if launch.drafts.logits is not None or launch.filters.top_k is not None or launch.block_rule:
-        launch_later(launch)
+    try:
+        # A launch goes to the current device.
+        with torch.cuda.device(target_logits.device) if target_logits.is_cuda else nullcontext():
+            launch_scan(launch)
+            if launch.drafts.logits is not None or launch.filters.top_k is not None or launch.block_rule:
+                launch_later(launch)
+    except BaseException:
+        # Compiling may fail or be interrupted between two launches: the next call would believe the first one's words.
+        if workspace is not None:
+            workspace.clear()
+        raise
     return launch.outputs
 
 
@@ -118,6 +124,8 @@ def prepare(
     if not 0 < config.splits <= min(needs.tiles, _MOST_SPLITS):
         raise ValueError(f"config.splits = {config.splits}: must be in 1..{min(needs.tiles, _MOST_SPLITS)}")
     workspace = Workspace.of(needs, device) if workspace is None else workspace
+    if workspace.device != device:
+        raise ValueError(f"workspace is on {workspace.device}, target_logits is on {device}")
     return Launch(
         step=Step(
             target_logits,

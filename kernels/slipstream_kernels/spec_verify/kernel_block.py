@@ -21,7 +21,7 @@ _PURPOSES = tl.constexpr(4)
 """As `counter_random.Purpose`: how many there are. Number i of a step has purpose ACCEPT + 4 i."""
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["draft_count", "tiles", "parts"])
 def accept_block(
     step,
     drafts,

@@ -93,16 +93,18 @@ def adjusted(
         seen_start, seen_end = tl.load(seen_offsets + request), tl.load(seen_offsets + request + 1)
         entry = lower_bound(seen_ids, seen_start, seen_end, first_id)
         end = lower_bound(seen_ids, entry, seen_end, end_id)
+        # Entries only leave a mark, 1 more than the count: the division is for the tile once, not once per entry.
+        marks = ids * 0
         for at in range(entry, end):
             token = tl.load(seen_ids + at)
-            count = tl.load(seen_counts + at) + _drafted(drafts, step, token)
-            x = tl.where(ids == token, _penalised(x, count, r, f, p), x)
+            marks = tl.where(ids == token, tl.load(seen_counts + at) + _drafted(drafts, step, token) + 1, marks)
         for earlier in range(step):
             token = tl.load(drafts + earlier)
             if (token >= first_id) & (token < end_id) & (_drafted(drafts, earlier, token) == 0):
                 at = lower_bound(seen_ids, entry, end, token)
                 if _is_new(seen_ids, at, end, token):
-                    x = tl.where(ids == token, _penalised(x, _drafted(drafts, step, token), r, f, p), x)
+                    marks = tl.where(ids == token, _drafted(drafts, step, token) + 1, marks)
+        x = tl.where(marks > 0, _penalised(x, marks - 1, r, f, p), x)
     if HAS_BITMASK:
         words = bitmask + row.to(tl.int64) * bitmask_stride
         word = tl.load(words + ids // 32, mask=ids < vocabulary, other=0)

@@ -72,14 +72,16 @@ def weigh_tile(
     weights = tl.where(x >= least, exponentials(x, best, inverse_temperature) * share, 0.0)
     if drafts.logits is not None and sampled:
         at = request.to(tl.int64) * draft_count + j
-        row_of_draft = drafts.logits + request.to(tl.int64) * drafts.request_stride + j * drafts.step_stride
+        row_of_draft = (
+            drafts.logits + request.to(tl.int64) * drafts.request_stride + tl.cast(j, tl.int64) * drafts.step_stride
+        )
         z = tl.load(row_of_draft + ids, mask=ids < drafts.vocabulary, other=float("-inf")).to(tl.float32)
         q = exponentials(z, tl.load(statistics.draft_row_max + at), 1.0) / tl.load(statistics.draft_row_sum + at)
         weights = tl.maximum(weights - q, 0.0)
     return tl.where(ids == left_out, 0.0, weights), x, ids
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["draft_count", "tiles"])
 def residual(
     step,
     drafts,

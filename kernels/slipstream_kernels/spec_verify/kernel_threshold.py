@@ -63,7 +63,7 @@ def draft_probability(drafts, statistics, request, j, token, sampled, draft_coun
     q = tl.full([], 1.0, tl.float64)
     if drafts.logits is not None and sampled:
         at = request.to(tl.int64) * draft_count + j
-        row = drafts.logits + request.to(tl.int64) * drafts.request_stride + j * drafts.step_stride
+        row = drafts.logits + request.to(tl.int64) * drafts.request_stride + tl.cast(j, tl.int64) * drafts.step_stride
         known = (token >= 0) & (token < drafts.vocabulary)
         x = tl.load(row + token, mask=known, other=float("-inf")).to(tl.float32)
         weight = exponentials(x, tl.load(statistics.draft_row_max + at), 1.0)
@@ -71,7 +71,7 @@ def draft_probability(drafts, statistics, request, j, token, sampled, draft_coun
     return q
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["requests", "draft_count", "tiles"])
 def threshold(
     step,
     drafts,

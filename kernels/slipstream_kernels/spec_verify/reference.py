@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from slipstream_kernels.adjustments import LogitAdjustments, adjusted
+from slipstream_kernels.autograd import without_grad
 from slipstream_kernels.batch import SamplingBatch
 from slipstream_kernels.counter_random import Purpose, step_purpose, uniform
 from slipstream_kernels.filters import filtered, scaled
@@ -25,6 +26,7 @@ from slipstream_kernels.spec_verify import block
 from slipstream_kernels.spec_verify.result import PADDING, Verification
 
 
+@without_grad
 def verify_reference(
     target_logits: Tensor,
     draft_token_ids: Tensor,

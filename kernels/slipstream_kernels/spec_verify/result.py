@@ -9,6 +9,9 @@ from torch import Tensor
 PADDING = -1
 """Stands in `token_ids` where nothing was emitted."""
 
+MOST_DRAFTS = 31
+"""Drafted tokens per step that the kernel takes: a request's state is a word of 64 bits, two per row."""
+
 
 class Verification(NamedTuple):
     """What one step adds to each of B requests; K is how many tokens may be drafted.

@@ -62,8 +62,9 @@ def _row_rules(given: Arguments) -> Iterator[_Rule]:
         )
         return
     start = given.row_start
-    ends = start + lengths + 1
     yield _Rule("row_start", start, start < 0, "must be 0 or more")
+    yield _Rule("row_start", start, start >= total, f"target_logits has {total} rows")  # first: `ends` may overflow
+    ends = start + lengths + 1
     before = torch.cat((start[:1], ends[:-1]))
     yield _Rule("row_start", start, start < before, "the rows of the request before end at {}", before)
     yield _Rule("row_start", start, ends > total, f"its rows end at {{}}, target_logits has {total}", ends)
@@ -88,6 +89,26 @@ def _sampling_rules(sampling: SamplingBatch, vocabulary: int) -> Iterator[_Rule]
     top_k = sampling.top_k
     yield _Rule("sampling.top_k", top_k, top_k < 0, "must be 0 (off) or more")
     yield _Rule("sampling.top_k", top_k, top_k > vocabulary, f"the target's vocabulary has {vocabulary} tokens")
+    yield from _flag_rules(sampling)
+
+
+def _flag_rules(sampling: SamplingBatch) -> Iterator[_Rule]:
+    """Flags that deny what a tensor has. A selection of rows may have less than they say."""
+    temperature, sampled = sampling.temperature, sampling.temperature > 0
+    if sampling.all_greedy:
+        yield _Rule("sampling.temperature", temperature, sampled, "sampling.all_greedy is True")
+        return  # Nothing filters then.
+    if not sampling.any_greedy:
+        yield _Rule("sampling.temperature", temperature, ~sampled, "sampling.any_greedy is False")
+    if not sampling.any_top_p:
+        filtering = sampled & (sampling.top_p < 1)
+        yield _Rule("sampling.top_p", sampling.top_p, filtering, "sampling.any_top_p is False")
+    if not sampling.any_min_p:
+        filtering = sampled & (sampling.min_p > 0)
+        yield _Rule("sampling.min_p", sampling.min_p, filtering, "sampling.any_min_p is False")
+    largest = sampling.largest_top_k
+    above = sampled & (sampling.top_k > largest)
+    yield _Rule("sampling.top_k", sampling.top_k, above, f"sampling.largest_top_k is {largest}")
 
 
 def _adjustment_rules(adjustments: LogitAdjustments, vocabulary: int) -> Iterator[_Rule]:

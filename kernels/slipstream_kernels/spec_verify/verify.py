@@ -11,7 +11,7 @@ from slipstream_kernels.backend import Backend, use_kernel
 from slipstream_kernels.batch import SamplingBatch
 from slipstream_kernels.spec_verify.checks import Arguments, check_form
 from slipstream_kernels.spec_verify.reference import verify_reference
-from slipstream_kernels.spec_verify.result import Verification
+from slipstream_kernels.spec_verify.result import MOST_DRAFTS, Verification
 from slipstream_kernels.spec_verify.value_checks import check_values_of
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ def verify(
             `draft_lengths[i] + 1` rows from `row_start[i]` on; row j of them is the target's opinion after j drafted
             tokens. Other rows are never looked at.
         draft_token_ids: int64 [B, K]. What stands beyond `draft_lengths[i]` is ignored. K may be 0: plain decoding.
+            The kernel takes up to 31; beyond, "auto" is the reference.
         draft_lengths: int64 [B], each in 0..K.
         draft_logits: [B, K, W], float types and layout as `target_logits`: drafted tokens were drawn from their
             softmax, as `sample` returned it, so the draft's temperature and filters are in them. W may differ from V:
@@ -58,7 +59,9 @@ def verify(
         logprobs: whether to tell each token's log-probability. The kernel has it at no cost.
         check_values: whether to read values back from the device and check them: waits for a GPU. Without, a drafted
             token that the target does not have is rejected, and other values must be right.
-        backend: "auto" is the kernel for tensors on a GPU where `triton` is installed, else the reference.
+        backend: "auto" is the kernel for tensors on a GPU where `triton` is installed, else the reference. Kernels are
+            compiled when they are first needed, for some seconds: call once with the same types and arguments given
+            before traffic comes, or a CUDA graph is captured.
         workspace: the kernel's memory, for calls without allocation; None allocates.
 
     Raises:
@@ -75,9 +78,11 @@ def verify(
         row_start,
         draft_onehot,
         adjustments,
+        workspace,
     )
     check_form(arguments)
     on_kernel = use_kernel(backend, target_logits.device)
+    on_kernel = on_kernel and (backend == "kernel" or draft_token_ids.size(1) <= MOST_DRAFTS)
     if check_values:
         check_values_of(arguments)
     if not on_kernel:

@@ -117,6 +117,16 @@ class Workspace:
         return made
 
     @property
+    def device(self) -> torch.device:
+        """Where it is."""
+        return self._state.device
+
+    def clear(self) -> None:
+        """Make it as new, in the order of the stream."""
+        self._state.zero_()
+        self._counters.zero_()
+
+    @property
     def nbytes(self) -> int:
         """How much memory it takes."""
         return sum(part.nbytes for part in (self._state, self._counters, self._numbers))
