@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import torch
 from slipstream_kernels import SamplingBatch, verify
+from slipstream_kernels.backend import Backend
 from torch import Tensor
 
 from slipstream_engine.cache import SlotPool
@@ -43,7 +44,7 @@ class Engine:
     """Decodes requests with one target and one draft source. Not thread-safe: `EngineService` owns the thread.
 
     `max_draft_tokens` caps what a request may ask for, `max_waiting` bounds the queue, `prefill_chunk_tokens` is
-    the most prompt that one step takes in while others stream.
+    the most prompt that one step takes in while others stream. `verify_backend` is what `verify` is told at each step.
     """
 
     def __init__(
@@ -56,8 +57,10 @@ class Engine:
         max_draft_tokens: int,
         max_waiting: int,
         prefill_chunk_tokens: int,
+        verify_backend: Backend = "auto",
     ) -> None:
         self.tokenizer = tokenizer
+        self.verify_backend = verify_backend
         self.context_tokens = target.context_tokens
         self._target, self._cache = target, target.new_cache(slots)
         self._draft_source = draft_source
@@ -253,6 +256,7 @@ class Engine:
             margins=any(asked),
             logprobs=False,
             check_values=False,
+            backend=self.verify_backend,
         )
         lengths = verified.lengths.tolist()
         emitted = [ids[:count] for ids, count in zip(verified.token_ids.tolist(), lengths, strict=True)]

@@ -14,6 +14,7 @@ from slipstream_engine.errors import CheckpointError, DraftMismatchError
 from slipstream_engine.model import Model
 from slipstream_engine.settings import EngineSettings, resolve_source, resolve_tokenizer
 from slipstream_engine.tokenizer import Tokenizer
+from slipstream_engine.verification import usable_backend
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +42,7 @@ def load_engine(settings: EngineSettings) -> Engine:
         max_draft_tokens=settings.max_draft_tokens,
         max_waiting=settings.max_waiting,
         prefill_chunk_tokens=settings.prefill_chunk_tokens,
+        verify_backend=usable_backend(device, dtype, target.config.vocab_rows),
     )
 
 

@@ -13,11 +13,9 @@ import argparse
 import statistics
 import time
 from collections.abc import Sequence
-from functools import partial
 
 import msgspec
 import torch
-from slipstream_engine import engine as engine_module
 from slipstream_engine.checkpoint import load_weights
 from slipstream_engine.config import load_config
 from slipstream_engine.drafts import ModelDrafts
@@ -27,10 +25,10 @@ from slipstream_engine.model import Model
 from slipstream_engine.settings import resolve_source
 from slipstream_engine.tokenizer import Tokenizer
 from slipstream_engine.types import GenerationRequest, SamplingParams
-from slipstream_kernels import verify
+from slipstream_kernels.backend import Backend
 
 SEED = 20_261
-BACKENDS = ("reference", "kernel")
+BACKENDS: tuple[Backend, ...] = ("reference", "kernel")
 _ROUNDS = 5
 _MOST_TOKENS = 96
 _PREFILL_CHUNK_TOKENS = 512
@@ -83,7 +81,7 @@ def build(rows: int, slots: int, draft_tokens: int, device: str, dtype: torch.dt
 
 
 def compare(
-    engine: Engine, requests: int, draft_tokens: int, temperature: float, backends: Sequence[str]
+    engine: Engine, requests: int, draft_tokens: int, temperature: float, backends: Sequence[Backend]
 ) -> dict[str, list[float]]:
     """Milliseconds per step of each backend, one number per round, the backends taking turns.
 
@@ -94,8 +92,7 @@ def compare(
     answers: dict[str, list[list[int]]] = {}
     for number in range(_ROUNDS + 1):
         for backend in backends if number % 2 else tuple(reversed(backends)):
-            # The engine takes the kernel wherever it can: this is the only place that wants something else.
-            engine_module.verify = partial(verify, backend=backend)
+            engine.verify_backend = backend
             step_ms, answers[backend] = decode(engine, requests, draft_tokens, temperature)
             if number:  # the first round compiles
                 times[backend].append(step_ms)

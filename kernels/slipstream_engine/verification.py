@@ -1,0 +1,49 @@
+"""Which verification an engine runs: found out while it loads, not by the first request."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from slipstream_kernels import SamplingBatch, verify
+from slipstream_kernels.backend import Backend, use_kernel
+
+logger = logging.getLogger(__name__)
+
+
+def usable_backend(device: torch.device, dtype: torch.dtype, vocabulary: int) -> Backend:
+    """What `verify` is to run on `device`: the kernel on a GPU that can run it, else the reference.
+
+    Args:
+        dtype: of the target's logits.
+        vocabulary: their width.
+    """
+    if not use_kernel("auto", device):
+        return "reference"
+    return auto_if_it_works(partial(run_kernel, device, dtype, vocabulary))
+
+
+def auto_if_it_works(attempt: Callable[[], object]) -> Backend:
+    """`auto` if `attempt` succeeds, else `reference`, with a warning that says why.
+
+    A kernel is compiled where it runs. That takes a C compiler and a folder that code may be loaded from: a container
+    without them must decode all the same.
+    """
+    try:
+        attempt()
+    except Exception as exc:  # whatever a compiler, a loader or a driver raises
+        logger.warning(
+            "verification runs in PyTorch, for its kernel does not run here: %s: %s", type(exc).__name__, exc
+        )
+        return "reference"
+    return "auto"
+
+
+def run_kernel(device: torch.device, dtype: torch.dtype, vocabulary: int) -> None:
+    """Verify one drafted token of a greedy and of a filtered request by the kernel, and wait for the answer."""
+    sampling = SamplingBatch.of([0.0, 1.0], [1.0, 0.9], [0, 0], [0, 0], device)
+    ones = torch.ones(2, dtype=torch.int64, device=device)
+    logits = torch.zeros(4, vocabulary, dtype=dtype, device=device)
+    verify(logits, torch.zeros_like(ones)[:, None], ones, None, sampling, ones, backend="kernel").lengths.tolist()
