@@ -14,8 +14,8 @@ from types import ModuleType
 import slipstream_kernels
 
 SOURCE = Path(slipstream_kernels.__file__).parent
-_OURS = re.compile(rf"\b{SOURCE.name}\b(?!\.(?:batch|adjustments)\b)")
-"""What a copy has for itself: all but the values that callers make."""
+_SHARED = ("batch", "adjustments")
+"""Modules of values that callers make, which a copy takes from the original, but for the one with the fault."""
 
 _numbers = itertools.count()
 
@@ -40,8 +40,10 @@ def package_with(fault: Fault | None, folder: Path) -> ModuleType:
             f"{fault.name}: {fault.file} has {fault.right!r} {text.count(fault.right)}×"
         )
         (copy / fault.file).write_text(text.replace(fault.right, fault.wrong))
+    shared = "|".join(module for module in _SHARED if fault is None or fault.file != f"{module}.py")
+    ours = re.compile(rf"\b{SOURCE.name}\b(?!\.(?:{shared})\b)")
     for path in copy.rglob("*.py"):
-        path.write_text(_OURS.sub(name, path.read_text()))
+        path.write_text(ours.sub(name, path.read_text()))
     sys.path.insert(0, str(folder))
     try:
         return importlib.import_module(name)
