@@ -3,11 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+def run_compiling(*arguments: str, **environment: str) -> str:
+    """What Python prints with these arguments in a process that compiles kernels instead of interpreting them."""
+    inherited = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    command, variables = [sys.executable, *arguments], inherited | environment
+    done = subprocess.run(
+        command, cwd=REPOSITORY, env=variables, capture_output=True, text=True, timeout=170, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def make_quicker() -> None:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).parents[2]
+from tests.kernels.interpreter import run_compiling
+
 THREADS_OF_A_PROCESSOR = 2048
 REGISTERS_OF_A_PROCESSOR = 65_536
 
@@ -18,13 +15,7 @@ REGISTERS_OF_A_PROCESSOR = 65_536
 @pytest.fixture(scope="module")
 def compiled() -> dict[str, dict[str, int]]:
     """Each variant's figures, from a process in which kernels are compiled and not interpreted."""
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "tests.kernels.ahead_of_time"]
-    run = subprocess.run(
-        command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=170, check=False
-    )
-    assert run.returncode == 0, run.stderr
-    return json.loads(run.stdout)
+    return json.loads(run_compiling("-m", "tests.kernels.ahead_of_time"))
 
 
 def test_every_variant_compiles_for_every_generation(compiled: dict[str, dict[str, int]]) -> None:

@@ -11,6 +11,7 @@ from functools import partial
 import pytest
 import torch
 from slipstream_kernels import verify
+from slipstream_kernels.spec_verify import kernel
 from slipstream_kernels.spec_verify.kernel import LaunchConfig, verify_kernel
 from slipstream_kernels.spec_verify.workspace import Workspace
 
@@ -133,6 +134,30 @@ def test_one_workspace_serves_all_kinds_of_calls_and_is_clean_after_each():
         checked(batch, verify_batch(run, batch, device=DEVICE, block_verification=block), block=block)
         assert not workspace._counters.any()
         assert not workspace._state.any()
+
+
+def test_a_call_that_breaks_off_between_launches_leaves_a_workspace_that_can_be_used(monkeypatch):
+    """As compiling does that fails or is interrupted: nothing but a seam can bring that about."""
+    batch = [make_request(seed, vocabulary=VOCABULARY, drafts=2, rules=FILTERS) for seed in range(4)]
+    workspace = Workspace(4, 2, VOCABULARY, draft_vocabulary=VOCABULARY, filters=True, block=32, device=DEVICE)
+    run = partial(verify_kernel, config=SMALL, workspace=workspace)
+
+    def no_compiler(launch):
+        assert workspace._state.any()
+        raise RuntimeError("no C compiler")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(kernel, "launch_later", no_compiler)
+        with pytest.raises(RuntimeError, match="no C compiler"):
+            verify_batch(run, batch, device=DEVICE)
+    assert not workspace._state.any()
+    checked(batch, verify_batch(run, batch, device=DEVICE), block=False)
+
+
+def test_a_workspace_on_another_device_is_refused():
+    workspace = Workspace(1, 2, VOCABULARY, block=32, device="meta")
+    with pytest.raises(ValueError, match=f"workspace is on meta, target_logits is on {DEVICE}"):
+        verify_batch(partial(verify_kernel, config=SMALL, workspace=workspace), mixed_batch()[2:3], device=DEVICE)
 
 
 @pytest.mark.parametrize("block", [False, True])

@@ -44,9 +44,9 @@ FAULTS = {
         ),
         Fault(
             name="shared noise of acceptance and residual",
-            file="spec_verify/kernel_emit.py",
-            right="_RESIDUAL = tl.constexpr(2)",
-            wrong="_RESIDUAL = tl.constexpr(1)",
+            file="spec_verify/kernel_parts.py",
+            right="RESIDUAL = tl.constexpr(int(Purpose.RESIDUAL))",
+            wrong="RESIDUAL = tl.constexpr(int(Purpose.ACCEPT))",
         ),
         Fault(
             name="residual not clipped",
@@ -80,9 +80,9 @@ FAULTS = {
         ),
         Fault(
             name="the next step takes a discarded block's numbers again",
-            file="spec_verify/kernel_block.py",
-            right="_PURPOSES = tl.constexpr(4)",
-            wrong="_PURPOSES = tl.constexpr(0)",
+            file="spec_verify/kernel_parts.py",
+            right="PURPOSES = tl.constexpr(len(Purpose))",
+            wrong="PURPOSES = tl.constexpr(0)",
         ),
         Fault(
             name="penalties that ignore the drafts in the row",

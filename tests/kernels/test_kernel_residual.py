@@ -5,28 +5,24 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
+import triton
 from slipstream_kernels import Purpose, uniform
 from slipstream_kernels.spec_verify.kernel import LaunchConfig, verify_kernel
 from slipstream_kernels.spec_verify.workspace import Workspace
 
 from tests.kernels.batches import Request, make_request, verify_batch
 from tests.kernels.checker import check
-from tests.kernels.interpreter import programs_in_random_order
+from tests.kernels.interpreter import programs_in_random_order, run_compiling
 from tests.kernels.oracle import Rules
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SMALL = LaunchConfig(block=128, splits=1, warps=1)
 FILTERS = Rules(temperature=0.8, top_k=30, top_p=0.9, min_p=0.01)
-REPOSITORY = Path(__file__).parents[2]
 
 run = partial(verify_batch, partial(verify_kernel, config=SMALL), device=DEVICE)
 
@@ -134,22 +130,17 @@ def test_a_broken_row_fails_its_request_where_it_is_read(block: bool) -> None:
 @pytest.fixture(scope="module")
 def compiled() -> dict[str, dict[str, int]]:
     """Figures of each kernel, from a process in which kernels are compiled and not interpreted."""
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "tests.kernels.later_ahead_of_time"]
-    done = subprocess.run(
-        command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=170, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return json.loads(run_compiling("-m", "tests.kernels.later_ahead_of_time"))
 
 
 def test_next_to_nothing_is_spilled_where_logits_are_read_as_they_are(compiled: dict[str, dict[str, int]]) -> None:
     plain = {name: figures for name, figures in compiled.items() if name.startswith("plain")}
     assert len(plain) >= 6
     for name, figures in plain.items():
-        # Nothing at all by the compiler of triton 3.6.
-        assert figures["stack"] <= 48, name
-        assert figures["spills"] <= 8, name
+        # Nothing at all by the compiler of triton 3.6; later ones choose other registers, and spill a few.
+        stack, spills = (0, 0) if triton.__version__.startswith("3.6.") else (48, 8)
+        assert figures["stack"] <= stack, name
+        assert figures["spills"] <= spills, name
 
 
 def test_every_kernel_fits_a_processor_and_loads_16_bytes_at_a_time(compiled: dict[str, dict[str, int]]) -> None:

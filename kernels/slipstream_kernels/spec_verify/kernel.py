@@ -78,8 +78,8 @@ def verify_kernel(
             launch_scan(launch)
             if launch.drafts.logits is not None or launch.filters.top_k is not None or launch.block_rule:
                 launch_later(launch)
-    except BaseException:
-        # Compiling may fail or be interrupted between two launches: the next call would believe the first one's words.
+    except BaseException:  # compiling may fail or be interrupted between two launches; it is raised again
+        # The next call would believe the first launch's words.
         if workspace is not None:
             workspace.clear()
         raise

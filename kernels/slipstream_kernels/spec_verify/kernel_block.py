@@ -10,15 +10,11 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from slipstream_kernels.spec_verify.kernel_parts import exponentials, uniform
+from slipstream_kernels.spec_verify.kernel_parts import ACCEPT, PURPOSES, exponentials, uniform
 from slipstream_kernels.spec_verify.kernel_residual import kept_in_row, weigh_tile
 from slipstream_kernels.spec_verify.kernel_state import ENDS
 from slipstream_kernels.spec_verify.kernel_threshold import draft_probability, is_sampled
 from slipstream_kernels.spec_verify.kernel_tile import draft_length, drafted_token, inverse_temperature_of
-
-_ACCEPT = tl.constexpr(1)
-_PURPOSES = tl.constexpr(4)
-"""As `counter_random.Purpose`: how many there are. Number i of a step has purpose ACCEPT + 4 i."""
 
 
 @triton.jit(do_not_specialize=["draft_count", "tiles", "parts"])
@@ -85,7 +81,7 @@ def _decide(step, drafts, filters, statistics, request, length, draft_count, til
                 )
                 room = left + 1.0 - joint
                 chance = tl.where(room > 0, left / tl.where(room > 0, room, 1.0), 0.0)
-            purpose = tl.full([], _ACCEPT, tl.int32) + _PURPOSES * (i - 1)
+            purpose = tl.full([], ACCEPT, tl.int32) + PURPOSES * (i - 1)  # as `step_purpose`
             eta = uniform(tl.load(step.seed + request), tl.load(step.positions + request) + (i - 1), purpose)
             longer = valid & (eta < chance)
             accepted, scale = tl.where(longer, i, accepted), tl.where(longer, joint, scale)

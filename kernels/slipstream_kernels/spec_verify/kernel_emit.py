@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from slipstream_kernels.spec_verify.kernel_parts import exponentials, pick, uniform
+from slipstream_kernels.spec_verify.kernel_parts import RESIDUAL, TARGET, exponentials, pick, uniform
 from slipstream_kernels.spec_verify.kernel_tile import (
     drafted_token,
     inverse_temperature_of,
@@ -17,15 +17,11 @@ from slipstream_kernels.spec_verify.kernel_tile import (
     load_vectors,
 )
 
-_RESIDUAL = tl.constexpr(2)
-_TARGET = tl.constexpr(3)
-"""As `counter_random.Purpose`."""
-
 
 @triton.jit
 def last_uniform(step, request, terminal, length):
     """The number that the last token is drawn with: of RESIDUAL after a rejection, of TARGET in the last row."""
-    purpose = tl.where(terminal < length, _RESIDUAL, _TARGET).to(tl.int32)
+    purpose = tl.where(terminal < length, RESIDUAL, TARGET).to(tl.int32)
     return uniform(tl.load(step.seed + request), tl.load(step.positions + request) + terminal, purpose)
 
 

@@ -11,6 +11,14 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from slipstream_kernels.counter_random import Purpose
+
+ACCEPT = tl.constexpr(int(Purpose.ACCEPT))
+RESIDUAL = tl.constexpr(int(Purpose.RESIDUAL))
+TARGET = tl.constexpr(int(Purpose.TARGET))
+PURPOSES = tl.constexpr(len(Purpose))
+"""What random numbers are for, as the compiler takes it, and how many purposes there are."""
+
 NO_TOKEN = tl.constexpr(2**31 - 1)
 """Above every token id."""
 

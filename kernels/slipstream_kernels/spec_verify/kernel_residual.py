@@ -20,12 +20,13 @@ from slipstream_kernels.spec_verify.kernel_emit import emit, last_uniform, row_w
 from slipstream_kernels.spec_verify.kernel_parts import exponentials, pick
 from slipstream_kernels.spec_verify.kernel_scan import kind
 from slipstream_kernels.spec_verify.kernel_state import first_open
-from slipstream_kernels.spec_verify.kernel_threshold import is_filtered, is_sampled
+from slipstream_kernels.spec_verify.kernel_threshold import is_sampled
 from slipstream_kernels.spec_verify.kernel_tile import (
     draft_length,
     drafted_token,
     first_row,
     inverse_temperature_of,
+    is_filtered,
     load_vectors,
 )
 

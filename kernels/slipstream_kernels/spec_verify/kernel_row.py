@@ -5,11 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from slipstream_kernels.spec_verify.kernel_parts import NO_TOKEN, exponentials, uniform
+from slipstream_kernels.spec_verify.kernel_parts import ACCEPT, NO_TOKEN, exponentials, uniform
 from slipstream_kernels.spec_verify.kernel_tile import load_vectors
-
-_ACCEPT = tl.constexpr(1)
-"""As `counter_random.Purpose`."""
 
 
 @triton.jit
@@ -78,7 +75,7 @@ def complete_row(
     accepted = False
     if drafted >= 0:
         if tl.load(step.temperature + request) > 0:
-            purpose = tl.full([], _ACCEPT, tl.int32)
+            purpose = tl.full([], ACCEPT, tl.int32)
             u = uniform(tl.load(step.seed + request), tl.load(step.positions + request) + j, purpose)
             accepted = u * q.to(tl.float64) * whole.to(tl.float64) < weight.to(tl.float64)
         else:

@@ -32,7 +32,13 @@ from slipstream_kernels.spec_verify.kernel_emit import emit_simple
 from slipstream_kernels.spec_verify.kernel_read import scan_draft, scan_target
 from slipstream_kernels.spec_verify.kernel_row import complete_row
 from slipstream_kernels.spec_verify.kernel_state import ENDS, current, first_open, is_resolved
-from slipstream_kernels.spec_verify.kernel_tile import draft_length, drafted_token, first_row, inverse_temperature_of
+from slipstream_kernels.spec_verify.kernel_tile import (
+    draft_length,
+    drafted_token,
+    first_row,
+    inverse_temperature_of,
+    is_filtered,
+)
 
 _SKIPPED = tl.constexpr(1 << 16)
 """Added to a row's counter beside the 1 of each program: there are fewer programs than that."""
@@ -113,60 +119,120 @@ def scan(
     tl.debug_barrier()
     done = tl.atomic_add(statistics.rows_done + r, tl.where(skipped, 1 + _SKIPPED, 1), sem="acq_rel", scope="gpu")
     if (done % _SKIPPED) == splits - 1:
-        tl.store(statistics.rows_done + r, 0)
-        simple, filtered = kind(step, drafts, filters, request, temperature, BLOCK_RULE)
-        if (done < _SKIPPED) & (not skipped):
-            broken, accepted = complete_row(
+        complete = (done < _SKIPPED) & (not skipped)
+        _finish_row(
+            step,
+            drafts,
+            adjustments,
+            filters,
+            statistics,
+            outputs,
+            request,
+            j,
+            r,
+            first,
+            length,
+            drafted,
+            sampled,
+            temperature,
+            inverse_temperature,
+            complete,
+            draft_count,
+            tiles,
+            draft_tiles,
+            BLOCK,
+            VECTOR,
+            TILES,
+            DRAFT_TILES,
+            STEPS,
+            BLOCK_RULE,
+        )
+
+
+@triton.jit
+def _finish_row(
+    step,
+    drafts,
+    adjustments,
+    filters,
+    statistics,
+    outputs,
+    request,
+    j,
+    r,
+    first,
+    length,
+    drafted,
+    sampled,
+    temperature,
+    inverse_temperature,
+    complete,
+    draft_count,
+    tiles,
+    draft_tiles,
+    BLOCK: tl.constexpr,
+    VECTOR: tl.constexpr,
+    TILES: tl.constexpr,
+    DRAFT_TILES: tl.constexpr,
+    STEPS: tl.constexpr,
+    BLOCK_RULE: tl.constexpr,
+):
+    """What the last program of a row does, once for each row: judge its drafted token if the row is `complete`, publish
+    that, emit if it settles the request; and after the request's last row, set its counters back."""
+    tl.store(statistics.rows_done + r, 0)
+    simple, filtered = kind(step, drafts, filters, request, temperature, BLOCK_RULE)
+    if complete:
+        broken, accepted = complete_row(
+            step,
+            drafts,
+            adjustments,
+            statistics,
+            request,
+            j,
+            r,
+            first + j,
+            drafted,
+            sampled,
+            inverse_temperature,
+            draft_count,
+            tiles,
+            draft_tiles,
+            BLOCK,
+            VECTOR,
+            TILES,
+            DRAFT_TILES,
+        )
+        undecided = filtered & (not broken) & (j < length)
+        bit = tl.full([], 1, tl.int64) << tl.where(accepted, j, j + ENDS)
+        bit = tl.where(undecided, 0, bit)
+        tl.debug_barrier()
+        before = tl.atomic_or(statistics.state + request, bit, sem="acq_rel", scope="gpu")
+        now = before | bit
+        if simple & is_resolved(now) & (not is_resolved(before)):
+            steps = tl.arange(0, STEPS)
+            terminal = tl.sum(tl.where((first_open(now) >> steps) & 1 != 0, steps, 0), 0)
+            emit_simple(
+                outputs,
                 step,
-                drafts,
                 adjustments,
                 statistics,
                 request,
-                j,
-                r,
-                first + j,
-                drafted,
-                sampled,
-                inverse_temperature,
+                terminal,
+                first,
+                length,
                 draft_count,
                 tiles,
-                draft_tiles,
                 BLOCK,
                 VECTOR,
                 TILES,
-                DRAFT_TILES,
+                STEPS,
             )
-            undecided = filtered & (not broken) & (j < length)
-            bit = tl.full([], 1, tl.int64) << tl.where(accepted, j, j + ENDS)
-            bit = tl.where(undecided, 0, bit)
-            tl.debug_barrier()
-            before = tl.atomic_or(statistics.state + request, bit, sem="acq_rel", scope="gpu")
-            now = before | bit
-            if simple & is_resolved(now) & (not is_resolved(before)):
-                steps = tl.arange(0, STEPS)
-                terminal = tl.sum(tl.where((first_open(now) >> steps) & 1 != 0, steps, 0), 0)
-                emit_simple(
-                    outputs,
-                    step,
-                    adjustments,
-                    statistics,
-                    request,
-                    terminal,
-                    first,
-                    length,
-                    draft_count,
-                    tiles,
-                    BLOCK,
-                    VECTOR,
-                    TILES,
-                    STEPS,
-                )
-        tl.debug_barrier()
-        finished = tl.atomic_add(statistics.rows_finished + request, 1, sem="acq_rel", scope="gpu")
-        if finished == length:
-            tl.store(statistics.rows_finished + request, 0)
-            if simple:
-                tl.store(statistics.state + request, tl.full([], 0, tl.int64))
+    tl.debug_barrier()
+    finished = tl.atomic_add(statistics.rows_finished + request, 1, sem="acq_rel", scope="gpu")
+    if finished == length:
+        tl.store(statistics.rows_finished + request, 0)
+        if simple:
+            tl.store(statistics.state + request, tl.full([], 0, tl.int64))
 
 
 @triton.jit
@@ -177,11 +243,7 @@ def kind(step, drafts, filters, request, temperature, BLOCK_RULE: tl.constexpr):
     if BLOCK_RULE:
         judged_later = temperature > 0
     elif filters.top_k is not None:
-        top_k = tl.load(filters.top_k + request)
-        judged_later = (top_k > 0) & (top_k < step.vocabulary)
-        judged_later = judged_later | (tl.load(filters.top_p + request) < 1)
-        judged_later = judged_later | (tl.load(filters.min_p + request) > 0)
-        judged_later = judged_later & (temperature > 0)
+        judged_later = is_filtered(step, filters, request)
     simple = not judged_later
     if drafts.logits is not None:
         onehot = temperature <= 0

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from slipstream_kernels.spec_verify.kernel_emit import row_whole
-from slipstream_kernels.spec_verify.kernel_parts import exponentials, uniform
+from slipstream_kernels.spec_verify.kernel_parts import ACCEPT, exponentials, uniform
 from slipstream_kernels.spec_verify.kernel_search import held_values, key_of, smallest_kept, value_of
 from slipstream_kernels.spec_verify.kernel_state import ENDS, current, ends_before
 from slipstream_kernels.spec_verify.kernel_tile import (
@@ -20,28 +20,12 @@ from slipstream_kernels.spec_verify.kernel_tile import (
     drafted_token,
     first_row,
     inverse_temperature_of,
+    is_filtered,
     load_vectors,
 )
 
-_ACCEPT = tl.constexpr(1)
-"""As `counter_random.Purpose`."""
-
 _TAIL_SLACK = tl.constexpr(1e-3)
 """By how many temperatures the bound on what top-p keeps is lowered for rounding's sake."""
-
-
-@triton.jit
-def is_filtered(step, filters, request):
-    """Whether top-k, top-p or min-p may drop something from the request's rows."""
-    filtered = tl.load(step.temperature + request) > 0
-    if filters.top_k is not None:
-        top_k = tl.load(filters.top_k + request)
-        dropping = (top_k > 0) & (top_k < step.vocabulary)
-        dropping = dropping | (tl.load(filters.top_p + request) < 1) | (tl.load(filters.min_p + request) > 0)
-        filtered = filtered & dropping
-    else:
-        filtered = False
-    return filtered
 
 
 @triton.jit
@@ -139,7 +123,7 @@ def _judge(step, drafts, statistics, request, j, r, best, value, mass, inverse_t
     weight = tl.where(x >= value, exponentials(x, best, inverse_temperature), 0.0)
     sampled = is_sampled(step, drafts, statistics, request, j, length, draft_count)
     q = draft_probability(drafts, statistics, request, j, token, sampled, draft_count)
-    u = uniform(tl.load(step.seed + request), tl.load(step.positions + request) + j, tl.full([], _ACCEPT, tl.int32))
+    u = uniform(tl.load(step.seed + request), tl.load(step.positions + request) + j, tl.full([], ACCEPT, tl.int32))
     accepted = u * q * mass.to(tl.float64) < weight.to(tl.float64)
     bit = tl.full([], 1, tl.int64) << tl.where(accepted, j, j + ENDS)
     tl.atomic_or(statistics.state + request, bit, sem="relaxed", scope="gpu")

@@ -45,6 +45,20 @@ def inverse_temperature_of(temperature):
 
 
 @triton.jit
+def is_filtered(step, filters, request):
+    """Whether top-k, top-p or min-p may drop something from the request's rows."""
+    filtered = tl.load(step.temperature + request) > 0
+    if filters.top_k is not None:
+        top_k = tl.load(filters.top_k + request)
+        dropping = (top_k > 0) & (top_k < step.vocabulary)
+        dropping = dropping | (tl.load(filters.top_p + request) < 1) | (tl.load(filters.min_p + request) > 0)
+        filtered = filtered & dropping
+    else:
+        filtered = False
+    return filtered
+
+
+@triton.jit
 def adjust(x, ids, first, step, adjustments, request, row, j, BLOCK: tl.constexpr):
     """`x` after what `adjustments` has; `x` itself if it has nothing."""
     has_bias: tl.constexpr = adjustments.bias_offsets is not None

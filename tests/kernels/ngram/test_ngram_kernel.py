@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import re
 import subprocess
 import sys
@@ -20,7 +19,7 @@ if sys.platform != "linux":
 import triton
 from slipstream_kernels.ngram_lookup import kernel
 
-from tests.kernels.interpreter import programs_in_random_order
+from tests.kernels.interpreter import programs_in_random_order, run_compiling
 
 NGRAMS = {"min_ngram": 2, "max_ngram": 3}
 CUDA = torch.cuda.is_available()
@@ -228,9 +227,7 @@ for tokens, longest in (("*i32", 3), ("*i32", 8), ("*i64", 16)):
 
 
 def test_compiled_for_hopper_nothing_is_spilled(tmp_path):
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    environment["TRITON_CACHE_DIR"] = str(tmp_path / "cache")
-    subprocess.run([sys.executable, "-c", AHEAD, str(tmp_path)], check=True, env=environment)
+    run_compiling("-c", AHEAD, str(tmp_path), TRITON_CACHE_DIR=str(tmp_path / "cache"))
     cuobjdump = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
     cubins = sorted(tmp_path.glob("*.cubin"))
     assert len(cubins) == 3
