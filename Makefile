@@ -6,14 +6,20 @@ BIN    := $(VENV)/bin
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help up test bench lint format crds images train wheel clean
+.PHONY: help up test bench chaos soak lint format crds docs lock audit sbom images train wheel clean
 
 help:
 	@echo "make up      install, then run Triton with the embedded pair and the gateway (ARGS='--port 9000')"
 	@echo "make test    the whole suite, with a real Triton"
 	@echo "make lint    ruff, mypy and the import contracts"
 	@echo "make bench   the figures of the README, on this machine"
-	@echo "make crds    the charts' parts that are made from the code: custom resources, dashboard"
+	@echo "make chaos   faults on real processes, one table (ARGS='--only triton-kill --times 50', ARGS=--full)"
+	@echo "make soak    an hour of steady load: memory, latency, errors (ARGS='--minutes 10')"
+	@echo "make crds    the charts' parts that are made from the code: custom resources, dashboards, alerts"
+	@echo "make docs    the site into .run/site, and the reference pages that are made from the code"
+	@echo "make audit   bandit over the code, known vulnerabilities of what is pinned (where their service is reached)"
+	@echo "make sbom    what is installed, as CycloneDX, into .run/sbom.json"
+	@echo "make lock    the hashes that the images are built with, after a change of constraints.txt"
 	@echo "make images  the three container images (TRITON_IMAGE=… where yours has another name)"
 	@echo "make train   train an embedded pair from its seed (an hour or so on 2 cores, resumes)"
 
@@ -21,10 +27,16 @@ up: $(VENV)/.installed-run
 	@exec $(BIN)/slipstream up $(ARGS)
 
 test: $(VENV)/.installed-dev
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/python -m tests.suite $(ARGS)
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.benchmarks $(ARGS)
+
+chaos: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.e2e.chaos $(ARGS)
+
+soak: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.e2e.chaos --soak $(ARGS)
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -38,7 +50,29 @@ format: $(VENV)/.installed-dev
 
 crds: $(VENV)/.installed-dev
 	$(BIN)/python -m slipstream_gateway.manifest.crd charts/slipstream-crds/templates
-	cp deploy/dashboards/slipstream.json charts/slipstream/dashboards/
+	$(BIN)/python -m deploy.generate
+
+docs: $(VENV)/.installed-dev
+	$(BIN)/python -m docs.generate
+	$(BIN)/mkdocs build --strict --quiet
+
+# A vulnerability service that cannot be reached is said and fails nothing: code and pins are judged all the same. One
+# that answers, and knows of something, fails.
+audit: $(VENV)/.installed-dev
+	$(BIN)/bandit --quiet --recursive --configfile pyproject.toml gateway operator kernels deploy
+	$(BIN)/python -m deploy.audit_pins
+
+sbom: $(VENV)/.installed-dev
+	@mkdir -p .run
+	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o .run/sbom.json $(BIN)/python
+
+# What an image installs, each file by its hashes; the versions are those of constraints.txt. PyTorch and Triton's wheel
+# are not among it: which build of them fits is a matter of the GPU, and comes with the base image.
+LOCK := --quiet --generate-hashes --allow-unsafe --strip-extras --no-header --no-annotate --no-emit-options \
+	--no-emit-index-url --no-emit-trusted-host --constraint constraints.txt pyproject.toml
+lock: $(VENV)/.installed-dev
+	$(BIN)/pip-compile $(LOCK) --extra gateway --extra redis --extra kubernetes --output-file requirements/gateway.txt
+	$(BIN)/pip-compile $(LOCK) --extra operator --output-file requirements/operator.txt
 
 VERSION      := 0.1.0
 TRITON_IMAGE ?= nvidia/tritonserver:25.05-py3

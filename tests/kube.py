@@ -26,7 +26,17 @@ from slipstream_gateway.up.processes import Child
 
 from tests.kube_client import JSON, KubeClient, KubeError
 
-__all__ = ["ADMIN", "CRDS", "USERS", "KubeApiServer", "KubeClient", "KubeError", "find_assets", "install_chart"]
+__all__ = [
+    "ADMIN",
+    "CRDS",
+    "USERS",
+    "KubeApiServer",
+    "KubeClient",
+    "KubeError",
+    "find_assets",
+    "install_chart",
+    "lasting_ports",
+]
 
 ADMIN = "admin"
 CRDS = Path(__file__).parent.parent / "charts" / "slipstream-crds"
@@ -61,7 +71,7 @@ class KubeApiServer:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self._assets = find_assets()
-        self._etcd_port, self._peer_port, self.port = _lasting_ports(3)
+        self._etcd_port, self._peer_port, self.port = lasting_ports(3)
         self._etcd: Child | None = None
         self._server: Child | None = None
         self._halted = False
@@ -302,7 +312,7 @@ def _kubectl() -> str:
     return found
 
 
-def _lasting_ports(count: int) -> list[int]:
+def lasting_ports(count: int) -> list[int]:
     """Free ports that no outgoing connection takes while the server is down: below the range the kernel gives out."""
     ports: list[int] = []
     while len(ports) < count:

@@ -61,6 +61,13 @@ class RedisServer:
     def resume(self) -> None:
         os.kill(self._process.pid, signal.SIGCONT)
 
+    def heal(self) -> None:
+        """Whatever was done to it: it answers again, on the same port."""
+        if self._process.poll() is None:
+            self.resume()
+        else:
+            self.start()
+
     def stop(self) -> None:
         if self._process.poll() is None:
             self.resume()

@@ -1,7 +1,10 @@
 # The gateway, and the commands that need nothing more (kill, unkill, route): no torch, no Triton, no GPU.
 #
 #   docker build -f deploy/docker/gateway.Dockerfile -t slipstream-gateway:0.1.0 .
-#   docker run --read-only --tmpfs /tmp -p 8080:8080 -v ./pair.yaml:/etc/slipstream/pair.yaml:ro slipstream-gateway:0.1.0
+#   docker run --read-only --tmpfs /tmp -p 127.0.0.1:8080:8080 -v ./pair.yaml:/etc/slipstream/pair.yaml:ro \
+#       slipstream-gateway:0.1.0 --manifest /etc/slipstream/pair.yaml --allow-anonymous
+#
+# For other machines: --keys FILE instead. Without either it refuses to start.
 FROM python:3.12.11-slim-bookworm AS build
 WORKDIR /src
 COPY constraints.txt ./
@@ -12,8 +15,11 @@ COPY operator operator
 COPY kernels kernels
 COPY deploy/model_repository deploy/model_repository
 RUN python -m build --wheel --no-isolation --outdir /wheels
+COPY requirements/gateway.txt ./requirements.txt
+# Each file by its hash; then our own wheel, which finds all that it needs and fetches nothing.
 RUN python -m venv /opt/slipstream \
-    && /opt/slipstream/bin/pip install --no-cache-dir -c constraints.txt "$(ls /wheels/*.whl)[gateway,redis,kubernetes]" \
+    && /opt/slipstream/bin/pip install --no-cache-dir --require-hashes --no-deps -r requirements.txt \
+    && /opt/slipstream/bin/pip install --no-cache-dir --no-index -c constraints.txt "$(ls /wheels/*.whl)[gateway,redis,kubernetes]" \
     && /opt/slipstream/bin/pip uninstall --yes pip
 
 FROM python:3.12.11-slim-bookworm
@@ -21,7 +27,7 @@ RUN useradd --uid 10001 --user-group --no-create-home --shell /usr/sbin/nologin 
 COPY --from=build /opt/slipstream /opt/slipstream
 ENV PATH=/opt/slipstream/bin:${PATH} PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 USER 10001:10001
-EXPOSE 8080
+EXPOSE 8080 8081
 HEALTHCHECK --interval=10s --timeout=3s --start-period=10s CMD \
     ["python", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:8080/health/live', timeout=2)"]
 ENTRYPOINT ["slipstream", "gateway", "--host", "0.0.0.0"]

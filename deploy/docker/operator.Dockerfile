@@ -11,8 +11,11 @@ COPY operator operator
 COPY kernels kernels
 COPY deploy/model_repository deploy/model_repository
 RUN python -m build --wheel --no-isolation --outdir /wheels
+COPY requirements/operator.txt ./requirements.txt
+# Each file by its hash; then our own wheel, which finds all that it needs and fetches nothing.
 RUN python -m venv /opt/slipstream \
-    && /opt/slipstream/bin/pip install --no-cache-dir -c constraints.txt "$(ls /wheels/*.whl)[operator]" \
+    && /opt/slipstream/bin/pip install --no-cache-dir --require-hashes --no-deps -r requirements.txt \
+    && /opt/slipstream/bin/pip install --no-cache-dir --no-index -c constraints.txt "$(ls /wheels/*.whl)[operator]" \
     && /opt/slipstream/bin/pip uninstall --yes pip
 
 FROM python:3.12.11-slim-bookworm

@@ -43,3 +43,23 @@ def seconds(text: str) -> float:
     if not 0 < value < 1e6:  # false for NaN too
         raise argparse.ArgumentTypeError(f"expected seconds above 0, got {text!r}")
     return value
+
+
+def share(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:  # false for NaN too
+        raise argparse.ArgumentTypeError(f"expected a number from 0 to 1, got {text!r}")
+    return value
+
+
+def above_one(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 1 < value < 1e6:  # false for NaN too
+        raise argparse.ArgumentTypeError(f"expected a number above 1, got {text!r}")
+    return value

@@ -32,7 +32,9 @@ _COMMANDS = {
     "route": _Entry("slipstream_gateway.route_command", "explain the decision for a request without running it"),
     "kill": _Entry("slipstream_gateway.kill_command", "stop speculation in a cluster at once, and see it land"),
     "unkill": _Entry("slipstream_gateway.kill_command.unkill", "take a kill back"),
+    "keys": _Entry("slipstream_gateway.keys_command", "make, list, revoke and rotate API keys"),
     "operator": _Entry("slipstream_operator.command", "run the control plane of model pairs in a cluster"),
+    "top": _Entry("slipstream_gateway.top_command", "show the console's main numbers in the terminal"),
     "train": _Entry("slipstream_gateway.train_command", "train the classifier on your own labelled requests"),
     "bench": _Entry("slipstream_gateway.bench_command", "compare modes of decoding on your own requests"),
     "replay": _Entry("slipstream_gateway.replay_command", "what another policy would have done in a recorded bench"),
@@ -42,7 +44,9 @@ _EXTRAS = {
     "gateway": "gateway",
     "kill": "kubernetes",
     "unkill": "kubernetes",
+    "keys": "gateway",
     "operator": "operator",
+    "top": "top",
     "train": "train",
     "bench": "bench",
     "replay": "bench",
@@ -74,13 +78,24 @@ def _dispatch(arguments: Sequence[str]) -> int:
         _overview().parse_args(arguments)
         _overview().print_help(sys.stderr)
         return 2
-    entry = _COMMANDS[name]
-    command = _load(name, entry.module)
-    parser = argparse.ArgumentParser(prog=f"slipstream {name}", description=f"{entry.summary.capitalize()}.")
-    command.add_arguments(parser)
+    command, parser = _parser(name)
     code = command.run(parser.parse_args(arguments[1:]))
     sys.stdout.flush()  # here, where it may fail
     return code
+
+
+def parsers() -> dict[str, argparse.ArgumentParser]:
+    """Every sub-command's, by its name. Needs the packages of all of them."""
+    return {name: _parser(name)[1] for name in _COMMANDS}
+
+
+def _parser(name: str) -> tuple[Command, argparse.ArgumentParser]:
+    entry = _COMMANDS[name]
+    command = _load(name, entry.module)
+    about = f"{entry.summary[:1].upper()}{entry.summary[1:]}."
+    parser = argparse.ArgumentParser(prog=f"slipstream {name}", description=about)
+    command.add_arguments(parser)
+    return command, parser
 
 
 def _overview() -> argparse.ArgumentParser:

@@ -9,14 +9,23 @@ SlipstreamError
 │   ├── ModelNotFound         no such model here
 │   ├── ContextLengthExceeded prompt and answer do not fit
 │   ├── BodyTooLarge          more bytes than the limit
+│   ├── UnsupportedMedia      a body that is no plain JSON
 │   └── UpstreamRejected      the upstream's own 4xx, passed through as it came
+├── AccessError               the caller may not do this, or not now
+│   ├── NotAuthenticated      no key or token, or none that is known
+│   ├── Forbidden             known, and not allowed to
+│   └── LimitReached          allowed, and more than the caller's rate, concurrency or budget
 ├── Overloaded                more work than the gateway or an upstream takes; come back later
 ├── ClientTimeout             the client does not read its answer
+├── DeadlineExceeded          the client's own deadline passed
 ├── Incomparable              an answer that parity cannot compare; never leaves it
 └── UpstreamError             the upstream is at fault
     ├── UpstreamUnavailable   could not be reached, or says that it is not ready
     ├── UpstreamTimeout       a deadline passed
-    └── UpstreamFailed        answered, and the answer is broken or an internal error
+    │   └── UpstreamStalled   a stream that fell silent, while there is somewhere else to go on
+    │       └── UpstreamHalted    and its server with it
+    ├── UpstreamFailed        answered, and the answer is broken or an internal error
+    └── StreamInterrupted     broke off after the first byte, and could not go on elsewhere
 """
 
 from __future__ import annotations
@@ -95,6 +104,10 @@ class BodyTooLarge(RequestError):
         super().__init__(f"The request body is larger than {limit_bytes} bytes.", code="request_too_large")
 
 
+class UnsupportedMedia(RequestError):
+    """The body is compressed, or says that it is something else than JSON; `param` is the header that says so."""
+
+
 class UpstreamRejected(RequestError):
     """An OpenAI-compatible upstream answered 4xx: its status goes to the client, and its body where that is JSON."""
 
@@ -102,6 +115,37 @@ class UpstreamRejected(RequestError):
         super().__init__(f"The upstream rejected the request with status {status}.")
         self.status = status
         self.body = body
+
+
+class AccessError(SlipstreamError):
+    """The caller is refused. Says nothing of keys or of what others may do."""
+
+
+class NotAuthenticated(AccessError):
+    """There is no key or token, or none that is known here; which of them is nobody's business."""
+
+
+class Forbidden(AccessError):
+    """The caller is known, and may not do what it asks."""
+
+
+class LimitReached(AccessError):
+    """The caller is at one of its own limits: `limit` is its name in the file of keys. It may try again after
+    `retry_after_s`; None: never with this request, as it is larger than the limit itself. `headers` tell where the
+    caller stands."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        limit: str,
+        retry_after_s: float | None,
+        headers: tuple[tuple[bytes, bytes], ...] = (),
+    ) -> None:
+        super().__init__(message)
+        self.limit = limit
+        self.retry_after_s = retry_after_s
+        self.headers = headers
 
 
 class Overloaded(SlipstreamError):
@@ -114,6 +158,10 @@ class Overloaded(SlipstreamError):
 
 class ClientTimeout(SlipstreamError):
     """The client took too long to read what was sent; its place goes to others."""
+
+
+class DeadlineExceeded(SlipstreamError):
+    """The time that the client gave its request is over. Nobody is to blame, and nothing is tried again."""
 
 
 class Incomparable(SlipstreamError):
@@ -147,5 +195,22 @@ class UpstreamTimeout(UpstreamError):
     """A deadline passed: connect, first chunk, between chunks, or total; the message says which."""
 
 
+class UpstreamStalled(UpstreamTimeout):
+    """A stream that can go on elsewhere had no chunk within the stall deadline."""
+
+
+class UpstreamHalted(UpstreamStalled):
+    """The server gives no sign of life, with its connections open."""
+
+
 class UpstreamFailed(UpstreamError):
     """The upstream answered with an internal error or with something that cannot be understood."""
+
+
+class StreamInterrupted(UpstreamError):
+    """An answer broke off after its first byte, for the `cause`, and does not go on; what the client has is not all
+    of it."""
+
+    def __init__(self, cause: SlipstreamError) -> None:
+        super().__init__(f"{cause} The answer is not complete.")
+        self.cause = cause

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,24 +16,32 @@ from slipstream_gateway.director.configuration import ConfigurationStatus
 from slipstream_gateway.director.fleet import Fleet
 from slipstream_gateway.errors import ManifestError
 from slipstream_gateway.manifest import ManifestFile, RoutingTable, SlipstreamEngine, triton_model_name, with_endpoints
+from slipstream_gateway.manifest.kills import KillFile, killed_in
 from slipstream_gateway.settings import GatewaySettings
 
+LOOK_FOR_KILLS_S = 0.1
 _log = logging.getLogger(__name__)
 
 
 class FileSource:
-    """The manifest file as the source of the routing table; followed for as long as it is entered."""
+    """The manifest file, with the kill switches beside it, as the source of the routing table; both are followed for
+    as long as it is entered."""
 
-    def __init__(self, settings: GatewaySettings, manifest: Path, fleet: Fleet) -> None:
+    def __init__(self, settings: GatewaySettings, manifest: Path, fleet: Fleet, kills: KillFile) -> None:
         self._settings = settings
         self._manifest = manifest
         self._fleet = fleet
+        self.kills = kills
+        self._table: RoutingTable | None = None
+        self._unknown: frozenset[str] = frozenset()
         self._generation = ""
         self._started_with: Mapping[str, object] = {}
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: tuple[asyncio.Task[None], ...] = ()
 
     async def __aenter__(self) -> Self:
-        """Loads the file. Raises `ManifestError` where it is bad and there is no last good one."""
+        """Loads both files. Raises `ManifestError` where the manifest is bad and there is no last good one, or where
+        the kill switches cannot be read: what they were must not be guessed."""
+        self.kills.refresh()
         file = ManifestFile(
             self._manifest,
             on_change=self._changed,
@@ -44,16 +51,15 @@ class FileSource:
         )
         self._started_with = _local_models(file.table)
         self._swap(file.table)
-        self._task = asyncio.create_task(file.watch())
+        self._tasks = (asyncio.create_task(file.watch()), asyncio.create_task(self._follow_kills()))
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def status(self) -> ConfigurationStatus:
         return ConfigurationStatus(origin="file", generation=self._generation)
@@ -64,9 +70,34 @@ class FileSource:
         if self._settings.local_endpoints is not None:
             _warn_of_restart(self._started_with, _local_models(table))
 
+    def obey_kills(self) -> None:
+        """Takes over the kill switches if they are others. A file that cannot be read is logged, what was read before
+        stays."""
+        try:
+            if self.kills.refresh() and self._table is not None:
+                self._publish(self._table)
+        except ManifestError as error:
+            _log.error("the kill switches stay as they are: %s", error)
+
+    async def _follow_kills(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_FOR_KILLS_S)
+            self.obey_kills()
+
     def _swap(self, table: RoutingTable) -> None:
-        self._fleet.swap(redirected(table, self._settings.endpoints))
-        self._generation = table.generation
+        routed = redirected(table, self._settings.endpoints)
+        self._publish(routed)
+        self._table, self._generation = routed, table.generation
+
+    def _publish(self, table: RoutingTable) -> None:
+        kills = self.kills.kills.pairs
+        unknown = frozenset(kills) - {route.pair.metadata.key for route in table.routes.values()}
+        if unknown and unknown != self._unknown:
+            _log.warning(
+                "kill switches are on for pairs that the manifest does not have: %s", ", ".join(sorted(unknown))
+            )
+        self._unknown = unknown
+        self._fleet.swap(killed_in(table, kills), killed=frozenset(kills))
 
     def _failed(self, error: ManifestError) -> None:
         _log.error("the manifest is not usable, the last good one stays: %s", error)

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from slipstream_gateway.api.parse import Wishes, parse_request
+from slipstream_gateway.arguments import share
 from slipstream_gateway.classify import LinearClassifier, default_model
 from slipstream_gateway.errors import CommandError, ModelNotFound, RequestError
 from slipstream_gateway.learning import Learner
@@ -34,6 +35,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--mode", choices=[str(mode) for mode in Mode], help="what the header x-slipstream-mode would say"
     )
     parser.add_argument(
+        "--pressure",
+        type=share,
+        default=0.0,
+        metavar="P",
+        help="as if a newcomer waited for that share of the longest wait, 0 to 1 (%(default)s)",
+    )
+    parser.add_argument(
         "file", nargs="?", default="-", metavar="FILE", help="an OpenAI request body in JSON; - or none: stdin"
     )
 
@@ -44,7 +52,9 @@ def run(args: argparse.Namespace) -> int:
         request = parse_request(_read(args.file), Wishes(mode=args.mode))
         route = _route(table, request)
         profile = LinearClassifier(default_model()).explain(request)
-        decision = decide(request, profile, route, forecast=_forecast(request, profile, route), draws=NO_DRAWS)
+        decision = decide(
+            request, profile, route, forecast=_forecast(request, profile, route), draws=NO_DRAWS, pressure=args.pressure
+        )
     except RequestError as error:
         raise CommandError(str(error)) from error
     print(_as_json(route, profile, decision) if args.json else _as_text(route, profile, decision))

@@ -14,20 +14,25 @@ import signal
 import socket
 import sys
 import tempfile
+import time
 from pathlib import Path
 from types import FrameType
 
 import msgspec
 import uvicorn
+from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import Multiprocess
+from uvicorn.supervisors.multiprocess import Process
 
-from slipstream_gateway.app import HotPaths, build_app
-from slipstream_gateway.bounded_http import SPARE_CONNECTIONS, BoundedHttp
+from slipstream_gateway.api.sides import Sides
+from slipstream_gateway.app import build_app
+from slipstream_gateway.bounded_http import SPARE_CONNECTIONS, Bounds, bounded_http, tune
 from slipstream_gateway.errors import CommandError
 from slipstream_gateway.settings import GatewaySettings
 
 _BACKLOG = 2048
 _KEEP_ALIVE_S = 75
+_WORKER_ANSWERS_S = 60  # uvicorn's 5 s kill a worker that is still loading on a busy machine, again and again
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _PR_SET_PDEATHSIG = 1
 
@@ -38,14 +43,19 @@ def serve(settings: GatewaySettings, *, manifest: bytes | None) -> None:
 
     Raises `CommandError` where the address cannot be had, or where workers no longer start.
     """
-    listener = _listen(settings.host, settings.port)
-    print(f"slipstream gateway on http://{_shown(listener)}", file=sys.stderr, flush=True)
+    listeners = [_listen(settings.host, settings.port)]
+    print(f"slipstream gateway on http://{_shown(listeners[0])}", file=sys.stderr, flush=True)
+    if settings.admin.port is not None:
+        listeners.append(_listen(settings.admin.host, settings.admin.port))
+        print(f"admin paths on http://{_shown(listeners[1])}", file=sys.stderr, flush=True)
+        bound = msgspec.structs.replace(settings.admin, port=listeners[1].getsockname()[1])
+        settings = msgspec.structs.replace(settings, admin=bound)
     # uvicorn raises the signal once more when it is done, for whoever handled it before: nobody, and that is a
     # success.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _ignore)
     if settings.workers == 1:
-        uvicorn.Server(_config(settings)).run(sockets=[listener])
+        uvicorn.Server(_config(settings)).run(sockets=listeners)
         return
     folder = Path(tempfile.mkdtemp(prefix="slipstream-"))
     try:
@@ -54,7 +64,7 @@ def serve(settings: GatewaySettings, *, manifest: bytes | None) -> None:
             last_good = folder / "last-good.yaml"
             last_good.write_bytes(manifest)
             shared = msgspec.structs.replace(shared, last_good=last_good)
-        supervisor = _Supervisor(_config(shared), sockets=[listener])
+        supervisor = _Supervisor(_config(shared), sockets=listeners)
         supervisor.run()
         if not supervisor.asked_to_stop:
             raise CommandError("a worker failed to start, so the gateway has stopped; its log says why.")
@@ -63,9 +73,45 @@ def serve(settings: GatewaySettings, *, manifest: bytes | None) -> None:
 
 
 class _Supervisor(Multiprocess):
-    """uvicorn's, which tells a stop that was asked for from one that was not, and refuses connections at once."""
+    """uvicorn's, which tells a stop that was asked for from one that was not, and refuses connections at once. It waits
+    for no worker's word: uvicorn's stands still until each has answered, and one that is still loading would keep it
+    from signals and from another's death."""
 
     asked_to_stop = False
+
+    def __init__(self, config: uvicorn.Config, sockets: list[socket.socket]) -> None:
+        super().__init__(config, sockets)
+        self._asked_s: dict[Process, float] = {}
+
+    def keep_subprocess_alive(self) -> None:
+        for place, worker in enumerate(self.processes):
+            if not self.should_exit.is_set() and not self._answers(worker):
+                self._replace(place, worker)
+
+    def _answers(self, worker: Process) -> bool:
+        """Whether it runs, and has answered what it was last asked or still has time to."""
+        if not worker.process.is_alive():
+            return False
+        try:
+            while worker.parent_conn.poll():
+                worker.parent_conn.recv()
+                self._asked_s.pop(worker, None)
+            if worker not in self._asked_s:
+                worker.parent_conn.send(b"ping")
+                self._asked_s[worker] = time.monotonic()
+        except (OSError, EOFError):
+            return False
+        return time.monotonic() - self._asked_s[worker] < self.config.timeout_worker_healthcheck
+
+    def _replace(self, place: int, worker: Process) -> None:
+        self._asked_s.pop(worker, None)
+        worker.kill()
+        worker.join()
+        if worker.exitcode == STARTUP_FAILURE:  # it would fail the same way again and again
+            self.should_exit.set()
+            return
+        self.processes[place] = Process(self.config, self.sockets)
+        self.processes[place].start()
 
     def handle_term(self) -> None:
         self.asked_to_stop = True
@@ -87,7 +133,7 @@ class _AppFactory:
     def __init__(self, settings: GatewaySettings) -> None:
         self._settings = settings
 
-    def __call__(self) -> HotPaths:
+    def __call__(self) -> Sides:
         logging.basicConfig(level=self._settings.log_level.upper(), format=_LOG_FORMAT)
         if self._settings.workers > 1:
             # A supervisor that is killed takes its workers along.
@@ -120,7 +166,7 @@ def _config(settings: GatewaySettings) -> uvicorn.Config:
         factory=True,
         workers=settings.workers,
         loop="uvloop",
-        http=BoundedHttp,
+        http=bounded_http(Bounds(bodies_bytes=settings.limits.max_bodies_bytes)),
         limit_concurrency=settings.limits.max_in_flight + settings.limits.max_queued + SPARE_CONNECTIONS,
         ws="none",
         lifespan="on",
@@ -130,6 +176,7 @@ def _config(settings: GatewaySettings) -> uvicorn.Config:
         proxy_headers=False,
         backlog=_BACKLOG,
         timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_worker_healthcheck=_WORKER_ANSWERS_S,
         timeout_graceful_shutdown=max(1, math.ceil(settings.limits.drain_s)),
     )
 
@@ -141,6 +188,7 @@ def _listen(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
+        tune(listener)
         listener.listen(_BACKLOG)
     except (OSError, OverflowError) as exc:
         listener.close()

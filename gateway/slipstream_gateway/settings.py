@@ -15,22 +15,65 @@ _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
 
 class Deadlines(msgspec.Struct, frozen=True, kw_only=True):
-    """How long the gateway waits for an upstream. `total_s` covers all attempts of one request."""
+    """How long the gateway waits for an upstream. `total_s` covers all attempts of one request.
+
+    A stream that could go on at another server has broken off after `stall_s` without a chunk, any other after
+    `between_chunks_s`; a broken one looks for a server for `resume_s`."""
 
     connect_s: float = 2.0
     first_chunk_s: float = 120.0
     between_chunks_s: float = 60.0
+    stall_s: float = 5.0
+    resume_s: float = 10.0
     total_s: float = 900.0
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What one worker takes on. Beyond `max_in_flight` requests, `max_queued` wait up to `queue_timeout_s`."""
+    """What one worker takes on. Beyond `max_in_flight` requests, `max_queued` wait up to `queue_timeout_s`. It holds
+    `max_bodies_bytes` of request bodies at once; those that come in one small piece are not counted."""
 
     max_body_bytes: int = 4 * 1024 * 1024
+    max_bodies_bytes: int = 256 * 1024 * 1024
     max_in_flight: int = 512
     max_queued: int = 512
     queue_timeout_s: float = 5.0
     drain_s: float = 30.0
+
+
+class HealthSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """When a server is left out, per arm; after Envoy's outlier detection.
+
+    At once after `unreachable_in_a_row` attempts that it did not answer, or `failed_in_a_row` that it failed. Within
+    `window_s` from `min_requests` on, where `max_error_share` of them failed. Where its median time to the first token,
+    of `min_latencies` at least, is both `slow_factor` times and `slow_by_s` above that of the others. It is out for
+    `first_ejection_s`, twice as long each time, up to `longest_ejection_s`. The last two causes put out at most
+    `max_ejected_share` of a plain arm."""
+
+    unreachable_in_a_row: int = 2
+    failed_in_a_row: int = 5
+    window_s: float = 10.0
+    min_requests: int = 20
+    max_error_share: float = 0.5
+    min_latencies: int = 10
+    slow_factor: float = 4.0
+    slow_by_s: float = 0.25
+    first_ejection_s: float = 0.5
+    longest_ejection_s: float = 15.0
+    max_ejected_share: float = 0.5
+
+
+class OverloadSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How many requests run at once, per model pair and worker, within `Limits.max_in_flight`: see
+    `director.admission`. Between `min_limit` and that; `adaptive` False: always that. `tolerance` is how many times as
+    long as usual a first token may take before the limit falls.
+
+    `retry_share` of the requests may be tried again, and `retries_per_s` besides: see `director.retry_budget`."""
+
+    adaptive: bool = True
+    min_limit: int = 16
+    tolerance: float = 2.0
+    retry_share: float = 0.2
+    retries_per_s: float = 10.0
 
 
 class TelemetrySettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +82,56 @@ class TelemetrySettings(msgspec.Struct, frozen=True, kw_only=True):
 
     export_traces: bool = False
     export_metrics: bool = False
+
+
+class AccessSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Who may come in: the file of keys, and that of the pepper that they are hashed under (None: beside it). Without
+    a file of keys everybody may."""
+
+    keys: Path | None = None
+    pepper: Path | None = None
+
+    @property
+    def enabled(self) -> bool:
+        return self.keys is not None
+
+
+class AdminSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The listener of the admin paths. `port` None: none of its own, everything is on one. `open_metrics` lets
+    `/metrics` be read there without a key. `kill_switch` lets admins turn the kill switches of a cluster's pairs by
+    this process's own account."""
+
+    port: int | None = None
+    host: str = "127.0.0.1"
+    open_metrics: bool = False
+    kill_switch: bool = False
+
+
+class AuditSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether there is an audit log, and its file; None: stdout."""
+
+    is_on: bool = False
+    file: Path | None = None
+
+
+class TlsSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """PEM files for TLS to upstreams: the authorities that are believed (None: the system's), and the certificate and
+    its key that the gateway shows to a server that asks for one (mTLS)."""
+
+    ca: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+
+
+class UpstreamSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What upstreams may be, and what they get. `endpoints` are the networks (CIDR) and domain suffixes that manifests
+    may name, empty: all but addresses that no model server has. `key_variables` are the environment variables that
+    manifests may name for API keys, as patterns. `forwarded_headers` are request headers that go on to upstreams."""
+
+    tls: TlsSettings = TlsSettings()
+    endpoints: tuple[str, ...] = ()
+    key_variables: tuple[str, ...] = ("*",)
+    forwarded_headers: tuple[str, ...] = ()
 
 
 class Pod(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +161,8 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     own default. With several workers, `metrics_folder` is where they find each other's metrics, and `last_good` is the
     manifest that one starts with while the file is bad. `redis_url` is where replicas share what they saw, None:
     nowhere; it may hold a password, so it is no part of the `repr`. `classifier` is a model file of `slipstream
-    train`, None: the one that comes with the package."""
+    train`, None: the one that comes with the package. `state_folder` is where kill switches that an admin turns are
+    kept, None: beside the manifest."""
 
     manifest: Path | None = None
     cluster: ClusterSettings | None = None
@@ -79,12 +173,19 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     endpoints: Mapping[str, tuple[str, ...]] = {}
     deadlines: Deadlines = Deadlines()
     limits: Limits = Limits()
+    health: HealthSettings = HealthSettings()
+    overload: OverloadSettings = OverloadSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     local_endpoints: tuple[str, ...] | None = None
     metrics_folder: Path | None = None
     last_good: Path | None = None
     redis_url: str | None = None
     classifier: Path | None = None
+    admin: AdminSettings = AdminSettings()
+    access: AccessSettings = AccessSettings()
+    upstreams: UpstreamSettings = UpstreamSettings()
+    audit: AuditSettings = AuditSettings()
+    state_folder: Path | None = None
 
     def __repr__(self) -> str:
         shown = msgspec.structs.replace(self, redis_url="…") if self.redis_url else self

@@ -27,6 +27,25 @@ class Mode(StrEnum):
     PLAIN = "plain"
 
 
+class Priority(StrEnum):
+    """Who waits when not everybody can be served: low first."""
+
+    HIGH = "high"
+    NORMAL = "normal"
+    LOW = "low"
+
+
+class Caller(msgspec.Struct, frozen=True, kw_only=True):
+    """Who sent a request, as far as the data plane needs it. `key_id` is the public part of a key, never its secret;
+    empty: nobody was asked for one."""
+
+    key_id: str = ""
+    priority: Priority = Priority.NORMAL
+
+
+ANONYMOUS = Caller()
+
+
 class TaskType(StrEnum):
     """What a request wants done: the first half of a request class."""
 
@@ -88,6 +107,7 @@ class Reason(StrEnum):
     EXPLORATION = "exploration"
     SPECULATION_PAYS = "speculation_pays"
     SPECULATIVE_UNAVAILABLE = "speculative_unavailable"
+    PRESSURE = "pressure"
 
 
 class Endpoint(StrEnum):

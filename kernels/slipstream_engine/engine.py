@@ -199,7 +199,7 @@ class Engine:
             if self._draft_source is not None and sequence.draft_length:
                 self._draft_source.prefill(sequence.slot, sequence.tokens, end)
             sequence.cached = end
-            if end == len(sequence.tokens):
+            if end == len(sequence.tokens):  # never of a resumed answer: it has its first token
                 # The token after the prompt is chosen as every plain token is: by a verification without drafts.
                 ((ids, gaps),) = self._verify(hidden[-1:], [sequence], Drafts.none(1, self._target.device))
                 chunks.append(sequence.first(ids[0], gaps) if ids else sequence.failed(NOT_FINITE))
@@ -289,10 +289,10 @@ def _shares(sequences: list[Sequence], budget: int) -> Iterator[tuple[Sequence, 
     if not sequences:
         return
     oldest = min(sequences, key=lambda s: s.arrival)
-    others = sorted((s for s in sequences if s is not oldest), key=lambda s: len(s.tokens) - s.cached)
+    others = sorted((s for s in sequences if s is not oldest), key=lambda s: s.unfed)
     for sequence in (oldest, *others):
         most = max(1, budget // 2) if sequence is oldest and others else budget
-        share = min(most, len(sequence.tokens) - sequence.cached)
+        share = min(most, sequence.unfed)
         if share <= 0:
             return
         budget -= share

@@ -43,12 +43,15 @@ class Sequence:
 
     @property
     def prefilled(self) -> bool:
-        """Whether the prompt is cached, so that the next pass of the target makes output."""
-        return self.cached == len(self.tokens) - 1 and len(self.tokens) > self._given
+        """Whether all but the last token are cached, so that the next step of decoding is due."""
+        return self.cached == len(self.tokens) - 1 and len(self.tokens) > len(self.request.prompt_ids)
 
     @property
-    def _given(self) -> int:
-        return len(self.request.prompt_ids) + len(self.request.resume_ids)
+    def unfed(self) -> int:
+        """How many tokens are to be taken in before decoding. Of a prompt all, as its last position gives the first
+        token. Of a resumed answer all but the last: it goes on with the very step that was due where it broke off, and
+        which tokens are drafted together is the same as in an undisturbed answer, so that a sampled one is, too."""
+        return len(self.tokens) - self.cached - (1 if self.request.resume_ids else 0)
 
     @property
     def draft_length(self) -> int:

@@ -34,8 +34,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
 
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One answer to generate. `resume_ids` are output tokens that were already committed elsewhere: the engine
-    continues after them, and they count towards `max_tokens`. `draft_tokens` is the draft length, 0 for plain.
-    `margins` asks for how clearly the target preferred each token."""
+    continues after them, and they count towards `max_tokens`. Where they are an answer up to the end of a chunk, and
+    all else is as it was for that answer, the rest is its rest, sampled or not. `draft_tokens` is the draft length, 0
+    for plain. `margins` asks for how clearly the target preferred each token."""
 
     request_id: str
     prompt_ids: tuple[int, ...]

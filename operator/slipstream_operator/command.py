@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="IMAGE",
         help="Triton with Slipstream's engine, for pairs that name none (%(default)s)",
     )
-    parser.add_argument("--host", default="0.0.0.0", help="address of the two ports below (%(default)s)")
+    parser.add_argument("--host", default="0.0.0.0", help="address of the two ports below (%(default)s)")  # nosec B104
     parser.add_argument(
         "--liveness-port", type=port, default=LIVENESS_PORT, help="port of /healthz (%(default)s)", metavar="N"
     )

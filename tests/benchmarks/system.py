@@ -27,10 +27,10 @@ class System(NamedTuple):
 
 
 @contextmanager
-def running_system() -> Iterator[System]:
+def running_system(manifest: Path = EMBEDDED_MANIFEST, *, workers: int = 1) -> Iterator[System]:
     """Start both on free ports; stops them at the end."""
-    table = load_file(EMBEDDED_MANIFEST)
-    grpc, http, metrics, port = _free_ports(4)
+    table = load_file(manifest)
+    grpc, http, metrics, port = free_ports(4)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         repository = write_repository(local_pairs(table), manifest_folder=table.folder, folder=folder / "models")
@@ -42,7 +42,7 @@ def running_system() -> Iterator[System]:
         gateway = None
         try:
             server.wait_ready(timeout_s=90)
-            up = UpOptions(port=port, grpc_port=grpc)
+            up = UpOptions(manifest=manifest, port=port, grpc_port=grpc, workers=workers)
             gateway = GatewayProcess(options=up, run_dir=folder)
             gateway.wait_ready(timeout_s=60)
             yield System(f"127.0.0.1:{grpc}", up.url)
@@ -52,7 +52,8 @@ def running_system() -> Iterator[System]:
             server.stop()
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback that were free a moment ago."""
     probes = [socket.socket() for _ in range(count)]
     for probe in probes:
         probe.bind(("127.0.0.1", 0))

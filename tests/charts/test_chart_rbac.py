@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import helm_python
 import pytest
 from slipstream_operator.leadership import LEASE_NAME
 
@@ -54,6 +55,25 @@ def test_gateway_reads_two_kinds_and_addresses_and_writes_its_report(render: Ren
     }
     bound = [item for item in objects if "gateway" in str(item.get("subjects", ""))]
     assert len(bound) == 2
+
+
+def test_console_may_patch_pairs_and_read_reports_only_where_values_say_so(render: Render, only: Only) -> None:
+    values = {"gateway": {"admin": {"mayKill": True}, "auth": {"existingSecret": {"name": "keys"}}}}
+    objects = render(values)
+    assert rights(only(objects, "ClusterRole", "-gateway-kills")) == {("slipstream.dev", "modelpairs"): {"patch"}}
+    assert rights(only(objects, "Role", "-gateway-reports"))["coordination.k8s.io", "leases"] >= READ
+    assert not any(item["metadata"]["name"].endswith("-gateway-kills") for item in render())
+    inside = render({**values, "watchNamespaces": ["team-a", "team-b"]})
+    kills = [item for item in inside if item["metadata"]["name"].endswith("-gateway-kills")]
+    placed = [("Role", "team-a"), ("Role", "team-b"), ("RoleBinding", "team-a"), ("RoleBinding", "team-b")]
+    assert sorted((item["kind"], item["metadata"]["namespace"]) for item in kills) == placed
+    [container] = only(objects, "Deployment", "-gateway")["spec"]["template"]["spec"]["containers"]
+    assert "--kill-switch" in container["args"]
+
+
+def test_console_kills_need_keys(render: Render) -> None:
+    with pytest.raises(helm_python.HelmError, match="mayKill: needs API keys"):
+        render({"gateway": {"admin": {"mayKill": True}, "auth": {"allowAnonymous": True}}})
 
 
 def test_operator_never_writes_a_parent_nor_reads_a_secret(render: Render, only: Only) -> None:

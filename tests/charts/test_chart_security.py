@@ -82,7 +82,7 @@ def ports(rules: list[JSON]) -> list[int]:
 def test_gateway_and_operator_reach_what_they_need_and_nothing_else(render: Render, only: Only) -> None:
     objects = render({"redis": {"url": "redis://cache:6380"}, "networkPolicy": {"redis": {"ports": [6380]}}})
     for component, way_in, ways_out in (
-        ("gateway", [8080], [53, 443, 6380, 6443, 8001]),
+        ("gateway", [8080, 8081], [53, 443, 6380, 6443, 8001]),
         ("operator", [9090], [53, 443, 6380, 6443]),
     ):
         ingress, egress = policy(objects, only, component)
@@ -104,7 +104,7 @@ def test_gateway_reaches_the_servers_of_pairs_by_the_operators_label(render: Ren
 def test_external_upstreams_and_callers_are_configured(render: Render, only: Only, everything: JSON) -> None:
     ingress, egress = policy(render(everything), only, "gateway")
     assert {"ports": [{"protocol": "TCP", "port": 8000}]} in egress
-    [rule] = ingress
+    [rule] = [rule for rule in ingress if ports([rule]) == [8080]]
     callers = [peer.get("namespaceSelector") or peer["podSelector"] for peer in rule["from"]]
     assert {"matchLabels": {"kubernetes.io/metadata.name": "apps"}} in callers
     test = only(render(everything), "Pod")["metadata"]["labels"]
@@ -130,17 +130,19 @@ def test_helm_test_asks_the_gateway_by_its_service(render: Render, only: Only) -
     assert pod["metadata"]["annotations"]["helm.sh/hook"] == "test"
     [container] = pod["spec"]["containers"]
     service = only(objects, "Service", "-gateway")["metadata"]["name"]
-    assert container["args"][-1] == f"http://{service}:8123"
+    assert container["args"][1:] == [f"http://{service}:8123", "/health/ready", "/v1/models"]
+    with_keys = only(render({"gateway": {"auth": {"existingSecret": {"name": "keys"}}}}), "Pod")
+    assert with_keys["spec"]["containers"][0]["args"][2:] == ["/health/ready"]  # a test has no key
     compile(container["args"][0], "helm test", "exec")
 
 
 def test_helm_test_passes_on_a_gateway_and_fails_without_one(render: Render, only: Only, gateway_url: str) -> None:
     [container] = only(render(), "Pod")["spec"]["containers"]
-    script = container["args"][0]
+    script, _, *paths = container["args"]
 
     def run(url: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-c", script, url], check=False, capture_output=True, text=True, timeout=30
+            [sys.executable, "-c", script, url, *paths], check=False, capture_output=True, text=True, timeout=30
         )
 
     done = run(gateway_url)

@@ -131,7 +131,7 @@ def test_every_install_is_pinned_and_asks_for_extras_that_exist(path: Path) -> N
     extras = set(PROJECT["optional-dependencies"])
     for value in installs:
         for install in re.findall(r"pip install.*?(?=&&|$)", value):
-            assert " -c constraints.txt " in install
+            assert " -c constraints.txt " in install or " --require-hashes " in install
             assert "--no-cache-dir" in install
             asked = re.search(r"\.whl\)\[([a-z,-]+)\]", install)
             assert asked is None or set(asked[1].split(",")) <= extras
@@ -158,6 +158,23 @@ def test_all_that_an_image_installs_is_pinned(name: str) -> None:
     needed("slipstream-serving", set(asked.split(",")), seen)
     assert seen.keys() - {"slipstream-serving"} <= CONSTRAINTS
     assert "torch" not in seen
+    locked = dict(
+        re.findall(r"^([\w.-]+)==(\S+) \\$", (ROOT / "requirements" / f"{name}.txt").read_text(), re.MULTILINE)
+    )
+    assert seen.keys() - {"slipstream-serving"} <= {canonicalize_name(package) for package in locked}
+    pinned = (ROOT / "constraints.txt").read_text().splitlines()
+    for package, version in locked.items():
+        found = [pin for pin in pinned if canonicalize_name(pin.partition("==")[0]) == canonicalize_name(package)]
+        assert found == [] or found[0].partition("==")[2] == version, "make lock"
+
+
+@pytest.mark.parametrize("name", OF_PYTHON)
+def test_every_file_that_an_image_installs_has_hashes(name: str) -> None:
+    text = (ROOT / "requirements" / f"{name}.txt").read_text().replace("\\\n", " ")
+    entries = [line for line in text.splitlines() if line and not line.startswith("#")]
+    assert entries
+    for entry in entries:
+        assert re.match(r"[\w.-]+==\S+.* --hash=sha256:[0-9a-f]{64}", entry), entry
 
 
 @pytest.mark.parametrize("name", OF_PYTHON)

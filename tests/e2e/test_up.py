@@ -139,6 +139,20 @@ def test_external_pairs_need_no_triton(tmp_path: Path, external_server: str, sta
     assert up.left_behind() == []
 
 
+def test_keys_are_asked_for_and_the_printed_commands_send_one(
+    tmp_path: Path, external_server: str, start_up: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest, keys = tmp_path / "pair.yaml", tmp_path / "keys.json"
+    manifest.write_text(EXTERNAL.format(url=external_server))
+    slipstream = str(Path(sys.executable).parent / "slipstream")
+    made = subprocess.run([slipstream, "keys", "create", "-f", str(keys)], capture_output=True, text=True, check=True)
+    up = start_up("-f", str(manifest), "--keys", str(keys))
+    assert json.loads(_shell(up.commands[2])[1])["error"]["code"] == "invalid_api_key"
+    monkeypatch.setenv("SLIPSTREAM_API_KEY", made.stdout.strip())
+    assert json.loads(_shell(up.commands[2])[1])["reason"] == "no_policy"
+    assert up.stop() == 0
+
+
 def test_external_server_that_is_not_there_is_named(
     tmp_path: Path, up_options: list[str], free_ports: Callable[[int], list[int]]
 ) -> None:

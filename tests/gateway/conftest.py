@@ -22,15 +22,27 @@ from slipstream_gateway.settings import Deadlines, GatewaySettings
 WAIT_S = 15.0
 
 
+async def _leaves(reader: asyncio.StreamReader, within_s: float) -> bool:
+    """Whether who waits for an answer goes away meanwhile."""
+    try:
+        return not await asyncio.wait_for(reader.read(1), within_s)
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        return True
+
+
 class OpenAiServer:
     """An OpenAI-compatible server in a thread. The last message (or the prompt) is a script, words apart:
 
     `tokens=N` how many, `gap=S` seconds between them, `big=N` bytes of each, `status=N` to refuse, `die=N` to drop
-    the connection after N tokens (0: before the head), `early-end` to leave out `[DONE]`, `crlf`, `nousage`,
-    `slow=S` before the head, `garbage` for what is no HTTP, `split=N` to send N bytes at a time.
+    the connection after N tokens (0: before the head), `fail=N` to tell an error after N, `early-end` to leave out
+    `[DONE]`, `crlf`, `nousage`, `slow=S` before the head, `garbage` for what is no HTTP, `split=N` to send N bytes at
+    a time.
 
-    `pace_s` are the seconds between tokens where the text says `gap` alone; `odd_token` is the index of a token that
-    this server spells otherwise, `finish_reason` what its answers end with. A server that is not `scripted` gives
+    `slow_s` and `status` are as in a script, whatever the text says. `pace_s` are the seconds between tokens where the
+    text says `gap` alone; `odd_token` is the index of a token that this server spells otherwise, `finish_reason` what
+    its answers end with. A server that is not `scripted` gives
     every text the same answer: for tests that make texts up, which may be a script by chance.
     """
 
@@ -40,8 +52,11 @@ class OpenAiServer:
         self.cancelled = threading.Event()
         self.sent_bytes = 0
         self.pace_s = 0.0
+        self.slow_s = 0.0
+        self.status: int | None = None
         self.odd_token: int | None = None
         self.finish_reason = "stop"
+        self.answer_id = "chatcmpl-up"
         self._scripted = scripted
         self._loop = asyncio.new_event_loop()
         self._connections: set[asyncio.Task[None]] = set()
@@ -106,7 +121,12 @@ class OpenAiServer:
         return await self._play(request, script, reader, writer)
 
     async def _play(self, request: Any, script: dict[str, str], reader: Any, writer: Any) -> bool:
-        await asyncio.sleep(float(script.get("slow", 0)))
+        slow_s = float(script.get("slow", 0)) or self.slow_s
+        if slow_s and await _leaves(reader, slow_s):
+            self.cancelled.set()
+            return False
+        if self.status is not None:
+            script = {**script, "status": str(self.status)}
         if "garbage" in script:
             writer.write(b"this is no HTTP at all\r\n\r\n")
             return False
@@ -142,7 +162,7 @@ class OpenAiServer:
         tokens = int(script.get("tokens", 3))
 
         def event(choices: list[Any], **more: Any) -> bytes:
-            value = {"id": "chatcmpl-up", "object": "chat.completion.chunk", "created": 1, "model": request["model"]}
+            value = {"id": self.answer_id, "object": "chat.completion.chunk", "created": 1, "model": request["model"]}
             return b"data: " + json.dumps({**value, "choices": choices, **more}).encode() + end
 
         def delta(value: dict[str, str], finish: str | None = None) -> bytes:
@@ -162,6 +182,10 @@ class OpenAiServer:
             await send(delta({"role": "assistant", "content": ""}))
             for index in range(tokens):
                 if script.get("die") == str(index):
+                    return False
+                if script.get("fail") == str(index):
+                    error = {"message": "scripted failure", "type": "InternalServerError", "code": 500}
+                    await send(b"data: " + json.dumps({"error": error}).encode() + end + b"data: [DONE]" + end)
                     return False
                 await asyncio.wait([gone], timeout=float(script.get("gap") or self.pace_s))
                 if gone.done():
@@ -188,10 +212,11 @@ class OpenAiServer:
 class Gateway:
     """The gateway under uvicorn in a thread, for one manifest file."""
 
-    def __init__(self, manifest: Path, settings: GatewaySettings) -> None:
+    def __init__(self, manifest: Path, settings: GatewaySettings, *, port: int = 0) -> None:
         self.manifest = manifest
         listener = socket.socket()
-        listener.bind(("127.0.0.1", 0))
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", port))
         self.port: int = listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         config = uvicorn.Config(
@@ -279,10 +304,12 @@ def run_gateway() -> Callable[..., contextlib.AbstractContextManager[Gateway]]:
     """A context in which a gateway serves a manifest's text, written to `path`."""
 
     @contextlib.contextmanager
-    def run(path: Path, text: str, *, deadlines: Deadlines | None = None, **options: Any) -> Iterator[Gateway]:
+    def run(
+        path: Path, text: str, *, deadlines: Deadlines | None = None, port: int = 0, **options: Any
+    ) -> Iterator[Gateway]:
         path.write_text(text)
         settings = GatewaySettings(manifest=path, deadlines=deadlines or Deadlines(connect_s=1.0), **options)
-        started = Gateway(path, settings)
+        started = Gateway(path, settings, port=port)
         try:
             yield started
         finally:

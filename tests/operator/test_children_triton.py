@@ -157,7 +157,7 @@ def volume(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pair_on(volume: Path, *, draft: str) -> JSON:
-    serving = {"gpus": 0, "storage": {"claim": "weights", "mountPath": str(volume)}, "drainSeconds": 60}
+    serving = {"gpus": 0, "storage": {"claim": "weights", "mountPath": str(volume)}, "drainSeconds": 150}
     return pair_object(
         EMBEDDED_SPEC, target={"source": "target"}, draft={"kind": "model", "source": draft}, serving=serving
     )

@@ -11,27 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.kube import KubeApiServer
-from tests.kube_client import JSON
+from tests.operator.crashes import CRASHING, PLURALS, declare, fresh, is_done, outcome
 from tests.operator.operator_process import Cluster, OperatorProcess, eventually, grant, revoke
-
-PLURALS = ("deployments", "services", "configmaps", "serviceaccounts", "poddisruptionbudgets")
-CRASHING = ("tests.operator.crashing_operator",)
-# What differs between two runs of the same: identities, versions and times.
-_VOLATILE = frozenset(
-    {
-        "uid",
-        "resourceVersion",
-        "creationTimestamp",
-        "managedFields",
-        "lastTransitionTime",
-        "namespace",
-        "clusterIP",
-        "clusterIPs",
-        "generation",
-        "checkpoint",
-        "slipstream.dev/applied",
-    }
-)
 
 
 @pytest.fixture(scope="module")
@@ -49,17 +30,6 @@ def cluster(own_kube: KubeApiServer) -> Cluster:
     namespace = own_kube.namespace(f"test-{uuid.uuid4().hex[:8]}")
     grant(own_kube, namespace)
     return Cluster(own_kube.client(), namespace)
-
-
-def declare(cluster: Cluster) -> None:
-    cluster.pair("acme")
-    cluster.policy("acme")
-
-
-def is_done(cluster: Cluster) -> bool:
-    return len(cluster.children("acme")) == len(PLURALS) and all(
-        cluster.condition(plural, "acme", "ResolvedRefs") for plural in ("modelpairs", "speculationpolicies")
-    )
 
 
 def test_ends_within_seconds_of_sigterm(own_kube: KubeApiServer, cluster: Cluster, tmp_path: Path) -> None:
@@ -178,20 +148,6 @@ def test_leader_that_cannot_renew_ends(own_kube: KubeApiServer, cluster: Cluster
         assert "leads no more: somebody else has taken over" in operator.log()
 
 
-def steady(value: object) -> object:
-    """`value` without what differs between two runs."""
-    if isinstance(value, dict):
-        return {name: steady(item) for name, item in value.items() if name not in _VOLATILE}
-    return [steady(item) for item in value] if isinstance(value, list) else value
-
-
-def outcome(cluster: Cluster) -> JSON:
-    """All that an operator has made of `acme`."""
-    parents = {plural: cluster.get(plural, "acme") for plural in ("modelpairs", "speculationpolicies")}
-    found: JSON = {**cluster.children("acme"), **parents}
-    return {plural: steady(item) for plural, item in found.items()}
-
-
 def test_killed_after_any_write_it_comes_to_the_same_in_the_end(own_kube: KubeApiServer, tmp_path: Path) -> None:
     undisturbed = fresh(own_kube)
     with OperatorProcess(own_kube, undisturbed.namespace, tmp_path, module=(*CRASHING, "0")) as operator:
@@ -207,11 +163,3 @@ def test_killed_after_any_write_it_comes_to_the_same_in_the_end(own_kube: KubeAp
             assert f"{last}: " in operator.log()
         with OperatorProcess(own_kube, crashed.namespace, tmp_path):
             eventually(lambda where=crashed: outcome(where) == expected)
-
-
-def fresh(kube: KubeApiServer) -> Cluster:
-    namespace = kube.namespace(f"test-{uuid.uuid4().hex[:8]}")
-    grant(kube, namespace)
-    cluster = Cluster(kube.client(), namespace)
-    declare(cluster)
-    return cluster

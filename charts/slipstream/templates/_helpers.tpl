@@ -153,6 +153,12 @@ Changes with the address of Redis, so that pods start again; not with a generate
 {{- if and (gt (int .Values.operator.replicas) 1) (not .Values.operator.leaderElection.enabled) -}}
 {{- fail (printf "operator.replicas: %d operators need operator.leaderElection.enabled, else they overwrite each other" (int .Values.operator.replicas)) -}}
 {{- end -}}
+{{- if not (or .Values.gateway.auth.existingSecret.name .Values.gateway.auth.allowAnonymous) -}}
+{{- fail "gateway.auth: name a Secret with API keys in existingSecret.name, or set allowAnonymous=true to let everybody in who reaches the Service" -}}
+{{- end -}}
+{{- if and .Values.gateway.admin.mayKill (not .Values.gateway.auth.existingSecret.name) -}}
+{{- fail "gateway.admin.mayKill: needs API keys (auth.existingSecret.name), else anybody could stop speculation" -}}
+{{- end -}}
 {{- $autoscaling := .Values.gateway.autoscaling -}}
 {{- if and $autoscaling.enabled (lt (int $autoscaling.maxReplicas) (int $autoscaling.minReplicas)) -}}
 {{- fail (printf "gateway.autoscaling: maxReplicas %d is below minReplicas %d" (int $autoscaling.maxReplicas) (int $autoscaling.minReplicas)) -}}

@@ -13,6 +13,19 @@
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
   verbs: [get, create, update, patch, delete]
+{{- if .Values.gateway.admin.mayKill }}
+{{- /* A kill from the console has landed when the other gateways' reports say so. */}}
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  verbs: [list, watch]
+{{- end }}
+{{- end -}}
+
+{{/* What the console's kill switch takes where pairs are. */}}
+{{- define "slipstream.gatewayKillRules" -}}
+- apiGroups: [slipstream.dev]
+  resources: [modelpairs]
+  verbs: [patch]
 {{- end -}}
 
 {{/* What the operator may do where pairs are. It never writes a parent's spec: status and children only. */}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -11,10 +12,16 @@ from slipstream_gateway.errors import (
     BodyTooLarge,
     ClientTimeout,
     ContextLengthExceeded,
+    DeadlineExceeded,
+    Forbidden,
     InvalidRequest,
+    LimitReached,
     ModelNotFound,
+    NotAuthenticated,
     Overloaded,
     RequestError,
+    StreamInterrupted,
+    UnsupportedMedia,
     UnsupportedParameter,
     UpstreamError,
     UpstreamFailed,
@@ -40,14 +47,25 @@ _KINDS: tuple[tuple[type[Exception], _Kind], ...] = (
     (InvalidRequest, _Kind(400, "invalid_request_error", None)),
     (UnsupportedParameter, _Kind(400, "invalid_request_error", None)),
     (ContextLengthExceeded, _Kind(400, "invalid_request_error", None)),
+    (UnsupportedMedia, _Kind(415, "invalid_request_error", None)),
     (RequestError, _Kind(400, "invalid_request_error", None)),
+    (NotAuthenticated, _Kind(401, "invalid_request_error", "invalid_api_key")),
+    (Forbidden, _Kind(403, "invalid_request_error", "insufficient_permissions")),
     (ClientTimeout, _Kind(408, "invalid_request_error", "client_timeout")),
     (Overloaded, _Kind(429, "rate_limit_error", "overloaded")),
+    (StreamInterrupted, _Kind(502, "server_error", "stream_interrupted")),
+    (DeadlineExceeded, _Kind(504, "server_error", "deadline_exceeded")),
     (UpstreamUnavailable, _Kind(503, "server_error", "upstream_unavailable")),
     (UpstreamTimeout, _Kind(504, "server_error", "upstream_timeout")),
     (UpstreamFailed, _Kind(502, "server_error", "upstream_failed")),
     (UpstreamError, _Kind(502, "server_error", "upstream_failed")),
 )
+_LIMITS: Mapping[str, _Kind] = {
+    "requests_per_minute": _Kind(429, "requests", "rate_limit_exceeded"),
+    "tokens_per_minute": _Kind(429, "tokens", "rate_limit_exceeded"),
+    "concurrent": _Kind(429, "requests", "rate_limit_exceeded"),
+    "usd_per_day": _Kind(429, "insufficient_quota", "insufficient_quota"),
+}
 _INTERNAL = _Kind(500, "server_error", "internal_error")
 
 
@@ -63,13 +81,30 @@ def error_reply(error: Exception) -> ErrorReply:
     """What the client gets for `error`. An error that is not ours says nothing of the inside."""
     if isinstance(error, UpstreamRejected):
         return ErrorReply(error.status, [_JSON], error_body(error))
-    kind = next((kind for error_class, kind in _KINDS if isinstance(error, error_class)), _INTERNAL)
+    kind = _kind(error)
     headers: Headers = [_JSON]
+    if isinstance(error, NotAuthenticated):
+        headers.append((b"www-authenticate", b'Bearer realm="slipstream"'))
+    if isinstance(error, LimitReached):
+        headers += _limit_headers(error)
     if isinstance(error, Overloaded | UpstreamUnavailable):
         headers.append((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s))))
     if isinstance(error, BodyTooLarge):
         headers.append((b"connection", b"close"))  # the rest of the body is not worth reading
     return ErrorReply(kind.status, headers, error_body(error))
+
+
+def _kind(error: Exception) -> _Kind:
+    if isinstance(error, LimitReached):
+        return _LIMITS[error.limit]
+    return next((kind for error_class, kind in _KINDS if isinstance(error, error_class)), _INTERNAL)
+
+
+def _limit_headers(error: LimitReached) -> Headers:
+    """Where the caller stands and when to come back; OpenAI's clients do not try again where that is never."""
+    if error.retry_after_s is None:
+        return [*error.headers, (b"x-should-retry", b"false")]
+    return [*error.headers, (b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s)))]
 
 
 def http_error_body(status: int, message: str) -> bytes:
@@ -82,7 +117,7 @@ def error_body(error: Exception) -> bytes:
     """OpenAI's error body: `{"error": {"message", "type", "param", "code"}}`."""
     if isinstance(error, UpstreamRejected):
         return error.body if _is_json_object(error.body) else http_error_body(error.status, str(error))
-    kind = next((kind for error_class, kind in _KINDS if isinstance(error, error_class)), _INTERNAL)
+    kind = _kind(error)
     message = "The gateway failed on this request." if kind is _INTERNAL else str(error)
     param = error.param if isinstance(error, RequestError) else None
     code = error.code if isinstance(error, RequestError) else kind.code

@@ -1,14 +1,19 @@
-"""`POST /v1/chat/completions` and `POST /v1/completions`: parse, run, stream."""
+"""`POST /v1/chat/completions` and `POST /v1/completions`: let in, parse, run, stream."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
+import time
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Protocol
 
+from slipstream_gateway.access import Principal
+from slipstream_gateway.api.deadline import deadline_of
 from slipstream_gateway.api.errors import Headers, error_event, error_reply
+from slipstream_gateway.api.gatekeeper import OPEN_GATE, Gatekeeper, Lease
 from slipstream_gateway.api.http import (
     ClientGone,
     ClientWatch,
@@ -16,6 +21,7 @@ from slipstream_gateway.api.http import (
     RequestHeaders,
     Scope,
     Send,
+    chosen_headers,
     read_body,
     read_headers,
     send_error,
@@ -23,10 +29,11 @@ from slipstream_gateway.api.http import (
 )
 from slipstream_gateway.api.parse import NO_WISHES, Wishes
 from slipstream_gateway.api.render import ChunkRenderer, whole_answer
+from slipstream_gateway.director.causes import rejection
 from slipstream_gateway.director.director import Context, Director
-from slipstream_gateway.director.exchange import Exchange, error_type
+from slipstream_gateway.director.exchange import Exchange
 from slipstream_gateway.director.watchdog import client_late
-from slipstream_gateway.errors import SlipstreamError, UpstreamUnavailable
+from slipstream_gateway.errors import DeadlineExceeded, SlipstreamError, UpstreamUnavailable
 from slipstream_gateway.types import Decision, GenerationRequest
 from slipstream_gateway.upstreams.base import Tokens, Wire
 
@@ -39,6 +46,7 @@ _STREAM: Headers = [
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 ]
+_RESUMABLE = ((b"x-slipstream-resumable", b"false"), (b"x-slipstream-resumable", b"true"))
 
 
 class Parse(Protocol):
@@ -52,22 +60,39 @@ class Rejections(Protocol):
 
 
 class GenerateEndpoint:
-    """One of the two endpoints, as a plain ASGI application."""
+    """One of the two endpoints, as a plain ASGI application. Who is not known is refused before the body is read."""
 
-    def __init__(self, director: Director, parse: Parse, rejections: Rejections, *, max_body_bytes: int) -> None:
+    def __init__(
+        self,
+        director: Director,
+        parse: Parse,
+        rejections: Rejections,
+        *,
+        max_body_bytes: int,
+        gate: Gatekeeper = OPEN_GATE,
+        forwarded: Sequence[str] = (),
+    ) -> None:
         self._director = director
         self._parse = parse
         self._rejections = rejections
         self._max_body_bytes = max_body_bytes
+        self._gate = gate
+        self._forwarded = frozenset(name.encode() for name in forwarded)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = read_headers(scope)
         extra: Headers = [(b"x-request-id", headers.request_id.encode())]
         try:
+            principal = self._gate.authenticate(headers.authorization)
+            context = self._context(headers, principal)
+            if self._forwarded:
+                context = context._replace(forwarded=chosen_headers(scope, self._forwarded))
             body = await read_body(headers, receive, self._max_body_bytes)
             request = self._parse(body, wishes_of(headers))
+            self._gate.authorize(principal, request)
+            lease = await self._gate.admit(principal, request)
         except SlipstreamError as exc:
-            self._rejections.rejected(error_type(exc))
+            self._rejections.rejected(rejection(exc))
             await send_error(send, error_reply(exc), extra)
             return
         except ClientGone:
@@ -75,14 +100,22 @@ class GenerateEndpoint:
         except asyncio.CancelledError:
             await _Answer(send, extra, headers.request_id).fail(shutting_down())
             return
-        context = Context(headers.request_id, headers.authorization, headers.traceparent)
-        await self._run(request, context, receive, send, extra)
+        extra += lease.headers
+        await self._run(request, context, lease, receive, send, extra)
+
+    def _context(self, headers: RequestHeaders, principal: Principal) -> Context:
+        """What the director needs beside the body. A key of ours is nothing for upstreams."""
+        authorization = headers.authorization if self._gate.is_open else None
+        deadline_s = deadline_of(headers.request_timeout, now_s=time.monotonic())
+        return Context(headers.request_id, authorization, headers.traceparent, principal.caller, deadline_s)
 
     async def _run(
-        self, request: GenerationRequest, context: Context, receive: Receive, send: Send, extra: Headers
+        self, request: GenerationRequest, context: Context, lease: Lease, receive: Receive, send: Send, extra: Headers
     ) -> None:
         watch = ClientWatch(receive)
         answer = _Answer(send, extra, context.request_id)
+        exchange: Exchange | None = None
+        prompt_tokens: int | None = 0  # of a request that nobody answers nothing counts
         try:
             exchange = await self._director.run(request, context)
             try:
@@ -92,8 +125,11 @@ class GenerateEndpoint:
                 raise
             await exchange.finish()
         except SlipstreamError as exc:
+            if isinstance(exc, DeadlineExceeded):
+                prompt_tokens = None  # the client's own wish: what was worked for it counts
             await answer.fail(exc)
         except asyncio.CancelledError:
+            prompt_tokens = None
             if watch.gone:
                 return  # nobody is left to answer
             await answer.fail(shutting_down())
@@ -102,6 +138,10 @@ class GenerateEndpoint:
             await answer.fail(exc)
         finally:
             watch.close()
+            if exchange is None:
+                lease.settle(prompt_tokens, 0)
+            else:
+                lease.settle(exchange.usage.prompt_tokens or None, exchange.usage.output_tokens)
 
 
 def wishes_of(headers: RequestHeaders) -> Wishes:
@@ -148,8 +188,9 @@ class _Answer:
     async def _send_stream(self, exchange: Exchange, headers: Headers) -> None:
         send, renderer, watchdog = self._send, None, exchange.watchdog
         self._started = self._streaming = True
+        head = [*_STREAM, *headers, _RESUMABLE[exchange.is_resumable]]
         with watchdog.waiting(SEND_TIMEOUT_S, "the stream's head", client_late):
-            await send({"type": "http.response.start", "status": 200, "headers": _STREAM + headers})
+            await send({"type": "http.response.start", "status": 200, "headers": head})
         while (piece := await exchange.next()) is not None:
             if isinstance(piece, Wire):
                 data = piece.data
@@ -159,7 +200,9 @@ class _Answer:
             if data:
                 with watchdog.waiting(SEND_TIMEOUT_S, "a chunk", client_late):
                     await send({"type": "http.response.body", "body": data, "more_body": True})
-        end = renderer.end(exchange.usage, exchange.decision.draft_length) if renderer else b""
+        end = b""
+        if renderer is not None:
+            end = renderer.end(exchange.usage, exchange.decision.draft_length, exchange.resumed)
         with watchdog.waiting(SEND_TIMEOUT_S, "the stream's end", client_late):
             await send({"type": "http.response.body", "body": end})
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Set
 from typing import Any, NamedTuple
 
 import msgspec
 from starlette.responses import Response
 
-from slipstream_gateway.api.errors import ErrorReply, Headers
-from slipstream_gateway.errors import BodyTooLarge, InvalidRequest
+from slipstream_gateway.api.errors import ErrorReply, Headers, error_reply
+from slipstream_gateway.errors import BodyTooLarge, InvalidRequest, UnsupportedMedia, shorten
 
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]
@@ -22,6 +22,8 @@ BODY_TIMEOUT_S = 30.0
 WATCH_DELAY_S = 0.02
 _MAX_REQUEST_ID = 128
 _BODY_IS_LATE = "the body is late"
+_PLAIN_JSON = (None, "application/json")
+_CONFLICT = "several"  # no credential has this form
 
 
 class ClientGone(Exception):
@@ -40,6 +42,9 @@ class RequestHeaders(NamedTuple):
     learn: str | None = None
     authorization: str | None = None
     traceparent: str | None = None
+    request_timeout: str | None = None
+    content_type: str | None = None
+    content_encoding: str | None = None
 
 
 _FIELDS = {
@@ -50,16 +55,24 @@ _FIELDS = {
     b"x-slipstream-learn": "learn",
     b"authorization": "authorization",
     b"traceparent": "traceparent",
+    b"x-request-timeout": "request_timeout",
+    b"content-type": "content_type",
+    b"content-encoding": "content_encoding",
 }
 
 
 def read_headers(scope: Scope) -> RequestHeaders:
-    """One pass over the headers; of repeated ones the last counts."""
+    """One pass over the headers; of repeated ones the last counts. Of credentials none does, where there are several:
+    whoever stands before the gateway may have looked at another one."""
     found: dict[str, str] = {}
+    credentials = 0
     for name, value in scope["headers"]:
         field = _FIELDS.get(name)
         if field is not None:
             found[field] = value.decode("latin-1")
+            credentials += field == "authorization"
+    if credentials > 1:
+        found["authorization"] = _CONFLICT
     given = found.get("request_id", "")
     names_itself = bool(given) and len(given) <= _MAX_REQUEST_ID and given.isascii() and given.isprintable()
     if not names_itself:
@@ -67,8 +80,16 @@ def read_headers(scope: Scope) -> RequestHeaders:
     return RequestHeaders(names_itself=names_itself, **found)
 
 
+def chosen_headers(scope: Scope, names: Set[bytes]) -> tuple[tuple[str, str], ...]:
+    """The headers called `names` (in lower case), as they came."""
+    return tuple((name.decode("ascii"), value.decode("latin-1")) for name, value in scope["headers"] if name in names)
+
+
 async def read_body(headers: RequestHeaders, receive: Receive, limit_bytes: int) -> bytes:
-    """The whole body. Raises `BodyTooLarge` as soon as that is known, `InvalidRequest` when it does not come."""
+    """The whole body. Raises `UnsupportedMedia` or `BodyTooLarge` as soon as that is known, `InvalidRequest` when it
+    does not come."""
+    if headers.content_type not in _PLAIN_JSON or headers.content_encoding is not None:
+        _check_media(headers)
     length = headers.content_length
     if length is not None and length.isdigit() and int(length) > limit_bytes:
         raise BodyTooLarge(limit_bytes)
@@ -86,6 +107,20 @@ async def read_body(headers: RequestHeaders, receive: Receive, limit_bytes: int)
         raise InvalidRequest(f"The request body did not arrive within {BODY_TIMEOUT_S:g} s.") from exc
     finally:
         timer.cancel()
+
+
+def _check_media(headers: RequestHeaders) -> None:
+    """A page of another site can send what it calls text or a form without asking, so only what is called JSON, or
+    nothing at all, is taken for it."""
+    kind, encoding = headers.content_type, headers.content_encoding
+    if kind is not None:
+        media = kind.partition(";")[0].strip().lower()
+        if media != "application/json" and not media.endswith("+json"):
+            message = f"Invalid header 'content-type': expected application/json, got '{shorten(kind)}'."
+            raise UnsupportedMedia(message, param="content-type")
+    if encoding is not None and encoding.strip().lower() != "identity":
+        message = f"Invalid header 'content-encoding': only identity is taken, got '{shorten(encoding)}'."
+        raise UnsupportedMedia(message, param="content-encoding")
 
 
 async def _receive_all(receive: Receive, limit_bytes: int) -> bytes:
@@ -152,3 +187,10 @@ class ClientWatch:
 def json_response(value: object, *, status: int = 200, headers: dict[str, str] | None = None) -> Response:
     """A small JSON answer of the endpoints that are not hot."""
     return Response(msgspec.json.encode(value), status, headers, "application/json")
+
+
+def error_response(error: Exception) -> Response:
+    """An error of the endpoints that are not hot."""
+    reply = error_reply(error)
+    named = {name.decode(): value.decode("latin-1") for name, value in reply.headers}
+    return Response(reply.body, reply.status, named)

@@ -5,28 +5,39 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
-from slipstream_gateway.api.errors import error_reply
-from slipstream_gateway.api.http import json_response
+from slipstream_gateway.api.gatekeeper import OPEN_GATE, Gatekeeper
+from slipstream_gateway.api.http import error_response, json_response, read_headers
 from slipstream_gateway.director.fleet import Fleet
-from slipstream_gateway.errors import ModelNotFound
+from slipstream_gateway.errors import ModelNotFound, SlipstreamError
 
 
 class ModelsEndpoint:
-    """The models of the current manifest. What serves them, and where, is nobody's business."""
+    """The models of the current manifest that the caller may use. What serves them, and where, is nobody's business;
+    nor is whether there are others."""
 
-    def __init__(self, fleet: Fleet, *, started: int) -> None:
+    def __init__(self, fleet: Fleet, *, started: int, gate: Gatekeeper = OPEN_GATE) -> None:
         self._fleet = fleet
         self._started = started
+        self._gate = gate
+
+    def _visible(self, request: Request) -> list[str]:
+        principal = self._gate.authenticate(read_headers(request.scope).authorization)
+        return [name for name in self._fleet.current.routes if principal.may_use(name)]
 
     async def list(self, request: Request) -> Response:
-        names = self._fleet.current.routes
+        try:
+            names = self._visible(request)
+        except SlipstreamError as exc:
+            return error_response(exc)
         return json_response({"object": "list", "data": [self._model(name) for name in names]})
 
     async def get(self, request: Request) -> Response:
         name = request.path_params["model"]
-        if name not in self._fleet.current.routes:
-            reply = error_reply(ModelNotFound(name))
-            return Response(reply.body, reply.status, media_type="application/json")
+        try:
+            if name not in self._visible(request):
+                raise ModelNotFound(name)
+        except SlipstreamError as exc:
+            return error_response(exc)
         return json_response(self._model(name))
 
     def _model(self, name: str) -> dict[str, object]:

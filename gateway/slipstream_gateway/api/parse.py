@@ -40,7 +40,7 @@ def parse_chat_request(raw: bytes, wishes: Wishes = NO_WISHES) -> GenerationRequ
         raise InvalidRequest("Invalid 'messages': expected at least one message, got [].", param="messages")
     messages = tuple([_message(message, index) for index, message in enumerate(body.messages)])
     features = features_in_use(fields) | message_features(body.messages, fields["messages"])
-    return _request(raw, body, Endpoint.CHAT, wishes, fields, messages=messages, features=features)
+    return _request(body, Endpoint.CHAT, wishes, fields, messages=messages, features=features)
 
 
 def parse_completion_request(raw: bytes, wishes: Wishes = NO_WISHES) -> GenerationRequest:
@@ -50,7 +50,7 @@ def parse_completion_request(raw: bytes, wishes: Wishes = NO_WISHES) -> Generati
     features = features_in_use(fields)
     if several:
         features |= {"prompt"}
-    return _request(raw, body, Endpoint.COMPLETION, wishes, fields, prompt=prompt, features=features)
+    return _request(body, Endpoint.COMPLETION, wishes, fields, prompt=prompt, features=features)
 
 
 def parse_request(raw: bytes, wishes: Wishes = NO_WISHES) -> GenerationRequest:
@@ -61,7 +61,6 @@ def parse_request(raw: bytes, wishes: Wishes = NO_WISHES) -> GenerationRequest:
 
 
 def _request(
-    raw: bytes,
     body: WireBody,
     endpoint: Endpoint,
     wishes: Wishes,
@@ -98,7 +97,7 @@ def _request(
         mode=_mode(wishes.mode),
         draft_length=_draft_length(wishes.draft_length),
         learn=_learn(wishes.learn),
-        raw=raw,
+        raw=msgspec.json.encode(fields),  # where a field stood twice, everybody now sees the one that was checked
     )
 
 

@@ -18,15 +18,10 @@ DONE = b"data: [DONE]\n\n"
 _encode = msgspec.json.encode
 
 
-def finish_reason(reason: str | None) -> str | None:
-    """OpenAI's word: work that was cancelled from outside ends like one that ran out of length."""
-    return "length" if reason == "cancelled" else reason
-
-
-def usage_object(usage: Usage, *, draft_length: int) -> dict[str, object]:
+def usage_object(usage: Usage, *, draft_length: int, resumed: Sequence[str] = ()) -> dict[str, object]:
     """OpenAI's usage, with what speculation did in OpenAI's own fields, and beside them in ours what has none there:
-    the draft length, the target's passes after the prompt, and how many of them first rejected a draft token at each
-    position."""
+    the draft length, the target's passes after the prompt, how many of them first rejected a draft token at each
+    position, and a cause for each time that the answer's server was lost and another one went on with it."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.output_tokens,
@@ -39,6 +34,7 @@ def usage_object(usage: Usage, *, draft_length: int) -> dict[str, object]:
             "draft_length": draft_length,
             "target_steps": usage.steps,
             "rejected_at": usage.rejected_at,
+            "resumed": resumed,
         },
     }
 
@@ -66,7 +62,7 @@ def whole_answer(
         else:
             choice["text"] = piece.text
         choice["logprobs"] = None
-        choice["finish_reason"] = finish_reason(piece.finish_reason)
+        choice["finish_reason"] = piece.finish_reason
         choices.append(choice)
     answer = _identity(request, request_id, chunk=False)
     answer["choices"] = choices
@@ -91,7 +87,7 @@ class ChunkRenderer:
         if self._chat and piece.index not in self._started:
             self._started.add(piece.index)
             events.append(self._event(piece.index, b'{"role":"assistant","content":""}', b"null"))
-        reason = _encode(finish_reason(piece.finish_reason))
+        reason = _encode(piece.finish_reason)
         if piece.text:
             last = piece.finish_reason is not None and not self._chat
             events.append(self._event(piece.index, self._delta(piece.text), reason if last else b"null"))
@@ -99,11 +95,12 @@ class ChunkRenderer:
             events.append(self._event(piece.index, self._delta(""), reason))
         return b"".join(events)
 
-    def end(self, usage: Usage, draft_length: int) -> bytes:
+    def end(self, usage: Usage, draft_length: int, resumed: Sequence[str] = ()) -> bytes:
         """The usage event, where asked for, and the end of the stream."""
         if not self._include_usage:
             return DONE
-        return self._head + b'],"usage":' + _encode(usage_object(usage, draft_length=draft_length)) + b"}\n\n" + DONE
+        told = usage_object(usage, draft_length=draft_length, resumed=resumed)
+        return self._head + b'],"usage":' + _encode(told) + b"}\n\n" + DONE
 
     def _delta(self, text: str) -> bytes:
         if not self._chat:

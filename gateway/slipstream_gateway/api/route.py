@@ -7,9 +7,9 @@ import asyncio
 from starlette.requests import Request
 from starlette.responses import Response
 
-from slipstream_gateway.api.errors import error_reply
+from slipstream_gateway.api.gatekeeper import OPEN_GATE, Gatekeeper
 from slipstream_gateway.api.generate import Parse, shutting_down, wishes_of
-from slipstream_gateway.api.http import ClientGone, json_response, read_body, read_headers
+from slipstream_gateway.api.http import ClientGone, error_response, json_response, read_body, read_headers
 from slipstream_gateway.director.director import Director
 from slipstream_gateway.errors import SlipstreamError
 from slipstream_gateway.routing import explanation
@@ -19,34 +19,42 @@ class RouteEndpoint:
     """Takes the body of either generation endpoint: with `messages` it is a chat, else a completion.
 
     With `x-request-id` the answer is what a request of that id would get, chance included; without it, chance has
-    no part in the answer.
+    no part in the answer. `internals`: the answer may show what was learned from other requests, to admins where there
+    are keys.
     """
 
-    def __init__(self, director: Director, *, parse: Parse, max_body_bytes: int) -> None:
+    def __init__(
+        self,
+        director: Director,
+        *,
+        parse: Parse,
+        max_body_bytes: int,
+        internals: bool,
+        gate: Gatekeeper = OPEN_GATE,
+    ) -> None:
         self._director = director
         self._parse = parse
         self._max_body_bytes = max_body_bytes
+        self._internals = internals
+        self._gate = gate
 
     async def post(self, request: Request) -> Response:
         try:
             headers = read_headers(request.scope)
+            principal = self._gate.authenticate(headers.authorization)
             body = await read_body(headers, request.receive, self._max_body_bytes)
             parsed = self._parse(body, wishes_of(headers))
+            self._gate.authorize(principal, parsed)
             explained = self._director.explain(
                 parsed,
-                authorization=headers.authorization,
+                authorization=headers.authorization if self._gate.is_open else None,
+                caller=principal.caller,
                 request_id=headers.request_id if headers.names_itself else None,
             )
-            return json_response(explanation(*explained))
+            return json_response(explanation(*explained, internals=self._internals and principal.is_admin))
         except SlipstreamError as exc:
-            return _error_response(exc)
+            return error_response(exc)
         except asyncio.CancelledError:
-            return _error_response(shutting_down())
+            return error_response(shutting_down())
         except ClientGone:
             return Response(status_code=400)  # nobody reads it
-
-
-def _error_response(error: SlipstreamError) -> Response:
-    reply = error_reply(error)
-    named = {name.decode(): value.decode("latin-1") for name, value in reply.headers}
-    return Response(reply.body, reply.status, named)

@@ -29,10 +29,10 @@ def trim_object(item: Json, *, kind: str) -> Json:
 
 
 def _trim_status(status: Any) -> Any:
-    """What is obeyed. The operator's figures are new every half minute, and its checkpoint is large."""
+    """What is obeyed or shown. The operator's figures are new every half minute, and its checkpoint is large."""
     if not isinstance(status, dict):
         return status
-    kept = {key: status[key] for key in ("classes", "conditions", "specHash") if key in status}
+    kept = {key: status[key] for key in ("classes", "conditions", "decisions", "specHash") if key in status}
     if isinstance(kept.get("classes"), list):
         kept["classes"] = [
             {key: entry[key] for key in _CLASS if key in entry} if isinstance(entry, dict) else entry

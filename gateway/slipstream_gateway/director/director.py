@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
+import secrets
 import time
-from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
 import msgspec
 
-from slipstream_gateway.director.admission import Admission
-from slipstream_gateway.director.exchange import Exchange, rejection
+from slipstream_gateway.director.admission import Admission, Sample
+from slipstream_gateway.director.causes import rejection
+from slipstream_gateway.director.exchange import Exchange
+from slipstream_gateway.director.failover import Failover
 from slipstream_gateway.director.fleet import Fleet, ServedRoute, Snapshot
+from slipstream_gateway.director.hedging import Hedging
+from slipstream_gateway.director.legs import Leg, first_attempts
 from slipstream_gateway.director.observing import Learner, Lesson, Outcomes, key_id_of
 from slipstream_gateway.director.outcome import Observer
 from slipstream_gateway.director.parity import Parity
+from slipstream_gateway.director.retry_budget import RetryBudget
 from slipstream_gateway.director.watchdog import Watchdog
-from slipstream_gateway.errors import ModelNotFound, Overloaded, SlipstreamError, UpstreamError, UpstreamUnavailable
-from slipstream_gateway.manifest.table import Backend, Route
+from slipstream_gateway.errors import (
+    ModelNotFound,
+    Overloaded,
+    SlipstreamError,
+    UpstreamError,
+    UpstreamFailed,
+    UpstreamUnavailable,
+)
+from slipstream_gateway.manifest.table import Route
 from slipstream_gateway.measurement import Draws, Forecast, Subject
 from slipstream_gateway.routing import NO_DRAWS, Health, decide, draws_of
 from slipstream_gateway.settings import Deadlines
-from slipstream_gateway.types import Arm, Decision, GenerationRequest, Reason, RequestProfile
-from slipstream_gateway.upstreams.base import Completion, Job, Stream
-from slipstream_gateway.upstreams.pool import Pool, Replica
+from slipstream_gateway.types import ANONYMOUS, Caller, Decision, GenerationRequest, RequestProfile
+from slipstream_gateway.upstreams.base import Committed, Completion, Job, Stream
+from slipstream_gateway.upstreams.pool import Replica
 
-MAX_ATTEMPTS = 4
 _RETRY_INCOMPLETE_S = 5.0
 _UP, _DOWN = Health(), Health(speculative_available=False)
 
@@ -40,11 +52,15 @@ class Classifier(Protocol):
 
 
 class Context(NamedTuple):
-    """What came with a request besides its body. `authorization` goes to HTTP upstreams as it came."""
+    """What came with a request besides its body. `authorization` goes to HTTP upstreams as it came. `deadline_s` is
+    the `time.monotonic()` instant by which the client wants its answer; None: whenever it comes."""
 
     request_id: str
     authorization: str | None = None
     traceparent: str | None = None
+    caller: Caller = ANONYMOUS
+    deadline_s: float | None = None
+    forwarded: tuple[tuple[str, str], ...] = ()  # request headers that go on to upstreams, because settings say so
 
 
 class Explanation(NamedTuple):
@@ -55,20 +71,22 @@ class Explanation(NamedTuple):
     decision: Decision
 
 
-class Leg(NamedTuple):
-    """One arm to try: its replicas, what the manifest says of them, and the decision that the answer would carry."""
-
-    pool: Pool
-    backend: Backend
-    decision: Decision
-
-
 class _Judged(NamedTuple):
     """A decision with what it was made from."""
 
     profile: RequestProfile
     subject: Subject
     decision: Decision
+
+
+class _Run(NamedTuple):
+    """A decided request on its way to servers. `request` has a seed."""
+
+    served: ServedRoute
+    decision: Decision
+    request: GenerationRequest
+    context: Context
+    draws: Draws
 
 
 class Director:
@@ -85,6 +103,7 @@ class Director:
         learner: Learner,
         outcomes: Outcomes,
         parity: Parity,
+        retries: RetryBudget | None = None,
     ) -> None:
         self.fleet = fleet
         self.admission = admission
@@ -94,9 +113,17 @@ class Director:
         self._learner = learner
         self._outcomes = outcomes
         self._parity = parity
+        self._retries = RetryBudget() if retries is None else retries
+        self.hedging = Hedging()
+        self.failover = Failover(fleet=fleet, retries=self._retries, deadlines=deadlines)
 
     def explain(
-        self, request: GenerationRequest, *, authorization: str | None = None, request_id: str | None = None
+        self,
+        request: GenerationRequest,
+        *,
+        authorization: str | None = None,
+        caller: Caller = ANONYMOUS,
+        request_id: str | None = None,
     ) -> Explanation:
         """The decision for `request`; without an id of its own, chance has no part in it.
 
@@ -104,7 +131,7 @@ class Director:
         """
         served = _served(self.fleet.current, request)
         draws = NO_DRAWS if request_id is None else draws_of(request_id)
-        judged = self._decide(request, served, authorization, draws)
+        judged = self._decide(request, served, caller.key_id or key_id_of(authorization), draws)
         return Explanation(served.route.pair.metadata.key, self._classifier.explain(request), judged.decision)
 
     async def run(self, request: GenerationRequest, context: Context) -> Exchange:
@@ -114,18 +141,22 @@ class Director:
         promised to the client by then.
         """
         started_s = time.perf_counter()
-        await self._enter()
+        self._retries.deposit()
+        pair = await self._enter(request, context)
+        entered_s = time.perf_counter()
         try:
             snapshot = self.fleet.enter()
         except BaseException:
-            self.admission.leave()
+            self.admission.leave(pair)
             raise
         exchange = Exchange(
             request=request,
             started_s=started_s,
-            watchdog=Watchdog(total_s=self._deadlines.total_s),
+            watchdog=Watchdog(total_s=self._deadlines.total_s, deadline_s=context.deadline_s),
             deadlines=self._deadlines,
-            on_close=lambda: self._leave(snapshot),
+            on_close=lambda status: self._leave(snapshot, pair, entered_s, exchange, status),
+            request_id=context.request_id,
+            key_id=context.caller.key_id,
         )
         try:
             await self._start(exchange, snapshot, context)
@@ -136,25 +167,26 @@ class Director:
             raise
         return exchange
 
-    async def _enter(self) -> None:
-        if self.admission.try_enter():
-            return
+    async def _enter(self, request: GenerationRequest, context: Context) -> str:
+        """Takes a place for `request`. Returns the key of the pair that serves it."""
         try:
-            await self.admission.enter()
-        except Overloaded as exc:
+            pair = _served(self.fleet.current, request).route.pair.metadata.key
+            if not self.admission.try_enter(pair):
+                await self.admission.enter(pair, context.caller, context.deadline_s)
+        except SlipstreamError as exc:
             self._observer.rejected(rejection(exc))
             raise
+        return pair
 
-    def _leave(self, snapshot: Snapshot) -> None:
+    def _leave(self, snapshot: Snapshot, pair: str, entered_s: float, exchange: Exchange, status: str) -> None:
         self.fleet.leave(snapshot)
-        self.admission.leave()
+        sample = _sample(exchange, entered_s) if status == "ok" and exchange.is_first_attempt else None
+        self.admission.leave(pair, sample, refused=status == "overloaded")
 
-    def _decide(
-        self, request: GenerationRequest, served: ServedRoute, authorization: str | None, draws: Draws
-    ) -> _Judged:
+    def _decide(self, request: GenerationRequest, served: ServedRoute, key_id: str, draws: Draws) -> _Judged:
         profile = self._classifier.classify(request)
         route, learner = served.route, self._learner
-        subject = learner.subject(request, profile, pair=route.pair.metadata.key, key_id=key_id_of(authorization))
+        subject = learner.subject(request, profile, pair=route.pair.metadata.key, key_id=key_id)
         target = served.speculative.least_busy() if served.speculative is not None else None
         forecast = None
         if target is not None and _is_forecast(route):
@@ -166,6 +198,7 @@ class Director:
             forecast=forecast,
             draws=draws,
             health=_DOWN if served.speculative is not None and target is None else _UP,
+            pressure=self.admission.pressure(route.pair.metadata.key),
         )
         return _Judged(profile, subject, decision)
 
@@ -196,29 +229,34 @@ class Director:
         request = exchange.request
         served = _served(snapshot, request)
         draws = draws_of(context.request_id)
-        judged = self._decide(request, served, context.authorization, draws)
+        judged = self._decide(request, served, context.caller.key_id or key_id_of(context.authorization), draws)
         exchange.decided(
             served.route.pair.metadata.key,
             judged.decision,
             self._observer,
-            self._observer.span(model=request.model, operation=request.endpoint, traceparent=context.traceparent),
+            self._observer.span(request, request_id=context.request_id, traceparent=context.traceparent),
             self._lesson(request, served.route, judged),
         )
+        await self._answer(exchange, _Run(served, judged.decision, _seeded(request), context, draws))
+
+    async def _answer(self, exchange: Exchange, run: _Run) -> None:
+        """Tries replicas until one gives a first piece. Raises what the last one failed with."""
+        served, request = run.served, run.request
         error: SlipstreamError | None = None
-        for leg, replica in _attempts(served, judged.decision, request, lambda: self._is_killed_now(served)):
-            exchange.attempt(leg.decision, leg.backend, replica)
-            job = self._job(leg, exchange, context)
+        spared: list[Replica] = []
+        attempts = first_attempts(served, run.decision, request, lambda: self._is_killed_now(served), spared)
+        for leg, replica in attempts:
+            if error is not None and (exchange.watchdog.over or not self._retries.allow()):
+                break
+            exchange.attempt(leg, replica, self.failover.lookout(served, leg, replica))
             try:
-                answer = await self._try(exchange, replica, job)
-                exchange.answered(
-                    self._parity.watch(
-                        answer, served=served, decision=leg.decision, job=job, draw=draws.parity, lesson=exchange.lesson
-                    )
-                )
+                await self._try(exchange, run, leg, replica)
                 return
             except (UpstreamError, Overloaded) as exc:
                 error = exc
-                self._failed(replica, exc, exchange)
+                exchange.attempt_failed(exc)
+                if isinstance(exc, UpstreamFailed):
+                    spared.append(replica)
         if error is None or isinstance(error, UpstreamUnavailable):
             raise UpstreamUnavailable(
                 f"No server for the model '{request.model}' is up.",
@@ -237,29 +275,84 @@ class Director:
             return None
         return Lesson(judged.subject, judged.profile.prompt_tokens, self._outcomes)
 
-    async def _try(self, exchange: Exchange, replica: Replica, job: Job) -> Completion | Stream:
-        deadlines = self._deadlines
-        if job.request.stream:
-            with exchange.watchdog.waiting(deadlines.first_chunk_s, "the first chunk"):
-                return await replica.upstream.open(job)
-        with exchange.watchdog.waiting(deadlines.total_s, "the answer"):
-            return await replica.upstream.complete(job)
+    async def _try(self, exchange: Exchange, run: _Run, leg: Leg, replica: Replica) -> None:
+        job = self._job(exchange, run, leg)
+        if not job.request.stream:
+            with exchange.watchdog.waiting(self._deadlines.total_s, "the answer"):
+                completion = await self._complete(exchange, run, leg, replica, job)
+            exchange.answered(self._watched(completion, exchange, run, leg, job))
+            return
+        stream = await self._open(exchange, run, leg, replica, job)
 
-    def _job(self, leg: Leg, exchange: Exchange, context: Context) -> Job:
-        headers = exchange.trace_headers()
+        async def reopen(leg: Leg, replica: Replica, committed: Committed) -> Stream:
+            return await self._open(exchange, run, leg, replica, self._job(exchange, run, leg, committed))
+
+        continuation = self.failover.continuation(run.served, leg, replica, run.request, reopen)
+        exchange.answered(self._watched(stream, exchange, run, leg, job), continuation)
+
+    async def _complete(self, exchange: Exchange, run: _Run, leg: Leg, replica: Replica, job: Job) -> Completion:
+        policy = run.served.route.policy
+        if policy is None or policy.spec.hedge_share <= 0.0:
+            with exchange.lookout:
+                return await replica.upstream.complete(job)
+
+        async def ask(replica: Replica, job: Job) -> Completion:
+            lookout = self.failover.lookout(run.served, leg, replica)
+            if lookout is None:
+                return await replica.upstream.complete(job)
+            with contextlib.closing(lookout), lookout:
+                return await replica.upstream.complete(job)
+
+        calm, share = self.admission.pressure(exchange.pair) == 0.0, policy.spec.hedge_share
+        return await self.hedging.complete(exchange, leg, replica, job, ask, share=share, calm=calm)
+
+    async def _open(self, exchange: Exchange, run: _Run, leg: Leg, replica: Replica, job: Job) -> Stream:
+        first_chunk_s = self._deadlines.first_chunk_s
+        with exchange.watchdog.waiting(first_chunk_s, "the first chunk"), exchange.lookout:
+            return await replica.upstream.open(job)
+
+    def _watched(
+        self, answer: Completion | Stream, exchange: Exchange, run: _Run, leg: Leg, job: Job
+    ) -> Completion | Stream:
+        return self._parity.watch(
+            answer, served=run.served, decision=leg.decision, job=job, draw=run.draws.parity, lesson=exchange.lesson
+        )
+
+    def _job(self, exchange: Exchange, run: _Run, leg: Leg, committed: Committed | None = None) -> Job:
+        headers, context = exchange.trace_headers(), run.context
         if context.authorization is not None:
             headers = (("authorization", context.authorization), *headers)
+        if context.forwarded:
+            headers = (*context.forwarded, *headers)
+        if context.deadline_s is not None:
+            headers = (*headers, ("x-request-timeout", f"{max(context.deadline_s - time.monotonic(), 0.001):.3f}"))
         return Job(
-            request=exchange.request,
+            request=run.request,
             model=leg.backend.model,
             draft_length=leg.decision.draft_length,
             request_id=context.request_id,
             headers=headers,
+            committed=committed,
+            deadline_s=context.deadline_s,
         )
 
-    def _failed(self, replica: Replica, error: SlipstreamError, exchange: Exchange) -> None:
-        exchange.attempt_failed(error)
-        self._observer.upstream_failed(endpoint=replica.name, error=type(error).__name__)
+
+def _sample(exchange: Exchange, entered_s: float) -> Sample:
+    """How long the servers took, without the wait for a place: the limit must not go by what it does itself."""
+    first_s = exchange.first_s
+    return Sample(
+        prompt_size=len(exchange.request.raw),
+        ttft_s=first_s - entered_s if first_s is not None else None,
+        e2e_s=time.perf_counter() - entered_s,
+        output_tokens=exchange.usage.output_tokens,
+    )
+
+
+def _seeded(request: GenerationRequest) -> GenerationRequest:
+    """With a seed of its own where the client gave none: whoever goes on with an answer must draw as the first did."""
+    if request.seed is not None:
+        return request
+    return msgspec.structs.replace(request, seed=secrets.randbits(63))
 
 
 def _served(snapshot: Snapshot, request: GenerationRequest) -> ServedRoute:
@@ -274,42 +367,3 @@ def _served(snapshot: Snapshot, request: GenerationRequest) -> ServedRoute:
 def _is_forecast(route: Route) -> bool:
     """Whether the policy asks for a forecast."""
     return route.speculative is not None and route.policy is not None and route.policy.spec.decision != "rules"
-
-
-def _attempts(
-    served: ServedRoute, decision: Decision, request: GenerationRequest, is_killed_now: Callable[[], bool]
-) -> Iterator[tuple[Leg, Replica]]:
-    """Replicas to try, in order: those of the decided arm, then those of the plain arm; each server once.
-
-    Where all that is left is known to be down, one is tried all the same: it may be back, and there is nothing to
-    lose. A kill switch that is turned on between two attempts ends those on the speculative arm.
-    """
-    tried: list[Replica] = []
-    leg: Leg | None = None
-    for leg in _legs(served, decision, request, is_killed_now):
-        while not (leg.decision.arm is Arm.SPECULATIVE and is_killed_now()):
-            if len(tried) == MAX_ATTEMPTS or (replica := leg.pool.pick(tried)) is None:
-                break
-            tried.append(replica)
-            yield leg, replica
-    if not tried and leg is not None and (last := leg.pool.last_resort()) is not None:
-        yield leg, last
-
-
-def _legs(
-    served: ServedRoute, decision: Decision, request: GenerationRequest, is_killed_now: Callable[[], bool]
-) -> Iterator[Leg]:
-    route = served.route
-    if decision.arm is Arm.SPECULATIVE and route.speculative is not None and served.speculative is not None:
-        yield Leg(served.speculative, route.speculative, decision)
-        if route.plain.capabilities.missing(request.features):
-            return
-        decision = _fallen_back(decision, killed=is_killed_now())
-    yield Leg(served.plain, route.plain, decision)
-
-
-def _fallen_back(decision: Decision, *, killed: bool) -> Decision:
-    reason, detail = Reason.SPECULATIVE_UNAVAILABLE, "no server of the speculative arm could take the request"
-    if killed:
-        reason, detail = Reason.KILL_SWITCH, "a kill switch was turned on while the request waited for a server"
-    return msgspec.structs.replace(decision, arm=Arm.PLAIN, reason=reason, draft_length=0, detail=detail)

@@ -2,33 +2,43 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Protocol
 
+from slipstream_gateway.director.attempt import Attempt
+from slipstream_gateway.director.causes import FAILURES, cause_of, error_type
+from slipstream_gateway.director.legs import Leg
+from slipstream_gateway.director.lookout import Lookout
 from slipstream_gateway.director.observing import Lesson, Times
 from slipstream_gateway.director.outcome import Observer, Outcome, Span
-from slipstream_gateway.director.watchdog import Watchdog
-from slipstream_gateway.errors import (
-    ClientTimeout,
-    ModelNotFound,
-    Overloaded,
-    RequestError,
-    SlipstreamError,
-    UnsupportedParameter,
-    UpstreamError,
-    UpstreamFailed,
-    UpstreamTimeout,
-    UpstreamUnavailable,
-)
-from slipstream_gateway.manifest.table import Backend
+from slipstream_gateway.director.resume import joined
+from slipstream_gateway.director.watchdog import Watchdog, upstream_late, upstream_stalled
+from slipstream_gateway.errors import Overloaded, SlipstreamError, StreamInterrupted, UpstreamError
 from slipstream_gateway.settings import Deadlines
 from slipstream_gateway.types import Arm, Decision, GenerationRequest
 from slipstream_gateway.upstreams.base import Completion, Piece, Stream, Tokens, Usage
-from slipstream_gateway.upstreams.pool import Batch, Occupancy, Replica
+from slipstream_gateway.upstreams.pool import Batch, Replica
 
+_LENGTH = "length"
+_NOTHING = Usage()
+_NO_LOOKOUT = contextlib.nullcontext()
 _log = logging.getLogger(__name__)
+
+
+class Continues(Protocol):
+    """How a stream goes on where its server broke it off; see `failover.Continuation`."""
+
+    patience_s: float
+    stalls: bool
+    note: Callable[[Piece], None] | None
+
+    async def go_on(self, exchange: Exchange, broken: Attempt, error: SlipstreamError) -> bool: ...
+
+    def close(self) -> None: ...
 
 
 class Exchange:
@@ -41,32 +51,41 @@ class Exchange:
         started_s: float,
         watchdog: Watchdog,
         deadlines: Deadlines,
-        on_close: Callable[[], None],
+        on_close: Callable[[str], None],
+        request_id: str = "",
+        key_id: str = "",
     ) -> None:
         self.request = request
+        self._request_id = request_id
+        self._key_id = key_id
         self.watchdog = watchdog
+        self.pair = ""
+        self.resumed: tuple[str, ...] = ()
         self._started_s = started_s
-        self._between_s = deadlines.between_chunks_s
-        self._on_close: Callable[[], None] | None = on_close
-        self._pair = ""
+        self._patience_s = deadlines.between_chunks_s
+        self._late = upstream_late
+        self._on_close: Callable[[str], None] | None = on_close
         self._decision: Decision | None = None
         self._observer: Observer | None = None
         self._span: Span | None = None
         self._lesson: Lesson | None = None
-        self._replica: Replica | None = None
-        self._backend: Backend | None = None
-        self._since: Occupancy | None = None
-        self._stops = 0
+        self._attempt: Attempt | None = None
         self._attempts = 0
+        self._server = ""
         self._completion: Completion | None = None
         self._stream: Stream | None = None
+        self._continuation: Continues | None = None
+        self._note: Callable[[Piece], None] | None = None
+        self._lookout: Lookout | None = None
+        self._spent: Usage | None = None
         self._finish_reasons: tuple[str, ...] = ()
         self._first_s: float | None = None
         self._last_s = 0.0
 
     @property
     def decision(self) -> Decision:
-        """What the answer carries: the decision, or what became of it when another arm had to take over."""
+        """What the answer carries: the decision, or what became of it when another arm had to take over before the
+        first byte."""
         if self._decision is None:
             raise RuntimeError("the exchange has no decision yet")
         return self._decision
@@ -77,9 +96,30 @@ class Exchange:
         return self._decision is not None
 
     @property
+    def is_resumable(self) -> bool:
+        """Whether the stream could go on elsewhere if its server broke it off."""
+        return self._note is not None
+
+    @property
     def lesson(self) -> Lesson | None:
         """What the request teaches; None where it is to teach nothing."""
         return self._lesson
+
+    @property
+    def lookout(self) -> AbstractContextManager[None]:
+        """Belongs over a wait for the attempt that runs, until it has given its first piece."""
+        lookout = self._attempt.lookout if self._attempt is not None else None
+        return _NO_LOOKOUT if lookout is None else lookout
+
+    @property
+    def first_s(self) -> float | None:
+        """When the first token came, by `time.perf_counter`."""
+        return self._first_s
+
+    @property
+    def is_first_attempt(self) -> bool:
+        """Whether one server gave, or is to give, all of the answer."""
+        return self._attempts == 1
 
     @property
     def completion(self) -> Completion:
@@ -90,87 +130,136 @@ class Exchange:
 
     @property
     def usage(self) -> Usage:
-        """What the request has cost so far."""
+        """What the request has cost so far, over all servers that gave a part of its answer."""
         if self._completion is not None:
             return self._completion.usage
-        return self._stream.usage if self._stream is not None else Usage()
+        now = self._stream.usage if self._stream is not None else _NOTHING
+        return now if self._spent is None else joined(self._spent, now)
 
     async def next(self) -> Piece | None:
         """The stream's next piece, None at its regular end. Raises `UpstreamError` or `RequestError`."""
-        if self._stream is None:
-            raise RuntimeError("the exchange is not a stream")
-        with self.watchdog.waiting(self._between_s, "the next chunk"):
-            piece = await self._stream.next()
-        if piece is not None and (isinstance(piece, Tokens) or piece.tokens):
-            self._last_s = time.perf_counter()
-            if self._first_s is None:
-                self._first_s = self._last_s
-            self._note_end(piece)
+        while True:
+            if self._stream is None:
+                raise RuntimeError("the exchange is not a stream")
+            try:
+                with self.watchdog.waiting(self._patience_s, "the next chunk", self._late):
+                    if self._lookout is None:
+                        piece = await self._stream.next()
+                    else:
+                        with self._lookout:
+                            piece = await self._stream.next()
+                break
+            except (UpstreamError, Overloaded) as exc:
+                await self._broke_off(exc)
+        if piece is not None:
+            if self._note is not None:
+                self._note(piece)
+            if isinstance(piece, Tokens) or piece.tokens:
+                self._last_s = time.perf_counter()
+                if self._first_s is None:
+                    self._first_s = self._last_s
+                self._note_end(piece)
         return piece
 
     async def finish(self) -> None:
         """The regular end."""
+        if self._attempt is not None:
+            self._attempt.completed()
         await self._close("ok")
 
     async def fail(self, error: BaseException) -> None:
         """Any other end; `asyncio.CancelledError` means that the client left or the gateway stops."""
-        if isinstance(error, UpstreamError):
-            self._broken(error)
         await self._close(error_type(error))
 
     def _note_end(self, piece: Piece) -> None:
         if isinstance(piece, Tokens) and piece.finish_reason is not None:
             self._finish_reasons += (piece.finish_reason,)
 
-    def _broken(self, error: UpstreamError) -> None:
-        """The upstream failed after its first byte."""
-        replica, observer = self._replica, self._observer
-        if replica is None or observer is None:
-            return
-        _log.warning("%s: %s %s", replica.name, error, error.detail)
-        observer.upstream_failed(endpoint=replica.name, error=type(error).__name__)
-        # An answer that runs beyond the total is long, which says nothing of the server's health.
-        if isinstance(error, UpstreamUnavailable | UpstreamTimeout) and not self.watchdog.over:
-            replica.failed(time.monotonic())
+    async def _broke_off(self, error: UpstreamError | Overloaded) -> None:
+        """The upstream failed after its first byte: goes on elsewhere, or raises."""
+        broken = self._attempt
+        if broken is None or self._continuation is None:
+            raise error
+        try:
+            await broken.close()
+        finally:
+            self.attempt_failed(error)
+        if self.watchdog.over:  # an answer that runs beyond the total is long, and would be elsewhere
+            raise error
+        if not await self._continuation.go_on(self, broken, error):
+            raise StreamInterrupted(error) from error
 
     # What the director tells an exchange, in this order.
 
     def decided(self, pair: str, decision: Decision, observer: Observer, span: Span, lesson: Lesson | None) -> None:
-        self._pair, self._decision, self._observer, self._span = pair, decision, observer, span
+        self.pair, self._decision, self._observer, self._span = pair, decision, observer, span
         self._lesson = lesson
 
     def trace_headers(self) -> tuple[tuple[str, str], ...]:
         return self._span.headers() if self._span is not None else ()
 
-    def attempt(self, decision: Decision, backend: Backend, replica: Replica) -> None:
-        self._decision, self._backend, self._replica = decision, backend, replica
+    def attempt(self, leg: Leg, replica: Replica, lookout: Lookout | None = None) -> None:
+        if self._stream is None and self._spent is None:
+            self._decision = leg.decision
         self._attempts += 1
-        self._stops = replica.stops
-        self._since = replica.acquire(decision.draft_length, time.perf_counter(), standing=decision.standing)
+        self._server = replica.name
+        self._attempt = Attempt(leg, replica, lookout)
 
     def attempt_failed(self, error: SlipstreamError) -> None:
-        replica, self._replica = self._replica, None
-        if replica is not None:
-            _log.warning("%s: %s %s", replica.name, error, getattr(error, "detail", ""))
-            until = self._release(replica)
-            if self.decision.arm is Arm.SPECULATIVE:  # the client may never hear of it; whoever guards the arm must
-                self._teach(error_type(error), self._times(until.time_s), until)
-            if isinstance(error, UpstreamUnavailable | UpstreamTimeout):
-                replica.failed(time.monotonic())
+        """The attempt that runs is over: whatever comes next is another one."""
+        attempt, self._attempt = self._attempt, None
+        if attempt is None:
+            return
+        batch = attempt.release()
+        _log.warning("%s: %s %s", attempt.replica.name, error, getattr(error, "detail", ""))
+        if self._observer is not None:
+            self._observer.upstream_failed(endpoint=attempt.replica.name, error=type(error).__name__)
+        if attempt.decision.arm is Arm.SPECULATIVE:  # the client may never hear of it; who guards the arm must
+            self._teach(attempt, error_type(error), self._times(time.perf_counter()), batch)
+        if isinstance(error, UpstreamError | Overloaded) and not self.watchdog.over:
+            attempt.failed(cause_of(error))
+        if self._stream is not None:
+            self._spent, self._stream = self.usage, None
 
-    def answered(self, answer: Completion | Stream) -> None:
+    def hand_over(self, attempt: Attempt, error: UpstreamError | Overloaded | None) -> None:
+        """`attempt`, which ran beside the one that is known, goes on alone: the other was slower, or failed by
+        `error`."""
+        if error is not None:
+            self.attempt_failed(error)
+        elif self._attempt is not None:
+            self._attempt.release()
+        self._attempts += 1
+        self._attempt, self._server = attempt, attempt.replica.name
+
+    def answered(self, answer: Completion | Stream, continuation: Continues | None = None) -> None:
+        """The attempt gave its whole answer, or the beginning of a stream that goes on as `continuation` says."""
         if isinstance(answer, Completion):
             self._completion = answer
             for piece in answer.pieces:
                 self._note_end(piece)
-        else:
-            self._stream = answer
-        if self._replica is not None:
-            self._replica.succeeded()
+            if self._attempt is not None:
+                self._attempt.began(None)
+            return
+        self._continuation = continuation
+        if continuation is not None:
+            self._note, self._patience_s = continuation.note, continuation.patience_s
+            self._late = upstream_stalled if continuation.stalls else upstream_late
+        self.reopened(answer)
 
-    def _release(self, replica: Replica) -> Occupancy:
-        decision = self.decision
-        return replica.release(decision.draft_length, time.perf_counter(), standing=decision.standing)
+    def reopened(self, stream: Stream) -> None:
+        """The attempt gave the beginning of a stream, the first one or one that goes on with it."""
+        self._stream = stream
+        if self._attempt is not None:
+            self._attempt.began(stream)
+            # Where it can go nowhere, it is better late than never.
+            self._lookout = self._attempt.lookout if self._note is not None else None
+
+    def resumption(self, cause: str, result: str) -> None:
+        """A stream broke off by `cause`; `result` `resumed` means that it went on."""
+        if result == "resumed":
+            self.resumed += (cause,)
+        if self._span is not None:
+            self._span.broke_off(cause=cause, result=result, output_tokens=self.usage.output_tokens)
 
     async def _close(self, status: str) -> None:
         on_close, self._on_close = self._on_close, None
@@ -178,15 +267,17 @@ class Exchange:
             return
         self.watchdog.close()
         ended_s = time.perf_counter()
-        until: Occupancy | None = None
+        attempt, batch = self._attempt, None
         try:
-            if self._stream is not None:
-                await self._stream.aclose()
+            if attempt is not None:
+                await attempt.close()
         finally:
-            if self._replica is not None:
-                until = self._release(self._replica)
-            on_close()
-            self._record(status, self._times(ended_s), until)
+            if attempt is not None:
+                batch = attempt.release()
+            if self._continuation is not None:
+                self._continuation.close()
+            on_close(status)
+            self._record(status, self._times(ended_s), batch)
 
     def _times(self, ended_s: float) -> Times:
         ttft_s = tpot_s = None
@@ -198,76 +289,46 @@ class Exchange:
                 tpot_s = (self._last_s - self._first_s) / (output_tokens - 1)
         return Times(ended_s - self._started_s, ttft_s, tpot_s)
 
-    def _record(self, status: str, times: Times, until: Occupancy | None) -> None:
+    def _record(self, status: str, times: Times, batch: Batch | None) -> None:
         if self._observer is None or self._span is None:
             return  # it ended before there was a decision
-        usage = self.usage
         outcome = Outcome(
-            pair=self._pair,
+            pair=self.pair,
             model=self.request.model,
             decision=self.decision,
             status=status,
             e2e_s=times.e2e_s,
             ttft_s=times.ttft_s,
             tpot_s=times.tpot_s,
-            usage=usage,
+            usage=self.usage,
             finish_reasons=self._finish_reasons,
+            endpoint=self.request.endpoint,
+            server=self._server,
+            resumed=self.resumed,
+            request_id=self._request_id,
+            key_id=self._key_id,
         )
         self._observer.record(outcome)
         self._span.end(outcome)
-        self._teach(status, times, until)
+        if self._attempt is not None and batch is not None:
+            self._teach(self._attempt, status, times, batch)
 
-    def _teach(self, status: str, times: Times, until: Occupancy | None) -> None:
+    def _teach(self, attempt: Attempt, status: str, times: Times, batch: Batch) -> None:
         """Tells of the attempt that just ended; of one that failed where others go by that."""
-        lesson, backend, since = self._lesson, self._backend, self._since
-        if lesson is None or backend is None or since is None or until is None:
+        lesson, decision, usage, limit = self._lesson, attempt.decision, self.usage, self.request.max_tokens
+        if lesson is None:
             return
-        decision, usage, limit = self.decision, self.usage, self.request.max_tokens
-        if not self._is_whole and (decision.arm is not Arm.SPECULATIVE or status not in _FAILURES):
+        # Not whole, it does not tell how long an answer takes: not of several attempts; not where tokens were counted
+        # by events, as an event may hold several; not where it was told half-way to go on plainly.
+        whole = self._attempts == 1 and usage.exact and not attempt.was_stopped
+        if not whole and (decision.arm is not Arm.SPECULATIVE or status not in FAILURES):
             return
         lesson.tell(
             decision=decision,
-            backend=backend,
+            backend=attempt.backend,
             status=status,
             usage=usage,
             times=times,
-            batch=Batch.between(since, until, draft_length=decision.draft_length),
-            cut=not _CUT.isdisjoint(self._finish_reasons) or (limit is not None and usage.output_tokens >= limit),
+            batch=batch,
+            cut=_LENGTH in self._finish_reasons or (limit is not None and usage.output_tokens >= limit),
         )
-
-    @property
-    def _is_whole(self) -> bool:
-        """Whether the answer tells how long one takes. Not one of several attempts; not one whose tokens were counted
-        by events, as an event may hold several; not one that was told half-way to go on plainly."""
-        replica = self._replica
-        stopped = replica is not None and replica.stops != self._stops and self.decision.draft_length > 0
-        return self._attempts == 1 and self.usage.exact and not stopped
-
-
-_CUT = frozenset({"length", "cancelled"})
-# What a server may be blamed for.
-_FAILURES = frozenset({"overloaded", "upstream_timeout", "upstream_unavailable", "upstream_failed"})
-_TYPES: tuple[tuple[type[BaseException], str], ...] = (
-    (asyncio.CancelledError, "cancelled"),
-    (RequestError, "invalid_request"),
-    (ClientTimeout, "client_timeout"),
-    (Overloaded, "overloaded"),
-    (UpstreamTimeout, "upstream_timeout"),
-    (UpstreamUnavailable, "upstream_unavailable"),
-    (UpstreamFailed, "upstream_failed"),
-)
-
-
-def error_type(error: BaseException) -> str:
-    """A name from a closed set, fit for a metric's label."""
-    for kind, name in _TYPES:
-        if isinstance(error, kind):
-            return name
-    return "internal"
-
-
-def rejection(error: BaseException) -> str:
-    """Why there was no decision: `error_type`, with the causes kept apart that only arise before one."""
-    if isinstance(error, ModelNotFound):
-        return "model_not_found"
-    return "unsupported_parameter" if isinstance(error, UnsupportedParameter) else error_type(error)

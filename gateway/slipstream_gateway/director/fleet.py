@@ -16,10 +16,13 @@ from slipstream_gateway.director.kill import DraftStops, is_killed
 from slipstream_gateway.errors import UpstreamError
 from slipstream_gateway.manifest.objects import Protocol
 from slipstream_gateway.manifest.table import Backend, Route, RoutingTable
+from slipstream_gateway.settings import HealthSettings
 from slipstream_gateway.upstreams.base import Upstream
 from slipstream_gateway.upstreams.pool import Pool, Replica
 
+_HEALTH = HealthSettings()
 _log = logging.getLogger(__name__)
+_TLS_SCHEMES = ("https://", "grpcs://")
 
 
 class ReplicaKey(NamedTuple):
@@ -29,9 +32,12 @@ class ReplicaKey(NamedTuple):
     endpoint: str
     model: str
     api_key_env: str | None
+    tls: str = ""  # tells credentials of different days apart, where TLS is spoken
 
 
 Connect = Callable[[ReplicaKey], Upstream]
+Swapped = Callable[["Snapshot | None", "Snapshot"], None]
+"""Is told the snapshot before, None at the first, and the new one."""
 
 
 class ServedRoute(NamedTuple):
@@ -65,14 +71,24 @@ class Snapshot:
 class Fleet:
     """All replicas, by key, and the current snapshot."""
 
-    def __init__(self, connect: Connect, *, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        connect: Connect,
+        *,
+        clock: Callable[[], float],
+        health: HealthSettings = _HEALTH,
+        tls: Callable[[], str] = lambda: "",
+    ) -> None:
         self._connect = connect
         self._clock = clock
+        self._health = health
+        self._tls = tls
         self._replicas: dict[ReplicaKey, Replica] = {}
         self._users: dict[ReplicaKey, int] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._current: Snapshot | None = None
         self._snapshots: list[Snapshot] = []
+        self._watchers: list[Swapped] = []
         self._stops = DraftStops(leave=self.leave, current=lambda: self.current)
 
     @property
@@ -87,15 +103,30 @@ class Fleet:
         pairs whose kill switch is on beyond what the table says: they may have lost their route with it."""
         before = self._current.routes if self._current is not None else {}
         routes = {name: self._serve(route, before.get(name)) for name, route in table.routes.items()}
-        snapshot = Snapshot(table, routes, killed, incomplete)
+        self._make_current(Snapshot(table, routes, killed, incomplete))
+
+    def on_swap(self, call: Swapped) -> None:
+        """Calls `call` at every table from now on; it must be quick and must not raise."""
+        self._watchers.append(call)
+
+    def _make_current(self, snapshot: Snapshot) -> None:
         self._snapshots.append(snapshot)
         for key in snapshot.keys:
             self._users[key] = self._users.get(key, 0) + 1
         previous, self._current = self._current, snapshot
+        for call in self._watchers:
+            call(previous, snapshot)
         if previous is not None:
             self._stops.swapped(previous, snapshot, tuple(self._snapshots))
             previous.retired = True
             self._drop_if_unused(previous)
+
+    def reconnect(self) -> None:
+        """The same table over new connections, where TLS is spoken: its credentials have changed. What runs goes on
+        over the old ones."""
+        before = self.current
+        routes = {name: self._serve(served.route, None) for name, served in before.routes.items()}
+        self._make_current(Snapshot(before.table, routes, before.killed, before.incomplete))
 
     def enter(self) -> Snapshot:
         """The current snapshot, in use until `leave`."""
@@ -120,19 +151,20 @@ class Fleet:
         if before is not None and before.route is route:
             return before
         keys: set[ReplicaKey] = set()
-        plain = self._pool(route.plain, keys)
-        speculative = self._pool(route.speculative, keys) if route.speculative is not None else None
+        plain = self._pool(route.plain, keys, speculative=False)
+        speculative = self._pool(route.speculative, keys, speculative=True) if route.speculative is not None else None
         return ServedRoute(route, plain, speculative, frozenset(keys))
 
-    def _pool(self, backend: Backend, keys: set[ReplicaKey]) -> Pool:
+    def _pool(self, backend: Backend, keys: set[ReplicaKey], *, speculative: bool) -> Pool:
         replicas = []
         for endpoint in dict.fromkeys(backend.endpoints):
-            key = ReplicaKey(backend.protocol, endpoint, backend.model, backend.api_key_env)
+            tls = self._tls() if endpoint.startswith(_TLS_SCHEMES) else ""
+            key = ReplicaKey(backend.protocol, endpoint, backend.model, backend.api_key_env, tls)
             if key not in self._replicas:
-                self._replicas[key] = Replica(endpoint, self._connect(key))
+                self._replicas[key] = Replica(endpoint, self._connect(key), self._health)
             replicas.append(self._replicas[key])
             keys.add(key)
-        return Pool(replicas, clock=self._clock)
+        return Pool(replicas, clock=self._clock, speculative=speculative, health=self._health)
 
     def _drop_if_unused(self, snapshot: Snapshot) -> None:
         if snapshot.in_use:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections.abc import Callable
 from types import TracebackType
 
-from slipstream_gateway.errors import ClientTimeout, SlipstreamError, UpstreamTimeout
+from slipstream_gateway.errors import ClientTimeout, DeadlineExceeded, SlipstreamError, UpstreamStalled, UpstreamTimeout
 
 LateError = Callable[[float, str], SlipstreamError]
 
@@ -14,6 +16,11 @@ LateError = Callable[[float, str], SlipstreamError]
 def upstream_late(limit_s: float, what: str) -> SlipstreamError:
     """The error of a wait for the upstream."""
     return UpstreamTimeout(f"The upstream took more than {limit_s:g} s for {what}.")
+
+
+def upstream_stalled(limit_s: float, what: str) -> SlipstreamError:
+    """The error of a wait for a stream that can go on elsewhere."""
+    return UpstreamStalled(f"The upstream was silent for more than {limit_s:g} s before {what}.")
 
 
 def client_late(limit_s: float, what: str) -> SlipstreamError:
@@ -24,13 +31,18 @@ def client_late(limit_s: float, what: str) -> SlipstreamError:
 class Watchdog:
     """Cancels the running task when a wait takes too long, and turns that into an error of ours.
 
+    `deadline_s`, by `time.monotonic`, is the client's: a wait that it ends is nobody's fault.
+
     `async def`-free on purpose: arming costs two attribute writes, so that it can be done for every chunk. Use as::
 
         with watchdog.waiting(30.0, "the next chunk"):
             piece = await stream.next()
     """
 
-    def __init__(self, *, total_s: float) -> None:
+    def __init__(self, *, total_s: float, deadline_s: float | None = None) -> None:
+        left_s = math.inf if deadline_s is None else max(deadline_s - time.monotonic(), 0.0)
+        self._is_clients = left_s < total_s
+        total_s = min(total_s, left_s)
         self._loop = asyncio.get_running_loop()
         self._end_s = self._loop.time() + total_s
         self._total_s = total_s
@@ -77,7 +89,15 @@ class Watchdog:
         self._expired = False
         # Only our own cancellation becomes a timeout: somebody else's stays one.
         if self._task is not None and self._task.uncancel() <= 0 and isinstance(error, asyncio.CancelledError):
-            raise self._error(min(self._wait_s, self._total_s), self._what) from error
+            raise self._late_error() from error
+
+    def _late_error(self) -> SlipstreamError:
+        if self._due_s == self._end_s:
+            if self._is_clients:
+                return DeadlineExceeded(f"The request's deadline passed while it waited for {self._what}.")
+            if self._error is upstream_stalled:  # it was not silent for so long
+                return upstream_late(self._total_s, "the whole answer")
+        return self._error(min(self._wait_s, self._total_s), self._what)
 
     def _fire(self) -> None:
         self._timer = None

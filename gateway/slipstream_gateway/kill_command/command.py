@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from slipstream_gateway.arguments import seconds
+from slipstream_gateway.cluster.api import ApiError, KubernetesApi
+from slipstream_gateway.cluster.confirmations import Applied, Reports, Silent
+from slipstream_gateway.cluster.switch import Flipped, Target, flip, other_kills
 from slipstream_gateway.errors import CommandError
-from slipstream_gateway.kill_command.api import ApiError, KubernetesApi
-from slipstream_gateway.kill_command.confirmations import Applied, Reports, Silent
-from slipstream_gateway.kill_command.switch import Flipped, Target, flip, other_kills
 
 NOT_CONFIRMED = 1
 NO_GATEWAY = 3

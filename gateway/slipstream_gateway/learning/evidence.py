@@ -9,9 +9,12 @@ for a while each is from another time of the day; the operator compares within a
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import msgspec
 
+from slipstream_gateway.learning.moments import Comparison, Sample
 from slipstream_gateway.learning.outcomes import is_plausible
 from slipstream_gateway.learning.student import quantile_975
 from slipstream_gateway.measurement import Observation
@@ -22,7 +25,7 @@ from slipstream_gateway.types import Arm, Reason
 _MAX_TREATED, _MAX_CONTROL = 20_000.0, 2_000.0
 _MAX_PAIRS, _MAX_CLASSES = 64, 128
 _MIN_ANSWERS = 2.0
-_SECONDS_PER_HOUR = 3600.0
+_NOTHING: Mapping[str, Comparison] = MappingProxyType({})
 _TREATMENT = frozenset({Reason.SPECULATION_PAYS, Reason.CLASS_ENABLED})
 
 
@@ -59,67 +62,11 @@ class ClassEvidence(msgspec.Struct, frozen=True, kw_only=True):
     cost: Effect
 
 
-class _Sample:
-    """Count, mean and sum of squares of one measure in one arm (Welford 1962)."""
-
-    __slots__ = ("mean", "n", "squares")
-
-    def __init__(self) -> None:
-        self.n = self.mean = self.squares = 0.0
-
-    def add(self, value: float) -> None:
-        self.n += 1.0
-        delta = value - self.mean
-        self.mean += delta / self.n
-        self.squares += delta * (value - self.mean)
-
-    def halve(self) -> None:
-        self.n *= 0.5
-        self.squares *= 0.5
-
-    @property
-    def variance_of_mean(self) -> float:
-        return self.squares / (self.n - 1.0) / self.n
-
-
-class _Arm:
-    __slots__ = ("cost", "e2e_s", "tpot_s", "ttft_s")
-
-    def __init__(self) -> None:
-        self.ttft_s, self.tpot_s, self.e2e_s, self.cost = _Sample(), _Sample(), _Sample(), _Sample()
-
-    def add(self, seen: Observation) -> None:
-        self.e2e_s.add(seen.e2e_s)
-        if seen.ttft_s is not None:
-            self.ttft_s.add(seen.ttft_s)
-            if seen.output_tokens > 1:
-                self.tpot_s.add((seen.e2e_s - seen.ttft_s) / (seen.output_tokens - 1))
-        if seen.price_per_gpu_hour is not None:
-            self.cost.add(seen.price_per_gpu_hour / _SECONDS_PER_HOUR * seen.e2e_s / max(seen.load, 1.0))
-
-    def halve(self) -> None:
-        for sample in (self.ttft_s, self.tpot_s, self.e2e_s, self.cost):
-            sample.halve()
-
-
-class _Comparison:
-    __slots__ = ("control", "controls", "explorations", "speculative", "speculatives")
-
-    def __init__(self) -> None:
-        self.speculative, self.control = _Arm(), _Arm()
-        self.speculatives = self.controls = self.explorations = 0
-
-    def halve_when_full(self) -> None:
-        if self.speculative.e2e_s.n >= _MAX_TREATED or self.control.e2e_s.n >= _MAX_CONTROL:
-            self.speculative.halve()
-            self.control.halve()
-
-
 class Evidence:
     """Keeps the comparison per pair and request class. Not thread-safe: it lives on one event loop."""
 
     def __init__(self) -> None:
-        self._pairs: dict[str, dict[str, _Comparison]] = {}
+        self._pairs: dict[str, dict[str, Comparison]] = {}
 
     def record(self, observation: Observation) -> None:
         """Take in a finished request; what failed or belongs to neither arm is left out. Never raises."""
@@ -137,25 +84,17 @@ class Evidence:
         else:
             comparison.controls += 1
             comparison.control.add(seen)
-        comparison.halve_when_full()
+        _halve_when_full(comparison)
 
     def report(self, pair: str) -> list[ClassEvidence]:
         """The evidence per class of `pair`, by the name of the class; empty where there is none."""
-        return [
-            ClassEvidence(
-                request_class=name,
-                speculative=found.speculatives,
-                control=found.controls,
-                exploration=found.explorations,
-                ttft_s=_effect(found.speculative.ttft_s, found.control.ttft_s),
-                tpot_s=_effect(found.speculative.tpot_s, found.control.tpot_s),
-                e2e_s=_effect(found.speculative.e2e_s, found.control.e2e_s),
-                cost=_effect(found.speculative.cost, found.control.cost),
-            )
-            for name, found in sorted(self._pairs.get(pair, {}).items())
-        ]
+        return [evidence_of(name, found) for name, found in sorted(self.comparisons(pair).items())]
 
-    def _comparison(self, pair: str, request_class: str) -> _Comparison:
+    def comparisons(self, pair: str) -> Mapping[str, Comparison]:
+        """What the report of `pair` is made of, by class: to be added to that of other workers."""
+        return self._pairs.get(pair, _NOTHING)
+
+    def _comparison(self, pair: str, request_class: str) -> Comparison:
         classes = self._pairs.get(pair)
         if classes is None:
             if len(self._pairs) >= _MAX_PAIRS:
@@ -165,11 +104,32 @@ class Evidence:
         if found is None:
             if len(classes) >= _MAX_CLASSES:
                 del classes[next(iter(classes))]
-            found = classes[request_class] = _Comparison()
+            found = classes[request_class] = Comparison()
         return found
 
 
-def _effect(speculative: _Sample, control: _Sample) -> Effect:
+def evidence_of(request_class: str, found: Comparison) -> ClassEvidence:
+    """What a comparison has shown."""
+    return ClassEvidence(
+        request_class=request_class,
+        speculative=found.speculatives,
+        control=found.controls,
+        exploration=found.explorations,
+        ttft_s=effect_of(found.speculative.ttft_s, found.control.ttft_s),
+        tpot_s=effect_of(found.speculative.tpot_s, found.control.tpot_s),
+        e2e_s=effect_of(found.speculative.e2e_s, found.control.e2e_s),
+        cost=effect_of(found.speculative.cost, found.control.cost),
+    )
+
+
+def _halve_when_full(found: Comparison) -> None:
+    if found.speculative.e2e_s.n >= _MAX_TREATED or found.control.e2e_s.n >= _MAX_CONTROL:
+        found.speculative.halve()
+        found.control.halve()
+
+
+def effect_of(speculative: Sample, control: Sample) -> Effect:
+    """Speculative against control in one measure."""
     difference = ci_low = ci_high = speed_up = speed_up_low = speed_up_high = None
     enough = speculative.n >= _MIN_ANSWERS and control.n >= _MIN_ANSWERS
     if enough:
@@ -194,7 +154,7 @@ def _effect(speculative: _Sample, control: _Sample) -> Effect:
     )
 
 
-def _half_width(first: _Sample, second: _Sample, first_unit: float, second_unit: float) -> float:
+def _half_width(first: Sample, second: Sample, first_unit: float, second_unit: float) -> float:
     """Half of Welch's 95 % interval, each arm measured in its unit: in its mean, that of the log ratio (delta
     method)."""
     one, two = first.variance_of_mean / first_unit**2, second.variance_of_mean / second_unit**2

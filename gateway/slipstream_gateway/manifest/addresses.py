@@ -8,7 +8,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from slipstream_gateway.manifest.objects import Protocol
 
-_SCHEMES = {Protocol.OPENAI: ("http", "https"), Protocol.TRITON: ("grpc",)}
+_SCHEMES = {Protocol.OPENAI: ("http", "https"), Protocol.TRITON: ("grpc", "grpcs")}
 _MAX_HOST_CHARS = 253
 _LABEL = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
 _PATH = re.compile(r"(/([A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})*)*")  # RFC 3986, section 3.3

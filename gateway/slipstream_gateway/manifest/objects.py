@@ -114,7 +114,7 @@ class SlipstreamEngine(
     ] = None
     endpoints: Annotated[
         tuple[EndpointUrl, ...],
-        Meta(max_length=256, description="Triton's gRPC addresses, grpc://host:port; empty: started locally."),
+        Meta(max_length=256, description="Triton's gRPC addresses, grpc(s)://host:port; empty: started locally."),
     ] = ()
     triton_model: Annotated[
         Annotated[str, Meta(pattern=_TRITON_MODEL_PATTERN, max_length=128)] | None,
@@ -130,7 +130,7 @@ class ExternalArm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     ]
     endpoints: Annotated[
         tuple[EndpointUrl, ...],
-        Meta(min_length=1, max_length=256, description="http(s)://host:port[/path] or grpc://host:port."),
+        Meta(min_length=1, max_length=256, description="http(s)://host:port[/path] or grpc(s)://host:port."),
     ]
     model: Annotated[ModelName, Meta(description="What the servers call the model.")]
     unsupported: Annotated[
@@ -280,12 +280,27 @@ class SpeculationPolicySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_un
     exploration_share: Annotated[
         Share, Meta(description="Share of the requests with an uncertain saving that speculate all the same, to learn.")
     ] = 0.05
+    hedge_share: Annotated[
+        Share,
+        Meta(
+            description="Share of the plain requests without streaming that may be sent to a second server while they "
+            "take longer than 95% of those before them; the first answer counts. 0: none."
+        ),
+    ] = 0.0
     parity_share: Annotated[
         Share, Meta(description="Share of greedy speculative answers that are replayed plainly and compared.")
     ] = 0.01
     parity_texts: Annotated[
         bool, Meta(description="Whether a parity mismatch may be logged with the answers' text.")
     ] = False
+    resume: Annotated[
+        Literal["never", "exact", "text"],
+        Meta(
+            description="What becomes of a stream that its server breaks off. exact: it goes on at another server, "
+            "where that gives the same tokens; text: also where only the text is known, at OpenAI-compatible servers "
+            "that take continue_final_message; never: it ends with an error."
+        ),
+    ] = "exact"
     success: Annotated[
         SuccessThresholds, Meta(description="What `slipstream bench` holds the measured difference against.")
     ] = SuccessThresholds()

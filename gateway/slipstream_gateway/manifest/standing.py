@@ -15,6 +15,7 @@ from slipstream_gateway.manifest.objects import SpeculationPolicy
 from slipstream_gateway.manifest.status import (
     ClassStatus,
     ConditionType,
+    LastDecision,
     ModelPairStatus,
     Phase,
     SpeculationPolicyStatus,
@@ -40,10 +41,12 @@ class ClassStanding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """The classes of one policy, by `task/length`; `initial` is for those that the operator has not seen yet."""
+    """The classes of one policy, by `task/length`; `initial` is for those that the operator has not seen yet.
+    `decisions` are the operator's latest, newest first: for people, nothing goes by them."""
 
     classes: Mapping[str, ClassStanding]
     initial: ClassStanding
+    decisions: tuple[LastDecision, ...] = ()
 
     def of(self, request_class: str) -> ClassStanding:
         """The standing of a class, `task/length`."""
@@ -60,8 +63,9 @@ def standing_of(
     a status says of another spec, since the operator has not judged this one yet, holds only for what it took back.
     """
     first = _first(policy, "the operator has not said anything of this class")
+    decisions, obeyed = _apart(raw_status or {})
     try:
-        status = msgspec.convert(raw_status or {}, SpeculationPolicyStatus)
+        status = msgspec.convert(obeyed, SpeculationPolicyStatus)
     except msgspec.ValidationError as error:
         return _unreadable(policy, str(error))
     names = [entry.name for entry in status.classes]
@@ -70,9 +74,22 @@ def standing_of(
         return _unreadable(policy, f"the class {show(twice)} is there twice - at `$.classes`")
     classes = {entry.name: _standing(entry) for entry in status.classes}
     if spec_hash is None or not status.spec_hash or status.spec_hash == spec_hash:
-        return Standing(classes=classes, initial=first)
+        return Standing(classes=classes, initial=first, decisions=decisions)
     taken_back = {name: standing for name, standing in classes.items() if standing.phase is Phase.ROLLED_BACK}
-    return Standing(classes=taken_back, initial=_first(policy, "the operator has not judged this spec yet"))
+    unjudged = _first(policy, "the operator has not judged this spec yet")
+    return Standing(classes=taken_back, initial=unjudged, decisions=decisions)
+
+
+def _apart(raw_status: Any) -> tuple[tuple[LastDecision, ...], Any]:
+    """The decisions, all or none of them, and what is obeyed: they are for people, so that a bad one takes nothing
+    back."""
+    if not isinstance(raw_status, Mapping):
+        return (), raw_status
+    obeyed = {name: value for name, value in raw_status.items() if name != "decisions"}
+    try:
+        return msgspec.convert(raw_status.get("decisions") or (), tuple[LastDecision, ...]), obeyed
+    except msgspec.ValidationError:
+        return (), obeyed
 
 
 def pair_status_of(raw_status: Mapping[str, Any] | None) -> PairStatus:

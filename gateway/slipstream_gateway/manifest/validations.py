@@ -33,7 +33,7 @@ class Rule(NamedTuple):
     message: str
 
 
-_GRPC = r"^grpc://[^/@?#\\s]+:[0-9]+$"
+_GRPC = r"^grpcs?://[^/@?#\\s]+:[0-9]+$"
 _HTTP = r"^https?://[^/@?#\\s]+(/[^?#\\s]*)?$"
 
 
@@ -74,7 +74,7 @@ _PAIR = (
     ),
     Rule(
         f"!has(self.engine.endpoints) || self.engine.endpoints.all(address, address.matches('{_GRPC}'))",
-        "engine.endpoints must be grpc://host:port, without credentials",
+        "engine.endpoints must be grpc://host:port or grpcs://host:port, without credentials",
     ),
     Rule(
         "!has(self.target) || !has(self.draft) || self.draft.kind != 'model' || !has(self.draft.source)"
@@ -103,7 +103,7 @@ _ARM = (
     Rule(
         "self.endpoints.all(address,"
         f" self.protocol == 'triton' ? address.matches('{_GRPC}') : address.matches('{_HTTP}'))",
-        "endpoints must be grpc://host:port for protocol triton, else http://host:port or https://host:port with or"
+        "endpoints must be grpc(s)://host:port for protocol triton, else http(s)://host:port with or"
         " without a path; and without credentials, query and fragment",
     ),
 )

@@ -54,6 +54,7 @@ class Case(NamedTuple):
     longest: int
     saving: BreakEven | None
     numbers: dict[str, Number]
+    pressure: float = 0.0
 
     @property
     def output_tokens(self) -> float:
@@ -78,6 +79,7 @@ def make_case(
     forecast: Forecast | None,
     draws: Draws,
     health: Health,
+    pressure: float = 0.0,
 ) -> Case:
     """The case of a request: its class, the rule for it, and the break-even where there is a forecast."""
     spec = route.policy.spec if route.policy is not None else None
@@ -85,7 +87,7 @@ def make_case(
         forecast = None
     request_class = _CLASSES[profile.task, LengthBin.of(_output_tokens(profile, forecast))]
     rule = _class_rule(spec, profile, request_class)
-    shortest, longest = _draft_lengths(route, spec, rule)
+    shortest, longest = draft_lengths(route, spec, rule)
     return Case(
         request,
         profile,
@@ -101,6 +103,7 @@ def make_case(
         longest,
         break_even(forecast, shortest=shortest, longest=longest) if forecast is not None else None,
         {},
+        pressure,
     )
 
 
@@ -128,7 +131,7 @@ def _class_rule(spec: SpeculationPolicySpec | None, profile: RequestProfile, req
     return rules.get(request_class) or rules.get(str(profile.task))
 
 
-def _draft_lengths(route: Route, spec: SpeculationPolicySpec | None, rule: ClassRule | None) -> tuple[int, int]:
+def draft_lengths(route: Route, spec: SpeculationPolicySpec | None, rule: ClassRule | None) -> tuple[int, int]:
     """The shortest and the longest draft that may be used: up to the rule's length, else the policy's, else the
     pair's; servers with a draft length of their own use that one."""
     cap = route.pair.spec.max_draft_tokens

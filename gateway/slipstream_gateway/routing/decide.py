@@ -11,6 +11,7 @@ from slipstream_gateway.measurement import Draws, Forecast
 from slipstream_gateway.routing import guards, saving
 from slipstream_gateway.routing.case import Case, Health, Verdict, make_case
 from slipstream_gateway.routing.numbers import Numbers
+from slipstream_gateway.routing.pressure import SHRINK_FROM
 from slipstream_gateway.types import Arm, Decision, GenerationRequest, Reason, RequestProfile
 
 _UP = Health()
@@ -26,14 +27,18 @@ def decide(
     forecast: Forecast | None,
     draws: Draws,
     health: Health = _UP,
+    pressure: float = 0.0,
 ) -> Decision:
     """The arm, the draft length and the reason for `request`. Without a forecast the policy's rules decide.
+
+    `pressure` in [0, 1] is that on the pair; see `routing.pressure`.
 
     Raises:
         UnsupportedParameter: no arm that may be used can honour one of the request's parameters.
         InvalidRequest: the client asked for a draft length that the pair cannot do.
     """
-    case = make_case(request, profile, route, forecast=forecast, draws=draws, health=health)
+    case = make_case(request, profile, route, forecast=forecast, draws=draws, health=health, pressure=pressure)
+    case = saving.under_pressure(case)
     features = request.features | {"n"} if request.n > 1 else request.features
     missing_plain = route.plain.capabilities.missing(features)
     verdict = guards.switches(case)
@@ -51,7 +56,8 @@ def decide(
     if verdict.reason in _EXPLORED:
         verdict = _explored(case, verdict)
     elif verdict.reason in _HELD_BACK:
-        verdict = _not_reached(case, verdict) or _held_back(case, verdict)
+        # Before anything is drawn for a comparison: else what waits under pressure would count for one arm alone.
+        verdict = saving.shed(case, verdict) or _not_reached(case, verdict) or _held_back(case, verdict)
     return Decision(
         arm=verdict.arm,
         reason=verdict.reason,
@@ -73,7 +79,9 @@ def _stands(case: Case, verdict: Verdict) -> bool:
 
 def _explored(case: Case, verdict: Verdict) -> Verdict:
     """`verdict`, or to speculate all the same; the policy's thresholds hold for an unknown class, too. A class of which
-    nothing may speculate is not explored."""
+    nothing may speculate is not explored, nor is any while requests wait."""
+    if case.pressure > SHRINK_FROM:
+        return verdict
     if case.standing is not None and case.standing.share <= 0.0:
         return verdict
     if verdict.reason is Reason.UNKNOWN_CLASS and (case.saving is None or guards.thresholds(case) is not None):

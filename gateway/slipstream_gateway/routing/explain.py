@@ -8,9 +8,17 @@ import msgspec
 
 from slipstream_gateway.types import Decision, RequestProfile
 
+_INTERNALS = ("detail", "numbers")
 
-def explanation(pair: str, profile: RequestProfile, decision: Decision) -> dict[str, Any]:
-    """The decision for a request to `pair`, with the profile and every number that led there."""
+
+def explanation(pair: str, profile: RequestProfile, decision: Decision, *, internals: bool = True) -> dict[str, Any]:
+    """The decision for a request to `pair`, with the profile and every number that led there. Without `internals`, what
+    the gateway has learned from others' requests is left out: the profile is the request's own."""
+    explained = _explained(pair, profile, decision)
+    return explained if internals else {name: explained[name] for name in explained if name not in _INTERNALS}
+
+
+def _explained(pair: str, profile: RequestProfile, decision: Decision) -> dict[str, Any]:
     return {
         "object": "slipstream.decision",
         "pair": pair,

@@ -40,6 +40,8 @@ class Numbers(Mapping[str, Number]):
                 found |= _of_forecast(case.forecast)
                 found |= _of_saving(case.saving, case.spec)
                 found["saving_se_s"] = se_s(case.route, case.forecast, case.saving)
+            if case.pressure > 0.0:
+                found |= {"pressure": case.pressure, "longest_draft_length": case.longest}
             self._found = found | case.numbers
         return self._found
 

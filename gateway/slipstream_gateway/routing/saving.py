@@ -8,8 +8,9 @@ from statistics import NormalDist
 
 from slipstream_gateway.manifest import Route
 from slipstream_gateway.measurement import Forecast, Level
-from slipstream_gateway.routing.break_even import BreakEven, saving_se_s
+from slipstream_gateway.routing.break_even import BreakEven, break_even, saving_se_s
 from slipstream_gateway.routing.case import Case, Verdict, plain
+from slipstream_gateway.routing.pressure import SHRINK_FROM, shortened, stops
 from slipstream_gateway.types import Arm, Reason
 
 
@@ -35,6 +36,15 @@ def by_saving(case: Case) -> Verdict:
     )
 
 
+def shed(case: Case, verdict: Verdict) -> Verdict | None:
+    """After step 5: what would speculate decodes plainly where too many requests wait, unless that would make them wait
+    longer. What a client asked for stands, as does what one arm alone can do."""
+    if not stops(case.pressure) or relieves(case):
+        return None
+    wait = f"requests wait for {case.pressure:.0%} of the longest time that they may"
+    return plain(Reason.PRESSURE, f"{wait}; else this one would speculate with drafts of {verdict.draft_length}")
+
+
 def explored(case: Case) -> Verdict | None:
     """A share of the requests whose saving may be above the margin, for all that is known, speculates to learn.
 
@@ -53,6 +63,29 @@ def explored(case: Case) -> Verdict | None:
         length = case.shortest + int(2.0 * draws.draft_length * (case.longest - case.shortest + 1))
     detail = f"whether {_ms(best.saving_s)} are saved is uncertain, and this request finds out"
     return Verdict(Arm.SPECULATIVE, Reason.EXPLORATION, detail, length)
+
+
+def relieves(case: Case) -> bool:
+    """Whether speculation is measured to serve requests like this one with less of the servers' time than plain
+    decoding would, at the present load. At a given number in flight the requests that end in a second are that number
+    over the time of one (Little's law): whatever shortens a whole batch's answers is capacity."""
+    best, forecast = case.saving, case.forecast
+    if best is None or forecast is None or not best.standing:
+        return False
+    drafting = forecast.acceptance if forecast.acceptance is not None else forecast.step_base_s
+    if Level.PRIOR in (forecast.plain_tpot_s.level, drafting.level):
+        return False
+    return best.saving_s > uncertainty_s(case)
+
+
+def under_pressure(case: Case) -> Case:
+    """`case` with the drafts that its pressure leaves."""
+    if case.pressure <= SHRINK_FROM or relieves(case):
+        return case
+    longest = max(case.shortest, shortened(case.longest, case.pressure))
+    if case.forecast is None:
+        return case._replace(longest=longest)
+    return case._replace(longest=longest, saving=break_even(case.forecast, shortest=case.shortest, longest=longest))
 
 
 def uncertainty_s(case: Case) -> float:

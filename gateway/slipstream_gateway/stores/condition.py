@@ -31,12 +31,13 @@ class Backoff:
 class Condition:
     """One log line when the server starts to fail, when it fails in another way, and when it works again.
 
-    `meanwhile` says what its user does without it. It works again after two seconds without a failure: a server that
-    comes and goes gets no line for each turn.
+    `what` is shared through it, and `meanwhile` says what its user does without it. It works again after two seconds
+    without a failure: a server that comes and goes gets no line for each turn.
     """
 
-    def __init__(self, server: str, *, meanwhile: str, clock: Callable[[], float]) -> None:
+    def __init__(self, server: str, *, meanwhile: str, clock: Callable[[], float], what: str = "outcomes") -> None:
         self._server = server
+        self._what = what
         self._meanwhile = meanwhile
         self._clock = clock
         self._kind: str | None = "not asked yet"
@@ -47,7 +48,7 @@ class Condition:
         self._working_since_s = None
         if kind != self._kind:
             self._kind = kind
-            _log.warning("outcomes are not shared through %s: %s; %s", self._server, message, self._meanwhile)
+            _log.warning("%s are not shared through %s: %s; %s", self._what, self._server, message, self._meanwhile)
 
     def worked(self) -> None:
         if self._kind is None:
@@ -57,4 +58,4 @@ class Condition:
             self._working_since_s = now_s
         if now_s - self._working_since_s >= _SETTLED_S:
             self._kind = None
-            _log.info("outcomes are shared through %s", self._server)
+            _log.info("%s are shared through %s", self._what, self._server)

@@ -1,43 +1,81 @@
-"""Prometheus text of several workers as one: the same series are added up, or their mean is taken."""
+"""Expositions of several workers as one: the same series are added up, or their mean or maximum is taken.
+
+Prometheus' text format and OpenMetrics 1.0 are read alike: of an exemplar behind a value, the first is kept.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 
 # What is no count: a difference with its interval, whose mean over the workers has an interval at most as wide as the
 # mean interval; whether a store answers, as the share of the workers that it answers; and what a worker goes by.
-_MEANS = ("slipstream_effect_", "slipstream_store_connected", "slipstream_config_")
+MEANS: tuple[str, ...] = (
+    "slipstream_effect_",
+    "slipstream_store_connected",
+    "slipstream_config_",
+    "slipstream_access_keys",
+    "slipstream_limits_shared",
+)
+# Of these, the worker that is worst off tells.
+MAXIMA: tuple[str, ...] = ("slipstream_admission_pressure", "slipstream_admission_latency_ratio")
+
+_EOF = "# EOF"
+_SAMPLE = re.compile(r'([^\s{]+(?:\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\})?) (\S+)(?: (# \{.*))?')
+
+
+class _Family:
+    """One metric's comments, and of each series every worker's value."""
+
+    def __init__(self) -> None:
+        self.comments: list[str] = []
+        self.values: dict[str, list[float]] = {}
+        self.exemplars: dict[str, str] = {}
+
+    def take(self, line: str) -> None:
+        found = _SAMPLE.fullmatch(line)
+        if found is None:
+            raise ValueError(f"not a sample: {line}")
+        series, value, exemplar = found.groups()
+        self.values.setdefault(series, []).append(float(value))
+        if exemplar is not None:
+            self.exemplars.setdefault(series, exemplar)
+
+    def lines(self, fold: Callable[[list[float]], float]) -> Iterable[str]:
+        yield from (f"{comment}\n" for comment in self.comments)
+        for series, values in self.values.items():
+            exemplar = self.exemplars.get(series)
+            yield f"{series} {fold(values)!r} {exemplar}\n" if exemplar else f"{series} {fold(values)!r}\n"
 
 
 def merge(texts: Iterable[bytes]) -> bytes:
     """The sum of expositions, series by series, in the order of first appearance.
 
     Nearly all that the gateway exposes may be added: counters, histogram buckets, sums and counts, and gauges that
-    count things. HELP and TYPE lines are kept once.
+    count things. HELP, TYPE and UNIT lines are kept once.
     """
-    families: dict[str, list[str]] = {}
-    values: dict[str, dict[str, float]] = {}
-    counts: dict[str, int] = {}
+    families: dict[str, _Family] = {}
+    ended = False
     for text in texts:
-        family = ""
+        family = families.setdefault("", _Family())
         for line in text.decode().splitlines():
-            if line.startswith("#"):
-                family = line.split(" ", 3)[2]
-                lines = families.setdefault(family, [])
-                if line not in lines:
-                    lines.append(line)
+            if line == _EOF:
+                ended = True
+            elif line.startswith("#"):
+                family = families.setdefault(line.split(" ", 3)[2], _Family())
+                if line not in family.comments:
+                    family.comments.append(line)
             elif line:
-                series, _, value = line.rpartition(" ")
-                sums = values.setdefault(family, {})
-                sums[series] = sums.get(series, 0.0) + float(value)
-                counts[series] = counts.get(series, 0) + 1
-    for family, sums in values.items():
-        if family.startswith(_MEANS):
-            values[family] = {series: total / counts[series] for series, total in sums.items()}
-    return "".join(_lines(families, values)).encode()
+                family.take(line)
+    merged = [line for name, family in families.items() for line in family.lines(_fold(name))]
+    return "".join([*merged, f"{_EOF}\n"] if ended else merged).encode()
 
 
-def _lines(families: dict[str, list[str]], values: dict[str, dict[str, float]]) -> Iterable[str]:
-    for family, comments in families.items():
-        yield from (f"{comment}\n" for comment in comments)
-        yield from (f"{series} {value!r}\n" for series, value in values.get(family, {}).items())
+def _fold(family: str) -> Callable[[list[float]], float]:
+    if family.startswith(MEANS):
+        return _mean
+    return max if MAXIMA and family.startswith(MAXIMA) else sum
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)

@@ -1,4 +1,4 @@
-"""What the gateway measures. Attributes are pair, request class and arm, and on counters also reason and status:
+"""What the gateway counts. Attributes are pair, request class and arm, and on counters also reason and status:
 every one of them from a closed set or from the manifest, so that no client can add a series.
 
 Sums are kept as plain numbers and read by observable instruments: adding to an SDK counter costs 7 µs, and a request
@@ -16,11 +16,6 @@ from slipstream_gateway.director.outcome import Outcome
 from slipstream_gateway.director.parity import ParityCount
 from slipstream_gateway.learning.evidence import ClassEvidence, Effect
 from slipstream_gateway.stores.status import StoreStatus
-
-# Seconds. From the GenAI semantic conventions, with finer steps below 10 ms: small models on one machine.
-_TTFT_BOUNDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 30.0)
-_TPOT_BOUNDS = (0.0005, 0.001, 0.002, 0.004, 0.006, 0.008, 0.01, 0.015, 0.02, 0.025, 0.05, 0.075, 0.1, 0.2, 0.5, 1.0)
-_DURATION_BOUNDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
 
 _ArmKey = tuple[str, str, str]
 
@@ -45,24 +40,6 @@ class Metrics:
         self._series: dict[_ArmKey, _Series] = {}
         self._upstream_errors: dict[tuple[str, str], int] = {}
         self._rejections: dict[str, int] = {}
-        self._ttft = meter.create_histogram(
-            "gen_ai.server.time_to_first_token",
-            unit="s",
-            description="Time to the first token of a streamed answer.",
-            explicit_bucket_boundaries_advisory=_TTFT_BOUNDS,
-        )
-        self._tpot = meter.create_histogram(
-            "gen_ai.server.time_per_output_token",
-            unit="s",
-            description="Time per output token after the first of a streamed answer.",
-            explicit_bucket_boundaries_advisory=_TPOT_BOUNDS,
-        )
-        self._duration = meter.create_histogram(
-            "gen_ai.server.request.duration",
-            unit="s",
-            description="Time from the request to the last byte of its answer.",
-            explicit_bucket_boundaries_advisory=_DURATION_BOUNDS,
-        )
         self._observe(meter)
         _gauge(meter, "slipstream.requests.in_flight", "Requests in flight.", in_flight)
         _gauge(meter, "slipstream.requests.queued", "Requests that wait for a place.", queued)
@@ -81,13 +58,6 @@ class Metrics:
         series.drafted += usage.drafted
         series.accepted += usage.accepted
         series.steps += usage.steps
-        if outcome.status != "ok":
-            return
-        self._duration.record(outcome.e2e_s, series.attributes)
-        if outcome.ttft_s is not None:
-            self._ttft.record(outcome.ttft_s, series.attributes)
-        if outcome.tpot_s is not None:
-            self._tpot.record(outcome.tpot_s, series.attributes)
 
     def rejected(self, error: str) -> None:
         """A request that was refused before there was a decision; `error` is from a closed set."""
@@ -126,13 +96,23 @@ class Metrics:
                     for statistic, value in _statistics(effect(found))
                 ]
 
-            description = f"{what}: speculative minus control."
+            description = f"{what}: speculative minus control, with its 95 % interval."
             self._meter.create_observable_gauge(f"slipstream.effect.{name}", [observe], unit, description)
 
         gauge("ttft", "s", "Time to first token", lambda found: found.ttft_s)
         gauge("tpot", "s", "Time per output token", lambda found: found.tpot_s)
         gauge("e2e", "s", "Time of an answer", lambda found: found.e2e_s)
         gauge("cost", "", "Cost of an answer", lambda found: found.cost)
+
+        def speed_ups(_: CallbackOptions) -> Iterable[Observation]:
+            return [
+                Observation(value, {"pair": pair, "class": found.request_class, "statistic": statistic})
+                for pair, found in read()
+                for statistic, value in _speed_up(found.e2e_s)
+            ]
+
+        description = "How many times as long a control answer takes as a speculative one, with its 95 % interval."
+        self._meter.create_observable_gauge("slipstream.effect.speed_up", [speed_ups], "", description)
 
     def observe_estimates(self, fingerprints: Callable[[], int]) -> None:
         """How much is remembered, asked when somebody looks."""
@@ -214,6 +194,11 @@ def _parity(count: ParityCount, value: int, **more: str) -> Observation:
 
 def _statistics(effect: Effect) -> list[tuple[str, float]]:
     named = (("difference", effect.difference), ("ci_low", effect.ci_low), ("ci_high", effect.ci_high))
+    return [(name, value) for name, value in named if value is not None]
+
+
+def _speed_up(effect: Effect) -> list[tuple[str, float]]:
+    named = (("ratio", effect.speed_up), ("ci_low", effect.speed_up_low), ("ci_high", effect.speed_up_high))
     return [(name, value) for name, value in named if value is not None]
 
 

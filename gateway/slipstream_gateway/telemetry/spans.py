@@ -1,23 +1,35 @@
-"""One span per request, by the GenAI semantic conventions where they have a name for it."""
+"""One span per request, by the GenAI semantic conventions where they have a name for it (see `genai`).
+
+What was asked and what came of it, as numbers and codes: no text of a prompt or an answer, no stop strings, no key.
+"""
 
 from __future__ import annotations
+
+from urllib.parse import urlsplit
 
 from opentelemetry import trace
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
 
 from slipstream_gateway.director.outcome import Outcome
+from slipstream_gateway.telemetry.genai import OPERATIONS, PROVIDER, Timings
+from slipstream_gateway.types import GenerationRequest
 
 _PROPAGATOR = TraceContextTextMapPropagator()
-_OPERATIONS = {"chat": "chat", "completion": "text_completion"}
+_MAX_TRACEPARENT_CHARS = 512
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+# Ends that nobody has to look into.
+_FINE = ("ok", "cancelled", "invalid_request")
 
 
 class RequestSpan:
-    """A span from decision to last byte. Costs next to nothing where no exporter records it."""
+    """A span from decision to last byte, and the histograms' record of it. Costs next to nothing where no exporter
+    takes spans."""
 
-    def __init__(self, span: trace.Span, traceparent: str | None) -> None:
+    def __init__(self, span: trace.Span, traceparent: str | None, timings: Timings) -> None:
         self._span = span
         self._traceparent = traceparent
+        self._timings = timings
 
     def headers(self) -> tuple[tuple[str, str], ...]:
         if not self._span.is_recording():
@@ -26,28 +38,68 @@ class RequestSpan:
         _PROPAGATOR.inject(carrier, trace.set_span_in_context(self._span))
         return tuple(carrier.items())
 
+    def broke_off(self, *, cause: str, result: str, output_tokens: int) -> None:
+        self._span.add_event(
+            "slipstream.stream.broke_off",
+            {"slipstream.cause": cause, "slipstream.result": result, "gen_ai.usage.output_tokens": output_tokens},
+        )
+
     def end(self, outcome: Outcome) -> None:
+        link: trace.SpanContext | None = None
         if self._span.is_recording():
-            self._span.set_attributes(_attributes(outcome))
-            if outcome.status not in ("ok", "cancelled", "invalid_request"):
+            self._span.set_attributes(_answer_attributes(outcome))
+            if outcome.status not in _FINE:
                 self._span.set_status(trace.StatusCode.ERROR, outcome.status)
+            context = self._span.get_span_context()
+            link = context if context.trace_flags.sampled else None
+        self._timings.record(outcome, link)
         self._span.end()
 
 
-def start_span(tracer: trace.Tracer, *, model: str, operation: str, traceparent: str | None) -> RequestSpan:
-    """The span of a request; `traceparent` is the client's, W3C form."""
+def start_span(
+    tracer: trace.Tracer, timings: Timings, request: GenerationRequest, *, request_id: str, traceparent: str | None
+) -> RequestSpan:
+    """The span of a request; `traceparent` is the client's, W3C form. A long one is none: nobody makes such, the
+    propagator would log each, and it would go on to upstreams."""
+    if traceparent is not None and len(traceparent) > _MAX_TRACEPARENT_CHARS:
+        traceparent = None
     parent = _PROPAGATOR.extract({"traceparent": traceparent}) if traceparent else None
-    span = tracer.start_span(f"{_OPERATIONS[operation]} {model}", parent, trace.SpanKind.SERVER)
+    span = tracer.start_span(f"{OPERATIONS[request.endpoint]} {request.model}", parent, trace.SpanKind.SERVER)
     if span.is_recording():
-        span.set_attributes({"gen_ai.operation.name": _OPERATIONS[operation], "gen_ai.request.model": model})
-    return RequestSpan(span, traceparent)
+        span.set_attributes(_request_attributes(request, request_id))
+    return RequestSpan(span, traceparent, timings)
 
 
-def _attributes(outcome: Outcome) -> dict[str, AttributeValue]:
+def _request_attributes(request: GenerationRequest, request_id: str) -> dict[str, AttributeValue]:
+    """Only what the client gave, as the conventions want it; sampling always has a value."""
+    attributes: dict[str, AttributeValue] = {
+        "gen_ai.operation.name": OPERATIONS[request.endpoint],
+        "gen_ai.provider.name": PROVIDER,
+        "gen_ai.request.model": request.model,
+        "gen_ai.request.temperature": request.temperature,
+        "gen_ai.request.top_p": request.top_p,
+        "gen_ai.request.stream": request.stream,
+        "gen_ai.output.type": "json" if request.structured_output else "text",
+        "slipstream.request_id": request_id,
+    }
+    if request.max_tokens is not None:
+        attributes["gen_ai.request.max_tokens"] = request.max_tokens
+    if request.seed is not None:
+        attributes["gen_ai.request.seed"] = request.seed
+    if request.top_k > 0:
+        attributes["gen_ai.request.top_k"] = float(request.top_k)
+    if request.n > 1:
+        attributes["gen_ai.request.choice.count"] = request.n
+    return attributes
+
+
+def _answer_attributes(outcome: Outcome) -> dict[str, AttributeValue]:
     decision, usage = outcome.decision, outcome.usage
     attributes: dict[str, AttributeValue] = {
+        "gen_ai.response.model": outcome.model,
         "gen_ai.usage.input_tokens": usage.prompt_tokens,
         "gen_ai.usage.output_tokens": usage.output_tokens,
+        **_server(outcome.server),
         "slipstream.pair": outcome.pair,
         "slipstream.arm": str(decision.arm),
         "slipstream.class": decision.request_class,
@@ -58,16 +110,28 @@ def _attributes(outcome: Outcome) -> dict[str, AttributeValue]:
         "slipstream.target_steps": usage.steps,
         "slipstream.status": outcome.status,
     }
+    if outcome.finish_reasons:
+        attributes["gen_ai.response.finish_reasons"] = outcome.finish_reasons
     if outcome.ttft_s is not None:
-        attributes["slipstream.time_to_first_token_s"] = outcome.ttft_s
+        attributes["gen_ai.response.time_to_first_chunk"] = outcome.ttft_s
     if outcome.tpot_s is not None:
         attributes["slipstream.time_per_output_token_s"] = outcome.tpot_s
     if outcome.status != "ok":
         attributes["error.type"] = outcome.status
-    if outcome.finish_reasons:
-        attributes["gen_ai.response.finish_reasons"] = outcome.finish_reasons
     if decision.saving_s is not None:
         attributes["slipstream.predicted_saving_s"] = decision.saving_s
+    if outcome.resumed:
+        attributes["slipstream.resumed"] = outcome.resumed
     for name, value in decision.numbers.items():
         attributes[f"slipstream.decision.{name}"] = value
     return attributes
+
+
+def _server(name: str) -> dict[str, AttributeValue]:
+    """The address behind the gateway, `http://host:port` or `grpc://host:port`, as the conventions have it."""
+    if not name:
+        return {}
+    parts = urlsplit(name if "://" in name else f"grpc://{name}")
+    port = parts.port or _DEFAULT_PORTS.get(parts.scheme)
+    address: dict[str, AttributeValue] = {"server.address": parts.hostname or name}
+    return address | ({"server.port": port} if port is not None else {})

@@ -1,7 +1,7 @@
-"""How `/metrics` of any worker shows all of them: each worker serves its own on a Unix socket in a shared folder.
+"""How any worker shows all of them: each one answers questions on a Unix socket of its own, in a shared folder.
 
-A worker that has died stays out of the sums, so counters fall by its share when it is replaced; Prometheus' `rate`
-takes that for a reset.
+A question is one line, the answer is all that follows until the socket is closed. A worker that has died stays out of
+the sums, so counters fall by its share when it is replaced; Prometheus' `rate` takes that for a reset.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Callable
+from enum import StrEnum
 from pathlib import Path
 
 from slipstream_gateway.telemetry.exposition import merge
@@ -18,15 +19,31 @@ from slipstream_gateway.telemetry.exposition import merge
 ANSWER_TIMEOUT_S = 2.0
 _log = logging.getLogger(__name__)
 
+Answer = Callable[[], bytes]
+"""What a worker says of itself. Called on its event loop: must be quick and must not raise."""
+
+
+class Question(StrEnum):
+    """What a worker may be asked: `METRICS` in Prometheus' text format, `OPENMETRICS` with exemplars, `SNAPSHOT` as
+    one JSON document for the console."""
+
+    METRICS = "metrics"
+    OPENMETRICS = "openmetrics"
+    SNAPSHOT = "snapshot"
+
 
 class Siblings:
     """This worker's socket, and the way to the others'. Use as an asynchronous context."""
 
-    def __init__(self, folder: Path | None, exposition: Callable[[], bytes]) -> None:
+    def __init__(self, folder: Path | None) -> None:
         self._folder = folder
-        self._exposition = exposition
+        self._answers: dict[Question, Answer] = {}
         self._path = folder / f"{os.getpid()}.sock" if folder is not None else None
         self._server: asyncio.Server | None = None
+
+    def answer(self, question: Question, answer: Answer) -> None:
+        """From now on, `answer` is what this worker says to `question`."""
+        self._answers[question] = answer
 
     async def __aenter__(self) -> Siblings:
         if self._path is not None:
@@ -39,35 +56,48 @@ class Siblings:
             self._server.close()
             self._path.unlink(missing_ok=True)
 
-    async def collect(self) -> bytes:
-        """The metrics of all workers; of this one where there are no others."""
+    async def ask(self, question: Question) -> list[bytes]:
+        """Every worker's answer, this one's first. One that does not answer in time is left out."""
+        answers = [self._answers[question]()] if question in self._answers else []
         if self._folder is None:
-            return self._exposition()
+            return answers
         sockets = await asyncio.to_thread(lambda folder: sorted(folder.glob("*.sock")), self._folder)
         others = [path for path in sockets if path != self._path]
-        texts = await asyncio.gather(*(self._ask(path) for path in others))
-        return merge([self._exposition(), *(text for text in texts if text is not None)])
+        found = await asyncio.gather(*(_ask(path, question) for path in others))
+        return answers + [text for text in found if text]
+
+    async def metrics(self, *, openmetrics: bool = False) -> bytes:
+        """The metrics of all workers as one exposition."""
+        texts = await self.ask(Question.OPENMETRICS if openmetrics else Question.METRICS)
+        return texts[0] if len(texts) == 1 else merge(texts)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):  # whoever asked has gone
-            writer.write(self._exposition())
-            await writer.drain()
+        with contextlib.suppress(
+            OSError, TimeoutError, ValueError
+        ):  # whoever asked has gone, or asks for nothing known
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                question = Question((await reader.readline()).decode().strip())
+                if question in self._answers:
+                    writer.write(self._answers[question]())
+                    await writer.drain()
         writer.close()
 
-    async def _ask(self, path: Path) -> bytes | None:
-        """A sibling's metrics, None where it does not answer."""
-        try:
-            async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                reader, writer = await asyncio.open_unix_connection(path)
-                try:
-                    return await reader.read(-1)
-                finally:
-                    writer.close()
-        except ConnectionRefusedError:
-            _forget(path)  # its worker was killed
-        except (OSError, TimeoutError) as exc:
-            _log.warning("a worker did not say its metrics: %s", exc)
-        return None
+
+async def _ask(path: Path, question: Question) -> bytes | None:
+    """A sibling's answer, None where it gives none."""
+    try:
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            reader, writer = await asyncio.open_unix_connection(path)
+            try:
+                writer.write(f"{question}\n".encode())
+                return await reader.read(-1)
+            finally:
+                writer.close()
+    except ConnectionRefusedError:
+        _forget(path)  # its worker was killed
+    except (OSError, TimeoutError) as exc:
+        _log.warning("a worker did not answer: %s", exc)
+    return None
 
 
 def _forget(path: Path) -> None:

@@ -14,7 +14,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 
+from slipstream_gateway.access import load_keyring
 from slipstream_gateway.errors import CommandError
+from slipstream_gateway.gateway_options.listening import check_exposure
 from slipstream_gateway.manifest import ModelPair, RoutingTable, SlipstreamEngine, load_file
 from slipstream_gateway.up.demo import DemoCommand, demo_commands, read_prompts
 from slipstream_gateway.up.gateway_process import GatewayProcess
@@ -44,6 +46,9 @@ def bring_up(options: UpOptions) -> int:
     table = load_file(options.manifest)
     pairs = local_pairs(table)
     check_ports(options.ports(with_triton=bool(pairs)))
+    check_exposure([("--host", options.host)], allowed=options.allow_anonymous or options.keys is not None)
+    if options.keys is not None:
+        load_keyring(options.keys, None)  # a bad file is said at once, not after the models are loaded
     prompts = read_prompts()
     with _stop_signal() as stop, ExitStack() as cleanup:
         run_dir = cleanup.enter_context(_run_folder())
@@ -59,7 +64,9 @@ def bring_up(options: UpOptions) -> int:
         cleanup.callback(gateway.stop)
         if not _wait_ready(triton, gateway, options=options, stop=stop):
             return 0
-        _announce(demo_commands(prompts, url=options.url, model=next(iter(table.routes))))
+        _say(f"console {options.console_url}")
+        model = next(iter(table.routes))
+        _announce(demo_commands(prompts, url=options.url, model=model, with_key=options.keys is not None))
         return _watch([gateway.child, *([triton.child] if triton else [])], stop)
 
 

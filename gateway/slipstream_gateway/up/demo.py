@@ -60,8 +60,9 @@ def read_prompts(*, timeout_s: float = _TIMEOUT_S) -> DemoPrompts:
     return msgspec.json.decode(done.stdout, type=DemoPrompts)
 
 
-def demo_commands(prompts: DemoPrompts, *, url: str, model: str) -> list[DemoCommand]:
-    """Ready-to-paste commands for a gateway at `url`."""
+def demo_commands(prompts: DemoPrompts, *, url: str, model: str, with_key: bool = False) -> list[DemoCommand]:
+    """Ready-to-paste commands for a gateway at `url`; `with_key`: the shell's `SLIPSTREAM_API_KEY` is sent along."""
+    key = ' -H "authorization: Bearer $SLIPSTREAM_API_KEY"' if with_key else ""
     summary = {
         "model": model,
         "messages": prompts.call_summary,
@@ -80,13 +81,13 @@ def demo_commands(prompts: DemoPrompts, *, url: str, model: str) -> list[DemoCom
     return [
         DemoCommand(
             "A call summary, streamed: long and structured",
-            _curl(f"-iN -H 'x-request-id: {_REQUEST_ID}'", f"{url}/v1/chat/completions", summary),
+            _curl(f"-iN{key} -H 'x-request-id: {_REQUEST_ID}'", f"{url}/v1/chat/completions", summary),
         ),
         DemoCommand(
             "A one-line status: short",
-            _curl(f"-i -H 'x-request-id: {_REQUEST_ID}'", f"{url}/v1/chat/completions", status),
+            _curl(f"-i{key} -H 'x-request-id: {_REQUEST_ID}'", f"{url}/v1/chat/completions", status),
         ),
-        DemoCommand("A decision explained, nothing is generated", _curl("-s", f"{url}/v1/route", explain)),
+        DemoCommand("A decision explained, nothing is generated", _curl(f"-s{key}", f"{url}/v1/route", explain)),
     ]
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from slipstream_gateway.errors import CommandError
+from slipstream_gateway.manifest import EMBEDDED_MANIFEST
 from slipstream_gateway.up.options import LOOPBACK, UpOptions
 from slipstream_gateway.up.processes import Child
 
@@ -38,6 +39,10 @@ class GatewayProcess:
                 *("--drain", str(DRAIN_S)),
                 *("--local-endpoint", f"grpc://{LOOPBACK}:{options.grpc_port}"),
                 *(("--classifier", str(options.classifier)) if options.classifier is not None else ()),
+                *(("--state-folder", str(run_dir)) if options.manifest == EMBEDDED_MANIFEST else ()),
+                *(("--admin-port", str(options.admin_port)) if options.admin_port is not None else ()),
+                *(("--keys", str(options.keys)) if options.keys is not None else ()),
+                *(("--allow-anonymous",) if options.allow_anonymous else ()),
             ],
             log_path=run_dir / "gateway.log",
             # Not on the command line, which every user of the machine can read: the address may hold a password.
@@ -69,7 +74,7 @@ class GatewayProcess:
     def _not_ready(self) -> str | None:
         """Why it does not take requests yet; None when it does."""
         try:
-            with urllib.request.urlopen(self._ready_url, timeout=_PROBE_TIMEOUT_S):
+            with urllib.request.urlopen(self._ready_url, timeout=_PROBE_TIMEOUT_S):  # nosec B310 # its URL is made of ours
                 return None
         except urllib.error.HTTPError as exc:
             return exc.read().decode(errors="replace")

@@ -27,10 +27,15 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float = 110.0
     redis: str | None = None
     classifier: Path | None = None
+    admin_port: int | None = None
+    allow_anonymous: bool = False
+    keys: Path | None = None
 
     def ports(self, *, with_triton: bool) -> list[Port]:
         """Everything that has to be free."""
         ports = [Port(number=self.port, host=self.host, option="--port")]
+        if self.admin_port is not None:
+            ports.append(Port(number=self.admin_port, host=LOOPBACK, option="--admin-port"))
         if with_triton:
             ports += [
                 Port(number=self.grpc_port, host=LOOPBACK, option="--grpc-port"),
@@ -42,8 +47,13 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def url(self) -> str:
         """The gateway's address for a client on this machine."""
-        host = LOOPBACK if self.host in ("0.0.0.0", "::", "") else self.host
+        host = LOOPBACK if self.host in ("0.0.0.0", "::", "") else self.host  # nosec B104 # asked for, not listened on
         return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+
+    @property
+    def console_url(self) -> str:
+        """The console's address for a browser on this machine."""
+        return f"{self.url}/console" if self.admin_port is None else f"http://{LOOPBACK}:{self.admin_port}/console"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,6 +69,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="ModelPairs and policies (without it, the embedded pair)",
     )
     add("--host", default=defaults.host, help="address that the gateway listens on (%(default)s)")
+    add(
+        "--admin-port",
+        type=port,
+        metavar="N",
+        help="serve console, metrics and evidence on this port of this machine alone (without it: on --port)",
+    )
+    add(
+        "--keys",
+        type=Path,
+        metavar="FILE",
+        help="API keys as 'slipstream keys' writes them (without it everybody who reaches the gateway may use it)",
+    )
+    add(
+        "--allow-anonymous",
+        action="store_true",
+        help="let everybody in who can reach a --host other than this machine's own",
+    )
     for name, default, text in (
         ("--port", defaults.port, "the gateway's port"),
         ("--grpc-port", defaults.grpc_port, "Triton's gRPC port"),

@@ -13,11 +13,26 @@ import msgspec
 from slipstream_gateway.types import GenerationRequest
 
 
+class Committed(msgspec.Struct, frozen=True, kw_only=True):
+    """What the client has of an answer that another server began: its tokens, or, where no server told their ids, its
+    `text`. `output_tokens` are counted as far as can be told, `prompt_tokens` is 0 where nobody said. `answer_id` and
+    `created` are those that the client knows the answer by, where the server made them."""
+
+    token_ids: tuple[int, ...] = ()
+    text: str = ""
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    answer_id: str = ""
+    created: int = 0
+
+
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """One request as an upstream gets it. `model` is the upstream's name for it, `draft_length` 0 means plain.
 
     `margins` asks for `Tokens.margins`, where the upstream can tell. `headers` are passed on by HTTP upstreams
-    (authorization, trace context); names in lower case.
+    (authorization, trace context); names in lower case. `committed`: the answer goes on after it, and what it says of
+    its usage is of the whole: prompt and output count once, drafts and steps are those of this part.
+    `deadline_s`, by `time.monotonic`, is when nobody waits for the answer any more.
     """
 
     request: GenerationRequest
@@ -26,6 +41,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     request_id: str
     headers: tuple[tuple[str, str], ...] = ()
     margins: bool = False
+    committed: Committed | None = None
+    deadline_s: float | None = None
 
 
 class Usage(msgspec.Struct, kw_only=True):
@@ -46,7 +63,7 @@ class Usage(msgspec.Struct, kw_only=True):
 
 class Tokens(msgspec.Struct, frozen=True, kw_only=True):
     """What one step added to choice `index`, to be rendered as OpenAI's JSON. The choice's last one has a
-    `finish_reason` (`stop`, `length` or `cancelled`). `margins` is the gap between the target's two best logits at
+    `finish_reason` (`stop` or `length`). `margins` is the gap between the target's two best logits at
     each of `token_ids`; empty where nobody asked."""
 
     index: int

@@ -55,6 +55,11 @@ class AnswerReader:
         self._parts: dict[str, list[str]] = {"reasoning": [], "content": [], "refusal": []}
 
     @property
+    def parts(self) -> tuple[str, ...]:
+        """Which parts have text so far: `reasoning`, `content`, `refusal`, `tool <n>`."""
+        return tuple(name for name, texts in self._parts.items() if texts)
+
+    @property
     def text(self) -> str:
         """Everything so far, the parts of an answer that has several with a separator between."""
         return _BETWEEN.join("".join(part) for part in self._parts.values() if part)

@@ -7,6 +7,7 @@ transport 120 µs, aiohttp 77 µs (one core, 32 connections, one run).
 from __future__ import annotations
 
 import re
+import ssl
 
 import aiohttp
 import msgspec
@@ -23,8 +24,12 @@ from slipstream_gateway.errors import (
 )
 from slipstream_gateway.types import Endpoint
 from slipstream_gateway.upstreams.base import Completion, Job, Usage, Wire
+from slipstream_gateway.upstreams.checked_resolver import CheckedResolver
+from slipstream_gateway.upstreams.endpoint_rules import EndpointRules
+from slipstream_gateway.upstreams.openai_continuation import Continued, continued_body
 from slipstream_gateway.upstreams.openai_wire import (
     ModelName,
+    failure_at,
     has_generated_text,
     has_usage,
     read_body_usage,
@@ -35,19 +40,30 @@ from slipstream_gateway.upstreams.sse import EventSplitter, count_events
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 _PATHS = {Endpoint.CHAT: "v1/chat/completions", Endpoint.COMPLETION: "v1/completions"}
-_READ_BYTES = 64 * 1024
+_READ_BYTES = 16 * 1024  # up to twice that is held for a client that reads slowly
+_TLS_HINT = " (over TLS: a server that misses the client's certificate ends so, --upstream-cert)"
 _DONE = re.compile(rb"(?:\A|\n)data: ?\[DONE\]\r?\n")  # a whole line: generated text may hold the word, too
 
 
 class OpenAiUpstream:
     """One server at `base_url` (`http://host:port`, with or without a closing `/v1`)."""
 
-    def __init__(self, base_url: str, *, connect_timeout_s: float, api_key: str | None = None) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        connect_timeout_s: float,
+        api_key: str | None = None,
+        tls: ssl.SSLContext | None = None,
+        rules: EndpointRules | None = None,
+    ) -> None:
         root = URL(base_url.rstrip("/").removesuffix("/v1") + "/")
         self._urls = {endpoint: root.join(URL(path)) for endpoint, path in _PATHS.items()}
         self._probe_url = root.join(URL("v1/models"))
         self._api_key = api_key
         self._connect_timeout_s = connect_timeout_s
+        self._tls = tls
+        self._rules = rules
         self._session = self._open_session(keep_alive=True)
         self._fresh_session: aiohttp.ClientSession | None = None
 
@@ -95,10 +111,12 @@ class OpenAiUpstream:
             await self._fresh_session.close()
 
     def _open_session(self, *, keep_alive: bool) -> aiohttp.ClientSession:
+        ssl_context = self._tls or True
+        resolver = CheckedResolver(self._rules) if self._rules is not None else None
         connector = (
-            aiohttp.TCPConnector(limit=0, keepalive_timeout=30.0)
+            aiohttp.TCPConnector(limit=0, keepalive_timeout=30.0, ssl=ssl_context, resolver=resolver)
             if keep_alive
-            else aiohttp.TCPConnector(limit=0, force_close=True)
+            else aiohttp.TCPConnector(limit=0, force_close=True, ssl=ssl_context, resolver=resolver)
         )
         return aiohttp.ClientSession(
             connector=connector,
@@ -119,6 +137,8 @@ class OpenAiUpstream:
     async def _post(self, job: Job) -> aiohttp.ClientResponse:
         """Sends the request; returns the response once its status is 200."""
         body = request_body(job.request, job.model)
+        if job.committed is not None:
+            body = continued_body(job.request, job.committed, body)
         url, headers = self._urls[job.request.endpoint], self._headers(job.headers)
         try:
             try:
@@ -133,7 +153,8 @@ class OpenAiUpstream:
         except (aiohttp.ConnectionTimeoutError, TimeoutError) as exc:
             raise UpstreamTimeout("The upstream did not accept a connection in time.") from exc
         except (aiohttp.ClientConnectionError, OSError) as exc:
-            raise UpstreamUnavailable("The upstream cannot be reached.", detail=str(exc)) from exc
+            hint = _TLS_HINT if url.scheme == "https" and isinstance(exc, aiohttp.ServerDisconnectedError) else ""
+            raise UpstreamUnavailable("The upstream cannot be reached.", detail=f"{exc}{hint}") from exc
         except aiohttp.ClientError as exc:
             raise UpstreamFailed("The upstream did not answer with HTTP.", detail=str(exc)) from exc
         if response.status != 200:
@@ -145,15 +166,20 @@ class OpenAiStream:
     """A running SSE answer, forwarded in blocks of whole events as the socket delivers them."""
 
     def __init__(self, response: aiohttp.ClientResponse, job: Job) -> None:
+        known = job.committed
         self.usage = Usage(exact=False)
+        if known is not None:
+            self.usage = Usage(prompt_tokens=known.prompt_tokens, output_tokens=known.output_tokens, exact=False)
         self._response = response
         self._content = response.content
         self._splitter = EventSplitter()
         self._keep_usage = job.request.include_usage
         self._names = ModelName(job.request.model, job.model)
+        self._continued = Continued(known) if known is not None else None
         self._first: Wire | None = None
         self._generating = False
         self._done = False
+        self._failed = False
 
     async def prefetch(self) -> None:
         """Waits for the first block; nothing has been promised to the client before it."""
@@ -173,6 +199,8 @@ class OpenAiStream:
 
     async def _read(self) -> Wire | None:
         while True:
+            if self._failed:
+                raise UpstreamFailed("The upstream failed within its stream.")
             try:
                 data = await self._content.readany()
             except (aiohttp.ClientError, OSError) as exc:
@@ -196,8 +224,14 @@ class OpenAiStream:
             self._done = True
             if not usage.exact:  # three events carry no text: the role, the finish reason, [DONE]
                 usage.output_tokens = max(usage.output_tokens - 3, 0)
+        if b'"error"' in block and (at := failure_at(block)) is not None:
+            block, self._failed = block[:at], True
         if has_usage(block):
             block = take_usage(block, usage, keep=self._keep_usage)
+            if self._continued is not None and usage.exact:
+                self._continued.count(usage)
+        if self._continued is not None:
+            block = self._continued.rewrite(block, usage)
         return Wire(self._names.restore(block), self._generating)
 
     def _check_end(self) -> None:
@@ -235,7 +269,8 @@ async def _refusal(response: aiohttp.ClientResponse, *, own_key: bool) -> Slipst
         return UpstreamFailed("The upstream refused the gateway's own credentials.", detail=f"status {status}")
     if 400 <= status < 500:
         return UpstreamRejected(status, body)
-    return UpstreamFailed(f"The upstream answered {status}.", detail=body[:500].decode(errors="replace"))
+    # Not what it says: such a body may quote the prompt, and details are logged.
+    return UpstreamFailed(f"The upstream answered {status}.", detail=f"{len(body)} bytes")
 
 
 def _retry_after_s(response: aiohttp.ClientResponse) -> float:

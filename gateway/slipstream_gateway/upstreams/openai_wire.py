@@ -46,6 +46,24 @@ class _Envelope(msgspec.Struct):
     choices: list[msgspec.Raw] | None = None
 
 
+class _Error(msgspec.Struct):
+    """What servers put into an error; the code is a status with vLLM, a word with others."""
+
+    type: str | None = None
+    code: str | int | None = None
+
+    @property
+    def is_of_request(self) -> bool:
+        if isinstance(self.code, int):
+            return 400 <= self.code < 500
+        return self.type is not None and ("invalid_request" in self.type or "BadRequest" in self.type)
+
+
+class _Failure(msgspec.Struct):
+    error: _Error | None = None
+
+
+_decode_failure = msgspec.json.Decoder(_Failure).decode
 _decode_envelope = msgspec.json.Decoder(_Envelope).decode
 
 
@@ -88,6 +106,21 @@ class ModelName:
 def has_generated_text(block: bytes) -> bool:
     """Whether a block of events carries generated text, not only the role event."""
     return _GENERATED.search(block) is not None
+
+
+def failure_at(block: bytes) -> int | None:
+    """Where in a block of events the server says that it failed, None where it does not. An error that it blames the
+    request for is part of the answer."""
+    at = 0
+    for event in split_events(block):
+        try:
+            error = _decode_failure(event_data(event)).error
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            error = None
+        if error is not None and not error.is_of_request:
+            return at
+        at += len(event)
+    return None
 
 
 def has_usage(block: bytes) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from slipstream_gateway.errors import SlipstreamError, UpstreamFailed, UpstreamTimeout, UpstreamUnavailable
 from slipstream_gateway.upstreams.base import Completion, Job, Tokens, Usage
+from slipstream_gateway.upstreams.tls import Credentials
 from slipstream_gateway.upstreams.triton_wire import (
     infer_request,
     is_empty_final,
@@ -35,19 +37,23 @@ CHANNEL_OPTIONS = (
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 500),  # a request waits for the next attempt, so it must come soon
 )
+CANCELLED = "cancelled"  # the model's finish reason of work that it gave up
 _RECONNECT_WAIT_S = 0.8  # longer than the longest pause between two attempts to connect
 _PROBE_TIMEOUT_S = 2.0
+_DEADLINE_GRACE_S = 0.5
 _CONTROL_TIMEOUT_S = 3.0
+_WHY_TIMEOUT_S = 0.5
 
 
 class TritonUpstream:
     """One Triton server at `address` (`host:port` of its gRPC port) with Slipstream's model in it."""
 
-    def __init__(self, address: str, *, model: str, connect_timeout_s: float) -> None:
+    def __init__(self, address: str, *, model: str, connect_timeout_s: float, tls: Credentials | None = None) -> None:
         self._model = model
         self._connect_timeout_s = connect_timeout_s
         self._stops = 0
-        self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        self._tls = tls
+        self._channel = _channel(address, tls)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
     async def complete(self, job: Job) -> Completion:
@@ -112,8 +118,10 @@ class TritonUpstream:
                 request_id=f"{job.request_id}-{index}" if index else job.request_id,
                 seed=_wrap_int64(seed + index),
                 margins=job.margins,
+                resume_ids=job.committed.token_ids if job.committed is not None else (),
             )
-            choices.append(ChoiceStream(self._stub.ModelStreamInfer(_one(message)), index, prompt_field))
+            call = self._stub.ModelStreamInfer(_one(message), timeout=_timeout_s(job))
+            choices.append(ChoiceStream(call, index, prompt_field))
         return choices[0] if len(choices) == 1 else MergedStream(choices)
 
     async def _connected(self) -> None:
@@ -129,13 +137,31 @@ class TritonUpstream:
             async with asyncio.timeout(wait_s):
                 while state is not ready:
                     if state is failed and first is not failed:
-                        raise UpstreamUnavailable("The inference server cannot be reached.")
+                        raise UpstreamUnavailable("The inference server cannot be reached.", detail=await self._why())
                     await self._channel.wait_for_state_change(state)
                     state = self._channel.get_state(try_to_connect=True)
         except TimeoutError as exc:
             if state is failed:
-                raise UpstreamUnavailable("The inference server cannot be reached.") from exc
+                raise UpstreamUnavailable("The inference server cannot be reached.", detail=await self._why()) from exc
             raise UpstreamTimeout("The inference server did not accept a connection in time.") from exc
+
+    async def _why(self) -> str:
+        """What is wrong with a channel that has failed; asked for where TLS is spoken, of which much can be. The call
+        fails at once with what the last attempt to connect failed with."""
+        if self._tls is None:
+            return ""
+        try:
+            await self._stub.ServerLive(service_pb2.ServerLiveRequest(), timeout=_WHY_TIMEOUT_S)
+        except grpc.RpcError as exc:
+            return str(exc.details()) if isinstance(exc, grpc.aio.AioRpcError) else str(exc)
+        return ""
+
+
+def _channel(address: str, tls: Credentials | None) -> grpc.aio.Channel:
+    if tls is None:
+        return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+    credentials = grpc.ssl_channel_credentials(tls.ca, tls.key, tls.certificate)
+    return grpc.aio.secure_channel(address, credentials, options=CHANNEL_OPTIONS)
 
 
 async def _read_control(call: Any) -> None:
@@ -148,6 +174,12 @@ async def _read_control(call: Any) -> None:
         raise UpstreamFailed("The inference server ended its stream without an answer.")
     if answer.error_message:
         raise triton_error(answer.error_message)
+
+
+def _timeout_s(job: Job) -> float | None:
+    """What the call may take, None where nothing limits it. A moment more than the client's deadline: who waits for the
+    answer cancels it first and knows why, and the server ends its work even where nobody is left to cancel it."""
+    return None if job.deadline_s is None else max(job.deadline_s - time.monotonic(), 0.0) + _DEADLINE_GRACE_S
 
 
 def _joined(parts: Sequence[Tokens]) -> Tokens:
@@ -177,6 +209,7 @@ class ChoiceStream:
         self._prompt_field = prompt_field
         self._first: Tokens | None = None
         self._finished = False
+        self._given_up = False
 
     async def prefetch(self) -> None:
         """Waits for the first response; nothing has been promised to the client before it."""
@@ -192,6 +225,8 @@ class ChoiceStream:
         self._call.cancel()
 
     async def _read(self) -> Tokens | None:
+        if self._given_up:
+            raise _shutting_down()
         try:
             answer = await self._call.read()
         except grpc.RpcError as exc:
@@ -201,12 +236,17 @@ class ChoiceStream:
         if answer.error_message:
             raise triton_error(answer.error_message, prompt_field=self._prompt_field)
         response = read_response(answer.infer_response, self.usage)
-        self._finished = response.finish_reason != ""
+        finish_reason = response.finish_reason or None
+        if finish_reason == CANCELLED:  # not by us, who would not be listening: the server ends, the answer does not
+            if not response.token_ids:
+                raise _shutting_down()
+            self._given_up, finish_reason = True, None
+        self._finished = finish_reason is not None
         return Tokens(
             index=self._index,
             text=response.text,
             token_ids=response.token_ids,
-            finish_reason=response.finish_reason or None,
+            finish_reason=finish_reason,
             margins=response.margins,
         )
 
@@ -274,6 +314,10 @@ def _sum_positions(rows: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
 def _wrap_int64(value: int) -> int:
     """`value` as a signed 64 bit number, wrapped around."""
     return (value + 2**63) % 2**64 - 2**63
+
+
+def _shutting_down() -> UpstreamUnavailable:
+    return UpstreamUnavailable("The inference server is shutting down.")
 
 
 def _rpc_error(exc: grpc.RpcError) -> SlipstreamError:

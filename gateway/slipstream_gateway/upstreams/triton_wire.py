@@ -38,9 +38,17 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def infer_request(
-    request: GenerationRequest, *, model: str, draft_length: int, request_id: str, seed: int, margins: bool = False
+    request: GenerationRequest,
+    *,
+    model: str,
+    draft_length: int,
+    request_id: str,
+    seed: int,
+    margins: bool = False,
+    resume_ids: Sequence[int] = (),
 ) -> service_pb2.ModelInferRequest:
-    """The request message for one answer (choice) of `request`; `margins` as in `Job`."""
+    """The request message for one answer (choice) of `request`; `margins` as in `Job`. `resume_ids` are the tokens
+    that the client has: the model counts them towards the limit and in the usage, and its text goes on after theirs."""
     message = service_pb2.ModelInferRequest(model_name=model, id=request_id)
     message.parameters["triton_enable_empty_final_response"].bool_param = True
     add = _Inputs(message)
@@ -62,6 +70,8 @@ def infer_request(
         add.texts("stop", [text.encode() for text in request.stop])
     if margins:
         add.numbers("margins", "BOOL", "?", (True,))
+    if resume_ids:
+        add.numbers("resume_ids", "INT32", "i", resume_ids)
     return message
 
 

@@ -21,7 +21,7 @@ _SHM, _TMP, _WEIGHTS = "shm", "tmp", "weights"
 # Triton and the process that runs the engine exchange tensors there; a container's own 64 MiB are too few.
 _SHM_SIZE = "256Mi"
 _TMP_SIZE = "4Gi"
-_TMP_MOUNT = {"name": _TMP, "mountPath": "/tmp"}
+_TMP_MOUNT = {"name": _TMP, "mountPath": "/tmp"}  # nosec B108 # a volume of the pod's own
 
 
 def pod_template(pair: ModelPair, *, image: str, repository: Mapping[str, str]) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def _pod_spec(pair: ModelPair, image: str) -> dict[str, Any]:
     serving = pair.spec.serving or Serving()
     name = child_name(pair.metadata.name)
     weights = _weights_mounts(serving.storage)
-    server_mounts = [repository_mount(pair), {"name": _SHM, "mountPath": "/dev/shm"}, _TMP_MOUNT, *weights]
+    server_mounts = [repository_mount(pair), {"name": _SHM, "mountPath": "/dev/shm"}, _TMP_MOUNT, *weights]  # nosec B108
     spec: dict[str, Any] = {
         "serviceAccountName": name,
         "automountServiceAccountToken": False,

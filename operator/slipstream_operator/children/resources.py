@@ -37,7 +37,7 @@ def gpus_of(pair: ModelPair) -> int:
 
 def environment(*, gpu: bool) -> list[dict[str, str]]:
     """The environment of a container. Its root is read-only: what PyTorch and compilers keep goes to /tmp."""
-    home = [{"name": "HOME", "value": "/tmp"}]
+    home = [{"name": "HOME", "value": "/tmp"}]  # nosec B108 # a volume of the pod's own
     return home if gpu else [*home, _NO_GPU]
 
 

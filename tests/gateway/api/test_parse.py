@@ -6,6 +6,7 @@ import contextlib
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -245,4 +246,28 @@ def test_any_values_in_known_fields_are_a_request_or_an_invalid_request(fields: 
     raw = json.dumps({"model": "m", "messages": HELLO, "prompt": "x", **fields}).encode()
     for parse in (parse_chat_request, parse_completion_request):
         with contextlib.suppress(InvalidRequest):
-            assert parse(raw).raw == raw
+            assert field_bytes(parse(raw).raw) == field_bytes(raw)
+
+
+def field_bytes(raw: bytes) -> list[tuple[str, bytes]]:
+    """The fields of a JSON object in their order, each value as the bytes that it came as."""
+    return [(name, bytes(value)) for name, value in msgspec.json.decode(raw, type=dict[str, msgspec.Raw]).items()]
+
+
+@pytest.mark.parametrize(
+    "value", ["1e400", "1.0", "-0.0", "1E+2", "9" * 400, '"\\u00e9"', '{ "a":1.50, "a": 2 }', "[ 1 , 2 ]"]
+)
+def test_values_that_are_not_understood_here_go_on_byte_for_byte(value: str) -> None:
+    body = f'{{"model": "m", "messages": [{{"role": "user", "content": "hi"}}], "unheard_of": {value}}}'
+    assert dict(field_bytes(parse_chat_request(body.encode()).raw))["unheard_of"] == value.encode()
+
+
+def test_of_a_field_that_stands_twice_upstreams_get_the_one_that_was_checked() -> None:
+    raw = b'{"model": "cheap", "messages": [{"role": "user", "content": "hi"}], "model": "m", "n": 5, "n": 1}'
+    request = parse_chat_request(raw)
+    assert (request.model, request.n) == ("m", 1)
+    assert [(name, value) for name, value in field_bytes(request.raw) if name in ("model", "n")] == [
+        ("model", b'"m"'),
+        ("n", b"1"),
+    ]
+    assert request.raw.count(b'"model"') == 1

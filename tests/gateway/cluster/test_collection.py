@@ -88,12 +88,13 @@ def test_what_no_gateway_reads_is_not_kept_and_what_is_obeyed_is() -> None:
     entry = {"name": "code/long", "phase": "Promoted", "share": 1.0, "message": "ok"}
     condition = {"type": "Ready", "status": "True"}
     status = {"checkpoint": "x" * 1000, "classes": [{**entry, "control": {"samples": 9}}], "conditions": [condition]}
+    status["decisions"] = decisions = [{"time": "2026-03-01T10:00:00Z", "rule": "Promote"}]
     item = _pair(1, **status)
     item["metadata"] |= {"managedFields": [{}], "annotations": {"a": "b"}}
     del item["kind"]
     kept = trim_object(item, kind="ModelPair")
     assert kept["kind"] == "ModelPair"
-    assert kept["status"] == {"classes": [entry], "conditions": [condition]}
+    assert kept["status"] == {"classes": [entry], "conditions": [condition], "decisions": decisions}
     assert set(kept["metadata"]) == {"namespace", "name", "uid", "generation"}
 
 

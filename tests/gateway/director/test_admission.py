@@ -1,20 +1,26 @@
-"""Places in flight: never more than the limit, none lost, first come first served."""
+"""Places in flight: never more than the limit, none lost; who waits for one, and who is refused."""
 
 from __future__ import annotations
 
 import asyncio
 import random
+import time
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from slipstream_gateway.director.admission import Admission
-from slipstream_gateway.errors import Overloaded
+from slipstream_gateway.errors import DeadlineExceeded, Overloaded
+from slipstream_gateway.settings import OverloadSettings
+from slipstream_gateway.types import Caller, Priority
+
+PAIR = "acme"
 
 
-async def take(admission: Admission) -> None:
-    if not admission.try_enter():
-        await admission.enter()
+async def take(admission: Admission, pair: str = PAIR, **options: Any) -> None:
+    if not admission.try_enter(pair):
+        await admission.enter(pair, **options)
 
 
 async def test_waiters_get_places_in_order_and_the_queue_is_bounded() -> None:
@@ -25,13 +31,13 @@ async def test_waiters_get_places_in_order_and_the_queue_is_bounded() -> None:
     async def wait(name: int) -> None:
         await take(admission)
         order.append(name)
-        admission.leave()
+        admission.leave(PAIR)
 
     tasks = [asyncio.create_task(wait(name)) for name in range(2)]
     await asyncio.sleep(0)
     with pytest.raises(Overloaded):
         await take(admission)
-    admission.leave()
+    admission.leave(PAIR)
     await asyncio.gather(*tasks)
     assert order == [0, 1]
     assert admission.in_flight == 0
@@ -56,7 +62,7 @@ def test_no_place_is_lost_or_given_twice_whatever_is_cancelled(seed: int, limit:
                     await asyncio.sleep(0)
             finally:
                 running -= 1
-                admission.leave()
+                admission.leave(PAIR)
 
         tasks = []
         for _ in range(20):
@@ -71,3 +77,112 @@ def test_no_place_is_lost_or_given_twice_whatever_is_cancelled(seed: int, limit:
         assert admission.in_flight == 0
 
     asyncio.run(run())
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def caller(key_id: str, priority: Priority = Priority.NORMAL) -> Caller:
+    return Caller(key_id=key_id, priority=priority)
+
+
+async def queue_up(admission: Admission, who: list[tuple[str, Caller]]) -> tuple[list[str], list[asyncio.Task[None]]]:
+    """Lets each of `who`, a name and its caller, wait for a place, in this order. The names that got one, in theirs."""
+    served: list[str] = []
+
+    async def wait(name: str, caller: Caller) -> None:
+        await admission.enter(PAIR, caller)
+        served.append(name)
+
+    tasks = []
+    for name, one in who:
+        tasks.append(asyncio.create_task(wait(name, one)))
+        await asyncio.sleep(0)
+    return served, tasks
+
+
+async def test_priorities_go_first_and_keys_take_turns() -> None:
+    admission = Admission(max_in_flight=1, max_queued=10, queue_timeout_s=30)
+    await take(admission)
+    who = [("low", caller("d", Priority.LOW)), ("a1", caller("a")), ("a2", caller("a")), ("b1", caller("b"))]
+    served, tasks = await queue_up(admission, [*who, ("high", caller("c", Priority.HIGH))])
+    for _ in tasks:
+        admission.leave(PAIR)
+        await asyncio.sleep(0)
+    await asyncio.gather(*tasks)
+    assert served == ["high", "a1", "b1", "a2", "low"]
+
+
+async def test_a_full_queue_gives_way_to_who_waits_least() -> None:
+    admission = Admission(max_in_flight=1, max_queued=3, queue_timeout_s=30)
+    await take(admission)
+    served, tasks = await queue_up(admission, [(f"flood{n}", caller("flood")) for n in range(3)])
+    _, [quiet] = await queue_up(admission, [("quiet", caller("quiet"))])
+    await asyncio.sleep(0)
+    assert isinstance(tasks[2].exception(), Overloaded)
+    with pytest.raises(Overloaded):
+        await admission.enter(PAIR, caller("flood"))
+    with pytest.raises(Overloaded):
+        await admission.enter(PAIR, caller("other", Priority.LOW))
+    for task in (*tasks[:2], quiet):
+        task.cancel()
+    await asyncio.gather(*tasks, quiet, return_exceptions=True)
+    assert admission.queued == 0
+    assert served == []
+
+
+async def test_a_pair_at_its_limit_starves_no_other() -> None:
+    overload = OverloadSettings(min_limit=1)
+    admission = Admission(max_in_flight=4, max_queued=8, queue_timeout_s=30, overload=overload)
+    for _ in range(4):
+        await take(admission, "slow")
+    for _ in range(4):  # its server has too much to do: the limit falls below the cap
+        admission.leave("slow", refused=True)
+    while admission.try_enter("slow"):
+        pass
+    assert admission.in_flight == 3
+    waiting = asyncio.create_task(admission.enter("slow"))
+    await asyncio.sleep(0)
+    assert admission.try_enter("quick")
+    admission.leave("quick")
+    assert not waiting.done()
+    admission.leave("slow")
+    await waiting
+
+
+async def test_wait_retry_after_and_pressure_follow_the_rate_at_which_places_come_free() -> None:
+    clock = Clock()
+    admission = Admission(max_in_flight=1, max_queued=4, queue_timeout_s=10, clock=clock)
+    for _ in range(100):  # two a second
+        await take(admission)
+        clock.now_s += 0.5
+        admission.leave(PAIR)
+    await take(admission)
+    assert admission.pressure(PAIR) == 0.0
+    _, tasks = await queue_up(admission, [(str(n), caller("a")) for n in range(4)])
+    assert admission.pressure(PAIR) == pytest.approx(2.5 / 10, rel=0.15)
+    with pytest.raises(Overloaded) as refused:
+        await admission.enter(PAIR, caller("a"))
+    assert refused.value.retry_after_s == pytest.approx(2.5, rel=0.15)
+    with pytest.raises(Overloaded, match="after the request's deadline"):
+        await admission.enter(PAIR, caller("b"), clock.now_s + 1.0)
+    with pytest.raises(DeadlineExceeded):
+        await admission.enter(PAIR, caller("b"), clock.now_s - 1.0)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert admission.pressure(PAIR) == 0.0
+    assert admission.snapshot()[0].refused == {"queue_full": 1, "cannot_make_it": 1, "deadline": 1}
+
+
+async def test_nobody_waits_beyond_a_deadline() -> None:
+    admission = Admission(max_in_flight=1, max_queued=4, queue_timeout_s=30)
+    await take(admission)
+    with pytest.raises(DeadlineExceeded):
+        await admission.enter(PAIR, caller("a"), time.monotonic() + 0.02)
+    assert admission.queued == 0

@@ -146,11 +146,11 @@ async def test_stream_that_breaks_is_told_once_whatever_came_before(
     desk: Make, openai_server: Make, manifest_text: Make, chat: Make
 ) -> None:
     at = desk(manifest_text([openai_server().url], [openai_server().url]))
-    assert await at.ask(chat("tokens=9 die=3 nousage", stream=True)) == "UpstreamFailed"
+    assert await at.ask(chat("tokens=9 die=3 nousage", stream=True)) == "StreamInterrupted"
     assert at.told == [BROKEN]
     again = desk(manifest_text([openai_server().url], [dead_url(), openai_server().url]))
     found = {await again.ask(chat("tokens=9 die=3", stream=True)) for _ in range(2)}  # servers take turns
-    assert found == {"UpstreamFailed"}
+    assert found == {"StreamInterrupted"}
     assert sorted(again.told) == sorted([BROKEN, BROKEN, UNREACHED])
 
 

@@ -173,12 +173,12 @@ async def test_nothing_is_replayed_while_the_server_is_busy(pair: Make, chat: Ma
 
 async def test_nothing_is_replayed_while_a_request_waits_for_a_place(pair: Make, chat: Make) -> None:
     bench, plain, _ = pair()
-    assert bench.admission.try_enter()
-    waiting = asyncio.create_task(bench.admission.enter())
+    assert bench.admission.try_enter("acme")
+    waiting = asyncio.create_task(bench.admission.enter("acme"))
     await bench.ask(chat("tokens=1"))
     await asyncio.sleep(0.2)  # ten looks
     assert plain.requests == []
-    bench.admission.leave()
+    bench.admission.leave("acme")
     await waiting
     await bench.counted({"checked": 1})
 

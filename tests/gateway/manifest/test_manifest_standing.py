@@ -242,3 +242,9 @@ def test_what_was_said_of_another_spec_holds_only_for_what_was_taken_back() -> N
 @pytest.mark.parametrize("status", [{"classes": [entry()]}, {"specHash": "", "classes": [entry()]}])
 def test_a_status_that_names_no_spec_is_taken_at_its_word(status: JSON) -> None:
     assert standing_of(policy(), status, spec_hash="1" * 16).of("code/long").share == 1
+
+
+@pytest.mark.parametrize("decisions", [7, "all", [7], [{"rule": "Promote"}], [{"time": "t", "rule": "x" * 65}]])
+def test_decisions_that_cannot_be_read_take_nothing_back(decisions: object) -> None:
+    standing = standing_of(policy(), {"classes": [entry(phase="Promoted", share=1)], "decisions": decisions})
+    assert (standing.of("code/long").share, standing.decisions) == (1, ())

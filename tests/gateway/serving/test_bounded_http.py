@@ -1,56 +1,218 @@
-"""How long a client may take for its head."""
+"""What one connection may hold, how slow it may be, and how it ends."""
 
 from __future__ import annotations
 
+import errno
+import json
 import socket
+import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import uvicorn
-from slipstream_gateway.bounded_http import BoundedHttp
+from slipstream_gateway.bounded_http import Bounds, bounded_http, tune
 
 WAIT_S = 20.0
+HASTY = Bounds(
+    head_s=0.4, body_grace_s=0.3, body_rate_bytes=1000, bodies_bytes=200_000, flush_s=0.3, linger_s=0.3, pipelined=4
+)
 
 
-class HastyHttp(BoundedHttp):
-    head_timeout_s = 0.5
+class App:
+    """Answers when the body has come: with its size, or with a stream of `stream` bytes."""
+
+    def __init__(self) -> None:
+        self.left = threading.Event()
+        self.stream = 0
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        size, more = 0, True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                self.left.set()
+                return
+            size += len(message["body"])
+            more = message.get("more_body")
+        if self.stream:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            for _ in range(self.stream // 10_000):
+                await send({"type": "http.response.body", "body": b"x" * 10_000, "more_body": True})
+            await send({"type": "http.response.body", "body": b"end"})
+            self.left.set()
+            return
+        text = str(size).encode()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(text))]})
+        await send({"type": "http.response.body", "body": text})
 
 
-async def slow_app(scope: Any, receive: Any, send: Any) -> None:
-    """Answers when the body has come."""
-    while (await receive()).get("more_body"):
-        pass
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
-    await send({"type": "http.response.body", "body": b"ok"})
+Connect = Callable[[], socket.socket]
 
 
 @pytest.fixture
-def connection() -> Iterator[socket.socket]:
-    """A connection to a server that waits half a second for a head."""
+def app() -> App:
+    return App()
+
+
+@contextmanager
+def serving(app: App, **more: Any) -> Iterator[tuple[Connect, uvicorn.Server]]:
     listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(slow_app, http=HastyHttp, ws="none", lifespan="off", log_level="warning")
+    tune(listener)
+    http = bounded_http(HASTY)
+    config = uvicorn.Config(app, http=http, loop="uvloop", ws="none", lifespan="off", log_level="warning", **more)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
-    with socket.create_connection(listener.getsockname(), timeout=WAIT_S) as client:
-        yield client
+    yield lambda: socket.create_connection(listener.getsockname(), timeout=WAIT_S), server
     server.should_exit = True
     thread.join(WAIT_S)
+    assert not thread.is_alive()
+
+
+@pytest.fixture
+def connect(app: App) -> Iterator[Connect]:
+    with serving(app) as (connecting, _):
+        yield connecting
+
+
+def head(*fields: str, line: str = "POST / HTTP/1.1") -> bytes:
+    return "\r\n".join([line, "host: x", *fields, "", ""]).encode()
+
+
+def all_of(client: socket.socket) -> bytes:
+    parts = []
+    while part := client.recv(65536):
+        parts.append(part)
+    return b"".join(parts)
+
+
+def refusal(answer: bytes) -> tuple[int, str]:
+    """The status and the message of the only answer, which closes."""
+    first, _, body = answer.partition(b"\r\n\r\n")
+    assert b"connection: close" in first
+    return int(first.split()[1]), json.loads(body)["error"]["message"]
 
 
 @pytest.mark.parametrize("part", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nhost: x\r\n"])
-def test_connection_whose_head_does_not_come_is_closed(connection: socket.socket, part: bytes) -> None:
-    connection.sendall(part)
-    assert connection.recv(100) == b""
+def test_a_head_that_does_not_come_ends_the_connection(connect: Connect, part: bytes) -> None:
+    with connect() as client:
+        client.sendall(part)
+        answer = all_of(client)
+    assert refusal(answer) == (408, "The request's head did not come within 0.4 s.") if part else answer == b""
 
 
-def test_second_head_has_its_deadline_too_and_a_body_has_not(connection: socket.socket) -> None:
-    connection.sendall(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\na")
-    time.sleep(2 * HastyHttp.head_timeout_s)  # longer than a head may take
-    connection.sendall(b"b")
-    assert b"ok" in connection.recv(1000)
-    connection.sendall(b"POST / HTTP/1.1\r\nho")
-    assert connection.recv(100) == b""
+def test_the_second_head_has_its_deadline_too(connect: Connect) -> None:
+    with connect() as client:
+        client.sendall(head("content-length: 1") + b"a")
+        assert client.recv(1000).endswith(b"1")
+        client.sendall(b"POST / HTTP/1.1\r\nho")
+        assert refusal(all_of(client))[0] == 408
+
+
+@pytest.mark.parametrize("drip", [b"", b"a"])
+def test_a_body_without_pace_gets_408_and_its_request_ends(connect: Connect, app: App, drip: bytes) -> None:
+    with connect() as client:
+        client.sendall(head("content-length: 1000000") + drip)
+        status, message = refusal(all_of(client))
+    assert (status, message) == (
+        408,
+        "The request body comes too slowly: after 0.3 s at least 1000 bytes per second are expected.",
+    )
+    assert app.left.wait(WAIT_S)
+
+
+def test_a_slow_body_with_a_pace_may_take_its_time(connect: Connect) -> None:
+    with connect() as client:
+        client.sendall(head("content-length: 4000"))
+        for _ in range(8):
+            time.sleep(HASTY.body_grace_s / 2)
+            client.sendall(b"a" * 500)
+        assert client.recv(1000).endswith(b"4000")
+
+
+def test_bodies_share_one_budget_which_comes_back(connect: Connect) -> None:
+    half = b"a" * 120_000
+    with connect() as first:
+        first.sendall(head("content-length: 130000") + half)
+        deadline = time.monotonic() + WAIT_S
+        refused = False
+        while not refused:  # until the server has read the first one's part
+            assert time.monotonic() < deadline
+            with connect() as second:
+                second.sendall(head("content-length: 120001") + half)
+                answer = second.recv(4096)
+            refused = b" 429 " in answer and b"retry-after: 1" in answer
+        first.sendall(b"a" * 10_000)
+        assert first.recv(1000).endswith(b"130000")
+        with connect() as third:
+            third.sendall(head("content-length: 120000") + half)
+            assert third.recv(1000).endswith(b"120000")
+
+
+def test_a_stream_to_http_1_0_has_no_chunks_and_ends_with_the_connection(connect: Connect, app: App) -> None:
+    app.stream = 20_000
+    with connect() as client:
+        client.sendall(head(line="GET / HTTP/1.0"))
+        first, _, body = all_of(client).partition(b"\r\n\r\n")
+    assert b"transfer-encoding" not in first
+    assert body == b"x" * 20_000 + b"end"
+
+
+def test_an_upgrade_is_ignored_and_its_body_is_read(connect: Connect) -> None:
+    fields = ("connection: Upgrade, HTTP2-Settings", "upgrade: h2c", "http2-settings: AAMAAABkAAQ")
+    with connect() as client:
+        client.sendall(head(*fields, "content-length: 5") + b"ab")
+        time.sleep(0.05)
+        client.sendall(b"cde" + head("content-length: 2") + b"ab")
+        received = b""
+        while received.count(b"HTTP/1.1 200") < 2 or not received.endswith(b"2"):
+            received += client.recv(1000)
+    assert b"\r\n\r\n5HTTP/1.1" in received
+
+
+def test_a_client_that_does_not_read_is_cut_off(connect: Connect, app: App) -> None:
+    app.stream = 20_000_000
+    with connect() as client:
+        client.sendall(head(line="GET / HTTP/1.0"))
+        assert not app.left.wait(2 * HASTY.flush_s)  # it pushes back: what was written is bounded
+        client.shutdown(socket.SHUT_WR)  # the server hangs up, what it wrote is not taken
+        deadline = time.monotonic() + WAIT_S
+        while (error := client.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)) == 0:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+    assert error == errno.ECONNRESET
+
+
+def test_too_many_pipelined_requests_get_what_was_asked_first_then_a_refusal(connect: Connect) -> None:
+    with connect() as client:
+        client.sendall(head(line="GET / HTTP/1.1") * 200)
+        answer = all_of(client)
+    assert answer.count(b"HTTP/1.1 200") == HASTY.pipelined + 1
+    assert answer.count(b"HTTP/1.1 400") == 1
+    assert answer.rindex(b"HTTP/1.1 400") > answer.rindex(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("reset", [False, True])
+def test_a_client_that_leaves_takes_its_requests_along(app: App, reset: bool) -> None:
+    with serving(app) as (connect, server):
+        with connect() as client:
+            client.sendall(head("content-length: 5") + b"ab")
+            if reset:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        assert app.left.wait(WAIT_S)
+        deadline = time.monotonic() + WAIT_S
+        while server.server_state.connections or server.server_state.tasks:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+def test_beyond_the_limit_of_connections_requests_get_429(app: App) -> None:
+    with serving(app, limit_concurrency=3) as (connect, _), connect(), connect(), connect() as third:
+        third.sendall(head(line="GET / HTTP/1.1"))
+        answer = all_of(third)
+    assert refusal(answer) == (429, "The gateway has too many open connections.")
+    assert b"retry-after: 1\r\n" in answer

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
-from slipstream_gateway.settings import Deadlines
+from slipstream_gateway.settings import Deadlines, HealthSettings
 
 SPECULATE = {"x-slipstream-mode": "speculative"}
 WAIT_S = 15.0
@@ -109,11 +109,14 @@ def test_stream_that_breaks_ends_with_an_error_event_and_is_not_repeated(
     assert response.status_code == 200
     texts = [choice["delta"].get("content") for event in events[:-1] for choice in event["choices"]]
     assert [text for text in texts if text] == ["w0 ", "w1 ", "w2 "]
-    assert events[-1]["error"]["code"] == "upstream_failed"
+    assert response.headers["x-slipstream-resumable"] == "false"
+    assert events[-1]["error"]["code"] == "stream_interrupted"
+    assert events[-1]["error"]["message"].endswith("The answer is not complete.")
     assert "127.0.0.1" not in events[-1]["error"]["message"]
     assert len(first.requests) + len(second.requests) == 1
     assert served.metric("slipstream_requests_total", status="upstream_failed") == 1
     assert served.metric("slipstream_upstream_errors_total", error="UpstreamFailed") == 1
+    assert served.metric("slipstream_resumed_total", cause="upstream_failed", result="not_resumable") == 1
     assert post(served.url, chat("tokens=1")).status_code == 200
 
 
@@ -126,7 +129,7 @@ def test_deadlines_end_slow_starts_and_silent_streams(
     slow = post(served.url, chat("slow=30", stream=True))
     assert (slow.status_code, slow.json()["error"]["code"]) == (504, "upstream_timeout")
     silent = events_of(post(served.url, chat("tokens=3 gap=30", stream=True)))
-    assert silent[-1]["error"]["code"] == "upstream_timeout"
+    assert silent[-1]["error"]["code"] == "stream_interrupted"
     assert "next chunk" in silent[-1]["error"]["message"]
     whole = post(served.url, chat("slow=30"))
     assert whole.status_code == 504
@@ -139,11 +142,12 @@ def test_streams_that_go_silent_take_their_server_out(
     gateway: Callable[..., Any], openai_server: Callable[..., Any], manifest_text: Any, chat: Any
 ) -> None:
     deadlines = Deadlines(connect_s=1, between_chunks_s=1)
-    served = gateway(manifest_text([openai_server().url], [openai_server().url]), deadlines=deadlines)
+    health = HealthSettings(first_ejection_s=WAIT_S)  # it outlasts the check
+    served = gateway(manifest_text([openai_server().url], [openai_server().url]), deadlines=deadlines, health=health)
     body = chat("tokens=3 gap=30", stream=True)
-    with ThreadPoolExecutor(6) as pool:  # six failures in a row: the back-off outlasts the check
+    with ThreadPoolExecutor(6) as pool:
         answers = list(pool.map(lambda _: post(served.url, body, headers=SPECULATE), range(6)))
-    assert all(events_of(answer)[-1]["error"]["code"] == "upstream_timeout" for answer in answers)
+    assert all(events_of(answer)[-1]["error"]["code"] == "stream_interrupted" for answer in answers)
     after = post(served.url, chat("tokens=1"), headers=SPECULATE)
     assert after.headers["x-slipstream-reason"] == "speculative_unavailable"
     assert served.metric("slipstream_upstream_errors_total", error="UpstreamTimeout") == 6

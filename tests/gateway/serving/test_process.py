@@ -214,6 +214,21 @@ def test_workers_that_cannot_start_end_the_gateway_with_an_error(
     assert log.splitlines()[-1].startswith("slipstream: error: a worker failed to start")
 
 
+def test_worker_that_dies_is_replaced_at_once_also_while_another_hangs(
+    start: Callable[..., Process], openai_server: Callable[..., Any], manifest_text: Any
+) -> None:
+    process = start(manifest_text([openai_server().url]), "--workers", "2", "--drain", "1")
+    hung, dying = workers_of(process)
+    hung.suspend()
+    try:
+        dying.kill()
+        wait_until(lambda: set(workers_of(process)) - {hung, dying})
+    finally:
+        hung.resume()
+    process.child.send_signal(signal.SIGTERM)
+    assert process.child.wait(WAIT_S) == 0
+
+
 def test_sigterm_with_workers_refuses_connections_while_streams_finish(
     start: Callable[..., Process], openai_server: Callable[..., Any], manifest_text: Any, chat: Any
 ) -> None:

@@ -1,58 +1,104 @@
-"""Triton that is not up, dies under a stream, and comes back."""
+"""Triton that is not up, is killed or halted under streams, and comes back."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import httpx
 from slipstream_gateway.manifest import EMBEDDED_MANIFEST
+from slipstream_gateway.settings import Deadlines
 from slipstream_gateway.up.triton_server import TritonPorts
 
 WAIT_S = 60.0
 PROMPT = "Summarize the call for the CRM: reason, agent actions, outcome, next step.\n\nCustomer: My invoice is wrong."
+BODY = {"model": "slipstream-embedded", "messages": [{"role": "user", "content": PROMPT}]}
+LONG = {**BODY, "stream": True, "max_tokens": 400, "temperature": 2, "seed": 1}
 
 
-def test_triton_killed_under_a_stream_ends_it_with_an_error_and_comes_back(
+def manifest(*endpoints: str) -> str:
+    named = ", ".join(f'"grpc://{endpoint}"' for endpoint in endpoints)
+    return EMBEDDED_MANIFEST.read_text().replace("kind: slipstream", f"kind: slipstream\n    endpoints: [{named}]")
+
+
+def parts(response: httpx.Response) -> Iterator[str]:
+    """The texts of a stream, and `[DONE]` where it has its regular end."""
+    for line in response.iter_lines():
+        data = line.removeprefix("data: ")
+        if data == "[DONE]":
+            yield data
+        elif data:
+            yield json.loads(data)["choices"][0]["delta"].get("content") or ""
+
+
+def ask(url: str, disturb: Callable[[], None] = lambda: None) -> str:
+    """A long answer, where something happens after its first event."""
+    with httpx.stream("POST", url, json=LONG, timeout=WAIT_S) as response:
+        assert (response.status_code, response.headers["x-slipstream-resumable"]) == (200, "true")
+        found = parts(response)
+        first = next(found)
+        disturb()
+        return "".join([first, *found])
+
+
+def test_streams_outlive_a_triton_that_is_killed_and_one_that_halts(
     gateway: Callable[..., Any],
+    run_gateway: Callable[..., Any],
     start_triton: Callable[..., Any],
+    triton_endpoint: str,
     free_ports: Callable[[int], list[int]],
     tmp_path: Path,
 ) -> None:
     grpc, http, metrics = free_ports(3)
     ports = TritonPorts(grpc=grpc, http=http, metrics=metrics)
-    endpoint = f'kind: slipstream\n    endpoints: ["grpc://127.0.0.1:{grpc}"]'
-    served = gateway(EMBEDDED_MANIFEST.read_text().replace("kind: slipstream", endpoint))
-    body = {"model": "slipstream-embedded", "messages": [{"role": "user", "content": PROMPT}]}
+    served = gateway(manifest(f"127.0.0.1:{grpc}"), deadlines=Deadlines(connect_s=1.0, resume_s=WAIT_S))
     url = f"{served.url}/v1/chat/completions"
 
-    down = httpx.post(url, json=body, timeout=WAIT_S)
+    down = httpx.post(url, json=BODY, timeout=WAIT_S)
     assert (down.status_code, down.json()["error"]["code"]) == (503, "upstream_unavailable")
     assert int(down.headers["retry-after"]) >= 1
 
-    (tmp_path / "first").mkdir()
-    server = start_triton(tmp_path / "first", ports)
-    try:
-        streamed = {**body, "stream": True, "max_tokens": 400, "temperature": 2, "seed": 1}
-        with httpx.stream("POST", url, json=streamed, timeout=WAIT_S) as response:
-            assert response.status_code == 200
-            blocks = response.iter_bytes()
-            text = next(blocks)
-            os.kill(server.child.pid, signal.SIGKILL)
-            text += b"".join(blocks)
-    finally:
-        server.stop()
-    assert b'"code":"upstream_' in text.rsplit(b"data: ", 1)[1]
-    assert b"[DONE]" not in text
-    assert httpx.post(url, json=body, timeout=WAIT_S).status_code == 503
+    servers = []
 
-    (tmp_path / "second").mkdir()
-    server = start_triton(tmp_path / "second", ports)
+    def start() -> None:
+        folder = tmp_path / str(len(servers))
+        folder.mkdir()
+        servers.append(start_triton(folder, ports))
+
     try:
-        back = httpx.post(url, json={**body, "max_tokens": 4}, timeout=WAIT_S)
-        assert back.status_code == 200
+        start()
+        undisturbed = ask(url)
+        assert undisturbed.endswith("[DONE]")
+
+        def kill_and_start_again() -> None:
+            os.kill(servers[0].child.pid, signal.SIGKILL)
+            start()
+
+        assert ask(url, kill_and_start_again) == undisturbed
+        assert served.metric("slipstream_resumed_total", cause="upstream_unavailable", result="resumed") == 1
+
+        two = manifest(f"127.0.0.1:{grpc}", triton_endpoint)
+        with (
+            run_gateway(tmp_path / "two.yaml", two, deadlines=Deadlines(stall_s=1.0, total_s=WAIT_S)) as both,
+            ThreadPoolExecutor(2) as pool,
+        ):
+            url = f"{both.url}/v1/chat/completions"
+            started = threading.Event()
+            other = pool.submit(ask, url, started.set)
+            assert started.wait(WAIT_S)
+            halted = ask(url, lambda: os.kill(servers[1].child.pid, signal.SIGSTOP))
+            assert (halted, other.result()) == (undisturbed, undisturbed)
+            assert both.metric("slipstream_resumed_total", cause="stalled", result="resumed") == 1
+            # Nor does what has no first byte yet wait for it.
+            whole_answers = [pool.submit(httpx.post, url, json=BODY, timeout=WAIT_S) for _ in range(2)]
+            assert [answer.result().status_code for answer in whole_answers] == [200, 200]
+            os.kill(servers[1].child.pid, signal.SIGCONT)
     finally:
-        server.stop()
+        for server in servers:
+            server.stop()

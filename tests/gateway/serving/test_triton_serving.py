@@ -198,6 +198,14 @@ def test_client_that_leaves_frees_the_engine(gateway_url: str) -> None:
     assert ask(gateway_url, max_tokens=4).usage.completion_tokens == 4
 
 
+def test_deadline_of_the_client_frees_the_engine(gateway_url: str) -> None:
+    body = {"model": MODEL, "messages": [{"role": "user", "content": SUMMARY}], "stream": True, "max_tokens": 500}
+    url, headers = f"{gateway_url}/v1/chat/completions", {"x-request-timeout": "0.1"}
+    for _ in range(12):  # as above
+        assert "deadline_exceeded" in httpx.post(url, json=body, timeout=WAIT_S, headers=headers).text
+    assert ask(gateway_url, max_tokens=4).usage.completion_tokens == 4
+
+
 def test_metrics_tell_drafted_and_accepted_by_class_and_arm(gateway_url: str) -> None:
     ask(gateway_url, mode="speculative")
     text = httpx.get(f"{gateway_url}/metrics", timeout=WAIT_S).text

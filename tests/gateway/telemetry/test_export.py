@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -13,33 +11,18 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from slipstream_gateway.director.outcome import Outcome
 from slipstream_gateway.learning import ClassEvidence, Effect
-from slipstream_gateway.settings import telemetry_settings
+from slipstream_gateway.settings import TelemetrySettings, telemetry_settings
 from slipstream_gateway.stores.status import StoreStatus
 from slipstream_gateway.telemetry.providers import Telemetry
-from slipstream_gateway.types import Arm, Decision, Reason
+from slipstream_gateway.types import Arm, Decision, Endpoint, GenerationRequest, Reason
 from slipstream_gateway.upstreams.base import Usage
+
+REQUEST = GenerationRequest(endpoint=Endpoint.CHAT, model="acme-7b", max_tokens=64, seed=7, top_k=5, stop=("secret",))
 
 
 @pytest.fixture
-def receiver() -> Iterator[tuple[str, list[tuple[str, bytes]]]]:
-    """An OTLP receiver: its address and what it got, path and body."""
-    got: list[tuple[str, bytes]] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            got.append((self.path, self.rfile.read(int(self.headers["content-length"]))))
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}", got
-    server.shutdown()
-    server.server_close()
+def receiver(otlp_receiver: Any) -> tuple[str, list[tuple[str, bytes]]]:
+    return otlp_receiver.url, otlp_receiver.got
 
 
 def outcome() -> Outcome:
@@ -61,6 +44,7 @@ def outcome() -> Outcome:
         ttft_s=0.1,
         tpot_s=0.02,
         usage=usage,
+        server="grpc://10.0.0.7:8001",
     )
 
 
@@ -80,7 +64,7 @@ def effect(difference: float | None) -> Effect:
 
 
 def run_one(telemetry: Telemetry, parent: str | None = None) -> Any:
-    span = telemetry.span(model="acme-7b", operation="chat", traceparent=parent)
+    span = telemetry.span(REQUEST, request_id="r1", traceparent=parent)
     headers = dict(span.headers())
     telemetry.record(outcome())
     span.end(outcome())
@@ -108,6 +92,14 @@ def test_span_and_metrics_are_exported_with_the_decision(
     assert attributes["slipstream.reason"].string_value == "speculation_pays"
     assert attributes["slipstream.decision.temperature"].double_value == 0.5
     assert attributes["gen_ai.usage.output_tokens"].int_value == 20
+    assert attributes["gen_ai.provider.name"].string_value == "slipstream"
+    assert attributes["gen_ai.request.max_tokens"].int_value == 64
+    assert attributes["gen_ai.request.seed"].int_value == 7
+    assert attributes["gen_ai.request.top_k"].double_value == 5.0
+    assert attributes["gen_ai.response.time_to_first_chunk"].double_value == 0.1
+    assert attributes["server.address"].string_value == "10.0.0.7"
+    assert attributes["server.port"].int_value == 8001
+    assert b"secret" not in body  # a stop string is the client's text
 
 
 @pytest.mark.parametrize(
@@ -136,7 +128,11 @@ def test_without_an_exporter_the_clients_trace_goes_on_and_metrics_are_served() 
     assert f"slipstream_drafted_tokens_total{{{labels}}} 30.0" in text
     assert f"slipstream_accepted_tokens_total{{{labels}}} 24.0" in text
     assert f"slipstream_target_steps_total{{{labels}}} 16.0" in text
-    assert f"gen_ai_server_time_to_first_token_seconds_count{{{labels}}} 2.0" in text
+    conventional = (
+        'arm="speculative",class="summarization/long",gen_ai_operation_name="chat",'
+        'gen_ai_provider_name="slipstream",gen_ai_request_model="acme-7b"'
+    )
+    assert f'gen_ai_server_time_to_first_token_seconds_count{{{conventional},pair="acme"}} 2.0' in text
     assert "slipstream_requests_in_flight 3.0" in text
     telemetry.close()
 
@@ -182,7 +178,7 @@ def test_a_span_says_what_went_wrong_and_why_the_answer_ended(
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", f"{url}/v1/traces")
     telemetry = Telemetry(telemetry_settings(), in_flight=lambda: 0, queued=lambda: 0)
     ended = msgspec.structs.replace(outcome(), status="upstream_failed", finish_reasons=("length",))
-    telemetry.span(model="acme-7b", operation="chat", traceparent=None).end(ended)
+    telemetry.span(REQUEST, request_id="r1", traceparent=None).end(ended)
     telemetry.close()
     [body] = [body for path, body in got if path == "/v1/traces"]
     [span] = ExportTraceServiceRequest.FromString(body).resource_spans[0].scope_spans[0].spans
@@ -217,3 +213,10 @@ def test_time_per_token_is_told_for_one_choice_alone(
         body = chat("tokens=5 gap=0.01", stream=True, n=n)
         assert httpx.post(f"{served.url}/v1/chat/completions", json=body).status_code == 200
         assert served.metric("gen_ai_server_time_per_output_token_seconds_count") == count
+
+
+def test_trace_context_of_any_length_is_nothing_for_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    telemetry = Telemetry(TelemetrySettings(), in_flight=lambda: 0, queued=lambda: 0)
+    assert run_one(telemetry, "00-" + "a" * 600) == {}
+    telemetry.close()
+    assert caplog.records == []

@@ -8,8 +8,9 @@ from typing import cast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from slipstream_gateway.settings import HealthSettings
 from slipstream_gateway.upstreams.base import Upstream
-from slipstream_gateway.upstreams.pool import FIRST_BACKOFF_S, LAST_BACKOFF_S, Batch, Pool, Replica
+from slipstream_gateway.upstreams.pool import Batch, Pool, Replica
 
 
 class Clock:
@@ -20,16 +21,20 @@ class Clock:
         return self.now_s
 
 
-def pool_of(count: int) -> tuple[Pool, Clock]:
+FIRST_S, LONGEST_S = HealthSettings().first_ejection_s, HealthSettings().longest_ejection_s
+
+
+def pool_of(count: int, *, speculative: bool = False) -> tuple[Pool, Clock]:
     clock = Clock()
     nothing = cast(Upstream, None)  # a pool never calls its servers
-    return Pool([Replica(f"r{index}", nothing) for index in range(count)], clock=clock), clock
+    replicas = [Replica(f"r{index}", nothing) for index in range(count)]
+    return Pool(replicas, clock=clock, speculative=speculative), clock
 
 
-def take(pool: Pool) -> Replica:
+def take(pool: Pool, draft_length: int = 0) -> Replica:
     replica = pool.pick()
     assert replica is not None
-    replica.acquire(0, 0.0)
+    replica.acquire(draft_length, 0.0)
     return replica
 
 
@@ -55,29 +60,29 @@ def test_load_differs_by_one_at_most_while_requests_only_come(arrivals: list[boo
     assert max(loads) - min(loads) <= 1
 
 
-def fail(replica: Replica, clock: Callable[[], float]) -> None:
-    replica.acquire(0, 0.0)
-    replica.release(0, 0.0)
-    replica.failed(clock())
+def fail(replica: Replica, clock: Callable[[], float], *, speculative: bool = False) -> None:
+    replica.acquire(int(speculative), 0.0)
+    replica.failed(clock(), "upstream_timeout", speculative=speculative)
+    replica.release(int(speculative), 0.0)
 
 
 def test_two_failures_in_a_row_eject_and_one_probe_brings_back() -> None:
-    pool, clock = pool_of(1)
+    pool, clock = pool_of(1, speculative=True)
     [replica] = pool.replicas
-    fail(replica, clock)
+    fail(replica, clock, speculative=True)
     assert pool.pick() is replica
-    fail(replica, clock)
+    fail(replica, clock, speculative=True)
     assert pool.pick() is None
-    assert pool.retry_after_s() == pytest.approx(FIRST_BACKOFF_S)
-    clock.now_s += FIRST_BACKOFF_S
-    probe = take(pool)
+    assert pool.retry_after_s() == pytest.approx(FIRST_S)
+    clock.now_s += FIRST_S
+    probe = take(pool, draft_length=1)
     assert pool.pick() is None  # one request probes, the others go elsewhere
-    probe.succeeded()
-    probe.release(0, 0.0)
+    probe.succeeded(clock(), speculative=True)
+    probe.release(1, 0.0)
     assert pool.pick() is replica
 
 
-def test_back_off_doubles_up_to_its_limit() -> None:
+def test_ejections_grow_up_to_their_limit() -> None:
     pool, clock = pool_of(1)
     [replica] = pool.replicas
     waits = []
@@ -85,15 +90,15 @@ def test_back_off_doubles_up_to_its_limit() -> None:
         fail(replica, clock)
         waits.append(pool.retry_after_s())
         clock.now_s += 60
-    assert waits[1:4] == [pytest.approx(FIRST_BACKOFF_S * factor) for factor in (1, 2, 4)]
-    assert max(waits) == LAST_BACKOFF_S
+    assert waits[1:4] == [pytest.approx(FIRST_S * factor) for factor in (1, 2, 4)]
+    assert max(waits) == LONGEST_S
 
 
 def test_success_between_failures_keeps_a_replica_in() -> None:
     pool, clock = pool_of(1)
     for _ in range(5):
         fail(pool.replicas[0], clock)
-        pool.replicas[0].succeeded()
+        pool.replicas[0].succeeded(clock())
     assert pool.pick() is pool.replicas[0]
 
 
@@ -102,11 +107,15 @@ def test_tried_replicas_are_not_picked_again_and_the_last_resort_is_the_soonest(
     first, second = pool.replicas
     assert pool.pick([first]) is second
     assert pool.pick([first, second]) is None
-    for replica, times in ((first, 5), (second, 2)):
-        for _ in range(times):
-            fail(replica, clock)
+    for _ in range(2):
+        fail(second, clock)
+    clock.now_s += 0.1
+    for _ in range(2):
+        fail(first, clock)
     assert pool.least_busy() is None
     assert pool.last_resort() is second
+    assert pool.pick() is second  # the plain arm never runs dry
+    assert pool.pick([second]) is None
 
 
 def outstanding(pool: Pool) -> int | None:

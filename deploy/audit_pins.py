@@ -1,0 +1,63 @@
+"""`make audit`: known vulnerabilities of the pinned packages, by pip-audit. One that is found fails. That nobody could
+be asked is said and does not fail, because it says nothing of the packages."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+PINS = Path(__file__).parents[1] / "constraints.txt"
+TIMEOUT_S = 300.0
+_SHOWN_CHARS = 200
+
+
+def main(pins: Path = PINS) -> int:
+    """The exit code: 1 where a pinned version is known to be vulnerable."""
+    lines = [line for line in pins.read_text(encoding="utf-8").splitlines() if "==" in line]
+    probe, why = _audited(lines[:1])  # one question tells whether there is anybody to ask
+    if probe:
+        found, why = _audited(lines)
+        if found:
+            return _judged(found, len(lines))
+    print(
+        f"NOT CHECKED for known vulnerabilities: no service that pip-audit asks answers here ({why})", file=sys.stderr
+    )
+    return 0
+
+
+def _audited(pins: list[str]) -> tuple[list[dict[str, Any]], str]:
+    """Those packages that the service knows, or why there are none."""
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+        file.write("\n".join(pins))
+        file.flush()
+        command = [sys.executable, "-m", "pip_audit", "--requirement", file.name, "--no-deps", "--disable-pip"]
+        command += ["--format", "json", "--progress-spinner", "off", "--timeout", "10"]
+        try:
+            done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            return [], f"nothing within {TIMEOUT_S:g} s"
+    try:
+        packages = json.loads(done.stdout)["dependencies"]
+    except (ValueError, KeyError):
+        return [], (done.stderr.strip().splitlines() or ["it said nothing"])[-1][:_SHOWN_CHARS]
+    known = [package for package in packages if "skip_reason" not in package]
+    return known, packages[0].get("skip_reason", "") if packages else "it was asked about nothing"
+
+
+def _judged(packages: list[dict[str, Any]], pinned: int) -> int:
+    vulnerable = [package for package in packages if package["vulns"]]
+    for package in vulnerable:
+        names = ", ".join(
+            f"{vuln['id']} (fixed in {', '.join(vuln['fix_versions']) or '-'})" for vuln in package["vulns"]
+        )
+        print(f"{package['name']} {package['version']}: {names}", file=sys.stderr)
+    print(f"pip-audit: {len(vulnerable)} of {len(packages)} packages are known to be vulnerable; {pinned} are pinned")
+    return 1 if vulnerable else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

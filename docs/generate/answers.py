@@ -1,0 +1,173 @@
+"""The shapes of what the gateway answers. It assembles them from prebuilt pieces, so no type of its own says them.
+
+`tests/docs/test_openapi.py` holds real answers against these.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from slipstream_gateway.types import Arm, Reason
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class PredictionTokens(msgspec.Struct):
+    """OpenAI's fields for predicted outputs: draft tokens that the target accepted, and those that it rejected."""
+
+    accepted_prediction_tokens: Count
+    rejected_prediction_tokens: Count
+
+
+class SpeculationUsage(msgspec.Struct):
+    """What OpenAI's usage has no field for: the draft length (0: plain), the target's passes after the prompt, and how
+    many of them first rejected a draft token at each position. `resumed` has a cause for each time that another server
+    took over."""
+
+    draft_length: Count
+    target_steps: Count
+    rejected_at: list[Count]
+    resumed: list[str] | msgspec.UnsetType = msgspec.UNSET
+
+
+class Usage(msgspec.Struct):
+    """Tokens of the whole answer. An OpenAI-compatible upstream's own usage is passed on as it came."""
+
+    prompt_tokens: Count
+    completion_tokens: Count
+    total_tokens: Count
+    completion_tokens_details: PredictionTokens | msgspec.UnsetType | None = msgspec.UNSET
+    slipstream: SpeculationUsage | msgspec.UnsetType = msgspec.UNSET
+
+
+class AnswerMessage(msgspec.Struct):
+    """The model's message. `content` is null where an upstream answers with tool calls."""
+
+    role: str
+    content: str | None
+
+
+class ChatChoice(msgspec.Struct):
+    """One of the answer's `n` choices."""
+
+    index: Count
+    message: AnswerMessage
+    finish_reason: str | None
+
+
+class TextChoice(msgspec.Struct):
+    """One of the answer's `n` choices."""
+
+    index: Count
+    text: str
+    finish_reason: str | None
+
+
+class ChatCompletion(msgspec.Struct):
+    """A whole answer of `/v1/chat/completions`."""
+
+    id: str
+    object: Literal["chat.completion"]
+    created: Count
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class TextCompletion(msgspec.Struct):
+    """A whole answer of `/v1/completions`."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: Count
+    model: str
+    choices: list[TextChoice]
+    usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class Model(msgspec.Struct):
+    """A model of the current manifest."""
+
+    id: str
+    object: Literal["model"]
+    created: Count
+    owned_by: str
+
+
+class ModelList(msgspec.Struct):
+    """All models of the current manifest."""
+
+    object: Literal["list"]
+    data: list[Model]
+
+
+class Error(msgspec.Struct):
+    """What went wrong, in one line; `param` names the field at fault, `code` is for programs."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | int | None
+
+
+class ErrorBody(msgspec.Struct):
+    """OpenAI's error object, on every path."""
+
+    error: Error
+
+
+class Live(msgspec.Struct):
+    """The process runs."""
+
+    status: Literal["live"]
+
+
+class Ready(msgspec.Struct):
+    """Whether requests can be served, and what the gateway goes by. `models` says what is wrong, by model."""
+
+    status: Literal["ready", "not_ready"]
+    configuration: str
+    generation: str
+    connected: bool
+    age_s: float
+    models: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+
+
+class Explained(msgspec.Struct):
+    """What a request would get, without running it. More fields, with every number behind it, stand beside these where
+    the caller may see them: see `slipstream route`."""
+
+    pair: str
+    arm: Arm
+    reason: Reason
+
+
+REQUEST_HEADERS = {
+    "x-request-id": "The request's id, up to 128 printable ASCII characters; it comes back in the answer, and chance "
+    "(hold-back, exploration) goes by it. Without one, the gateway makes one.",
+    "x-slipstream-mode": "`auto` (as without it), `speculative` or `plain`, where the policy allows clients to choose.",
+    "x-slipstream-draft-length": "The draft length to speculate with, where the policy allows clients to choose.",
+    "x-slipstream-learn": "`off` keeps the outcome out of the estimates, where the policy allows clients to choose.",
+    "x-request-timeout": "Seconds, decimal: when they are over, work for this request is cut, and the answer is 504.",
+    "traceparent": "W3C trace context: the request's span becomes its child.",
+}
+
+RESPONSE_HEADERS = {
+    "x-request-id": "The request's id.",
+    "x-slipstream-arm": "How it was decoded: `speculative`, `plain` or `control`.",
+    "x-slipstream-class": "The request class, task and expected length.",
+    "x-slipstream-reason": "Why, as a code: see the reference of reasons.",
+    "x-slipstream-draft-length": "The draft length; 0 is plain.",
+    "x-slipstream-resumable": "On streams: whether another server can take over where this one dies.",
+    "x-slipstream-saving-ms": "The predicted saving, negative where speculation would lose. Only after a forecast.",
+    **{
+        f"x-ratelimit-{kind}-{what}": f"{text} {what}, as OpenAI writes it. Only where the key has that limit."
+        for what in ("requests", "tokens")
+        for kind, text in (
+            ("limit", "The key's limit a minute on"),
+            ("remaining", "What is left of the key's limit on"),
+            ("reset", "How long until all of it is back, for"),
+        )
+    },
+}

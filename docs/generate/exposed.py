@@ -1,0 +1,197 @@
+"""Every metric that gateway and operator can expose, each with a sample: what the reference of metrics, and the check
+of dashboards and alerts, go by. `tests/gateway/telemetry/test_exposed.py` holds a running gateway against it.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from itertools import chain
+from types import SimpleNamespace
+from typing import Any
+
+from prometheus_client import Metric
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
+from prometheus_client.parser import text_string_to_metric_families as text_format
+from slipstream_gateway.access import AccessStatus
+from slipstream_gateway.access.counts import KeyUse
+from slipstream_gateway.director.admission import GateState
+from slipstream_gateway.director.configuration import ConfigurationStatus
+from slipstream_gateway.director.failover import Result, ResumptionCount
+from slipstream_gateway.director.outcome import Outcome
+from slipstream_gateway.director.parity import ParityCount
+from slipstream_gateway.learning import ClassEvidence, Effect
+from slipstream_gateway.settings import TelemetrySettings
+from slipstream_gateway.stores.status import StoreStatus
+from slipstream_gateway.telemetry.access import observe_access
+from slipstream_gateway.telemetry.failover import observe_failover
+from slipstream_gateway.telemetry.overload import observe_overload
+from slipstream_gateway.telemetry.providers import Telemetry
+from slipstream_gateway.types import Arm, Decision, Endpoint, GenerationRequest, Reason
+from slipstream_gateway.upstreams.base import Usage
+from slipstream_gateway.upstreams.pool import Circuit, ReplicaState
+from slipstream_operator.cluster.resources import Kind, resources
+from slipstream_operator.controller import Controller, ControllerSettings
+from slipstream_operator.metrics import Metrics
+
+PAIR, CLASS = "llm/acme", "code/long"
+_USAGE = Usage(prompt_tokens=9, output_tokens=20, drafted=15, accepted=12, steps=8)
+_DECISION = Decision(
+    arm=Arm.SPECULATIVE,
+    reason=Reason.SPECULATION_PAYS,
+    request_class=CLASS,
+    draft_length=5,
+    detail="",
+    numbers={},
+)
+_EFFECT = Effect(
+    speculative_n=9.0,
+    control_n=9.0,
+    speculative_mean=1.0,
+    control_mean=1.5,
+    difference=-0.5,
+    ci_low=-0.6,
+    ci_high=-0.4,
+    speed_up=1.5,
+    speed_up_low=1.4,
+    speed_up_high=1.6,
+)
+
+
+def gateway_metrics() -> list[Metric]:
+    """The gateway's metric families."""
+    telemetry = Telemetry(TelemetrySettings(), in_flight=lambda: 1, queued=lambda: 1)
+    for status in ("ok", "upstream_failed"):
+        _serve(telemetry, status)
+    telemetry.rejected("overloaded")
+    telemetry.upstream_failed(endpoint="grpc://triton:8001", error="UpstreamFailed")
+    telemetry.observe_store(StoreStatus)
+    telemetry.observe_configuration(lambda: ConfigurationStatus(origin="cluster"))
+    parity = ParityCount(pair=PAIR, request_class=CLASS, checked=2, mismatched=1, dropped={"failed": 1})
+    telemetry.observe_parity(lambda: [parity])
+    telemetry.observe_estimates(lambda: 1)
+    telemetry.observe_evidence(lambda: [(PAIR, _evidence())])
+    _observe_areas(telemetry)
+    families = list(openmetrics(telemetry.openmetrics().decode()))
+    telemetry.close()
+    return families
+
+
+def _observe_areas(telemetry: Telemetry) -> None:
+    """What areas of the gateway register for themselves."""
+    resumption = ResumptionCount(pair=PAIR, request_class=CLASS, cause="stalled", result=Result.RESUMED, count=1)
+    observe_failover(telemetry.meter, lambda: [resumption])
+    use = KeyUse()
+    access = AccessStatus(keys=1, denied={"forbidden": 1}, used={"key": use}, decided={"redis": 1}, shared=True)
+    observe_access(telemetry.meter, lambda: access)
+    _observe_overload(telemetry)
+
+
+def _observe_overload(telemetry: Telemetry) -> None:
+    """Of one pair with one server, at a moment when all has happened once."""
+    gate = GateState(
+        pair=PAIR,
+        limit=64,
+        in_flight=1,
+        queued=1,
+        pressure=0.5,
+        latency_ratio=1.0,
+        expected_wait_s=0.1,
+        waited=1,
+        waited_s=0.1,
+        refused={"queue_full": 1},
+    )
+    replica = ReplicaState(
+        index=0,
+        name="grpc://triton:8001",
+        outstanding=1,
+        circuit=Circuit.CLOSED,
+        cause=None,
+        retry_after_s=0.0,
+        ejections={"failures": 1},
+        drag=0.0,
+        ttft_s=None,
+    )
+    pool = SimpleNamespace(states=lambda: (replica,))
+    pair = SimpleNamespace(metadata=SimpleNamespace(key=PAIR))
+    served = SimpleNamespace(route=SimpleNamespace(pair=pair), plain=pool, speculative=pool)
+    moment: Any = SimpleNamespace(
+        snapshot=lambda: (gate,),
+        spent=1,
+        refused=1,
+        counts={(PAIR, "won"): 1},
+        current=SimpleNamespace(routes={"acme": served}),
+    )
+    observe_overload(telemetry.meter, admission=moment, retries=moment, hedging=moment, fleet=moment)
+
+
+def operator_metrics() -> list[Metric]:
+    """The operator's metric families, but for those of its process."""
+    metrics = Metrics()
+    with metrics.reconcile(Kind.MODEL_PAIR):
+        metrics.transition("ModelPair", "Normal", "Promoted")
+        metrics.wrote("PATCH", "/apis/apps/v1/namespaces/llm/deployments/acme")
+        metrics.event(Kind.MODEL_PAIR)
+    _controller(metrics)
+    return [family for family in text_format(metrics.page().decode()) if family.name.startswith("slipstream_")]
+
+
+def _controller(metrics: Metrics) -> Controller:
+    """A controller registers its gauges when it is made; one that never runs needs no cluster."""
+    never: Any = None
+    return Controller(
+        api=never,
+        resources=resources(),
+        settings=ControllerSettings(),
+        decide_pair=never,
+        decide_policy=never,
+        evidence=never,
+        fed=set(),
+        metrics=metrics,
+        clock=lambda: datetime.now(UTC),
+        clock_s=time.monotonic,
+    )
+
+
+def labels_of(families: list[Metric]) -> dict[str, set[str]]:
+    """The labels of every series, by its name as PromQL asks for it."""
+    found: dict[str, set[str]] = {}
+    for family in families:
+        for sample in family.samples:
+            found.setdefault(sample.name, set()).update(sample.labels)
+    return found
+
+
+def all_series() -> dict[str, set[str]]:
+    """Of gateway and operator."""
+    return labels_of(list(chain(gateway_metrics(), operator_metrics())))
+
+
+def _serve(telemetry: Telemetry, status: str) -> None:
+    request = GenerationRequest(endpoint=Endpoint.CHAT, model="acme")
+    span = telemetry.span(request, request_id="r", traceparent=None)
+    outcome = Outcome(
+        pair=PAIR,
+        model="acme",
+        decision=_DECISION,
+        status=status,
+        e2e_s=0.5,
+        ttft_s=0.1,
+        tpot_s=0.02,
+        usage=_USAGE,
+    )
+    telemetry.record(outcome)
+    span.end(outcome)
+
+
+def _evidence() -> ClassEvidence:
+    return ClassEvidence(
+        request_class=CLASS,
+        speculative=9,
+        control=9,
+        exploration=0,
+        ttft_s=_EFFECT,
+        tpot_s=_EFFECT,
+        e2e_s=_EFFECT,
+        cost=_EFFECT,
+    )

@@ -1,0 +1,25 @@
+"""Pages and tables in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+_MADE = "<!-- Made by `make docs` from the code: change it there, not here. -->"
+
+
+def page(title: str, introduction: str, *parts: str) -> str:
+    return "\n\n".join((_MADE, f"# {title}", introduction, *parts)) + "\n"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [_line(head), _line(["---"] * len(head)), *(_line(row) for row in rows)]
+    return "\n".join(lines)
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(_cell(cell) for cell in cells) + " |"
+
+
+def _cell(text: str) -> str:
+    """One line; a bar would end the cell."""
+    return " ".join(text.replace("|", "\\|").split())

@@ -1,0 +1,286 @@
+"""The HTTP interface as OpenAPI 3.1, from the types that the gateway reads bodies into and from its map of errors.
+
+Bounds are the parser's own; `tests/docs/test_openapi.py` holds the two against each other at every bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import Any
+
+import msgspec
+from slipstream_gateway.api import parse
+from slipstream_gateway.api.body import WireBody
+from slipstream_gateway.api.features import NO_EFFECT
+from slipstream_gateway.manifest.objects import MAX_DRAFT_TOKENS
+from slipstream_gateway.types import Mode
+
+from docs.generate import answers
+
+Schema = dict[str, Any]
+
+_REF = "#/components/schemas/{name}"
+_ANSWERS = (
+    answers.ChatCompletion,
+    answers.TextCompletion,
+    answers.Model,
+    answers.ModelList,
+    answers.ErrorBody,
+    answers.Live,
+    answers.Ready,
+    answers.Explained,
+)
+# Of the body's fields, those that belong to one endpoint alone.
+_CHAT_ONLY, _COMPLETION_ONLY = ("messages",), ("prompt",)
+_TOKEN_COUNT = {"minimum": 1, "maximum": parse.MAX_TOKENS}
+_BOUNDS: Mapping[str, Schema] = {
+    "model": {"minLength": 1},
+    "messages": {"minItems": 1},
+    "max_tokens": _TOKEN_COUNT,
+    "max_completion_tokens": _TOKEN_COUNT,
+    "temperature": {"minimum": 0, "maximum": 2},
+    "top_p": {"minimum": 0, "maximum": 1},
+    "top_k": {"minimum": -1, "maximum": parse.MAX_TOKENS},
+    "seed": {"minimum": -(2**63), "maximum": 2**63 - 1},
+    "n": {"minimum": 1, "maximum": parse.MAX_CHOICES},
+}
+_DESCRIPTIONS: Mapping[str, str] = {
+    "model": "The name of a model pair's target as the manifest calls it: see `/v1/models`.",
+    "messages": "The conversation. Parts that are not text go to upstreams that can take them, or are refused.",
+    "prompt": "Text, or token ids. Several prompts go to upstreams that can take them, or are refused.",
+    "stream": "Server-sent events instead of one JSON document.",
+    "stream_options": "Only with `stream`.",
+    "max_tokens": "Tokens of the answer, at most. The old name of `max_completion_tokens`: one of them, or both alike.",
+    "max_completion_tokens": "Tokens of the answer, at most.",
+    "temperature": "0 is greedy.",
+    "top_k": "0 and -1 switch it off.",
+    "seed": "The same seed gives the same answer, where the upstream can promise it.",
+    "stop": f"Up to {parse.MAX_STOP_STRINGS} texts that end the answer; they are no part of it.",
+    "n": "How many choices.",
+}
+_OTHERS = (
+    "Every other parameter of OpenAI's API, or of the upstream's, is passed on to upstreams that can honour it; where "
+    "no server of the pair can, the answer is 400 and names it. Accepted everywhere, as they do not change the answer: "
+    + ", ".join(f"`{name}`" for name in sorted(NO_EFFECT))
+    + "."
+)
+_ERRORS: Mapping[int, str] = {
+    400: "Malformed, out of bounds, or asks for what no server of the pair can do: the message names field and value. "
+    "An upstream's own 4xx is passed on as it came.",
+    401: "No key, or one that is not valid. Only where keys are on.",
+    403: "The key does not reach this far: model, mode or endpoint. Only where keys are on.",
+    404: "No such model, or no such path.",
+    405: "The path has no such method.",
+    408: "The request did not arrive in time, or its answer was not read.",
+    413: "The body is larger than the limit.",
+    414: "The URL is longer than the limit.",
+    415: "The body is not JSON by its own headers, or is compressed.",
+    429: "Too much at once, or a limit of the key is reached: come back after `retry-after` seconds.",
+    431: "There are too many header fields, or they are too long.",
+    500: "A fault of the gateway's.",
+    502: "The upstream failed.",
+    503: "No server is up: come back after `retry-after` seconds.",
+    504: "A deadline passed.",
+}
+_GENERATION_ERRORS = (400, 401, 403, 404, 408, 413, 414, 415, 429, 431, 500, 502, 503, 504)
+
+
+def document() -> Schema:
+    """The whole description."""
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Slipstream gateway",
+            "version": version("slipstream-serving"),
+            "description": "OpenAI-compatible generation, with a decision per request whether speculative decoding "
+            "pays. Every error is OpenAI's error object.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "servers": [{"url": "http://127.0.0.1:8080"}],
+        "tags": [
+            {"name": "generation", "description": "What clients call."},
+            {"name": "operation", "description": "What operators and monitoring call. With keys, some need `admin`."},
+        ],
+        "paths": _paths(),
+        "components": {
+            "schemas": _schemas(),
+            "securitySchemes": {
+                "key": {
+                    "type": "http",
+                    "scheme": "bearer",
+                    "description": "An API key, or a token of the identity provider. Only where keys are on.",
+                }
+            },
+        },
+        "security": [{}, {"key": []}],
+    }
+
+
+def _paths() -> Schema:
+    return {
+        "/v1/chat/completions": {"post": _generation("createChatCompletion", "Answer a conversation", "Chat")},
+        "/v1/completions": {"post": _generation("createCompletion", "Continue a text", "Text")},
+        "/v1/models": {
+            "get": _reading("generation", "listModels", "The models of the manifest", _json("ModelList"), (401, 500))
+        },
+        "/v1/models/{model}": {
+            "parameters": [_parameter("model", "path", "Its name; may hold slashes.", {"type": "string"})],
+            "get": _reading("generation", "getModel", "One model", _json("Model"), (401, 404, 500)),
+        },
+        "/v1/route": {"post": _route()},
+        "/v1/evidence": {
+            "get": _reading("operation", "getEvidence", "Measured effects, by pair and class", _object(), (401, 403))
+        },
+        "/health/live": {"get": _reading("operation", "getLive", "The process runs", _json("Live"), ())},
+        "/health/ready": {"get": _ready()},
+        "/metrics": {"get": _reading("operation", "getMetrics", "Metrics", _exposition(), (401, 403))},
+    }
+
+
+def _generation(operation: str, summary: str, kind: str) -> Schema:
+    completion = _json(f"{kind}Completion")
+    content = completion | {"text/event-stream": {"schema": {"type": "string"}}}
+    return {
+        "tags": ["generation"],
+        "operationId": operation,
+        "summary": summary,
+        "description": "A stream that breaks after its first byte, and cannot be resumed, ends with an `error` event "
+        "and without `[DONE]`.",
+        "parameters": _request_headers(),
+        "requestBody": {"required": True, "content": _json(f"{kind}Request")},
+        "responses": {
+            "200": {
+                "description": "The answer; with `stream`, as server-sent events.",
+                "headers": {
+                    name: {"description": text, "schema": {"type": "string"}}
+                    for name, text in answers.RESPONSE_HEADERS.items()
+                },
+                "content": content,
+            },
+            **_errors(_GENERATION_ERRORS),
+        },
+    }
+
+
+def _route() -> Schema:
+    body = {"anyOf": [{"$ref": _REF.format(name=f"{kind}Request")} for kind in ("Chat", "Text")]}
+    return {
+        "tags": ["operation"],
+        "operationId": "explainRoute",
+        "summary": "The decision for a request, without running it",
+        "description": "With `messages` the body is a chat, else a completion.",
+        "parameters": _request_headers(),
+        "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
+        "responses": {
+            "200": {"description": "The decision.", "content": _json("Explained")},
+            **_errors((400, 401, 403, 404, 408, 413, 414, 415, 429, 431, 500, 503)),
+        },
+    }
+
+
+def _reading(tag: str, operation: str, summary: str, content: Schema, errors: tuple[int, ...]) -> Schema:
+    ok = {"description": summary + ".", "content": content}
+    return {"tags": [tag], "operationId": operation, "summary": summary, "responses": {"200": ok, **_errors(errors)}}
+
+
+def _ready() -> Schema:
+    ready = _reading("operation", "getReady", "Requests can be served", _json("Ready"), ())
+    ready["responses"]["503"] = {"description": "Not now; `models` says why.", "content": _json("Ready")}
+    return ready
+
+
+def _request_headers() -> list[Schema]:
+    schemas: Mapping[str, Schema] = {
+        "x-slipstream-mode": {"enum": [str(mode) for mode in Mode]},
+        "x-slipstream-draft-length": {"type": "integer", "minimum": 1, "maximum": MAX_DRAFT_TOKENS},
+        "x-slipstream-learn": {"enum": ["on", "off"]},
+        "x-request-timeout": {"type": "number", "exclusiveMinimum": 0},
+    }
+    return [
+        _parameter(name, "header", text, schemas.get(name, {"type": "string"}))
+        for name, text in answers.REQUEST_HEADERS.items()
+    ]
+
+
+def _parameter(name: str, where: str, description: str, schema: Schema) -> Schema:
+    return {"name": name, "in": where, "required": where == "path", "description": description, "schema": schema}
+
+
+def _errors(statuses: tuple[int, ...]) -> Schema:
+    return {str(status): {"description": _ERRORS[status], "content": _json("ErrorBody")} for status in statuses}
+
+
+def _json(name: str) -> Schema:
+    return {"application/json": {"schema": {"$ref": _REF.format(name=name)}}}
+
+
+def _object() -> Schema:
+    return {"application/json": {"schema": {"type": "object"}}}
+
+
+def _exposition() -> Schema:
+    text = {"schema": {"type": "string"}}
+    return {"text/plain": text, "application/openmetrics-text": text}
+
+
+def _schemas() -> Schema:
+    _, wire = msgspec.json.schema_components([WireBody], ref_template=_REF)
+    _, made = msgspec.json.schema_components(_ANSWERS, ref_template=_REF)
+    body = wire.pop("WireBody")
+    schemas = {
+        "ChatRequest": _request(body, without=_COMPLETION_ONLY, required=["model", *_CHAT_ONLY]),
+        "TextRequest": _request(body, without=_CHAT_ONLY, required=["model", *_COMPLETION_ONLY]),
+        **wire,
+        **made,
+    }
+    schemas["WireMessage"]["properties"]["role"] = {"enum": list(parse.ROLES)}
+    for schema in schemas.values():
+        if "description" in schema:
+            schema["description"] = " ".join(schema["description"].split())
+    return {name: schemas[name] for name in sorted(schemas)}
+
+
+def _request(body: Schema, *, without: tuple[str, ...], required: list[str]) -> Schema:
+    properties = {
+        name: _property(name, schema, null=name not in required)
+        for name, schema in body["properties"].items()
+        if name not in without
+    }
+    return {
+        "type": "object",
+        "description": _OTHERS,
+        "properties": properties,
+        "required": required,
+        "additionalProperties": True,
+    }
+
+
+def _property(name: str, schema: Schema, *, null: bool) -> Schema:
+    """A field's schema with the parser's bounds; a required one cannot be null."""
+    kinds = [dict(kind) for kind in schema.get("anyOf", [schema])]
+    for kind in kinds:
+        kind.pop("default", None)
+        if kind.get("type") in ("integer", "number", "string", "array"):
+            kind.update(_BOUNDS.get(name, {}))
+        if name == "stop":
+            kind.update(_stop_bounds(kind))
+        if name == "prompt" and kind.get("type") == "array":
+            kind.update(_prompt_bounds())
+    if not null:
+        kinds = [kind for kind in kinds if kind.get("type") != "null"]
+    written = kinds[0] if len(kinds) == 1 else {"anyOf": kinds}
+    return written | ({"description": _DESCRIPTIONS[name]} if name in _DESCRIPTIONS else {})
+
+
+def _stop_bounds(kind: Schema) -> Schema:
+    if kind.get("type") == "array":
+        return {"maxItems": parse.MAX_STOP_STRINGS, "items": {"type": "string", "minLength": 1}}
+    return {"minLength": 1} if kind.get("type") == "string" else {}
+
+
+def _prompt_bounds() -> Schema:
+    """Texts, token ids, or lists of them: not mixed, and only one of several has to be understood here."""
+    ids: Schema = {"type": "integer", "minimum": 0, "maximum": parse.MAX_TOKENS}
+    several = {"type": "array", "minItems": 1, "items": ids}
+    return {"minItems": 1, "items": {}, "anyOf": [{"items": kind} for kind in ({"type": "string"}, ids, several)]}

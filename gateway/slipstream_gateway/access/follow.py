@@ -1,0 +1,121 @@
+"""The file of keys, followed: what changes there is in force within half a second, in every worker by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from slipstream_gateway.access.keyring import Keyring, open_keyring, pepper_path, read_file
+from slipstream_gateway.errors import CommandError
+
+INTERVAL_S = 0.25
+_log = logging.getLogger(__name__)
+
+
+class _Stamp(NamedTuple):
+    """What changes when a file is written or replaced; a mounted Secret is replaced by a symbolic link's new target."""
+
+    modified_ns: int
+    changed_ns: int
+    size: int
+    inode: int
+
+
+class KeyFile:
+    """Follows the file `keys`. A bad file never replaces a good one: what was in force stays, and the log says why.
+
+    `kept` is where the last good file is kept for a worker that starts while the file is bad; None: nowhere.
+    """
+
+    def __init__(self, keys: Path, pepper: Path | None, *, kept: Path | None = None) -> None:
+        self._keys = keys
+        self._pepper = pepper
+        self._kept = kept
+        self._stamps: tuple[_Stamp | None, ...] = ()
+        self._said = ""
+
+    def load(self) -> Keyring:
+        """The first keyring. Raises `CommandError` where the file is bad and no good one was kept."""
+        self._stamps = self._look()
+        try:
+            return self._take()
+        except CommandError as exc:
+            if self._kept is None or not self._kept.is_file():
+                raise
+            self._say(exc)
+            return self._open(read_file(self._kept), name=str(self._kept))
+
+    async def watch(self, changed: Callable[[Keyring], None], *, interval_s: float = INTERVAL_S) -> None:
+        """Hands `changed` each new good keyring, until cancelled."""
+        while True:
+            await asyncio.sleep(interval_s)
+            if (stamps := self._look()) == self._stamps:
+                continue
+            try:
+                ring = await asyncio.to_thread(self._take)
+            except CommandError as exc:
+                self._say(exc)
+            except Exception as exc:  # this is the top of the task: watching goes on, whatever the file brings
+                _log.exception("the file of keys failed in an unforeseen way")
+                self._say(CommandError(f"{self._keys}: cannot be used: {exc!r}"))
+            else:
+                changed(ring)
+                self._said = ""
+                _log.info("%s changed: %d keys are known", self._keys, len(ring))
+            self._stamps = stamps  # of before it was read: a change meanwhile is seen next time
+
+    def _look(self) -> tuple[_Stamp | None, ...]:
+        return tuple(_stamp(path) for path in (self._keys, pepper_path(self._keys, self._pepper)))
+
+    def _say(self, error: CommandError) -> None:
+        """Once per problem."""
+        if str(error) != self._said:
+            self._said = str(error)
+            _log.error("the file of keys is not usable, the last good one stays in force: %s", error)
+
+    def _take(self) -> Keyring:
+        """The file's keyring, and a copy of the good file for workers to come; that there is none costs no request."""
+        data = read_file(self._keys)
+        ring = self._open(data, name=str(self._keys))
+        if self._kept is not None:
+            with contextlib.suppress(OSError):
+                write_private(self._kept, data)
+        return ring
+
+    def _open(self, data: bytes, *, name: str) -> Keyring:
+        pepper = pepper_path(self._keys, self._pepper)
+        return open_keyring(data, name=name, pepper=pepper, folder=self._keys.parent)
+
+
+def _stamp(path: Path) -> _Stamp | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return _Stamp(status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Writes `path` so that nobody reads half of it and no crash leaves half of it: a new file for its owner alone, one
+    that was there for who could read it before, so that a gateway of another user hears of a revoked key."""
+    new = path.with_name(f".{path.name}.{os.getpid()}")
+    new.unlink(missing_ok=True)
+    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            with contextlib.suppress(OSError):  # it is new, or its group is not one that we may give
+                before = path.stat()
+                os.fchown(descriptor, before.st_uid, before.st_gid)
+                os.fchmod(descriptor, stat.S_IMODE(before.st_mode))
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)

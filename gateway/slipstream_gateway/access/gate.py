@@ -1,0 +1,197 @@
+"""Who may come in, and how much of it: the gate in front of everything, where keys are on."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Self
+
+from slipstream_gateway.access.answers import limit_reached, rate_headers
+from slipstream_gateway.access.counts import AccessStatus, Counts
+from slipstream_gateway.access.follow import KeyFile
+from slipstream_gateway.access.key_text import PREFIX
+from slipstream_gateway.access.keyring import INCORRECT, Keyring
+from slipstream_gateway.access.limiting import Limiter
+from slipstream_gateway.access.principal import Principal, expected_prompt_tokens
+from slipstream_gateway.access.records import Jwt
+from slipstream_gateway.allowance import Charge, Grant, Refusal, Use
+from slipstream_gateway.errors import AccessError, Forbidden, ModelNotFound, NotAuthenticated
+from slipstream_gateway.types import GenerationRequest
+
+if TYPE_CHECKING:
+    from slipstream_gateway.access.tokens import Tokens
+
+_BEARER = "bearer "
+_MISSING = "You didn't provide an API key: send it as 'Authorization: Bearer <key>'."
+
+
+class Lease:
+    """What an admitted request holds until it is settled, which happens exactly once."""
+
+    __slots__ = ("_charge", "_gate", "_grant", "_principal", "_request", "headers")
+
+    def __init__(
+        self, gate: Gate, principal: Principal, request: GenerationRequest, charge: Charge, grant: Grant
+    ) -> None:
+        self._gate: Gate | None = gate
+        self._principal = principal
+        self._request = request
+        self._charge = charge
+        self._grant = grant
+        self.headers = rate_headers(grant)
+
+    def settle(self, prompt_tokens: int | None, output_tokens: int) -> None:
+        """Corrects what was charged by what the request took; a prompt whose size nobody told (None) counts as it was
+        expected. A second time nothing happens."""
+        gate, self._gate = self._gate, None
+        if gate is not None:
+            prompt = expected_prompt_tokens(self._request) if prompt_tokens is None else prompt_tokens
+            gate.settle(self._principal, self._request.model, self._charge, self._grant, prompt, output_tokens)
+
+
+class Gate:
+    """Keys from a file that is followed, tokens of its issuer, limits by `limiter`. Live while it is entered.
+
+    `authenticate` and `authorize` never wait; `admit` waits for Redis at most, and not for long. `told` hears of each
+    keyring that comes into force: how many keys it has.
+    """
+
+    is_open = False
+
+    def __init__(
+        self,
+        keys: KeyFile,
+        limiter: Limiter,
+        *,
+        clock: Callable[[], float] = time.time,
+        told: Callable[[int], None] = lambda keys: None,
+    ) -> None:
+        self.counts = Counts()
+        self._file = keys
+        self._limiter = limiter
+        self._clock = clock
+        self._told = told
+        self._ring: Keyring | None = None
+        self._tokens: Tokens | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._jwks_task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        """Raises `CommandError` where the file is bad."""
+        self._swap(await asyncio.to_thread(self._file.load))
+        self._start(self._file.watch(self._swap))
+        if self._limiter.shared is not None:
+            self._start(self._limiter.shared.run())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._limiter.shared is not None:
+            await self._limiter.shared.aclose()
+
+    def authenticate(self, authorization: str | None) -> Principal:
+        """The caller behind an `authorization` header. Raises `NotAuthenticated`, `Forbidden`, or
+        `UpstreamUnavailable` where tokens cannot be checked yet."""
+        try:
+            return self._authenticate(authorization)
+        except AccessError as exc:
+            self.counts.deny("forbidden" if isinstance(exc, Forbidden) else "unauthenticated")
+            raise
+
+    def authorize(self, principal: Principal, request: GenerationRequest) -> None:
+        """Whether `principal` may send `request`. Raises `ModelNotFound` for a model that is not for it, whether there
+        is one of that name or not, and `Forbidden`."""
+        if not principal.may_use(request.model):
+            self.counts.deny("forbidden")
+            raise ModelNotFound(request.model)
+        scopes = principal.scopes
+        if not principal.may_demand(request.mode):
+            raise self._forbid(f"x-slipstream-mode: {request.mode}")
+        if request.draft_length is not None and not scopes.draft_length:
+            raise self._forbid("x-slipstream-draft-length")
+        if not request.learn and not scopes.learn:
+            raise self._forbid("x-slipstream-learn: off")
+
+    async def admit(self, principal: Principal, request: GenerationRequest) -> Lease:
+        """Takes a place for `request` under the caller's limits. Raises `LimitReached`."""
+        limits = principal.limits
+        charge = self._keyring.prices.expected(request, limits)
+        verdict = await self._limiter.admit(principal.key_id, limits, charge)
+        if isinstance(verdict, Refusal):
+            self.counts.deny(verdict.limit)
+            raise limit_reached(verdict, charge)
+        if not limits.is_open:
+            self.counts.decide("redis" if verdict.shared else "local")
+        return Lease(self, principal, request, charge, verdict)
+
+    def settle(
+        self, principal: Principal, model: str, charge: Charge, grant: Grant, prompt_tokens: int, output_tokens: int
+    ) -> None:
+        """For `Lease` alone."""
+        taken = self._keyring.prices.taken(model, prompt_tokens, output_tokens)
+        self.counts.use(principal.key_id, tokens=taken.tokens, nano_usd=taken.nano_usd)
+        if principal.limits.usd_per_day is None:
+            taken = Charge(taken.tokens)
+        self._limiter.settle(Use(principal.key_id, principal.limits, grant, charge, taken))
+
+    def status(self) -> AccessStatus:
+        shared = self._limiter.shared
+        return AccessStatus(
+            keys=len(self._ring) if self._ring is not None else 0,
+            denied=dict(self.counts.denied),
+            used=dict(self.counts.used),
+            decided=dict(self.counts.decided),
+            shared=shared.connected if shared is not None else None,
+        )
+
+    @property
+    def _keyring(self) -> Keyring:
+        if self._ring is None:
+            raise RuntimeError("the gate is not entered")
+        return self._ring
+
+    def _authenticate(self, authorization: str | None) -> Principal:
+        if not authorization:
+            raise NotAuthenticated(_MISSING)
+        if authorization[: len(_BEARER)].lower() != _BEARER:
+            raise NotAuthenticated(INCORRECT)
+        text, now_s = authorization[len(_BEARER) :], self._clock()
+        if text.startswith(PREFIX) or self._tokens is None:
+            return self._keyring.authenticate(text, now_s)
+        return self._tokens.authenticate(text, now_s)
+
+    def _forbid(self, what: str) -> Forbidden:
+        self.counts.deny("forbidden")
+        return Forbidden(f"This key may not send '{what}'.")
+
+    def _swap(self, ring: Keyring) -> None:
+        """A new version of the file; the issuer's keys stay where the place that they come from does."""
+        self._ring = ring
+        self._told(len(ring))
+        old, config = self._tokens, ring.jwt
+        if config == (old.config if old is not None else None):
+            return
+        self._tokens = _tokens(config, old) if config is not None else None
+        if old is not None and self._tokens is not None and old.jwks is self._tokens.jwks:
+            return
+        if self._jwks_task is not None:
+            self._jwks_task.cancel()
+        self._jwks_task = self._start(self._tokens.jwks.run()) if self._tokens is not None else None
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def _tokens(config: Jwt, old: Tokens | None) -> Tokens:
+    """The library for tokens is loaded only where they are taken."""
+    from slipstream_gateway.access.jwks import Jwks
+    from slipstream_gateway.access.tokens import Tokens
+
+    kept = old is not None and old.config.jwks == config.jwks
+    return Tokens(config, old.jwks if old is not None and kept else Jwks(config.jwks))

@@ -1,0 +1,143 @@
+"""The public keys of a token issuer (RFC 7517): fetched in the background, never while a request waits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import aiohttp
+import jwt
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+
+from slipstream_gateway.access.jwks_location import check_location
+
+FETCH_S = 5.0
+URL_REFRESH_S = 300.0
+FILE_REFRESH_S = 1.0
+RETRY_S = 5.0
+LIFE_S = 24 * 3600.0
+MAX_BYTES = 1024 * 1024
+_MIN_RSA_BITS = 2048
+_PUBLIC = frozenset({"RSA", "EC", "OKP"})
+_log = logging.getLogger(__name__)
+
+
+class IssuerKey(NamedTuple):
+    """A key that checks signatures. `algorithm` is the only one that it is for, None where the issuer says none."""
+
+    key: Any
+    algorithm: str | None
+
+
+class Jwks:
+    """The keys at one location: an https URL, or http on the loopback, or a file. Nothing else is ever fetched: no
+    redirect is followed, and no location that a token names.
+
+    Where the location fails, what was read stays for a day. `run` keeps it fresh until cancelled; a key id that is not
+    known makes it look again, at most once per `RETRY_S`.
+    """
+
+    def __init__(self, location: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.location = location
+        self.generation = 0
+        self._is_url = check_location(location)
+        self._clock = clock
+        self._keys: Mapping[str | None, IssuerKey] = {}
+        self._read_s = float("-inf")
+        self._wanted = asyncio.Event()
+        self._said = ""
+
+    @property
+    def is_ready(self) -> bool:
+        return self._clock() - self._read_s < LIFE_S
+
+    def find(self, kid: str | None) -> IssuerKey | None:
+        """The key `kid`; without a name, the only one there is. None sends for fresh ones."""
+        key = self._keys.get(kid)
+        if key is None and kid is None and len(self._keys) == 1:
+            return next(iter(self._keys.values()))
+        if key is None:
+            self._wanted.set()
+        return key
+
+    async def run(self) -> None:
+        while True:
+            read = await self.refresh()
+            pause_s = (URL_REFRESH_S if self._is_url else FILE_REFRESH_S) if read else RETRY_S
+            await asyncio.sleep(min(RETRY_S, pause_s))  # however many tokens ask for it
+            self._wanted.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wanted.wait(), max(pause_s - RETRY_S, 0.0))
+
+    async def refresh(self) -> bool:
+        """Reads the location once; whether that worked."""
+        try:
+            async with asyncio.timeout(FETCH_S):
+                data = await (self._fetch() if self._is_url else asyncio.to_thread(_read, Path(self.location)))
+            keys = parse_keys(data)
+        except (OSError, TimeoutError, ValueError, aiohttp.ClientError) as exc:
+            self._say(str(exc) or type(exc).__name__)
+            return False
+        except Exception as exc:  # the top of a task: it goes on, whatever an issuer answers
+            self._say(repr(exc))
+            return False
+        if {kid: _identity(key) for kid, key in keys.items()} != {k: _identity(v) for k, v in self._keys.items()}:
+            self._keys = keys
+            self.generation += 1
+        self._read_s = self._clock()
+        self._said = ""
+        return True
+
+    async def _fetch(self) -> bytes:
+        timeout = aiohttp.ClientTimeout(total=FETCH_S)
+        async with (
+            aiohttp.ClientSession(timeout=timeout, trust_env=False) as session,
+            session.get(self.location, allow_redirects=False) as response,
+        ):
+            if response.status != 200:
+                raise ValueError(f"it answers {response.status}")
+            data = await response.content.read(MAX_BYTES + 1)
+            while len(data) <= MAX_BYTES and (more := await response.content.read(MAX_BYTES)):
+                data += more
+        if len(data) > MAX_BYTES:
+            raise ValueError(f"it answers more than {MAX_BYTES} bytes")
+        return data
+
+    def _say(self, why: str) -> None:
+        if why != self._said:
+            self._said = why
+            _log.warning("the keys of the token issuer could not be read from %s: %s", self.location, why)
+
+
+def parse_keys(data: bytes) -> dict[str | None, IssuerKey]:
+    """The usable keys of a JWK set. Raises `ValueError` where it is none, or has no key that can be used."""
+    found: dict[str | None, IssuerKey] = {}
+    try:
+        entries = json.loads(data)["keys"]
+        for entry in entries:
+            if entry.get("kty") in _PUBLIC and entry.get("use", "sig") == "sig" and "d" not in entry:
+                with contextlib.suppress(jwt.PyJWTError):  # of a kind that this version does not know
+                    key = jwt.PyJWK(entry).key
+                    if not isinstance(key, RSAPublicKey) or key.key_size >= _MIN_RSA_BITS:
+                        found[entry.get("kid")] = IssuerKey(key, entry.get("alg"))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
+        raise ValueError(f"it is no JWK set: {exc}") from exc
+    if not found:
+        raise ValueError("it has no public key for signatures")
+    return found
+
+
+def _identity(key: IssuerKey) -> tuple[object, ...]:
+    public = key.key
+    return (public.public_numbers() if hasattr(public, "public_numbers") else public.public_bytes_raw(), key.algorithm)
+
+
+def _read(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(MAX_BYTES)

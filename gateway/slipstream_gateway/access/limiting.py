@@ -1,0 +1,56 @@
+"""Who decides on limits: all replicas together while Redis answers, else this process by itself."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from slipstream_gateway.access.local_limits import LocalLimits
+from slipstream_gateway.allowance import Charge, Grant, Limits, Refusal, Use
+
+_OPEN = Grant()
+
+
+class SharedLimits(Protocol):
+    """Limits that the replicas hold in common."""
+
+    @property
+    def connected(self) -> bool: ...
+
+    async def admit(self, key_id: str, limits: Limits, charge: Charge) -> Grant | Refusal | None:
+        """None: nobody answered within the deadline, or lately."""
+        ...
+
+    def settle(self, use: Use) -> None:
+        """Gives back and corrects; never waits, never raises."""
+        ...
+
+    async def run(self) -> None:
+        """Keeps what is held alive, until cancelled."""
+        ...
+
+    async def aclose(self) -> None: ...
+
+
+class Limiter:
+    """Asks `shared` first. What was granted by one of the two is settled with the same one."""
+
+    def __init__(self, local: LocalLimits, shared: SharedLimits | None = None) -> None:
+        self.local = local
+        self.shared = shared
+
+    async def admit(self, key_id: str, limits: Limits, charge: Charge) -> Grant | Refusal:
+        if limits.is_open:
+            return _OPEN
+        if self.shared is not None:
+            verdict = await self.shared.admit(key_id, limits, charge)
+            if verdict is not None:
+                return verdict
+        return self.local.admit(key_id, limits, charge)
+
+    def settle(self, use: Use) -> None:
+        if use.limits.is_open:
+            return
+        if not use.grant.shared:
+            self.local.settle(use)
+        if self.shared is not None:
+            self.shared.settle(use)

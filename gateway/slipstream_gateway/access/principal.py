@@ -1,0 +1,96 @@
+"""Who a request comes from and what it may do, compiled once from the file of keys or from a token's claims."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Sequence
+
+import msgspec
+
+from slipstream_gateway.access.records import Price, Scopes
+from slipstream_gateway.allowance import Charge, Limits
+from slipstream_gateway.types import ANONYMOUS, Caller, GenerationRequest, Mode, Priority
+
+MOST_OUTPUT_TOKENS = 1024
+_CHARS_PER_TOKEN = 4
+_NANO_PER_USD_PER_MILLION = 1000
+
+
+class Principal(msgspec.Struct, frozen=True, kw_only=True):
+    """A caller that was let in. `models` None: all of them. `key_id` may be told, there is no secret in here."""
+
+    key_id: str
+    name: str = ""
+    scopes: Scopes = Scopes()
+    limits: Limits = Limits()
+    caller: Caller = ANONYMOUS
+    models: re.Pattern[str] | None = None
+
+    @property
+    def is_admin(self) -> bool:
+        return self.scopes.admin
+
+    def may_use(self, model: str) -> bool:
+        return self.models is None or self.models.fullmatch(model) is not None
+
+    def may_demand(self, mode: Mode) -> bool:
+        return mode is Mode.AUTO or mode in self.scopes.modes
+
+
+def compile_principal(key_id: str, name: str, scopes: Scopes, priority: Priority, limits: Limits) -> Principal:
+    return Principal(
+        key_id=key_id,
+        name=name,
+        scopes=scopes,
+        limits=limits,
+        caller=Caller(key_id=key_id, priority=priority),
+        models=None if "*" in scopes.models else _any_of(scopes.models),
+    )
+
+
+def _any_of(globs: Sequence[str]) -> re.Pattern[str]:
+    """Matches what one of `globs` does; nothing where there are none."""
+    return re.compile("|".join(fnmatch.translate(glob) for glob in globs) or r"(?!)")
+
+
+class Prices:
+    """What tokens cost, by model. Prices are per token, not per hour of a GPU: a caller must be able to tell beforehand
+    what a request costs, and must not pay for a slow neighbour."""
+
+    def __init__(self, prices: Sequence[Price]) -> None:
+        self._prices = [
+            (
+                re.compile(fnmatch.translate(price.models)),
+                price.input_usd_per_million_tokens * _NANO_PER_USD_PER_MILLION,
+                price.output_usd_per_million_tokens * _NANO_PER_USD_PER_MILLION,
+            )
+            for price in prices
+        ]
+
+    def nano_usd(self, model: str, prompt_tokens: int, output_tokens: int) -> int:
+        for models, prompt, output in self._prices:
+            if models.fullmatch(model) is not None:
+                return round(prompt * prompt_tokens + output * output_tokens)
+        return 0
+
+    def expected(self, request: GenerationRequest, limits: Limits) -> Charge:
+        """What `request` is charged before it runs: its prompt by a rule of thumb, and its longest answer up to
+        `MOST_OUTPUT_TOKENS`. An answer that may be longer than the whole limit is charged as much as fits."""
+        prompt = expected_prompt_tokens(request)
+        output = min(request.max_tokens or MOST_OUTPUT_TOKENS, MOST_OUTPUT_TOKENS) * request.n
+        cost = self.nano_usd(request.model, prompt, output) if limits.usd_per_day is not None else 0
+        if limits.tokens_per_minute is not None:
+            output = min(output, max(limits.tokens_per_minute - prompt, 0))
+        return Charge(prompt + output, cost)
+
+    def taken(self, model: str, prompt_tokens: int, output_tokens: int) -> Charge:
+        return Charge(prompt_tokens + output_tokens, self.nano_usd(model, prompt_tokens, output_tokens))
+
+
+def expected_prompt_tokens(request: GenerationRequest) -> int:
+    """About how many tokens the prompt has: four characters each, as English has them, where it is text."""
+    if isinstance(request.prompt, tuple):
+        return len(request.prompt)
+    chars = len(request.prompt or "") + sum([len(message.content) for message in request.messages])
+    return 1 + chars // _CHARS_PER_TOKEN

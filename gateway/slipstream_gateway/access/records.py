@@ -1,0 +1,162 @@
+"""The file of keys: who may do what, as JSON. `slipstream keys` writes it, the gateway follows it.
+
+    {"version": 1,
+     "pepper": "<its id>",
+     "keys": [{"id": …, "name": …, "hash": …, "scopes": {…}, "priority": …, "limits": {…}, …}],
+     "prices": [{"models": "*", "input_usd_per_million_tokens": 0.1, "output_usd_per_million_tokens": 0.4}],
+     "jwt": {"issuer": …, "audiences": […], "jwks": …, "rules": […]}}
+
+A field that nobody knows is an error: it may be a limit with a typo.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from slipstream_gateway.access.jwks_location import check_location
+from slipstream_gateway.access.key_text import ID_CHARS
+from slipstream_gateway.allowance import Limits
+from slipstream_gateway.errors import CommandError
+from slipstream_gateway.types import Mode, Priority
+
+MAX_FILE_BYTES = 16 * 1024 * 1024
+Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
+"""Public keys only: under a shared secret whoever can check a token can also make one."""
+_Name = Annotated[str, Meta(max_length=128)]
+_Hash = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+_KeyId = Annotated[str, Meta(pattern=f"^[a-z0-9]{{{ID_CHARS}}}$")]
+_Usd = Annotated[float, Meta(ge=0, le=1e6)]
+
+
+class Scopes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a caller may ask for. `models` are names or globs (`team-a/*`); `modes` those that it may demand with
+    `x-slipstream-mode`, beside `auto`; `draft_length` and `learn` whether it may send those headers; `admin` opens
+    the admin paths."""
+
+    models: tuple[_Name, ...] = ("*",)
+    modes: tuple[Mode, ...] = (Mode.SPECULATIVE, Mode.PLAIN)
+    draft_length: bool = True
+    learn: bool = True
+    admin: bool = False
+
+
+class Former(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The hash of a key that was rotated, valid until an instant."""
+
+    hash: _Hash
+    until: datetime
+
+
+class KeyRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A key. Revoked ones stay, so that lists and logs of the past can be read."""
+
+    id: _KeyId
+    name: _Name = ""
+    hash: _Hash
+    created: datetime
+    expires: datetime | None = None
+    revoked: datetime | None = None
+    former: Former | None = None
+    scopes: Scopes = Scopes()
+    priority: Priority = Priority.NORMAL
+    limits: Limits = Limits()
+
+
+class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What tokens of some models cost; the first that fits a model counts."""
+
+    models: _Name = "*"
+    input_usd_per_million_tokens: _Usd
+    output_usd_per_million_tokens: _Usd
+
+
+class JwtRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What tokens get whose claim `claim` is `value`, or is a list (or words, as `scope` is) that has it."""
+
+    claim: _Name
+    value: str
+    scopes: Scopes = Scopes()
+    priority: Priority = Priority.NORMAL
+    limits: Limits = Limits()
+
+
+class Jwt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Bearer tokens of an OpenID provider (RFC 7519, RFC 8725). `jwks` is an https URL (http on the loopback) or a
+    file; the first of `rules` that fits a token counts, and a token that none fits gets nothing."""
+
+    issuer: str
+    audiences: Annotated[tuple[str, ...], Meta(min_length=1)]
+    jwks: str
+    algorithms: Annotated[tuple[Algorithm, ...], Meta(min_length=1)] = ("RS256",)
+    leeway_s: Annotated[float, Meta(ge=0, le=300)] = 30.0
+    rules: Annotated[tuple[JwtRule, ...], Meta(min_length=1)]
+
+
+class AccessFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The whole file. `pepper` names the pepper of the hashes; empty where there are no keys."""
+
+    version: Literal[1] = 1
+    pepper: str = ""
+    keys: tuple[KeyRecord, ...] = ()
+    prices: tuple[Price, ...] = ()
+    jwt: Jwt | None = None
+
+
+def parse_access(data: bytes, *, name: str) -> AccessFile:
+    """Raises `CommandError` with one line that names the file and the field, never a hash."""
+    if len(data) > MAX_FILE_BYTES:
+        raise CommandError(f"{name}: is larger than {MAX_FILE_BYTES} bytes.")
+    try:
+        file = msgspec.json.decode(data, type=AccessFile)
+    except msgspec.ValidationError as exc:
+        raise CommandError(f"{name}: {exc}") from exc
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        raise CommandError(f"{name}: is no JSON: {exc}") from exc
+    try:
+        problem = next(_problems(file), None)
+    except CommandError as exc:
+        problem = str(exc)
+    if problem is not None:
+        raise CommandError(f"{name}: {problem}")
+    return file
+
+
+def render_access(file: AccessFile) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(file), indent=2) + b"\n"
+
+
+def aware(instant: datetime) -> datetime:
+    """An instant without a zone is UTC's."""
+    return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant
+
+
+def _problems(file: AccessFile) -> Iterator[str]:
+    for key_id, count in Counter(key.id for key in file.keys).items():
+        if count > 1:
+            yield f"keys: the id {key_id} is there {count} times."
+    if file.keys and not file.pepper:
+        yield "pepper: is missing, and there are keys that were hashed under one."
+    if file.jwt is not None:
+        check_location(file.jwt.jwks)
+    rights = [(f"keys {key.id}", key.limits) for key in file.keys]
+    rights += [(f"jwt.rules[{i}]", rule.limits) for i, rule in enumerate(file.jwt.rules if file.jwt else ())]
+    priced = any(price.models == "*" for price in file.prices)
+    for where, limits in rights:
+        yield from (f"{where}: {problem}" for problem in _bad_limits(limits))
+        if limits.usd_per_day is not None and not priced:
+            yield f"{where}: usd_per_day needs prices; one of them must be for models '*'."
+
+
+def _bad_limits(limits: Limits) -> Iterator[str]:
+    for name in ("requests_per_minute", "tokens_per_minute", "concurrent"):
+        value = getattr(limits, name)
+        if value is not None and not 1 <= value <= 1_000_000_000:
+            yield f"limits.{name} must be 1 to 1000000000, is {value}."
+    if limits.usd_per_day is not None and not 0 < limits.usd_per_day <= 1e6:
+        yield f"limits.usd_per_day must be above 0 and at most 1000000, is {limits.usd_per_day:g}."

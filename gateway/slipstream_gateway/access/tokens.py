@@ -1,0 +1,108 @@
+"""Bearer tokens of an OpenID provider as callers: JSON Web Tokens, checked as RFC 8725 has it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jwt
+
+from slipstream_gateway.access.jwks import Jwks
+from slipstream_gateway.access.keyring import INCORRECT
+from slipstream_gateway.access.principal import Principal, compile_principal
+from slipstream_gateway.access.records import Jwt, JwtRule
+from slipstream_gateway.errors import Forbidden, NotAuthenticated, UpstreamUnavailable
+
+MAX_TOKEN_CHARS = 8192
+MOST_KEPT = 4096
+_REQUIRED = ["exp", "iss", "aud", "sub"]
+_RETRY_S = 2.0
+
+
+class _Kept(NamedTuple):
+    principal: Principal
+    until_s: float
+
+
+class Tokens:
+    """Checks tokens of one issuer. A signature costs some tens of microseconds, so a good token is kept, by its hash
+    alone, until it expires or the issuer's keys change."""
+
+    def __init__(self, config: Jwt, jwks: Jwks) -> None:
+        self.config = config
+        self.jwks = jwks
+        self._kept: dict[bytes, _Kept] = {}
+        self._generation = jwks.generation
+
+    def authenticate(self, token: str, now_s: float) -> Principal:
+        """The caller that `token` speaks of. Raises `NotAuthenticated`; `Forbidden` where no rule fits a good token;
+        `UpstreamUnavailable` while the issuer's keys could not be read at all."""
+        if len(token) > MAX_TOKEN_CHARS or not token.isascii():
+            raise NotAuthenticated(INCORRECT)
+        if not self.jwks.is_ready:
+            raise UpstreamUnavailable("Tokens cannot be checked at the moment.", retry_after_s=_RETRY_S)
+        if self._generation != self.jwks.generation:
+            self._generation = self.jwks.generation
+            self._kept.clear()
+        name = hashlib.sha256(token.encode()).digest()
+        kept = self._kept.get(name)
+        if kept is not None and now_s < kept.until_s:
+            return kept.principal
+        claims = self._claims(token)
+        principal = self._principal(claims)
+        if len(self._kept) >= MOST_KEPT:
+            self._kept.clear()
+        self._kept[name] = _Kept(principal, float(claims["exp"]) + self.config.leeway_s)
+        return principal
+
+    def _claims(self, token: str) -> Mapping[str, Any]:
+        """What `token` says, when it was checked."""
+        config = self.config
+        try:
+            header = jwt.get_unverified_header(token)
+            kid, algorithm = header.get("kid"), header.get("alg")
+            if algorithm not in config.algorithms:
+                raise NotAuthenticated(INCORRECT)
+            key = self.jwks.find(kid)
+            if key is None or key.algorithm not in (None, algorithm):
+                raise NotAuthenticated(INCORRECT)
+            claims: Mapping[str, Any] = jwt.decode(
+                token,
+                key.key,
+                algorithms=[algorithm],
+                issuer=config.issuer,
+                audience=list(config.audiences),
+                leeway=config.leeway_s,
+                options={"require": _REQUIRED},
+            )
+        except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as exc:  # the latter for what is no token
+            raise NotAuthenticated(INCORRECT) from exc
+        return claims
+
+    def _principal(self, claims: Mapping[str, Any]) -> Principal:
+        for rule in self.config.rules:
+            if _fits(rule, claims):
+                subject = f"{self.config.issuer}\0{claims['sub']}"
+                key_id = f"jwt-{hashlib.sha256(subject.encode()).hexdigest()[:16]}"
+                return compile_principal(key_id, "", rule.scopes, rule.priority, rule.limits)
+        raise Forbidden("This token has no rights here.")
+
+
+def _fits(rule: JwtRule, claims: Mapping[str, Any]) -> bool:
+    found = _claim(rule.claim, claims)
+    if isinstance(found, str):
+        return found == rule.value or rule.value in found.split()
+    return isinstance(found, list) and rule.value in found
+
+
+def _claim(path: str, claims: Mapping[str, Any]) -> object:
+    """The claim `path`, by its full name (`https://acme.example/groups`), or within others (`realm_access.roles`)."""
+    if path in claims:
+        return claims[path]
+    found: object = claims
+    for name in path.split("."):
+        if not isinstance(found, Mapping) or name not in found:
+            return None
+        found = found[name]
+    return found

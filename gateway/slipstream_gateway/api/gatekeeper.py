@@ -1,0 +1,86 @@
+"""Who may use the endpoints: the gate as they see it, and the one that is always open."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from slipstream_gateway.access import Principal
+from slipstream_gateway.access.records import Scopes
+from slipstream_gateway.api.http import Scope, read_headers
+from slipstream_gateway.errors import Forbidden
+from slipstream_gateway.types import ANONYMOUS, GenerationRequest
+
+
+class Lease(Protocol):
+    """What an admitted request holds. `headers` tell the client where it stands."""
+
+    headers: tuple[tuple[bytes, bytes], ...]
+
+    def settle(self, prompt_tokens: int | None, output_tokens: int) -> None:
+        """What it took in the end, once; a prompt whose size nobody told (None) counts as it was expected."""
+        ...
+
+
+class Gatekeeper(Protocol):
+    """Asked in this order: `authenticate` before the body is read, the others when it is understood.
+
+    `is_open`: anybody may do anything, and what clients send as `authorization` is the upstreams' business.
+    """
+
+    @property
+    def is_open(self) -> bool: ...
+
+    def authenticate(self, authorization: str | None) -> Principal: ...
+
+    def authorize(self, principal: Principal, request: GenerationRequest) -> None: ...
+
+    async def admit(self, principal: Principal, request: GenerationRequest) -> Lease: ...
+
+
+class _NoLease:
+    """Nothing is held, so there is nothing to give back."""
+
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+    def settle(self, prompt_tokens: int | None, output_tokens: int) -> None:
+        pass
+
+
+_ANYBODY = Principal(key_id="", caller=ANONYMOUS, scopes=Scopes(admin=True))
+_NO_LEASE = _NoLease()
+
+
+class OpenGate:
+    """No keys: everybody is let in, and nobody is counted."""
+
+    is_open = True
+
+    def authenticate(self, authorization: str | None) -> Principal:
+        return _ANYBODY
+
+    def authorize(self, principal: Principal, request: GenerationRequest) -> None:
+        pass
+
+    async def admit(self, principal: Principal, request: GenerationRequest) -> Lease:
+        return _NO_LEASE
+
+
+OPEN_GATE = OpenGate()
+
+
+def admin_check(gate: Gatekeeper) -> Callable[[Scope], Awaitable[None]]:
+    """A check that lets admins pass. It raises `NotAuthenticated` or `Forbidden`."""
+
+    async def check(scope: Scope) -> None:
+        require_admin(gate, scope)
+
+    return check
+
+
+def require_admin(gate: Gatekeeper, scope: Scope) -> Principal:
+    """The admin that a request comes from. Raises `NotAuthenticated` or `Forbidden`."""
+    principal = gate.authenticate(read_headers(scope).authorization)
+    if not principal.is_admin:
+        raise Forbidden("This key is not an admin's.")
+    return principal

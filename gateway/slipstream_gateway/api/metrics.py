@@ -1,0 +1,29 @@
+"""`GET /metrics`: Prometheus' text format, or OpenMetrics with exemplars for who asks for that."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+_TEXT = "text/plain; version=0.0.4; charset=utf-8"
+_OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+
+
+class Collect(Protocol):
+    """Every worker's metrics as one exposition."""
+
+    async def __call__(self, *, openmetrics: bool) -> bytes: ...
+
+
+class MetricsEndpoint:
+    """What a scraper reads. A Prometheus that stores exemplars asks for OpenMetrics by itself."""
+
+    def __init__(self, collect: Collect) -> None:
+        self._collect = collect
+
+    async def get(self, request: Request) -> Response:
+        openmetrics = "application/openmetrics-text" in request.headers.get("accept", "")
+        body = await self._collect(openmetrics=openmetrics)
+        return Response(body, headers={"content-type": _OPENMETRICS if openmetrics else _TEXT})

@@ -1,0 +1,52 @@
+"""Where the gateway's knowledge comes from: the routing table, the classifier, the other replicas."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from slipstream_gateway.classify import LinearClassifier, default_model, load_model
+from slipstream_gateway.director.configuration import ConfigurationSource
+from slipstream_gateway.director.director import Classifier
+from slipstream_gateway.director.fleet import Fleet
+from slipstream_gateway.errors import CommandError
+from slipstream_gateway.following import FileSource
+from slipstream_gateway.manifest.kills import KillFile
+from slipstream_gateway.settings import GatewaySettings
+from slipstream_gateway.stores.memory import MemoryStore
+
+if TYPE_CHECKING:
+    from slipstream_gateway.stores.redis_store import RedisStore
+
+
+def configuration(settings: GatewaySettings, fleet: Fleet) -> ConfigurationSource:
+    """Where the routing table comes from. The client of Kubernetes' API is loaded only where it is used."""
+    if settings.cluster is not None:
+        from slipstream_gateway.cluster.source import ClusterSource
+
+        return ClusterSource(settings.cluster, fleet)
+    if settings.manifest is None:
+        raise CommandError("neither a manifest nor a cluster is given.")
+    return FileSource(settings, settings.manifest, fleet, KillFile(_kills_beside(settings.manifest, settings)))
+
+
+def _kills_beside(manifest: Path, settings: GatewaySettings) -> Path:
+    return (settings.state_folder or manifest.parent) / f"{manifest.name}.kills.json"
+
+
+def classifier(settings: GatewaySettings) -> Classifier:
+    return LinearClassifier(default_model() if settings.classifier is None else load_model(settings.classifier))
+
+
+def outcome_store(settings: GatewaySettings, fleet: Fleet) -> MemoryStore | RedisStore:
+    """Where replicas tell each other what they saw. Redis' client is loaded only where it is used."""
+    if settings.redis_url is None:
+        return MemoryStore()
+    from slipstream_gateway.stores.redis_store import RedisStore
+
+    return RedisStore(settings.redis_url, pairs=lambda: pairs(fleet))
+
+
+def pairs(fleet: Fleet) -> list[str]:
+    """The pairs of the current manifest."""
+    return [route.pair.metadata.key for route in fleet.current.table.routes.values()]

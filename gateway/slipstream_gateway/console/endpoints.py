@@ -1,0 +1,193 @@
+"""The console over HTTP: its page, its stream of figures, its kill switch."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from ipaddress import ip_address
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from slipstream_gateway.api.errors import error_reply
+from slipstream_gateway.api.http import ClientGone, json_response, read_body, read_headers
+from slipstream_gateway.console.assets import HEADERS, PAGE, load_assets
+from slipstream_gateway.console.feed import Feed
+from slipstream_gateway.console.switching import KillSwitch, NotSwitchable
+from slipstream_gateway.errors import InvalidRequest, SlipstreamError
+from slipstream_gateway.manifest.kills import KillEvent, Who, Why
+
+MAX_VIEWERS = 200
+SEND_WITHIN_S = 30.0
+_MAX_BODY_BYTES = 16 * 1024
+_ASKED_BY = b"x-slipstream-console"
+
+Told = Callable[[KillEvent], None]
+
+
+class PageEndpoint:
+    """The page and its files. They hold no data, so that a browser may load them before it has a key."""
+
+    def __init__(self) -> None:
+        self._assets = load_assets()
+
+    async def page(self, request: Request) -> Response:
+        return self._answer(request, PAGE)
+
+    async def asset(self, request: Request) -> Response:
+        return self._answer(request, request.path_params["name"])
+
+    def _answer(self, request: Request, name: str) -> Response:
+        asset = self._assets.get(name)
+        if asset is None:
+            return json_response({"error": {"message": f"The console has no file {name!r}."}}, status=404)
+        headers = {**HEADERS, "etag": asset.tag}
+        if request.headers.get("if-none-match") == asset.tag:
+            return Response(status_code=304, headers=headers)
+        return Response(asset.data, headers=headers, media_type=asset.media_type)
+
+
+class EventsEndpoint:
+    """`GET /admin/events`: the figures as server-sent events, or once as JSON for who asks for `application/json`."""
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope)
+        headers = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
+        if "application/json" in request.headers.get("accept", ""):
+            body = await self._feed.whole()
+            await Response(body, headers=headers, media_type="application/json")(scope, receive, send)
+        elif self._feed.viewers >= MAX_VIEWERS:
+            message = f"{MAX_VIEWERS} viewers are connected to this worker already."
+            await json_response({"error": {"message": message}}, status=503)(scope, receive, send)
+        else:
+            await self._stream(scope, receive, send)
+
+    async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Until the viewer goes, reads nothing for a while, or the gateway stops."""
+        head = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
+        stopping = asyncio.Event()
+        scope["slipstream.shutdown"] = stopping.set
+        await send({"type": "http.response.start", "status": 200, "headers": head})
+        sending = asyncio.create_task(self._send_all(send))
+        ends = [sending, asyncio.create_task(_gone(receive)), asyncio.create_task(stopping.wait())]
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            pass  # the server stops and waits no longer: this stream ends as the others do
+        finally:
+            for task in ends:
+                task.cancel()
+            await asyncio.gather(*ends, return_exceptions=True)
+        with contextlib.suppress(TimeoutError, OSError):
+            async with asyncio.timeout(1.0):
+                await send({"type": "http.response.body", "body": b""})
+
+    async def _send_all(self, send: Send) -> None:
+        async with contextlib.aclosing(self._feed.events()) as events:
+            async for event in events:
+                async with asyncio.timeout(SEND_WITHIN_S):
+                    await send({"type": "http.response.body", "body": event, "more_body": True})
+
+
+class _Wish(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of a kill or its end."""
+
+    by: Who
+    reason: Why = ""
+
+
+class KillsEndpoint:
+    """`POST` and `DELETE /admin/kills/<pair>`: turns a pair's kill switch on and off again.
+
+    Only for pages of this very gateway and for programs: a header that no form can send, a JSON body, and an `Origin`
+    that is this host's, where there is one. Without keys, the host must be an address or `localhost`, so that no name
+    that was made to point here can be an origin. `caller` names who asks by his key, empty without keys; `told` hears
+    of what was turned.
+    """
+
+    def __init__(
+        self,
+        switch: KillSwitch,
+        *,
+        is_pair: Callable[[str], bool],
+        caller: Callable[[Scope], str],
+        has_keys: bool,
+        told: Told,
+    ) -> None:
+        self._switch = switch
+        self._is_pair = is_pair
+        self._caller = caller
+        self._has_keys = has_keys
+        self._told = told
+
+    async def respond(self, request: Request) -> Response:
+        try:
+            _check_origin(request, has_keys=self._has_keys)
+            pair, wish = self._pair(request), await _wish(request)
+            key = self._caller(request.scope)
+            event = await self._switch.turn(
+                pair, on=request.method == "POST", by=f"{wish.by} ({key})" if key else wish.by, reason=wish.reason
+            )
+        except NotSwitchable as exc:
+            return json_response({"error": {"message": str(exc), "type": "not_switchable"}}, status=409)
+        except SlipstreamError as exc:
+            reply = error_reply(exc)
+            return Response(reply.body, reply.status, media_type="application/json")
+        except ClientGone:
+            return Response(status_code=400)  # nobody reads it
+        self._told(event)
+        return json_response(event)
+
+    def _pair(self, request: Request) -> str:
+        pair: str = request.path_params["pair"]
+        if not self._is_pair(pair):
+            raise InvalidRequest(f"There is no pair {pair!r}.")
+        return pair
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _wish(request: Request) -> _Wish:
+    body = await read_body(read_headers(request.scope), request.receive, _MAX_BODY_BYTES)
+    try:
+        wish = msgspec.json.decode(body, type=_Wish)
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        raise InvalidRequest(f"The body must be JSON with 'by' and, if you like, 'reason': {exc}.") from exc
+    if not wish.by.strip() or not wish.by.isprintable() or not wish.reason.replace("\n", " ").isprintable():
+        raise InvalidRequest("'by' must name somebody, and it and 'reason' must be plain text.")
+    return wish
+
+
+def _check_origin(request: Request, *, has_keys: bool) -> None:
+    headers = dict(request.scope["headers"])
+    host = headers.get(b"host", b"").decode("latin-1")
+    origin = headers.get(b"origin")
+    media_type = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
+    if _ASKED_BY not in headers or media_type != b"application/json":
+        raise InvalidRequest("A kill switch takes JSON, with the header 'x-slipstream-console: 1'.")
+    if origin is not None and origin.decode("latin-1").partition("://")[2] != host:
+        raise InvalidRequest("The kill switch is not for pages of other sites.")
+    if headers.get(b"sec-fetch-site", b"same-origin") not in (b"same-origin", b"none"):
+        raise InvalidRequest("The kill switch is not for pages of other sites.")
+    if not has_keys and not _is_plain_host(host):
+        raise InvalidRequest(f"Without keys, the kill switch is reached by an address or 'localhost', not by {host!r}.")
+
+
+def _is_plain_host(host: str) -> bool:
+    name = host[1 : host.index("]")] if host.startswith("[") and "]" in host else host.partition(":")[0]
+    if name == "localhost":
+        return True
+    try:
+        ip_address(name)
+    except ValueError:
+        return False
+    return True

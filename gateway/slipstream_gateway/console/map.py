@@ -1,0 +1,177 @@
+"""Where speculation pays at the present load: expected length against acceptance, by the functions that decide.
+
+The forecast is the learner's own for a request that it has never seen; on the map its length and its acceptance are
+varied, and all the rest (the times of both arms at this load, the neighbours) stays as it was learnt.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from slipstream_gateway.console.worker import Traffic
+from slipstream_gateway.director.fleet import ServedRoute
+from slipstream_gateway.director.observing import Learner
+from slipstream_gateway.measurement import Estimate, Forecast, Level, Subject
+from slipstream_gateway.routing.break_even import BreakEven, break_even
+from slipstream_gateway.routing.case import draft_lengths
+from slipstream_gateway.types import LengthBin, RequestProfile, TaskType
+
+LENGTHS = tuple(round(4.0 * 256.0 ** (step / 32.0), 2) for step in range(33))
+ACCEPTANCES = tuple(step / 24.0 for step in range(25))
+_TYPICAL_TOKENS = {LengthBin.SHORT: 20.0, LengthBin.MEDIUM: 80.0, LengthBin.LONG: 240.0}
+_PROMPT_TOKENS = 256
+_ANY_CLASS = f"{TaskType.UNKNOWN}/{LengthBin.MEDIUM}"
+
+
+class ClassPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """A class on the map. `measured`: its acceptance is that of the window, else what the estimates expect."""
+
+    request_class: str
+    output_tokens: float
+    acceptance: float
+    measured: bool
+    requests: int
+    saving_s: float
+    saved: float
+
+
+class BreakEvenMap(msgspec.Struct, frozen=True, kw_only=True):
+    """One pair's map. `saved[a][l]` is the share of a plain answer's time that speculation is predicted to save at
+    `acceptances[a]` and `lengths[l]` with the best draft length; it pays above `margin`. `unknown` says why there is
+    none."""
+
+    pair: str
+    load: float = 0.0
+    margin: float = 0.0
+    longest_draft: int = 0
+    plain_tpot_s: float = 0.0
+    step_base_s: float = 0.0
+    step_per_draft_token_s: float = 0.0
+    plain_ttft_s: float = 0.0
+    speculative_ttft_s: float = 0.0
+    level: str = ""
+    lengths: Sequence[float] = ()
+    acceptances: Sequence[float] = ()
+    saved: Sequence[Sequence[float]] = ()
+    classes: Sequence[ClassPoint] = ()
+    unknown: str = ""
+
+
+def break_even_map(served: ServedRoute, learner: Learner, traffic: Sequence[Traffic]) -> BreakEvenMap:
+    """The map of a pair, with the classes of `traffic`, which is its own."""
+    route, pair = served.route, served.route.pair.metadata.key
+    if route.speculative is None or route.policy is None:
+        return BreakEvenMap(pair=pair, unknown="The pair has no draft." if route.policy else "The pair has no policy.")
+    asked = _Asked(served, learner, _mean_prompt(traffic))
+    forecast = asked.forecast(_ANY_CLASS)
+    if forecast is None:
+        return BreakEvenMap(pair=pair, unknown="No server is up.")
+    if forecast.acceptance is None:
+        return BreakEvenMap(pair=pair, unknown="These servers do not report draft tokens, so acceptance is not known.")
+    points = [asked.point(name, rows) for name, rows in _by_class(traffic).items()]
+    return BreakEvenMap(
+        pair=pair,
+        load=forecast.load,
+        margin=route.policy.spec.margin,
+        longest_draft=asked.longest,
+        plain_tpot_s=forecast.plain_tpot_s.mean,
+        step_base_s=forecast.step_base_s.mean,
+        step_per_draft_token_s=forecast.step_per_draft_token_s.mean,
+        plain_ttft_s=forecast.plain_ttft_s.mean,
+        speculative_ttft_s=forecast.speculative_ttft_s.mean,
+        level=forecast.plain_tpot_s.level.value,
+        lengths=LENGTHS,
+        acceptances=ACCEPTANCES,
+        saved=[[_share(asked.best(forecast, tokens, beta)) for tokens in LENGTHS] for beta in ACCEPTANCES],
+        classes=[point for point in points if point is not None],
+    )
+
+
+class _Asked:
+    """One pair's servers as a request would find them now."""
+
+    def __init__(self, served: ServedRoute, learner: Learner, prompt_tokens: int) -> None:
+        route = served.route
+        self._served = served
+        self._learner = learner
+        self._prompt_tokens = prompt_tokens
+        self.shortest, self.longest = draft_lengths(route, route.policy.spec if route.policy else None, None)
+
+    def forecast(self, request_class: str) -> Forecast | None:
+        """What to expect of a request of this class that looks like no other; None where no server is up."""
+        route, plain = self._served.route, self._served.plain.least_busy()
+        target = self._served.speculative.least_busy() if self._served.speculative is not None else None
+        if target is None or route.speculative is None:
+            return None
+        task, _, length = request_class.partition("/")
+        expected = _TYPICAL_TOKENS[LengthBin(length)]
+        return self._learner.forecast(
+            Subject(
+                pair=route.pair.metadata.key, fingerprint="", source="", cold_class=request_class, temperature=0,
+                context=0,
+            ),
+            RequestProfile(
+                task=TaskType(task), expected_output_tokens=expected, rare_token_share=0.0, structured_output=False,
+                prompt_tokens=self._prompt_tokens, confidence=1.0,
+            ),
+            plain_pool=route.plain.pool,
+            speculative_pool=route.speculative.pool,
+            plain_load=plain.outstanding + 1.0 if plain is not None else 1.0,
+            speculative_load=target.outstanding + 1.0,
+            neighbours_draft_length=target.standing_draft_lengths / (target.outstanding + 1.0),
+            prompt_tokens=self._prompt_tokens,
+            max_tokens=None,
+            temperature=0.0,
+        )  # fmt: skip
+
+    def best(self, forecast: Forecast, tokens: float, acceptance: float) -> BreakEven:
+        """The decision's break-even with the length and the acceptance put in."""
+        known = msgspec.structs.replace(forecast, output_tokens=_sure(tokens), acceptance=_sure(acceptance))
+        return break_even(known, shortest=self.shortest, longest=self.longest)
+
+    def point(self, request_class: str, rows: Sequence[Traffic]) -> ClassPoint | None:
+        """Where the class is; None where none of its requests ended well within the window."""
+        forecast = self.forecast(request_class)
+        requests = sum(sum(row.requests) - row.failed for row in rows)
+        output_tokens = sum(row.output_tokens for row in rows)
+        if forecast is None or forecast.acceptance is None or requests <= 0 or not output_tokens:
+            return None
+        accepted, rejected = sum(sum(row.accepted) for row in rows), sum(row.rejected for row in rows)
+        is_measured = accepted + rejected > 0
+        acceptance = accepted / (accepted + rejected) if is_measured else forecast.acceptance.mean
+        best = self.best(forecast, output_tokens / requests, acceptance)
+        return ClassPoint(
+            request_class=request_class,
+            output_tokens=output_tokens / requests,
+            acceptance=acceptance,
+            measured=is_measured,
+            requests=requests,
+            saving_s=best.saving_s,
+            saved=_share(best),
+        )
+
+
+def _sure(value: float) -> Estimate:
+    return Estimate(mean=value, se=0.0, samples=1.0, level=Level.PRIOR)
+
+
+def _share(best: BreakEven) -> float:
+    """The share of the plain answer's time that is saved; -1 and less: twice as slow and worse, not told apart."""
+    share = best.saving_s / best.plain_s if best.plain_s > 0.0 else 0.0
+    return round(max(share, -1.0), 3) if math.isfinite(share) else 0.0
+
+
+def _mean_prompt(traffic: Sequence[Traffic]) -> int:
+    requests = sum(sum(row.requests) - row.failed for row in traffic)
+    tokens = sum(row.prompt_tokens for row in traffic)
+    return round(tokens / requests) if requests > 0 and tokens else _PROMPT_TOKENS
+
+
+def _by_class(traffic: Sequence[Traffic]) -> Mapping[str, list[Traffic]]:
+    found: dict[str, list[Traffic]] = {}
+    for row in traffic:
+        found.setdefault(row.request_class, []).append(row)
+    return found

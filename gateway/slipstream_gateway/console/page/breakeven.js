@@ -1,0 +1,132 @@
+// Where speculation pays: expected length against acceptance, with the live classes and the explored request on it.
+
+import { empty, frame, linear, logarithmic, path, picture, xAxis, yAxis } from "./chart.js";
+import { $, h, nothing, put, row, s, say, text } from "./dom.js";
+import { count, percent, seconds } from "./format.js";
+
+const LEVELS = [["pay2", 0.2], ["pay3", 0.4], ["pay4", 0.6]];
+const LABELS = 12;
+
+export function drawMap(state, pair, explored) {
+  const map = state.map.find((found) => found.pair === pair);
+  if (!map || map.unknown) {
+    put("map", empty(map?.unknown ?? "Not known yet."));
+    put("map-rows", nothing(5, "No map."));
+    return;
+  }
+  say("map-lead", `Expected length against acceptance with ${count(map.load)} in flight per server, by the functions that decide` +
+    `${map.level === "prior" ? "; nothing is measured yet, so by priors" : ""}: ${seconds(map.plain_tpot_s)} a token plain, ` +
+    `${seconds(map.step_base_s)} + γ · ${seconds(map.step_per_draft_token_s)} a speculative step, γ up to ${map.longest_draft}.`);
+  put("map", chart(map, explored?.pair === pair ? explored : null));
+  put("map-rows", map.classes.length ? map.classes.map((point) => figures(point, map.margin)) : nothing(5, "No class in the last 15 minutes."));
+}
+
+const figures = (point, margin) =>
+  row(point.request_class, count(point.output_tokens), `${percent(point.acceptance)}${point.measured ? "" : " expected"}`,
+    seconds(point.saving_s), text(h("span", { class: `badge ${point.saved > margin ? "yes" : "no"}` }, point.saved > margin ? "yes" : "no")));
+
+function chart(map, explored) {
+  const area = frame($("map"), 330);
+  const { lengths, acceptances } = map;
+  const x = logarithmic([lengths[0], lengths.at(-1)], [area.left, area.right]);
+  const y = linear([0, 1], [area.bottom, area.top]);
+  const pays = map.classes.filter((point) => point.saved > map.margin).map((point) => point.request_class);
+  const label = `Break-even map. Speculation pays for ${pays.join(", ") || "no live class"}.`;
+  const outline = region(map, map.margin);
+  return picture(area, label,
+    s("rect", { class: "lose", x: area.left, y: area.top, width: area.right - area.left, height: area.bottom - area.top }),
+    shape(outline, "pay1", x, y), LEVELS.map(([style, level]) => shape(region(map, Math.max(level, map.margin)), style, x, y)),
+    outline.map((part) => s("path", { class: "edge", d: path(edge(part, map).map(([tokens, beta]) => [x(tokens), y(beta)])) })),
+    xAxis(area, x, [4, 10, 20, 50, 100, 200, 500, 1000], String, "expected output tokens"),
+    yAxis(area, y, [0, 0.25, 0.5, 0.75, 1], (tick) => percent(tick)),
+    key(area), points(map, x, y, area),
+    explored && s("path", { class: "you", d: star(x(clamp(explored.tokens, lengths)), y(explored.acceptance)) }),
+    explored && s("text", { class: "halo strong", x: x(clamp(explored.tokens, lengths)) + 11, y: y(explored.acceptance) + 4 }, "your request"));
+}
+
+const clamp = (value, list) => Math.min(Math.max(value, list[0]), list.at(-1));
+
+/** Per acceptance the stretch of lengths with more than `level` saved, between grid points by interpolation. */
+function region(map, level) {
+  const parts = [];
+  let open = null;
+  map.saved.forEach((row, index) => {
+    const stretch = stretchOf(row, map.lengths, level);
+    if (stretch && !open) parts.push((open = []));
+    if (stretch) open.push([map.acceptances[index], ...stretch]);
+    else open = null;
+  });
+  return parts;
+}
+
+function stretchOf(saved, lengths, level) {
+  const inside = saved.map((value) => value > level);
+  const first = inside.indexOf(true);
+  if (first < 0) return null;
+  const last = inside.lastIndexOf(true);
+  const cross = (from, to) => {
+    const share = (level - saved[from]) / (saved[to] - saved[from]);
+    return Math.exp(Math.log(lengths[from]) + share * (Math.log(lengths[to]) - Math.log(lengths[from])));
+  };
+  return [first ? cross(first - 1, first) : lengths[0], last < saved.length - 1 ? cross(last, last + 1) : lengths.at(-1)];
+}
+
+const shape = (parts, style, x, y) =>
+  parts.map((part) => s("path", { class: style, d: `${path([
+    ...part.map(([beta, from]) => [x(from), y(beta)]), ...part.toReversed().map(([beta, , to]) => [x(to), y(beta)])])}Z` }));
+
+/** The break-even line itself, down the region's right border and up its left one: without the map's own borders. */
+function edge(part, map) {
+  const [low, high] = [map.lengths[0], map.lengths.at(-1)];
+  const right = part.filter(([, , to]) => to < high).map(([beta, , to]) => [to, beta]).reverse();
+  const left = part.filter(([, from]) => from > low).map(([beta, from]) => [from, beta]);
+  const lowest = part[0][0];
+  const closes = lowest > map.acceptances[0];
+  return [...(closes && part[0][2] >= high ? [[high, lowest]] : right), ...(closes && part[0][1] <= low ? [[low, lowest]] : []), ...left];
+}
+
+const key = (area) =>
+  s("g", null, [["pay1", "pays"], ...LEVELS.map(([style, level]) => [style, `${100 * level} %`])].map(([style, name], index) => [
+    s("rect", { class: style, x: area.left + 8 + index * 58, y: area.bottom - 20, width: 11, height: 11, rx: 2 }),
+    s("text", { class: "tick", x: area.left + 23 + index * 58, y: area.bottom - 10 }, index === 3 ? `${name} saved` : name),
+  ]));
+
+function points(map, x, y, area) {
+  const shown = map.classes.toSorted((one, other) => other.requests - one.requests).slice(0, LABELS);
+  const at = shown.map((point) => [x(clamp(point.output_tokens, map.lengths)), y(point.acceptance)]);
+  const flips = at.map(([left]) => left > area.right - 130);
+  const heights = labelHeights(at, flips, shown.map((point) => point.request_class.length * 6.4));
+  return shown.map((point, index) => {
+    const [left, height] = at[index];
+    const flip = flips[index];
+    return s("g", { class: point.saved > map.margin ? "c2" : "c0" },
+      s("circle", { class: point.measured ? "dot" : "dot guess", cx: left, cy: height, r: 4 + Math.min(5, Math.sqrt(point.requests) / 6) }),
+      s("text", { class: "halo", x: left + (flip ? -11 : 11), y: heights[index], "text-anchor": flip ? "end" : "start" }, point.request_class));
+  });
+}
+
+/** Labels that would cover one that is placed already go below it. */
+function labelHeights(at, flips, widths) {
+  const placed = [];
+  const heights = [];
+  const order = at.map((_, index) => index).sort((one, other) => at[one][1] - at[other][1]);
+  for (const index of order) {
+    const [x, y] = at[index];
+    const from = flips[index] ? x - 11 - widths[index] : x + 11;
+    let height = y + 4;
+    const covered = () => placed.find((other) => from < other.to && from + widths[index] > other.from && Math.abs(height - other.height) < 13);
+    for (let other = covered(); other; other = covered()) height = other.height + 13; // only ever down: it ends
+    placed.push({ from, to: from + widths[index], height });
+    heights[index] = height;
+  }
+  return heights;
+}
+
+function star(x, y) {
+  const corners = Array.from({ length: 10 }, (_, index) => {
+    const radius = index % 2 ? 4 : 9;
+    const angle = (Math.PI * index) / 5 - Math.PI / 2;
+    return [x + radius * Math.cos(angle), y + radius * Math.sin(angle)];
+  });
+  return `${path(corners)}Z`;
+}

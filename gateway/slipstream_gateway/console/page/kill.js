@@ -1,0 +1,79 @@
+// The kill switch: asked twice, with a name, and told how long it took to land.
+
+import { $, h, put, say } from "./dom.js";
+import { clock, seconds } from "./format.js";
+import { headers } from "./key.js";
+import { messageOf } from "./stream.js";
+
+let shown = null;
+
+export function drawKill(state, pair) {
+  shown = state.pairs.find((found) => found.pair === pair) ?? null;
+  $("h-kill").closest("section").classList.toggle("on", Boolean(shown?.killed));
+  const button = $("kill-open");
+  const ours = Boolean(shown?.switched);
+  button.hidden = !shown || !shown.has_draft || Boolean(shown.command) || (shown.killed && !ours);
+  button.textContent = ours ? "Allow speculation again…" : "Stop speculation…";
+  button.classList.toggle("again", ours);
+  say("kill-state", stateOf(shown));
+  $("kill-command").hidden = !shown?.command;
+  if (shown?.command) put("kill-command", shown.killed ? "To allow it again: " : "To stop it: ", h("code", null, shown.killed ? shown.command.replace(" kill ", " unkill ") : shown.command));
+}
+
+function stateOf(pair) {
+  if (!pair) return "";
+  if (!pair.has_draft) return "This pair has no draft: nothing speculates.";
+  if (pair.kill) return `Stopped by ${pair.kill.by}, ${clock(pair.kill.at)}${pair.kill.reason ? `: ${pair.kill.reason}` : "."}`;
+  if (pair.killed) return pair.switched ? "Stopped by the pair's kill switch." : "Stopped by a kill switch of the manifest.";
+  if (!pair.ready) return `Not ready: ${pair.status}`;
+  return "Speculation is on, where it pays.";
+}
+
+export function wireKill() {
+  const dialog = $("kill-dialog");
+  $("kill-open").addEventListener("click", () => {
+    const on = !shown.switched;
+    say("kill-title", on ? `Stop speculation for ${shown.model}?` : `Allow speculation for ${shown.model} again?`);
+    say("kill-what", on
+      ? "New requests decode plainly, running ones stop drafting. Answers stay the same; they take longer where speculation paid."
+      : "New requests speculate again where it pays.");
+    say("kill-go", on ? "Stop speculation" : "Allow speculation");
+    $("kill-go").classList.toggle("again", !on);
+    say("kill-problem", "");
+    dialog.showModal();
+  });
+  $("kill-cancel").addEventListener("click", () => dialog.close());
+  $("kill-form").addEventListener("submit", async (event) => {
+    event.preventDefault();
+    $("kill-go").disabled = true;
+    try {
+      await turn(!shown.switched);
+      dialog.close();
+    } catch (error) {
+      say("kill-problem", error.message);
+    } finally {
+      $("kill-go").disabled = false;
+    }
+  });
+}
+
+async function turn(on) {
+  const path = shown.pair.split("/").map(encodeURIComponent).join("/");
+  let answer;
+  try {
+    answer = await fetch(`admin/kills/${path}`, {
+      method: on ? "POST" : "DELETE",
+      headers: { "content-type": "application/json", "x-slipstream-console": "1", ...headers() },
+      body: JSON.stringify({ by: $("kill-by").value.trim(), reason: $("kill-reason").value.trim() }),
+    });
+  } catch {
+    throw new Error("The gateway cannot be reached: the switch is as it was, as far as this page knows.");
+  }
+  if (!answer.ok) throw new Error(await messageOf(answer));
+  const event = await answer.json();
+  const workers = `${event.workers} ${event.workers === 1 ? "worker" : "workers"}`;
+  const note = event.note ? ` Note: ${event.note}.` : "";
+  say("kill-landing", (event.landed_s === null
+    ? `Written; so far ${workers} confirmed it.`
+    : `${on ? "Stopped" : "Allowed again"}: landed in ${seconds(event.landed_s)} on ${workers}.`) + note);
+}

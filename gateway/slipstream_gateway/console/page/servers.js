@@ -1,0 +1,59 @@
+// The servers behind the gateway, the rollout, and what was decided for whole classes and pairs.
+
+import { $, h, nothing, put, row, text } from "./dom.js";
+import { clock, count, percent, seconds, words } from "./format.js";
+
+export function drawServers(state, pair) {
+  const seats = state.pools.filter((seat) => seat.pair === pair);
+  const servers = [...new Set(seats.map((seat) => seat.server))];
+  put("pools", servers.length ? servers.map((server) => {
+    const own = seats.filter((seat) => seat.server === server);
+    const of = (arm) => health(own.find((seat) => seat.arm === arm));
+    return row(server, count(Math.max(...own.map((seat) => seat.outstanding))), of("plain"), of("speculative"));
+  }) : nothing(4, "No servers yet."));
+}
+
+/** What was held, resumed and refused. */
+export function drawHeld(state, pair) {
+  const { entrances, resumed, denied } = state.resilience;
+  const entrance = entrances.find((found) => found.pair === pair);
+  const own = Object.fromEntries(resumed.filter((found) => found.pair === pair).map((found) => [found.cause, found.streams]));
+  const facts = [
+    ["admission", entrance ? `${count(entrance.in_flight)} of ${count(entrance.limit)}, ${count(entrance.queued)} waiting` : "no request yet"],
+    ["pressure", entrance ? percent(entrance.pressure) : percent(0)],
+    ["refused at the door", counts(entrance?.refused ?? {})],
+    ["refused by keys and limits", counts(denied)],
+    ["streams resumed elsewhere", counts(own)],
+  ];
+  put("held", facts.map(([name, value]) => h("div", null, h("dt", null, name), h("dd", null, value))));
+}
+
+const counts = (found) =>
+  Object.entries(found).filter(([, value]) => value).map(([name, value]) => `${words(name)} ${count(value)}`).join(", ") || "none";
+
+function health(seat) {
+  if (!seat) return text(h("span", { class: "badge quiet" }, "not used"));
+  if (seat.circuit === "closed") return text(h("span", { class: "badge yes" }, "up"));
+  const why = seat.cause ? `: ${words(seat.cause)}` : "";
+  const when = seat.retry_after_s > 0 ? `, tried in ${seconds(seat.retry_after_s)}` : "";
+  return text(h("span", { class: "badge no" }, `${seat.circuit === "open" ? "out" : "being tried"}${why}${when}`));
+}
+
+export function drawRollout(state, pair) {
+  const rows = state.rollout.filter((found) => found.pair === pair);
+  $("rollout-box").hidden = !rows.length;
+  $("no-rollout").hidden = rows.length > 0;
+  put("rollout", rows.map((found) => row(found.request_class, text(found.phase), percent(found.share), h("td", { class: "why" }, found.message))));
+  const events = state.history.filter((found) => found.pair === pair);
+  put("history", events.length ? events.map(entry) : h("li", { class: "note" }, "Nothing was promoted, rolled back or killed yet."));
+}
+
+function entry(event) {
+  const what = event.rule === "Kill" ? `Speculation stopped by ${event.by}`
+    : event.rule === "Unkill" ? `Speculation allowed again by ${event.by}`
+      : `${event.rule}${event.name ? ` · ${event.name}` : ""}`;
+  const steps = event.fromPhase ? `${event.fromPhase} → ${event.toPhase}${event.share === null || event.share === undefined ? "" : `, ${percent(event.share)}`}` : "";
+  const landed = event.landed_s ? `landed in ${seconds(event.landed_s)} on ${count(event.workers)} ${event.workers === 1 ? "worker" : "workers"}` : "";
+  const why = [steps, event.message, event.reason, landed, event.note].filter(Boolean).join(" · ");
+  return h("li", null, h("time", { datetime: event.time }, clock(event.time)), h("b", null, what), why && h("p", null, why));
+}

@@ -1,0 +1,28 @@
+// The five or six numbers that tell how it goes.
+
+import { h, put } from "./dom.js";
+import { count, DASH, interval, percent, rate, sum, tail, times } from "./format.js";
+
+const tile = (name, value, note, style = "") =>
+  h("div", { class: `tile ${style}` }, h("span", null, name), h("b", null, value), h("small", null, note));
+
+export function drawTiles(state, pair) {
+  const { traffic, gateway } = state;
+  const rows = traffic.rows.filter((row) => row.pair === pair);
+  const recent = (key, keep = () => true) => sum(rows.filter(keep).map((row) => sum(tail(row[key], traffic.recent_buckets))));
+  const requests = recent("requests");
+  const span = (traffic.recent_buckets - 0.5) * traffic.bucket_s; // the newest one is half full on average
+  const speculative = recent("requests", (row) => row.arm === "speculative");
+  const drafted = recent("drafted");
+  const overall = state.speed_up.find((found) => found.pair === pair)?.overall.e2e_s;
+  const better = overall?.speed_up_low > 1 ? "good" : overall?.speed_up_high < 1 ? "bad" : "";
+  const failed = sum(rows.map((row) => row.failed));
+  const all = sum(rows.map((row) => sum(row.requests)));
+  put("tiles",
+    tile("requests per second", rate(requests / span), `${count(all)} in 15 minutes`),
+    tile("speculative", requests ? percent(speculative / requests) : DASH, "of the last minute's requests"),
+    tile("live speed-up, E2E", times(overall?.speed_up), interval(overall?.speed_up_low, overall?.speed_up_high), better),
+    tile("acceptance", drafted ? percent(recent("accepted") / drafted) : DASH, `${count(drafted)} drafted in the last minute`),
+    tile("in flight", count(gateway.in_flight), `${count(gateway.queued)} waiting, ${gateway.workers} ${gateway.workers === 1 ? "worker" : "workers"}`),
+    tile("failed", count(failed), all ? `${percent(failed / all, 2)} of 15 minutes` : "nothing in 15 minutes", failed ? "bad" : ""));
+}

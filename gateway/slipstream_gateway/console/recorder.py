@@ -1,0 +1,141 @@
+"""What this worker's requests came to over the last minutes, kept so that a request pays as little as can be.
+
+A finished request appends one tuple. Every so many, and whenever somebody looks, the tuples are counted into buckets
+of time, of which the newest are kept.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from slipstream_gateway.console import sketch
+from slipstream_gateway.director.observing import rejections
+from slipstream_gateway.director.outcome import Outcome
+from slipstream_gateway.types import Arm, Reason
+from slipstream_gateway.upstreams.base import Usage
+
+BUCKET_S = 15
+BUCKETS = 60
+_SETTLE_AFTER = 64
+# Pairs and classes come from the manifest and a closed set, so that cells are bounded by them: this is for the worst.
+_MAX_CELLS = 4096
+
+CellKey = tuple[str, str, str]
+
+
+class _Seen(NamedTuple):
+    """A finished request; no prompt, no answer, nothing that holds on to either."""
+
+    time_s: float
+    pair: str
+    request_class: str
+    arm: Arm
+    reason: Reason
+    draft_length: int
+    status: str
+    e2e_s: float
+    ttft_s: float | None
+    tpot_s: float | None
+    usage: Usage
+    resumed: tuple[str, ...]
+
+
+class Cell:
+    """The sums of one pair, class and arm over some time. `rejected` counts steps that rejected a draft token, so that
+    accepted / (accepted + rejected) is the chance β that break-evens go by."""
+
+    __slots__ = ("accepted", "drafted", "failed", "output_tokens", "prompt_tokens", "rejected", "requests")
+
+    def __init__(self) -> None:
+        self.requests = self.failed = self.prompt_tokens = self.output_tokens = 0
+        self.drafted = self.accepted = self.rejected = 0
+
+    def add(self, seen: _Seen) -> None:
+        usage = seen.usage
+        self.requests += 1
+        if seen.status != "ok":
+            self.failed += seen.status != "cancelled"
+            return
+        self.prompt_tokens += usage.prompt_tokens
+        self.output_tokens += usage.output_tokens
+        self.drafted += usage.drafted
+        self.accepted += usage.accepted
+        self.rejected += rejections(usage, seen.draft_length) if usage.drafted else 0
+
+
+class Bucket:
+    """Some seconds of traffic, from `number` · `BUCKET_S` on."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.cells: dict[CellKey, Cell] = {}
+        self.reasons: dict[tuple[str, str], int] = {}
+        self.resumed: dict[tuple[str, str], int] = {}
+        self.times: dict[CellKey, sketch.Bins] = {}
+
+    def add(self, seen: _Seen) -> None:
+        key = (seen.pair, seen.request_class, seen.arm.value)
+        cell = self.cells.get(key)
+        if cell is None:
+            if len(self.cells) >= _MAX_CELLS:
+                return
+            cell = self.cells[key] = Cell()
+        cell.add(seen)
+        reason = (seen.pair, seen.reason.value)
+        self.reasons[reason] = self.reasons.get(reason, 0) + 1
+        for cause in seen.resumed:
+            self.resumed[seen.pair, cause] = self.resumed.get((seen.pair, cause), 0) + 1
+        if seen.status == "ok":
+            self._add_time(seen, "e2e", seen.e2e_s)
+            self._add_time(seen, "ttft", seen.ttft_s)
+            self._add_time(seen, "tpot", seen.tpot_s)
+
+    def _add_time(self, seen: _Seen, measure: str, seconds: float | None) -> None:
+        if seconds is not None:
+            sketch.add(self.times.setdefault((seen.pair, seen.arm.value, measure), {}), seconds)
+
+
+class Recorder:
+    """Takes every outcome. Not thread-safe: it lives on one event loop."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._new: list[_Seen] = []
+        self._buckets: deque[Bucket] = deque(maxlen=BUCKETS)
+        self.totals: dict[CellKey, int] = {}
+        self.started_s = clock()
+
+    def record(self, outcome: Outcome) -> None:
+        decision = outcome.decision
+        self._new.append(
+            _Seen(
+                self._clock(), outcome.pair, decision.request_class, decision.arm, decision.reason,
+                decision.draft_length, outcome.status, outcome.e2e_s, outcome.ttft_s, outcome.tpot_s, outcome.usage,
+                outcome.resumed,
+            )
+        )  # fmt: skip
+        if len(self._new) >= _SETTLE_AFTER:
+            self._settle()
+
+    def buckets(self) -> tuple[int, list[Bucket]]:
+        """The number of the bucket that it is time for, and those within the window, oldest first."""
+        self._settle()
+        now = int(self._clock() // BUCKET_S)
+        return now, [bucket for bucket in self._buckets if bucket.number > now - BUCKETS]
+
+    def _settle(self) -> None:
+        new, self._new = self._new, []
+        for seen in new:
+            self._bucket(int(seen.time_s // BUCKET_S)).add(seen)
+            key = (seen.pair, seen.request_class, seen.arm.value)
+            if key in self.totals or len(self.totals) < _MAX_CELLS:
+                self.totals[key] = self.totals.get(key, 0) + 1
+
+    def _bucket(self, number: int) -> Bucket:
+        """A clock that is set back goes on in the newest bucket."""
+        if not self._buckets or number > self._buckets[-1].number:
+            self._buckets.append(Bucket(number))
+        return self._buckets[-1]

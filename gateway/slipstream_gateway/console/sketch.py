@@ -1,0 +1,43 @@
+"""Quantiles of times that workers can add up: counts by logarithmic bins (DDSketch: Masson, Rim and Lee, VLDB 2019).
+
+A quantile is within `ACCURACY` of the true one, whatever the distribution; a bin is an integer, a sketch a mapping.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+ACCURACY = 0.02
+_GAMMA = (1.0 + ACCURACY) / (1.0 - ACCURACY)
+_LOG_GAMMA = math.log(_GAMMA)
+_LEAST_S = 1e-6
+
+Bins = dict[int, int]
+
+
+def add(bins: Bins, seconds: float) -> None:
+    """Count one value."""
+    number = math.ceil(math.log(max(seconds, _LEAST_S)) / _LOG_GAMMA)
+    bins[number] = bins.get(number, 0) + 1
+
+
+def join(bins: Bins, other: Mapping[int, int]) -> None:
+    """As if the values of `other` had been added."""
+    for number, count in other.items():
+        bins[number] = bins.get(number, 0) + count
+
+
+def quantiles(bins: Mapping[int, int], shares: Sequence[float]) -> list[float]:
+    """The values below which the ascending `shares` of the values lie. There must be a value."""
+    ordered = sorted(bins.items())
+    total = sum(count for _, count in ordered)
+    found: list[float] = []
+    seen, at = 0, -1
+    for share in shares:
+        rank = share * (total - 1)
+        while seen <= rank:
+            at += 1
+            seen += ordered[at][1]
+        found.append(2.0 * _GAMMA ** ordered[at][0] / (_GAMMA + 1.0))
+    return found

@@ -1,0 +1,182 @@
+"""This worker's own snapshot, and the whole console made from those of all workers."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from slipstream_gateway.console import view
+from slipstream_gateway.console.map import BreakEvenMap, break_even_map
+from slipstream_gateway.console.merging import merged
+from slipstream_gateway.console.recorder import Recorder
+from slipstream_gateway.console.switching import KillSwitch
+from slipstream_gateway.console.worker import ClassComparison, Entrance, Seat, WorkerSnapshot, traffic_of
+from slipstream_gateway.director.admission import Admission
+from slipstream_gateway.director.configuration import ConfigurationStatus
+from slipstream_gateway.director.fleet import Fleet, ServedRoute
+from slipstream_gateway.director.observing import Learner
+from slipstream_gateway.learning import Evidence
+from slipstream_gateway.telemetry.workers import Question, Siblings
+
+MAP_EVERY_S = 5.0
+_decoder = msgspec.json.Decoder(WorkerSnapshot)
+
+
+class WorkerView:
+    """What this worker says of itself. `shares`: outcomes of all workers come in by the store."""
+
+    def __init__(
+        self,
+        *,
+        fleet: Fleet,
+        recorder: Recorder,
+        evidence: Evidence,
+        admission: Admission,
+        denied: Callable[[], Mapping[str, int]],
+        shares: bool,
+    ) -> None:
+        self.fleet = fleet
+        self._recorder = recorder
+        self._evidence = evidence
+        self._admission = admission
+        self._denied = denied
+        self._shares = shares
+
+    def snapshot(self) -> WorkerSnapshot:
+        newest, traffic, times, reasons, resumed = traffic_of(self._recorder)
+        current = self.fleet.current
+        keys = [served.route.pair.metadata.key for served in current.routes.values()]
+        return WorkerSnapshot(
+            worker=multiprocessing.current_process().name,
+            bucket=newest,
+            started_s=self._recorder.started_s,
+            traffic=traffic,
+            times=times,
+            reasons=reasons,
+            resumed=resumed,
+            entrances=[
+                Entrance(
+                    pair=gate.pair,
+                    limit=gate.limit,
+                    in_flight=gate.in_flight,
+                    queued=gate.queued,
+                    pressure=round(gate.pressure, 3),
+                    refused=gate.refused,
+                )
+                for gate in self._admission.snapshot()
+            ],
+            denied=dict(self._denied()),
+            seats=[seat for served in current.routes.values() for seat in _seats(served)],
+            comparisons=[
+                ClassComparison(pair=key, request_class=name, found=found)
+                for key in keys
+                for name, found in self._evidence.comparisons(key).items()
+            ],
+            in_flight=self._admission.in_flight,
+            queued=self._admission.queued,
+            killed=sorted(current.killed),
+            generation=current.table.generation,
+            shares=self._shares,
+        )
+
+    def encoded(self) -> bytes:
+        """The same as JSON, for whoever asks this worker."""
+        return msgspec.json.encode(self.snapshot())
+
+
+async def all_snapshots(siblings: Siblings) -> list[WorkerSnapshot]:
+    """Every worker's, this one's first; those of another version that cannot be read are left out."""
+    found = []
+    for answer in await siblings.ask(Question.SNAPSHOT):
+        try:
+            found.append(_decoder.decode(answer))
+        except msgspec.DecodeError:
+            continue
+    return found
+
+
+class ConsoleView:
+    """The console's sections, by name."""
+
+    def __init__(
+        self,
+        *,
+        fleet: Fleet,
+        learner: Learner,
+        siblings: Siblings,
+        switch: KillSwitch,
+        configuration: Callable[[], ConfigurationStatus],
+        version: str,
+    ) -> None:
+        self._fleet = fleet
+        self._learner = learner
+        self._siblings = siblings
+        self._switch = switch
+        self._configuration = configuration
+        self._version = version
+        self._maps: Sequence[BreakEvenMap] = ()
+        self._maps_due_s = 0.0
+
+    async def sections(self) -> Mapping[str, view.Section]:
+        """All of it as it is now."""
+        workers = await all_snapshots(self._siblings)
+        everything = merged(workers)
+        routes = self._fleet.current.routes
+        return {
+            "gateway": self._gateway(everything, len(workers)),
+            "pairs": view.pairs(routes, everything, self._switch),
+            "traffic": view.traffic(everything),
+            "speed_up": view.speed_up(everything),
+            "map": self._break_even(routes, everything),
+            "latency": view.latency(everything),
+            "pools": everything.seats,
+            "resilience": view.resilience(everything),
+            "rollout": view.rollout(routes),
+            "history": view.history(routes, self._switch),
+        }
+
+    def _gateway(self, everything: WorkerSnapshot, workers: int) -> view.Section:
+        status = self._configuration()
+        return {
+            "version": self._version,
+            "workers": workers,
+            "started_s": everything.started_s,
+            "in_flight": everything.in_flight,
+            "queued": everything.queued,
+            "origin": status.origin,
+            "connected": status.connected,
+            "generation": everything.generation,
+        }
+
+    def _break_even(self, routes: Mapping[str, ServedRoute], everything: WorkerSnapshot) -> view.Section:
+        """Worked out anew every few seconds: it is the dearest part."""
+        now_s = time.monotonic()
+        if now_s >= self._maps_due_s:
+            self._maps_due_s = now_s + MAP_EVERY_S
+            self._maps = [
+                break_even_map(served, self._learner, view.own_traffic(everything, served.route.pair.metadata.key))
+                for served in routes.values()
+            ]
+        return self._maps
+
+
+def _seats(served: ServedRoute) -> list[Seat]:
+    pair = served.route.pair.metadata.key
+    arms = (("plain", served.plain), ("speculative", served.speculative))
+    return [
+        Seat(
+            pair=pair,
+            arm=arm,
+            server=state.name,
+            outstanding=state.outstanding,
+            circuit=state.circuit,
+            cause=state.cause,
+            retry_after_s=round(state.retry_after_s, 1),
+        )
+        for arm, pool in arms
+        if pool is not None
+        for state in pool.states()
+    ]

@@ -1,0 +1,37 @@
+"""The live experiment over all classes of a pair as one figure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from slipstream_gateway.learning.evidence import Effect, effect_of
+from slipstream_gateway.learning.moments import ArmSamples, Comparison, Sample
+
+Measure = Callable[[ArmSamples], Sample]
+
+
+def overall(comparisons: Sequence[Comparison], measure: Measure) -> Effect:
+    """Both arms as if the control had the classes in the shares of what speculates (direct standardisation): the mean
+    effect on what speculates. Classes that lack answers in an arm are left out."""
+    speculative, control = Sample(), Sample()
+    strata = [(measure(found.speculative), measure(found.control)) for found in comparisons]
+    strata = [(one, other) for one, other in strata if one.n >= 2.0 and other.n >= 2.0]
+    total = sum(one.n for one, _ in strata)
+    if not strata:
+        return effect_of(speculative, control)
+    shares = [one.n / total for one, _ in strata]
+    return effect_of(
+        _standardised([one for one, _ in strata], shares), _standardised([other for _, other in strata], shares)
+    )
+
+
+def _standardised(samples: Sequence[Sample], shares: Sequence[float]) -> Sample:
+    """A sample with the weighted mean, that mean's variance, and as many values as its degrees of freedom say
+    (Satterthwaite 1946)."""
+    mean = math.fsum(share * sample.mean for sample, share in zip(samples, shares, strict=True))
+    parts = [share * share * sample.variance_of_mean for sample, share in zip(samples, shares, strict=True)]
+    variance = math.fsum(parts)
+    spread = math.fsum(part * part / (sample.n - 1.0) for part, sample in zip(parts, samples, strict=True))
+    n = variance * variance / spread + 1.0 if spread > 0.0 else math.fsum(sample.n for sample in samples)
+    return Sample(n=n, mean=mean, squares=variance * n * (n - 1.0))

@@ -1,0 +1,154 @@
+"""Turning a pair's kill switch from the console, and how long it takes until every worker goes by it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from typing import Protocol
+
+import msgspec
+
+from slipstream_gateway.console.worker import WorkerSnapshot
+from slipstream_gateway.errors import ManifestError, SlipstreamError
+from slipstream_gateway.manifest.kills import MAX_EVENTS, Kill, KillEvent, KillFile, Kills
+from slipstream_gateway.manifest.table import Route
+
+LAND_WITHIN_S = 5.0
+_ASK_EVERY_S = 0.02
+
+
+class NotSwitchable(SlipstreamError):
+    """The console cannot turn this kill switch; the message says what can."""
+
+
+class KillSwitch(Protocol):
+    """How kill switches are turned where this gateway runs."""
+
+    @property
+    def kills(self) -> Kills:
+        """Those that were turned here, with their history."""
+        ...
+
+    def is_on(self, route: Route) -> bool:
+        """Whether the switch that `turn` turns is on for the pair of `route`."""
+        ...
+
+    def command(self, route: Route) -> str:
+        """What to run instead, for a pair that cannot be killed or allowed from here; empty where it can."""
+        ...
+
+    async def turn(self, pair: str, *, on: bool, by: str, reason: str) -> KillEvent:
+        """Turns it and waits until all workers have. Raises `NotSwitchable`."""
+        ...
+
+
+class FileKillSwitch:
+    """Turns kill switches in a file that every worker follows. `obey` makes this worker look at once; `ask` gets the
+    snapshots of all workers, of which there are `workers`."""
+
+    def __init__(
+        self,
+        file: KillFile,
+        *,
+        obey: Callable[[], None],
+        ask: Callable[[], Awaitable[Sequence[WorkerSnapshot]]],
+        workers: int,
+    ) -> None:
+        self._file = file
+        self._obey = obey
+        self._ask = ask
+        self._workers = workers
+
+    @property
+    def kills(self) -> Kills:
+        return self._file.kills
+
+    def is_on(self, route: Route) -> bool:
+        return route.pair.metadata.key in self.kills.pairs
+
+    def command(self, route: Route) -> str:
+        return ""
+
+    async def turn(self, pair: str, *, on: bool, by: str, reason: str) -> KillEvent:
+        event = KillEvent(at=now(), pair=pair, on=on, by=by, reason=reason)
+        try:
+            await asyncio.to_thread(self._file.change, lambda kills: _turned(kills, event))
+        except ManifestError as exc:
+            raise NotSwitchable(str(exc)) from exc
+        written_s = time.monotonic()
+        self._obey()
+        event = await self._landed(event, written_s)
+        try:
+            await asyncio.to_thread(self._file.change, lambda kills: _noted(kills, event))
+        except ManifestError as exc:  # it is turned all the same, and nobody must be told otherwise
+            return msgspec.structs.replace(event, note=f"the history lacks how soon it landed: {exc}")
+        self._obey()
+        return event
+
+    async def _landed(self, event: KillEvent, written_s: float) -> KillEvent:
+        """`event` with the time that all workers took to go by it, or with how many did before the deadline."""
+        while True:
+            answers = await self._ask()
+            workers = sum((event.pair in answer.killed) is event.on for answer in answers)
+            elapsed_s = time.monotonic() - written_s
+            if workers >= max(self._workers, len(answers)):
+                return msgspec.structs.replace(event, landed_s=elapsed_s, workers=workers)
+            if elapsed_s > LAND_WITHIN_S:
+                return msgspec.structs.replace(event, workers=workers)
+            await asyncio.sleep(_ASK_EVERY_S)
+
+
+class CommandKillSwitch:
+    """Where the cluster's objects are the only switches: the console shows the command that turns them."""
+
+    kills = Kills()
+
+    def is_on(self, route: Route) -> bool:
+        return False
+
+    def command(self, route: Route) -> str:
+        return command_for(route)
+
+    async def turn(self, pair: str, *, on: bool, by: str, reason: str) -> KillEvent:
+        namespace, _, name = pair.rpartition("/")
+        run = f"slipstream {'kill' if on else 'unkill'} modelpair/{name}{_within(namespace)}"
+        raise NotSwitchable(f"This gateway may not change the cluster's objects. Run: {run}")
+
+
+def command_for(route: Route) -> str:
+    """What stops the pair of `route`; where it is stopped, `unkill` in the place of `kill` allows it again."""
+    pair, policy = route.pair, route.policy
+    if policy is not None and policy.spec.kill_switch and not pair.spec.kill_switch:
+        return f"slipstream kill speculationpolicy/{policy.metadata.name}{_within(policy.metadata.namespace)}"
+    return f"slipstream kill modelpair/{pair.metadata.name}{_within(pair.metadata.namespace)}"
+
+
+def _within(namespace: str | None) -> str:
+    return f" -n {namespace}" if namespace else ""
+
+
+def with_event(kills: Kills, event: KillEvent) -> Kills:
+    """`kills` with `event` as the latest."""
+    return msgspec.structs.replace(kills, events=(event, *kills.events)[:MAX_EVENTS])
+
+
+def _turned(kills: Kills, event: KillEvent) -> Kills:
+    pairs = {pair: kill for pair, kill in kills.pairs.items() if pair != event.pair}
+    if event.on:
+        pairs[event.pair] = Kill(at=event.at, by=event.by, reason=event.reason)
+    return with_event(msgspec.structs.replace(kills, pairs=pairs), event)
+
+
+def _noted(kills: Kills, event: KillEvent) -> Kills:
+    """With what is known of `event` now in the place of what was known when it was written."""
+    events = tuple(
+        event if (one.at, one.pair, one.on) == (event.at, event.pair, event.on) else one for one in kills.events
+    )
+    return msgspec.structs.replace(kills, events=events)
+
+
+def now() -> str:
+    """As Kubernetes writes it, to the millisecond."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

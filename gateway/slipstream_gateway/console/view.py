@@ -1,0 +1,147 @@
+"""The console's sections: what viewers get, made of all workers' figures and of what this worker knows by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from slipstream_gateway.console import sketch
+from slipstream_gateway.console.recorder import BUCKET_S, BUCKETS
+from slipstream_gateway.console.speed_up import overall
+from slipstream_gateway.console.switching import KillSwitch
+from slipstream_gateway.console.worker import RECENT_BUCKETS, Traffic, WorkerSnapshot
+from slipstream_gateway.director.fleet import ServedRoute
+from slipstream_gateway.learning.evidence import ClassEvidence, evidence_of
+from slipstream_gateway.learning.moments import Comparison
+
+_SHARES = (0.5, 0.9, 0.95, 0.99)
+ALL_CLASSES = ""
+"""The name under which all classes of a pair stand together."""
+
+Section = Any
+"""JSON of one section: written once here, read by the page and by `slipstream top`."""
+
+
+class Percentiles(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one pair, arm and measure, in seconds."""
+
+    pair: str
+    arm: str
+    measure: str
+    count: int
+    p50_s: float
+    p90_s: float
+    p95_s: float
+    p99_s: float
+
+
+def traffic(all_workers: WorkerSnapshot) -> Section:
+    """Requests per class and arm, acceptance over time, and the reasons."""
+    return {
+        "bucket_s": BUCKET_S,
+        "buckets": BUCKETS,
+        "recent_buckets": RECENT_BUCKETS,
+        "end_s": (all_workers.bucket + 1) * BUCKET_S,
+        "rows": sorted(all_workers.traffic, key=lambda row: (row.pair, row.request_class, row.arm)),
+        "reasons": sorted(all_workers.reasons, key=lambda row: -row.requests),
+    }
+
+
+def speed_up(all_workers: WorkerSnapshot) -> Section:
+    """Speculative against control per class and, first, over all of them, by pair."""
+    by_pair: dict[str, dict[str, Comparison]] = {}
+    for row in all_workers.comparisons:
+        by_pair.setdefault(row.pair, {})[row.request_class] = row.found
+    return [
+        {
+            "pair": pair,
+            "overall": _overall(list(classes.values())),
+            "classes": [evidence_of(name, found) for name, found in sorted(classes.items())],
+        }
+        for pair, classes in by_pair.items()
+    ]
+
+
+def _overall(found: Sequence[Comparison]) -> ClassEvidence:
+    return ClassEvidence(
+        request_class=ALL_CLASSES,
+        speculative=sum(one.speculatives for one in found),
+        control=sum(one.controls for one in found),
+        exploration=sum(one.explorations for one in found),
+        ttft_s=overall(found, lambda arm: arm.ttft_s),
+        tpot_s=overall(found, lambda arm: arm.tpot_s),
+        e2e_s=overall(found, lambda arm: arm.e2e_s),
+        cost=overall(found, lambda arm: arm.cost),
+    )
+
+
+def latency(all_workers: WorkerSnapshot) -> Section:
+    """Percentiles per arm over the window."""
+    rows = []
+    for row in sorted(all_workers.times, key=lambda row: (row.pair, row.arm, row.measure)):
+        p50_s, p90_s, p95_s, p99_s = sketch.quantiles(row.bins, _SHARES)
+        rows.append(
+            Percentiles(
+                pair=row.pair, arm=row.arm, measure=row.measure, count=sum(row.bins.values()),
+                p50_s=p50_s, p90_s=p90_s, p95_s=p95_s, p99_s=p99_s,
+            )
+        )  # fmt: skip
+    return rows
+
+
+def resilience(all_workers: WorkerSnapshot) -> Section:
+    """What was held, resumed and refused."""
+    return {
+        "entrances": all_workers.entrances,
+        "resumed": all_workers.resumed,
+        "denied": all_workers.denied,
+    }
+
+
+def pairs(routes: Mapping[str, ServedRoute], all_workers: WorkerSnapshot, switch: KillSwitch) -> Section:
+    """Every pair that is served, with its kill switches."""
+    return [
+        {
+            "pair": (key := served.route.pair.metadata.key),
+            "model": model,
+            "has_draft": served.route.speculative is not None,
+            "ready": served.route.status.ready,
+            "status": served.route.status.message,
+            "killed": key in all_workers.killed,
+            "switched": switch.is_on(served.route),
+            "kill": switch.kills.pairs.get(key),
+            "command": switch.command(served.route),
+        }
+        for model, served in routes.items()
+    ]
+
+
+def rollout(routes: Mapping[str, ServedRoute]) -> Section:
+    """How far each class is, where an operator rolls out: elsewhere nothing is withheld."""
+    return [
+        {"pair": served.route.pair.metadata.key, "request_class": name, **msgspec.to_builtins(standing)}
+        for served in routes.values()
+        if served.route.standing is not None
+        for name, standing in served.route.standing.classes.items()
+    ]
+
+
+def history(routes: Mapping[str, ServedRoute], switch: KillSwitch) -> Section:
+    """What was decided for whole classes and pairs, newest first: by the operator, and by admins."""
+    decided = [
+        {"pair": served.route.pair.metadata.key, "by": "operator", **msgspec.to_builtins(decision)}
+        for served in routes.values()
+        if served.route.standing is not None
+        for decision in served.route.standing.decisions
+    ]
+    turned = [
+        {**msgspec.to_builtins(event), "time": event.at, "rule": "Kill" if event.on else "Unkill"}
+        for event in switch.kills.events
+    ]
+    return sorted([*decided, *turned], key=lambda entry: str(entry["time"]), reverse=True)[:100]
+
+
+def own_traffic(all_workers: WorkerSnapshot, pair: str) -> list[Traffic]:
+    return [row for row in all_workers.traffic if row.pair == pair]

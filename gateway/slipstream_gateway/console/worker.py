@@ -1,0 +1,158 @@
+"""What one worker says of itself when another one draws the console, as values that add up."""
+
+from __future__ import annotations
+
+import msgspec
+
+from slipstream_gateway.console import sketch
+from slipstream_gateway.console.recorder import BUCKETS, CellKey, Recorder
+from slipstream_gateway.learning.moments import Comparison
+
+RECENT_BUCKETS = 4
+"""Of the newest buckets, how many count as now."""
+
+
+class Traffic(msgspec.Struct, kw_only=True):
+    """One pair, class and arm: requests by bucket, oldest first, and sums over the window. `total` counts since the
+    worker's start."""
+
+    pair: str
+    request_class: str
+    arm: str
+    requests: list[int]
+    drafted: list[int]
+    accepted: list[int]
+    failed: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    rejected: int = 0
+    total: int = 0
+
+
+class Times(msgspec.Struct, kw_only=True):
+    """The times of one pair and arm; `measure` is `ttft`, `tpot` or `e2e`."""
+
+    pair: str
+    arm: str
+    measure: str
+    bins: dict[int, int]
+
+
+class Reasons(msgspec.Struct, kw_only=True):
+    """How often a reason decided."""
+
+    pair: str
+    reason: str
+    requests: int
+
+
+class Resumed(msgspec.Struct, kw_only=True):
+    """How many streams broke off for a cause and went on elsewhere."""
+
+    pair: str
+    cause: str
+    streams: int
+
+
+class Entrance(msgspec.Struct, kw_only=True):
+    """The way in to one pair: how many requests may run, run and wait. `pressure` in [0, 1] takes speculation back;
+    `refused` counts since the start, by cause."""
+
+    pair: str
+    limit: int
+    in_flight: int
+    queued: int
+    pressure: float
+    refused: dict[str, int]
+
+
+class Seat(msgspec.Struct, kw_only=True):
+    """A server of one arm as a worker sees it. `circuit` is `closed` where it takes requests, `open` where it is out
+    for another `retry_after_s` and `cause` says why, `half_open` while it is tried."""
+
+    pair: str
+    arm: str
+    server: str
+    outstanding: int
+    circuit: str
+    cause: str | None = None
+    retry_after_s: float = 0.0
+
+
+class ClassComparison(msgspec.Struct, kw_only=True):
+    """Speculative answers and the control of one class."""
+
+    pair: str
+    request_class: str
+    found: Comparison
+
+
+class WorkerSnapshot(msgspec.Struct, kw_only=True):
+    """All of it. `bucket` is the number of the newest bucket; `denied` counts what keys and their limits refused, by
+    cause; `killed` are the keys of the pairs that do not speculate by a kill switch; `shares` says that its comparisons
+    hold those of all workers already."""
+
+    worker: str
+    bucket: int
+    started_s: float
+    traffic: list[Traffic]
+    times: list[Times]
+    reasons: list[Reasons]
+    resumed: list[Resumed]
+    entrances: list[Entrance]
+    denied: dict[str, int]
+    seats: list[Seat]
+    comparisons: list[ClassComparison]
+    in_flight: int
+    queued: int
+    killed: list[str]
+    generation: str
+    shares: bool
+
+
+def traffic_of(recorder: Recorder) -> tuple[int, list[Traffic], list[Times], list[Reasons], list[Resumed]]:
+    """The recorder's window, summed up."""
+    newest, buckets = recorder.buckets()
+    rows: dict[CellKey, Traffic] = {key: _empty(key, total) for key, total in recorder.totals.items()}
+    times: dict[CellKey, sketch.Bins] = {}
+    reasons: dict[tuple[str, str], int] = {}
+    resumed: dict[tuple[str, str], int] = {}
+    for bucket in buckets:
+        at = bucket.number - newest + BUCKETS - 1
+        for key, cell in bucket.cells.items():
+            row = rows.get(key)
+            if row is None or at >= BUCKETS:  # of a clock that was set back
+                continue
+            row.requests[at] += cell.requests
+            row.drafted[at] += cell.drafted
+            row.accepted[at] += cell.accepted
+            row.failed += cell.failed
+            row.prompt_tokens += cell.prompt_tokens
+            row.output_tokens += cell.output_tokens
+            row.rejected += cell.rejected
+        for key, bins in bucket.times.items():
+            sketch.join(times.setdefault(key, {}), bins)
+        for reason, count in bucket.reasons.items():
+            reasons[reason] = reasons.get(reason, 0) + count
+        for cause, count in bucket.resumed.items():
+            resumed[cause] = resumed.get(cause, 0) + count
+    return (
+        newest,
+        list(rows.values()),
+        [Times(pair=pair, arm=arm, measure=measure, bins=bins) for (pair, arm, measure), bins in times.items()],
+        [Reasons(pair=pair, reason=reason, requests=count) for (pair, reason), count in reasons.items()],
+        [Resumed(pair=pair, cause=cause, streams=count) for (pair, cause), count in resumed.items()],
+    )
+
+
+def _empty(key: CellKey, total: int) -> Traffic:
+    pair, request_class, arm = key
+    return Traffic(
+        pair=pair,
+        request_class=request_class,
+        arm=arm,
+        requests=[0] * BUCKETS,
+        drafted=[0] * BUCKETS,
+        accepted=[0] * BUCKETS,
+        total=total,
+    )

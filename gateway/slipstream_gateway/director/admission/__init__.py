@@ -1,0 +1,11 @@
+"""How much one worker takes on: a limit per pair that follows its latency, a fair and bounded queue, a no beyond.
+
+Under too much work, in this order: drafts get shorter and speculation stops (`pressure`), who has low priority waits
+behind all others, and what cannot be served in time is refused with 429 and a time to come back.
+"""
+
+from slipstream_gateway.director.admission.admission import Admission
+from slipstream_gateway.director.admission.gate import GateState
+from slipstream_gateway.director.admission.latency import Sample
+
+__all__ = ["Admission", "GateState", "Sample"]

@@ -1,0 +1,138 @@
+"""Where a request may go: the arms and replicas to try, in order. Nothing here waits or speaks to a server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from slipstream_gateway.director.fleet import ServedRoute
+from slipstream_gateway.manifest.table import Backend
+from slipstream_gateway.types import Arm, Decision, GenerationRequest, Reason
+from slipstream_gateway.upstreams.pool import Pool, Replica
+
+MAX_ATTEMPTS = 4
+IsKilled = Callable[[], bool]
+
+
+class Leg(NamedTuple):
+    """One arm to try: its replicas, what the manifest says of them, and the decision that the answer would carry."""
+
+    pool: Pool
+    backend: Backend
+    decision: Decision
+
+
+def first_attempts(
+    served: ServedRoute,
+    decision: Decision,
+    request: GenerationRequest,
+    is_killed_now: IsKilled,
+    spared: Collection[Replica] = (),
+) -> Iterator[tuple[Leg, Replica]]:
+    """Replicas to try, in order: those of the decided arm that are up, those of the plain arm that are, then those of
+    the plain arm that are known to be down: they may be back, and there is nothing to lose. Each server once; at last
+    those that were lost are tried again, as a network that breaks connections breaks those of servers that are up.
+
+    A kill switch that is turned on between two attempts ends those on the speculative arm. `spared`, to which the
+    caller may add meanwhile, are servers that failed by themselves: another arm of theirs may work.
+    """
+    tried: list[Replica] = []
+    count = 0
+    leg: Leg | None = None
+    for leg in _legs(served, decision, request, is_killed_now):
+        tried = [replica for replica in tried if replica not in spared]
+        while not _is_barred(leg, is_killed_now):
+            if count == MAX_ATTEMPTS or (replica := leg.pool.pick(tried)) is None:
+                break
+            tried.append(replica)
+            count += 1
+            yield leg, replica
+    if leg is None or _is_barred(leg, is_killed_now):
+        return
+    for replica in _left(leg, tried):
+        if count == MAX_ATTEMPTS:
+            return
+        count += 1
+        yield leg, replica
+    if len(leg.pool.replicas) > 1:
+        again = [replica for replica in leg.pool.by_return() if replica not in spared]
+        for replica in again[: MAX_ATTEMPTS - count]:
+            yield leg, replica
+
+
+def next_attempts(
+    served: ServedRoute, decision: Decision, request: GenerationRequest, broken: Replica, is_killed_now: IsKilled
+) -> Iterator[tuple[Leg, Replica]]:
+    """Where a stream may go on that `broken` broke off, each server once: those of an arm that are up, those that are
+    known to be down, and last `broken` itself, which may be back, or have failed this once.
+
+    Greedy answers go on plainly: the tokens are the same, and a draft that broke a stream cannot break it again; where
+    no plain server is left, they draft on. A sampled one is the same only where as many tokens are drafted as before,
+    so that it stays on its arm while it can.
+    """
+    tried = [broken]
+    for leg in _next_legs(served, decision, request, is_killed_now):
+        while not _is_barred(leg, is_killed_now):
+            replica = leg.pool.pick(tried) or next(iter(_left(leg, tried)), None)
+            if replica is None:
+                break
+            tried.append(replica)
+            yield leg, replica
+    for leg in _next_legs(served, decision, request, is_killed_now):
+        if broken in leg.pool.replicas and not _is_barred(leg, is_killed_now):
+            yield leg, broken
+            return
+
+
+def has_elsewhere(served: ServedRoute, replica: Replica) -> bool:
+    """Whether the pair has a server besides `replica`, up or not."""
+    pools = (served.plain,) if served.speculative is None else (served.plain, served.speculative)
+    return any(other is not replica for pool in pools for other in pool.replicas)
+
+
+def _left(leg: Leg, tried: Sequence[Replica]) -> list[Replica]:
+    """Those that nobody would pick, as they are known to be down; who is due first, first."""
+    return [replica for replica in leg.pool.by_return() if replica not in tried]
+
+
+def _is_barred(leg: Leg, is_killed_now: IsKilled) -> bool:
+    """Whether a kill switch forbids the leg by now."""
+    return leg.decision.arm is Arm.SPECULATIVE and is_killed_now()
+
+
+def _legs(
+    served: ServedRoute, decision: Decision, request: GenerationRequest, is_killed_now: IsKilled
+) -> Iterator[Leg]:
+    route = served.route
+    if decision.arm is Arm.SPECULATIVE and route.speculative is not None and served.speculative is not None:
+        yield Leg(served.speculative, route.speculative, decision)
+        if route.plain.capabilities.missing(request.features):
+            return
+        decision = _fallen_back(decision, killed=is_killed_now())
+    yield Leg(served.plain, route.plain, decision)
+
+
+def _next_legs(
+    served: ServedRoute, decision: Decision, request: GenerationRequest, is_killed_now: IsKilled
+) -> Iterator[Leg]:
+    route = served.route
+    if decision.arm is not Arm.SPECULATIVE or route.speculative is None or served.speculative is None:
+        yield Leg(served.plain, route.plain, decision)
+        return
+    drafting = Leg(served.speculative, route.speculative, decision)
+    goes_plainly = not route.plain.capabilities.missing(request.features)
+    if request.temperature > 0 or not goes_plainly:
+        yield drafting
+    if goes_plainly:
+        yield Leg(served.plain, route.plain, _fallen_back(decision, killed=is_killed_now()))
+        if request.temperature <= 0:
+            yield drafting
+
+
+def _fallen_back(decision: Decision, *, killed: bool) -> Decision:
+    reason, detail = Reason.SPECULATIVE_UNAVAILABLE, "no server of the speculative arm could take the request"
+    if killed:
+        reason, detail = Reason.KILL_SWITCH, "a kill switch was turned on while the request waited for a server"
+    return msgspec.structs.replace(decision, arm=Arm.PLAIN, reason=reason, draft_length=0, detail=detail)

@@ -1,0 +1,64 @@
+"""Where the gateway listens, and for whom."""
+
+from __future__ import annotations
+
+import argparse
+import ipaddress
+import socket
+from collections.abc import Sequence
+
+from slipstream_gateway.arguments import at_least_one, port_or_any
+from slipstream_gateway.errors import CommandError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
+    parser.add_argument(
+        "--port", type=port_or_any, default=8080, help="port to listen on, 0 for a free one (%(default)s)"
+    )
+    parser.add_argument("--workers", type=at_least_one, default=1, metavar="N", help="processes (%(default)s)")
+    parser.add_argument(
+        "--allow-anonymous",
+        action="store_true",
+        help="listen on an address that other machines reach although there are no keys",
+    )
+
+
+def check_exposure(listeners: Sequence[tuple[str, str]], *, allowed: bool) -> None:
+    """Raises `CommandError` where other machines reach one of `listeners` (option, host), unless that is `allowed`:
+    there are keys, or whoever starts the gateway has said that everybody may come."""
+    for option, host in listeners:
+        if not allowed and not is_loopback(host):
+            raise CommandError(
+                f"{option} {host}: other machines can reach it, and there are no keys; give --keys FILE, or "
+                "--allow-anonymous to let everybody in.",
+                exit_code=2,
+            )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches a listener on `host`; a name counts by all of its addresses."""
+    try:
+        addresses = [host] if _is_address(host) else _resolved(host)
+    except OSError:
+        return False  # binding to it will say what is wrong
+    return bool(addresses) and all(_is_loopback_address(address) for address in addresses)
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _resolved(host: str) -> list[str]:
+    """An empty name stands for every address."""
+    return [str(found[4][0]) for found in socket.getaddrinfo(host, None)] if host else []
+
+
+def _is_loopback_address(text: str) -> bool:
+    address = ipaddress.ip_address(text)
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback

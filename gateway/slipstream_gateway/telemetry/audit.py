@@ -1,0 +1,227 @@
+"""The audit log: what was decided for whom, and who changed what; JSON lines (https://jsonlines.org).
+
+No prompt, no answer and no secret is in it: keys go by their public ids. Writing is a thread's work and the buffer has
+an end, so that a slow disk delays nobody: what does not fit is dropped and counted, and the log says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from slipstream_gateway.director.fleet import Snapshot
+from slipstream_gateway.director.outcome import Observer, Outcome
+
+MAX_PENDING = 20_000
+FLUSH_S = 0.25
+REFUSALS_PER_FLUSH = 10
+_log = logging.getLogger(__name__)
+_encode = msgspec.json.Encoder().encode
+_Line = Callable[[], dict[str, Any]]
+
+
+class Audit:
+    """The log of one worker. Every method is quick and raises nothing; they are for the event loop's thread alone."""
+
+    def __init__(self, sink: LineSink | None, *, clock: Callable[[], float] = time.time) -> None:
+        self._sink = sink
+        self._clock = clock
+        self._pending: list[_Line] = []
+        self._refusals: dict[str, int] = {}
+        self._dropped = 0
+        self.dropped_total = 0
+
+    @property
+    def is_on(self) -> bool:
+        return self._sink is not None
+
+    def decision(self, outcome: Outcome) -> None:
+        """A finished request."""
+        if self._sink is not None:
+            at_s = self._clock()
+            self._add(lambda: _decision(at_s, outcome))
+
+    def event(self, kind: str, *, who: str = "", **about: str | int | float | bool) -> None:
+        """Something that somebody did: `kill`, `unkill`, `keys`, `configuration`, …"""
+        if self._sink is not None:
+            line = {"time": _stamp(self._clock()), "event": kind, "who": who, **about}
+            self._add(lambda: line)
+
+    def refused(self, error: str) -> None:
+        """A request that was refused before there was a decision; many of a kind become one line with their number."""
+        if self._sink is not None:
+            self._refusals[error] = self._refusals.get(error, 0) + 1
+            if self._refusals[error] <= REFUSALS_PER_FLUSH:
+                line = {"time": _stamp(self._clock()), "event": "refused", "error": error}
+                self._add(lambda: line)
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Writes for as long as the context lasts, and at its end what is left."""
+        if self._sink is None:
+            yield
+            return
+        stopping = asyncio.Event()
+        task = asyncio.create_task(self._flush_until(stopping))
+        try:
+            yield
+        finally:
+            stopping.set()  # not cancelled: a line that is being written is written
+            await task
+            await self._flush()
+            self._sink.close()
+
+    def _add(self, line: _Line) -> None:
+        if len(self._pending) < MAX_PENDING:
+            self._pending.append(line)
+        else:
+            self._dropped += 1
+
+    async def _flush_until(self, stopping: asyncio.Event) -> None:
+        while not stopping.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FLUSH_S):
+                    await stopping.wait()
+            await self._flush()
+
+    async def _flush(self) -> None:
+        self._sum_up()
+        lines, self._pending = self._pending, []
+        if lines and self._sink is not None:
+            await asyncio.to_thread(self._sink.write, lines)
+
+    def _sum_up(self) -> None:
+        """What was left out since the last time, as lines that are never left out themselves."""
+        for error, count in self._refusals.items():
+            if count > REFUSALS_PER_FLUSH:
+                self.event("refused", error=error, more=count - REFUSALS_PER_FLUSH)
+        self._refusals.clear()
+        if self._dropped:
+            dropped, self._dropped = self._dropped, 0
+            self.dropped_total += dropped
+            line = {"time": _stamp(self._clock()), "event": "dropped", "lines": dropped}
+            self._pending.append(lambda: line)
+
+
+class LineSink:
+    """Whole lines at the end of a file that several processes share, or of a stream. A file that was moved away is
+    opened anew under its name, so that rotation needs no signal."""
+
+    def __init__(self, path: Path | None, *, stream: int = 1) -> None:
+        """`path` None: the descriptor `stream`. Raises `OSError` where the file cannot be opened."""
+        self._path = path
+        self._descriptor = stream if path is None else _open(path)
+        self._failing = False
+
+    def write(self, lines: list[_Line]) -> None:
+        """Blocks. What cannot be written is lost, and logged once."""
+        data = b"".join(_encode(line()) + b"\n" for line in lines)
+        try:
+            self._follow()
+            _write_all(self._descriptor, data)
+        except OSError as exc:
+            if not self._failing:
+                _log.error("the audit log %s cannot be written: %s", self._path or "on stdout", exc.strerror or exc)
+            self._failing = True
+        else:
+            self._failing = False
+
+    def close(self) -> None:
+        if self._path is not None:
+            os.close(self._descriptor)
+
+    def _follow(self) -> None:
+        if self._path is None:
+            return
+        held = os.fstat(self._descriptor)
+        try:
+            named = os.stat(self._path)
+        except FileNotFoundError:
+            named = None
+        if named is None or (named.st_dev, named.st_ino) != (held.st_dev, held.st_ino):
+            descriptor = _open(self._path)
+            os.close(self._descriptor)
+            self._descriptor = descriptor
+
+
+class Audited:
+    """An observer that hands everything on, and to the audit log what belongs there."""
+
+    def __init__(self, observer: Observer, audit: Audit) -> None:
+        self._observer = observer
+        self._audit = audit
+        self.span = observer.span
+        self.upstream_failed = observer.upstream_failed
+
+    def record(self, outcome: Outcome) -> None:
+        self._observer.record(outcome)
+        self._audit.decision(outcome)
+
+    def rejected(self, error: str) -> None:
+        self._observer.rejected(error)
+        self._audit.refused(error)
+
+
+def swaps(audit: Audit) -> Callable[[Snapshot | None, Snapshot], None]:
+    """What to call at each new routing table: its generation, and kill switches that were turned."""
+
+    def swapped(before: Snapshot | None, after: Snapshot) -> None:
+        if before is None or before.table.generation != after.table.generation:
+            audit.event("configuration", generation=after.table.generation, models=len(after.routes))
+        killed = before.killed if before is not None else frozenset[str]()
+        for pair in sorted(after.killed - killed):
+            audit.event("kill", who="configuration", pair=pair)
+        for pair in sorted(killed - after.killed):
+            audit.event("unkill", who="configuration", pair=pair)
+
+    return swapped
+
+
+def _decision(at_s: float, outcome: Outcome) -> dict[str, Any]:
+    decision, usage = outcome.decision, outcome.usage
+    return {
+        "time": _stamp(at_s),
+        "event": "decision",
+        "request_id": outcome.request_id,
+        "key": outcome.key_id,
+        "pair": outcome.pair,
+        "model": outcome.model,
+        "class": decision.request_class,
+        "arm": decision.arm,
+        "reason": decision.reason,
+        "draft_length": decision.draft_length,
+        "status": outcome.status,
+        "server": outcome.server,
+        "prompt_tokens": usage.prompt_tokens,
+        "output_tokens": usage.output_tokens,
+        "drafted": usage.drafted,
+        "accepted": usage.accepted,
+        "e2e_s": round(outcome.e2e_s, 6),
+        "ttft_s": None if outcome.ttft_s is None else round(outcome.ttft_s, 6),
+        "tpot_s": None if outcome.tpot_s is None else round(outcome.tpot_s, 6),
+        "resumed": outcome.resumed,
+    }
+
+
+def _stamp(at_s: float) -> str:
+    """RFC 3339, in UTC."""
+    return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _open(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    """Usually one call, which a local file system makes one piece of (`O_APPEND`)."""
+    while data:
+        data = data[os.write(descriptor, data) :]

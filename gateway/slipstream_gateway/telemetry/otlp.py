@@ -1,0 +1,43 @@
+"""Metrics by OTLP, our own histograms among them. Imported only where metrics are exported: the exporter brings
+`requests`, which a gateway without OTLP has no use for."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.sdk.metrics.export import (
+    MetricExportResult,
+    MetricReader,
+    MetricsData,
+    PeriodicExportingMetricReader,
+)
+
+from slipstream_gateway.telemetry.histograms import Histogram
+
+
+def otlp_reader(histograms: Sequence[Histogram]) -> MetricReader:
+    """A reader that exports what it is given, and `histograms`, as often as OTEL_METRIC_EXPORT_INTERVAL says."""
+    return PeriodicExportingMetricReader(_Exporter(histograms))
+
+
+class _Exporter(OTLPMetricExporter):
+    def __init__(self, histograms: Sequence[Histogram]) -> None:
+        super().__init__()
+        self._histograms = histograms
+        self._started_ns = time.time_ns()
+
+    def export(
+        self, metrics_data: MetricsData, timeout_millis: float | None = 10_000, **kwargs: object
+    ) -> MetricExportResult:
+        return super().export(self._completed(metrics_data), timeout_millis, **kwargs)
+
+    def _completed(self, data: MetricsData) -> MetricsData:
+        """`data` with the histograms that have values, under the same resource and scope."""
+        metrics = [metric for found in self._histograms if (metric := found.metric(self._started_ns)).data.data_points]
+        first, *others = data.resource_metrics
+        scope, *scopes = first.scope_metrics
+        scope = dataclasses.replace(scope, metrics=[*scope.metrics, *metrics])
+        return MetricsData([dataclasses.replace(first, scope_metrics=[scope, *scopes]), *others])

@@ -1,0 +1,112 @@
+"""What the gateway takes on and whom it leaves out: admission, retries, hedges, the health of every replica.
+
+A replica is its place in its pool: addresses are no labels. Of very large pools, and of very many, the first are shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+
+from opentelemetry.metrics import Meter
+
+from slipstream_gateway.director.admission import Admission, GateState
+from slipstream_gateway.director.fleet import Fleet
+from slipstream_gateway.director.hedging import Hedging
+from slipstream_gateway.director.retry_budget import RetryBudget
+from slipstream_gateway.errors import UpstreamError
+from slipstream_gateway.telemetry.instruments import counter, gauge
+from slipstream_gateway.upstreams.pool import Circuit, ReplicaState
+
+MOST_REPLICAS = 64
+MOST_SHOWN = 1000
+_Series = Iterable[tuple[float, Mapping[str, str]]]
+
+
+def observe_overload(
+    meter: Meter, *, admission: Admission, retries: RetryBudget, hedging: Hedging, fleet: Fleet
+) -> None:
+    """Shows them when somebody looks."""
+    _observe_admission(meter, admission.snapshot)
+    counter(
+        meter,
+        "slipstream.retries",
+        "Attempts beyond a request's first that the retry budget allowed or refused.",
+        lambda: [(retries.spent, {"result": "allowed"}), (retries.refused, {"result": "refused"})],
+    )
+    counter(
+        meter,
+        "slipstream.hedges",
+        "Second attempts of slow requests, by what became of them.",
+        lambda: [(count, {"pair": pair, "result": result}) for (pair, result), count in list(hedging.counts.items())],
+    )
+    gauge(
+        meter,
+        "slipstream.replica.state",
+        "How many workers see a replica's arm in that state.",
+        lambda: [
+            (float(replica.circuit == circuit), {**labels, "state": str(circuit)})
+            for labels, replica in islice(_replicas(fleet), MOST_SHOWN)
+            for circuit in Circuit
+        ],
+    )
+    counter(
+        meter,
+        "slipstream.replica.ejections",
+        "How often a replica's arm was ejected, by cause.",
+        lambda: [
+            (count, {**labels, "cause": cause})
+            for labels, replica in islice(_replicas(fleet), MOST_SHOWN)
+            for cause, count in replica.ejections.items()
+        ],
+    )
+
+
+def _observe_admission(meter: Meter, read: Callable[[], tuple[GateState, ...]]) -> None:
+    def per_pair(value: Callable[[GateState], float]) -> Callable[[], _Series]:
+        return lambda: [(value(gate), {"pair": gate.pair}) for gate in read()]
+
+    prefix = "slipstream.admission."
+    gauge(meter, f"{prefix}limit", "Requests of a pair that may run at once.", per_pair(lambda gate: gate.limit))
+    gauge(meter, f"{prefix}in_flight", "Requests of a pair that run.", per_pair(lambda gate: gate.in_flight))
+    gauge(meter, f"{prefix}queued", "Requests of a pair that wait for a place.", per_pair(lambda gate: gate.queued))
+    gauge(
+        meter,
+        f"{prefix}pressure",
+        "What a newcomer waits, as a share of the longest wait: drafts shrink above 0.25, and end at 0.75.",
+        per_pair(lambda gate: gate.pressure),
+    )
+    gauge(
+        meter,
+        f"{prefix}latency_ratio",
+        "How many times as long as usual first tokens take.",
+        per_pair(lambda gate: gate.latency_ratio),
+    )
+    counter(meter, f"{prefix}waited", "Requests that had to wait for a place.", per_pair(lambda gate: gate.waited))
+    counter(
+        meter,
+        f"{prefix}wait",
+        "Time that requests waited for a place.",
+        per_pair(lambda gate: gate.waited_s),
+        unit="s",
+    )
+    counter(
+        meter,
+        f"{prefix}refused",
+        "Requests that got no place.",
+        lambda: [
+            (count, {"pair": gate.pair, "cause": cause}) for gate in read() for cause, count in gate.refused.items()
+        ],
+    )
+
+
+def _replicas(fleet: Fleet) -> Iterator[tuple[dict[str, str], ReplicaState]]:
+    try:
+        routes = fleet.current.routes
+    except UpstreamError:  # nothing is served yet
+        return
+    for served in routes.values():
+        pair = served.route.pair.metadata.key
+        for arm, pool in (("plain", served.plain), ("speculative", served.speculative)):
+            for state in pool.states()[:MOST_REPLICAS] if pool is not None else ():
+                yield {"pair": pair, "arm": arm, "replica": str(state.index)}, state

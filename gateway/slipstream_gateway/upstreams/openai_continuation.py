@@ -1,0 +1,152 @@
+"""An OpenAI-compatible stream that goes on at another server, by its text.
+
+What was forwarded is read back from its events. The next server gets the conversation with that text as the last,
+unfinished message (`continue_final_message`, of vLLM and SGLang), or the prompt with it behind; what it sends is
+rewritten to look like one stream: the first one's id and creation time, no second role, usage of the whole.
+
+https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from slipstream_gateway.types import Endpoint, GenerationRequest
+from slipstream_gateway.upstreams.base import Committed, Usage
+from slipstream_gateway.upstreams.openai_answer import AnswerReader
+from slipstream_gateway.upstreams.openai_wire import has_generated_text
+from slipstream_gateway.upstreams.sse import event_data, split_events
+
+_DONE = b"[DONE]"
+_LIMITS = ("max_tokens", "max_completion_tokens")
+_decode_raw = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_rows = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_encode = msgspec.json.encode
+
+
+class _Head(msgspec.Struct):
+    id: str | None = None
+    created: int | None = None
+
+
+class _Delta(msgspec.Struct):
+    role: str | None = None
+    content: str | None = None
+
+
+class _Choice(msgspec.Struct):
+    delta: _Delta | None = None
+    finish_reason: str | None = None
+
+
+class _Event(msgspec.Struct):
+    choices: list[_Choice] | None = None
+
+
+_decode_head = msgspec.json.Decoder(_Head).decode
+_decode_event = msgspec.json.Decoder(_Event).decode
+
+
+def read_forwarded(blocks: Iterable[bytes], usage: Usage) -> Committed | None:
+    """What a client has, from the events that it got; None where another server cannot go on from there: the answer
+    has parts besides its text (reasoning, tool calls), is complete, or is not OpenAI's form. Tokens are those that the
+    server counted, else the events with text: at least one token each."""
+    reader, head, events = AnswerReader(stream=True), _Head(), 0
+    try:
+        for event in (event for block in blocks for event in split_events(block)):
+            payload = event_data(event)
+            if not payload or payload == _DONE:
+                continue
+            head = head if head.id is not None else _decode_head(payload)
+            reader.feed(event)
+            events += has_generated_text(event)
+    except (ValueError, UnicodeDecodeError):
+        return None
+    if reader.finish_reason is not None or reader.parts not in ((), ("content",)):
+        return None
+    return Committed(
+        text=reader.text,
+        prompt_tokens=usage.prompt_tokens,
+        output_tokens=usage.output_tokens if usage.exact else events,
+        answer_id=head.id or "",
+        created=head.created or 0,
+    )
+
+
+def is_open_stop(text: str, stop: Sequence[str]) -> bool:
+    """Whether `text` ends with the beginning of a stop string: the next server would not see it complete."""
+    return any(text.endswith(string[:length]) for string in stop for length in range(1, len(string)))
+
+
+def continued_body(request: GenerationRequest, committed: Committed, body: bytes) -> bytes:
+    """`body`, made to ask for what comes after the text that is committed."""
+    if not committed.text:
+        return body
+    fields = _decode_raw(body)
+    if request.endpoint is Endpoint.CHAT:
+        message = msgspec.Raw(_encode({"role": "assistant", "content": committed.text}))
+        fields["messages"] = msgspec.Raw(_encode([*_decode_rows(fields["messages"]), message]))
+        fields["continue_final_message"] = msgspec.Raw(b"true")
+        fields["add_generation_prompt"] = msgspec.Raw(b"false")
+    else:
+        fields["prompt"] = msgspec.Raw(_encode(f"{request.prompt}{committed.text}"))
+    if request.max_tokens is not None:
+        for name in _LIMITS:
+            if name in fields and bytes(fields[name]) != b"null":
+                fields[name] = msgspec.Raw(b"%d" % max(request.max_tokens - committed.output_tokens, 1))
+    return _encode(fields)
+
+
+class Continued:
+    """Rewrites the events of the server that goes on after `committed`."""
+
+    def __init__(self, committed: Committed) -> None:
+        self._committed = committed
+        self._head = {
+            "id": msgspec.Raw(_encode(committed.answer_id)),
+            "created": msgspec.Raw(_encode(committed.created)),
+        }
+
+    def count(self, usage: Usage) -> None:
+        """Makes `usage`, as the server told it, that of the whole answer. Its prompt held the committed text."""
+        known = self._committed
+        usage.prompt_tokens = known.prompt_tokens or max(usage.prompt_tokens - known.output_tokens, 0)
+        usage.output_tokens += known.output_tokens
+
+    def rewrite(self, block: bytes, usage: Usage) -> bytes:
+        """The events of `block` that the client is to see. `usage` is that of the whole, where it is known."""
+        return b"".join([self._rewritten(event, usage) for event in split_events(block)])
+
+    def _rewritten(self, event: bytes, usage: Usage) -> bytes:
+        payload = event_data(event)
+        if not payload or payload == _DONE:
+            return event
+        try:
+            fields = _decode_raw(payload)
+            if _is_role_alone(payload):
+                return b""
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return event
+        fields.update({name: value for name, value in self._head.items() if name in fields})
+        if usage.exact and bytes(fields.get("usage", b"null"))[:1] == b"{":
+            told = msgspec.json.decode(fields["usage"], type=dict[str, msgspec.Raw])
+            total = usage.prompt_tokens + usage.output_tokens
+            told["prompt_tokens"] = msgspec.Raw(b"%d" % usage.prompt_tokens)
+            told["completion_tokens"] = msgspec.Raw(b"%d" % usage.output_tokens)
+            told["total_tokens"] = msgspec.Raw(b"%d" % total)
+            fields["usage"] = msgspec.Raw(_encode(told))
+        return b"data: " + _encode(fields) + b"\n\n"
+
+
+def _is_role_alone(payload: bytes) -> bool:
+    """Whether an event says who speaks and nothing else."""
+    choices = _decode_event(payload).choices or []
+    return bool(choices) and all(
+        choice.delta is not None
+        and choice.delta.role is not None
+        and not choice.delta.content
+        and choice.finish_reason is None
+        for choice in choices
+    )

@@ -1,0 +1,170 @@
+"""The health of one arm of one replica: a circuit breaker, after Envoy's outlier detection.
+
+Closed, it lets requests through. It opens (the arm is *ejected*) when attempts fail in a row, at once; and by the
+pool's sweep, when too large a share of them failed or its first tokens come far later than the other replicas'. After
+an ejection time, which doubles with every ejection in short order, it is half open: one request at a time probes, its
+success closes it, its failure opens it again.
+
+https://www.envoyproxy.io/docs/envoy/latest/intro/arch_overview/upstream/outlier
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from slipstream_gateway.settings import HealthSettings
+from slipstream_gateway.upstreams.pool.window import ErrorWindow, Latencies
+
+# Sooner or later than the first token: a server that hangs or is gone, against one that answers and fails.
+_UNREACHABLE = frozenset({"upstream_unavailable", "upstream_timeout", "stalled"})
+_REFUSED = "overloaded"
+_MOST_DRAG = 64.0
+_MOST_DOUBLINGS = 10
+
+
+class Circuit(StrEnum):
+    """Where a breaker stands; half open: its time is over, and a probe decides."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half_open"
+
+
+class Ejection(StrEnum):
+    """Why a breaker opened."""
+
+    UNREACHABLE = "unreachable"
+    FAILURES = "failures"
+    ERROR_RATE = "error_rate"
+    LATENCY = "latency"
+
+
+class Breaker:
+    """`drag` multiplies the arm's load when the least busy replica is looked for: 1, and more while attempts fail.
+
+    An instantly failing server has nothing in flight, and would draw every request: with a share s of its attempts
+    well, its load counts 1/s² times.
+    """
+
+    __slots__ = (
+        "_closed_s",
+        "_errors",
+        "_failed",
+        "_growth",
+        "_latencies",
+        "_settings",
+        "_unreachable",
+        "_until_s",
+        "cause",
+        "drag",
+        "ejections",
+        "is_open",
+        "probing",
+    )
+
+    def __init__(self, settings: HealthSettings) -> None:
+        self.is_open = False
+        self.probing = False
+        self.drag = 1.0
+        self.cause: Ejection | None = None
+        self.ejections: dict[Ejection, int] = dict.fromkeys(Ejection, 0)
+        self._settings = settings
+        self._errors = ErrorWindow(settings.window_s)
+        self._latencies = Latencies(settings.window_s)
+        self._unreachable = 0
+        self._failed = 0
+        self._growth = 0
+        self._until_s = 0.0
+        self._closed_s = 0.0
+
+    def circuit(self, now_s: float) -> Circuit:
+        if not self.is_open:
+            return Circuit.CLOSED
+        return Circuit.HALF_OPEN if now_s >= self._until_s else Circuit.OPEN
+
+    def usable(self, now_s: float) -> bool:
+        """Whether a request may go there: it is closed, or half open and nobody probes."""
+        return not self.is_open or (now_s >= self._until_s and not self.probing)
+
+    def retry_after_s(self, now_s: float) -> float:
+        """How long until it is tried again; 0 where it can be tried now."""
+        return max(self._until_s - now_s, 0.0) if self.is_open else 0.0
+
+    def answered(self, now_s: float, ttft_s: float | None) -> None:
+        """The first piece of an answer came: the server is up, and quick if that is in question."""
+        self._unreachable = 0
+        if ttft_s is not None:
+            self._latencies.add(now_s, ttft_s)
+        if self.cause in (Ejection.UNREACHABLE, Ejection.LATENCY) and self._is_probe(now_s):
+            self._close(now_s)
+
+    def completed(self, now_s: float) -> None:
+        """An answer came to its regular end."""
+        self._failed = 0
+        self._errors.add(now_s, ok=True)
+        if self.is_open:
+            if self._is_probe(now_s):
+                self._close(now_s)
+        elif self.drag > 1.0:
+            self._weigh()
+
+    def failed(self, now_s: float, cause: str) -> None:
+        """An attempt failed, before its first byte or after it. `cause`: an error's `error_type`, or `stalled`."""
+        self._errors.add(now_s, ok=False)
+        self._weigh()
+        if cause == _REFUSED:
+            return  # it works, and has too much of it: others are preferred, nobody is ejected
+        if self.cause is not None:
+            if self._is_probe(now_s):
+                self._open(now_s, self.cause)
+            return
+        if cause in _UNREACHABLE:
+            self._unreachable += 1
+            if self._unreachable >= self._settings.unreachable_in_a_row:
+                self._open(now_s, Ejection.UNREACHABLE)
+            return
+        self._failed += 1
+        if self._failed >= self._settings.failed_in_a_row:
+            self._open(now_s, Ejection.FAILURES)
+
+    def fails_too_often(self, now_s: float) -> bool:
+        """Whether the share of failed attempts is above the limit, with enough of them to tell."""
+        self._errors.forget(now_s)
+        self._weigh()
+        bad, total = self._errors.bad, self._errors.good + self._errors.bad
+        return total >= self._settings.min_requests and bad >= self._settings.max_error_share * total
+
+    def first_token_s(self, now_s: float) -> float | None:
+        """The median time to the first token; None where there are too few to tell."""
+        return self._latencies.median_s(now_s, at_least=self._settings.min_latencies)
+
+    def eject(self, now_s: float, cause: Ejection) -> None:
+        """The pool's sweep found it out of line."""
+        if not self.is_open:
+            self._open(now_s, cause)
+
+    def _is_probe(self, now_s: float) -> bool:
+        """Whether the end of a request tells of the server as it is now. What was sent there before the ejection may
+        end as late and as badly as it likes."""
+        return self.probing or now_s >= self._until_s
+
+    def _open(self, now_s: float, cause: Ejection) -> None:
+        settings = self._settings
+        if not self.is_open:  # a long time in good health makes up for ejections before it
+            self._growth = max(self._growth - int((now_s - self._closed_s) / settings.window_s), 0)
+        wait_s = settings.first_ejection_s * 2 ** min(self._growth, _MOST_DOUBLINGS)
+        self._growth += 1
+        self._until_s = now_s + min(wait_s, settings.longest_ejection_s)
+        self.is_open, self.cause, self.drag = True, cause, 1.0
+        self.ejections[cause] += 1
+        self._errors.clear()
+        self._latencies.clear()
+
+    def _close(self, now_s: float) -> None:
+        self.is_open, self.cause = False, None
+        self._closed_s = now_s
+        self._unreachable = self._failed = 0
+
+    def _weigh(self) -> None:
+        good, bad = self._errors.good, self._errors.bad
+        self.drag = min(((good + bad + 1) / (good + 1)) ** 2, _MOST_DRAG) if bad else 1.0

@@ -1,0 +1,122 @@
+"""The replicas that serve one arm of one pair: least outstanding first, and a look at all of them once a second."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from statistics import median
+
+from slipstream_gateway.settings import HealthSettings
+from slipstream_gateway.upstreams.pool.breaker import Breaker, Ejection
+from slipstream_gateway.upstreams.pool.replica import Replica, ReplicaState
+
+_DEFAULTS = HealthSettings()
+_SWEEP_S = 1.0
+
+
+class Pool:
+    """`speculative` names the arm. A speculative arm may lose all of its replicas, as the plain one takes over; of a
+    plain one the sweep ejects at most a share, and the last is used whatever became of it."""
+
+    def __init__(
+        self,
+        replicas: Sequence[Replica],
+        *,
+        clock: Callable[[], float],
+        speculative: bool = False,
+        health: HealthSettings = _DEFAULTS,
+    ) -> None:
+        self.replicas = tuple(replicas)
+        self._members = tuple((replica, replica.breaker(speculative=speculative)) for replica in replicas)
+        self._speculative = speculative
+        self._health = health
+        self._clock = clock
+        self._turn = 0
+        self._sweep_s = clock() + _SWEEP_S
+
+    def pick(self, tried: Sequence[Replica] = ()) -> Replica | None:
+        """The usable replica with the least work that is not in `tried`; equals take turns. None: nobody is left.
+
+        Where all of a plain arm are ejected, and none of them was tried, the one that is due first: there is nothing
+        to lose."""
+        now_s = self._clock()
+        if now_s >= self._sweep_s:
+            self._sweep(now_s)
+        best: Replica | None = None
+        least = math.inf
+        count = len(self._members)
+        self._turn += 1
+        for offset in range(count):
+            replica, breaker = self._members[(self._turn + offset) % count]
+            if replica in tried or (breaker.is_open and not breaker.usable(now_s)):
+                continue
+            cost = (replica.outstanding + 1) * breaker.drag
+            if cost < least:
+                best, least = replica, cost
+        if best is None and not self._speculative and not any(replica in tried for replica in self.replicas):
+            return self.last_resort()
+        return best
+
+    def least_busy(self) -> Replica | None:
+        """The replica that a request could go to now with the fewest in flight. None: there is none."""
+        now_s = self._clock()
+        least: Replica | None = None
+        for replica, breaker in self._members:
+            if breaker.usable(now_s) and (least is None or replica.outstanding < least.outstanding):
+                least = replica
+        return least
+
+    def last_resort(self) -> Replica | None:
+        """Where all are out: the one whose ejection ends first. None: the pool has no replicas."""
+        now_s = self._clock()
+        found = min(self._members, key=lambda member: member[1].retry_after_s(now_s), default=None)
+        return found[0] if found is not None else None
+
+    def by_return(self) -> list[Replica]:
+        """All replicas, those first that may be tried first."""
+        now_s = self._clock()
+        return [replica for replica, _ in sorted(self._members, key=lambda member: member[1].retry_after_s(now_s))]
+
+    def retry_after_s(self) -> float:
+        """When the first replica may be back."""
+        now_s = self._clock()
+        return min((breaker.retry_after_s(now_s) for _, breaker in self._members), default=1.0)
+
+    def states(self) -> tuple[ReplicaState, ...]:
+        """The replicas, for somebody who looks."""
+        now_s = self._clock()
+        return tuple(
+            replica.state(index, now_s, speculative=self._speculative) for index, replica in enumerate(self.replicas)
+        )
+
+    def _sweep(self, now_s: float) -> None:
+        """Ejects what fails too often, then what is far slower than the rest, as far as the pool can spare it."""
+        self._sweep_s = now_s + _SWEEP_S
+        for _, breaker in self._members:
+            if breaker.fails_too_often(now_s) and self._can_spare_one():
+                breaker.eject(now_s, Ejection.ERROR_RATE)
+        slowest = self._out_of_line(now_s)
+        if slowest is not None and self._can_spare_one():
+            slowest.eject(now_s, Ejection.LATENCY)
+
+    def _can_spare_one(self) -> bool:
+        if self._speculative:
+            return True
+        out = sum(breaker.is_open for _, breaker in self._members)
+        return out + 1 <= self._health.max_ejected_share * len(self._members)
+
+    def _out_of_line(self, now_s: float) -> Breaker | None:
+        """The slowest, where its median time to the first token is a multiple of the median of the others' medians:
+        robust against single requests and, with three or more replicas, against another slow one."""
+        found = [(ttft_s, at) for at, (_, breaker) in enumerate(self._members) if (ttft_s := _ttft_s(breaker, now_s))]
+        if len(found) < 2:
+            return None
+        found.sort()
+        *others, (slowest_s, at) = found
+        usual_s = median(ttft_s for ttft_s, _ in others)
+        limit_s = max(usual_s * self._health.slow_factor, usual_s + self._health.slow_by_s)
+        return self._members[at][1] if slowest_s > limit_s else None
+
+
+def _ttft_s(breaker: Breaker, now_s: float) -> float | None:
+    return None if breaker.is_open else breaker.first_token_s(now_s)

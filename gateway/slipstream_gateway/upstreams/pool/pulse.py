@@ -1,0 +1,39 @@
+"""Whether a server gives a sign of life, asked once for all who wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from slipstream_gateway.errors import SlipstreamError
+from slipstream_gateway.upstreams.base import Upstream
+
+_FRESH_S = 0.5
+
+
+class Pulse:
+    """`is_silent`: nobody answered when it was last asked."""
+
+    def __init__(self, upstream: Upstream) -> None:
+        self.is_silent = False
+        self._upstream = upstream
+        self._asked: asyncio.Task[bool] | None = None
+        self._asked_s = 0.0
+
+    async def beats(self, within_s: float) -> bool:
+        """Whether the server answers a probe `within_s`; one answer serves all who ask at about the same time."""
+        now_s = time.monotonic()
+        if self._asked is None or (self._asked.done() and now_s - self._asked_s > _FRESH_S):
+            self._asked_s = now_s
+            self._asked = asyncio.create_task(self._ask(within_s))
+        return await asyncio.shield(self._asked)
+
+    async def _ask(self, within_s: float) -> bool:
+        try:
+            async with asyncio.timeout(within_s):
+                await self._upstream.probe()
+        except (SlipstreamError, TimeoutError):
+            self.is_silent = True
+        else:
+            self.is_silent = False
+        return not self.is_silent

@@ -1,0 +1,31 @@
+"""An upstream that is not connected to: its address is against the rules."""
+
+from __future__ import annotations
+
+from slipstream_gateway.errors import UpstreamUnavailable
+from slipstream_gateway.upstreams.base import Completion, Job, Stream
+
+
+class RefusedUpstream:
+    """Every request to it fails as to a server that is down, so that a pair with another server goes on."""
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    async def complete(self, job: Job) -> Completion:
+        raise self._error()
+
+    async def open(self, job: Job) -> Stream:
+        raise self._error()
+
+    async def probe(self) -> None:
+        raise self._error()
+
+    async def stop_drafting(self) -> None:
+        """There is nothing to stop."""
+
+    async def aclose(self) -> None:
+        """There is nothing to close."""
+
+    def _error(self) -> UpstreamUnavailable:
+        return UpstreamUnavailable("The upstream's address is not allowed here.", detail=self._reason)

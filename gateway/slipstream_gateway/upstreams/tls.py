@@ -1,0 +1,122 @@
+"""TLS towards upstreams: which authorities are believed, and who the gateway says it is.
+
+The files are the process's, not the manifest's: who may write a manifest must not make the gateway show a certificate
+to a server of his choice. They are read whole, checked together, and held in memory, so that a rotation that is half
+done is never used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+
+from slipstream_gateway.errors import CommandError
+from slipstream_gateway.settings import TlsSettings
+
+_log = logging.getLogger(__name__)
+_LOOK_S = 2.0
+
+
+class Credentials:
+    """What the files held at one moment. `ca`, `certificate` and `key` are PEM; None: the client library's own
+    authorities, no certificate."""
+
+    def __init__(
+        self, *, ca: bytes | None, certificate: bytes | None, key: bytes | None, context: ssl.SSLContext
+    ) -> None:
+        self.ca = ca
+        self.certificate = certificate
+        self.key = key
+        self.context = context
+        parts = (hashlib.sha256(part or b"").digest() for part in (ca, certificate, key))
+        self.fingerprint = hashlib.sha256(b"".join(parts)).hexdigest()[:16]
+
+
+def read_credentials(settings: TlsSettings) -> Credentials:
+    """What the files hold now. Raises `CommandError`, which names the file, where they are not usable."""
+    ca, certificate, key = (_read(path) for path in (settings.ca, settings.certificate, settings.key))
+    context = ssl.create_default_context() if ca is None else _trusting(ca, settings.ca)
+    if certificate is not None and key is not None:
+        _identify(context, certificate, key, shown=f"{settings.certificate} and {settings.key}")
+    return Credentials(ca=ca, certificate=certificate, key=key, context=context)
+
+
+def _read(path: Path | None) -> bytes | None:
+    if path is None:
+        return None
+    try:
+        return path.read_bytes()
+    except OSError as exc:
+        raise CommandError(f"{path}: {exc.strerror or exc}.") from exc
+
+
+def _trusting(ca: bytes, path: Path | None) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cadata=ca.decode("ascii"))
+    except (ssl.SSLError, ValueError) as exc:
+        raise CommandError(f"{path}: holds no certificates in PEM form.") from exc
+
+
+def _identify(context: ssl.SSLContext, certificate: bytes, key: bytes, *, shown: str) -> None:
+    """OpenSSL reads these from files alone; what lies in memory has a name as one, too."""
+    descriptors = []
+    try:
+        for data in (certificate, key):
+            descriptors.append(descriptor := os.memfd_create("tls"))
+            os.write(descriptor, data)
+        held = [f"/proc/self/fd/{descriptor}" for descriptor in descriptors]
+        context.load_cert_chain(held[0], held[1], password=_no_password)
+    except ssl.SSLError as exc:
+        reason = exc.reason.replace("_", " ").lower() if exc.reason else "not PEM"
+        raise CommandError(f"{shown}: not a certificate with its key ({reason}).") from exc
+    except _Encrypted as exc:
+        raise CommandError(f"{shown}: the key is encrypted; give one without a password.") from exc
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+class _Encrypted(Exception):
+    pass
+
+
+def _no_password() -> str:
+    raise _Encrypted
+
+
+class UpstreamTls:
+    """The credentials that new connections are made with; followed for as long as `watch` runs."""
+
+    def __init__(self, settings: TlsSettings) -> None:
+        """Raises `CommandError` where the files are not usable."""
+        self._settings = settings
+        self.current = read_credentials(settings)
+
+    def fingerprint(self) -> str:
+        """Changes whenever a file does."""
+        return self.current.fingerprint
+
+    async def watch(self, on_change: Callable[[], None], *, interval_s: float = _LOOK_S) -> None:
+        """Looks at the files every `interval_s` until cancelled. Where they are not usable, the last good ones stay."""
+        if (self._settings.ca, self._settings.certificate) == (None, None):
+            return
+        said = ""
+        while True:
+            await asyncio.sleep(interval_s)
+            try:
+                found = await asyncio.to_thread(read_credentials, self._settings)
+            except CommandError as exc:
+                if str(exc) != said:  # once, not at every look
+                    _log.error("TLS to upstreams, the last good files stay: %s", exc)
+                said = str(exc)
+                continue
+            said = ""
+            if found.fingerprint != self.current.fingerprint:
+                self.current = found
+                _log.info("TLS to upstreams: the files have changed, new connections use them")
+                on_change()

@@ -1,0 +1,100 @@
+"""A gateway in a process of its own, before an upstream that answers whatever it is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.e2e.hostile.answering_server import Seen, answering_server
+
+START_S = 60.0
+MANIFEST = """
+apiVersion: slipstream.dev/v1alpha1
+kind: ModelPair
+metadata: {{name: pair}}
+spec:
+  model: acme
+  maxDraftTokens: 5
+  engine: {{kind: external, arms: {{plain: {{protocol: openai, model: acme, endpoints: ["{url}"]}}}}}}
+---
+apiVersion: slipstream.dev/v1alpha1
+kind: SpeculationPolicy
+metadata: {{name: pair}}
+spec: {{pair: pair, allowClientMode: true}}
+"""
+
+
+class Target(NamedTuple):
+    """The gateway under attack. `admin_port` is the same as `port` where it has none of its own."""
+
+    port: int
+    admin_port: int
+    pid: int
+    log_path: Path
+    seen: Seen
+
+    @property
+    def log(self) -> str:
+        return _log(self.log_path)
+
+
+@asynccontextmanager
+async def hostile_world(
+    folder: Path, *options: str, environment: Mapping[str, str] | None = None
+) -> AsyncIterator[Target]:
+    """The running gateway; the upstream lives in the caller's own event loop."""
+    async with answering_server() as (url, seen):
+        manifest, log_path = folder / "pair.yaml", folder / "gateway.log"
+        manifest.write_text(MANIFEST.format(url=url))
+        child = _start(manifest, log_path, options, environment or {})
+        try:
+            ports = await _ports(child, log_path, 2 if "--admin-port" in options else 1)
+            yield Target(ports[0], ports[-1], child.pid, log_path, seen)
+        finally:
+            child.kill()
+            child.wait()
+
+
+def _start(
+    manifest: Path, log_path: Path, options: Sequence[str], environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "slipstream_gateway.cli", "gateway", "-f", str(manifest), "--port", "0", *options]
+    with log_path.open("wb") as log:
+        return subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **environment})
+
+
+def _log(log_path: Path) -> str:
+    return log_path.read_text(errors="replace")
+
+
+async def _ports(child: subprocess.Popen[bytes], log_path: Path, count: int) -> Sequence[int]:
+    """What the gateway says that it listens on, when it takes connections and requests there."""
+    deadline_s = time.monotonic() + START_S
+    while True:
+        log = _log(log_path)
+        found = [int(port) for port in re.findall(r" on https?://[^\s]*:(\d+)", log)]
+        if len(found) >= count and await _is_live(found[0]):
+            return found[:count]
+        assert child.poll() is None, log
+        assert time.monotonic() < deadline_s, log
+        await asyncio.sleep(0.05)
+
+
+async def _is_live(port: int) -> bool:
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    except OSError:
+        return False
+    try:
+        writer.write(b"GET /health/live HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        return b" 200 " in await reader.read(64)
+    finally:
+        writer.close()

@@ -1,0 +1,185 @@
+"""The file of keys while gateways run: what changes is in force soon, and a bad file changes nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+WAIT_S = 30.0
+BAD = "{ this is no file of keys"
+
+
+def status(url: str, key: str) -> int:
+    """Of a fresh connection each time, so that any worker may answer."""
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=WAIT_S)
+    try:
+        connection.request("GET", "/v1/models", headers={"authorization": f"Bearer {key}"})
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+def until(url: str, key: str, wanted: int, *, in_a_row: int = 1) -> None:
+    """Waits until `wanted` was the answer that many times in a row."""
+    deadline, seen = time.monotonic() + WAIT_S, 0
+    while seen < in_a_row:
+        seen = seen + 1 if status(url, key) == wanted else 0
+        assert time.monotonic() < deadline, f"it does not answer {wanted}"
+
+
+def test_new_and_revoked_keys_are_in_force_without_a_restart(served: Callable[..., Any], keys: Any) -> None:
+    first = keys.create("--name", "first")
+    url = served().url
+    assert status(url, first) == 200
+    second = keys.create()
+    until(url, second, 200)
+    keys.run("revoke", "first")
+    until(url, first, 401)
+    assert status(url, second) == 200
+
+
+def test_bad_or_missing_file_leaves_the_last_good_one_in_force(
+    served: Callable[..., Any], keys: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    key = keys.create()
+    url = served().url
+    for spoil in (lambda: keys.path.write_text(BAD), keys.path.unlink):
+        spoil()
+        wait_for_words(caplog, "the last good one stays in force")
+        assert status(url, key) == 200
+        caplog.clear()
+    assert key not in caplog.text
+
+
+def wait_for_words(caplog: pytest.LogCaptureFixture, words: str) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while words not in caplog.text:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_secret_that_is_mounted_anew_is_followed(served: Callable[..., Any], keys: Any, tmp_path: Path) -> None:
+    """As the kubelet does it: a link to a folder, swapped for one to another folder."""
+    old_key = keys.create()
+    pepper = Path(f"{keys.path}.pepper")
+    before = {path.name: path.read_bytes() for path in (keys.path, pepper)}
+    new_key = keys.create()
+    keys.run("revoke", keys.records()[0]["id"])
+    after = {path.name: path.read_bytes() for path in (keys.path, pepper)}
+    mount = tmp_path / "mount"
+    mount.mkdir()
+    for version, files in (("1", before), ("2", after)):
+        (mount / version).mkdir()
+        for name, data in files.items():
+            (mount / version / name).write_bytes(data)
+    (mount / "..data").symlink_to("1")
+    for name in before:
+        (mount / name).symlink_to(f"..data/{name}")
+    keys.path = mount / keys.path.name
+    url = served().url
+    assert (status(url, old_key), status(url, new_key)) == (200, 401)
+    (mount / "..new").symlink_to("2")
+    (mount / "..new").rename(mount / "..data")
+    until(url, new_key, 200)
+    assert status(url, old_key) == 401
+
+
+@pytest.fixture
+def two_workers(
+    tmp_path: Path, free_ports: Callable[[int], list[int]], manifest_text: Callable[..., str], keys: Any
+) -> Iterator[Callable[[], tuple[str, subprocess.Popen[str]]]]:
+    """Starts `slipstream gateway` with two workers; its URL and its process."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start() -> tuple[str, subprocess.Popen[str]]:
+        manifest, port = tmp_path / "pair.yaml", free_ports(1)[0]
+        manifest.write_text(manifest_text(["http://127.0.0.1:9"]))
+        command = [sys.executable, "-m", "slipstream_gateway.cli", "gateway", "-f", str(manifest), "--workers", "2"]
+        started.append(
+            subprocess.Popen(
+                [*command, "--port", str(port), "--keys", str(keys.path)],
+                stderr=subprocess.PIPE,
+                text=True,
+                env=os.environ,
+            )
+        )
+        url = f"http://127.0.0.1:{port}"
+        deadline = time.monotonic() + WAIT_S
+        while True:
+            try:
+                if httpx.get(f"{url}/health/live", timeout=WAIT_S).status_code == 200:
+                    return url, started[-1]
+            except httpx.TransportError:
+                assert started[-1].poll() is None, started[-1].stderr and started[-1].stderr.read()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+    yield start
+    for process in started:
+        process.terminate()
+        process.wait(WAIT_S)
+
+
+def workers_of(process: subprocess.Popen[str]) -> set[int]:
+    found = set()
+    for child in psutil.Process(process.pid).children():
+        with contextlib.suppress(psutil.Error):  # it has just ended
+            if "multiprocessing.spawn" in " ".join(child.cmdline()):
+                found.add(child.pid)
+    return found
+
+
+def test_revoked_key_is_refused_by_every_worker_also_by_one_that_starts_while_the_file_is_bad(
+    two_workers: Callable[[], tuple[str, subprocess.Popen[str]]], keys: Any
+) -> None:
+    revoked, good = keys.create("--name", "revoked"), keys.create()
+    url, process = two_workers()
+    until(url, good, 200, in_a_row=10)
+    keys.run("revoke", "revoked")
+    until(url, revoked, 401, in_a_row=10)
+    keys.path.write_text(BAD)
+    before = workers_of(process)
+    psutil.Process(min(before)).kill()
+    deadline = time.monotonic() + WAIT_S
+    while len(workers_of(process) - before) < 1:
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.05)
+    until_steady(url, good, 200)
+    until_steady(url, revoked, 401)
+
+
+def until_steady(url: str, key: str, wanted: int) -> None:
+    """Waits until `wanted` is the answer ten times in a row; a worker that has just died breaks connections."""
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        try:
+            return until(url, key, wanted, in_a_row=10)
+        except (OSError, http.client.HTTPException):
+            assert time.monotonic() < deadline
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_gateway_for_other_machines_without_keys_does_not_start(
+    host: str, tmp_path: Path, manifest_text: Callable[..., str], keys: Any
+) -> None:
+    manifest = tmp_path / "pair.yaml"
+    manifest.write_text(manifest_text(["http://127.0.0.1:9"]))
+    command = [sys.executable, "-m", "slipstream_gateway.cli", "gateway", "-f", str(manifest), "--port", "0"]
+    done = subprocess.run([*command, "--host", host], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert "--keys FILE" in done.stderr
+    done = subprocess.run([*command, "--keys", str(keys.path)], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert f"{keys.path}: cannot be read" in done.stderr

@@ -1,0 +1,238 @@
+"""Tokens of an issuer as callers: real signatures, the issuer's keys by real HTTP and from a file."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.server
+import json
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from slipstream_gateway.access import Gate, KeyFile, Limiter, LocalLimits
+from slipstream_gateway.errors import Forbidden, NotAuthenticated, UpstreamUnavailable
+
+WAIT_S = 15.0
+RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+OTHER_RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+WEAK_RSA = rsa.generate_private_key(public_exponent=65537, key_size=1024)
+EC = ec.generate_private_key(ec.SECP256R1())
+
+
+def jwk(key: Any, kid: str, **more: Any) -> dict[str, Any]:
+    algorithm = (
+        jwt.algorithms.ECAlgorithm if isinstance(key, ec.EllipticCurvePrivateKey) else jwt.algorithms.RSAAlgorithm
+    )
+    found: dict[str, Any] = json.loads(algorithm.to_jwk(key.public_key()))
+    return {**found, "kid": kid, "use": "sig", **more}
+
+
+def claims(**changed: Any) -> dict[str, Any]:
+    now_s = int(time.time())
+    given = {"iss": "https://issuer", "aud": "slipstream", "sub": "ann", "exp": now_s + 600, "groups": ["ml", "all"]}
+    return {name: value for name, value in {**given, **changed}.items() if value is not None}
+
+
+def token(key: Any = RSA, kid: str | None = "one", algorithm: str = "RS256", **changed: Any) -> str:
+    return jwt.encode(claims(**changed), key, algorithm=algorithm, headers={"kid": kid} if kid else None)
+
+
+class Issuer:
+    """An issuer's JWK set by HTTP; `answers` counts how often it was asked."""
+
+    def __init__(self) -> None:
+        self.keys: list[dict[str, Any]] = [jwk(RSA, "one"), jwk(EC, "ec")]
+        self.location: str | None = None
+        self.answers = 0
+        issuer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                issuer.answers += 1
+                body = json.dumps({"keys": issuer.keys}).encode()
+                self.send_response(302 if issuer.location else 200)
+                if issuer.location:
+                    self.send_header("location", issuer.location)
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_port}/jwks"
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+
+    def stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def issuer() -> Iterator[Issuer]:
+    running = Issuer()
+    yield running
+    running.stop()
+
+
+RULES = [
+    {"claim": "groups", "value": "ml", "scopes": {"models": ["acme"]}, "priority": "high"},
+    {"claim": "realm.roles", "value": "ops", "scopes": {"admin": True}},
+    {"claim": "scope", "value": "llm", "limits": {"requests_per_minute": 1}},
+]
+
+
+@pytest.fixture
+async def gate(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
+    """Starts gates for an issuer's keys at a location."""
+    async with contextlib.AsyncExitStack() as stack:
+
+        async def start(location: str, **options: Any) -> Gate:
+            path = tmp_path / "keys.json"
+            config = {"issuer": "https://issuer", "audiences": ["slipstream"], "jwks": location, "rules": RULES}
+            path.write_text(json.dumps({"jwt": {"algorithms": ["RS256", "ES256"], **config, **options}}))
+            started = Gate(KeyFile(path, None), Limiter(LocalLimits()))
+            return await stack.enter_async_context(started)
+
+        yield start
+
+
+async def opened(gate: Gate, text: str) -> Any:
+    """The principal, as soon as the issuer's keys are here."""
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            try:
+                return gate.authenticate(f"Bearer {text}")
+            except UpstreamUnavailable:
+                await asyncio.sleep(0.01)
+
+
+async def test_claims_become_scopes_priority_and_limits(issuer: Issuer, gate: Callable[..., Any]) -> None:
+    running = await gate(issuer.url)
+    member = await opened(running, token())
+    assert (member.models.fullmatch("acme") is not None, member.may_use("other")) == (True, False)
+    assert (member.caller.priority, member.is_admin) == ("high", False)
+    assert member.key_id.startswith("jwt-")
+    assert "ann" not in member.key_id
+    assert running.authenticate(f"Bearer {token(groups=None, realm={'roles': ['ops']})}").is_admin
+    reader = running.authenticate(f"Bearer {token(EC, 'ec', 'ES256', groups='x', scope='openid llm')}")
+    assert reader.limits.requests_per_minute == 1
+    assert reader.key_id == member.key_id  # whoever it is, not what the token says of them
+    with pytest.raises(Forbidden):
+        running.authenticate(f"Bearer {token(groups=['mlx', 'no'], scope='llmx')}")
+
+
+async def test_nothing_but_a_good_token_of_the_issuer_opens(issuer: Issuer, gate: Callable[..., Any]) -> None:
+    issuer.keys += [jwk(WEAK_RSA, "weak"), jwk(OTHER_RSA, "enc", use="enc"), jwk(OTHER_RSA, "pss", alg="PS256")]
+    issuer.keys.append({"kty": "oct", "k": "c2VjcmV0", "kid": "shared"})
+    running = await gate(issuer.url)
+    good = token()
+    await opened(running, good)
+    public = RSA.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    head, payload, signature = good.split(".")
+    none = jwt.encode(claims(), None, algorithm="none", headers={"kid": "one"})
+    now_s = int(time.time())
+    for bad in (
+        none,
+        f"{head}.{payload}.",
+        f"{head}.{payload}.{signature[:-4]}AAAA",
+        f"{none.split('.')[0]}.{payload}.{signature}",
+        _signed_by_secret(public),
+        token(OTHER_RSA),
+        token(OTHER_RSA, "enc"),
+        token(OTHER_RSA, "pss"),
+        token(WEAK_RSA, "weak"),
+        token(kid=None),
+        token(kid="shared"),
+        token(algorithm="PS256"),
+        token(algorithm="RS512"),
+        token(iss="https://other"),
+        token(iss=None),
+        token(aud="other"),
+        token(aud=None),
+        token(sub=None),
+        token(exp=now_s - 60),
+        token(exp=None),
+        token(nbf=now_s + 60),
+        good + "A" * 9000,
+        f"{good} ",
+        f"{good},{good}",
+        "a.b.c",
+        "..",
+        "é.é.é",
+    ):
+        with pytest.raises(NotAuthenticated):
+            running.authenticate(f"Bearer {bad}")
+    assert running.authenticate(f"Bearer {token(exp=now_s - 10)}")  # within the leeway
+
+
+def _signed_by_secret(public: bytes) -> str:
+    """The issuer's public key as an HMAC secret, which the library itself refuses to sign with."""
+    import base64
+    import hashlib
+    import hmac
+
+    def part(data: bytes) -> str:
+        return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+    body = f"{part(json.dumps({'alg': 'HS256', 'kid': 'one'}).encode())}.{part(json.dumps(claims()).encode())}"
+    return f"{body}.{part(hmac.digest(public, body.encode(), hashlib.sha256))}"
+
+
+async def test_rotated_keys_are_found_and_withdrawn_ones_forgotten(
+    issuer: Issuer, gate: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slipstream_gateway.access.jwks.RETRY_S", 0.05)
+    running = await gate(issuer.url)
+    old = token()
+    await opened(running, old)
+    issuer.keys = [jwk(OTHER_RSA, "two")]
+    new = token(OTHER_RSA, "two")
+    async with asyncio.timeout(WAIT_S):
+        while True:  # an unknown key id makes it look again, in the background
+            with contextlib.suppress(NotAuthenticated):
+                running.authenticate(f"Bearer {new}")
+                break
+            await asyncio.sleep(0.01)
+    with pytest.raises(NotAuthenticated):
+        running.authenticate(f"Bearer {old}")  # although it was good a moment ago
+
+
+async def test_redirects_are_not_followed_and_until_there_are_keys_it_says_so(
+    issuer: Issuer, gate: Callable[..., Any]
+) -> None:
+    other = Issuer()
+    try:
+        issuer.location = other.url
+        running = await gate(issuer.url)
+        async with asyncio.timeout(WAIT_S):
+            while not issuer.answers:  # noqa: ASYNC110 - it answers in a thread
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
+        with pytest.raises(UpstreamUnavailable):
+            running.authenticate(f"Bearer {token()}")
+        assert other.answers == 0
+    finally:
+        other.stop()
+
+
+async def test_keys_in_a_file_will_do(tmp_path: Path, gate: Callable[..., Any]) -> None:
+    path = tmp_path / "jwks.json"
+    path.write_text(json.dumps({"keys": [jwk(RSA, "one")]}))
+    assert (await opened(await gate(str(path)), token())).may_use("acme")
+
+
+async def test_file_of_an_issuers_keys_is_looked_for_beside_the_file_that_names_it(
+    tmp_path: Path, gate: Callable[..., Any]
+) -> None:
+    (tmp_path / "issuer").mkdir()
+    (tmp_path / "issuer" / "jwks.json").write_text(json.dumps({"keys": [jwk(RSA, "one")]}))
+    assert (await opened(await gate("issuer/jwks.json"), token())).may_use("acme")

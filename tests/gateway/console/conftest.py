@@ -1,0 +1,127 @@
+"""A gateway whose speculation shows in the console, and a real browser to look at it with."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, Page
+from slipstream_gateway.cli import main
+
+from tests.browser import chromium
+
+# By rules alone, and nothing speaks against speculation: whoever is not held back speculates.
+POLICY = ", decision: rules, minOutputTokens: 0, maxRareTokenShare: 1, minConfidence: 0, holdBackShare: 0.5"
+WAIT_MS = 15_000
+
+
+@pytest.fixture(scope="session")
+def policy() -> str:
+    """The rest of a policy under which half of all requests speculate and half are held back."""
+    return POLICY
+
+
+@pytest.fixture
+def console(
+    gateway: Callable[..., Any], openai_server: Callable[..., Any], manifest_text: Callable[..., str]
+) -> Callable[..., Any]:
+    """Starts a gateway with a server for each arm."""
+
+    def start(**options: Any) -> Any:
+        text = manifest_text([openai_server().url], [openai_server().url], policy=POLICY)
+        return gateway(text, **options)
+
+    return start
+
+
+@pytest.fixture(scope="module")
+def untouched(
+    tmp_path_factory: pytest.TempPathFactory,
+    run_gateway: Callable[..., contextlib.AbstractContextManager[Any]],
+    start_openai_server: Callable[..., Any],
+    manifest_text: Callable[..., str],
+) -> Iterator[Any]:
+    """A gateway for tests that change nothing."""
+    server = start_openai_server()
+    path = tmp_path_factory.mktemp("untouched") / "pair.yaml"
+    with run_gateway(path, manifest_text([server.url], [server.url], policy=POLICY)) as started:
+        yield started
+    server.stop()
+
+
+class MakeKey:
+    """Makes keys in a file, as `slipstream keys create` does."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __call__(self, *options: str) -> str:
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            assert main(["keys", "create", "-f", str(self.path), *options]) == 0
+        return out.getvalue().strip()
+
+
+@pytest.fixture
+def make_key(tmp_path: Path) -> MakeKey:
+    return MakeKey(tmp_path / "keys.json")
+
+
+@pytest.fixture
+def send(chat: Callable[..., dict[str, Any]]) -> Callable[..., list[httpx.Response]]:
+    """Sends that many requests through a gateway, one after the other."""
+
+    def requests(url: str, count: int, *, headers: dict[str, str] | None = None) -> list[httpx.Response]:
+        with httpx.Client(base_url=url, timeout=15.0, headers=headers) as http:
+            body = chat("Summarize this call for the team, please. tokens=9")
+            return [http.post("/v1/chat/completions", json=body) for _ in range(count)]
+
+    return requests
+
+
+@pytest.fixture(scope="module")  # it keeps an event loop in this thread while it is open, which other tests need free
+def browser() -> Iterator[Browser]:
+    with chromium() as started:
+        yield started
+
+
+class Seen:
+    """What a page did while it was open."""
+
+    def __init__(self, page: Page) -> None:
+        self.console: list[str] = []
+        self.requests: list[str] = []
+        self.bytes = 0
+        page.on("console", lambda message: self.console.append(message.text))
+        page.on("pageerror", lambda error: self.console.append(str(error)))
+        page.on("request", lambda request: self.requests.append(request.url))
+        page.on("response", self._weigh)
+
+    def _weigh(self, response: Any) -> None:
+        self.bytes += int(response.headers.get("content-length", 0))
+
+
+OpenConsole = Callable[..., tuple[Page, Seen]]
+
+
+@pytest.fixture
+def open_console(browser: Browser) -> Iterator[OpenConsole]:
+    """Opens a gateway's console in a context of its own and waits for figures."""
+    with contextlib.ExitStack() as stack:
+
+        def open_(url: str, *, state: str = "live", **options: Any) -> tuple[Page, Seen]:
+            context = browser.new_context(**{"viewport": {"width": 1200, "height": 900}, **options})
+            stack.callback(context.close)
+            page = context.new_page()
+            page.set_default_timeout(WAIT_MS)
+            seen = Seen(page)
+            page.goto(f"{url}/console")
+            page.wait_for_selector(f"#link[data-state={state}]")
+            return page, seen
+
+        yield open_

@@ -1,0 +1,185 @@
+"""The stream of figures: whole, then changes; for many at the price of one; over when the gateway stops."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from slipstream_gateway.console.feed import Feed
+
+WAIT_S = 60.0
+VIEWERS = 50
+SECTIONS = {"gateway", "pairs", "traffic", "speed_up", "map", "latency", "pools", "resilience", "rollout", "history"}
+
+Console = Callable[..., Any]
+Send = Callable[..., list[httpx.Response]]
+
+
+def _events(answer: httpx.Response) -> Iterator[tuple[str, dict[str, Any]]]:
+    kind = ""
+    for line in answer.iter_lines():
+        if line.startswith("event: "):
+            kind = line.removeprefix("event: ")
+        elif line.startswith("data: "):
+            yield kind, json.loads(line.removeprefix("data: "))
+
+
+def _requests(sections: dict[str, Any]) -> int:
+    return sum(sum(row["requests"]) for row in sections["traffic"]["rows"])
+
+
+def _figures(url: str) -> dict[str, Any]:
+    found: dict[str, Any] = httpx.get(f"{url}/admin/events", headers={"accept": "application/json"}, timeout=15).json()
+    return found
+
+
+def test_the_whole_comes_first_and_then_what_has_changed(console: Console, send: Send) -> None:
+    url = console().url
+    with httpx.stream("GET", f"{url}/admin/events", timeout=15.0) as answer:
+        assert answer.headers["content-type"] == "text/event-stream"
+        events = _events(answer)
+        kind, first = next(events)
+        assert (kind, set(first)) == ("snapshot", SECTIONS)
+        send(url, 4)
+        for kind, change in events:
+            assert kind == "change"
+            assert set(change) < SECTIONS
+            if "traffic" in change and _requests(change) == 4:
+                break
+
+
+def test_many_viewers_share_one_producer(console: Console, send: Send) -> None:
+    url = console().url
+    firsts: list[str] = []
+    lasts: list[int] = []
+
+    def view() -> None:
+        with httpx.stream("GET", f"{url}/admin/events", timeout=15.0) as answer:
+            for kind, sections in _events(answer):
+                if not sections.get("traffic"):
+                    continue
+                if not lasts and len(firsts) < VIEWERS:
+                    firsts.append(kind)
+                if _requests(sections) == 6:
+                    lasts.append(6)
+                    return
+
+    viewers = [threading.Thread(target=view) for _ in range(VIEWERS)]
+    for viewer in viewers:
+        viewer.start()
+    send(url, 6)
+    for viewer in viewers:
+        viewer.join(WAIT_S)
+    assert lasts == [6] * VIEWERS
+
+
+async def test_a_producer_runs_only_while_somebody_looks() -> None:
+    made: list[int] = []
+
+    async def sections() -> dict[str, int]:
+        made.append(len(made))
+        return {"n": len(made)}
+
+    feed = Feed(sections, every_s=0.001)
+    views = [feed.events() for _ in range(20)]
+    for view in views:
+        await anext(view)  # how soon to come back
+        assert b"event: snapshot" in await anext(view)
+    assert feed.viewers == 20
+    whole, slow = views[0], views[1]
+    assert b"event: change" in await anext(whole) or b"event: snapshot" in await anext(whole)
+    at_most = len(made)
+    assert at_most < 20 * len(views)
+    while len(made) < at_most + 5:
+        await anext(whole)
+    assert b"event: snapshot" in await anext(slow)  # it missed some: the newest whole, nothing was kept for it
+    for view in views:
+        await view.aclose()
+    assert feed.viewers == 0
+    stopped = len(made)
+    await asyncio.sleep(0.01)  # ten of the producer's turns, if it still ran
+    assert len(made) == stopped
+
+
+def test_nothing_of_a_prompt_or_an_answer_is_in_it(console: Console, chat: Callable[..., Any]) -> None:
+    url = console().url
+    body = chat("Summarize the merger with Initech tokens=3", user="customer-4711")
+    httpx.post(f"{url}/v1/chat/completions", json=body, timeout=15.0).raise_for_status()
+    text = json.dumps(_figures(url))
+    assert "summarization" in text
+    assert not any(word in text for word in ("Initech", "merger", "4711", "word"))
+
+
+class _Workers:
+    """`slipstream gateway` with two workers."""
+
+    def __init__(self, manifest: Path) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+        command = [sys.executable, "-m", "slipstream_gateway.cli", "gateway", "-f", str(manifest)]
+        self.child = subprocess.Popen([*command, "--port", str(port), "--workers", "2"], env=os.environ)
+        deadline = time.monotonic() + WAIT_S
+        while self._workers() != 2:
+            assert self.child.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+    def _workers(self) -> int:
+        try:
+            return int(_figures(self.url)["gateway"]["workers"])
+        except (httpx.TransportError, KeyError):
+            return 0
+
+
+@pytest.fixture
+def workers(
+    tmp_path: Path, openai_server: Callable[..., Any], manifest_text: Callable[..., str], policy: str
+) -> Iterator[_Workers]:
+    manifest = tmp_path / "pair.yaml"
+    manifest.write_text(manifest_text([openai_server().url], [openai_server().url], policy=policy))
+    started = _Workers(manifest)
+    yield started
+    started.child.kill()
+    started.child.wait(WAIT_S)
+
+
+def test_two_workers_are_one_gateway(workers: _Workers, send: Send) -> None:
+    """Their figures add up, a kill lands on both, and a viewer does not hold up their end."""
+    for _ in range(6):  # a connection of its own each time: whichever worker takes it
+        send(workers.url, 2)
+    figures = _figures(workers.url)
+    assert (figures["gateway"]["workers"], _requests(figures)) == (2, 12)
+    (found,) = figures["speed_up"]
+    rows = figures["traffic"]["rows"]
+    counts = {arm: sum(row["total"] for row in rows if row["arm"] == arm) for arm in ("speculative", "control")}
+    assert (found["overall"]["speculative"], found["overall"]["control"]) == (counts["speculative"], counts["control"])
+    answer = httpx.post(
+        f"{workers.url}/admin/kills/pair", json={"by": "Ada"}, headers={"x-slipstream-console": "1"}, timeout=15.0
+    )
+    assert answer.json()["workers"] == 2
+    assert 0.0 < answer.json()["landed_s"] < 5.0
+    for _ in range(6):
+        assert {sent.headers["x-slipstream-reason"] for sent in send(workers.url, 2)} == {"kill_switch"}
+    with httpx.stream("GET", f"{workers.url}/admin/events", timeout=15.0) as stream:
+        events = _events(stream)
+        next(events)
+        began = time.monotonic()
+        workers.child.send_signal(signal.SIGTERM)
+        for _ in events:
+            pass
+        assert workers.child.wait(WAIT_S) == 0
+        assert time.monotonic() - began < 25.0  # the drain's limit is 30 s

@@ -1,0 +1,157 @@
+"""What workers tell each other adds up to what one worker would have seen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from slipstream_gateway.console import sketch
+from slipstream_gateway.console.merging import merged
+from slipstream_gateway.console.recorder import BUCKET_S, BUCKETS, Recorder
+from slipstream_gateway.console.speed_up import overall
+from slipstream_gateway.console.worker import ClassComparison, Entrance, WorkerSnapshot, traffic_of
+from slipstream_gateway.director.outcome import Outcome
+from slipstream_gateway.learning.evidence import evidence_of
+from slipstream_gateway.learning.moments import Comparison, Sample
+from slipstream_gateway.types import Arm, Decision, Reason
+from slipstream_gateway.upstreams.base import Usage
+
+CLASSES = ("summarization/long", "code/short")
+times_s = st.floats(min_value=1e-5, max_value=1e4)
+outcomes = st.lists(
+    st.tuples(
+        st.integers(0, 3),  # worker
+        st.integers(0, 2 * BUCKETS * BUCKET_S),  # seconds since the last one
+        st.sampled_from(CLASSES),
+        st.sampled_from(list(Arm)),
+        times_s,
+    ),
+    max_size=60,
+)
+
+
+def _outcome(request_class: str, arm: Arm, e2e_s: float) -> Outcome:
+    speculative = arm is Arm.SPECULATIVE
+    return Outcome(
+        pair="ns/pair",
+        model="m",
+        decision=Decision(
+            arm=arm, reason=Reason.SPECULATION_PAYS if speculative else Reason.BREAK_EVEN, request_class=request_class,
+            draft_length=4 if speculative else 0, detail="", numbers={},
+        ),
+        status="ok",
+        e2e_s=e2e_s,
+        ttft_s=e2e_s / 2,
+        tpot_s=None,
+        resumed=("stalled",) if arm is Arm.PLAIN else (),
+        usage=Usage(output_tokens=7, drafted=8 * speculative, accepted=5 * speculative, steps=2, rejected_at=(1,)),
+    )  # fmt: skip
+
+
+def _snapshot(recorder: Recorder, comparison: Comparison) -> WorkerSnapshot:
+    bucket, traffic, times, reasons, resumed = traffic_of(recorder)
+    entrance = Entrance(pair="p", limit=3, in_flight=1, queued=0, pressure=0.5, refused={"full": 2})
+    return WorkerSnapshot(
+        worker="w", bucket=bucket, started_s=0.0, traffic=traffic, times=times, reasons=reasons,
+        resumed=resumed, entrances=[entrance],
+        denied={"forbidden": 1}, seats=[],
+        comparisons=[ClassComparison(pair="ns/pair", request_class="c", found=comparison)], in_flight=1, queued=2,
+        killed=[], generation="g", shares=False,
+    )  # fmt: skip
+
+
+def _compared(values: list[float]) -> Comparison:
+    found = Comparison()
+    for index, value in enumerate(values):
+        (found.speculative if index % 2 else found.control).e2e_s.add(value)
+    return found
+
+
+@settings(max_examples=60, deadline=None)
+@given(events=outcomes)
+def test_workers_add_up_to_one(events: list[tuple[int, int, str, Arm, float]]) -> None:
+    now_s = [1e9]
+    clock: Callable[[], float] = lambda: now_s[0]  # noqa: E731  # the recorder's clock, which the test turns
+    whole, parts = Recorder(clock=clock), [Recorder(clock=clock) for _ in range(4)]
+    for worker, later_s, request_class, arm, e2e_s in events:
+        now_s[0] += later_s
+        for recorder in (whole, parts[worker]):
+            recorder.record(_outcome(request_class, arm, e2e_s))
+    values = [e2e_s for *_, e2e_s in events]
+    sent = [
+        msgspec.json.decode(
+            msgspec.json.encode(_snapshot(part, _compared([v for w, *_, v in events if w == index]))),
+            type=WorkerSnapshot,
+        )
+        for index, part in enumerate(parts)
+    ]
+    added, one = merged(sent), _snapshot(whole, _compared(values))
+
+    def rows(snapshot: WorkerSnapshot) -> dict[tuple[str, str], object]:
+        return {(row.request_class, row.arm): row for row in snapshot.traffic}
+
+    assert rows(added) == rows(one)
+    assert {(row.arm, row.measure): row.bins for row in added.times} == {
+        (row.arm, row.measure): row.bins for row in one.times
+    }
+    assert {(row.pair, row.cause): row.streams for row in added.resumed} == {
+        (row.pair, row.cause): row.streams for row in one.resumed
+    }
+    assert added.entrances == [Entrance(pair="p", limit=12, in_flight=4, queued=0, pressure=0.5, refused={"full": 8})]
+    assert (added.in_flight, added.queued, added.denied) == (4, 8, {"forbidden": 4})
+    assert sum(sum(row.requests) for row in added.traffic) <= len(events)
+
+
+@given(values=st.lists(times_s, min_size=1, max_size=200), share=st.floats(0, 1))
+def test_a_quantile_is_within_its_accuracy(values: list[float], share: float) -> None:
+    bins: sketch.Bins = {}
+    for value in values:
+        sketch.add(bins, value)
+    exact = sorted(values)[math.floor(share * (len(values) - 1))]
+    (found,) = sketch.quantiles(bins, [share])
+    assert abs(found - exact) <= sketch.ACCURACY * exact * 1.0001
+
+
+@given(first=st.lists(times_s, max_size=50), second=st.lists(times_s, max_size=50))
+def test_joined_samples_are_the_sample_of_all(first: list[float], second: list[float]) -> None:
+    one, other, both = Sample(), Sample(), Sample()
+    for value in first:
+        one.add(value)
+        both.add(value)
+    for value in second:
+        other.add(value)
+        both.add(value)
+    one.join(other)
+    assert one.n == both.n
+    assert math.isclose(one.mean, both.mean, rel_tol=1e-9, abs_tol=1e-12)
+    assert math.isclose(one.squares, both.squares, rel_tol=1e-6, abs_tol=1e-6)
+
+
+def test_all_classes_are_compared_in_the_shares_of_what_speculates() -> None:
+    """Long answers are 4 times as dear and held back more often: pooled as they come, speculation would look bad."""
+    long, short = Comparison(), Comparison()
+    for index in range(300):
+        jitter = 1.0 + 0.01 * (index % 3 - 1)
+        short.control.e2e_s.add(1.0 * jitter)
+        if index < 30:
+            short.speculative.e2e_s.add(0.5 * jitter)
+            long.control.e2e_s.add(4.0 * jitter)
+        long.speculative.e2e_s.add(2.0 * jitter)
+    effect = overall([long, short, Comparison()], lambda arm: arm.e2e_s)
+    assert effect.speed_up is not None
+    assert math.isclose(effect.speed_up, 2.0, rel_tol=1e-3)
+    assert effect.speed_up_low is not None
+    assert effect.speed_up_high is not None
+    assert 1.95 < effect.speed_up_low < 2.0 < effect.speed_up_high < 2.05
+
+
+def test_one_class_over_all_classes_is_that_class() -> None:
+    found = _compared([1.0, 0.4, 1.2, 0.5, 1.1, 0.6, 0.9, 0.3])
+    alone, together = evidence_of("c", found).e2e_s, overall([found], lambda arm: arm.e2e_s)
+    assert alone.speed_up is not None
+    assert together.speed_up == alone.speed_up
+    assert together.speed_up_low is not None
+    assert math.isclose(together.speed_up_low, alone.speed_up_low or 0.0, rel_tol=1e-9)

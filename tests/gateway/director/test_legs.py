@@ -1,0 +1,138 @@
+"""Where requests and broken streams may go: the manifest's own routes, live replicas, nothing on the wire."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from slipstream_gateway.api.parse import parse_chat_request
+from slipstream_gateway.director.legs import first_attempts, has_elsewhere, next_attempts
+from slipstream_gateway.types import Arm, Decision, GenerationRequest, Reason
+
+MANIFEST = """
+apiVersion: slipstream.dev/v1alpha1
+kind: ModelPair
+metadata: {name: pair}
+spec:
+  model: acme
+  target: {source: "embedded:target"}
+  draft: {kind: model, source: "embedded:draft"}
+  engine: {kind: slipstream, endpoints: [%s]}
+"""
+ARMS = """
+apiVersion: slipstream.dev/v1alpha1
+kind: ModelPair
+metadata: {name: pair}
+spec:
+  model: acme
+  maxDraftTokens: 5
+  engine:
+    kind: external
+    arms:
+      plain: {protocol: triton, model: acme, endpoints: ["grpc://127.0.0.1:1"]}
+      speculative: {protocol: triton, model: acme, endpoints: ["grpc://127.0.0.1:2", "grpc://127.0.0.1:3"]}
+"""
+GREEDY, SAMPLED = 0.0, 0.8
+
+
+def request(temperature: float) -> GenerationRequest:
+    body = {"model": "acme", "messages": [{"role": "user", "content": "hi"}], "temperature": temperature}
+    return parse_chat_request(json.dumps(body).encode())
+
+
+def decision(arm: Arm = Arm.SPECULATIVE) -> Decision:
+    length = 4 if arm is Arm.SPECULATIVE else 0
+    return Decision(
+        arm=arm, reason=Reason.SPECULATION_PAYS, request_class="code/long", draft_length=length, detail="", numbers={}
+    )
+
+
+@pytest.fixture
+def served(bench: Callable[..., Any]) -> Callable[[int], Any]:
+    """The pair with so many servers that serve both arms; nobody is there."""
+
+    def make(count: int) -> Any:
+        endpoints = ", ".join(f'"grpc://127.0.0.1:{port}"' for port in range(1, count + 1))
+        return bench(MANIFEST % endpoints).served
+
+    return make
+
+
+def steps(attempts: Any) -> list[tuple[str, int, str]]:
+    """Arm, draft length and server of each attempt."""
+    return [(leg.decision.arm, leg.decision.draft_length, replica.name[-1]) for leg, replica in attempts]
+
+
+@pytest.mark.parametrize("killed", [False, True])
+async def test_greedy_stream_goes_on_plainly_and_a_sampled_one_as_it_drafted_unless_killed(
+    served: Callable[[int], Any], killed: bool
+) -> None:
+    pair = served(3)
+    broken = pair.plain.replicas[0]
+    plain = steps(next_attempts(pair, decision(), request(GREEDY), broken, lambda: killed))
+    assert sorted(plain[:2]) == [("plain", 0, "2"), ("plain", 0, "3")]
+    assert plain[2:] == [("plain", 0, "1")]  # itself comes last
+    sampled = steps(next_attempts(pair, decision(), request(SAMPLED), broken, lambda: killed))
+    arm = ("plain", 0) if killed else ("speculative", 4)
+    assert [step[:2] for step in sampled] == [arm] * 3
+    assert {step[2] for step in sampled[:2]} == {"2", "3"}
+
+
+async def test_switch_that_is_turned_on_between_two_attempts_ends_drafting(served: Callable[[int], Any]) -> None:
+    pair, killed = served(3), False
+    attempts = next_attempts(pair, decision(), request(SAMPLED), pair.plain.replicas[0], lambda: killed)
+    assert next(attempts)[0].decision.draft_length == 4
+    killed = True
+    assert [step[:2] for step in steps(attempts)] == [("plain", 0)] * 2
+
+
+async def test_servers_that_are_known_to_be_down_are_tried_when_nobody_else_is_left(
+    served: Callable[[int], Any],
+) -> None:
+    pair = served(2)
+    broken, other = pair.plain.replicas
+    for _ in range(5):
+        other.failed(0.0, "upstream_unavailable")
+    assert pair.plain.least_busy() is not other
+    assert steps(next_attempts(pair, decision(Arm.PLAIN), request(GREEDY), broken, lambda: False)) == [
+        ("plain", 0, "2"),
+        ("plain", 0, "1"),
+    ]
+    assert {step[2] for step in steps(first_attempts(pair, decision(Arm.PLAIN), request(GREEDY), lambda: False))} == {
+        "1",
+        "2",
+    }
+
+
+async def test_server_whose_drafting_failed_may_still_decode_plainly(served: Callable[[int], Any]) -> None:
+    pair, spared = served(1), []
+    attempts = first_attempts(pair, decision(), request(GREEDY), lambda: False, spared)
+    leg, replica = next(attempts)
+    assert leg.decision.arm is Arm.SPECULATIVE
+    spared.append(replica)
+    assert steps(attempts) == [("plain", 0, "1")]
+
+
+async def test_servers_that_were_lost_are_tried_again_but_not_those_that_failed_by_themselves(
+    served: Callable[[int], Any],
+) -> None:
+    pair, spared = served(2), []
+    attempts = first_attempts(pair, decision(Arm.PLAIN), request(GREEDY), lambda: False, spared)
+    spared.append(next(attempts)[1])
+    lost = next(attempts)[1]
+    assert [replica for _, replica in attempts] == [lost]
+
+
+async def test_greedy_stream_drafts_on_where_no_plain_server_is_left(bench: Callable[..., Any]) -> None:
+    pair = bench(ARMS).served
+    assert pair.speculative is not None
+    steps_left = steps(next_attempts(pair, decision(), request(GREEDY), pair.speculative.replicas[0], lambda: False))
+    assert [step[::2] for step in steps_left] == [("plain", "1"), ("speculative", "3"), ("speculative", "2")]
+
+
+async def test_only_another_server_is_elsewhere(served: Callable[[int], Any]) -> None:
+    for count in (1, 2):
+        pair = served(count)
+        assert has_elsewhere(pair, pair.plain.replicas[0]) is (count == 2)

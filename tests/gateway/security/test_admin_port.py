@@ -1,0 +1,148 @@
+"""Two listeners, two sides: no path, header or host makes one answer for the other."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from slipstream_gateway.manifest import EMBEDDED_MANIFEST
+
+WAIT_S = 30.0
+ADMIN_PATHS = ("/metrics", "/v1/evidence")
+TRICKS = (
+    "//metrics",
+    "/%6detrics",
+    "/%2e/metrics",
+    "/v1/../metrics",
+    "/v1/%2e%2e/metrics",
+    "/v1/models/../../metrics",
+    "/v1/models/%2e%2e%2f%2e%2e%2fmetrics",
+    "/METRICS",
+    "/metrics/",
+    "/metrics/.",
+    "/metrics.",
+    "/metrics%00",
+    "/metrics;x=1",
+    "/metrics#",
+    "/v1//evidence",
+    "/v1/evidence/",
+    "/v1%2fevidence",
+    "/./v1/evidence",
+    "/health/../metrics",
+    "/console",
+    "/console/",
+    "/admin/",
+)
+
+
+class Sides:
+    """A running gateway with two ports."""
+
+    def __init__(self, manifest: Path, ports: list[int], *options: str) -> None:
+        self.public, self.admin = ports
+        command = [sys.executable, "-m", "slipstream_gateway.cli", "gateway", "-f", str(manifest)]
+        command += ["--port", str(self.public), "--admin-port", str(self.admin), *options]
+        self.child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+    def ask(self, port: int, target: str, *headers: str, method: str = "GET", body: bytes = b"") -> int:
+        """The status of a request whose first line says `target`, byte by byte."""
+        lines = [f"{method} {target} HTTP/1.1", *headers, f"content-length: {len(body)}", "connection: close"]
+        if not any(line.lower().startswith("host:") for line in headers):
+            lines.append("host: x")
+        with socket.create_connection(("127.0.0.1", port), timeout=WAIT_S) as connection:
+            connection.sendall("\r\n".join([*lines, "", ""]).encode() + body)
+            answer = b""
+            while part := connection.recv(65536):
+                answer += part
+        return int(answer.split(maxsplit=2)[1])
+
+    def wait_live(self) -> None:
+        deadline = time.monotonic() + WAIT_S
+        while True:
+            try:
+                if self.ask(self.public, "/health/live") == self.ask(self.admin, "/health/live") == 200:
+                    return
+            except OSError:
+                assert self.child.poll() is None, self.child.stderr and self.child.stderr.read()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+@pytest.fixture(scope="module", params=["1", "2"], ids=["one worker", "two workers"])
+def sides(request: Any, tmp_path_factory: Any, free_ports: Callable[[int], list[int]]) -> Iterator[Sides]:
+    started = Sides(EMBEDDED_MANIFEST, free_ports(2), "--workers", request.param)
+    try:
+        started.wait_live()
+        yield started
+    finally:
+        started.child.terminate()
+        started.child.communicate(timeout=WAIT_S)
+
+
+def test_each_path_exists_on_its_side_alone(sides: Sides) -> None:
+    for path in ADMIN_PATHS:
+        assert (sides.ask(sides.public, path), sides.ask(sides.admin, path)) == (404, 200)
+    assert (sides.ask(sides.public, "/v1/models"), sides.ask(sides.admin, "/v1/models")) == (200, 404)
+    for path in ("/v1/chat/completions", "/v1/completions"):
+        found = [sides.ask(port, path, method="POST", body=b"{}") for port in (sides.public, sides.admin)]
+        assert found == [400, 404]
+
+
+@pytest.mark.parametrize("target", TRICKS)
+def test_no_spelling_of_an_admin_path_is_answered_on_the_public_side(sides: Sides, target: str) -> None:
+    assert sides.ask(sides.public, target) in (400, 404)
+
+
+def test_no_header_moves_a_request_to_the_other_side(sides: Sides) -> None:
+    admin = f"127.0.0.1:{sides.admin}"
+    for header in (
+        f"host: {admin}",
+        f"x-forwarded-host: {admin}",
+        f"x-forwarded-port: {sides.admin}",
+        f"forwarded: for=127.0.0.1;host={admin};proto=http",
+        "x-forwarded-for: 127.0.0.1",
+        "x-original-url: /metrics",
+        "x-rewrite-url: /metrics",
+        "x-http-method-override: GET",
+    ):
+        assert sides.ask(sides.public, "/metrics", header) == 404
+    assert sides.ask(sides.public, f"http://{admin}/metrics") == 404  # the absolute form, as to a proxy
+    assert sides.ask(sides.admin, "/metrics", f"host: 127.0.0.1:{sides.public}") == 200
+
+
+def test_public_side_explains_without_what_others_requests_taught(sides: Sides) -> None:
+    body = {"model": "slipstream-embedded", "messages": [{"role": "user", "content": "Summarize: the cat sat."}]}
+    public, admin = (
+        httpx.post(f"http://127.0.0.1:{port}/v1/route", json=body, timeout=WAIT_S).json()
+        for port in (sides.public, sides.admin)
+    )
+    assert set(admin) - set(public) == {"detail", "numbers"}
+    assert {"arm", "reason", "class", "profile"} <= set(public)
+
+
+def test_public_port_says_where_each_side_is(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "slipstream_gateway.cli", "gateway", "-f", str(EMBEDDED_MANIFEST)]
+    child = subprocess.Popen([*command, "--port", "0", "--admin-port", "0"], stderr=subprocess.PIPE, text=True)
+    assert child.stderr is not None
+    try:
+        public, admin = child.stderr.readline(), child.stderr.readline()
+        assert public.startswith("slipstream gateway on http://127.0.0.1:")
+        assert admin.startswith("admin paths on http://127.0.0.1:")
+        deadline = time.monotonic() + WAIT_S
+        while True:  # bound and listening before the workers are there: the connection waits
+            try:
+                status = httpx.get(f"{admin.split()[-1]}/metrics", timeout=WAIT_S).status_code
+                break
+            except httpx.TransportError:
+                assert time.monotonic() < deadline
+        assert status == 200
+    finally:
+        child.terminate()
+        child.communicate(timeout=WAIT_S)

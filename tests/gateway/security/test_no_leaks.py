@@ -1,0 +1,139 @@
+"""Prompts, answers and secrets leave the gateway for the one they belong to, and for no log, metric, span or error."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import httpx
+import pytest
+
+WAIT_S = 30.0
+PROMPT = "canary-prompt-7f3a"
+WRONG_KEY = "sk-canary-wrong-key-11d0"
+UPSTREAM_KEY = "canary-upstream-key-52be"
+REDIS_PASSWORD = "canary-redis-password-93aa"
+
+
+class _Spans(http.server.BaseHTTPRequestHandler):
+    """An OTLP receiver that keeps what it gets; strings are plain bytes in protobuf."""
+
+    got: ClassVar[list[bytes]] = []
+
+    def do_POST(self) -> None:
+        self.got.append(self.rfile.read(int(self.headers["content-length"])))
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Says nothing."""
+
+
+@pytest.fixture
+def collector() -> Iterator[tuple[str, list[bytes]]]:
+    _Spans.got.clear()
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Spans)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}", _Spans.got
+    server.shutdown()
+    server.server_close()
+
+
+def new_key(file: Path, *rights: str) -> str:
+    command = [sys.executable, "-m", "slipstream_gateway.cli", "keys", "create", "-f", str(file), *rights]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=WAIT_S)
+    return done.stdout.strip().splitlines()[-1].split()[-1]
+
+
+def requests(key: str, chat: Callable[..., dict[str, Any]]) -> list[tuple[str, dict[str, Any], str]]:
+    """Path, body and key: what goes well, and what goes wrong in each way."""
+    scripts = ("tokens=3", "status=400", "status=500", "status=503", "die=0", "garbage", "early-end")
+    asked = [
+        ("/v1/chat/completions", chat(f"{script} {PROMPT}", stream=stream), key)
+        for script in scripts
+        for stream in (False, True)
+    ]
+    asked.append(("/v1/chat/completions", chat("tokens=6 die=3 " + PROMPT, stream=True), key))
+    asked.append(("/v1/completions", {"model": "acme", "prompt": [PROMPT, PROMPT]}, key))
+    asked.append(("/v1/chat/completions", chat(PROMPT, temperature=99), key))
+    asked.append(("/v1/chat/completions", chat(PROMPT), WRONG_KEY))
+    asked.append(("/v1/route", chat(PROMPT), key))
+    asked.append(("/v1/chat/completions", {**chat(PROMPT), "model": "no-such-model"}, key))
+    return asked
+
+
+def test_no_prompt_and_no_secret_is_anywhere_but_where_it_belongs(
+    tmp_path: Path,
+    free_ports: Callable[[int], list[int]],
+    openai_server: Callable[..., Any],
+    manifest_text: Callable[..., str],
+    chat: Callable[..., dict[str, Any]],
+    collector: tuple[str, list[bytes]],
+) -> None:
+    keys, audit, log = tmp_path / "keys.json", tmp_path / "audit.jsonl", tmp_path / "gateway.log"
+    key, server = new_key(keys, "--name", "team", "--admin"), openai_server()
+    manifest = tmp_path / "pair.yaml"
+    text = manifest_text([server.url]).replace("model: acme, endpoints", "model: acme, apiKeyEnv: UP, endpoints")
+    manifest.write_text(text.replace("apiKeyEnv: UP", "apiKeyEnv: UPSTREAM_API_KEY"))
+    [port], (otlp, spans) = free_ports(1), collector
+    command = [sys.executable, "-m", "slipstream_gateway.cli", "gateway", "-f", str(manifest), "--port", str(port)]
+    command += ["--log-level", "debug", "--keys", str(keys), "--audit-log", str(audit), "--connect-timeout", "1"]
+    secrets = {
+        "UPSTREAM_API_KEY": UPSTREAM_KEY,
+        "SLIPSTREAM_REDIS_URL": f"redis://user:{REDIS_PASSWORD}@127.0.0.1:9/0",
+        "OTEL_EXPORTER_OTLP_ENDPOINT": otlp,
+        "OTEL_BSP_SCHEDULE_DELAY": "100",
+    }
+    answers = []
+    with log.open("wb") as written:
+        child = subprocess.Popen(command, stdout=written, stderr=written, env={**os.environ, **secrets})
+        try:
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=WAIT_S) as client:
+                wait_live(client, child)
+                for path, body, credential in requests(key, chat):
+                    headers = {"authorization": f"Bearer {credential}"}
+                    answers.append(client.post(path, json=body, headers=headers))
+                admin = {"authorization": f"Bearer {key}"}
+                metrics = client.get("/metrics", headers=admin).text + client.get("/v1/evidence", headers=admin).text
+        finally:
+            child.terminate()
+            child.communicate(timeout=WAIT_S)
+    assert {200, 400, 401, 404, 502, 503} <= {answer.status_code for answer in answers}
+    assert server.headers[0]["authorization"] == f"Bearer {UPSTREAM_KEY}"  # the upstream's own, never the client's
+    decisions = [json.loads(line) for line in audit.read_text().splitlines()]
+    assert {"ok", "upstream_failed"} <= {line.get("status") for line in decisions}
+    assert spans
+    places = {
+        "log": log.read_bytes(),
+        "metrics": metrics.encode(),
+        "spans": b"".join(spans),
+        "audit log": audit.read_bytes(),
+        "answers": b"".join(answer.content + repr(answer.headers.raw).encode() for answer in answers),
+    }
+    found = [
+        (place, canary)
+        for place, data in places.items()
+        for canary in (PROMPT, key, key.rpartition("_")[2], WRONG_KEY, UPSTREAM_KEY, REDIS_PASSWORD)
+        if canary.encode() in data
+    ]
+    assert found == []
+
+
+def wait_live(client: httpx.Client, child: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        try:
+            if client.get("/health/live").status_code == 200:
+                return
+        except httpx.TransportError:
+            assert child.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

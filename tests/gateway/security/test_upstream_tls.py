@@ -1,0 +1,178 @@
+"""TLS to upstreams, over real sockets: who is believed, who is not, and files that change while the gateway runs."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import trustme
+from slipstream_gateway.errors import CommandError, UpstreamUnavailable
+from slipstream_gateway.settings import TlsSettings, UpstreamSettings
+from slipstream_gateway.up.processes import Child
+from slipstream_gateway.up.triton_install import find_triton, link_libraries, triton_environment
+from slipstream_gateway.upstreams.tls import read_credentials
+from slipstream_gateway.upstreams.triton_server import TritonUpstream
+
+WAIT_S = 30.0
+
+
+def ask(gateway: Any, body: dict[str, Any]) -> httpx.Response:
+    return httpx.post(f"{gateway.url}/v1/chat/completions", json=body, timeout=WAIT_S)
+
+
+def test_server_with_both_certificates_is_talked_to(
+    certificates: Any, tls_front: Any, openai_server: Any, gateway: Any, manifest_text: Any, chat: Any
+) -> None:
+    ours, theirs = certificates("ours"), certificates("theirs")
+    front = tls_front(openai_server().port, theirs.server(clients=ours.ca))
+    tls = TlsSettings(ca=theirs.ca, certificate=ours.certificate, key=ours.key)
+    text = manifest_text([f"https://127.0.0.1:{front.port}"])
+    started = gateway(text, upstreams=UpstreamSettings(tls=tls))
+    assert ask(started, chat("tokens=2")).status_code == 200
+    streamed = ask(started, chat("tokens=2", stream=True))
+    assert streamed.text.endswith("data: [DONE]\n\n")
+    assert all(front.peers)
+
+
+@pytest.mark.parametrize(
+    ("case", "said"),
+    [
+        ("another authority", "certificate verify failed: unable to get local issuer certificate"),
+        ("expired", "certificate verify failed: certificate has expired"),
+        ("another name", "certificate verify failed: IP address mismatch"),
+        ("no client certificate", "--upstream-cert"),
+    ],
+)
+def test_what_is_wrong_with_a_server_is_logged_and_not_told(
+    case: str, said: str, certificates: Any, tls_front: Any, openai_server: Any, gateway: Any, manifest_text: Any,
+    chat: Any, caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    ours, theirs = certificates("ours"), certificates("theirs")
+    if case == "expired":
+        past = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
+        theirs.renew(theirs.authority.issue_cert("127.0.0.1", not_after=past))
+    if case == "another name":
+        theirs.renew(theirs.authority.issue_cert("other.example"))
+    clients = ours.ca if case == "no client certificate" else None
+    front = tls_front(openai_server().port, theirs.server(clients=clients))
+    ca = ours.ca if case == "another authority" else theirs.ca
+    text = manifest_text([f"https://127.0.0.1:{front.port}"])
+    started = gateway(text, upstreams=UpstreamSettings(tls=TlsSettings(ca=ca)))
+    with caplog.at_level(logging.WARNING):
+        answer = ask(started, chat("tokens=2"))
+    assert answer.status_code == 503
+    assert "127.0.0.1" not in answer.text
+    assert said in caplog.text
+
+
+def test_new_files_are_used_without_a_restart(
+    certificates: Any, tls_front: Any, openai_server: Any, gateway: Any, manifest_text: Any, chat: Any
+) -> None:
+    """The server believes clients of a new authority alone, and has a certificate of a new authority itself."""
+    old, new, theirs = certificates("old"), certificates("new"), certificates("theirs")
+    front = tls_front(openai_server().port, theirs.server(clients=new.ca))
+    text = manifest_text([f"https://127.0.0.1:{front.port}"])
+    tls = TlsSettings(ca=old.ca, certificate=old.certificate, key=old.key)
+    started = gateway(text, upstreams=UpstreamSettings(tls=tls))
+    assert ask(started, chat("tokens=2")).status_code == 503
+    old.ca.write_bytes(theirs.ca.read_bytes())
+    old.certificate.write_bytes(new.certificate.read_bytes())  # half done: the key does not fit, nothing is used
+    old.key.write_bytes(new.key.read_bytes())
+    deadline = time.monotonic() + WAIT_S
+    while ask(started, chat("tokens=2")).status_code != 200:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_files_that_are_not_usable_are_named(certificates: Any, tmp_path: Path) -> None:
+    ours, others = certificates("ours"), certificates("others")
+    missing, junk = tmp_path / "missing.pem", tmp_path / "junk.pem"
+    junk.write_text("this is no certificate")
+    key = trustme.CA().private_key_pem
+    locked = tmp_path / "locked.key"
+    locked.write_bytes(_encrypted(key.bytes()))
+    for settings, shown in (
+        (TlsSettings(ca=missing), f"{missing}: No such file or directory"),
+        (TlsSettings(ca=junk), f"{junk}: holds no certificates in PEM form"),
+        (TlsSettings(certificate=ours.certificate, key=others.key), f"{others.key}: not a certificate with its key"),
+        (TlsSettings(certificate=junk, key=ours.key), f"{junk} and {ours.key}: not a certificate with its key"),
+        (TlsSettings(certificate=ours.certificate, key=locked), f"{locked}: the key is encrypted"),
+    ):
+        with pytest.raises(CommandError) as caught:
+            read_credentials(settings)
+        assert shown in str(caught.value)
+
+
+def _encrypted(pem: bytes) -> bytes:
+    from cryptography.hazmat.primitives import serialization
+
+    key = serialization.load_pem_private_key(pem, None)
+    form, algorithm = serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(b"secret")
+    return key.private_bytes(serialization.Encoding.PEM, form, algorithm)
+
+
+@pytest.fixture
+def tls_triton(
+    certificates: Any, tmp_path: Path, free_ports: Callable[[int], list[int]]
+) -> Iterator[tuple[int, Any, Any]]:
+    """A real Triton without models that asks for certificates of `ours` and shows one of `theirs`."""
+    ours, theirs = certificates("ours"), certificates("theirs")
+    install, [port] = find_triton(), free_ports(1)
+    repository = tmp_path / "models"
+    repository.mkdir()
+    libraries = link_libraries(install, tmp_path / "libraries")
+    options = {
+        "model-repository": repository,
+        "model-control-mode": "explicit",
+        "allow-http": "false",
+        "allow-metrics": "false",
+        "grpc-address": "127.0.0.1",
+        "grpc-port": port,
+        "grpc-use-ssl": "true",
+        "grpc-use-ssl-mutual": "true",
+        "grpc-server-cert": theirs.certificate,
+        "grpc-server-key": theirs.key,
+        "grpc-root-cert": ours.ca,
+    }
+    child = Child(
+        name="Triton",
+        command=[str(install.binary), *(f"--{name}={value}" for name, value in options.items())],
+        log_path=tmp_path / "triton.log",
+        env={**os.environ, **triton_environment(install, libraries)},
+    )
+    deadline = time.monotonic() + WAIT_S
+    while "Started GRPCInferenceService" not in (tmp_path / "triton.log").read_text():
+        assert child.exit_status() is None, child.log_tail()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    yield port, ours, theirs
+    child.stop(timeout_s=WAIT_S)
+
+
+async def test_triton_over_mutual_tls(tls_triton: tuple[int, Any, Any]) -> None:
+    port, ours, theirs = tls_triton
+
+    def upstream(settings: TlsSettings) -> TritonUpstream:
+        tls = read_credentials(settings)
+        return TritonUpstream(f"127.0.0.1:{port}", model="no_model", connect_timeout_s=5.0, tls=tls)
+
+    good = upstream(TlsSettings(ca=theirs.ca, certificate=ours.certificate, key=ours.key))
+    with pytest.raises(UpstreamUnavailable, match="has no such model"):  # which only a connection tells
+        await good.probe()
+    await good.aclose()
+    for settings, said in (
+        (TlsSettings(ca=ours.ca, certificate=ours.certificate, key=ours.key), "CERTIFICATE_VERIFY_FAILED"),
+        (TlsSettings(ca=theirs.ca), "failed to connect"),  # it breaks the connection off and gives no reason
+    ):
+        bad = upstream(settings)
+        with pytest.raises(UpstreamUnavailable, match="cannot be reached") as caught:
+            await bad.stop_drafting()
+        assert said in caught.value.detail
+        await bad.aclose()

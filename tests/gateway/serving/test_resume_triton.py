@@ -1,0 +1,198 @@
+"""Streams whose servers are lost half-way: real Triton, real sockets, connections that break at any byte."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from slipstream_gateway.manifest import EMBEDDED_MANIFEST
+from slipstream_gateway.settings import Deadlines, HealthSettings, OverloadSettings
+
+from tests.breaking_network import Cut
+
+WAIT_S = 60.0
+PROMPT = "Summarize the call for the CRM: reason, agent actions, outcome, next step.\n\nCustomer: My invoice is wrong."
+STALL_S = 1.0
+UNMOVED: Any = dict.fromkeys(("unreachable_in_a_row", "failed_in_a_row", "min_requests", "min_latencies"), 1_000_000)
+CASES = settings(max_examples=16, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+
+
+MIXED = """
+apiVersion: slipstream.dev/v1alpha1
+kind: ModelPair
+metadata: {{name: mixed}}
+spec:
+  model: mixed
+  maxDraftTokens: 4
+  engine:
+    kind: external
+    arms:
+      plain: {{protocol: openai, model: mixed, endpoints: ["{plain}"]}}
+      speculative: {{protocol: triton, model: embedded, endpoints: ["grpc://127.0.0.1:{port}"]}}
+---
+apiVersion: slipstream.dev/v1alpha1
+kind: SpeculationPolicy
+metadata: {{name: mixed}}
+spec: {{pair: mixed, allowClientMode: true}}
+"""
+
+
+class Answer(NamedTuple):
+    """What a client has of a stream."""
+
+    text: str
+    finish_reason: str | None
+    usage: Any
+    error: Any
+    done: bool
+
+
+def embedded(ports: list[int], policy: str = "") -> str:
+    """The embedded pair at `ports`, where clients may choose."""
+    endpoints = json.dumps([f"grpc://127.0.0.1:{port}" for port in ports])
+    text = EMBEDDED_MANIFEST.read_text()
+    text = text.replace("kind: slipstream\n", f"kind: slipstream\n    endpoints: {endpoints}\n", 1)
+    assert endpoints in text
+    return text.replace("  allowClientMode: true\n", f"  allowClientMode: true\n{policy}")
+
+
+def read(events: Iterable[str]) -> Answer:
+    text, finish, usage, error, done = "", None, None, None, False
+    for data in (event.removeprefix("data: ") for event in events if event):
+        if data == "[DONE]":
+            done = True
+            continue
+        event = json.loads(data)
+        error = event.get("error", error)
+        for choice in event.get("choices", []):
+            text += choice["delta"].get("content") or ""
+            finish = choice["finish_reason"] or finish
+        usage = event.get("usage") or usage
+    return Answer(text, finish, usage, error, done)
+
+
+def ask(url: str, mode: str, disturb: Callable[[], None] = lambda: None, **more: Any) -> Answer:
+    """Streams an answer; `disturb` is called when its first event is here."""
+    body = {
+        "model": "slipstream-embedded",
+        "messages": [{"role": "user", "content": PROMPT}],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        **more,
+    }
+    headers = {"x-slipstream-mode": mode, "x-slipstream-draft-length": "4"}
+    with httpx.stream("POST", f"{url}/v1/chat/completions", json=body, headers=headers, timeout=WAIT_S) as response:
+        assert response.status_code == 200
+        assert response.headers["x-slipstream-draft-length"] == ("4" if mode == "speculative" else "0")
+        lines = response.iter_lines()
+        first = next(lines)
+        disturb()
+        return read([first, *lines])
+
+
+class Stand(NamedTuple):
+    gateway: Any
+    network: Any
+
+
+@pytest.fixture(scope="module")
+def stand(
+    run_gateway: Callable[..., Any],
+    breaking_network: Callable[..., Any],
+    triton_endpoint: str,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Stand]:
+    """A gateway that sees two servers; both are this run's Triton, over a network that breaks."""
+    network = breaking_network(triton_endpoint)
+    path = tmp_path_factory.mktemp("resume") / "pair.yaml"
+    deadlines = Deadlines(connect_s=2.0, stall_s=STALL_S)
+    # Neither load nor faults change what is decided: a sampled answer with fewer drafts is another one.
+    steady = {"overload": OverloadSettings(adaptive=False), "health": HealthSettings(**UNMOVED)}
+    with run_gateway(path, embedded(network.ports), deadlines=deadlines, **steady) as gateway:
+        yield Stand(gateway, network)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(stand: Stand) -> Callable[..., Answer]:
+    """The answer that nothing befalls; asked for once."""
+    known: dict[str, Answer] = {}
+
+    def answer(**request: Any) -> Answer:
+        key = json.dumps(request, sort_keys=True)
+        if key not in known:
+            stand.network.plan()
+            known[key] = ask(stand.gateway.url, **request)
+        return known[key]
+
+    return answer
+
+
+REQUESTS = st.fixed_dictionaries(
+    {
+        "mode": st.sampled_from(["plain", "speculative"]),
+        "temperature": st.sampled_from([0, 0.8, 1.6]),
+        "seed": st.sampled_from([1, -7]),
+        "max_tokens": st.sampled_from([40, 120]),
+        "stop": st.sampled_from([[], ["customer", "ustomer's"], ["\n\n"]]),
+    }
+)
+
+
+@CASES
+@given(request=REQUESTS, positions=st.lists(st.integers(1, 16_000), min_size=1, max_size=3))
+def test_stream_that_is_cut_anywhere_any_number_of_times_is_the_undisturbed_one(
+    stand: Stand, undisturbed: Callable[..., Answer], request: dict[str, Any], positions: list[int]
+) -> None:
+    whole = undisturbed(**request)
+    answer = ask(stand.gateway.url, disturb=lambda: stand.network.plan(*map(Cut, positions)), **request)
+    assert answer.error is None
+    assert (answer.text, answer.finish_reason, answer.done) == (whole.text, whole.finish_reason, True)
+    tokens = ("prompt_tokens", "completion_tokens", "total_tokens")
+    assert [answer.usage[name] for name in tokens] == [whole.usage[name] for name in tokens]
+    resumed = answer.usage["slipstream"]["resumed"]
+    assert len(resumed) <= stand.network.made
+    assert set(resumed) <= {"upstream_unavailable"}
+
+
+def test_silent_server_is_found_within_the_stall_deadline(stand: Stand, undisturbed: Callable[..., Answer]) -> None:
+    request = {"mode": "speculative", "temperature": 0, "max_tokens": 120}
+    whole = undisturbed(**request)
+    before = stand.gateway.metric("slipstream_resumed_total", cause="stalled", result="resumed")
+    answer = ask(stand.gateway.url, disturb=lambda: stand.network.plan(Cut(1000, "stall")), **request)
+    assert (answer.text, answer.usage["completion_tokens"]) == (whole.text, whole.usage["completion_tokens"])
+    assert answer.usage["slipstream"]["resumed"] == ["stalled"]
+    assert stand.gateway.metric("slipstream_resumed_total", cause="stalled", result="resumed") == before + 1
+
+
+def test_stream_never_goes_on_at_a_server_of_another_protocol(
+    gateway: Callable[..., Any], openai_server: Callable[..., Any], stand: Stand
+) -> None:
+    """What is noted of it says nothing to that one: it would begin anew, and the client have the text twice."""
+    plain = openai_server()
+    served = gateway(MIXED.format(plain=plain.url, port=stand.network.ports[0]))
+    request = {"model": "mixed", "mode": "speculative", "temperature": 0, "max_tokens": 120}
+    stand.network.plan()
+    whole = ask(served.url, **request)
+    answer = ask(served.url, disturb=lambda: stand.network.plan(Cut(1000)), **request)
+    assert (answer.error, answer.text) == (None, whole.text)
+    assert not plain.requests
+
+
+def test_several_choices_do_not_go_on(stand: Stand) -> None:
+    request = {"mode": "plain", "temperature": 1, "max_tokens": 120, "n": 2}
+    answer = ask(stand.gateway.url, disturb=lambda: stand.network.plan(Cut(1000)), **request)
+    assert (answer.error["code"], answer.done) == ("stream_interrupted", False)
+
+
+def test_stream_that_breaks_again_and_again_ends_with_an_error(stand: Stand) -> None:
+    # So hot that the answer is far longer than what comes before the last cut.
+    request = {"mode": "plain", "temperature": 2.0, "seed": 1, "max_tokens": 400}
+    answer = ask(stand.gateway.url, disturb=lambda: stand.network.plan(*[Cut(1500)] * 12), **request)
+    assert (answer.error["code"], answer.done) == ("stream_interrupted", False)
+    assert stand.gateway.metric("slipstream_resumed_total", result="too_often") == 1
+    stand.network.plan()

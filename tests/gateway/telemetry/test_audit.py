@@ -1,0 +1,161 @@
+"""The audit log: whole lines, from several processes, over rotations, and never in anybody's way."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from slipstream_gateway.cli import main
+from slipstream_gateway.gateway_options.audit import settings_of
+from slipstream_gateway.manifest import EMBEDDED_MANIFEST
+from slipstream_gateway.settings import AccessSettings, AuditSettings
+from slipstream_gateway.telemetry.audit import MAX_PENDING, REFUSALS_PER_FLUSH, Audit, LineSink
+
+WAIT_S = 15.0
+WRITER = """
+import sys
+from pathlib import Path
+from slipstream_gateway.telemetry.audit import LineSink
+sink = LineSink(Path(sys.argv[1]))
+for at in range(200):
+    sink.write([lambda n=n: {"who": sys.argv[2], "at": at, "n": n, "pad": "x" * 500} for n in range(20)])
+"""
+
+
+def lines(file: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def test_processes_share_a_file_and_every_line_is_whole(tmp_path: Path) -> None:
+    file = tmp_path / "audit.jsonl"
+    writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(file), name]) for name in ("a", "b")]
+    assert [writer.wait(WAIT_S) for writer in writers] == [0, 0]
+    found = lines(file)
+    assert len(found) == 2 * 200 * 20
+    for name in ("a", "b"):  # in order, each by itself
+        own = [(line["at"], line["n"]) for line in found if line["who"] == name]
+        assert own == sorted(own)
+
+
+async def test_file_that_was_moved_away_is_opened_anew(tmp_path: Path) -> None:
+    file, moved = tmp_path / "audit.jsonl", tmp_path / "audit.jsonl.1"
+    audit = Audit(LineSink(file))
+    async with audit.running():
+        audit.event("kill", who="alice", pair="a")
+        await _until(lambda: file.read_text() != "")
+        file.rename(moved)
+        audit.event("unkill", who="bob", pair="a")
+        await _until(lambda: file.exists() and file.read_text() != "")
+    assert [(line["event"], line["who"]) for line in (*lines(moved), *lines(file))] == [
+        ("kill", "alice"),
+        ("unkill", "bob"),
+    ]
+
+
+async def _until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while not holds():  # noqa: ASYNC110 - what is waited for is a file
+            await asyncio.sleep(0.01)
+
+
+async def test_what_does_not_fit_is_dropped_and_counted(tmp_path: Path) -> None:
+    file = tmp_path / "audit.jsonl"
+    audit = Audit(LineSink(file))
+    for number in range(MAX_PENDING + 7):
+        audit.event("configuration", generation=str(number))
+    async with audit.running():
+        pass
+    found = lines(file)
+    assert len(found) == MAX_PENDING + 1
+    assert (found[-1]["event"], found[-1]["lines"], audit.dropped_total) == ("dropped", 7, 7)
+
+
+async def test_many_refusals_of_a_kind_become_one_line_with_their_number(tmp_path: Path) -> None:
+    file = tmp_path / "audit.jsonl"
+    audit = Audit(LineSink(file))
+    for _ in range(1000):
+        audit.refused("unauthenticated")
+    async with audit.running():
+        pass
+    found = lines(file)
+    assert len(found) == REFUSALS_PER_FLUSH + 1
+    assert sum(line.get("more", 1) for line in found) == 1000
+
+
+async def test_disk_that_is_full_costs_lines_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
+    audit = Audit(LineSink(Path("/dev/full")))
+    async with audit.running():
+        audit.event("kill", who="alice")
+        await _until(lambda: "/dev/full cannot be written: No space left on device" in caplog.text)
+
+
+def test_gateway_writes_down_what_it_decided(
+    tmp_path: Path, run_gateway: Any, openai_server: Any, manifest_text: Any, chat: Any
+) -> None:
+    file, server = tmp_path / "audit.jsonl", openai_server()
+    text = manifest_text([server.url], [server.url])
+    with run_gateway(tmp_path / "pair.yaml", text, audit=AuditSettings(is_on=True, file=file)) as gateway:
+        url = f"{gateway.url}/v1/chat/completions"
+        headers = {"x-request-id": "mine", "x-slipstream-mode": "speculative"}
+        assert (
+            httpx.post(url, json=chat("tokens=3 secret", stream=True), headers=headers, timeout=WAIT_S).status_code
+            == 200
+        )
+        assert httpx.post(url, json={"model": "acme"}, timeout=WAIT_S).status_code == 400
+    found = lines(file)
+    configuration, decision, refused = found
+    assert (configuration["event"], configuration["models"]) == ("configuration", 1)
+    told = [decision[name] for name in ("event", "request_id", "pair", "model", "arm", "reason", "status")]
+    assert told == ["decision", "mine", "pair", "acme", "speculative", "client_asked", "ok"]
+    assert decision["output_tokens"] == 3
+    assert decision["time"].endswith("Z")
+    assert (refused["event"], refused["error"]) == ("refused", "invalid_request")
+    assert "secret" not in file.read_text()
+    assert file.stat().st_mode & 0o077 == 0
+
+
+def test_kill_switch_that_turns_is_an_event(
+    tmp_path: Path, run_gateway: Any, openai_server: Any, manifest_text: Any
+) -> None:
+    file, manifest, server = tmp_path / "audit.jsonl", tmp_path / "pair.yaml", openai_server()
+    text = manifest_text([server.url], [server.url])
+    with run_gateway(manifest, text, audit=AuditSettings(is_on=True, file=file)):
+        for killed in (True, False):
+            manifest.write_text(text.replace("model: acme\n", f"model: acme\n  killSwitch: {str(killed).lower()}\n", 1))
+            asyncio.run(_until(lambda: len(lines(file)) >= (3 if killed else 5)))  # noqa: B023 - asked at once
+    assert [line["event"] for line in lines(file) if line["event"] != "configuration"] == ["kill", "unkill"]
+
+
+def test_file_that_cannot_be_written_is_said_at_the_start(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["gateway", "-f", str(EMBEDDED_MANIFEST), "--audit-log", "/no/such/folder/x"]) == 1
+    assert "--audit-log /no/such/folder/x: No such file or directory" in capsys.readouterr().err
+
+
+def test_keys_that_come_into_force_are_an_event(
+    tmp_path: Path, run_gateway: Any, openai_server: Any, manifest_text: Any
+) -> None:
+    file, keys, server = tmp_path / "audit.jsonl", tmp_path / "keys.json", openai_server()
+    assert main(["keys", "create", "-f", str(keys), "--name", "first"]) == 0
+    settings = {"audit": AuditSettings(is_on=True, file=file), "access": AccessSettings(keys=keys)}
+    with run_gateway(tmp_path / "pair.yaml", manifest_text([server.url]), **settings):
+        assert main(["keys", "create", "-f", str(keys)]) == 0
+        asyncio.run(_until(lambda: len(of_keys(file)) == 2))
+    assert [(line["who"], line["keys"]) for line in of_keys(file)] == [("file", 1), ("file", 2)]
+
+
+def of_keys(file: Path) -> list[dict[str, Any]]:
+    return [line for line in lines(file) if line["event"] == "keys"]
+
+
+def test_file_of_a_fresh_log_is_for_its_owner_alone(tmp_path: Path) -> None:
+    file = tmp_path / "audit.jsonl"
+    settings_of(argparse.Namespace(audit_log=str(file)))
+    assert file.stat().st_mode & 0o777 == 0o600

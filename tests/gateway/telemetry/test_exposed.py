@@ -1,0 +1,55 @@
+"""The catalogue of metrics, which dashboards, alerts and the reference go by, holds what a running gateway exposes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from docs.generate.exposed import gateway_metrics, labels_of
+
+# What takes more than a few requests to come about; each area tests its own.
+RARE = (
+    "slipstream_effect_",
+    "slipstream_access_",
+    "slipstream_limits_",
+    "slipstream_hedges",
+    "slipstream_replica_ejections",
+    "slipstream_admission_refused",
+)
+
+
+def exposed(url: str) -> dict[str, set[str]]:
+    answer = httpx.get(f"{url}/metrics", headers={"accept": "application/openmetrics-text"}, timeout=15)
+    assert answer.headers["content-type"].startswith("application/openmetrics-text")
+    return labels_of(list(text_string_to_metric_families(answer.text)))
+
+
+def test_a_running_gateway_exposes_what_the_catalogue_says(
+    gateway: Callable[..., Any], openai_server: Callable[..., Any], manifest_text: Any, chat: Any
+) -> None:
+    server = openai_server()
+    server.odd_token = 1
+    served = gateway(manifest_text([server.url], [openai_server().url], policy=", parityShare: 1.0"))
+    wish = {"x-slipstream-mode": "speculative"}
+    url = f"{served.url}/v1/chat/completions"
+    for body in (
+        chat("tokens=3", temperature=0),
+        chat("tokens=3 gap=0.001", stream=True, stream_options={"include_usage": True}),
+        chat("tokens=5 die=3", stream=True),
+        chat("status=500"),
+        {"no": "model"},
+    ):
+        httpx.post(url, json=body, headers=wish, timeout=15)
+    known = labels_of(gateway_metrics())
+    late = {name for name in known if name.startswith(("slipstream_parity_", "slipstream_resumed"))}
+    deadline = time.monotonic() + 15
+    while late.isdisjoint(found := exposed(served.url)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    for name, labels in found.items():
+        assert labels <= known.get(name, set()), name
+    missing = {name for name in known.keys() - found.keys() - late if not name.startswith(RARE)}
+    assert missing == set()
