@@ -68,11 +68,12 @@ class Client(asyncio.Protocol):
         self._transport.close()
 
 
-def request_bytes(*, model: str, stream: bool, max_tokens: int) -> bytes:
+def request_bytes(*, model: str, stream: bool, max_tokens: int, key: str = "") -> bytes:
     body = {"model": model, "messages": [{"role": "user", "content": _PROMPT}], "max_tokens": max_tokens}
     raw = json.dumps({**body, "stream": stream}).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(raw)}\r\n\r\n"
-    return head.encode() + raw
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(raw)}\r\n"
+    access = f"authorization: Bearer {key}\r\n" if key else ""
+    return f"{head}{access}\r\n".encode() + raw
 
 
 class Result(NamedTuple):

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -83,11 +83,14 @@ def upstream(core: int) -> Iterator[int]:
 
 
 @contextmanager
-def gateway(upstream_port: int, core: int, folder: Path) -> Iterator[tuple[int, psutil.Process]]:
+def gateway(
+    upstream_port: int, core: int, folder: Path, *, options: Sequence[str] = (), env: Mapping[str, str] | None = None
+) -> Iterator[tuple[int, psutil.Process]]:
+    """`env`: in place of this process's own."""
     manifest, port = folder / "pair.yaml", free_port()
     manifest.write_text(MANIFEST.format(port=upstream_port))
-    command = [sys.executable, "-m", "slipstream_gateway.cli", "gateway", "-f", str(manifest), "--port", str(port)]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    serve_it = [sys.executable, "-m", "slipstream_gateway.cli", "gateway", "-f", str(manifest), "--port", str(port)]
+    process = subprocess.Popen([*serve_it, *options], stderr=subprocess.DEVNULL, env=env)
     try:
         os.sched_setaffinity(process.pid, {core})
         wait_port(port)

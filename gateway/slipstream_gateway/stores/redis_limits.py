@@ -1,8 +1,8 @@
 """Limits that all replicas hold in common, through Redis: one round trip per request for all of its limits.
 
-Requests that ask while a round trip is under way go together in the next. What is settled goes along, and nobody waits
-for it. Redis that does not answer within a deadline counts as away: until it answers a probe, `admit` says so at once,
-and whoever asks decides alone.
+Requests that ask while a round trip is under way go together in the next. What is settled goes along with one of them,
+or by itself a millisecond later, and nobody waits for it. Redis that does not answer within a deadline counts as away:
+until it answers a probe, `admit` says so at once, and whoever asks decides alone.
 
 What is lost on the way makes Redis stricter, never more generous: a place whose grant did not arrive comes back when
 its lease runs out, what was to be given back is not sent twice, and what was to be charged on top is.
@@ -18,11 +18,8 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from itertools import count
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from redis.asyncio import Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from slipstream_gateway.allowance import NANO_PER_USD, US_PER_S, Charge, Grant, Limits, Refusal, Room, Use, interval_us
@@ -34,28 +31,19 @@ from slipstream_gateway.stores.limit_scripts import (
     REFUSED_BY,
     RENEW,
     SETTLE,
-    Script,
-    leases_key,
-    limits_key,
 )
 from slipstream_gateway.stores.redis_url import parse_redis_url
+from slipstream_gateway.stores.script_line import Command, ScriptLine
 
 EXCHANGE_S = 0.025  # a request waits for the exchange under way and for its own
 LEASE_S = 30.0
 RENEW_S = 10.0
 MOST_AT_ONCE = 128
 MOST_UNSETTLED = 20_000
+SETTLE_S = 0.001  # so long a settlement waits for a request to go with: an exchange of its own costs more
 _PROBE_S = 1.0
 _CLOSE_S = 1.0
 _log = logging.getLogger(__name__)
-
-
-class _Command(NamedTuple):
-    """One script for one caller."""
-
-    script: Script
-    key_id: str
-    arguments: tuple[str | int | float, ...]
 
 
 class _Waiting(NamedTuple):
@@ -67,12 +55,12 @@ class _Waiting(NamedTuple):
     charge: Charge
     lease: str
 
-    def command(self) -> _Command:
+    def command(self) -> Command:
         limits = self.limits
         budget = 0 if limits.usd_per_day is None else max(1, round(limits.usd_per_day * NANO_PER_USD))
         rates = (limits.requests_per_minute or 0, limits.tokens_per_minute or 0)
         life_us = int(LEASE_S * US_PER_S)
-        return _Command(ADMIT, self.key_id, (*rates, limits.concurrent or 0, budget, *self.charge, self.lease, life_us))
+        return Command(ADMIT, self.key_id, (*rates, limits.concurrent or 0, budget, *self.charge, self.lease, life_us))
 
 
 class RedisLimits:
@@ -81,9 +69,7 @@ class RedisLimits:
     def __init__(self, url: str, *, exchange_s: float = EXCHANGE_S, most_backoff_s: float = 1.0) -> None:
         parsed = parse_redis_url(url)
         self._shown = parsed.shown
-        self._redis = Redis.from_url(
-            parsed.text, protocol=2, socket_timeout=None, socket_connect_timeout=_PROBE_S, retry=Retry(NoBackoff(), 0)
-        )
+        self._line = ScriptLine(parsed.text, (ADMIT, SETTLE, RENEW))
         self._exchange_s = exchange_s
         self._backoff = Backoff(first_s=0.05, most_s=most_backoff_s)
         self._condition = Condition(
@@ -92,10 +78,11 @@ class RedisLimits:
         self._origin = secrets.token_hex(6)
         self._numbers = count()
         self._waiting: deque[_Waiting] = deque()
-        self._unsettled: deque[_Command] = deque(maxlen=MOST_UNSETTLED)
+        self._unsettled: deque[Command] = deque(maxlen=MOST_UNSETTLED)
         self._held: dict[str, str] = {}
         self._renewed_s = time.monotonic()
         self._wake = asyncio.Event()
+        self._settling: asyncio.TimerHandle | None = None
         self._connected = False
 
     def __repr__(self) -> str:
@@ -136,8 +123,9 @@ class RedisLimits:
                 return
             lease = grant.lease if held is not None else ""
             arguments = (tpm, tokens, usd, grant.tokens_until_us, grant.day, lease)
-        self._unsettled.append(_Command(SETTLE, use.key_id, arguments))
-        self._wake.set()
+        self._unsettled.append(Command(SETTLE, use.key_id, arguments))
+        if self._settling is None:
+            self._settling = asyncio.get_running_loop().call_later(SETTLE_S, self._wake.set)
 
     async def run(self) -> None:
         """Talks to Redis until cancelled."""
@@ -157,20 +145,21 @@ class RedisLimits:
         """Settles what is left where Redis answers within a second. Cancel `run` first."""
         with contextlib.suppress(RedisError, OSError):
             async with asyncio.timeout(_CLOSE_S):
-                while self._unsettled and self._redis.connection_pool is not None:
+                if self._unsettled:
+                    await self._line.connect()  # the one before may have been cut off in the middle of an exchange
+                while self._unsettled:
                     commands = [self._unsettled.popleft() for _ in range(min(len(self._unsettled), MOST_AT_ONCE))]
-                    await self._call(commands)
-        await self._disconnect()
+                    await self._line.call(commands)
+        await self._line.disconnect()
 
     async def _turn(self) -> None:
         """One exchange, or one probe."""
         if not self._connected:
             async with asyncio.timeout(_PROBE_S):
-                await self._redis.ping()
-                for script in (ADMIT, SETTLE, RENEW):
-                    await self._redis.script_load(script.text)
+                await self._line.connect()
             self._connected = True
             self._backoff.reset()
+            self._wake.set()  # for what could not be settled before
             return
         pause_s = max(self._renewed_s + RENEW_S - time.monotonic(), 0.0)
         if not self._wake.is_set():
@@ -182,6 +171,9 @@ class RedisLimits:
 
     async def _exchange(self) -> None:
         self._wake.clear()
+        if self._settling is not None:
+            self._settling.cancel()
+            self._settling = None
         waiting = [self._waiting.popleft() for _ in range(min(len(self._waiting), MOST_AT_ONCE))]
         settling = [self._unsettled.popleft() for _ in range(min(len(self._unsettled), MOST_AT_ONCE))]
         renewals = self._renewals()
@@ -191,7 +183,7 @@ class RedisLimits:
             return
         try:
             async with asyncio.timeout(self._exchange_s):
-                replies = await self._call(commands)
+                replies = await self._line.call(commands)
         except BaseException:
             # Whether Redis took them is not known.
             self._unsettled.extendleft(_again(command) for command in reversed(settling))
@@ -202,7 +194,7 @@ class RedisLimits:
                 self._answer(one, _verdict(one, reply))
         finally:  # who got no answer that can be understood decides alone, and does not wait for ever
             self._waiting.extendleft(one for one in waiting if not one.answer.done())
-        if self._waiting or self._unsettled:
+        if self._waiting or (self._unsettled and self._settling is None):
             self._wake.set()
 
     def _answer(self, one: _Waiting, verdict: Grant | Refusal) -> None:
@@ -217,7 +209,7 @@ class RedisLimits:
         if isinstance(verdict, Grant):
             self.settle(Use(one.key_id, one.limits, verdict, one.charge, Charge()))
 
-    def _renewals(self) -> list[_Command]:
+    def _renewals(self) -> list[Command]:
         """What keeps the places of requests that still run."""
         now_s = time.monotonic()
         if now_s - self._renewed_s < RENEW_S:
@@ -227,18 +219,7 @@ class RedisLimits:
         for lease, key_id in self._held.items():
             names.setdefault(key_id, []).append(lease)
         life_us = int(LEASE_S * US_PER_S)
-        return [_Command(RENEW, key_id, (life_us, *leases)) for key_id, leases in names.items()]
-
-    async def _call(self, commands: Sequence[_Command]) -> list[Any]:
-        """The replies to `commands`, sent at once. A refusal of one of them is raised: Redis is of no use then."""
-        pipeline = self._redis.pipeline(transaction=False)
-        for script, key_id, arguments in commands:
-            pipeline.execute_command("EVALSHA", script.sha, 2, limits_key(key_id), leases_key(key_id), *arguments)
-        replies: list[Any] = await pipeline.execute(raise_on_error=False)
-        for reply in replies:
-            if isinstance(reply, Exception):
-                raise reply
-        return replies
+        return [Command(RENEW, key_id, (life_us, *leases)) for key_id, leases in names.items()]
 
     async def _lost(self, error: Exception) -> None:
         """Everybody who waits decides alone, and so do those to come until a probe is answered."""
@@ -246,7 +227,7 @@ class RedisLimits:
         self._refuse_to_decide()
         if not isinstance(error, NoScriptError):  # it was restarted, and knows the scripts after the next probe
             self._condition.failed(type(error).__name__, _words(error))
-            await self._disconnect()
+            await self._line.disconnect()
             await asyncio.sleep(self._backoff.next_s())
 
     def _refuse_to_decide(self) -> None:
@@ -255,13 +236,8 @@ class RedisLimits:
             if not one.answer.done():
                 one.answer.set_result(None)
 
-    async def _disconnect(self) -> None:
-        with contextlib.suppress(RedisError, OSError):
-            async with asyncio.timeout(_CLOSE_S):
-                await self._redis.connection_pool.disconnect(inuse_connections=True)
 
-
-def _again(settling: _Command) -> _Command:
+def _again(settling: Command) -> Command:
     """What may be sent twice of it."""
     tpm, tokens, usd, *rest = settling.arguments
     return settling._replace(arguments=(tpm, max(int(tokens), 0), max(int(usd), 0), *rest))
