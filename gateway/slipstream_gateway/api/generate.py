@@ -123,6 +123,7 @@ class GenerateEndpoint:
             except BaseException as exc:  # every way out closes the exchange, then goes on
                 await exchange.fail(exc)
                 raise
+            watch.close()  # the server calls the answer's end a disconnect, too
             await exchange.finish()
         except SlipstreamError as exc:
             if isinstance(exc, DeadlineExceeded):

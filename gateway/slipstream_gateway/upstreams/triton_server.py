@@ -43,6 +43,7 @@ _PROBE_TIMEOUT_S = 2.0
 _DEADLINE_GRACE_S = 0.5
 _CONTROL_TIMEOUT_S = 3.0
 _WHY_TIMEOUT_S = 0.5
+_END_S = 5.0
 
 
 class TritonUpstream:
@@ -195,6 +196,13 @@ def _joined(parts: Sequence[Tokens]) -> Tokens:
     )
 
 
+def _let_end(call: Any) -> None:
+    """Lets a call whose last message has come end by itself, and holds nobody up. Triton 2.51 keeps some 5 kB for ever
+    of each call that is cancelled, and gRPC cancels a call that nothing refers to: the timer does until the end."""
+    timer = asyncio.get_running_loop().call_later(_END_S, call.cancel)
+    call.add_done_callback(lambda _: timer.cancel())
+
+
 async def _one(message: service_pb2.ModelInferRequest) -> Any:
     yield message
 
@@ -222,7 +230,10 @@ class ChoiceStream:
         return None if self._finished else await self._read()
 
     async def aclose(self) -> None:
-        self._call.cancel()
+        if self._finished:
+            _let_end(self._call)
+        else:
+            self._call.cancel()
 
     async def _read(self) -> Tokens | None:
         if self._given_up:

@@ -93,7 +93,7 @@ def test_response_says_arm_class_reason_draft_length_and_saving(gateway_url: str
 
 
 def test_seed_repeats_an_answer_and_no_seed_draws_a_new_one(gateway_url: str) -> None:
-    options = {"temperature": 1.5, "max_tokens": 32}
+    options = {"temperature": 2, "max_tokens": 96}  # at 1.5, every third answer of 32 tokens is the same
     assert (
         ask(gateway_url, seed=-(2**63), **options).choices[0].message.content
         == ask(gateway_url, seed=-(2**63), **options).choices[0].message.content
