@@ -80,6 +80,24 @@ class Refusal(NamedTuple):
     tokens: Room | None = None
 
 
+class InUse(NamedTuple):
+    """What a caller uses of its limits at a moment: what its rates have not worked off yet, the requests that run, and
+    what was spent today (UTC)."""
+
+    requests: float = 0.0
+    tokens: float = 0.0
+    concurrent: int = 0
+    nano_usd: int = 0
+
+    def plus(self, other: InUse) -> InUse:
+        return InUse(
+            self.requests + other.requests,
+            self.tokens + other.tokens,
+            self.concurrent + other.concurrent,
+            self.nano_usd + other.nano_usd,
+        )
+
+
 class Use(NamedTuple):
     """A finished request: what it was charged and what it took."""
 
@@ -93,6 +111,11 @@ class Use(NamedTuple):
 def interval_us(per_minute: int) -> float:
     """The time that one of `per_minute` takes at the regular rate."""
     return US_PER_MINUTE / per_minute
+
+
+def used(per_minute: int | None, ahead_us: float) -> float:
+    """How many of `per_minute` a rate has not worked off that is used up to `ahead_us` from now; None: no such rate."""
+    return 0.0 if per_minute is None else max(ahead_us, 0.0) / interval_us(per_minute)
 
 
 def refund_us(excess_us: float, granted_until_us: float, now_us: float) -> float:

@@ -7,6 +7,7 @@ import argparse
 from slipstream_gateway import gateway_options
 from slipstream_gateway.gateway_options import source
 from slipstream_gateway.manifest import compile_file, read_file
+from slipstream_gateway.manifest.kills import KillFile, kills_beside
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,6 +20,8 @@ def run(args: argparse.Namespace) -> int:
     # A bad manifest fails here with one clear message, not inside a worker.
     table = compile_file(args.manifest, data) if data is not None else None
     settings = gateway_options.settings_of(args, table)
+    if settings.manifest is not None:  # so does a bad file of kill switches: what was stopped must not be guessed
+        KillFile(kills_beside(settings.manifest, settings.state_folder)).refresh()
     from slipstream_gateway.serve import serve  # uvicorn and the rest load only for a manifest that is good
 
     serve(settings, manifest=data)

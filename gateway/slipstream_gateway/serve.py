@@ -24,6 +24,7 @@ from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import Multiprocess
 from uvicorn.supervisors.multiprocess import Process
 
+from slipstream_gateway.api.health import LIVE, READY
 from slipstream_gateway.api.sides import Sides
 from slipstream_gateway.app import build_app
 from slipstream_gateway.bounded_http import SPARE_CONNECTIONS, Bounds, bounded_http, tune
@@ -33,6 +34,7 @@ from slipstream_gateway.settings import GatewaySettings
 _BACKLOG = 2048
 _KEEP_ALIVE_S = 75
 _WORKER_ANSWERS_S = 60  # uvicorn's 5 s kill a worker that is still loading on a busy machine, again and again
+_PROBES = frozenset({LIVE.encode(), READY.encode()})
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _PR_SET_PDEATHSIG = 1
 
@@ -47,6 +49,7 @@ def serve(settings: GatewaySettings, *, manifest: bytes | None) -> None:
     print(f"slipstream gateway on http://{_shown(listeners[0])}", file=sys.stderr, flush=True)
     if settings.admin.port is not None:
         listeners.append(_listen(settings.admin.host, settings.admin.port))
+        check_apart(*listeners)
         print(f"admin paths on http://{_shown(listeners[1])}", file=sys.stderr, flush=True)
         bound = msgspec.structs.replace(settings.admin, port=listeners[1].getsockname()[1])
         settings = msgspec.structs.replace(settings, admin=bound)
@@ -70,6 +73,16 @@ def serve(settings: GatewaySettings, *, manifest: bytes | None) -> None:
             raise CommandError("a worker failed to start, so the gateway has stopped; its log says why.")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def check_apart(public: socket.socket, admin: socket.socket) -> None:
+    """Raises `CommandError` where both listeners have the same port on different addresses, as a free one that was
+    asked for may turn out: a request's side is told by the port that it came in by."""
+    if public.getsockname()[1] == admin.getsockname()[1]:
+        raise CommandError(
+            f"--port ({_shown(public)}) and --admin-port ({_shown(admin)}) have the same port; "
+            "give each a number of its own."
+        )
 
 
 class _Supervisor(Multiprocess):
@@ -166,7 +179,7 @@ def _config(settings: GatewaySettings) -> uvicorn.Config:
         factory=True,
         workers=settings.workers,
         loop="uvloop",
-        http=bounded_http(Bounds(bodies_bytes=settings.limits.max_bodies_bytes)),
+        http=bounded_http(Bounds(bodies_bytes=settings.limits.max_bodies_bytes, probes=_PROBES)),
         limit_concurrency=settings.limits.max_in_flight + settings.limits.max_queued + SPARE_CONNECTIONS,
         ws="none",
         lifespan="on",

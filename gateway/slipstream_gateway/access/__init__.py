@@ -9,7 +9,7 @@ from slipstream_gateway.access.counts import AccessStatus
 from slipstream_gateway.access.follow import KeyFile
 from slipstream_gateway.access.gate import Gate, Lease
 from slipstream_gateway.access.keyring import Keyring, load_keyring
-from slipstream_gateway.access.limiting import Limiter, SharedLimits
+from slipstream_gateway.access.limiting import Limiter, SharedLimits, SharedUsage
 from slipstream_gateway.access.local_limits import LocalLimits
 from slipstream_gateway.access.principal import Principal
 
@@ -23,5 +23,6 @@ __all__ = [
     "LocalLimits",
     "Principal",
     "SharedLimits",
+    "SharedUsage",
     "load_keyring",
 ]

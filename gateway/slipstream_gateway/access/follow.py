@@ -55,7 +55,8 @@ class KeyFile:
         """Hands `changed` each new good keyring, until cancelled."""
         while True:
             await asyncio.sleep(interval_s)
-            if (stamps := self._look()) == self._stamps:
+            stamps = await asyncio.to_thread(self._look)  # the file may be on a disk or a network that is slow
+            if stamps == self._stamps:
                 continue
             try:
                 ring = await asyncio.to_thread(self._take)

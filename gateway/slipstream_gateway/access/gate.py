@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from slipstream_gateway.access.answers import limit_reached, rate_headers
+from slipstream_gateway.access.answers import Header, limit_reached, rate_headers
 from slipstream_gateway.access.counts import AccessStatus, Counts
 from slipstream_gateway.access.follow import KeyFile
 from slipstream_gateway.access.key_text import PREFIX
@@ -15,7 +15,7 @@ from slipstream_gateway.access.keyring import INCORRECT, Keyring
 from slipstream_gateway.access.limiting import Limiter
 from slipstream_gateway.access.principal import Principal, expected_prompt_tokens
 from slipstream_gateway.access.records import Jwt
-from slipstream_gateway.allowance import Charge, Grant, Refusal, Use
+from slipstream_gateway.allowance import Charge, Grant, InUse, Limits, Refusal, Use
 from slipstream_gateway.errors import AccessError, Forbidden, ModelNotFound, NotAuthenticated
 from slipstream_gateway.types import GenerationRequest
 
@@ -91,6 +91,8 @@ class Gate:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._limiter.shared is not None:
             await self._limiter.shared.aclose()
+        if self._limiter.usage is not None:
+            await self._limiter.usage.aclose()
 
     def authenticate(self, authorization: str | None) -> Principal:
         """The caller behind an `authorization` header. Raises `NotAuthenticated`, `Forbidden`, or
@@ -117,15 +119,17 @@ class Gate:
 
     async def admit(self, principal: Principal, request: GenerationRequest) -> Lease:
         """Takes a place for `request` under the caller's limits. Raises `LimitReached`."""
-        limits = principal.limits
-        charge = self._keyring.prices.expected(request, limits)
-        verdict = await self._limiter.admit(principal.key_id, limits, charge)
-        if isinstance(verdict, Refusal):
-            self.counts.deny(verdict.limit)
-            raise limit_reached(verdict, charge)
-        if not limits.is_open:
-            self.counts.decide("redis" if verdict.shared else "local")
-        return Lease(self, principal, request, charge, verdict)
+        charge = self._keyring.prices.expected(request, principal.limits)
+        grant = await self._take(principal.key_id, principal.limits, charge)
+        return Lease(self, principal, request, charge, grant)
+
+    async def ask(self, principal: Principal) -> tuple[Header, ...]:
+        """Counts a question that runs nothing: one of the caller's requests a minute, and nothing of its other limits.
+        The headers tell where the caller stands. Raises `LimitReached`."""
+        limits, nothing = Limits(requests_per_minute=principal.limits.requests_per_minute), Charge()
+        grant = await self._take(principal.key_id, limits, nothing)
+        self._limiter.settle(Use(principal.key_id, limits, grant, nothing, nothing))
+        return rate_headers(grant)
 
     def settle(
         self, principal: Principal, model: str, charge: Charge, grant: Grant, prompt_tokens: int, output_tokens: int
@@ -136,6 +140,21 @@ class Gate:
         if principal.limits.usd_per_day is None:
             taken = Charge(taken.tokens)
         self._limiter.settle(Use(principal.key_id, principal.limits, grant, charge, taken))
+
+    def limited(self) -> list[Principal]:
+        """The keys of the file that are valid now and have limits."""
+        return self._ring.limited(self._clock()) if self._ring is not None else []
+
+    def local_usage(self, principal: Principal) -> InUse:
+        """What `principal` uses of what this process grants by itself."""
+        return self._limiter.local.usage(principal.key_id, principal.limits)
+
+    async def shared_usage(self, principals: Sequence[Principal]) -> Sequence[InUse] | None:
+        """What each uses of what all replicas grant together; None where they do not, or not now."""
+        shared, usage = self._limiter.shared, self._limiter.usage
+        if shared is None or not shared.connected or usage is None:
+            return None
+        return await usage.read([(principal.key_id, principal.limits) for principal in principals])
 
     def status(self) -> AccessStatus:
         shared = self._limiter.shared
@@ -162,6 +181,15 @@ class Gate:
         if text.startswith(PREFIX) or self._tokens is None:
             return self._keyring.authenticate(text, now_s)
         return self._tokens.authenticate(text, now_s)
+
+    async def _take(self, key_id: str, limits: Limits, charge: Charge) -> Grant:
+        verdict = await self._limiter.admit(key_id, limits, charge)
+        if isinstance(verdict, Refusal):
+            self.counts.deny(verdict.limit)
+            raise limit_reached(verdict, charge)
+        if not limits.is_open:
+            self.counts.decide("redis" if verdict.shared else "local")
+        return verdict
 
     def _forbid(self, what: str) -> Forbidden:
         self.counts.deny("forbidden")

@@ -43,6 +43,15 @@ class Keyring:
     def __len__(self) -> int:
         return len(self._entries)
 
+    def limited(self, now_s: float) -> list[Principal]:
+        """The keys that are valid and have limits, in the file's order."""
+        entries = self._entries.values()
+        return [
+            entry.principal
+            for entry in entries
+            if entry.principal is not None and now_s < entry.until_s and not entry.principal.limits.is_open
+        ]
+
     def authenticate(self, text: str, now_s: float) -> Principal:
         """The caller whose key is `text`. Raises `NotAuthenticated`, always with the same words.
 

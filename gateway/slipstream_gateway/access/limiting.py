@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from slipstream_gateway.access.local_limits import LocalLimits
-from slipstream_gateway.allowance import Charge, Grant, Limits, Refusal, Use
+from slipstream_gateway.allowance import Charge, Grant, InUse, Limits, Refusal, Use
 
 _OPEN = Grant()
 
@@ -31,12 +32,26 @@ class SharedLimits(Protocol):
     async def aclose(self) -> None: ...
 
 
-class Limiter:
-    """Asks `shared` first. What was granted by one of the two is settled with the same one."""
+class SharedUsage(Protocol):
+    """What callers use of the limits that the replicas hold in common."""
 
-    def __init__(self, local: LocalLimits, shared: SharedLimits | None = None) -> None:
+    async def read(self, callers: Sequence[tuple[str, Limits]]) -> Sequence[InUse] | None:
+        """Of each caller, in their order. None: nobody answered within a deadline."""
+        ...
+
+    async def aclose(self) -> None: ...
+
+
+class Limiter:
+    """Asks `shared` first. What was granted by one of the two is settled with the same one. `usage` reads what callers
+    use of what `shared` grants, for people."""
+
+    def __init__(
+        self, local: LocalLimits, shared: SharedLimits | None = None, usage: SharedUsage | None = None
+    ) -> None:
         self.local = local
         self.shared = shared
+        self.usage = usage
 
     async def admit(self, key_id: str, limits: Limits, charge: Charge) -> Grant | Refusal:
         if limits.is_open:

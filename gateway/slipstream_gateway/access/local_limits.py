@@ -13,6 +13,7 @@ from slipstream_gateway.allowance import (
     US_PER_S,
     Charge,
     Grant,
+    InUse,
     LimitName,
     Limits,
     Refusal,
@@ -20,6 +21,7 @@ from slipstream_gateway.allowance import (
     Use,
     interval_us,
     refund_us,
+    used,
 )
 
 MOST_CALLERS = 10_000
@@ -89,6 +91,20 @@ class LocalLimits:
         if more > 0 or grant.day == state.day:  # yesterday's charge is no credit for today
             state.nano_usd = max(state.nano_usd + more, 0)
 
+    def usage(self, key_id: str, limits: Limits) -> InUse:
+        """What a caller uses of what this process grants it."""
+        state = self._states.get(key_id)
+        if state is None:
+            return InUse()
+        self._turn(state)
+        now_us = self._clock_us()
+        return InUse(
+            self._used(limits.requests_per_minute, state.requests_us, now_us),
+            self._used(limits.tokens_per_minute, state.tokens_us, now_us),
+            state.in_flight,
+            state.nano_usd,
+        )
+
     def _refusal(self, state: _State, limits: Limits, charge: Charge, now_us: float) -> Refusal | None:
         if limits.concurrent is not None and state.in_flight >= self._share(limits.concurrent):
             return self._refuse(LimitName.CONCURRENT, 1.0, state, limits, now_us)
@@ -141,6 +157,9 @@ class LocalLimits:
 
     def _room(self, per_minute: int | None, until_us: float, now_us: float) -> Room | None:
         return None if per_minute is None else room(self._share(per_minute), until_us, now_us)
+
+    def _used(self, per_minute: int | None, until_us: float, now_us: float) -> float:
+        return used(None if per_minute is None else self._share(per_minute), until_us - now_us)
 
     def _share(self, limit: int) -> int:
         return limit if self._parts == 1 else max(1, limit // self._parts)

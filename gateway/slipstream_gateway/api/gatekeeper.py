@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from slipstream_gateway.access import Principal
 from slipstream_gateway.access.records import Scopes
 from slipstream_gateway.api.http import Scope, read_headers
-from slipstream_gateway.errors import Forbidden
+from slipstream_gateway.api.sides import AdminCheck, anybody
+from slipstream_gateway.errors import Forbidden, shorten
+from slipstream_gateway.hosts import is_loopback_address, without_port
 from slipstream_gateway.types import ANONYMOUS, GenerationRequest
 
 
@@ -36,6 +37,10 @@ class Gatekeeper(Protocol):
     def authorize(self, principal: Principal, request: GenerationRequest) -> None: ...
 
     async def admit(self, principal: Principal, request: GenerationRequest) -> Lease: ...
+
+    async def ask(self, principal: Principal) -> tuple[tuple[bytes, bytes], ...]:
+        """In the place of `admit` for what runs nothing: it counts as a request, and holds no place."""
+        ...
 
 
 class _NoLease:
@@ -65,14 +70,37 @@ class OpenGate:
     async def admit(self, principal: Principal, request: GenerationRequest) -> Lease:
         return _NO_LEASE
 
+    async def ask(self, principal: Principal) -> tuple[tuple[bytes, bytes], ...]:
+        return ()
+
 
 OPEN_GATE = OpenGate()
 
 
-def admin_check(gate: Gatekeeper) -> Callable[[Scope], Awaitable[None]]:
-    """A check that lets admins pass. It raises `NotAuthenticated` or `Forbidden`."""
+def own_host(bound: str) -> AdminCheck:
+    """A check for a listener on the address or name `bound` of the loopback: requests must be for it, for another
+    address of the loopback, or for `localhost`. It raises `Forbidden`.
+
+    A page of another site may have its own name point here (DNS rebinding); its browser then takes both for one site,
+    and still says in `Host` which name it went by.
+    """
+    known = ("localhost", bound.lower())
 
     async def check(scope: Scope) -> None:
+        sent = next((value for name, value in scope["headers"] if name == b"host"), b"").decode("latin-1")
+        host = without_port(sent)
+        if host not in known and not is_loopback_address(host):
+            ways = "by an address of this machine's loopback or as 'localhost'"
+            raise Forbidden(f"Without keys, the admin paths are reached {ways}, not as '{shorten(sent)}'.")
+
+    return check
+
+
+def admin_check(gate: Gatekeeper, host: AdminCheck = anybody) -> AdminCheck:
+    """A check that lets admins pass whose request `host` lets pass. It raises `NotAuthenticated` or `Forbidden`."""
+
+    async def check(scope: Scope) -> None:
+        await host(scope)
         require_admin(gate, scope)
 
     return check

@@ -14,6 +14,7 @@ from slipstream_gateway.director.fleet import Fleet
 from slipstream_gateway.errors import SlipstreamError
 from slipstream_gateway.upstreams.pool import Pool
 
+LIVE, READY = "/health/live", "/health/ready"
 PROBE_TIMEOUT_S = 2.0
 KEEP_S = 1.0
 

@@ -20,7 +20,7 @@ class RouteEndpoint:
 
     With `x-request-id` the answer is what a request of that id would get, chance included; without it, chance has
     no part in the answer. `internals`: the answer may show what was learned from other requests, to admins where there
-    are keys.
+    are keys. A question counts as one of its key's requests a minute: it costs the gateway's time, and no server's.
     """
 
     def __init__(
@@ -45,13 +45,15 @@ class RouteEndpoint:
             body = await read_body(headers, request.receive, self._max_body_bytes)
             parsed = self._parse(body, wishes_of(headers))
             self._gate.authorize(principal, parsed)
+            standing = await self._gate.ask(principal)
             explained = self._director.explain(
                 parsed,
                 authorization=headers.authorization if self._gate.is_open else None,
                 caller=principal.caller,
                 request_id=headers.request_id if headers.names_itself else None,
             )
-            return json_response(explanation(*explained, internals=self._internals and principal.is_admin))
+            shown = explanation(*explained, internals=self._internals and principal.is_admin)
+            return json_response(shown, headers={name.decode(): value.decode() for name, value in standing})
         except SlipstreamError as exc:
             return error_response(exc)
         except asyncio.CancelledError:

@@ -32,7 +32,7 @@ async def anybody(scope: Scope) -> None:
 
 
 class AdminOnly:
-    """An endpoint that answers to admins alone."""
+    """An endpoint that answers those alone whom `check` lets pass."""
 
     def __init__(self, endpoint: Asgi, check: AdminCheck) -> None:
         self._endpoint = endpoint

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import AbstractAsyncContextManager, nullcontext
 
-from slipstream_gateway.access import Gate, KeyFile, Limiter, LocalLimits, SharedLimits
+from slipstream_gateway.access import Gate, KeyFile, Limiter, LocalLimits, SharedLimits, SharedUsage
 from slipstream_gateway.api.gatekeeper import OPEN_GATE, Gatekeeper
 from slipstream_gateway.settings import GatewaySettings
 from slipstream_gateway.telemetry.audit import Audit
@@ -20,7 +20,7 @@ def build_gate(settings: GatewaySettings, audit: Audit) -> Gatekeeper:
     keys = KeyFile(settings.access.keys, settings.access.pepper, kept=folder / _KEPT if folder is not None else None)
     return Gate(
         keys,
-        Limiter(LocalLimits(parts=settings.workers), _shared(settings)),
+        Limiter(LocalLimits(parts=settings.workers), *_shared(settings)),
         clock=time.time,
         told=lambda number: audit.event("keys", who="file", keys=number),
     )
@@ -31,10 +31,11 @@ def running(gate: Gatekeeper) -> AbstractAsyncContextManager[object]:
     return gate if isinstance(gate, Gate) else nullcontext()
 
 
-def _shared(settings: GatewaySettings) -> SharedLimits | None:
+def _shared(settings: GatewaySettings) -> tuple[SharedLimits | None, SharedUsage | None]:
     """Redis' client is loaded only where it is used."""
     if settings.redis_url is None:
-        return None
+        return None, None
+    from slipstream_gateway.stores.limit_usage import RedisUsage
     from slipstream_gateway.stores.redis_limits import RedisLimits
 
-    return RedisLimits(settings.redis_url)
+    return RedisLimits(settings.redis_url), RedisUsage(settings.redis_url)

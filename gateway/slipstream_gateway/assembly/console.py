@@ -13,6 +13,7 @@ from slipstream_gateway.api.sides import AdminCheck, AdminOnly
 from slipstream_gateway.assembly.parts import Parts
 from slipstream_gateway.console.endpoints import EventsEndpoint, KillsEndpoint, PageEndpoint
 from slipstream_gateway.console.feed import Feed
+from slipstream_gateway.console.keys import KeysView
 from slipstream_gateway.console.snapshots import ConsoleView, WorkerView, all_snapshots
 from slipstream_gateway.console.switching import CommandKillSwitch, FileKillSwitch, KillSwitch
 from slipstream_gateway.following import FileSource
@@ -22,15 +23,19 @@ from slipstream_gateway.telemetry.audit import Audit
 from slipstream_gateway.telemetry.workers import Question
 
 
-def console_routes(parts: Parts, settings: GatewaySettings, *, check: AdminCheck) -> Sequence[BaseRoute]:
-    """The page and its files for everybody who reaches this side: they hold no data. The figures and the kill switch
-    for admins."""
+def console_routes(
+    parts: Parts, settings: GatewaySettings, *, host: AdminCheck, check: AdminCheck
+) -> Sequence[BaseRoute]:
+    """The page and its files for everybody who reaches this side by its own `host`: they hold no data. The figures and
+    the kill switch for admins, by `check`."""
+    keys = KeysView(parts.gate if isinstance(parts.gate, Gate) else None)
     worker = WorkerView(
         fleet=parts.fleet,
         recorder=parts.recorder,
         evidence=parts.evidence,
         admission=parts.admission,
         denied=_denied(parts.gate),
+        keys=keys,
         shares=settings.redis_url is not None,
     )
     parts.siblings.answer(Question.SNAPSHOT, worker.encoded)
@@ -40,6 +45,7 @@ def console_routes(parts: Parts, settings: GatewaySettings, *, check: AdminCheck
         learner=parts.learner,
         siblings=parts.siblings,
         switch=switch,
+        keys=keys,
         configuration=parts.source.status,
         version=version("slipstream-serving"),
     )
@@ -51,10 +57,10 @@ def console_routes(parts: Parts, settings: GatewaySettings, *, check: AdminCheck
         has_keys=not parts.gate.is_open,
         told=_told(parts.audit),
     )
-    events = AdminOnly(EventsEndpoint(Feed(view.sections)), check)
+    events = AdminOnly(EventsEndpoint(Feed(view.sections), check), check)
     return [
-        Route("/console", page.page, methods=["GET"]),
-        Route("/console/{name}", page.asset, methods=["GET"]),
+        Route("/console", AdminOnly(request_response(page.page), host), methods=["GET"]),
+        Route("/console/{name}", AdminOnly(request_response(page.asset), host), methods=["GET"]),
         Route("/admin/events", events, methods=["GET"]),
         Route(
             "/admin/kills/{pair:path}",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from slipstream_gateway.classify import LinearClassifier, default_model, load_model
@@ -11,7 +10,7 @@ from slipstream_gateway.director.director import Classifier
 from slipstream_gateway.director.fleet import Fleet
 from slipstream_gateway.errors import CommandError
 from slipstream_gateway.following import FileSource
-from slipstream_gateway.manifest.kills import KillFile
+from slipstream_gateway.manifest.kills import KillFile, kills_beside
 from slipstream_gateway.settings import GatewaySettings
 from slipstream_gateway.stores.memory import MemoryStore
 
@@ -27,11 +26,8 @@ def configuration(settings: GatewaySettings, fleet: Fleet) -> ConfigurationSourc
         return ClusterSource(settings.cluster, fleet)
     if settings.manifest is None:
         raise CommandError("neither a manifest nor a cluster is given.")
-    return FileSource(settings, settings.manifest, fleet, KillFile(_kills_beside(settings.manifest, settings)))
-
-
-def _kills_beside(manifest: Path, settings: GatewaySettings) -> Path:
-    return (settings.state_folder or manifest.parent) / f"{manifest.name}.kills.json"
+    kills = KillFile(kills_beside(settings.manifest, settings.state_folder))
+    return FileSource(settings, settings.manifest, fleet, kills)
 
 
 def classifier(settings: GatewaySettings) -> Classifier:

@@ -15,7 +15,8 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     MinRequestBodyDataRate, and its figures). `framing_bytes` are what chunk sizes, chunk extensions and trailers may
     take beyond as much as the body itself. A refused client has `linger_s` to read why. While
     `unsent_bytes` wait for a client, no more is read for it from upstream; one that takes nothing for `flush_s` of what
-    is left at the end is cut off.
+    is left at the end is cut off. `probes` are paths that are answered beyond the limit of connections, too: that many
+    clients are there does not mean that the process is not well.
     """
 
     head_bytes: int = 64 * 1024
@@ -30,6 +31,7 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     linger_s: float = 2.0
     unsent_bytes: int = 16 * 1024
     flush_s: float = 30.0
+    probes: frozenset[bytes] = frozenset()
 
 
 class BodyBudget:

@@ -34,8 +34,8 @@ _RESET = struct.pack("ii", 1, 0)
 
 class BoundedHttp(HttpToolsProtocol):
     """One connection. What it refuses gets one answer that says why, after the answers that are still due before it,
-    and ends the connection. Beyond uvicorn's limit of connections requests get 429; beyond twice of it connections
-    are dropped.
+    and ends the connection. Beyond uvicorn's limit of connections requests get 429, but for probes of the process's
+    health, whose connections then end; beyond twice of it connections are dropped.
     """
 
     def __init__(self, *args: Any, bounds: Bounds, budget: BodyBudget, **kwargs: Any) -> None:
@@ -138,14 +138,15 @@ class BoundedHttp(HttpToolsProtocol):
         method, version = self.parser.get_method(), self.parser.get_http_version()
         if (refusal := check_head(method, self.url, version, self.headers, bounds)) is not None:
             raise Refused(refusal)
-        if self.limit_concurrency is not None and self._is_crowded(self.limit_concurrency):
+        is_crowded = self.limit_concurrency is not None and self._is_crowded(self.limit_concurrency)
+        if is_crowded and self.url.partition(b"?")[0] not in self._bounds.probes:
             raise Refused(TOO_MANY_CONNECTIONS)
         self._is_upgrade = self.parser.should_upgrade()
         if self._is_upgrade:
             return  # the parser now leaves out the body; see `_ignore_upgrade`
         self._body_bytes = self._message_bytes = self._paced_bytes = 0
         self._fill_scope(method, version)
-        self._begin(version)
+        self._begin(version, may_stay=not is_crowded)
         self.headers = []  # trailers come into this one, which nobody reads
 
     def on_body(self, body: bytes) -> None:
@@ -171,7 +172,7 @@ class BoundedHttp(HttpToolsProtocol):
         self.scope["raw_path"] = self.root_path.encode("ascii") + raw_path
         self.scope["query_string"] = url.query or b""
 
-    def _begin(self, version: str) -> None:
+    def _begin(self, version: str, *, may_stay: bool) -> None:
         """Starts the request, or queues it behind those that came before it on this connection."""
         before = self.cycle
         self.cycle = Cycle(
@@ -184,7 +185,7 @@ class BoundedHttp(HttpToolsProtocol):
             default_headers=self.server_state.default_headers,
             message_event=asyncio.Event(),
             expect_100_continue=self.expect_100_continue,
-            keep_alive=version != "1.0" and self.parser.should_keep_alive(),
+            keep_alive=may_stay and version != "1.0" and self.parser.should_keep_alive(),
             on_response=self.on_response_complete,
             hang_up=self._hang_up,
             linger=self._linger,

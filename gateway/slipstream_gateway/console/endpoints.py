@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from ipaddress import ip_address
 
 import msgspec
 from starlette.requests import Request
@@ -14,10 +13,12 @@ from starlette.types import Receive, Scope, Send
 
 from slipstream_gateway.api.errors import error_reply
 from slipstream_gateway.api.http import ClientGone, json_response, read_body, read_headers
+from slipstream_gateway.api.sides import AdminCheck
 from slipstream_gateway.console.assets import HEADERS, PAGE, load_assets
-from slipstream_gateway.console.feed import Feed
+from slipstream_gateway.console.feed import EVERY_S, Feed
 from slipstream_gateway.console.switching import KillSwitch, NotSwitchable
 from slipstream_gateway.errors import InvalidRequest, SlipstreamError
+from slipstream_gateway.hosts import is_address, without_port
 from slipstream_gateway.manifest.kills import KillEvent, Who, Why
 
 MAX_VIEWERS = 200
@@ -51,10 +52,14 @@ class PageEndpoint:
 
 
 class EventsEndpoint:
-    """`GET /admin/events`: the figures as server-sent events, or once as JSON for who asks for `application/json`."""
+    """`GET /admin/events`: the figures as server-sent events, or once as JSON for who asks for `application/json`.
 
-    def __init__(self, feed: Feed) -> None:
+    A stream may outlive the right to see it, so `check` is asked again about every second.
+    """
+
+    def __init__(self, feed: Feed, check: AdminCheck) -> None:
         self._feed = feed
+        self._check = check
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope)
@@ -69,13 +74,18 @@ class EventsEndpoint:
             await self._stream(scope, receive, send)
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Until the viewer goes, reads nothing for a while, or the gateway stops."""
+        """Until the viewer goes, reads nothing for a while, is no admin any more, or the gateway stops."""
         head = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
         stopping = asyncio.Event()
         scope["slipstream.shutdown"] = stopping.set
         await send({"type": "http.response.start", "status": 200, "headers": head})
         sending = asyncio.create_task(self._send_all(send))
-        ends = [sending, asyncio.create_task(_gone(receive)), asyncio.create_task(stopping.wait())]
+        ends = [
+            sending,
+            asyncio.create_task(_gone(receive)),
+            asyncio.create_task(stopping.wait()),
+            asyncio.create_task(self._refused(scope)),
+        ]
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
@@ -87,6 +97,16 @@ class EventsEndpoint:
         with contextlib.suppress(TimeoutError, OSError):
             async with asyncio.timeout(1.0):
                 await send({"type": "http.response.body", "body": b""})
+
+    async def _refused(self, scope: Scope) -> None:
+        """Ends when who opened the stream would not be let in any more: its key was revoked or has expired, or is no
+        admin's now."""
+        while True:
+            await asyncio.sleep(EVERY_S)
+            try:
+                await self._check(scope)
+            except SlipstreamError:
+                return
 
     async def _send_all(self, send: Send) -> None:
         async with contextlib.aclosing(self._feed.events()) as events:
@@ -178,16 +198,5 @@ def _check_origin(request: Request, *, has_keys: bool) -> None:
         raise InvalidRequest("The kill switch is not for pages of other sites.")
     if headers.get(b"sec-fetch-site", b"same-origin") not in (b"same-origin", b"none"):
         raise InvalidRequest("The kill switch is not for pages of other sites.")
-    if not has_keys and not _is_plain_host(host):
+    if not has_keys and (name := without_port(host)) != "localhost" and not is_address(name):
         raise InvalidRequest(f"Without keys, the kill switch is reached by an address or 'localhost', not by {host!r}.")
-
-
-def _is_plain_host(host: str) -> bool:
-    name = host[1 : host.index("]")] if host.startswith("[") and "]" in host else host.partition(":")[0]
-    if name == "localhost":
-        return True
-    try:
-        ip_address(name)
-    except ValueError:
-        return False
-    return True

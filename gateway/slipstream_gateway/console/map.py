@@ -1,7 +1,8 @@
 """Where speculation pays at the present load: expected length against acceptance, by the functions that decide.
 
 The forecast is the learner's own for a request that it has never seen; on the map its length and its acceptance are
-varied, and all the rest (the times of both arms at this load, the neighbours) stays as it was learnt.
+varied, and all the rest (the times of both arms at this load, the neighbours) stays as it was learnt. A class whose arm
+does not follow from its place on the map, because a rule decides or a bound is asked for, says so.
 """
 
 from __future__ import annotations
@@ -15,19 +16,38 @@ from slipstream_gateway.console.worker import Traffic
 from slipstream_gateway.director.fleet import ServedRoute
 from slipstream_gateway.director.observing import Learner
 from slipstream_gateway.measurement import Estimate, Forecast, Level, Subject
+from slipstream_gateway.routing import NO_DRAWS, decide
 from slipstream_gateway.routing.break_even import BreakEven, break_even
 from slipstream_gateway.routing.case import draft_lengths
-from slipstream_gateway.types import LengthBin, RequestProfile, TaskType
+from slipstream_gateway.types import (
+    MEDIUM_MAX_TOKENS,
+    SHORT_MAX_TOKENS,
+    Arm,
+    Endpoint,
+    GenerationRequest,
+    LengthBin,
+    Reason,
+    RequestProfile,
+    TaskType,
+)
 
 LENGTHS = tuple(round(4.0 * 256.0 ** (step / 32.0), 2) for step in range(33))
 ACCEPTANCES = tuple(step / 24.0 for step in range(25))
 _TYPICAL_TOKENS = {LengthBin.SHORT: 20.0, LengthBin.MEDIUM: 80.0, LengthBin.LONG: 240.0}
+_BOUNDS = {
+    LengthBin.SHORT: (0.0, SHORT_MAX_TOKENS),
+    LengthBin.MEDIUM: (SHORT_MAX_TOKENS + 1.0, MEDIUM_MAX_TOKENS),
+    LengthBin.LONG: (MEDIUM_MAX_TOKENS + 1.0, math.inf),
+}
 _PROMPT_TOKENS = 256
+_BY_BREAK_EVEN = (Reason.SPECULATION_PAYS, Reason.BREAK_EVEN)
+_DRAWS = msgspec.structs.replace(NO_DRAWS, rollout=0.0)  # a rollout holds back all of a class only at a share of 0
 _ANY_CLASS = f"{TaskType.UNKNOWN}/{LengthBin.MEDIUM}"
 
 
 class ClassPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """A class on the map. `measured`: its acceptance is that of the window, else what the estimates expect."""
+    """A class on the map. `measured`: its acceptance is that of the window, else what the estimates expect. `ruled` is
+    the arm that its requests get whatever the map says, empty where the map says it; `why` is what decides then."""
 
     request_class: str
     output_tokens: float
@@ -36,16 +56,19 @@ class ClassPoint(msgspec.Struct, frozen=True, kw_only=True):
     requests: int
     saving_s: float
     saved: float
+    ruled: str = ""
+    why: str = ""
 
 
 class BreakEvenMap(msgspec.Struct, frozen=True, kw_only=True):
     """One pair's map. `saved[a][l]` is the share of a plain answer's time that speculation is predicted to save at
-    `acceptances[a]` and `lengths[l]` with the best draft length; it pays above `margin`. `unknown` says why there is
-    none."""
+    `acceptances[a]` and `lengths[l]` with the best draft length; it pays above `margin`. `decision` is the policy's.
+    `unknown` says why there is none."""
 
     pair: str
     load: float = 0.0
     margin: float = 0.0
+    decision: str = ""
     longest_draft: int = 0
     plain_tpot_s: float = 0.0
     step_base_s: float = 0.0
@@ -76,6 +99,7 @@ def break_even_map(served: ServedRoute, learner: Learner, traffic: Sequence[Traf
         pair=pair,
         load=forecast.load,
         margin=route.policy.spec.margin,
+        decision=route.policy.spec.decision,
         longest_draft=asked.longest,
         plain_tpot_s=forecast.plain_tpot_s.mean,
         step_base_s=forecast.step_base_s.mean,
@@ -143,6 +167,7 @@ class _Asked:
         is_measured = accepted + rejected > 0
         acceptance = accepted / (accepted + rejected) if is_measured else forecast.acceptance.mean
         best = self.best(forecast, output_tokens / requests, acceptance)
+        ruled, why = self._ruled(request_class, forecast, best, acceptance)
         return ClassPoint(
             request_class=request_class,
             output_tokens=output_tokens / requests,
@@ -151,7 +176,47 @@ class _Asked:
             requests=requests,
             saving_s=best.saving_s,
             saved=_share(best),
+            ruled=ruled,
+            why=why,
         )
+
+    def _ruled(self, request_class: str, forecast: Forecast, best: BreakEven, acceptance: float) -> tuple[str, str]:
+        """The arm of the class's requests and what decides it, where that is not the break-even alone."""
+        route = self._served.route
+        task, _, length = request_class.partition("/")
+        low, high = _BOUNDS[LengthBin(length)]
+        profile = RequestProfile(
+            task=TaskType(task),
+            expected_output_tokens=min(max(best.output_tokens, low), high),
+            rare_token_share=0.0,
+            structured_output=False,
+            prompt_tokens=self._prompt_tokens,
+            confidence=1.0,
+        )
+        decision = decide(
+            GenerationRequest(endpoint=Endpoint.CHAT, model=route.model, temperature=0.0),
+            profile,
+            route,
+            forecast=_known(forecast, best.output_tokens, acceptance),
+            draws=_DRAWS,
+        )
+        arm = Arm.SPECULATIVE if decision.arm is Arm.SPECULATIVE else Arm.PLAIN
+        spec = route.policy.spec if route.policy is not None else None
+        pays = spec is not None and best.saving_s > spec.margin * best.plain_s
+        follows = decision.reason in _BY_BREAK_EVEN and (arm is Arm.SPECULATIVE) == pays
+        if follows and spec is not None and spec.decision != "rules":
+            return "", ""
+        return arm.value, decision.detail
+
+
+def _known(forecast: Forecast, tokens: float, acceptance: float) -> Forecast:
+    """`forecast` with what the class shows in the place of what was expected, as unsure as before."""
+    expected = forecast.acceptance
+    return msgspec.structs.replace(
+        forecast,
+        output_tokens=msgspec.structs.replace(forecast.output_tokens, mean=tokens),
+        acceptance=msgspec.structs.replace(expected, mean=acceptance) if expected is not None else None,
+    )
 
 
 def _sure(value: float) -> Estimate:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from slipstream_gateway.allowance import InUse
 from slipstream_gateway.console import sketch
 from slipstream_gateway.console.worker import (
     ClassComparison,
@@ -35,6 +36,7 @@ def merged(workers: Sequence[WorkerSnapshot]) -> WorkerSnapshot:
         resumed=_resumed(workers),
         entrances=_entrances(workers),
         denied=_counts(worker.denied for worker in workers),
+        uses=_uses(workers),
         seats=_seats(workers),
         comparisons=first.comparisons if first.shares else _comparisons(workers),
         in_flight=sum(worker.in_flight for worker in workers),
@@ -129,6 +131,13 @@ def _counts(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     found: dict[str, int] = {}
     for name, count in (entry for one in counts for entry in one.items()):
         found[name] = found.get(name, 0) + count
+    return found
+
+
+def _uses(workers: Iterable[WorkerSnapshot]) -> dict[str, InUse]:
+    found: dict[str, InUse] = {}
+    for key_id, usage in (entry for worker in workers for entry in worker.uses.items()):
+        found[key_id] = found[key_id].plus(usage) if key_id in found else usage
     return found
 
 

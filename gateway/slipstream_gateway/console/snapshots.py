@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from slipstream_gateway.console import view
+from slipstream_gateway.console.keys import KeysView
 from slipstream_gateway.console.map import BreakEvenMap, break_even_map
 from slipstream_gateway.console.merging import merged
 from slipstream_gateway.console.recorder import Recorder
@@ -36,6 +37,7 @@ class WorkerView:
         evidence: Evidence,
         admission: Admission,
         denied: Callable[[], Mapping[str, int]],
+        keys: KeysView,
         shares: bool,
     ) -> None:
         self.fleet = fleet
@@ -43,6 +45,7 @@ class WorkerView:
         self._evidence = evidence
         self._admission = admission
         self._denied = denied
+        self._keys = keys
         self._shares = shares
 
     def snapshot(self) -> WorkerSnapshot:
@@ -69,6 +72,7 @@ class WorkerView:
                 for gate in self._admission.snapshot()
             ],
             denied=dict(self._denied()),
+            uses=self._keys.local(),
             seats=[seat for served in current.routes.values() for seat in _seats(served)],
             comparisons=[
                 ClassComparison(pair=key, request_class=name, found=found)
@@ -108,6 +112,7 @@ class ConsoleView:
         learner: Learner,
         siblings: Siblings,
         switch: KillSwitch,
+        keys: KeysView,
         configuration: Callable[[], ConfigurationStatus],
         version: str,
     ) -> None:
@@ -115,6 +120,7 @@ class ConsoleView:
         self._learner = learner
         self._siblings = siblings
         self._switch = switch
+        self._keys = keys
         self._configuration = configuration
         self._version = version
         self._maps: Sequence[BreakEvenMap] = ()
@@ -134,6 +140,7 @@ class ConsoleView:
             "latency": view.latency(everything),
             "pools": everything.seats,
             "resilience": view.resilience(everything),
+            "keys": await self._keys.section(everything.uses),
             "rollout": view.rollout(routes),
             "history": view.history(routes, self._switch),
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from slipstream_gateway.allowance import InUse
 from slipstream_gateway.console import sketch
 from slipstream_gateway.console.recorder import BUCKETS, CellKey, Recorder
 from slipstream_gateway.learning.moments import Comparison
@@ -89,8 +90,8 @@ class ClassComparison(msgspec.Struct, kw_only=True):
 
 class WorkerSnapshot(msgspec.Struct, kw_only=True):
     """All of it. `bucket` is the number of the newest bucket; `denied` counts what keys and their limits refused, by
-    cause; `killed` are the keys of the pairs that do not speculate by a kill switch; `shares` says that its comparisons
-    hold those of all workers already."""
+    cause; `uses` is what keys use of the limits that the worker grants by itself; `killed` are the keys of the pairs
+    that do not speculate by a kill switch; `shares` says that its comparisons hold those of all workers already."""
 
     worker: str
     bucket: int
@@ -101,6 +102,7 @@ class WorkerSnapshot(msgspec.Struct, kw_only=True):
     resumed: list[Resumed]
     entrances: list[Entrance]
     denied: dict[str, int]
+    uses: dict[str, InUse]
     seats: list[Seat]
     comparisons: list[ClassComparison]
     in_flight: int

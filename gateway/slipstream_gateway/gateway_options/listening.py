@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import ipaddress
-import socket
 from collections.abc import Sequence
 
 from slipstream_gateway.arguments import at_least_one, port_or_any
 from slipstream_gateway.errors import CommandError
+from slipstream_gateway.hosts import is_loopback
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,31 +33,3 @@ def check_exposure(listeners: Sequence[tuple[str, str]], *, allowed: bool) -> No
                 "--allow-anonymous to let everybody in.",
                 exit_code=2,
             )
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a listener on `host`; a name counts by all of its addresses."""
-    try:
-        addresses = [host] if _is_address(host) else _resolved(host)
-    except OSError:
-        return False  # binding to it will say what is wrong
-    return bool(addresses) and all(_is_loopback_address(address) for address in addresses)
-
-
-def _is_address(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
-
-
-def _resolved(host: str) -> list[str]:
-    """An empty name stands for every address."""
-    return [str(found[4][0]) for found in socket.getaddrinfo(host, None)] if host else []
-
-
-def _is_loopback_address(text: str) -> bool:
-    address = ipaddress.ip_address(text)
-    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
-    return (mapped or address).is_loopback

@@ -21,6 +21,7 @@ from slipstream_gateway.manifest.table import RoutingTable
 
 MAX_EVENTS = 50
 _MAX_BYTES = 1024 * 1024
+_REMEDY = "Repair it, or remove it: then no kill switch is on but the manifest's own."
 
 Who = Annotated[str, Meta(min_length=1, max_length=100)]
 Why = Annotated[str, Meta(max_length=500)]
@@ -68,6 +69,11 @@ def killed_in(table: RoutingTable, kills: Mapping[str, Kill]) -> RoutingTable:
     return msgspec.structs.replace(table, routes=routes)
 
 
+def kills_beside(manifest: Path, state_folder: Path | None) -> Path:
+    """Where the kill switches of a manifest file are kept."""
+    return (state_folder or manifest.parent) / f"{manifest.name}.kills.json"
+
+
 class KillFile:
     """The file at `path`; one that is not there is one without kills. `kills` is what was read last."""
 
@@ -109,9 +115,9 @@ def _read(path: Path) -> Kills:
     except FileNotFoundError:
         return Kills()
     except OSError as error:
-        raise ManifestError(f"cannot be read: {error.strerror or error}", field=str(path)) from error
+        raise ManifestError(f"cannot be read: {error.strerror or error}. {_REMEDY}", field=str(path)) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ManifestError(f"is no file of kill switches: {error}", field=str(path)) from error
+        raise ManifestError(f"is no file of kill switches: {error}. {_REMEDY}", field=str(path)) from error
 
 
 def _write(path: Path, data: bytes) -> None:

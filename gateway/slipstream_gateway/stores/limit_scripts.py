@@ -1,4 +1,4 @@
-"""What Redis does for limits, as three scripts: each is atomic there, and each touches one caller alone.
+"""What Redis does for limits, as scripts: each is atomic there, and each touches one caller alone.
 
 Both keys of a caller have its id as their hash tag, so that they are in one slot of a Redis Cluster. The clock is
 Redis' own (`TIME`): gateways whose clocks differ would each grant by another minute. Instants are µs since 2024, so
@@ -75,7 +75,8 @@ if most > 0 then
   redis.call('PEXPIRE', KEYS[2], math.ceil(tonumber(ARGV[8]) / 1000))
 end
 redis.call('HSET', KEYS[1], 'r', text(r), 't', text(t), 'day', day, 'usd', text(spent + usd))
-redis.call('PEXPIRE', KEYS[1], budget > 0 and 172800000 or math.ceil((math.max(r, t) - now) / 1000) + 60000)
+local life = budget > 0 and 172800000 or math.ceil((math.max(r, t) - now) / 1000) + 60000
+if redis.call('PTTL', KEYS[1]) < life then redis.call('PEXPIRE', KEYS[1], life) end
 return {{0, 0, now, math.ceil(r), math.floor(t), day}}
 """)
 
@@ -100,6 +101,14 @@ if usd > 0 or (usd < 0 and tonumber(ARGV[5]) == day) then
   redis.call('PEXPIRE', KEYS[1], 172800000)
 end
 return 1
+""")
+
+# KEYS: limits, leases. Returns {µs from now until which the two rates are used, requests that run, spent today}.
+USAGE = Script("""
+local state = redis.call('HMGET', KEYS[1], 'r', 't', 'day', 'usd')
+local spent = tonumber(state[3] or -1) == day and tonumber(state[4]) or 0
+local function ahead(until_us) return math.ceil(math.max(tonumber(until_us or 0) - now, 0)) end
+return {ahead(state[1]), ahead(state[2]), redis.call('ZCOUNT', KEYS[2], '(' .. text(now), '+inf'), math.floor(spent)}
 """)
 
 # KEYS: limits, leases. ARGV: a lease's life in µs, then names of leases that are still held.

@@ -24,6 +24,14 @@ def ask(url: str, key: str, script: str = "tokens=3", model: str = "acme", **mor
     return client(url, key).chat.completions.create(model=model, messages=messages, **more)
 
 
+def until(url: str, key: str, wanted: int) -> None:
+    """A key that was made while the gateway runs is known soon."""
+    deadline = time.monotonic() + WAIT_S
+    while httpx.get(f"{url}/v1/models", headers={"authorization": f"Bearer {key}"}).status_code != wanted:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 def error_of(response: httpx.Response) -> tuple[int, str, str | None]:
     error = response.json()["error"]
     return response.status_code, error["type"], error["code"]
@@ -113,6 +121,29 @@ def test_models_outside_the_scope_look_like_none(served: Callable[..., Any], key
             assert real.text.replace("acme", "nope") == unreal.text
             assert sorted(real.headers) == sorted(unreal.headers)
     assert httpx.get(f"{url}/v1/models").status_code == 401
+
+
+def test_a_question_counts_as_a_request_and_as_nothing_else(served: Callable[..., Any], keys: Any) -> None:
+    keys.run("price", "--input", "1000", "--output", "1000")
+    limits = ("--tokens-per-minute", "5000", "--concurrent", "1", "--usd-per-day", "5")
+    key = keys.create("--requests-per-minute", "4", *limits)
+    url = served().url
+    headers = {"authorization": f"Bearer {key}"}
+    assert httpx.post(f"{url}/v1/route", json={}, headers=headers).status_code == 400
+    for left in ("3", "2", "1"):
+        explained = httpx.post(f"{url}/v1/route", json=BODY, headers=headers)
+        assert (explained.status_code, explained.headers["x-ratelimit-remaining-requests"]) == (200, left)
+        assert "x-ratelimit-limit-tokens" not in explained.headers
+    answer = client(url, key).chat.completions.with_raw_response.create(**{**BODY, "max_tokens": 1})
+    assert answer.headers["x-ratelimit-remaining-requests"] == "0"
+    assert int(answer.headers["x-ratelimit-remaining-tokens"]) > 4900
+    refused = httpx.post(f"{url}/v1/route", json=BODY, headers=headers)
+    assert error_of(refused) == (429, "requests", "rate_limit_exceeded")
+    assert 1 <= int(refused.headers["retry-after"]) <= 60
+    unlimited = keys.create("--concurrent", "1")
+    until(url, unlimited, 200)
+    for _ in range(3):  # no place is held
+        assert httpx.post(f"{url}/v1/route", json=BODY, headers={"authorization": f"Bearer {unlimited}"}).is_success
 
 
 def test_headers_of_ours_need_their_scope(served: Callable[..., Any], keys: Any) -> None:

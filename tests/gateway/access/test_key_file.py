@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.client
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 import psutil
 import pytest
+from slipstream_gateway.access import KeyFile
 
 WAIT_S = 30.0
 BAD = "{ this is no file of keys"
@@ -183,3 +186,31 @@ def test_gateway_for_other_machines_without_keys_does_not_start(
     done = subprocess.run([*command, "--keys", str(keys.path)], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert f"{keys.path}: cannot be read" in done.stderr
+
+
+class _Seen(type(Path())):  # type: ignore[misc]  # the platform's own class
+    """A path that remembers which threads have asked for its state."""
+
+    threads: ClassVar[set[int]] = set()
+
+    def stat(self, **options: Any) -> os.stat_result:
+        self.threads.add(threading.get_ident())
+        return super().stat(**options)
+
+
+async def test_a_file_on_a_slow_disk_keeps_no_request_waiting(keys: Any) -> None:
+    """The event loop's thread never asks the file system for it."""
+    await asyncio.to_thread(keys.create)
+    file = KeyFile(_Seen(keys.path), None)
+    await asyncio.to_thread(file.load)
+    changes: list[int] = []
+    watching = asyncio.create_task(file.watch(lambda ring: changes.append(len(ring)), interval_s=0.01))
+    await asyncio.to_thread(keys.create)
+    async with asyncio.timeout(WAIT_S):
+        while not changes:  # noqa: ASYNC110 - what is waited for has no event
+            await asyncio.sleep(0.01)
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
+    assert changes[-1] == 2
+    assert _Seen.threads
+    assert threading.get_ident() not in _Seen.threads

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from slipstream_gateway.access import LocalLimits
-from slipstream_gateway.allowance import Charge, Grant, LimitName, Limits, Refusal, Use
+from slipstream_gateway.allowance import Charge, Grant, InUse, LimitName, Limits, Refusal, Use
 
 DAY_S = 86_400.0
 
@@ -160,3 +160,20 @@ def test_many_callers_that_cannot_be_forgotten_cost_newcomers_little(monkeypatch
     for number in range(1000):  # who spent something today is remembered until tomorrow
         assert isinstance(local.admit(f"k{number}", Limits(usd_per_day=1.0), Charge(1, 1)), Grant)
     assert looks <= 1000 + 8
+
+
+def test_usage_is_what_was_granted_and_not_worked_off_yet() -> None:
+    clock = Clock()
+    local = limiter(clock, parts=2)
+    limits = Limits(requests_per_minute=60, tokens_per_minute=600, concurrent=4, usd_per_day=1.0)
+    assert local.usage("key", limits) == InUse()
+    grant = local.admit("key", limits, Charge(100, 7))
+    assert isinstance(grant, Grant)
+    assert local.usage("key", limits) == (pytest.approx(1.0), pytest.approx(100.0), 1, 7)
+    clock.now_s += 10.0  # this process has half of each rate
+    assert local.usage("key", limits) == (0.0, pytest.approx(50.0), 1, 7)
+    local.settle(Use("key", limits, grant, Charge(100, 7), Charge(100, 9)))
+    clock.now_s += 60.0
+    assert local.usage("key", limits) == (0.0, 0.0, 0, 9)
+    clock.now_s += DAY_S
+    assert local.usage("key", limits) == InUse()

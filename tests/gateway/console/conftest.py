@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -55,15 +56,19 @@ def untouched(
 
 
 class MakeKey:
-    """Makes keys in a file, as `slipstream keys create` does."""
+    """Makes keys in a file, as `slipstream keys create` does; other commands of it by `run`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def __call__(self, *options: str) -> str:
+        return self.run("create", *options)
+
+    def run(self, command: str, *options: str) -> str:
+        """What the command prints. In a thread, as a browser's event loop may run in this one."""
         out = io.StringIO()
-        with contextlib.redirect_stdout(out):
-            assert main(["keys", "create", "-f", str(self.path), *options]) == 0
+        with contextlib.redirect_stdout(out), ThreadPoolExecutor(1) as thread:
+            assert thread.submit(main, ["keys", command, "-f", str(self.path), *options]).result() == 0
         return out.getvalue().strip()
 
 

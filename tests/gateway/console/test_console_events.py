@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import signal
@@ -12,16 +13,31 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from slipstream_gateway.cli import main
 from slipstream_gateway.console.feed import Feed
+from slipstream_gateway.settings import AccessSettings
 
 WAIT_S = 60.0
 VIEWERS = 50
-SECTIONS = {"gateway", "pairs", "traffic", "speed_up", "map", "latency", "pools", "resilience", "rollout", "history"}
+SECTIONS = {
+    "gateway",
+    "pairs",
+    "traffic",
+    "speed_up",
+    "map",
+    "latency",
+    "pools",
+    "resilience",
+    "keys",
+    "rollout",
+    "history",
+}
 
 Console = Callable[..., Any]
 Send = Callable[..., list[httpx.Response]]
@@ -183,3 +199,55 @@ def test_two_workers_are_one_gateway(workers: _Workers, send: Send) -> None:
             pass
         assert workers.child.wait(WAIT_S) == 0
         assert time.monotonic() - began < 25.0  # the drain's limit is 30 s
+
+
+def _revoked(path: Path, name: str) -> None:
+    assert main(["keys", "revoke", "-f", str(path), name]) == 0
+
+
+def _no_admin(path: Path, name: str) -> None:
+    file = json.loads(path.read_text())
+    for key in file["keys"]:
+        if key["name"] == name:
+            key["scopes"]["admin"] = False
+    _replaced(path, file)
+
+
+def _expired(path: Path, name: str) -> None:
+    file = json.loads(path.read_text())
+    for key in file["keys"]:
+        if key["name"] == name:
+            key["expires"] = (datetime.now(UTC) + timedelta(seconds=1)).isoformat()
+    _replaced(path, file)
+
+
+def _replaced(path: Path, file: dict[str, Any]) -> None:
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps(file))
+    new.replace(path)
+
+
+@pytest.mark.parametrize(
+    ("take", "status"), [(_revoked, 401), (_expired, 401), (_no_admin, 403)], ids=["revoked", "expired", "no admin"]
+)
+def test_a_stream_ends_with_the_right_to_see_it(
+    console: Console, make_key: Any, take: Callable[[Path, str], None], status: int
+) -> None:
+    """Nothing else changes meanwhile, so that no event is what ends it; another admin's stream goes on."""
+    lost, kept = make_key("--admin", "--name", "lost"), make_key("--admin", "--name", "kept")
+    url = console(access=AccessSettings(keys=make_key.path)).url
+    mine, others = ({"authorization": f"Bearer {key}"} for key in (lost, kept))
+    with (
+        httpx.stream("GET", f"{url}/admin/events", headers=others, timeout=WAIT_S) as going_on,
+        httpx.stream("GET", f"{url}/admin/events", headers=mine, timeout=WAIT_S) as ending,
+    ):
+        lines, theirs = ending.iter_lines(), _events(going_on)
+        assert "event: snapshot" in itertools.islice(lines, 3)
+        assert next(theirs)[0] == "snapshot"
+        take(make_key.path, "lost")
+        deadline = time.monotonic() + WAIT_S / 2
+        for _ in lines:  # a heartbeat at least, which comes every ten seconds
+            assert time.monotonic() < deadline
+        assert httpx.get(f"{url}/admin/events", headers=mine, timeout=WAIT_S).status_code == status
+        assert httpx.get(f"{url}/admin/events", timeout=WAIT_S).status_code == 401  # which is news for the other one
+        assert any("resilience" in change for _, change in theirs)

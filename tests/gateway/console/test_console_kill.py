@@ -10,7 +10,9 @@ from typing import Any
 
 import httpx
 import pytest
+from slipstream_gateway.cli import main
 from slipstream_gateway.errors import ManifestError
+from slipstream_gateway.manifest import EMBEDDED_MANIFEST
 from slipstream_gateway.manifest.kills import KillFile
 from slipstream_gateway.settings import AccessSettings
 
@@ -84,7 +86,7 @@ def test_it_holds_while_the_manifest_changes(console: Console, send: Send) -> No
 )
 def test_who_must_not_turn_it_is_told_why(untouched: Any, send: Send, options: dict[str, Any], said: str) -> None:
     answer = _turn(untouched.url, **options)
-    assert answer.status_code in (400, 404)
+    assert answer.status_code in (400, 403, 404)
     assert said in answer.json()["error"]["message"]
     assert "kill_switch" not in _reasons(send(untouched.url, 1))
 
@@ -98,7 +100,9 @@ def test_a_folder_that_cannot_be_written_is_said(console: Console, send: Send, t
     assert "kill_switch" not in _reasons(send(running.url, 2))
 
 
-def test_a_file_that_is_broken_changes_nothing_and_stops_a_start(console: Console, send: Send, tmp_path: Path) -> None:
+def test_a_file_that_is_broken_changes_nothing_while_a_gateway_runs(
+    console: Console, send: Send, tmp_path: Path
+) -> None:
     running, path = console(), tmp_path / "pair.yaml.kills.json"
     _turn(running.url)
     kept = path.read_bytes()
@@ -107,6 +111,28 @@ def test_a_file_that_is_broken_changes_nothing_and_stops_a_start(console: Consol
     with pytest.raises(ManifestError, match=r"pair\.yaml\.kills\.json: is no file of kill switches: .*\$\.pairs"):
         KillFile(path).refresh()
     path.write_bytes(kept)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "wrong"),
+    [
+        (lambda path: path.write_text('{"pairs": {"pair": 7}}'), "is no file of kill switches: Expected"),
+        (lambda path: path.write_text(""), "is no file of kill switches: Input data was truncated"),
+        (lambda path: path.mkdir(), "cannot be read: Is a directory"),
+    ],
+    ids=["another form", "empty", "a folder"],
+)
+def test_a_file_that_is_broken_stops_a_start_with_one_line_that_says_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], spoil: Callable[[Path], object], wrong: str
+) -> None:
+    """Which pairs were stopped must not be guessed: without the file they would all speculate again."""
+    manifest, path = tmp_path / "pair.yaml", tmp_path / "pair.yaml.kills.json"
+    manifest.write_bytes(EMBEDDED_MANIFEST.read_bytes())
+    spoil(path)
+    assert main(["gateway", "-f", str(manifest), "--port", "0"]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert f"{path}: {wrong}" in line
+    assert "Repair it, or remove it" in line
 
 
 def test_keys_decide_who_may_and_who_it_was(console: Console, make_key: Any, send: Send) -> None:

@@ -9,10 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 from slipstream_gateway.app import connect
-from slipstream_gateway.console.map import ACCEPTANCES, LENGTHS, break_even_map
+from slipstream_gateway.console.map import ACCEPTANCES, LENGTHS, ClassPoint, break_even_map
+from slipstream_gateway.console.worker import Traffic
 from slipstream_gateway.director.fleet import Fleet
 from slipstream_gateway.learning import Learner
-from slipstream_gateway.manifest import compile_table, parse
+from slipstream_gateway.manifest import ClassStanding, Standing, compile_table, parse
+from slipstream_gateway.manifest.status import Phase
 from slipstream_gateway.measurement import Estimate, Forecast, Level
 from slipstream_gateway.routing import NO_DRAWS, decide
 from slipstream_gateway.settings import GatewaySettings
@@ -32,7 +34,7 @@ spec:
 apiVersion: slipstream.dev/v1alpha1
 kind: SpeculationPolicy
 metadata: {{name: pair}}
-spec: {{pair: pair, decision: expected, holdBackShare: 0, explorationShare: 0, {more}}}
+spec: {{pair: pair, holdBackShare: 0, explorationShare: 0, {more}}}
 """
 REQUEST = GenerationRequest(endpoint=Endpoint.CHAT, model="acme", messages=(Message(role="user", content="Hello."),))
 PROFILE = RequestProfile(
@@ -75,3 +77,84 @@ async def test_a_point_pays_exactly_where_a_request_with_its_figures_would_specu
                 arms.add(decision.arm)
     assert arms == {Arm.SPECULATIVE, Arm.PLAIN}
     await fleet.aclose()
+
+
+async def _points(more: str, *, standing: Standing | None = None, **rows: int) -> dict[str, ClassPoint]:
+    """The classes on the map by their names, each with requests of that many output tokens."""
+    settings = GatewaySettings(manifest=Path())
+    fleet = Fleet(lambda key: connect(key, settings), clock=time.monotonic)
+    table = compile_table(parse(MANIFEST.format(more=more)), local_endpoints=("grpc://127.0.0.1:9",))
+    if standing is not None:
+        routes = {name: msgspec.structs.replace(route, standing=standing) for name, route in table.routes.items()}
+        table = msgspec.structs.replace(table, routes=routes)
+    fleet.swap(table)
+    (served,) = fleet.current.routes.values()
+    traffic = [
+        Traffic(
+            pair="pair", request_class=name.replace("_to_", "/"), arm="speculative", requests=[10], drafted=[100],
+            accepted=[90], rejected=5, prompt_tokens=100, output_tokens=10 * tokens,
+        )
+        for name, tokens in rows.items()
+    ]  # fmt: skip
+    found = break_even_map(served, Learner(), traffic)
+    await fleet.aclose()
+    assert not found.unknown
+    return {point.request_class: point for point in found.classes}
+
+
+async def test_a_class_that_a_rule_decides_says_so_wherever_it_lies() -> None:
+    rules = "classes: [{name: code, mode: plain}, {name: code/long, mode: auto}, {name: short_qa, mode: speculative}]"
+    points = await _points(
+        f"margin: 0, {rules}", code_to_medium=100, code_to_long=400, short_qa_to_short=2, open_chat_to_long=400
+    )
+    assert points["code/medium"].saved > 0.0  # the map alone would say that it speculates
+    assert (points["code/medium"].ruled, points["code/medium"].why) == (
+        "plain", "the policy's rule for code says plain",
+    )  # fmt: skip
+    assert (points["short_qa/short"].ruled, points["short_qa/short"].why) == (
+        "speculative", "the policy's rule for short_qa says speculative",
+    )  # fmt: skip
+    for free in ("code/long", "open_chat/long"):
+        assert (points[free].ruled, points[free].why) == ("", "")
+
+
+async def test_a_mean_outside_of_its_class_is_held_to_the_rule_of_the_class() -> None:
+    """Answers of a class may turn out shorter or longer than was expected."""
+    points = await _points("classes: [{name: code/short, mode: plain}]", code_to_short=300, code_to_long=20)
+    assert points["code/short"].ruled == "plain"
+    assert points["code/long"].ruled == ""
+
+
+async def test_a_cautious_policy_says_where_a_saving_is_not_sure() -> None:
+    (expected,) = (await _points("margin: 0", code_to_long=200)).values()
+    assert expected.saved > 0.0
+    assert expected.ruled == ""
+    cautious = "margin: 0, decision: cautious, confidence: 0.999"
+    (unsure,) = (await _points(cautious, code_to_long=200)).values()
+    assert unsure.ruled == "plain"
+    assert "for sure only" in unsure.why
+
+
+async def test_rules_alone_and_thresholds_are_told_from_the_break_even() -> None:
+    points = await _points("decision: rules", code_to_long=400, short_qa_to_short=20)
+    assert points["code/long"].ruled == "speculative"
+    assert points["short_qa/short"].ruled == "plain"
+    points = await _points("margin: 0, minOutputTokens: 300", code_to_long=200, summarization_to_long=400)
+    assert "fewer than 300" in points["code/long"].why
+    assert points["summarization/long"].ruled == ""
+
+
+async def test_a_class_that_the_operator_took_back_is_plain_and_one_on_its_way_is_free() -> None:
+    standing = Standing(
+        classes={
+            "code/long": ClassStanding(share=0.0, phase=Phase.ROLLED_BACK, message="acceptance fell"),
+            "open_chat/long": ClassStanding(share=0.05, phase=Phase.PROGRESSING),
+        },
+        initial=ClassStanding(share=1.0, phase=Phase.PROMOTED),
+    )
+    points = await _points(
+        "margin: 0", standing=standing, code_to_long=400, open_chat_to_long=400, rewriting_to_long=400
+    )
+    assert points["code/long"].ruled == "plain"
+    assert "acceptance fell" in points["code/long"].why
+    assert points["open_chat/long"].ruled == points["rewriting/long"].ruled == ""

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import re
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
+from slipstream_gateway.settings import AccessSettings
+from slipstream_gateway.stores.limit_scripts import limits_key
+
+from tests.redis_server import RedisServer
 
 MOST_BYTES = 200_000
 HOSTILE = "<img src=x onerror=document.title=1> tokens=3"
@@ -46,6 +53,96 @@ def test_the_page_asks_its_own_gateway_alone_and_is_light(console: Console, open
     policy = httpx.get(f"{url}/console").headers["content-security-policy"]
     assert "'unsafe" not in policy
     assert "script-src 'self'" in policy
+
+
+def test_limits_of_each_key_and_what_is_used_of_them_are_a_table(
+    console: Console, make_key: Any, open_console: OpenConsole, send: Send
+) -> None:
+    hostile = "<b>big</b> customer"
+    make_key.run("price", "--input", "0", "--output", "1000")
+    admin = make_key("--admin", "--name", "admin")
+    limited = make_key("--name", hostile, "--requests-per-minute", "1", "--concurrent", "7", "--usd-per-day", "5")
+    gone = make_key("--name", "gone", "--concurrent", "1")
+    make_key.run("revoke", "gone")
+    url = console(access=AccessSettings(keys=make_key.path)).url
+    assert send(url, 1, headers={"authorization": f"Bearer {limited}"})[0].status_code == 200
+    page, seen = open_console(url, state="locked")
+    assert page.locator("#keys-box").is_hidden()
+    page.fill("#key-value", admin)
+    page.get_by_role("button", name="Connect").click()
+    table = page.get_by_role("table", name="Limits of each key and how much of them is used")
+    row = table.get_by_role("row").filter(has=page.get_by_role("rowheader", name=hostile, exact=True))
+    assert table.get_by_role("columnheader").all_inner_texts() == [
+        "key", "requests per minute", "tokens per minute", "concurrent", "USD today",
+    ]  # fmt: skip
+    expect(row.get_by_role("cell")).to_have_text([re.compile("^[01] of 1"), "no limit", "0 of 7", "0.009 of 5"])
+    expect(page.locator("#keys-lead")).to_contain_text("of this gateway alone")
+    assert table.get_by_role("rowheader").count() == 1  # neither who has no limits nor who was revoked
+    figures = httpx.get(
+        f"{url}/admin/events", headers={"accept": "application/json", "authorization": f"Bearer {admin}"}, timeout=15.0
+    ).text
+    assert hostile in figures
+    hashes = [key["hash"] for key in json.loads(make_key.path.read_text())["keys"]]
+    for secret in (*hashes, *(key[-20:] for key in (admin, limited, gone))):
+        assert secret not in figures
+    assert _violations(page) == []
+    assert seen.bytes < MOST_BYTES
+    refused = httpx.get(f"{url}/admin/events", headers={"authorization": f"Bearer {limited}"}, timeout=15.0)
+    assert refused.status_code == 403
+    assert hostile not in refused.text
+
+
+def test_limits_in_redis_are_those_of_all_gateways(
+    console: Console,
+    make_key: Any,
+    open_console: OpenConsole,
+    send: Send,
+    tmp_path: Path,
+    free_ports: Callable[[int], list[int]],
+) -> None:
+    key = make_key("--admin", "--name", "both", "--requests-per-minute", "2000000")
+    keys = AccessSettings(keys=make_key.path)
+    redis = RedisServer(tmp_path, free_ports(1)[0])
+    try:
+        one, other = (console(access=keys, redis_url=redis.url) for _ in range(2))
+        headers = {"authorization": f"Bearer {key}"}
+        with redis.client() as client:
+            client.hset(limits_key(_id_of(make_key.path)), "r", 2e17)  # as if used by others far beyond what is left
+            deadline = time.monotonic() + 15.0
+            while send(other.url, 1, headers=headers)[0].status_code != 429:  # until it goes by Redis
+                assert time.monotonic() < deadline
+        page, _ = open_console(one.url, state="locked")
+        page.fill("#key-value", key)
+        page.get_by_role("button", name="Connect").click()
+        expect(page.locator("#keys-lead")).to_contain_text("of all gateways together")
+        expect(page.locator("#keys tr")).to_contain_text("of 2,000,000, used up")
+    finally:
+        redis.stop()
+
+
+def _id_of(path: Path) -> str:
+    return str(json.loads(path.read_text())["keys"][0]["id"])
+
+
+def test_there_is_no_table_of_keys_without_keys(console: Console, open_console: OpenConsole) -> None:
+    page, _ = open_console(console().url)
+    expect(page.locator("#foot")).to_contain_text("Slipstream")  # the figures are drawn
+    assert page.locator("#keys-box").is_hidden()
+
+
+def test_the_map_marks_what_a_rule_decides(console: Console, open_console: OpenConsole, send: Send) -> None:
+    url = console().url  # its policy decides by rules alone
+    send(url, 12)
+    page, _ = open_console(url)
+    marks = page.locator("#map rect.ruled")
+    expect(marks).to_have_count(1)
+    assert "speculative by rule, no rule of the policy speaks against speculation" in marks.evaluate(
+        "it => it.textContent"
+    )
+    expect(page.get_by_role("img", name="Decided by rule: summarization/")).to_be_visible()
+    expect(page.locator("#map-legend")).to_contain_text("decided by rule")
+    expect(page.locator("#map-lead")).to_contain_text("by its rules alone")
+    expect(page.locator("#map-rows")).to_contain_text("speculative by rule: no rule of the policy")
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1200), ("dark", 1200), ("light", 360), ("dark", 360)])

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from slipstream_gateway.allowance import InUse
 from slipstream_gateway.console import sketch
 from slipstream_gateway.console.merging import merged
 from slipstream_gateway.console.recorder import BUCKET_S, BUCKETS, Recorder
@@ -57,7 +58,7 @@ def _snapshot(recorder: Recorder, comparison: Comparison) -> WorkerSnapshot:
     return WorkerSnapshot(
         worker="w", bucket=bucket, started_s=0.0, traffic=traffic, times=times, reasons=reasons,
         resumed=resumed, entrances=[entrance],
-        denied={"forbidden": 1}, seats=[],
+        denied={"forbidden": 1}, uses={"key": InUse(0.5, 7.0, 1, 9)}, seats=[],
         comparisons=[ClassComparison(pair="ns/pair", request_class="c", found=comparison)], in_flight=1, queued=2,
         killed=[], generation="g", shares=False,
     )  # fmt: skip
@@ -101,6 +102,7 @@ def test_workers_add_up_to_one(events: list[tuple[int, int, str, Arm, float]]) -
         (row.pair, row.cause): row.streams for row in one.resumed
     }
     assert added.entrances == [Entrance(pair="p", limit=12, in_flight=4, queued=0, pressure=0.5, refused={"full": 8})]
+    assert added.uses == {"key": InUse(2.0, 28.0, 4, 36)}
     assert (added.in_flight, added.queued, added.denied) == (4, 8, {"forbidden": 4})
     assert sum(sum(row.requests) for row in added.traffic) <= len(events)
 

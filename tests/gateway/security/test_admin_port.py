@@ -12,7 +12,9 @@ from typing import Any
 
 import httpx
 import pytest
+from slipstream_gateway.errors import CommandError
 from slipstream_gateway.manifest import EMBEDDED_MANIFEST
+from slipstream_gateway.serve import check_apart
 
 WAIT_S = 30.0
 ADMIN_PATHS = ("/metrics", "/v1/evidence")
@@ -55,7 +57,7 @@ class Sides:
         """The status of a request whose first line says `target`, byte by byte."""
         lines = [f"{method} {target} HTTP/1.1", *headers, f"content-length: {len(body)}", "connection: close"]
         if not any(line.lower().startswith("host:") for line in headers):
-            lines.append("host: x")
+            lines.append(f"host: 127.0.0.1:{port}")
         with socket.create_connection(("127.0.0.1", port), timeout=WAIT_S) as connection:
             connection.sendall("\r\n".join([*lines, "", ""]).encode() + body)
             answer = b""
@@ -146,3 +148,52 @@ def test_public_port_says_where_each_side_is(tmp_path: Path) -> None:
     finally:
         child.terminate()
         child.communicate(timeout=WAIT_S)
+
+
+def test_two_sides_on_one_port_number_are_refused_and_named() -> None:
+    """A request's side is told by the port, so that addresses of their own do not help."""
+    with socket.create_server(("127.0.0.1", 0)) as public:
+        port = public.getsockname()[1]
+        with socket.create_server(("127.0.0.2", port)) as admin, pytest.raises(CommandError) as refused:
+            check_apart(public, admin)
+        assert f"--port (127.0.0.1:{port}) and --admin-port (127.0.0.2:{port})" in str(refused.value)
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            check_apart(public, other)
+
+
+def test_a_name_that_was_made_to_point_here_opens_nothing(sides: Sides) -> None:
+    """DNS rebinding: the browser of a page at `evil.example` says so in `host`."""
+    paths = ("/metrics", "/v1/evidence", "/console", "/console/main.js", "/admin/events", "/admin/kills/pair")
+    body = b'{"model": "slipstream-embedded", "prompt": "Hi"}'
+    for host in ("evil.example", f"evil.example:{sides.admin}", "127.0.0.1.evil.example", "localhost.evil", "10.0.0.7"):
+        for path in paths:
+            assert sides.ask(sides.admin, path, f"host: {host}") == (405 if "kills" in path else 403), (path, host)
+        assert sides.ask(sides.admin, "/v1/route", f"host: {host}", method="POST", body=body) == 403
+        assert sides.ask(sides.admin, "/health/live", f"host: {host}") == 200
+        assert sides.ask(sides.public, "/v1/models", f"host: {host}") == 200
+    for host in ("localhost", f"LOCALHOST:{sides.admin}", "127.0.0.1", "127.8.8.8:1", "[::1]:80", "[::ffff:127.0.0.1]"):
+        assert sides.ask(sides.admin, "/metrics", f"host: {host}") == 200, host
+    assert sides.ask(sides.admin, "/v1/route", "host: localhost", method="POST", body=body) == 200
+
+
+@pytest.mark.parametrize(
+    ("options", "status"),
+    [
+        ((), 403),
+        (("--open-metrics",), 403),
+        (("--admin-host", "0.0.0.0", "--allow-anonymous"), 200),
+    ],
+    ids=["loopback", "open metrics", "every address"],
+)
+def test_hosts_are_asked_for_where_only_this_machine_listens(
+    tmp_path: Path, free_ports: Callable[[int], list[int]], options: tuple[str, ...], status: int
+) -> None:
+    """A Prometheus or a probe of a kubelet goes by a pod's address or a service's name."""
+    started = Sides(EMBEDDED_MANIFEST, free_ports(2), *options)
+    try:
+        started.wait_live()
+        for host in ("10.1.2.3:9090", "metrics.internal"):
+            assert started.ask(started.admin, "/metrics", f"host: {host}") == status
+    finally:
+        started.child.terminate()
+        started.child.communicate(timeout=WAIT_S)

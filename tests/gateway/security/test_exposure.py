@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from slipstream_gateway.cli import main
-from slipstream_gateway.gateway_options.listening import is_loopback
+from slipstream_gateway.hosts import is_loopback
 from slipstream_gateway.manifest import EMBEDDED_MANIFEST
 
 

@@ -129,6 +129,15 @@ async def test_all_limits_take_one_round_trip_and_requests_at_once_share_it(serv
     assert all(isinstance(verdict, Grant) for verdict in verdicts)
 
 
+async def test_a_request_without_a_budget_does_not_shorten_what_is_remembered_of_the_days(server: RedisServer) -> None:
+    """As a question to `/v1/route` is: the day's money would be forgotten with the minute's requests."""
+    async with gateways(server.url, 1) as (one,):
+        assert isinstance(await one.admit("day", Limits(usd_per_day=1.0), Charge(0, 900_000_000)), Grant)
+        assert isinstance(await one.admit("day", Limits(requests_per_minute=10), Charge()), Grant)
+    with server.client() as redis:
+        assert redis.ttl(limits_key("day")) > 86_400
+
+
 async def test_refusal_names_the_limit_and_when(server: RedisServer) -> None:
     cases = (
         (Limits(requests_per_minute=1), Charge(), LimitName.REQUESTS, 60.0),

@@ -6,32 +6,47 @@ import { count, percent, seconds } from "./format.js";
 
 const LEVELS = [["pay2", 0.2], ["pay3", 0.4], ["pay4", 0.6]];
 const LABELS = 12;
+const POLICY = {
+  cautious: " The policy is cautious: a class speculates only where the saving is above the margin for sure.",
+  rules: " The policy decides by its rules alone: the map says what would pay.",
+};
 
 export function drawMap(state, pair, explored) {
   const map = state.map.find((found) => found.pair === pair);
   if (!map || map.unknown) {
     put("map", empty(map?.unknown ?? "Not known yet."));
+    put("map-legend");
     put("map-rows", nothing(5, "No map."));
     return;
   }
   say("map-lead", `Expected length against acceptance with ${count(map.load)} in flight per server, by the functions that decide` +
     `${map.level === "prior" ? "; nothing is measured yet, so by priors" : ""}: ${seconds(map.plain_tpot_s)} a token plain, ` +
-    `${seconds(map.step_base_s)} + γ · ${seconds(map.step_per_draft_token_s)} a speculative step, γ up to ${map.longest_draft}.`);
+    `${seconds(map.step_base_s)} + γ · ${seconds(map.step_per_draft_token_s)} a speculative step, γ up to ${map.longest_draft}.` +
+    (POLICY[map.decision] ?? ""));
+  put("map-legend", map.classes.some((point) => point.ruled) ? [h("span", null, "□ decided by rule, not by its place on the map")] : []);
   put("map", chart(map, explored?.pair === pair ? explored : null));
   put("map-rows", map.classes.length ? map.classes.map((point) => figures(point, map.margin)) : nothing(5, "No class in the last 15 minutes."));
 }
 
 const figures = (point, margin) =>
   row(point.request_class, count(point.output_tokens), `${percent(point.acceptance)}${point.measured ? "" : " expected"}`,
-    seconds(point.saving_s), text(h("span", { class: `badge ${point.saved > margin ? "yes" : "no"}` }, point.saved > margin ? "yes" : "no")));
+    seconds(point.saving_s), pays(point, margin));
+
+function pays(point, margin) {
+  const badge = (good, what) => h("span", { class: `badge ${good ? "yes" : "no"}` }, what);
+  if (point.ruled) return h("td", { class: "why" }, badge(point.ruled === "speculative", `${point.ruled} by rule`), `: ${point.why}`);
+  return text(badge(point.saved > margin, point.saved > margin ? "yes" : "no"));
+}
 
 function chart(map, explored) {
   const area = frame($("map"), 330);
   const { lengths, acceptances } = map;
   const x = logarithmic([lengths[0], lengths.at(-1)], [area.left, area.right]);
   const y = linear([0, 1], [area.bottom, area.top]);
-  const pays = map.classes.filter((point) => point.saved > map.margin).map((point) => point.request_class);
-  const label = `Break-even map. Speculation pays for ${pays.join(", ") || "no live class"}.`;
+  const free = map.classes.filter((point) => !point.ruled && point.saved > map.margin).map((point) => point.request_class);
+  const ruled = map.classes.filter((point) => point.ruled).map((point) => `${point.request_class} ${point.ruled}`);
+  const label = `Break-even map. Speculation pays for ${free.join(", ") || "no live class"}.` +
+    (ruled.length ? ` Decided by rule: ${ruled.join(", ")}.` : "");
   const outline = region(map, map.margin);
   return picture(area, label,
     s("rect", { class: "lose", x: area.left, y: area.top, width: area.right - area.left, height: area.bottom - area.top }),
@@ -99,10 +114,19 @@ function points(map, x, y, area) {
   return shown.map((point, index) => {
     const [left, height] = at[index];
     const flip = flips[index];
-    return s("g", { class: point.saved > map.margin ? "c2" : "c0" },
-      s("circle", { class: point.measured ? "dot" : "dot guess", cx: left, cy: height, r: 4 + Math.min(5, Math.sqrt(point.requests) / 6) }),
+    const speculates = point.ruled ? point.ruled === "speculative" : point.saved > map.margin;
+    return s("g", { class: speculates ? "c2" : "c0" }, mark(point, left, height),
       s("text", { class: "halo", x: left + (flip ? -11 : 11), y: heights[index], "text-anchor": flip ? "end" : "start" }, point.request_class));
   });
+}
+
+/** A dot where the map decides, a square where a rule does. */
+function mark(point, x, y) {
+  const size = 4 + Math.min(5, Math.sqrt(point.requests) / 6);
+  const style = point.measured ? "dot" : "dot guess";
+  if (!point.ruled) return s("circle", { class: style, cx: x, cy: y, r: size });
+  return s("rect", { class: `${style} ruled`, x: x - size, y: y - size, width: 2 * size, height: 2 * size },
+    s("title", null, `${point.request_class}: ${point.ruled} by rule, ${point.why}`));
 }
 
 /** Labels that would cover one that is placed already go below it. */

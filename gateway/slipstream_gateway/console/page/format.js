@@ -14,6 +14,7 @@ export const seconds = (value) => {
 export const times = (value) => (known(value) ? `${value.toFixed(value < 9.95 ? 2 : 1)}×` : DASH);
 export const percent = (value, digits = 0) => (known(value) ? `${(value * 100).toFixed(digits)} %` : DASH);
 export const count = (value) => (known(value) ? Math.round(value).toLocaleString("en") : DASH);
+export const usd = (value) => (known(value) ? value.toLocaleString("en", { maximumFractionDigits: 4 }) : DASH);
 export const rate = (value) => (known(value) ? value.toFixed(value < 9.95 ? 1 : 0) : DASH);
 export const words = (name) => String(name).replaceAll("_", " ");
 export const interval = (low, high) => (known(low) && known(high) ? `${times(low)} to ${times(high)}` : "not enough answers yet");

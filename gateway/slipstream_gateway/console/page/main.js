@@ -5,6 +5,7 @@ import { drawMap } from "./breakeven.js";
 import { $, h, put, say } from "./dom.js";
 import { wireExplorer } from "./explorer.js";
 import { askForKey, headers } from "./key.js";
+import { drawKeys } from "./keys.js";
 import { drawKill, wireKill } from "./kill.js";
 import { drawLatency } from "./latency.js";
 import { drawRequests } from "./requests.js";
@@ -28,6 +29,7 @@ function draw() {
   drawLatency(state, pair);
   drawServers(state, pair);
   drawHeld(state, pair);
+  drawKeys(state);
   drawRollout(state, pair);
   const { version, workers, origin, generation, connected } = state.gateway;
   say("foot", `Slipstream ${version} · ${workers} ${workers === 1 ? "worker" : "workers"} · configuration from ${origin}` +

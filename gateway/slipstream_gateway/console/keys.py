@@ -1,0 +1,82 @@
+"""The limits of each key, and how much of them is used: of all gateways where Redis keeps them, else of this one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from slipstream_gateway.access import Gate, Principal
+from slipstream_gateway.allowance import NANO_PER_USD, InUse
+
+MOST_SHOWN = 200
+_UNUSED = InUse()
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of one limit is used; more than all of it, where an answer took more than was expected."""
+
+    used: float
+    limit: float
+
+
+class KeyRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A key by its public id and its name. None: there is no such limit."""
+
+    id: str
+    name: str
+    requests_per_minute: Part | None
+    tokens_per_minute: Part | None
+    concurrent: Part | None
+    usd_per_day: Part | None
+
+
+class KeysView:
+    """The valid keys of the file that have limits, `MOST_SHOWN` of them. Without a gate there are no keys."""
+
+    def __init__(self, gate: Gate | None) -> None:
+        self._gate = gate
+
+    def local(self) -> dict[str, InUse]:
+        """What is used of what this worker grants by itself, by key; keys that use nothing are left out."""
+        if self._gate is None:
+            return {}
+        found = {key.key_id: self._gate.local_usage(key) for key in self._gate.limited()[:MOST_SHOWN]}
+        return {key_id: usage for key_id, usage in found.items() if usage != _UNUSED}
+
+    async def section(self, local: Mapping[str, InUse]) -> Any:
+        """JSON of the section; `local` is what all workers grant by themselves. None without keys."""
+        if self._gate is None:
+            return None
+        limited = self._gate.limited()
+        keys = limited[:MOST_SHOWN]
+        shared = await self._gate.shared_usage(keys)
+        usages: Sequence[InUse] = [local.get(key.key_id, _UNUSED) for key in keys] if shared is None else shared
+        return {
+            "kept": "local" if shared is None else "redis",
+            "rows": [_row(key, usage) for key, usage in zip(keys, usages, strict=True)],
+            "more": len(limited) - len(keys),
+        }
+
+
+def _row(key: Principal, usage: InUse) -> KeyRow:
+    limits = key.limits
+    return KeyRow(
+        id=key.key_id,
+        name=key.name,
+        requests_per_minute=_part(_whole(usage.requests), limits.requests_per_minute),
+        tokens_per_minute=_part(_whole(usage.tokens), limits.tokens_per_minute),
+        concurrent=_part(usage.concurrent, limits.concurrent),
+        usd_per_day=_part(usage.nano_usd / NANO_PER_USD, limits.usd_per_day),
+    )
+
+
+def _part(used: float, limit: float | None) -> Part | None:
+    return None if limit is None else Part(used=used, limit=limit)
+
+
+def _whole(used: float) -> int:
+    """One that is worked off in part is not free yet."""
+    return math.ceil(used - 1e-3)

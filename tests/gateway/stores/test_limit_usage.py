@@ -1,0 +1,84 @@
+"""What callers use of their limits, as a real Redis tells it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+from slipstream_gateway.allowance import Charge, Grant, InUse, Limits, Use
+from slipstream_gateway.stores.limit_usage import RedisUsage
+from slipstream_gateway.stores.redis_limits import RedisLimits
+
+from tests.redis_server import WAIT_S, RedisServer
+
+LIMITS = Limits(requests_per_minute=1, tokens_per_minute=60_000, concurrent=5, usd_per_day=1.0)
+
+
+@pytest.fixture
+def server(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> Iterator[RedisServer]:
+    running = RedisServer(tmp_path, free_ports(1)[0])
+    yield running
+    running.stop()
+
+
+@contextlib.asynccontextmanager
+async def granting(url: str) -> AsyncIterator[RedisLimits]:
+    """Limits of a gateway that talks to Redis."""
+    limits = RedisLimits(url, exchange_s=WAIT_S)
+    task = asyncio.create_task(limits.run())
+    try:
+        async with asyncio.timeout(WAIT_S):
+            while not limits.connected:  # noqa: ASYNC110 - what is waited for has no event
+                await asyncio.sleep(0.005)
+        yield limits
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await limits.aclose()
+
+
+@contextlib.asynccontextmanager
+async def reading(url: str) -> AsyncIterator[RedisUsage]:
+    usage = RedisUsage(url)
+    try:
+        yield usage
+    finally:
+        await usage.aclose()
+
+
+async def test_it_is_what_other_gateways_granted(server: RedisServer) -> None:
+    async with granting(server.url) as limits, reading(server.url) as usage:
+        grant = await limits.admit("used", LIMITS, Charge(30_000, 250_000_000))
+        assert isinstance(grant, Grant)
+        found = await usage.read([("used", LIMITS), ("never", LIMITS), ("used", Limits(concurrent=1))])
+        assert found is not None
+        assert 0.5 < found[0].requests <= 1.0
+        assert 100 < found[0].tokens <= 30_000
+        assert (found[0].concurrent, found[0].nano_usd) == (1, 250_000_000)
+        assert found[1] == InUse()
+        assert (found[2].requests, found[2].tokens) == (0.0, 0.0)  # no such limits
+        limits.settle(Use("used", LIMITS, grant, Charge(30_000, 250_000_000), Charge(5, 10)))
+        async with asyncio.timeout(WAIT_S):
+            while found is None or found[0].concurrent:
+                found = await usage.read([("used", LIMITS)])
+        assert found[0].nano_usd == 10
+
+
+async def test_it_is_not_known_while_redis_is_away_and_again_when_it_is_back(server: RedisServer) -> None:
+    async with reading(server.url) as usage:
+        assert await usage.read([("never", LIMITS)]) == [InUse()]
+        server.stop()
+        assert await usage.read([("never", LIMITS)]) is None
+        server.start()
+        async with asyncio.timeout(WAIT_S):
+            while await usage.read([("never", LIMITS)]) is None:  # noqa: ASYNC110 - what is waited for has no event
+                await asyncio.sleep(0.01)
+
+
+async def test_several_may_ask_at_once(server: RedisServer) -> None:
+    async with reading(server.url) as usage:
+        found = await asyncio.gather(*(usage.read([("never", LIMITS)] * count) for count in range(1, 6)))
+        assert found == [[InUse()] * count for count in range(1, 6)]
