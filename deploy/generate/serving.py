@@ -121,7 +121,8 @@ def _pressure() -> Row:
             ),
             Panel(
                 "Pressure",
-                "What a newcomer waits, as a share of the longest wait: drafts shrink above 0.25 and end at 0.75.",
+                "Share of the places that is taken, 1 while requests wait: drafts shrink above 0.7 and end at 0.9, but "
+                "for those that are measured to pay.",
                 (Query(f"max by (pair) (slipstream_admission_pressure{{{_P}}})", "{{pair}}"),),
                 "percentunit",
             ),

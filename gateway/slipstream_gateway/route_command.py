@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=share,
         default=0.0,
         metavar="P",
-        help="as if a newcomer waited for that share of the longest wait, 0 to 1 (%(default)s)",
+        help="as if that share of the places were taken, 0 to 1 (%(default)s)",
     )
     parser.add_argument(
         "file", nargs="?", default="-", metavar="FILE", help="an OpenAI request body in JSON; - or none: stdin"

@@ -214,6 +214,7 @@ class Gateway:
 
     def __init__(self, manifest: Path, settings: GatewaySettings, *, port: int = 0) -> None:
         self.manifest = manifest
+        self.headers: dict[str, str] = {}  # with which metrics are read
         listener = socket.socket()
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("127.0.0.1", port))
@@ -240,7 +241,7 @@ class Gateway:
     def metric(self, name: str, **labels: str) -> float:
         """The sum of the series called `name` that carry `labels`."""
         total = 0.0
-        for line in httpx.get(f"{self.url}/metrics", timeout=WAIT_S).text.splitlines():
+        for line in httpx.get(f"{self.url}/metrics", headers=self.headers, timeout=WAIT_S).text.splitlines():
             series, _, value = line.rpartition(" ")
             wanted = all(f'{key}="{text}"' in series for key, text in labels.items())
             if series.split("{")[0] == name and wanted:

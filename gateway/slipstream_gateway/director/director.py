@@ -32,6 +32,7 @@ from slipstream_gateway.errors import (
 from slipstream_gateway.manifest.table import Route
 from slipstream_gateway.measurement import Draws, Forecast, Subject
 from slipstream_gateway.routing import NO_DRAWS, Health, decide, draws_of
+from slipstream_gateway.routing.pressure import SHRINK_FROM
 from slipstream_gateway.settings import Deadlines
 from slipstream_gateway.types import ANONYMOUS, Caller, Decision, GenerationRequest, RequestProfile
 from slipstream_gateway.upstreams.base import Committed, Completion, Job, Stream
@@ -131,7 +132,8 @@ class Director:
         """
         served = _served(self.fleet.current, request)
         draws = NO_DRAWS if request_id is None else draws_of(request_id)
-        judged = self._decide(request, served, caller.key_id or key_id_of(authorization), draws)
+        pressure = self.admission.pressure(served.route.pair.metadata.key)
+        judged = self._decide(request, served, caller.key_id or key_id_of(authorization), draws, pressure)
         return Explanation(served.route.pair.metadata.key, self._classifier.explain(request), judged.decision)
 
     async def run(self, request: GenerationRequest, context: Context) -> Exchange:
@@ -183,7 +185,9 @@ class Director:
         sample = _sample(exchange, entered_s) if status == "ok" and exchange.is_first_attempt else None
         self.admission.leave(pair, sample, refused=status == "overloaded")
 
-    def _decide(self, request: GenerationRequest, served: ServedRoute, key_id: str, draws: Draws) -> _Judged:
+    def _decide(
+        self, request: GenerationRequest, served: ServedRoute, key_id: str, draws: Draws, pressure: float
+    ) -> _Judged:
         profile = self._classifier.classify(request)
         route, learner = served.route, self._learner
         subject = learner.subject(request, profile, pair=route.pair.metadata.key, key_id=key_id)
@@ -198,7 +202,7 @@ class Director:
             forecast=forecast,
             draws=draws,
             health=_DOWN if served.speculative is not None and target is None else _UP,
-            pressure=self.admission.pressure(route.pair.metadata.key),
+            pressure=pressure,
         )
         return _Judged(profile, subject, decision)
 
@@ -229,7 +233,9 @@ class Director:
         request = exchange.request
         served = _served(snapshot, request)
         draws = draws_of(context.request_id)
-        judged = self._decide(request, served, context.caller.key_id or key_id_of(context.authorization), draws)
+        pressure = self.admission.pressure(served.route.pair.metadata.key, inside=True)
+        key_id = context.caller.key_id or key_id_of(context.authorization)
+        judged = self._decide(request, served, key_id, draws, pressure)
         exchange.decided(
             served.route.pair.metadata.key,
             judged.decision,
@@ -303,7 +309,8 @@ class Director:
             with contextlib.closing(lookout), lookout:
                 return await replica.upstream.complete(job)
 
-        calm, share = self.admission.pressure(exchange.pair) == 0.0, policy.spec.hedge_share
+        calm = self.admission.pressure(exchange.pair, inside=True) <= SHRINK_FROM
+        share = policy.spec.hedge_share
         return await self.hedging.complete(exchange, leg, replica, job, ask, share=share, calm=calm)
 
     async def _open(self, exchange: Exchange, run: _Run, leg: Leg, replica: Replica, job: Job) -> Stream:

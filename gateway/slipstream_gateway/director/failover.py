@@ -165,18 +165,28 @@ class Continuation:
         end_s, pause_s = loop.time() + self._failover.deadlines.resume_s, _FIRST_PAUSE_S
         while True:
             result = await self._round(exchange, broken, committed, is_free=is_free)
+            is_free = False
+            if result is None:
+                continue
             if result in _FINAL or loop.time() + pause_s > end_s:
                 return result
             with exchange.watchdog.waiting(self._failover.deadlines.resume_s, "a server to go on at"):
                 await asyncio.sleep(pause_s)
-            is_free, pause_s = False, min(2 * pause_s, _LONGEST_PAUSE_S)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
-    async def _round(self, exchange: Exchange, broken: Attempt, committed: Committed, *, is_free: bool) -> Result:
-        """Tries each server once, as far as the budget goes."""
+    async def _round(
+        self, exchange: Exchange, broken: Attempt, committed: Committed, *, is_free: bool
+    ) -> Result | None:
+        """Tries each server once, as far as the budget goes. None: others serve it since an attempt began, so that who
+        is next in this round may be a server that was taken away."""
         served = self._served_now()
+        if served is not self._served:
+            self._entered.append(self._failover.fleet.enter())
         for leg, replica in next_attempts(served, broken.decision, self._request, broken.replica, self._is_killed_now):
             if leg.backend.protocol is not broken.backend.protocol:
                 continue  # what is noted of the answer tells it nothing, and the client would get two forms of chunks
+            if self._served_now() is not served:
+                return None
             if not is_free and not self._failover.retries.allow():
                 return Result.NO_BUDGET
             is_free = False
@@ -195,12 +205,9 @@ class Continuation:
     def _served_now(self) -> ServedRoute:
         """The route as it is served by now, where that is the same target still: servers come and go while long answers
         run. Else the one that the stream began with."""
-        fleet = self._failover.fleet
-        served = fleet.current.routes.get(self._served.route.model)
+        served = self._failover.fleet.current.routes.get(self._served.route.model)
         if served is None or not same_target(self._served.route, served.route):
             return self._served
-        if served is not self._served:
-            self._entered.append(fleet.enter())
         return served
 
     def _is_killed_now(self) -> bool:

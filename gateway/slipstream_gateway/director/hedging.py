@@ -1,9 +1,9 @@
 """A second attempt for plain, unstreamed requests that take longer than nearly all others do; the first answer counts.
 
 Off unless the policy's `hedgeShare` says what share of such requests may have one. It begins when the request has taken
-as long as 95 % of the pair's recent ones, at another server, and not while anybody waits for a place. Who loses is
-cancelled. Streams are never hedged, as their first token would have to wait for a winner; nor is what speculates, or is
-a control of it, whose times are compared.
+as long as 95 % of the pair's recent ones, at another server, and not while places are scarce: like drafts, it is work
+that nobody asked for. Who loses is cancelled. Streams are never hedged, as their first token would have to wait for a
+winner; nor is what speculates, or is a control of it, whose times are compared.
 
 Dean, Barroso: The Tail at Scale (CACM 2013), "hedged requests".
 """
@@ -73,7 +73,7 @@ class Hedging:
         self, exchange: Exchange, leg: Leg, replica: Replica, job: Job, ask: Ask, *, share: float, calm: bool
     ) -> Completion:
         """The answer to `job`, which `exchange` has begun to attempt at `replica`; `ask` gets it from a replica.
-        `share` is the policy's, `calm` False while requests wait. Raises what the attempt that is left raises."""
+        `share` is the policy's, `calm` False while places are scarce. Raises what the attempt that is left raises."""
         if share <= 0.0 or leg.decision.arm is not Arm.PLAIN or len(leg.pool.replicas) < 2:
             return await ask(replica, job)
         pace = self._paces.setdefault(exchange.pair, _Pace())

@@ -118,16 +118,18 @@ def _next_legs(
     served: ServedRoute, decision: Decision, request: GenerationRequest, is_killed_now: IsKilled
 ) -> Iterator[Leg]:
     route = served.route
-    if decision.arm is not Arm.SPECULATIVE or route.speculative is None or served.speculative is None:
+    if decision.arm is not Arm.SPECULATIVE:
         yield Leg(served.plain, route.plain, decision)
         return
-    drafting = Leg(served.speculative, route.speculative, decision)
+    drafting = None
+    if route.speculative is not None and served.speculative is not None:  # else a manifest took the draft meanwhile
+        drafting = Leg(served.speculative, route.speculative, decision)
     goes_plainly = not route.plain.capabilities.missing(request.features)
-    if request.temperature > 0 or not goes_plainly:
+    if drafting is not None and (request.temperature > 0 or not goes_plainly):
         yield drafting
     if goes_plainly:
         yield Leg(served.plain, route.plain, _fallen_back(decision, killed=is_killed_now()))
-        if request.temperature <= 0:
+        if drafting is not None and request.temperature <= 0:
             yield drafting
 
 

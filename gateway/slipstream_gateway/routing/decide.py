@@ -79,7 +79,7 @@ def _stands(case: Case, verdict: Verdict) -> bool:
 
 def _explored(case: Case, verdict: Verdict) -> Verdict:
     """`verdict`, or to speculate all the same; the policy's thresholds hold for an unknown class, too. A class of which
-    nothing may speculate is not explored, nor is any while requests wait."""
+    nothing may speculate is not explored, nor is any while places are scarce."""
     if case.pressure > SHRINK_FROM:
         return verdict
     if case.standing is not None and case.standing.share <= 0.0:

@@ -4,20 +4,32 @@ Speculation that is measured to pay at the load of the moment is left alone: a b
 servers' time than the same one decoded plainly, so that without it the queue would grow (see `saving.relieves`). What
 follows is for the rest: decided by rules, by what others measured elsewhere, or not surely a gain.
 
-The pressure on a pair, in [0, 1], is how long a newcomer waits for a place, as a share of the longest that anybody
-waits. It is 0 while nobody waits: how busy servers change what speculation saves is in the forecast, which knows the
-load.
+The pressure on a pair, in [0, 1], is the share of its places that is taken when a request comes, and 1 while anybody
+waits for one. The number of places follows the servers' latency: it climbs past twice what runs while they are quick,
+so that a pressure above a half means a sudden crowd, or servers at their limit.
 
-Up to `SHRINK_FROM` nothing changes. A short queue says only that more came at once than may run at once, and where
-drafts pay under load, as they may, they are what gets it served soonest. From there on the longest draft shrinks
-evenly, to nothing at `STOP_AT`: the wait is near the point at which requests are refused, forecasts have missed what
-happens, and draft tokens are the one piece of work that nobody asked for.
+So there is an order, and each step comes before the next one hurts. Draft tokens are the one piece of work that nobody
+asked for: from `SHRINK_FROM` on the longest draft shrinks evenly, and from `STOP_AT` on there is none. When every place
+is taken requests wait, those of low priority behind all others, and where the queue ends they are refused.
+
+The ramp is that of a scaled trigger of Envoy's overload manager, with its scaling and its saturation threshold.
+https://www.envoyproxy.io/docs/envoy/latest/configuration/operations/overload_manager/overload_manager
 """
 
 from __future__ import annotations
 
-SHRINK_FROM = 0.25
-STOP_AT = 0.75
+# Up to here four in ten more than run still find a place, and what the load does to the saving is in the forecast.
+SHRINK_FROM = 0.7
+# The last tenth is left to requests: a place that drafts may hold for longer is one that the next request waits for.
+STOP_AT = 0.9
+
+
+def pressure_of(taken: int, places: int, *, waiting: bool) -> float:
+    """The pressure where `taken` of `places` are; `waiting`: somebody waits for one. More may be taken than there are,
+    because the limit fell."""
+    if waiting or taken >= places:
+        return 1.0
+    return taken / places
 
 
 def stops(pressure: float) -> bool:

@@ -37,12 +37,12 @@ def by_saving(case: Case) -> Verdict:
 
 
 def shed(case: Case, verdict: Verdict) -> Verdict | None:
-    """After step 5: what would speculate decodes plainly where too many requests wait, unless that would make them wait
-    longer. What a client asked for stands, as does what one arm alone can do."""
+    """After step 5: what would speculate decodes plainly where places are nearly all taken, unless that would take more
+    of them. What a client asked for stands, as does what one arm alone can do."""
     if not stops(case.pressure) or relieves(case):
         return None
-    wait = f"requests wait for {case.pressure:.0%} of the longest time that they may"
-    return plain(Reason.PRESSURE, f"{wait}; else this one would speculate with drafts of {verdict.draft_length}")
+    taken = f"{case.pressure:.0%} of the places are taken"
+    return plain(Reason.PRESSURE, f"{taken}; else this one would speculate with drafts of {verdict.draft_length}")
 
 
 def explored(case: Case) -> Verdict | None:

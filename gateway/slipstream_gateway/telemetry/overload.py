@@ -15,6 +15,7 @@ from slipstream_gateway.director.fleet import Fleet
 from slipstream_gateway.director.hedging import Hedging
 from slipstream_gateway.director.retry_budget import RetryBudget
 from slipstream_gateway.errors import UpstreamError
+from slipstream_gateway.routing.pressure import SHRINK_FROM, STOP_AT
 from slipstream_gateway.telemetry.instruments import counter, gauge
 from slipstream_gateway.upstreams.pool import Circuit, ReplicaState
 
@@ -73,7 +74,7 @@ def _observe_admission(meter: Meter, read: Callable[[], tuple[GateState, ...]]) 
     gauge(
         meter,
         f"{prefix}pressure",
-        "What a newcomer waits, as a share of the longest wait: drafts shrink above 0.25, and end at 0.75.",
+        f"Share of the places that is taken, 1 while some wait: drafts shrink above {SHRINK_FROM}, end at {STOP_AT}.",
         per_pair(lambda gate: gate.pressure),
     )
     gauge(

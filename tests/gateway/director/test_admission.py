@@ -155,7 +155,7 @@ async def test_a_pair_at_its_limit_starves_no_other() -> None:
     await waiting
 
 
-async def test_wait_retry_after_and_pressure_follow_the_rate_at_which_places_come_free() -> None:
+async def test_wait_and_retry_after_follow_the_rate_at_which_places_come_free() -> None:
     clock = Clock()
     admission = Admission(max_in_flight=1, max_queued=4, queue_timeout_s=10, clock=clock)
     for _ in range(100):  # two a second
@@ -163,9 +163,8 @@ async def test_wait_retry_after_and_pressure_follow_the_rate_at_which_places_com
         clock.now_s += 0.5
         admission.leave(PAIR)
     await take(admission)
-    assert admission.pressure(PAIR) == 0.0
     _, tasks = await queue_up(admission, [(str(n), caller("a")) for n in range(4)])
-    assert admission.pressure(PAIR) == pytest.approx(2.5 / 10, rel=0.15)
+    assert admission.snapshot()[0].expected_wait_s == pytest.approx(2.5, rel=0.15)
     with pytest.raises(Overloaded) as refused:
         await admission.enter(PAIR, caller("a"))
     assert refused.value.retry_after_s == pytest.approx(2.5, rel=0.15)
@@ -176,8 +175,42 @@ async def test_wait_retry_after_and_pressure_follow_the_rate_at_which_places_com
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    assert admission.pressure(PAIR) == 0.0
     assert admission.snapshot()[0].refused == {"queue_full": 1, "cannot_make_it": 1, "deadline": 1}
+
+
+async def test_pressure_is_how_full_the_pair_is_before_anybody_waits_and_all_there_is_while_somebody_does() -> None:
+    admission = Admission(max_in_flight=4, max_queued=4, queue_timeout_s=30)
+    assert admission.pressure(PAIR) == 0.0
+    seen = []
+    for _ in range(4):
+        await take(admission)
+        seen.append((admission.pressure(PAIR, inside=True), admission.pressure(PAIR)))
+    assert seen == [(0.0, 0.25), (0.25, 0.5), (0.5, 0.75), (0.75, 1.0)]  # who is in finds the others, a newcomer all
+    waiting = asyncio.create_task(admission.enter(PAIR))
+    await asyncio.sleep(0)
+    assert admission.pressure(PAIR, inside=True) == 1.0
+    assert admission.snapshot()[0].pressure == 1.0
+    admission.leave(PAIR)
+    await waiting
+    assert admission.pressure(PAIR, inside=True) == 0.75
+
+
+async def test_pressure_of_a_quiet_pair_is_that_of_the_worker_it_shares() -> None:
+    admission = Admission(max_in_flight=4, max_queued=4, queue_timeout_s=30, overload=OverloadSettings(min_limit=1))
+    await take(admission, "quiet")
+    for _ in range(3):
+        await take(admission, "busy")
+    assert admission.pressure("quiet", inside=True) == 0.75
+
+
+async def test_pressure_follows_a_limit_that_fell() -> None:
+    admission = Admission(max_in_flight=8, max_queued=4, queue_timeout_s=30, overload=OverloadSettings(min_limit=1))
+    for _ in range(5):
+        await take(admission)
+    before = admission.pressure(PAIR)
+    admission.leave(PAIR, refused=True)  # the server has too much to do
+    assert admission.snapshot()[0].limit == 4
+    assert (before, admission.pressure(PAIR)) == (5 / 8, 1.0)
 
 
 async def test_nobody_waits_beyond_a_deadline() -> None:

@@ -88,6 +88,20 @@ async def test_switch_that_is_turned_on_between_two_attempts_ends_drafting(serve
     assert [step[:2] for step in steps(attempts)] == [("plain", 0)] * 2
 
 
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("temperature", [GREEDY, SAMPLED])
+async def test_stream_goes_on_plainly_where_the_pair_has_lost_its_draft_meanwhile(
+    bench: Callable[..., Any], temperature: float, killed: bool
+) -> None:
+    without = MANIFEST.replace('kind: model, source: "embedded:draft"', "kind: none")
+    pair = bench(without % '"grpc://127.0.0.1:1", "grpc://127.0.0.1:2"').served
+    assert pair.speculative is None
+    attempts = list(next_attempts(pair, decision(), request(temperature), pair.plain.replicas[0], lambda: killed))
+    assert steps(attempts) == [("plain", 0, "2"), ("plain", 0, "1")]
+    expected = Reason.KILL_SWITCH if killed else Reason.SPECULATIVE_UNAVAILABLE
+    assert {leg.decision.reason for leg, _ in attempts} == {expected}
+
+
 async def test_servers_that_are_known_to_be_down_are_tried_when_nobody_else_is_left(
     served: Callable[[int], Any],
 ) -> None:

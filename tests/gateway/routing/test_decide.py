@@ -10,69 +10,23 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from slipstream_gateway.errors import UnsupportedParameter
-from slipstream_gateway.manifest import PairStatus, Route, compile_table, parse_documents
+from slipstream_gateway.manifest import Route
 from slipstream_gateway.routing import NO_DRAWS, Health, explanation
 from slipstream_gateway.routing import decide as decide_with
 from slipstream_gateway.types import (
     Arm,
     Decision,
-    Endpoint,
     GenerationRequest,
-    Message,
     Mode,
     Reason,
     RequestProfile,
     TaskType,
 )
 
-ENGINE = {"kind": "slipstream"}
+from tests.gateway.routing.cases import profile, request, route
+
 OPENAI_ARM = {"protocol": "openai", "endpoints": ["http://a:1"], "model": "m"}
 TRITON_ARM = {"protocol": "triton", "endpoints": ["grpc://a:1"], "model": "m"}
-
-
-def route(
-    *,
-    pair: dict[str, Any] | None = None,
-    policy: dict[str, Any] | None = None,
-    arms: dict[str, Any] | None = None,
-    ready: bool = True,
-) -> Route:
-    """A route of Slipstream's engine with a policy of defaults; `policy={"pair": None}` leaves the policy out."""
-    spec: dict[str, Any] = {"model": "m", "maxDraftTokens": 6}
-    if arms is None:
-        spec |= {"engine": ENGINE, "target": {"source": "t"}, "draft": {"kind": "ngram"}}
-    else:
-        spec |= {"engine": {"kind": "external", "arms": arms}}
-    head = {"apiVersion": "slipstream.dev/v1alpha1", "metadata": {"name": "p"}}
-    documents = [{**head, "kind": "ModelPair", "spec": spec | (pair or {})}]
-    policy_spec = {"pair": "p"} | (policy or {})
-    if policy_spec["pair"] is not None:
-        documents.append({**head, "kind": "SpeculationPolicy", "spec": policy_spec})
-    status = {"p": PairStatus(ready=ready, message="" if ready else "loading")}
-    return compile_table(parse_documents(documents, name="test"), status=status).routes["m"]
-
-
-def request(**changes: Any) -> GenerationRequest:
-    fields: dict[str, Any] = {
-        "endpoint": Endpoint.CHAT,
-        "model": "m",
-        "messages": (Message(role="user", content="Summarise this call."),),
-    }
-    return GenerationRequest(**fields | changes)
-
-
-def profile(**changes: Any) -> RequestProfile:
-    fields: dict[str, Any] = {
-        "task": TaskType.SUMMARIZATION,
-        "expected_output_tokens": 200.0,
-        "rare_token_share": 0.02,
-        "structured_output": False,
-        "prompt_tokens": 300,
-        "confidence": 0.9,
-    }
-    return RequestProfile(**fields | changes)
-
-
 UP, DOWN = Health(), Health(speculative_available=False)
 
 

@@ -9,51 +9,24 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from slipstream_gateway.manifest import ClassStanding, Route, Standing, compile_table, parse_documents
+from slipstream_gateway.manifest import ClassStanding, Route, Standing
 from slipstream_gateway.manifest.status import Phase
-from slipstream_gateway.measurement import Draws, Estimate, Forecast, Level
+from slipstream_gateway.measurement import Draws, Forecast
 from slipstream_gateway.routing import NO_DRAWS, Health, decide, draws_of, explanation
 from slipstream_gateway.types import (
     Arm,
     Decision,
     Endpoint,
-    GenerationRequest,
-    Message,
     Mode,
     Reason,
-    RequestProfile,
-    TaskType,
 )
+
+from tests.gateway.routing import cases
+from tests.gateway.routing.cases import forecast, profile, request
 
 CLASS = "summarization/long"
 LUCKY = Draws(hold_back=0.99, exploration=0.0, draft_length=0.99, parity=0.99, rollout=0.0)
-PROFILE = RequestProfile(
-    task=TaskType.SUMMARIZATION,
-    expected_output_tokens=200.0,
-    rare_token_share=0.02,
-    structured_output=False,
-    prompt_tokens=300,
-    confidence=0.9,
-)
-TIMES = {
-    "plain_tpot_s": 0.010,
-    "step_base_s": 0.012,
-    "step_per_draft_token_s": 0.002,
-    "plain_ttft_s": 0.050,
-    "speculative_ttft_s": 0.055,
-}
-
-
-def forecast(acceptance: float, *, doubt: float = 0.02) -> Forecast:
-    """200 tokens; at an acceptance of 0.8 speculation pays, at 0.3 with a `doubt` of 0.3 nobody knows."""
-    parts = {
-        name: Estimate(mean=mean, se=doubt * mean, samples=20.0, level=Level.FINGERPRINT)
-        for name, mean in (TIMES | {"output_tokens": 200.0, "acceptance": acceptance}).items()
-    }
-    return Forecast(output_tokens_spread=0.2, load=1.0, **parts)
-
-
-PAYS, UNCERTAIN = forecast(0.8), forecast(0.3, doubt=0.3)
+PAYS, UNCERTAIN = forecast(), forecast(acceptance=0.3, doubt=0.3)
 
 
 def standing(phase: Phase, share: float = 0.0, message: str = "", *, of: str = CLASS) -> Standing:
@@ -65,26 +38,11 @@ def standing(phase: Phase, share: float = 0.0, message: str = "", *, of: str = C
 
 
 def route(standing: Standing | None = None, killed: str | None = None, **policy: Any) -> Route:
-    head = {"apiVersion": "slipstream.dev/v1alpha1", "metadata": {"name": "p"}}
-    pair = {
-        "model": "m",
-        "maxDraftTokens": 6,
-        "engine": {"kind": "slipstream"},
-        "target": {"source": "t"},
-        "draft": {"kind": "ngram"},
-    }
-    documents = [
-        {**head, "kind": "ModelPair", "spec": pair},
-        {**head, "kind": "SpeculationPolicy", "spec": {"pair": "p"} | policy},
-    ]
-    served = compile_table(parse_documents(documents, name="test")).routes["m"]
-    return msgspec.structs.replace(served, standing=standing, killed=killed)
+    return msgspec.structs.replace(cases.route(policy=policy), standing=standing, killed=killed)
 
 
 def run(served: Route, *, found: Forecast | None = PAYS, draws: Draws = NO_DRAWS, **asked: Any) -> Decision:
-    message = Message(role="user", content="Summarise this call.")
-    request = GenerationRequest(**{"endpoint": Endpoint.CHAT, "model": "m", "messages": (message,)} | asked)
-    return decide(request, PROFILE, served, forecast=found, draws=draws)
+    return decide(request(**asked), profile(), served, forecast=found, draws=draws)
 
 
 @pytest.mark.parametrize("share", [0.05, 0.25, 0.5, 1.0])
@@ -123,13 +81,13 @@ def test_a_rollout_says_how_far_it_is_and_what_the_request_would_have_done() -> 
     assert decision.detail == (
         "5% of summarization/long speculate at this step of the rollout; this request would with drafts of 4"
     )
-    shown = explanation("p", PROFILE, decision)
+    shown = explanation("p", profile(), decision)
     assert (shown["arm"], shown["reason"]) == ("control", "rollout")
     assert (shown["numbers"]["phase"], shown["numbers"]["rollout_share"]) == ("Progressing", 0.05)
 
 
 def test_what_does_not_pay_is_plain_and_no_control() -> None:
-    decision = run(route(standing(Phase.PROGRESSING, 0.05)), found=forecast(0.1))
+    decision = run(route(standing(Phase.PROGRESSING, 0.05)), found=forecast(acceptance=0.1))
     assert (decision.arm, decision.reason) == (Arm.PLAIN, Reason.BREAK_EVEN)
 
 
@@ -201,11 +159,11 @@ def test_a_kill_from_any_source_goes_before_everything_and_says_whose_it_is() ->
 
 
 def test_a_taken_back_class_is_said_before_servers_that_are_down() -> None:
-    request = GenerationRequest(endpoint=Endpoint.COMPLETION, model="m", prompt="x")
+    asked = request(endpoint=Endpoint.COMPLETION, messages=(), prompt="x")
     down = Health(speculative_available=False)
     for held, expected in ((Phase.ROLLED_BACK, Reason.ROLLED_BACK), (Phase.PROMOTED, Reason.SPECULATIVE_UNAVAILABLE)):
         served = route(standing(held, 1.0))
-        assert decide(request, PROFILE, served, forecast=PAYS, draws=LUCKY, health=down).reason is expected
+        assert decide(asked, profile(), served, forecast=PAYS, draws=LUCKY, health=down).reason is expected
 
 
 @settings(max_examples=150, deadline=None)
@@ -222,7 +180,7 @@ def test_a_rollout_only_ever_takes_speculation_away(
     phase: Phase, share: float, draws: Draws, acceptance: float, doubt: float, hold_back: float, exploration: float
 ) -> None:
     policy = {"holdBackShare": hold_back, "explorationShare": exploration}
-    found = forecast(acceptance, doubt=doubt)
+    found = forecast(acceptance=acceptance, doubt=doubt)
     without = run(route(None, **policy), found=found, draws=draws)
     decision = run(route(standing(phase, share), **policy), found=found, draws=draws)
     assert (decision.draft_length > 0) is (decision.arm is Arm.SPECULATIVE)

@@ -9,20 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from slipstream_gateway.errors import InvalidRequest
-from slipstream_gateway.manifest import Route, compile_table, parse_documents
-from slipstream_gateway.measurement import Draws, Estimate, Forecast, Level
+from slipstream_gateway.manifest import Route
+from slipstream_gateway.measurement import Draws, Forecast, Level
 from slipstream_gateway.routing import NO_DRAWS, Health, decide, draws_of
 from slipstream_gateway.types import (
     Arm,
     Decision,
-    Endpoint,
-    GenerationRequest,
-    Message,
     Mode,
     Reason,
-    RequestProfile,
-    TaskType,
 )
+
+from tests.gateway.routing import cases
+from tests.gateway.routing.cases import forecast, profile, request
 
 ARM = {"protocol": "openai", "model": "m"}
 ARMS = {"plain": ARM | {"endpoints": ["http://a:1"]}, "speculative": ARM | {"endpoints": ["http://b:1"]}}
@@ -31,51 +29,7 @@ EAGER = Draws(hold_back=0.99, exploration=0.0, draft_length=0.99, parity=0.99, r
 
 def route(*, arms: dict[str, Any] | None = None, price: float | None = None, **policy: Any) -> Route:
     """A pair of Slipstream's engine, or of the external `arms`, with a policy."""
-    spec: dict[str, Any] = {"model": "m", "maxDraftTokens": 6, "pricePerGpuHour": price}
-    if arms is None:
-        spec |= {"engine": {"kind": "slipstream"}, "target": {"source": "t"}, "draft": {"kind": "ngram"}}
-    else:
-        spec |= {"engine": {"kind": "external", "arms": arms}}
-    head = {"apiVersion": "slipstream.dev/v1alpha1", "metadata": {"name": "p"}}
-    documents = [{**head, "kind": "ModelPair", "spec": spec}]
-    documents.append({**head, "kind": "SpeculationPolicy", "spec": {"pair": "p"} | policy})
-    return compile_table(parse_documents(documents, name="test")).routes["m"]
-
-
-def request(**changes: Any) -> GenerationRequest:
-    message = Message(role="user", content="Summarise this call.")
-    return GenerationRequest(**{"endpoint": Endpoint.CHAT, "model": "m", "messages": (message,)} | changes)
-
-
-def profile(**changes: Any) -> RequestProfile:
-    fields: dict[str, Any] = {
-        "task": TaskType.SUMMARIZATION,
-        "expected_output_tokens": 200.0,
-        "rare_token_share": 0.02,
-        "structured_output": False,
-        "prompt_tokens": 300,
-        "confidence": 0.9,
-    }
-    return RequestProfile(**fields | changes)
-
-
-def forecast(*, level: Level = Level.FINGERPRINT, doubt: float = 0.02, load: float = 1.0, **means: Any) -> Forecast:
-    """200 tokens at β = 0.8, a step of 12 ms and 2 ms per draft token, a plain token of 10 ms; every part with a
-    standard error of `doubt` times its mean."""
-    fields: dict[str, Any] = {
-        "output_tokens": 200.0,
-        "acceptance": 0.8,
-        "plain_tpot_s": 0.010,
-        "step_base_s": 0.012,
-        "step_per_draft_token_s": 0.002,
-        "plain_ttft_s": 0.050,
-        "speculative_ttft_s": 0.055,
-    }
-    parts = {
-        name: None if mean is None else Estimate(mean=mean, se=doubt * mean, samples=20.0, level=level)
-        for name, mean in (fields | means).items()
-    }
-    return Forecast(output_tokens_spread=0.2, load=load, **parts)
+    return cases.route(pair={"pricePerGpuHour": price}, policy=policy, arms=arms)
 
 
 PAYS = forecast()

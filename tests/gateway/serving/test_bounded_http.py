@@ -18,8 +18,9 @@ from slipstream_gateway.bounded_http import Bounds, bounded_http, tune
 
 WAIT_S = 20.0
 HASTY = Bounds(
-    head_s=0.4, body_grace_s=0.3, body_rate_bytes=1000, bodies_bytes=200_000, flush_s=0.3, linger_s=0.3, pipelined=4
-)
+    head_s=0.4, body_grace_s=0.3, body_rate_bytes=1000, bodies_bytes=200_000, flush_s=0.3, linger_s=0.3, pipelined=4,
+    probes=frozenset({b"/health/live"}),
+)  # fmt: skip
 
 
 class App:
@@ -216,3 +217,16 @@ def test_beyond_the_limit_of_connections_requests_get_429(app: App) -> None:
         answer = all_of(third)
     assert refusal(answer) == (429, "The gateway has too many open connections.")
     assert b"retry-after: 1\r\n" in answer
+
+
+def test_beyond_the_limit_of_connections_health_is_told_and_the_connection_ends(app: App) -> None:
+    """A process with many clients is not one that must be started anew."""
+    with serving(app, limit_concurrency=3) as (connect, _), connect(), connect(), connect() as third:
+        third.sendall(head(line="GET /health/live?full=1 HTTP/1.1"))
+        answer = all_of(third)
+        for line in ("GET /health/lively HTTP/1.1", "GET /health/live/x HTTP/1.1", "GET /?/health/live HTTP/1.1"):
+            with connect() as other:
+                other.sendall(head(line=line))
+                assert refusal(all_of(other))[0] == 429
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert b"connection: close\r\n" in answer

@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-import httpx
 import pytest
 from slipstream_gateway.manifest import EMBEDDED_MANIFEST
 
-WAIT_S = 60.0
-SPECULATIVE = {"x-slipstream-mode": "speculative", "x-slipstream-draft-length": "2"}
-QUIET = {"x-slipstream-learn": "off"}
-# Goes on for as long as it may under greedy decoding.
-BODY = {
-    "model": "slipstream-embedded",
-    "prompt": "a",
-    "temperature": 0,
-    "max_tokens": 400,
-    "stream": True,
-    "stream_options": {"include_usage": True},
-}
+from tests.gateway.serving.triton_streams import SPECULATIVE, Streamed, stream, undisturbed, until_decided
+
 KILLS = {
     "pair": ("  model: slipstream-embedded\n", "  model: slipstream-embedded\n  killSwitch: true\n"),
     "policy": ("  pair: embedded\n", "  pair: embedded\n  killSwitch: true\n"),
@@ -46,60 +33,6 @@ def serve(gateway: Callable[..., Any], triton_endpoint: str) -> Callable[[], Any
         return running
 
     return start
-
-
-def events(response: httpx.Response) -> Iterator[dict[str, Any]]:
-    for line in response.iter_lines():
-        if line.startswith("data: {"):
-            yield json.loads(line[6:])
-
-
-class Streamed:
-    """A stream that is being read: its text so far, and at its end what it drafted."""
-
-    def __init__(self, response: httpx.Response) -> None:
-        assert response.status_code == 200
-        self._events = events(response)
-        self.text, self.usage = "", {}
-
-    def read(self, pieces: int | None = None) -> None:
-        """So many pieces, or all that is left."""
-        for event in self._events:
-            self.usage = event.get("usage") or {}
-            self.text += "".join(choice["text"] for choice in event["choices"])
-            if pieces is not None and (pieces := pieces - 1) == 0:
-                return
-
-    @property
-    def drafted(self) -> int:
-        details = self.usage["completion_tokens_details"]
-        return int(details["accepted_prediction_tokens"] + details["rejected_prediction_tokens"])
-
-
-def stream(served: Any, headers: dict[str, str]) -> Any:
-    return httpx.stream("POST", f"{served.url}/v1/completions", json=BODY, headers=headers, timeout=WAIT_S)
-
-
-def undisturbed(served: Any) -> Streamed:
-    with stream(served, SPECULATIVE | QUIET) as response:
-        found = Streamed(response)
-        found.read()
-    return found
-
-
-def decided(served: Any) -> dict[str, Any]:
-    body = {"model": "slipstream-embedded", "prompt": "a", "max_tokens": 8}
-    answer = httpx.post(f"{served.url}/v1/route", json=body, headers=SPECULATIVE, timeout=WAIT_S)
-    found: dict[str, Any] = answer.json()
-    return found
-
-
-def until_decided(served: Any, arm: str) -> dict[str, Any]:
-    deadline = time.monotonic() + WAIT_S
-    while (found := decided(served))["arm"] != arm:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return found
 
 
 def across_a_kill(served: Any, whose: str) -> list[Streamed]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections.abc import Callable
@@ -132,12 +133,17 @@ def test_slow_answers_are_hedged_within_their_share(
 ) -> None:
     first, second = openai_server(), openai_server()
     served = gateway(manifest_text([first.url, second.url], policy=", hedgeShare: 0.1"))
+    sent = itertools.count(1)
+
+    def answered() -> bool:
+        return next(sent) > 0 and post(served.url, chat("tokens=1")).status_code == 200
+
     for _ in range(24):
-        assert post(served.url, chat("tokens=1")).status_code == 200
+        assert answered()
     first.slow_s = 2.0
-    answers = [post(served.url, chat("tokens=1")) for _ in range(2)]
-    assert [answer.status_code for answer in answers] == [200, 200]
-    assert served.metric("slipstream_hedges_total", result="won") == 1  # for the one that went to the slow server
+    # One that went to the slow server; before that one may have been late by chance.
+    until(lambda: answered() and served.metric("slipstream_hedges_total", result="won") > 0)
+    assert served.metric("slipstream_hedges_total") <= 1 + 0.1 * next(sent)
     streams = len(first.requests) + len(second.requests)
     assert post(served.url, chat("tokens=1", stream=True)).status_code == 200
     assert len(first.requests) + len(second.requests) == streams + 1

@@ -19,6 +19,8 @@ import psutil
 import pytest
 from slipstream_gateway.manifest import EMBEDDED_MANIFEST
 
+from tests.gateway.serving.resuming import REST, SCRIPT, TEXT, Reading, committed, hold
+
 WAIT_S = 30.0
 
 
@@ -77,6 +79,25 @@ def read_all(connection: socket.socket) -> bytes:
     return b"".join(parts)
 
 
+@contextlib.contextmanager
+def streaming(process: Process, body: dict[str, Any]) -> Iterator[Reading]:
+    """A stream that has begun."""
+    url = f"{process.url}/v1/chat/completions"
+    with httpx.stream("POST", url, json={**body, "stream": True}, timeout=WAIT_S) as response:
+        reading = Reading(response.iter_lines())
+        reading.begin()
+        yield reading
+
+
+def is_refused(process: Process) -> bool:
+    """Whether nobody can connect any more."""
+    try:
+        httpx.get(f"{process.url}/health/live", timeout=1)
+    except httpx.ConnectError:
+        return True
+    return False
+
+
 def test_sigterm_stops_accepting_finishes_streams_and_exits_0(
     start: Callable[..., Process], openai_server: Callable[..., Any], manifest_text: Any, chat: Any
 ) -> None:
@@ -84,14 +105,7 @@ def test_sigterm_stops_accepting_finishes_streams_and_exits_0(
     connection = stream(process, chat("tokens=30 gap=0.05"))
     first = connection.recv(1000)
     process.child.send_signal(signal.SIGTERM)
-    deadline = time.monotonic() + WAIT_S
-    refused = False
-    while not refused:
-        assert time.monotonic() < deadline
-        try:
-            httpx.get(f"{process.url}/health/live", timeout=1)
-        except httpx.ConnectError:
-            refused = True
+    wait_until(lambda: is_refused(process))
     answer = first + read_all(connection)
     assert b"w29 " in answer
     assert b"data: [DONE]" in answer
@@ -111,6 +125,39 @@ def test_drain_limit_ends_streams_with_an_error_event(
     assert b"[DONE]" not in answer
     assert process.child.wait(WAIT_S) == 0
     assert server.cancelled.wait(WAIT_S)
+
+
+def test_sigterm_while_a_stream_looks_for_a_server_lets_it_go_on_to_its_end(
+    start: Callable[..., Process], openai_server: Callable[..., Any], manifest_text: Any, chat: Any
+) -> None:
+    servers = [openai_server() for _ in range(3)]
+    process = start(manifest_text([server.url for server in servers], policy=TEXT), "--drain", "20")
+    with streaming(process, chat(SCRIPT)) as reading:
+        held, [left] = hold(servers)
+        process.child.send_signal(signal.SIGTERM)
+        wait_until(lambda: is_refused(process))
+        held.stop()
+        text, error, done = reading.rest()
+    assert (text, error, done) == (committed(left) + REST, None, True)
+    assert process.child.wait(WAIT_S) == 0
+
+
+def test_drain_limit_ends_a_stream_that_looks_for_a_server_with_an_error_event(
+    start: Callable[..., Process], openai_server: Callable[..., Any], manifest_text: Any, chat: Any
+) -> None:
+    servers = [openai_server() for _ in range(3)]
+    process = start(manifest_text([server.url for server in servers], policy=TEXT), "--drain", "1")
+    with streaming(process, chat(SCRIPT)) as reading:
+        held, [left] = hold(servers)
+        process.child.send_signal(signal.SIGTERM)
+        text, error, done = reading.rest()
+    assert text == committed(held)
+    assert ("shutting down" in error["message"], done) == (True, False)
+    assert held.cancelled.wait(WAIT_S)
+    assert not left.requests
+    _, log = process.child.communicate(timeout=WAIT_S)
+    assert process.child.returncode == 0
+    assert "Traceback" not in log
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/route"])

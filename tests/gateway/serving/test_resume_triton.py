@@ -19,6 +19,8 @@ WAIT_S = 60.0
 PROMPT = "Summarize the call for the CRM: reason, agent actions, outcome, next step.\n\nCustomer: My invoice is wrong."
 STALL_S = 1.0
 UNMOVED: Any = dict.fromkeys(("unreachable_in_a_row", "failed_in_a_row", "min_requests", "min_latencies"), 1_000_000)
+# Neither load nor faults change what is decided: a sampled answer with fewer drafts is another one.
+STEADY: Any = {"overload": OverloadSettings(adaptive=False), "health": HealthSettings(**UNMOVED)}
 CASES = settings(max_examples=16, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
@@ -111,9 +113,7 @@ def stand(
     network = breaking_network(triton_endpoint)
     path = tmp_path_factory.mktemp("resume") / "pair.yaml"
     deadlines = Deadlines(connect_s=2.0, stall_s=STALL_S)
-    # Neither load nor faults change what is decided: a sampled answer with fewer drafts is another one.
-    steady = {"overload": OverloadSettings(adaptive=False), "health": HealthSettings(**UNMOVED)}
-    with run_gateway(path, embedded(network.ports), deadlines=deadlines, **steady) as gateway:
+    with run_gateway(path, embedded(network.ports), deadlines=deadlines, **STEADY) as gateway:
         yield Stand(gateway, network)
 
 

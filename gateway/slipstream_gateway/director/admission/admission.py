@@ -11,6 +11,7 @@ from slipstream_gateway.director.admission.gate import Gate, GateState
 from slipstream_gateway.director.admission.latency import Sample
 from slipstream_gateway.director.admission.limit import AdaptiveLimit
 from slipstream_gateway.errors import DeadlineExceeded, Overloaded
+from slipstream_gateway.routing.pressure import pressure_of
 from slipstream_gateway.settings import OverloadSettings
 from slipstream_gateway.types import ANONYMOUS, Caller
 
@@ -93,11 +94,11 @@ class Admission:
         if self._waiting:
             self._let_in()
 
-    def pressure(self, pair: str) -> float:
-        """In [0, 1]: the expected wait of a newcomer as a share of the longest that anybody waits. 0 while nobody
-        waits, however busy the servers are: what that does to speculation, the break-even knows."""
-        gate = self._waiting.get(pair)
-        return 0.0 if gate is None else self._pressure(gate)
+    def pressure(self, pair: str, *, inside: bool = False) -> float:
+        """In [0, 1], as `routing.pressure` says: how much of what may run is running, of the pair or of the worker.
+        `inside`: for a request that has a place itself, which does not count."""
+        gate = self._gates.get(pair)
+        return 0.0 if gate is None else self._pressure(gate, own=int(inside))
 
     def snapshot(self) -> tuple[GateState, ...]:
         """Every pair's way in, for somebody who looks."""
@@ -132,11 +133,13 @@ class Admission:
         gate = self._gates[pair] = Gate(pair, limit, self._clock())
         return gate
 
-    def _pressure(self, gate: Gate) -> float:
-        if not gate.queue:
-            return 0.0
-        wait_s = gate.wait_s(len(gate.queue), self._clock())
-        return min(wait_s / self._queue_timeout_s, 1.0) if wait_s is not None and self._queue_timeout_s else 0.0
+    def _pressure(self, gate: Gate, own: int = 0) -> float:
+        """The pair's own limit or the cap for all pairs, whichever leaves less."""
+        waiting = bool(gate.queue)
+        return max(
+            pressure_of(gate.in_flight - own, gate.limit.value, waiting=waiting),
+            pressure_of(self.in_flight - own, self._max_in_flight, waiting=waiting),
+        )
 
     def _refuse_late(self, gate: Gate, caller: Caller, deadline_s: float | None, now_s: float) -> None:
         if deadline_s is None:
