@@ -123,7 +123,8 @@ def test_client_that_leaves_while_its_stream_looks_for_a_server_leaves_nothing_b
     with httpx.stream(
         "POST", f"{served.url}/v1/chat/completions", json=chat("tokens=9 die=3", stream=True), headers=headers
     ) as response:
-        next(response.iter_lines())
+        lines = response.iter_lines()  # kept: the end of an iterator is that of its connection
+        next(lines)
         wait_for(lambda: slow.requests)
     assert slow.cancelled.wait(WAIT_S)
     wait_for(lambda: served.metric("slipstream_requests_in_flight") == 0)
