@@ -138,6 +138,19 @@ def test_long_answers_alone_do_not_lower_the_limit(stream: bool) -> None:
         assert limit.value == MOST
 
 
+@pytest.mark.parametrize(("crowd_s", "lowers"), [(0.15, False), (0.6, True)])
+def test_crowd_lowers_the_limit_only_where_first_tokens_take_long(crowd_s: float, lowers: bool) -> None:
+    """First tokens usually take 5 ms; whenever a crowd comes, thirty times as long or more."""
+    limit = limit_of()
+    now_s = 0.0
+    for second in range(60):
+        ttft_s = 0.005 if second < 30 else crowd_s
+        for _ in range(20):
+            now_s += 0.05
+            limit.record(Sample(1000, ttft_s, 1.0, 50), in_flight=200, now_s=now_s)
+    assert (limit.value < 200) == lowers
+
+
 @given(
     samples=st.lists(st.tuples(st.floats(0, 100), st.floats(0, 5), st.integers(1, MOST), st.booleans()), max_size=200),
     least=st.integers(1, 2 * MOST),
