@@ -24,6 +24,7 @@ from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import Multiprocess
 from uvicorn.supervisors.multiprocess import Process
 
+from slipstream_gateway.allocator import give_large_blocks_back
 from slipstream_gateway.api.health import LIVE, READY
 from slipstream_gateway.api.sides import Sides
 from slipstream_gateway.app import build_app
@@ -148,6 +149,7 @@ class _AppFactory:
 
     def __call__(self) -> Sides:
         logging.basicConfig(level=self._settings.log_level.upper(), format=_LOG_FORMAT)
+        give_large_blocks_back()
         if self._settings.workers > 1:
             # A supervisor that is killed takes its workers along.
             ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

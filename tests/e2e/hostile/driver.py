@@ -24,9 +24,7 @@ DRIP_SHARE = 0.02
 DRIP_S = 0.01
 QUIET_S = 0.25  # an answer that takes longer is not waited for: the client leaves
 SETTLE_S = 10.0
-# Collector and allocator hold 14 to 17 MB more now and then, after 3,000 requests as after 100,000. Of these, a leak of
-# 250 bytes each would be as much as this.
-LEAK_MB = 25.0
+LEAK_MB = 10.0
 SPARE_DESCRIPTORS = 4
 WARM_UP = 2_000
 _SHOWN = 5
