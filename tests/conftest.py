@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from slipstream_gateway.up.options import UpOptions
 from slipstream_gateway.up.triton_server import TritonPorts, TritonServer
 
 from tests.kube import CRDS, KubeApiServer, install_chart
+from tests.ports import lasting_ports
 
 START_TIMEOUT_S = 90.0
 
@@ -33,21 +33,9 @@ settings.register_profile("unhurried", deadline=None, suppress_health_check=[Hea
 settings.load_profile("unhurried")
 
 
-def _free_ports(count: int) -> list[int]:
-    """Distinct ports on the loopback that were free a moment ago."""
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
-
-
 @pytest.fixture(scope="session")
 def free_ports() -> Callable[[int], list[int]]:
-    return _free_ports
+    return lasting_ports
 
 
 @pytest.fixture(scope="session")
@@ -75,7 +63,7 @@ def triton_server(
     tmp_path_factory: pytest.TempPathFactory, start_triton: Callable[[Path, TritonPorts], TritonServer]
 ) -> Iterator[TritonServer]:
     """The Triton of this run, with the embedded pair as its model `embedded`. Its log: `.child.log_path`."""
-    grpc, http, metrics = _free_ports(3)
+    grpc, http, metrics = lasting_ports(3)
     ports = TritonPorts(grpc=grpc, http=http, metrics=metrics)
     server = start_triton(tmp_path_factory.mktemp("triton"), ports)
     yield server
@@ -91,7 +79,7 @@ def triton_endpoint(triton_server: TritonServer) -> str:
 @pytest.fixture(scope="session")
 def gateway_url(tmp_path_factory: pytest.TempPathFactory, triton_server: TritonServer) -> Iterator[str]:
     """A real `slipstream gateway` in front of this run's Triton: `http://host:port`."""
-    [port] = _free_ports(1)
+    [port] = lasting_ports(1)
     options = UpOptions(port=port, grpc_port=triton_server.ports.grpc)
     gateway = GatewayProcess(options=options, run_dir=tmp_path_factory.mktemp("gateway"))
     try:

@@ -8,16 +8,14 @@ writing status, and nothing collects garbage: children stay when their owner goe
 from __future__ import annotations
 
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import time
-from collections.abc import Mapping
-from contextlib import closing, suppress
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 import httpx
 import yaml
@@ -25,6 +23,7 @@ from helm_python import Chart
 from slipstream_gateway.up.processes import Child
 
 from tests.kube_client import JSON, KubeClient, KubeError
+from tests.ports import lasting_ports
 
 __all__ = [
     "ADMIN",
@@ -35,7 +34,7 @@ __all__ = [
     "KubeError",
     "find_assets",
     "install_chart",
-    "lasting_ports",
+    "once_allowed",
 ]
 
 ADMIN = "admin"
@@ -43,8 +42,11 @@ CRDS = Path(__file__).parent.parent / "charts" / "slipstream-crds"
 USERS = (ADMIN, "operator", "gateway")  # The last two may do nothing until a binding says so.
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 5.0
+ALLOWED_TIMEOUT_S = 30.0
 _POLL_S = 0.05
 _HOST = "127.0.0.1"
+
+Found = TypeVar("Found")
 
 
 def find_assets() -> Path:
@@ -312,13 +314,17 @@ def _kubectl() -> str:
     return found
 
 
-def lasting_ports(count: int) -> list[int]:
-    """Free ports that no outgoing connection takes while the server is down: below the range the kernel gives out."""
-    ports: list[int] = []
-    while len(ports) < count:
-        port = random.SystemRandom().randrange(20_000, 32_000)
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind((_HOST, port))
-            if port not in ports:
-                ports.append(port)
-    return ports
+def once_allowed(call: Callable[[], Found]) -> Found:
+    """What `call` gives. Rights that were granted just now may be used: the server hears of them a moment later.
+
+    Raises:
+        KubeError: as `call`; forbidden: it still is after half a minute.
+    """
+    deadline = time.monotonic() + ALLOWED_TIMEOUT_S
+    while True:
+        try:
+            return call()
+        except KubeError as exc:
+            if exc.status != httpx.codes.FORBIDDEN or time.monotonic() > deadline:
+                raise
+        time.sleep(0.02)

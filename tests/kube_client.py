@@ -29,15 +29,15 @@ class KubeClient:
     """JSON over HTTP with one user's token: paths as the API server names them, plain dicts in and out.
 
     Every method raises `KubeError` with the server's message and HTTP status, and `httpx.HTTPError` when the server
-    cannot be reached or does not answer within `timeout_s`.
+    cannot be reached or does not answer within 10 seconds.
     """
 
-    def __init__(self, url: str, *, token: str, ca_file: Path, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+    def __init__(self, url: str, *, token: str, ca_file: Path) -> None:
         self._http = httpx.Client(
             base_url=url,
             headers={"Authorization": f"Bearer {token}"},
             verify=ssl.create_default_context(cafile=str(ca_file)),
-            timeout=timeout_s,
+            timeout=REQUEST_TIMEOUT_S,
             trust_env=False,
         )
         self._resources: dict[str, dict[str, JSON]] = {}

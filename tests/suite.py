@@ -8,10 +8,13 @@ itself.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from tests.ports import FIRST_PORT, PORTS_OF_A_RUN, PORTS_VARIABLE
 
 _TESTS = Path(__file__).parent
 _BESIDE = (
@@ -33,9 +36,10 @@ def main(options: list[str]) -> int:
     if any(not option.startswith("-") and Path(option.partition("::")[0]).exists() for option in options):
         return subprocess.run([*pytest, *options], check=False).returncode
     parts = [str(_TESTS / part) for part in _BESIDE]
+    env = {**os.environ, PORTS_VARIABLE: str(FIRST_PORT + PORTS_OF_A_RUN)}
     with tempfile.TemporaryFile() as output:
         beside = subprocess.Popen(
-            [*pytest, *parts, "-p", "no:cacheprovider", *options], stdout=output, stderr=subprocess.STDOUT
+            [*pytest, *parts, "-p", "no:cacheprovider", *options], stdout=output, stderr=subprocess.STDOUT, env=env
         )
         try:
             here = subprocess.run([*pytest, *(f"--ignore={part}" for part in parts), *options], check=False)

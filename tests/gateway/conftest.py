@@ -309,7 +309,7 @@ def run_gateway() -> Callable[..., contextlib.AbstractContextManager[Gateway]]:
         path: Path, text: str, *, deadlines: Deadlines | None = None, port: int = 0, **options: Any
     ) -> Iterator[Gateway]:
         path.write_text(text)
-        settings = GatewaySettings(manifest=path, deadlines=deadlines or Deadlines(connect_s=1.0), **options)
+        settings = GatewaySettings(manifest=path, deadlines=deadlines or Deadlines(connect_s=10.0), **options)
         started = Gateway(path, settings, port=port)
         try:
             yield started

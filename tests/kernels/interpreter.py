@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 REPOSITORY = Path(__file__).parents[2]
+COMPILING_S = 570  # Tests that wait for it have `timeout(600)`.
 
 
 def run_compiling(*arguments: str, **environment: str) -> str:
@@ -21,7 +22,7 @@ def run_compiling(*arguments: str, **environment: str) -> str:
     inherited = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     command, variables = [sys.executable, *arguments], inherited | environment
     done = subprocess.run(
-        command, cwd=REPOSITORY, env=variables, capture_output=True, text=True, timeout=170, check=False
+        command, cwd=REPOSITORY, env=variables, capture_output=True, text=True, timeout=COMPILING_S, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

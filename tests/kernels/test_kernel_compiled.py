@@ -8,6 +8,8 @@ import pytest
 
 from tests.kernels.interpreter import run_compiling
 
+pytestmark = pytest.mark.timeout(600)  # the compiler's time, on a busy machine
+
 THREADS_OF_A_PROCESSOR = 2048
 REGISTERS_OF_A_PROCESSOR = 65_536
 

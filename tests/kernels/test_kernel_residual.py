@@ -20,6 +20,8 @@ from tests.kernels.checker import check
 from tests.kernels.interpreter import programs_in_random_order, run_compiling
 from tests.kernels.oracle import Rules
 
+pytestmark = pytest.mark.timeout(600)  # the compiler's time, on a busy machine
+
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SMALL = LaunchConfig(block=128, splits=1, warps=1)
 FILTERS = Rules(temperature=0.8, top_k=30, top_p=0.9, min_p=0.01)

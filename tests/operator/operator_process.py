@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ import httpx
 
 from tests.kube import KubeApiServer, KubeClient, KubeError
 from tests.kube_client import JSON
+from tests.ports import lasting_ports
 
 USER = "operator"
 GROUP = "/apis/slipstream.dev/v1alpha1"
@@ -85,6 +85,20 @@ def eventually(look: Callable[[], Found | None], *, within_s: float = WAIT_S) ->
     return found
 
 
+def settled(look: Callable[[], Found], *, for_s: float) -> Found:
+    """What `look` finds, once that has been the same for so long."""
+    last, since = look(), time.monotonic()
+
+    def stands_still() -> bool:
+        nonlocal last, since
+        if (now := look()) != last:
+            last, since = now, time.monotonic()
+        return time.monotonic() - since > for_s
+
+    eventually(stands_still)
+    return last
+
+
 class OperatorProcess:
     """A running operator; `with` ends it. `module` is what `python -m` runs in place of the command."""
 
@@ -97,7 +111,7 @@ class OperatorProcess:
         module: tuple[str, ...] = ("slipstream_gateway.cli", "operator"),
         user: str = USER,
     ) -> None:
-        self.liveness_port, self.metrics_port = _free_ports()
+        self.liveness_port, self.metrics_port = lasting_ports(2)
         folder.mkdir(parents=True, exist_ok=True)
         self.log_path = folder / f"operator-{self.metrics_port}.log"
         command = [sys.executable, "-m", *module, "--kubeconfig", str(kube.kubeconfig(user, namespace=namespace))]
@@ -125,18 +139,19 @@ class OperatorProcess:
     def ask(self, path: str, *, port: int | None = None) -> int | None:
         """The HTTP status of an answer; None where nobody answers."""
         try:
-            return httpx.get(f"http://127.0.0.1:{port or self.metrics_port}{path}", trust_env=False).status_code
+            return self._get(path, port=port or self.metrics_port).status_code
         except httpx.HTTPError:
             return None
 
     def is_alive(self) -> bool:
         return self.ask("/healthz", port=self.liveness_port) == httpx.codes.OK
 
-    def metric(self, name: str) -> float:
-        """The sum of a metric of this name over its labels."""
-        text = httpx.get(f"http://127.0.0.1:{self.metrics_port}/metrics", trust_env=False).text
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum of a metric of this name over its labels, or over those with these values."""
+        text = self._get("/metrics", port=self.metrics_port).text
         lines = [line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#")]
-        return sum(float(value) for full, value in lines if full.partition("{")[0] == name)
+        found = [(full, float(value)) for full, value in lines if full.partition("{")[0] == name]
+        return sum(value for full, value in found if all(f'{key}="{wanted}"' in full for key, wanted in labels.items()))
 
     def writes(self) -> float:
         return self.metric("slipstream_operator_writes_total")
@@ -157,6 +172,9 @@ class OperatorProcess:
 
     def log(self) -> str:
         return self.log_path.read_text(encoding="utf-8", errors="replace")
+
+    def _get(self, path: str, *, port: int) -> httpx.Response:
+        return httpx.get(f"http://127.0.0.1:{port}{path}", trust_env=False, timeout=WAIT_S)
 
     def _ended(self) -> bool:
         assert self._process.poll() is None, self.log()
@@ -248,11 +266,3 @@ def pair_spec(name: str) -> JSON:
         "draft": {"kind": "model", "source": "embedded:draft"},
         "serving": {"gpus": 0, "replicas": 1, "resources": {"requests": {"cpu": "1000m", "memory": "1024Mi"}}},
     }
-
-
-def _free_ports() -> tuple[int, int]:
-    """Two ports that were free a moment ago; never twice the same."""
-    with socket.socket() as one, socket.socket() as other:
-        for probe in (one, other):
-            probe.bind(("127.0.0.1", 0))
-        return one.getsockname()[1], other.getsockname()[1]

@@ -12,7 +12,7 @@ import pytest
 
 from tests.kube import KubeApiServer
 from tests.operator.crashes import CRASHING, PLURALS, declare, fresh, is_done, outcome
-from tests.operator.operator_process import Cluster, OperatorProcess, eventually, grant, revoke
+from tests.operator.operator_process import Cluster, OperatorProcess, eventually, grant, revoke, settled
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def cluster(own_kube: KubeApiServer) -> Cluster:
 def test_ends_within_seconds_of_sigterm(own_kube: KubeApiServer, cluster: Cluster, tmp_path: Path) -> None:
     with OperatorProcess(own_kube, cluster.namespace, tmp_path) as operator:
         operator.wait_ready()
-        assert operator.terminate() < 5
+        assert operator.terminate() < 8  # after that it would leave a watch behind that hangs
 
 
 def test_outage_of_the_api_server_is_survived(own_kube: KubeApiServer, cluster: Cluster, tmp_path: Path) -> None:
@@ -144,17 +144,17 @@ def test_leader_that_cannot_renew_ends(own_kube: KubeApiServer, cluster: Cluster
         operator.wait_ready()
         thief = {"spec": {"holderIdentity": "somebody-else", "leaseDurationSeconds": 15}}
         cluster.patch("leases", "slipstream-operator", thief)
-        assert operator.wait(within_s=15) == 1
+        assert operator.wait() == 1
         assert "leads no more: somebody else has taken over" in operator.log()
 
 
+@pytest.mark.timeout(400)  # two operators start for each write
 def test_killed_after_any_write_it_comes_to_the_same_in_the_end(own_kube: KubeApiServer, tmp_path: Path) -> None:
     undisturbed = fresh(own_kube)
     with OperatorProcess(own_kube, undisturbed.namespace, tmp_path, module=(*CRASHING, "0")) as operator:
         eventually(lambda: is_done(undisturbed))
-        time.sleep(1)
-        expected = outcome(undisturbed)
-        writes = sum(" PATCH " in line or " POST " in line for line in operator.log().splitlines())
+        expected, log = settled(lambda: (outcome(undisturbed), operator.log()), for_s=3)
+        writes = sum(" PATCH " in line or " POST " in line for line in log.splitlines())
     assert writes >= len(PLURALS) + 2
     for last in range(1, len(PLURALS) + 3):
         crashed = fresh(own_kube)

@@ -72,8 +72,8 @@ class Answer(msgspec.Struct, kw_only=True):
 class TritonModel:
     """Calls the model. Inputs by name: scalars or lists; `messages` as Python values or as raw bytes."""
 
-    # So hot that the end of text is as unlikely as any other token: such an answer fills its context.
-    ENDLESS: ClassVar[dict[str, Any]] = {"text_input": "a", "temperature": 100.0, "stream": True}
+    # Goes on for ever under greedy decoding, with drafts that are all rejected: such an answer fills its context.
+    ENDLESS: ClassVar[dict[str, Any]] = {"text_input": "a", "temperature": 0.0, "stream": True}
 
     def __init__(self, client: grpc_client.InferenceServerClient) -> None:
         self._client = client
@@ -132,11 +132,11 @@ async def triton(triton_endpoint: str) -> AsyncIterator[TritonModel]:
 
 
 @pytest.fixture
-def fill_slots(triton: TritonModel) -> Callable[[], Awaitable[list[Any]]]:
-    """Take every slot of the engine with endless answers: their streams, all of them running."""
+def fill_slots(triton: TritonModel) -> Callable[..., Awaitable[list[Any]]]:
+    """Take every slot of the engine with endless answers, but for what `inputs` say: their streams, all running."""
 
-    async def fill() -> list[Any]:
-        streams = [triton.open(**triton.ENDLESS, seed=seed, draft_tokens=seed % 3) for seed in range(SLOTS)]
+    async def fill(**inputs: Any) -> list[Any]:
+        streams = [triton.open(**triton.ENDLESS, **inputs, draft_tokens=slot % 3) for slot in range(SLOTS)]
         for stream in streams:
             _, error = await anext(aiter(stream))
             assert error is None

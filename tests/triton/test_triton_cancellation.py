@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 SLOTS = 8
+TOKENS = 300  # seconds of work, of an answer that would go on for a minute
 
 
 async def _first_part(stream: Any) -> None:
@@ -23,13 +24,13 @@ async def _seconds_for(triton: Any, **inputs: Any) -> float:
 
 
 async def test_cancelled_streams_free_their_slots(triton: Any, fill_slots: Any) -> None:
-    streams = await fill_slots()
+    streams = await fill_slots(max_tokens=TOKENS)
     # One that has to wait for a slot, to see how long these answers would go on.
     untouched = await _seconds_for(triton, text_input="a", max_tokens=1)
     for stream in streams:
         stream.cancel()
 
-    streams = await fill_slots()
+    streams = await fill_slots(max_tokens=TOKENS)
     waiting = asyncio.create_task(_seconds_for(triton, text_input="a", max_tokens=1))
     await asyncio.sleep(0)
     for stream in streams:
@@ -39,15 +40,16 @@ async def test_cancelled_streams_free_their_slots(triton: Any, fill_slots: Any) 
 
 async def test_cancelled_while_waiting_never_runs(triton: Any, fill_slots: Any) -> None:
     streams = await fill_slots()
-    queued = [triton.open(**triton.ENDLESS, seed=100 + number) for number in range(SLOTS)]
+    queued = [triton.open(**triton.ENDLESS) for _ in range(SLOTS)]
     readers = [asyncio.create_task(_first_part(stream)) for stream in queued]
     _, pending = await asyncio.wait(readers, timeout=0.3)
     assert len(pending) == SLOTS
     for stream in (*queued, *streams):
         stream.cancel()
     await asyncio.gather(*readers, return_exceptions=True)
-    untouched = await _seconds_for(triton, **(triton.ENDLESS | {"stream": False}))
-    assert await _seconds_for(triton, text_input="a", max_tokens=1) < untouched
+    # First the short one: it would have to wait for those that run.
+    short = await _seconds_for(triton, text_input="a", max_tokens=1)
+    assert short < await _seconds_for(triton, **(triton.ENDLESS | {"stream": False, "max_tokens": TOKENS}))
 
 
 async def test_many_streams_cancelled_at_any_moment_leave_triton_well(triton: Any) -> None:

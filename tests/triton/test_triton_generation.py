@@ -13,9 +13,16 @@ GREEDY: dict[str, Any] = {"messages": demo.CALL_SUMMARY, "temperature": 0.0, "ma
 
 
 async def test_stream_sends_deltas_and_totals_that_add_up(triton: Any) -> None:
-    answer = await triton.generate(**GREEDY, stream=True, draft_tokens=4)
+    for _ in range(5):  # Tokens that wait for a busy machine come in one part.
+        answer = await triton.generate(**GREEDY, stream=True, draft_tokens=4)
+        _check_totals(answer)
+        if len(answer.parts) > 3:
+            return
+    pytest.fail("no answer came in more than 3 parts")
+
+
+def _check_totals(answer: Any) -> None:
     assert answer.error is None
-    assert len(answer.parts) > 3
     assert [part.finish_reason for part in answer.parts[:-1]] == [""] * (len(answer.parts) - 1)
     assert answer.last.finish_reason in ("stop", "length")
     assert answer.last.output_tokens == len(answer.token_ids)

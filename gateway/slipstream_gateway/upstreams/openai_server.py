@@ -6,6 +6,7 @@ transport 120 µs, aiohttp 77 µs (one core, 32 connections, one run).
 
 from __future__ import annotations
 
+import errno
 import re
 import ssl
 
@@ -153,13 +154,20 @@ class OpenAiUpstream:
         except (aiohttp.ConnectionTimeoutError, TimeoutError) as exc:
             raise UpstreamTimeout("The upstream did not accept a connection in time.") from exc
         except (aiohttp.ClientConnectionError, OSError) as exc:
-            hint = _TLS_HINT if url.scheme == "https" and isinstance(exc, aiohttp.ServerDisconnectedError) else ""
+            hint = _TLS_HINT if url.scheme == "https" and _is_hung_up(exc) else ""
             raise UpstreamUnavailable("The upstream cannot be reached.", detail=f"{exc}{hint}") from exc
         except aiohttp.ClientError as exc:
             raise UpstreamFailed("The upstream did not answer with HTTP.", detail=str(exc)) from exc
         if response.status != 200:
             raise await _refusal(response, own_key=self._api_key is not None)
         return response
+
+
+def _is_hung_up(error: Exception) -> bool:
+    """Whether the server ended the connection: which error that is depends on what of it was seen first."""
+    if isinstance(error, aiohttp.ServerDisconnectedError | ConnectionResetError | BrokenPipeError):
+        return True
+    return getattr(error, "errno", None) in (errno.ECONNRESET, errno.EPIPE)
 
 
 class OpenAiStream:

@@ -20,7 +20,7 @@ from tests.e2e.chaos.processes import Gateway, Replica, from_file
 from tests.e2e.chaos.proxy import Relay
 from tests.e2e.chaos.table import Reading
 from tests.e2e.chaos.verdicts import Tally
-from tests.kube import lasting_ports
+from tests.ports import lasting_ports
 from tests.redis_server import RedisServer
 
 CLIENTS = 8

@@ -23,6 +23,7 @@ HEAVY_SHARE = 0.002
 DRIP_SHARE = 0.02
 DRIP_S = 0.01
 QUIET_S = 0.25  # an answer that takes longer is not waited for: the client leaves
+CASE_S = 60.0  # 128 cases come at once, the large ones first; below the 75 s after which any connection is closed
 SETTLE_S = 10.0
 LEAK_MB = 10.0
 SPARE_DESCRIPTORS = 4
@@ -110,7 +111,7 @@ async def bombard(count: int, target: Target, *, seed: int = 0, at_once: int = 1
         (started[0], after[0]),
         (min(started[1], SPARE_DESCRIPTORS + after[1]), after[1]),
     )
-    readings.in_flight = await _in_flight(target.port)
+    readings.in_flight = await _left_in_flight(target.port)
     readings.tracebacks = target.log.count("Traceback")
     return readings
 
@@ -123,7 +124,7 @@ async def _play(shot: _Shot, target: Target, readings: Readings) -> None:
             target.port,
             shot.pieces,
             answers=max(1, awaited),
-            quiet_s=QUIET_S if case is None else SETTLE_S,
+            quiet_s=QUIET_S if case is None else CASE_S,
             pause_s=shot.pause_s,
             heads_only=case is None and shot.pieces[:1] != [] and shot.pieces[0].startswith(b"HEAD"),
         )
@@ -166,6 +167,17 @@ def _leaks(before: tuple[float, int], after: tuple[float, int]) -> bool:
 def _process(pid: int) -> tuple[float, int]:
     process = psutil.Process(pid)
     return process.memory_info().rss / 1e6, process.num_fds()
+
+
+async def _left_in_flight(port: int) -> float:
+    """Requests that still run after a while: those whose client has left take a moment to end."""
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + SETTLE_S
+    while True:
+        found = await _in_flight(port)
+        if not found or loop.time() > deadline_s:
+            return found
+        await asyncio.sleep(0.25)
 
 
 async def _in_flight(port: int) -> float:

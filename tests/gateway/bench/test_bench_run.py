@@ -37,7 +37,7 @@ def test_every_request_runs_in_every_mode_and_round(
     two_arms: Callable[..., Any], bench_file: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gateway = two_arms()
-    file = bench_file(*[call(f"tokens={n} gap=0.002", **{"class": "words"}) for n in (3, 5, 8)])
+    file = bench_file(*[call(f"tokens={n} gap=0.02", **{"class": "words"}) for n in (3, 5, 8)])
     out = tmp_path / "out"
     assert bench(gateway, file, out, "--concurrency", "1,2", "--rounds", "2", "--price", "3.6") == 0
     rows = rows_of(out)
@@ -80,14 +80,14 @@ def test_what_the_server_refuses_is_recorded_and_the_run_goes_on(
     two_arms: Callable[..., Any], bench_file: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gateway = two_arms()
-    slow = call("tokens=2 gap=9")
+    slow = call("tokens=2 gap=60")
     file = bench_file(call("tokens=3"), "no json", call("status=418"), slow, call("tokens=2", n=99), call("tokens=4"))
     out = tmp_path / "out"
-    assert bench(gateway, file, out, "--modes", "plain,speculative", "--timeout", "1.5", "--seed", "5") == 0
+    assert bench(gateway, file, out, "--modes", "plain,speculative", "--timeout", "4", "--seed", "5") == 0
     errors = {row.index: (row.status, row.error) for row in rows_of(out) if row.error and row.mode == "plain"}
     assert errors == {
         1: (418, "scripted"),
-        2: (200, "no whole answer within 1.5 s"),
+        2: (200, "no whole answer within 4 s"),
         3: (400, "Invalid 'n': expected 1 to 8, got 99."),
     }
     captured = capsys.readouterr()

@@ -117,6 +117,12 @@ def aside(_lasting: ThreadPoolExecutor) -> Callable[[Callable[[], None]], Awaita
     return lambda start: asyncio.get_running_loop().run_in_executor(_lasting, start)
 
 
+@pytest.fixture
+def patient_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A source that leaves gives a busy machine the time to take its report away."""
+    monkeypatch.setattr("slipstream_gateway.cluster.reporting._DELETE_TIMEOUT_S", WAIT_S)
+
+
 class Space:
     """A namespace of one test: its objects by short calls."""
 

@@ -95,7 +95,7 @@ async def test_a_watch_from_a_version_that_the_server_has_forgotten_starts_with_
 
 
 async def test_a_start_without_the_server_goes_by_the_snapshot_until_it_is_back(
-    space: Any, outages: Any, aside: Any, watch: Any, soon: Any, tmp_path: Path
+    space: Any, outages: Any, aside: Any, watch: Any, soon: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     labels = {"kubernetes.io/service-name": "slipstream-own", "app.kubernetes.io/part-of": "slipstream"}
     piece = {
@@ -116,9 +116,10 @@ async def test_a_start_without_the_server_goes_by_the_snapshot_until_it_is_back(
     assert os.listdir(tmp_path) == ["snapshot.json"]
 
     await asyncio.to_thread(outages.stop, signal.SIGKILL)
+    monkeypatch.setattr("slipstream_gateway.cluster.source.FIRST_LIST_S", 600.0)  # who has a snapshot goes by another
     started_s = time.monotonic()
     async with watch(space, snapshot=snapshot) as watched:
-        assert time.monotonic() - started_s < 4.0
+        assert time.monotonic() - started_s < 15.0
         status = watched.source.status()
         assert (status.origin, status.connected) == ("snapshot", False)
         assert watched.routes["own"].plain.endpoints == ("grpc://10.0.0.1:8001",)

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.kube import once_allowed
+
 _READ = ["get", "list", "watch"]
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"
 
@@ -20,6 +22,7 @@ def _grant(space: Any, *rules: dict[str, list[str]]) -> None:
         "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "gateway"}],
     }
     space.client.create(f"{_RBAC}/namespaces/{space.name}/rolebindings", binding)
+    once_allowed(lambda: space.server.client("gateway").items(space.path("ModelPair")))
 
 
 def _rule(group: str, *resources: str, verbs: list[str]) -> dict[str, list[str]]:
@@ -31,6 +34,7 @@ SLICES = _rule("discovery.k8s.io", "endpointslices", verbs=_READ)
 LEASES = _rule("coordination.k8s.io", "leases", verbs=["get", "create", "update", "patch", "delete"])
 
 
+@pytest.mark.usefixtures("patient_leave")
 async def test_the_rights_of_the_charts_role_are_enough(space: Any, watch: Any, soon: Any) -> None:
     _grant(space, KINDS, SLICES, LEASES)
     space.pair("acme")

@@ -122,28 +122,28 @@ def _applied(space: Any, name: str) -> int | None:
     return reports[0].generation_of(f"{space.name}/ModelPair/{name}") if reports and reports[0] is not None else None
 
 
-async def _confirmed_after(space: Any, name: str, generation: int, at_most_s: float) -> float:
+async def _confirmed(space: Any, name: str, generation: int, at_most_s: float) -> None:
     started_s = time.monotonic()
     while await asyncio.to_thread(_applied, space, name) != generation:
         assert time.monotonic() - started_s < at_most_s, "it is not confirmed"
         await asyncio.sleep(0.005)
-    return time.monotonic() - started_s
 
 
 async def test_what_a_report_confirms_of_a_kill_is_in_the_snapshot_already(
-    space: Any, watch: Any, soon: Any, tmp_path: Path
+    space: Any, watch: Any, soon: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Only the snapshot lets a report go, however slow the volume; that this has an end is the next test's matter.
+    monkeypatch.setattr("slipstream_gateway.cluster.source.CONFIRM_WITHIN_S", 600.0)
     space.pair("acme")
     snapshot = tmp_path / "snapshot.json"
     async with watch(space, snapshot=snapshot):
         await soon(snapshot.exists, "the first snapshot")
         for killed in (True, False, True):
             item = await asyncio.to_thread(space.patch, "ModelPair", "acme", killSwitch=killed)
-            took_s = await _confirmed_after(space, "acme", item["metadata"]["generation"], 10.0)
+            await _confirmed(space, "acme", item["metadata"]["generation"], 15.0)
             kept = read_snapshot(snapshot)  # as a crash at this moment would leave it
             assert kept is not None
             assert [known.killed for known in kept.objects] == [killed]
-            assert took_s < 5.0
 
 
 async def test_a_volume_that_hangs_neither_stops_a_kill_nor_holds_its_report_back(
@@ -157,7 +157,7 @@ async def test_a_volume_that_hangs_neither_stops_a_kill_nor_holds_its_report_bac
         async with watch(space, snapshot=snapshot) as watched:
             item = await asyncio.to_thread(space.patch, "ModelPair", "acme", killSwitch=True)
             await soon(lambda: watched.routes["acme"].killed, "the kill")
-            await _confirmed_after(space, "acme", item["metadata"]["generation"], 5.0)
+            await _confirmed(space, "acme", item["metadata"]["generation"], 5.0)
             assert not snapshot.exists()
     finally:
         pipe_end = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)  # lets the thread that waits go

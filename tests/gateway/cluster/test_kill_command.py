@@ -272,8 +272,8 @@ def test_gateway_whose_clock_is_behind_is_alive_while_it_renews(cluster: Cluster
     cluster.report("gateway-a", 2)
     cluster.report("slow-clock", 1, age_s=60)
     with cluster.renewing("slow-clock", 1, age_s=60):
-        code, _, errors = cluster.run("kill", "mp/acme", "--timeout", "3")
-        assert (code, errors) == (1, "1 of 2 gateways confirmed within 3 s; not slow-clock\n")
+        code, _, errors = cluster.run("kill", "mp/acme", "--timeout", "10")
+        assert (code, errors) == (1, "1 of 2 gateways confirmed within 10 s; not slow-clock\n")
     with cluster.renewing("slow-clock", 2, age_s=60):
         code, output, errors = cluster.run("kill", "mp/acme")
     assert (code, errors) == (0, "")
@@ -377,7 +377,9 @@ def test_who_may_only_patch_and_see_one_namespace_can_kill_there(cluster: Cluste
     assert "1 of 1 gateways" in output
     assert f"only namespace {cluster.namespace} was looked at for gateways" in errors
     assert cluster.run("kill", "modelpair/acme", "--report-namespace", cluster.namespace) == (0, ANY, "")
-    code, _, errors = cluster.run("unkill", "modelpair/acme", "--timeout", "0.1")
+    cluster.report("gateway-a", 3)  # there from the start: only then are other objects read, however slow the machine
+    code, _, errors = cluster.run("unkill", "modelpair/acme")
+    assert code == 0
     assert "whether another kill switch holds the pair could not be read" in errors
     assert "killSwitch" not in cluster.spec()
 
@@ -479,10 +481,10 @@ def test_confirmations_are_seen_across_a_restart_of_the_api_server(
         install_crds(own)
         cluster = Cluster(own, namespace)
         cluster.report("gateway-a", 1)
-        process = cluster.start("kill", "mp/acme")
+        process = cluster.start("kill", "mp/acme", "--timeout", "100")  # longer than a restart takes
         assert "kill switch set" in first_line(process)
         own.restart()
         cluster.report("gateway-a", 2)
-        code, output, _ = ended(process)
-        assert code == 0
+        output, _ = process.communicate(timeout=120)
+        assert process.returncode == 0
         assert "1 of 1 gateways" in output

@@ -23,6 +23,7 @@ def _report(space: Any) -> Any:
     return read_report(leases[0]) if leases else None
 
 
+@pytest.mark.usefixtures("patient_leave")
 async def test_a_report_names_every_generation_and_goes_away_with_the_gateway(
     space: Any, watch: Any, soon: Any
 ) -> None:

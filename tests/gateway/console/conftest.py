@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,14 +12,20 @@ from typing import Any
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
 from slipstream_gateway.cli import main
+from slipstream_gateway.routing import draws_of
 
 from tests.browser import chromium
 
+HOLD_BACK_SHARE = 0.5
 # By rules alone, and nothing speaks against speculation: whoever is not held back speculates.
-POLICY = ", decision: rules, minOutputTokens: 0, maxRareTokenShare: 1, minConfidence: 0, holdBackShare: 0.5"
+POLICY = (
+    f", decision: rules, minOutputTokens: 0, maxRareTokenShare: 1, minConfidence: 0, holdBackShare: {HOLD_BACK_SHARE}"
+)
 WAIT_MS = 15_000
+
+expect.set_options(timeout=WAIT_MS)  # Playwright's own five seconds are short on a busy machine
 
 
 @pytest.fixture(scope="session")
@@ -77,14 +84,26 @@ def make_key(tmp_path: Path) -> MakeKey:
     return MakeKey(tmp_path / "keys.json")
 
 
+def _turns() -> Iterator[str]:
+    """Ids of requests that speculate and are held back by turns: by ids of chance, all might be of one kind."""
+    held = False
+    for name in (f"console-{number}" for number in itertools.count()):
+        if (draws_of(name).hold_back < HOLD_BACK_SHARE) is held:
+            yield name
+            held = not held
+
+
 @pytest.fixture
 def send(chat: Callable[..., dict[str, Any]]) -> Callable[..., list[httpx.Response]]:
-    """Sends that many requests through a gateway, one after the other."""
+    """Sends that many requests through a gateway, one after the other. Of a test's, the first one may speculate, the
+    second is held back, and so on."""
+    ids = _turns()
 
     def requests(url: str, count: int, *, headers: dict[str, str] | None = None) -> list[httpx.Response]:
         with httpx.Client(base_url=url, timeout=15.0, headers=headers) as http:
             body = chat("Summarize this call for the team, please. tokens=9")
-            return [http.post("/v1/chat/completions", json=body) for _ in range(count)]
+            named = ({"x-request-id": name} for name in itertools.islice(ids, count))
+            return [http.post("/v1/chat/completions", json=body, headers=one) for one in named]
 
     return requests
 

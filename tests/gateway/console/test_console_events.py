@@ -7,7 +7,6 @@ import itertools
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -141,10 +140,7 @@ def test_nothing_of_a_prompt_or_an_answer_is_in_it(console: Console, chat: Calla
 class _Workers:
     """`slipstream gateway` with two workers."""
 
-    def __init__(self, manifest: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+    def __init__(self, manifest: Path, port: int) -> None:
         self.url = f"http://127.0.0.1:{port}"
         command = [sys.executable, "-m", "slipstream_gateway.cli", "gateway", "-f", str(manifest)]
         self.child = subprocess.Popen([*command, "--port", str(port), "--workers", "2"], env=os.environ)
@@ -163,11 +159,12 @@ class _Workers:
 
 @pytest.fixture
 def workers(
-    tmp_path: Path, openai_server: Callable[..., Any], manifest_text: Callable[..., str], policy: str
-) -> Iterator[_Workers]:
+    tmp_path: Path, openai_server: Callable[..., Any], manifest_text: Callable[..., str], policy: str,
+    free_ports: Callable[[int], list[int]],
+) -> Iterator[_Workers]:  # fmt: skip
     manifest = tmp_path / "pair.yaml"
     manifest.write_text(manifest_text([openai_server().url], [openai_server().url], policy=policy))
-    started = _Workers(manifest)
+    started = _Workers(manifest, free_ports(1)[0])
     yield started
     started.child.kill()
     started.child.wait(WAIT_S)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -30,6 +29,8 @@ from slipstream_gateway.stores.wire import decode, encode
 from slipstream_gateway.telemetry.providers import Telemetry
 from slipstream_gateway.types import Arm, Mode, Reason
 
+from tests.ports import dead_url
+
 Make = Callable[..., Any]
 
 
@@ -47,7 +48,7 @@ class Desk:
     """A director of real parts for one manifest, and what it tells of each request."""
 
     def __init__(self, text: str) -> None:
-        settings = GatewaySettings(manifest=Path(), deadlines=Deadlines(connect_s=1.0))
+        settings = GatewaySettings(manifest=Path(), deadlines=Deadlines(connect_s=10.0))
         self.fleet = Fleet(lambda key: connect(key, settings), clock=time.monotonic)
         self.fleet.swap(compile_table(parse(text)))
         admission = Admission(max_in_flight=4, max_queued=4, queue_timeout_s=5.0)
@@ -101,13 +102,6 @@ async def desk() -> AsyncIterator[Callable[[str], Desk]]:
         await one.parity.aclose()
         await one.fleet.aclose()
         one.telemetry.close()
-
-
-def dead_url() -> str:
-    """An address where nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{probe.getsockname()[1]}"
 
 
 UNREACHED = (Arm.SPECULATIVE, "upstream_unavailable")

@@ -105,7 +105,7 @@ async def triton_double() -> AsyncIterator[Callable[[], Any]]:
 @pytest.fixture
 async def make_fleet() -> AsyncIterator[Callable[[], Fleet]]:
     """Makes fleets; all are closed after the test."""
-    settings = GatewaySettings(manifest=Path(), deadlines=Deadlines(connect_s=1.0))
+    settings = GatewaySettings(manifest=Path(), deadlines=Deadlines(connect_s=10.0))
     made: list[Fleet] = []
 
     def make() -> Fleet:
@@ -337,12 +337,14 @@ async def test_a_pair_that_is_renamed_or_loses_its_model_with_the_kill_is_told(
     fleet.leave(running)
 
 
-async def test_a_server_that_is_slow_to_answer_does_not_delay_the_others(fleet: Fleet, triton_double: Any) -> None:
+async def test_a_server_that_is_slow_to_answer_does_not_delay_the_others(
+    fleet: Fleet, triton_double: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given up later than the other one is waited for here, however slow the machine.
+    monkeypatch.setattr("slipstream_gateway.upstreams.triton_server._CONTROL_TIMEOUT_S", WAIT_S)
     slow, well = await triton_double(), await triton_double()
     slow.silent = True
     fleet.swap(table(slow, well))
     fleet.swap(table(slow, well, killed="now"))
     await until(lambda: counts(well) == [2])
     assert counts(slow) == [1], "it still waits for its first answer"
-    first, second = well.controls
-    assert second - first < 2.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import socket
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +12,8 @@ from slipstream_gateway.director.parity import MAX_ATTEMPTS
 from slipstream_gateway.director.parity_answer import MAX_ANSWER_BYTES
 from slipstream_gateway.types import Arm, Reason
 from slipstream_gateway.upstreams.base import Wire
+
+from tests.ports import dead_url
 
 Make = Callable[..., Any]
 Said = Callable[[], list[str]]
@@ -244,10 +245,7 @@ async def test_reload_does_not_close_the_server_of_a_running_replay(
 async def test_failed_replay_is_dropped_and_says_nothing_of_the_servers_health(
     bench: Make, openai_server: Make, manifest_text: Make, chat: Make
 ) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        dead = f"http://127.0.0.1:{probe.getsockname()[1]}"
-    made = bench(manifest_text([dead], [openai_server().url], policy=ALL))
+    made = bench(manifest_text([dead_url()], [openai_server().url], policy=ALL))
     for _ in range(3):
         await made.ask(chat("tokens=1"))
     await made.counted({"failed": 3})

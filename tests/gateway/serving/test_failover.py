@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,15 +12,10 @@ import httpx
 import pytest
 from slipstream_gateway.settings import Deadlines, HealthSettings
 
+from tests.ports import dead_url
+
 SPECULATE = {"x-slipstream-mode": "speculative"}
 WAIT_S = 15.0
-
-
-def dead_url() -> str:
-    """An address where nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{probe.getsockname()[1]}"
 
 
 def post(url: str, body: dict[str, Any], **options: Any) -> httpx.Response:
@@ -123,25 +117,30 @@ def test_stream_that_breaks_ends_with_an_error_event_and_is_not_repeated(
 def test_deadlines_end_slow_starts_and_silent_streams(
     gateway: Callable[..., Any], openai_server: Callable[..., Any], manifest_text: Any, chat: Any
 ) -> None:
-    limits = Deadlines(connect_s=1, first_chunk_s=1.0, between_chunks_s=0.5, total_s=2.0)
+    limits = Deadlines(connect_s=WAIT_S, first_chunk_s=3.0, between_chunks_s=3.0, total_s=6.0)
     served = gateway(manifest_text([openai_server().url]), deadlines=limits)
+    bodies = [
+        chat("slow=30", stream=True),
+        chat("tokens=3 gap=30", stream=True),
+        chat("slow=30"),
+        chat("tokens=1000 gap=0.05", stream=True),
+    ]
     started_s = time.monotonic()
-    slow = post(served.url, chat("slow=30", stream=True))
+    with ThreadPoolExecutor(len(bodies)) as pool:
+        slow, silent, whole, endless = pool.map(lambda body: post(served.url, body), bodies)
     assert (slow.status_code, slow.json()["error"]["code"]) == (504, "upstream_timeout")
-    silent = events_of(post(served.url, chat("tokens=3 gap=30", stream=True)))
-    assert silent[-1]["error"]["code"] == "stream_interrupted"
-    assert "next chunk" in silent[-1]["error"]["message"]
-    whole = post(served.url, chat("slow=30"))
+    interrupted = events_of(silent)[-1]
+    assert interrupted["error"]["code"] == "stream_interrupted"
+    assert "next chunk" in interrupted["error"]["message"]
     assert whole.status_code == 504
-    endless = events_of(post(served.url, chat("tokens=1000 gap=0.05", stream=True)))
-    assert endless[-1]["error"]["code"] == "upstream_timeout"
+    assert events_of(endless)[-1]["error"]["code"] == "upstream_timeout"
     assert time.monotonic() - started_s < WAIT_S
 
 
 def test_streams_that_go_silent_take_their_server_out(
     gateway: Callable[..., Any], openai_server: Callable[..., Any], manifest_text: Any, chat: Any
 ) -> None:
-    deadlines = Deadlines(connect_s=1, between_chunks_s=1)
+    deadlines = Deadlines(connect_s=WAIT_S, between_chunks_s=1)
     health = HealthSettings(first_ejection_s=WAIT_S)  # it outlasts the check
     served = gateway(manifest_text([openai_server().url], [openai_server().url]), deadlines=deadlines, health=health)
     body = chat("tokens=3 gap=30", stream=True)

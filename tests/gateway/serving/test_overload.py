@@ -86,7 +86,7 @@ def test_deadline_ends_a_stream_with_an_error_event_and_its_work_upstream(
 ) -> None:
     server = openai_server()
     served = gateway(manifest_text([server.url]))
-    answer = post(served.url, chat("tokens=9 gap=0.2", stream=True), x_request_timeout="0.5")
+    answer = post(served.url, chat("tokens=99999 gap=0.05", stream=True), x_request_timeout="3")
     events = [line[6:] for line in answer.text.split("\n\n") if line]
     assert json.loads(events[-1])["error"]["code"] == "deadline_exceeded"
     assert server.cancelled.wait(WAIT_S)

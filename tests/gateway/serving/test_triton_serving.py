@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import httpx
 import openai
 import pytest
+from slipstream_gateway.manifest import EMBEDDED_MANIFEST
 
 MODEL = "slipstream-embedded"
 SUMMARY = (
@@ -214,8 +216,12 @@ def test_metrics_tell_drafted_and_accepted_by_class_and_arm(gateway_url: str) ->
         assert any('arm="speculative"' in row and float(row.rpartition(" ")[2]) > 0 for row in rows), name
 
 
-def test_route_explains_with_numbers(gateway_url: str) -> None:
+def test_route_explains_with_numbers(gateway: Callable[..., Any], triton_endpoint: str) -> None:
+    """By a gateway that has learnt nothing: what pays goes by the paces of what was answered before."""
+    text = EMBEDDED_MANIFEST.read_text().replace(
+        "kind: slipstream\n", f'kind: slipstream\n    endpoints: ["grpc://{triton_endpoint}"]\n'
+    )
     body = {"model": MODEL, "messages": [{"role": "user", "content": SUMMARY}]}
-    answer = httpx.post(f"{gateway_url}/v1/route", json=body, timeout=WAIT_S).json()
+    answer = httpx.post(f"{gateway(text).url}/v1/route", json=body, timeout=WAIT_S).json()
     assert answer["arm"] == "speculative"
     assert json.dumps(answer["numbers"])

@@ -17,6 +17,12 @@ from tests.redis_server import WAIT_S, RedisServer
 LIMITS = Limits(requests_per_minute=1, tokens_per_minute=60_000, concurrent=5, usd_per_day=1.0)
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Redis that is only slow, as all is on a busy machine, is not one that is away."""
+    monkeypatch.setattr("slipstream_gateway.stores.limit_usage._ANSWERS_S", WAIT_S)
+
+
 @pytest.fixture
 def server(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> Iterator[RedisServer]:
     running = RedisServer(tmp_path, free_ports(1)[0])

@@ -21,6 +21,8 @@ from slipstream_kernels.ngram_lookup import kernel
 
 from tests.kernels.interpreter import programs_in_random_order, run_compiling
 
+pytestmark = pytest.mark.timeout(600)  # the compiler's time, on a busy machine
+
 NGRAMS = {"min_ngram": 2, "max_ngram": 3}
 CUDA = torch.cuda.is_available()
 
