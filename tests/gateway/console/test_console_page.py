@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import random
 import re
 import time
 from collections.abc import Callable
@@ -20,6 +22,20 @@ from tests.redis_server import RedisServer
 
 MOST_BYTES = 200_000
 HOSTILE = "<img src=x onerror=document.title=1> tokens=3"
+# The names as the browser draws them, and the points that they are names of.
+DRAWN = """async ({ names, points, bounds }) => {
+  const { places } = await import("/console/labels.js");
+  const { s } = await import("/console/dom.js");
+  const picture = document.querySelector("#map").appendChild(s("svg", { viewBox: "0 0 560 330", width: 560 }));
+  picture.style.width = "560px";
+  const spots = places(names, points, bounds).map((spot, index) => spot && s("text",
+    { x: spot.x, y: spot.y, "text-anchor": spot.anchor }, names[index])).filter(Boolean);
+  picture.append(...spots);
+  const drawn = spots.map((text) => text.getBBox()).map(({ x, y, width, height }) =>
+    ({ left: x, right: x + width, top: y + height / 2 - 5, bottom: y + height / 2 + 5 }));
+  const marks = points.map(([x, y]) => ({ left: x - 5, right: x + 5, top: y - 5, bottom: y + 5, point: true }));
+  return [[...marks, ...drawn], spots.length];
+}"""
 
 Console = Callable[..., Any]
 Send = Callable[..., list[httpx.Response]]
@@ -143,6 +159,26 @@ def test_the_map_marks_what_a_rule_decides(console: Console, open_console: OpenC
     expect(page.locator("#map-legend")).to_contain_text("decided by rule")
     expect(page.locator("#map-lead")).to_contain_text("by its rules alone")
     expect(page.locator("#map-rows")).to_contain_text("speculative by rule: no rule of the policy")
+
+
+def test_names_on_the_map_cover_neither_each_other_nor_a_point(console: Console, open_console: OpenConsole) -> None:
+    """What has no place is left out; the busiest, which come first, never are."""
+    page, _ = open_console(console().url)
+    draws = random.Random(5)
+    bounds = {"left": 48, "right": 560, "top": 0, "bottom": 300}
+    for crowd in (1, 4, 12):
+        names = [draws.choice(["code/long", "short_qa/short", "creative_writing/medium"]) for _ in range(crowd)]
+        points = [[draws.uniform(300, 400), draws.uniform(20, 60)] for _ in range(crowd)]
+        points[-1] = [bounds["right"] - 5, 20]  # its name goes to the left
+        boxes, count = page.evaluate(DRAWN, {"names": names, "points": points, "bounds": bounds})
+        assert len(boxes) - crowd == count >= min(crowd, 8)
+        for one, other in itertools.combinations(boxes, 2):
+            if one.get("point") and other.get("point"):
+                continue
+            apart = one["right"] <= other["left"] or other["right"] <= one["left"]
+            assert apart or one["bottom"] <= other["top"] or other["bottom"] <= one["top"]
+        for one in boxes:
+            assert one.get("point") or (bounds["left"] <= one["left"] and one["right"] <= bounds["right"])
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1200), ("dark", 1200), ("light", 360), ("dark", 360)])

@@ -3,6 +3,7 @@
 import { empty, frame, linear, logarithmic, path, picture, xAxis, yAxis } from "./chart.js";
 import { $, h, nothing, put, row, s, say, text } from "./dom.js";
 import { count, percent, seconds } from "./format.js";
+import { places } from "./labels.js";
 
 const LEVELS = [["pay2", 0.2], ["pay3", 0.4], ["pay4", 0.6]];
 const LABELS = 12;
@@ -54,9 +55,7 @@ function chart(map, explored) {
     outline.map((part) => s("path", { class: "edge", d: path(edge(part, map).map(([tokens, beta]) => [x(tokens), y(beta)])) })),
     xAxis(area, x, [4, 10, 20, 50, 100, 200, 500, 1000], String, "expected output tokens"),
     yAxis(area, y, [0, 0.25, 0.5, 0.75, 1], (tick) => percent(tick)),
-    key(area), points(map, x, y, area),
-    explored && s("path", { class: "you", d: star(x(clamp(explored.tokens, lengths)), y(explored.acceptance)) }),
-    explored && s("text", { class: "halo strong", x: x(clamp(explored.tokens, lengths)) + 11, y: y(explored.acceptance) + 4 }, "your request"));
+    key(area), points(map, x, y, area, explored));
 }
 
 const clamp = (value, list) => Math.min(Math.max(value, list[0]), list.at(-1));
@@ -106,44 +105,33 @@ const key = (area) =>
     s("text", { class: "tick", x: area.left + 23 + index * 58, y: area.bottom - 10 }, index === 3 ? `${name} saved` : name),
   ]));
 
-function points(map, x, y, area) {
+/** The classes, the busiest first, and before them all the request that was asked about: each with its name. */
+function points(map, x, y, area, explored) {
   const shown = map.classes.toSorted((one, other) => other.requests - one.requests).slice(0, LABELS);
-  const at = shown.map((point) => [x(clamp(point.output_tokens, map.lengths)), y(point.acceptance)]);
-  const flips = at.map(([left]) => left > area.right - 130);
-  const heights = labelHeights(at, flips, shown.map((point) => point.request_class.length * 6.4));
-  return shown.map((point, index) => {
-    const [left, height] = at[index];
-    const flip = flips[index];
+  const mine = explored ? [{ request_class: "your request", output_tokens: explored.tokens, acceptance: explored.acceptance, mine: true }] : [];
+  const all = [...mine, ...shown];
+  const at = all.map((point) => [x(clamp(point.output_tokens, map.lengths)), y(point.acceptance)]);
+  const names = all.map((point) => point.request_class);
+  const spots = places(names, at, { left: area.left, right: area.width, top: 0, bottom: area.bottom - 22 });
+  return [spots.map((spot, index) => lead(spot, at[index])), all.map((point, index) => {
     const speculates = point.ruled ? point.ruled === "speculative" : point.saved > map.margin;
-    return s("g", { class: speculates ? "c2" : "c0" }, mark(point, left, height),
-      s("text", { class: "halo", x: left + (flip ? -11 : 11), y: heights[index], "text-anchor": flip ? "end" : "start" }, point.request_class));
-  });
+    return s("g", { class: point.mine ? null : speculates ? "c2" : "c0" },
+      point.mine ? s("path", { class: "you", d: star(...at[index]) }) : mark(point, ...at[index]),
+      name(spots[index], names[index], point.mine));
+  })];
 }
+
+const lead = (spot, [x, y]) => spot?.away && s("line", { class: "lead", x1: x, y1: y, x2: spot.x, y2: spot.y - 4 });
+const name = (spot, words, strong) =>
+  spot && s("text", { class: strong ? "halo strong" : "halo", x: spot.x, y: spot.y, "text-anchor": spot.anchor }, words);
 
 /** A dot where the map decides, a square where a rule does. */
 function mark(point, x, y) {
   const size = 4 + Math.min(5, Math.sqrt(point.requests) / 6);
   const style = point.measured ? "dot" : "dot guess";
-  if (!point.ruled) return s("circle", { class: style, cx: x, cy: y, r: size });
+  if (!point.ruled) return s("circle", { class: style, cx: x, cy: y, r: size }, s("title", null, point.request_class));
   return s("rect", { class: `${style} ruled`, x: x - size, y: y - size, width: 2 * size, height: 2 * size },
     s("title", null, `${point.request_class}: ${point.ruled} by rule, ${point.why}`));
-}
-
-/** Labels that would cover one that is placed already go below it. */
-function labelHeights(at, flips, widths) {
-  const placed = [];
-  const heights = [];
-  const order = at.map((_, index) => index).sort((one, other) => at[one][1] - at[other][1]);
-  for (const index of order) {
-    const [x, y] = at[index];
-    const from = flips[index] ? x - 11 - widths[index] : x + 11;
-    let height = y + 4;
-    const covered = () => placed.find((other) => from < other.to && from + widths[index] > other.from && Math.abs(height - other.height) < 13);
-    for (let other = covered(); other; other = covered()) height = other.height + 13; // only ever down: it ends
-    placed.push({ from, to: from + widths[index], height });
-    heights[index] = height;
-  }
-  return heights;
 }
 
 function star(x, y) {
