@@ -274,8 +274,10 @@ class Exchange:
         finally:
             if attempt is not None:
                 batch = attempt.release()
-            if self._continuation is not None:
-                self._continuation.close()
+            # It knows this exchange: what a client left unread would stay until a collection comes by.
+            continuation, self._continuation = self._continuation, None
+            if continuation is not None:
+                continuation.close()
             on_close(status)
             self._record(status, self._times(ended_s), batch)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import socket
 import threading
@@ -11,6 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
+from slipstream_gateway.director.exchange import Exchange
 from slipstream_gateway.settings import Deadlines, Limits
 
 WAIT_S = 15.0
@@ -48,6 +50,23 @@ def test_upstream_is_cancelled_when_the_client_leaves(
     assert upstream.cancelled.wait(WAIT_S)
     wait_for(lambda: served.metric("slipstream_requests_total", status="cancelled") == 1, "the record")
     assert served.metric("slipstream_requests_in_flight") == 0
+
+
+def test_what_a_client_leaves_unread_is_freed_without_a_collection(
+    gateway: Callable[..., Any], upstream: Any, manifest_text: Any, chat: Any
+) -> None:
+    served = gateway(manifest_text([upstream.url]))
+    gc.collect()
+    gc.disable()
+    try:
+        assert httpx.post(f"{served.url}/v1/chat/completions", json=chat("tokens=2", stream=True)).is_success
+        connection = start_stream(served.port, chat("tokens=4000 big=4000"))
+        assert connection.recv(1000).startswith(b"HTTP/1.1 200")
+        connection.close()
+        wait_for(lambda: served.metric("slipstream_requests_total", status="cancelled") == 1, "the record")
+        wait_for(lambda: not [each for each in gc.get_objects() if isinstance(each, Exchange)], "its end")
+    finally:
+        gc.enable()
 
 
 def test_upstream_is_cancelled_when_the_client_leaves_before_the_first_byte(
