@@ -54,6 +54,7 @@ class Watchdog:
         self._expired = False
         self._task: asyncio.Task[object] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_due_s = 0.0  # kept here: uvloop's handle for a time that is due at once does not tell it
 
     @property
     def over(self) -> bool:
@@ -76,9 +77,9 @@ class Watchdog:
         due_s = self._loop.time() + self._wait_s
         self._due_s = due_s if due_s < self._end_s else self._end_s
         self._armed = True
-        if self._timer is None or self._timer.when() > self._due_s:
+        if self._timer is None or self._timer_due_s > self._due_s:
             self.close()
-            self._timer = self._loop.call_at(self._due_s, self._fire)
+            self._start_timer()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -104,8 +105,12 @@ class Watchdog:
         if not self._armed:
             return
         if self._loop.time() < self._due_s:
-            self._timer = self._loop.call_at(self._due_s, self._fire)
+            self._start_timer()
             return
         self._expired = True
         if self._task is not None:
             self._task.cancel()
+
+    def _start_timer(self) -> None:
+        self._timer_due_s = self._due_s
+        self._timer = self._loop.call_at(self._due_s, self._fire)

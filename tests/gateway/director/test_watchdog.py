@@ -6,6 +6,7 @@ import asyncio
 import time
 
 import pytest
+import uvloop
 from slipstream_gateway.director.watchdog import Watchdog, client_late
 from slipstream_gateway.errors import ClientTimeout, UpstreamTimeout
 
@@ -65,3 +66,15 @@ async def test_cancellation_from_outside_stays_a_cancellation() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     watchdog.close()
+
+
+def test_a_deadline_within_the_same_millisecond_is_one_to_uvloop_too() -> None:
+    async def wait_twice() -> None:
+        watchdog = Watchdog(total_s=0.0001)
+        with watchdog.waiting(10, "the first chunk"):
+            pass
+        with watchdog.waiting(10, "the next chunk"):
+            await asyncio.sleep(30)
+
+    with pytest.raises(UpstreamTimeout, match="the next chunk"):
+        uvloop.run(wait_twice())
