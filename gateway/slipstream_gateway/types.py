@@ -107,7 +107,23 @@ class Reason(StrEnum):
     EXPLORATION = "exploration"
     SPECULATION_PAYS = "speculation_pays"
     SPECULATIVE_UNAVAILABLE = "speculative_unavailable"
+    ENGINE_NOT_LOSSLESS = "engine_not_lossless"
+    ENGINE_UNVERIFIED = "engine_unverified"
     PRESSURE = "pressure"
+
+
+class Capability(StrEnum):
+    """What a server may do for requests of one kind; a check of the engine can take it away, per server."""
+
+    GREEDY_SPECULATION = "greedy_speculation"
+    SAMPLED_SPECULATION = "sampled_speculation"
+
+
+class Withheld(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a server may not use a capability: a reason code and one sentence."""
+
+    reason: Reason
+    detail: str
 
 
 class Endpoint(StrEnum):
@@ -115,6 +131,11 @@ class Endpoint(StrEnum):
 
     CHAT = "chat"
     COMPLETION = "completion"
+    RESPONSES = "responses"
+
+
+RESPONSES_FEATURE = "/v1/responses"
+"""The name of the endpoint among `GenerationRequest.features`: backends have it or not, as they honour parameters."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,9 +149,10 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     """An OpenAI request, parsed and validated once at the edge.
 
-    `messages` for chat, `prompt` (text or token ids) for completions. `seed` and `max_tokens` are None where the
-    client left them out. `features` names the optional parameters in use that a backend must be able to honour
-    (`"logprobs"`, `"logit_bias"`, `"tools"`, `"n"`, …), by their OpenAI or vLLM name. `mode` and `draft_length` are
+    `messages` for chat and responses, `prompt` (text or token ids) for completions. `seed` and `max_tokens` are None
+    where the client left them out. `features` names the optional parameters in use that a backend must be able to
+    honour (`"logprobs"`, `"logit_bias"`, `"tools"`, `"n"`, …), by their OpenAI or vLLM name, and the endpoint
+    `RESPONSES_FEATURE` where the request came in by it: not every backend has it. `mode` and `draft_length` are
     the client's wish, which a policy may grant; `learn` False keeps the outcome out of the estimates. `raw` is the
     body as it came, for upstreams that speak the same protocol.
     """
@@ -202,3 +224,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     numbers: Mapping[str, float | int | str | bool]
     saving_s: float | None = None
     standing: bool = False
+
+
+def speculation_of(request: GenerationRequest) -> Capability:
+    """The capability that a server needs to speculate on `request`."""
+    return Capability.SAMPLED_SPECULATION if request.temperature > 0 else Capability.GREEDY_SPECULATION

@@ -14,7 +14,13 @@ from slipstream_gateway.telemetry.histograms import Histogram, Labels, Series
 from slipstream_gateway.types import Endpoint
 
 PROVIDER = "slipstream"
-OPERATIONS = {Endpoint.CHAT: "chat", Endpoint.COMPLETION: "text_completion"}
+OPERATIONS = {Endpoint.CHAT: "chat", Endpoint.COMPLETION: "text_completion", Endpoint.RESPONSES: "chat"}
+# The conventions call chat and responses one operation; this attribute of theirs separates them.
+API_TYPES = {
+    Endpoint.CHAT: "chat_completions",
+    Endpoint.COMPLETION: "completions",
+    Endpoint.RESPONSES: "responses",
+}
 
 # The conventions' buckets, with finer steps for small models on one machine.
 _TTFT_S = (0.001, 0.002, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 30.0)
@@ -104,6 +110,7 @@ def _labels(outcome: Outcome) -> Labels:
         "gen_ai.operation.name": OPERATIONS[outcome.endpoint],
         "gen_ai.provider.name": PROVIDER,
         "gen_ai.request.model": outcome.model,
+        "openai.api.type": API_TYPES[outcome.endpoint],
         "pair": outcome.pair,
         "class": outcome.decision.request_class,
         "arm": str(outcome.decision.arm),

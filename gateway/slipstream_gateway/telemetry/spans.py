@@ -12,7 +12,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from opentelemetry.util.types import AttributeValue
 
 from slipstream_gateway.director.outcome import Outcome
-from slipstream_gateway.telemetry.genai import OPERATIONS, PROVIDER, Timings
+from slipstream_gateway.telemetry.genai import API_TYPES, OPERATIONS, PROVIDER, Timings
 from slipstream_gateway.types import GenerationRequest
 
 _PROPAGATOR = TraceContextTextMapPropagator()
@@ -79,6 +79,7 @@ def _request_attributes(request: GenerationRequest, request_id: str) -> dict[str
         "gen_ai.request.temperature": request.temperature,
         "gen_ai.request.top_p": request.top_p,
         "gen_ai.request.stream": request.stream,
+        "openai.api.type": API_TYPES[request.endpoint],
         "gen_ai.output.type": "json" if request.structured_output else "text",
         "slipstream.request_id": request_id,
     }

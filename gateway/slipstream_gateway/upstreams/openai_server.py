@@ -7,7 +7,6 @@ transport 120 µs, aiohttp 77 µs (one core, 32 connections, one run).
 from __future__ import annotations
 
 import errno
-import re
 import ssl
 
 import aiohttp
@@ -27,23 +26,20 @@ from slipstream_gateway.types import Endpoint
 from slipstream_gateway.upstreams.base import Completion, Job, Usage, Wire
 from slipstream_gateway.upstreams.checked_resolver import CheckedResolver
 from slipstream_gateway.upstreams.endpoint_rules import EndpointRules
-from slipstream_gateway.upstreams.openai_continuation import Continued, continued_body
-from slipstream_gateway.upstreams.openai_wire import (
-    ModelName,
-    failure_at,
-    has_generated_text,
-    has_usage,
-    read_body_usage,
-    request_body,
-    take_usage,
-)
-from slipstream_gateway.upstreams.sse import EventSplitter, count_events
+from slipstream_gateway.upstreams.openai_continuation import continued_body
+from slipstream_gateway.upstreams.openai_reading import reader_of
+from slipstream_gateway.upstreams.openai_wire import ModelName, read_body_usage, request_body
+from slipstream_gateway.upstreams.responses_wire import read_response_usage
+from slipstream_gateway.upstreams.sse import EventSplitter
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
-_PATHS = {Endpoint.CHAT: "v1/chat/completions", Endpoint.COMPLETION: "v1/completions"}
+_PATHS = {
+    Endpoint.CHAT: "v1/chat/completions",
+    Endpoint.COMPLETION: "v1/completions",
+    Endpoint.RESPONSES: "v1/responses",
+}
 _READ_BYTES = 16 * 1024  # up to twice that is held for a client that reads slowly
 _TLS_HINT = " (over TLS: a server that misses the client's certificate ends so, --upstream-cert)"
-_DONE = re.compile(rb"(?:\A|\n)data: ?\[DONE\]\r?\n")  # a whole line: generated text may hold the word, too
 
 
 class OpenAiUpstream:
@@ -76,8 +72,9 @@ class OpenAiUpstream:
             raise UpstreamFailed("The upstream broke off its answer.", detail=str(exc)) from exc
         finally:
             response.release()
+        read_usage = read_response_usage if job.request.endpoint is Endpoint.RESPONSES else read_body_usage
         try:
-            usage = read_body_usage(body)
+            usage = read_usage(body)
         except (msgspec.DecodeError, UnicodeDecodeError) as exc:
             raise UpstreamFailed("The upstream answered with something that is not a JSON object.") from exc
         names = ModelName(job.request.model, job.model)
@@ -181,17 +178,17 @@ class OpenAiStream:
         self._response = response
         self._content = response.content
         self._splitter = EventSplitter()
-        self._keep_usage = job.request.include_usage
+        self._reader = reader_of(job, self.usage)
         self._names = ModelName(job.request.model, job.model)
-        self._continued = Continued(known) if known is not None else None
         self._first: Wire | None = None
-        self._generating = False
-        self._done = False
-        self._failed = False
 
     async def prefetch(self) -> None:
-        """Waits for the first block; nothing has been promised to the client before it."""
-        self._first = await self._read()
+        """Waits for the first block; nothing has been promised to the client before it. What a server announces
+        before it begins to answer is held back until then."""
+        first = await self._read()
+        while first is not None and not self._reader.begun and (more := await self._read()) is not None:
+            first = Wire(first.data + more.data, more.tokens)
+        self._first = first
 
     async def next(self) -> Wire | None:
         if self._first is not None:
@@ -207,7 +204,7 @@ class OpenAiStream:
 
     async def _read(self) -> Wire | None:
         while True:
-            if self._failed:
+            if self._reader.failed:
                 raise UpstreamFailed("The upstream failed within its stream.")
             try:
                 data = await self._content.readany()
@@ -223,27 +220,11 @@ class OpenAiStream:
                     return piece
 
     def _take(self, block: bytes) -> Wire:
-        usage = self.usage
-        if not usage.exact:
-            usage.output_tokens += count_events(block)
-        if not self._generating:
-            self._generating = has_generated_text(block)
-        if _DONE.search(block, max(0, len(block) - 32)) is not None:
-            self._done = True
-            if not usage.exact:  # three events carry no text: the role, the finish reason, [DONE]
-                usage.output_tokens = max(usage.output_tokens - 3, 0)
-        if b'"error"' in block and (at := failure_at(block)) is not None:
-            block, self._failed = block[:at], True
-        if has_usage(block):
-            block = take_usage(block, usage, keep=self._keep_usage)
-            if self._continued is not None and usage.exact:
-                self._continued.count(usage)
-        if self._continued is not None:
-            block = self._continued.rewrite(block, usage)
-        return Wire(self._names.restore(block), self._generating)
+        block = self._reader.read(block)
+        return Wire(self._names.restore(block), self._reader.generating)
 
     def _check_end(self) -> None:
-        if not self._done:
+        if not self._reader.done:
             raise UpstreamFailed("The upstream ended its stream before its end.")
 
 

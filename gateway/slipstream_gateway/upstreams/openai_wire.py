@@ -10,7 +10,7 @@ import re
 
 import msgspec
 
-from slipstream_gateway.types import GenerationRequest
+from slipstream_gateway.types import Endpoint, GenerationRequest
 from slipstream_gateway.upstreams.base import Usage
 from slipstream_gateway.upstreams.sse import event_data, split_events
 
@@ -46,7 +46,7 @@ class _Envelope(msgspec.Struct):
     choices: list[msgspec.Raw] | None = None
 
 
-class _Error(msgspec.Struct):
+class WireError(msgspec.Struct):
     """What servers put into an error; the code is a status with vLLM, a word with others."""
 
     type: str | None = None
@@ -60,7 +60,7 @@ class _Error(msgspec.Struct):
 
 
 class _Failure(msgspec.Struct):
-    error: _Error | None = None
+    error: WireError | None = None
 
 
 _decode_failure = msgspec.json.Decoder(_Failure).decode
@@ -69,7 +69,8 @@ _decode_envelope = msgspec.json.Decoder(_Envelope).decode
 
 def request_body(request: GenerationRequest, model: str) -> bytes:
     """The body to send upstream for `request`, whose `raw` is a valid JSON object."""
-    ask_usage = request.stream and not request.include_usage
+    # Only these two have to be asked: a response always ends with its usage.
+    ask_usage = request.stream and not request.include_usage and request.endpoint is not Endpoint.RESPONSES
     if model == request.model and not ask_usage:
         return request.raw
     fields = _decode_raw(request.raw)

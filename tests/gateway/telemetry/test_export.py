@@ -130,7 +130,7 @@ def test_without_an_exporter_the_clients_trace_goes_on_and_metrics_are_served() 
     assert f"slipstream_target_steps_total{{{labels}}} 16.0" in text
     conventional = (
         'arm="speculative",class="summarization/long",gen_ai_operation_name="chat",'
-        'gen_ai_provider_name="slipstream",gen_ai_request_model="acme-7b"'
+        'gen_ai_provider_name="slipstream",gen_ai_request_model="acme-7b",openai_api_type="chat_completions"'
     )
     assert f'gen_ai_server_time_to_first_token_seconds_count{{{conventional},pair="acme"}} 2.0' in text
     assert "slipstream_requests_in_flight 3.0" in text

@@ -1,0 +1,74 @@
+"""What the gateway reads from an OpenAI-compatible stream while it forwards it: cost, failure and end.
+
+A reader takes blocks of whole events in order and returns what the client gets of each. `ChatReader` reads the streams
+of `/v1/chat/completions` and `/v1/completions`; `responses_wire.ResponsesReader` reads those of `/v1/responses`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Protocol
+
+from slipstream_gateway.types import Endpoint
+from slipstream_gateway.upstreams.base import Job, Usage
+from slipstream_gateway.upstreams.openai_continuation import Continued
+from slipstream_gateway.upstreams.openai_wire import failure_at, has_generated_text, has_usage, take_usage
+from slipstream_gateway.upstreams.responses_wire import ResponsesReader
+from slipstream_gateway.upstreams.sse import count_events
+
+_DONE = re.compile(rb"(?:\A|\n)data: ?\[DONE\]\r?\n")  # a whole line: generated text may hold the word, too
+
+
+class Reader(Protocol):
+    """`begun`: there is an event that another server would not send alike. `generating`: there is generated text.
+    `done`: the stream has its regular end. `failed`: the server reported a failure of its own, which `read` left
+    out."""
+
+    begun: bool
+    generating: bool
+    done: bool
+    failed: bool
+
+    def read(self, block: bytes) -> bytes:
+        """Updates the usage from one block of whole events; returns the events for the client."""
+        ...
+
+
+def reader_of(job: Job, usage: Usage) -> Reader:
+    """The reader for the stream that answers `job`; it updates `usage`."""
+    if job.request.endpoint is Endpoint.RESPONSES:
+        return ResponsesReader(usage)
+    return ChatReader(job, usage)
+
+
+class ChatReader:
+    """Reads chunks of chat and text completions. Removes the usage event where the client did not ask for it."""
+
+    def __init__(self, job: Job, usage: Usage) -> None:
+        self.begun = True  # servers send the role with the first token
+        self.generating = False
+        self.done = False
+        self.failed = False
+        self._usage = usage
+        self._keep_usage = job.request.include_usage
+        self._continued = Continued(job.committed) if job.committed is not None else None
+
+    def read(self, block: bytes) -> bytes:
+        usage = self._usage
+        if not usage.exact:
+            usage.output_tokens += count_events(block)
+        if not self.generating:
+            self.generating = has_generated_text(block)
+        if _DONE.search(block, max(0, len(block) - 32)) is not None:
+            self.done = True
+            if not usage.exact:  # three events carry no text: the role, the finish reason, [DONE]
+                usage.output_tokens = max(usage.output_tokens - 3, 0)
+        if b'"error"' in block and (at := failure_at(block)) is not None:
+            block, self.failed = block[:at], True
+        if has_usage(block):
+            block = take_usage(block, usage, keep=self._keep_usage)
+            if self._continued is not None and usage.exact:
+                self._continued.count(usage)
+        if self._continued is not None:
+            block = self._continued.rewrite(block, usage)
+        return block

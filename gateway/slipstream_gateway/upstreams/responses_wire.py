@@ -1,0 +1,127 @@
+"""What the gateway reads from the bytes of `/v1/responses`. Everything passes to the client as the server wrote it.
+
+Events are named: generated text comes in `response.<kind>.delta`; `response.completed` (or `incomplete`, `failed`)
+ends the stream and holds the whole response with its usage. There is no `[DONE]`. Servers announce a response
+(`response.created`, `response.in_progress`) before they begin to generate.
+
+https://platform.openai.com/docs/api-reference/responses-streaming
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from slipstream_gateway.upstreams.base import Usage
+from slipstream_gateway.upstreams.openai_wire import WireError
+from slipstream_gateway.upstreams.sse import count_events, event_data, split_events
+
+# Only a real key matches: inside a JSON string the quotes are escaped.
+_DELTA = re.compile(rb'"type"\s*:\s*"response\.[a-z_.]+\.delta"')
+_ANNOUNCEMENT = re.compile(rb'"type"\s*:\s*"response\.(?:created|queued|in_progress)"')
+_END = re.compile(rb'"type"\s*:\s*"response\.(?:completed|incomplete|failed)"')
+_FAILURE = re.compile(rb'"type"\s*:\s*"(?:error|response\.failed)"|"error"\s*:\s*\{')
+_SEQUENCE_NUMBER = re.compile(rb'"sequence_number"\s*:\s*(\d{1,12})')
+
+
+class _Usage(msgspec.Struct):
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+
+
+class _Response(msgspec.Struct):
+    usage: _Usage | None = None
+    error: WireError | None = None
+
+
+class _Event(msgspec.Struct):
+    """An event, or a bare error object. `code` belongs to events of the type `error`."""
+
+    type: str | None = None
+    code: str | int | None = None
+    response: _Response | None = None
+    error: WireError | None = None
+
+
+_decode_response = msgspec.json.Decoder(_Response).decode
+_decode_event = msgspec.json.Decoder(_Event).decode
+
+
+class ResponsesReader:
+    """Reads the events of one response into `usage`; see `openai_reading.Reader`."""
+
+    def __init__(self, usage: Usage) -> None:
+        self.begun = False
+        self.generating = False
+        self.done = False
+        self.failed = False
+        self._usage = usage
+
+    def read(self, block: bytes) -> bytes:
+        self.begun = self.begun or len(_ANNOUNCEMENT.findall(block)) < count_events(block)
+        deltas = len(_DELTA.findall(block))
+        self.generating = self.generating or deltas > 0
+        if not self._usage.exact:
+            self._usage.output_tokens += deltas
+        if _FAILURE.search(block) is not None and (at := failure_at(block)) is not None:
+            block, self.failed = block[:at], True
+        if _END.search(block) is not None:
+            self._read_end(block)
+        return block
+
+    def _read_end(self, block: bytes) -> None:
+        self.done = True
+        for event in split_events(block):
+            if _END.search(event) is not None:
+                parsed = _parse(event)
+                if parsed is not None and parsed.response is not None:
+                    _fill(parsed.response.usage, self._usage)
+
+
+def failure_at(block: bytes) -> int | None:
+    """The offset of the first event in `block` with which the server reports a failure of its own; None where there
+    is none. An error that the server blames on the request is part of the answer."""
+    at = 0
+    for event in split_events(block):
+        parsed = _parse(event)
+        if parsed is not None and _is_failure(parsed):
+            return at
+        at += len(event)
+    return None
+
+
+def read_response_usage(body: bytes) -> Usage:
+    """The usage of a whole response. Raises `msgspec.DecodeError` where it is not a JSON object."""
+    usage = Usage(exact=False)
+    _fill(_decode_response(body).usage, usage)
+    return usage
+
+
+def next_sequence_number(data: bytes) -> int:
+    """The sequence number of the event that follows `data`, the last events that were sent; 0 where there were none."""
+    found = _SEQUENCE_NUMBER.findall(data)
+    return int(found[-1]) + 1 if found else 0
+
+
+def _parse(event: bytes) -> _Event | None:
+    try:
+        return _decode_event(event_data(event))
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def _is_failure(event: _Event) -> bool:
+    if event.type == "response.failed":
+        error = event.response.error if event.response is not None else None
+    elif event.type == "error":
+        error = event.error or WireError(code=event.code)
+    else:
+        return event.error is not None and not event.error.is_of_request
+    return error is None or not error.is_of_request
+
+
+def _fill(wire: _Usage | None, usage: Usage) -> None:
+    if wire is None or wire.input_tokens is None or wire.output_tokens is None:
+        return
+    usage.prompt_tokens, usage.output_tokens, usage.exact = wire.input_tokens, wire.output_tokens, True
