@@ -34,7 +34,7 @@ from slipstream_gateway.measurement import Draws, Forecast, Subject
 from slipstream_gateway.routing import NO_DRAWS, Health, decide, draws_of
 from slipstream_gateway.routing.pressure import SHRINK_FROM
 from slipstream_gateway.settings import Deadlines
-from slipstream_gateway.types import ANONYMOUS, Caller, Decision, GenerationRequest, RequestProfile
+from slipstream_gateway.types import ANONYMOUS, Caller, Decision, GenerationRequest, RequestProfile, speculation_of
 from slipstream_gateway.upstreams.base import Committed, Completion, Job, Stream
 from slipstream_gateway.upstreams.pool import Replica
 
@@ -191,7 +191,7 @@ class Director:
         profile = self._classifier.classify(request)
         route, learner = served.route, self._learner
         subject = learner.subject(request, profile, pair=route.pair.metadata.key, key_id=key_id)
-        target = served.speculative.least_busy() if served.speculative is not None else None
+        target, health = _speculative_target(served, request)
         forecast = None
         if target is not None and _is_forecast(route):
             forecast = self._forecast(request, profile, subject, served, target)
@@ -201,7 +201,7 @@ class Director:
             route,
             forecast=forecast,
             draws=draws,
-            health=_DOWN if served.speculative is not None and target is None else _UP,
+            health=health,
             pressure=pressure,
         )
         return _Judged(profile, subject, decision)
@@ -369,6 +369,18 @@ def _served(snapshot: Snapshot, request: GenerationRequest) -> ServedRoute:
             raise UpstreamUnavailable(snapshot.incomplete, retry_after_s=_RETRY_INCOMPLETE_S)
         raise ModelNotFound(request.model)
     return served
+
+
+def _speculative_target(served: ServedRoute, request: GenerationRequest) -> tuple[Replica | None, Health]:
+    """Where `request` would speculate now, and why nowhere."""
+    if served.speculative is None:
+        return None, _UP
+    needs = speculation_of(request)
+    target = served.speculative.least_busy(needs)
+    if target is not None:
+        return target, _UP
+    withheld = served.speculative.withheld(needs)
+    return None, _DOWN if withheld is None else Health(speculative_available=False, withheld=withheld)
 
 
 def _is_forecast(route: Route) -> bool:

@@ -9,7 +9,7 @@ import msgspec
 
 from slipstream_gateway.director.fleet import ServedRoute
 from slipstream_gateway.manifest.table import Backend
-from slipstream_gateway.types import Arm, Decision, GenerationRequest, Reason
+from slipstream_gateway.types import Arm, Capability, Decision, GenerationRequest, Reason, speculation_of
 from slipstream_gateway.upstreams.pool import Pool, Replica
 
 MAX_ATTEMPTS = 4
@@ -17,11 +17,13 @@ IsKilled = Callable[[], bool]
 
 
 class Leg(NamedTuple):
-    """One arm to try: its replicas, what the manifest says of them, and the decision that the answer would carry."""
+    """One arm to try: its replicas, what the manifest says of them, and the decision that the answer would carry.
+    A replica without the capability that the leg `needs` is never tried."""
 
     pool: Pool
     backend: Backend
     decision: Decision
+    needs: Capability | None = None
 
 
 def first_attempts(
@@ -44,7 +46,7 @@ def first_attempts(
     for leg in _legs(served, decision, request, is_killed_now):
         tried = [replica for replica in tried if replica not in spared]
         while not _is_barred(leg, is_killed_now):
-            if count == MAX_ATTEMPTS or (replica := leg.pool.pick(tried)) is None:
+            if count == MAX_ATTEMPTS or (replica := leg.pool.pick(tried, leg.needs)) is None:
                 break
             tried.append(replica)
             count += 1
@@ -57,7 +59,7 @@ def first_attempts(
         count += 1
         yield leg, replica
     if len(leg.pool.replicas) > 1:
-        again = [replica for replica in leg.pool.by_return() if replica not in spared]
+        again = [replica for replica in _able(leg) if replica not in spared]
         for replica in again[: MAX_ATTEMPTS - count]:
             yield leg, replica
 
@@ -75,13 +77,13 @@ def next_attempts(
     tried = [broken]
     for leg in _next_legs(served, decision, request, is_killed_now):
         while not _is_barred(leg, is_killed_now):
-            replica = leg.pool.pick(tried) or next(iter(_left(leg, tried)), None)
+            replica = leg.pool.pick(tried, leg.needs) or next(iter(_left(leg, tried)), None)
             if replica is None:
                 break
             tried.append(replica)
             yield leg, replica
     for leg in _next_legs(served, decision, request, is_killed_now):
-        if broken in leg.pool.replicas and not _is_barred(leg, is_killed_now):
+        if broken in _able(leg) and not _is_barred(leg, is_killed_now):
             yield leg, broken
             return
 
@@ -94,7 +96,12 @@ def has_elsewhere(served: ServedRoute, replica: Replica) -> bool:
 
 def _left(leg: Leg, tried: Sequence[Replica]) -> list[Replica]:
     """Those that nobody would pick, as they are known to be down; who is due first, first."""
-    return [replica for replica in leg.pool.by_return() if replica not in tried]
+    return [replica for replica in _able(leg) if replica not in tried]
+
+
+def _able(leg: Leg) -> list[Replica]:
+    """Those that have what the leg needs; who may be tried first, first."""
+    return [replica for replica in leg.pool.by_return() if leg.needs not in replica.withheld]
 
 
 def _is_barred(leg: Leg, is_killed_now: IsKilled) -> bool:
@@ -107,10 +114,10 @@ def _legs(
 ) -> Iterator[Leg]:
     route = served.route
     if decision.arm is Arm.SPECULATIVE and route.speculative is not None and served.speculative is not None:
-        yield Leg(served.speculative, route.speculative, decision)
+        yield Leg(served.speculative, route.speculative, decision, speculation_of(request))
         if route.plain.capabilities.missing(request.features):
             return
-        decision = _fallen_back(decision, killed=is_killed_now())
+        decision = _fallen_back(served, decision, request, killed=is_killed_now())
     yield Leg(served.plain, route.plain, decision)
 
 
@@ -123,18 +130,22 @@ def _next_legs(
         return
     drafting = None
     if route.speculative is not None and served.speculative is not None:  # else a manifest took the draft meanwhile
-        drafting = Leg(served.speculative, route.speculative, decision)
+        drafting = Leg(served.speculative, route.speculative, decision, speculation_of(request))
     goes_plainly = not route.plain.capabilities.missing(request.features)
     if drafting is not None and (request.temperature > 0 or not goes_plainly):
         yield drafting
     if goes_plainly:
-        yield Leg(served.plain, route.plain, _fallen_back(decision, killed=is_killed_now()))
+        fallen_back = _fallen_back(served, decision, request, killed=is_killed_now())
+        yield Leg(served.plain, route.plain, fallen_back)
         if drafting is not None and request.temperature <= 0:
             yield drafting
 
 
-def _fallen_back(decision: Decision, *, killed: bool) -> Decision:
+def _fallen_back(served: ServedRoute, decision: Decision, request: GenerationRequest, *, killed: bool) -> Decision:
     reason, detail = Reason.SPECULATIVE_UNAVAILABLE, "no server of the speculative arm could take the request"
+    withheld = served.speculative.withheld(speculation_of(request)) if served.speculative is not None else None
+    if withheld is not None:
+        reason, detail = withheld.reason, withheld.detail
     if killed:
         reason, detail = Reason.KILL_SWITCH, "a kill switch was turned on while the request waited for a server"
     return msgspec.structs.replace(decision, arm=Arm.PLAIN, reason=reason, draft_length=0, detail=detail)

@@ -10,7 +10,7 @@ from slipstream_gateway.manifest import ClassRule, ClassStanding, Protocol, Rout
 from slipstream_gateway.manifest.objects import SpeculationPolicySpec
 from slipstream_gateway.measurement import Draws, Forecast, Level
 from slipstream_gateway.routing.break_even import BreakEven, break_even
-from slipstream_gateway.types import Arm, GenerationRequest, LengthBin, Reason, RequestProfile, TaskType
+from slipstream_gateway.types import Arm, GenerationRequest, LengthBin, Reason, RequestProfile, TaskType, Withheld
 
 Number = float | int | str | bool
 
@@ -18,9 +18,11 @@ _CLASSES = {(task, length): f"{task}/{length}" for task in TaskType for length i
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """What passive health says of a route at this moment: whether any server of the speculative arm is up."""
+    """What is known of a route's servers at this moment: whether any of the speculative arm can take the request.
+    `withheld` is why those that are up may not; None where none is up."""
 
     speculative_available: bool = True
+    withheld: Withheld | None = None
 
 
 class Verdict(NamedTuple):

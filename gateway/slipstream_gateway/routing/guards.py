@@ -39,6 +39,8 @@ def switches(case: Case) -> Verdict | None:
     withheld = _withheld(case)
     if withheld is not None:
         return withheld
+    if not case.health.speculative_available and (engine := case.health.withheld) is not None:
+        return plain(engine.reason, one_line(engine.detail))
     if not case.health.speculative_available:
         return plain(Reason.SPECULATIVE_UNAVAILABLE, "no server of the speculative arm is up")
     return None

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from statistics import median
 
 from slipstream_gateway.settings import HealthSettings
+from slipstream_gateway.types import Capability, Withheld
 from slipstream_gateway.upstreams.pool.breaker import Breaker, Ejection
 from slipstream_gateway.upstreams.pool.replica import Replica, ReplicaState
 
@@ -34,8 +35,9 @@ class Pool:
         self._turn = 0
         self._sweep_s = clock() + _SWEEP_S
 
-    def pick(self, tried: Sequence[Replica] = ()) -> Replica | None:
-        """The usable replica with the least work that is not in `tried`; equals take turns. None: nobody is left.
+    def pick(self, tried: Sequence[Replica] = (), needs: Capability | None = None) -> Replica | None:
+        """The usable replica with the least work that is not in `tried` and has the capability that the request
+        `needs`; equals take turns. None: nobody is left.
 
         Where all of a plain arm are ejected, and none of them was tried, the one that is due first: there is nothing
         to lose."""
@@ -48,7 +50,7 @@ class Pool:
         self._turn += 1
         for offset in range(count):
             replica, breaker = self._members[(self._turn + offset) % count]
-            if replica in tried or (breaker.is_open and not breaker.usable(now_s)):
+            if replica in tried or needs in replica.withheld or (breaker.is_open and not breaker.usable(now_s)):
                 continue
             cost = (replica.outstanding + 1) * breaker.drag
             if cost < least:
@@ -57,14 +59,23 @@ class Pool:
             return self.last_resort()
         return best
 
-    def least_busy(self) -> Replica | None:
+    def least_busy(self, needs: Capability | None = None) -> Replica | None:
         """The replica that a request could go to now with the fewest in flight. None: there is none."""
         now_s = self._clock()
         least: Replica | None = None
         for replica, breaker in self._members:
-            if breaker.usable(now_s) and (least is None or replica.outstanding < least.outstanding):
+            if needs in replica.withheld or not breaker.usable(now_s):
+                continue
+            if least is None or replica.outstanding < least.outstanding:
                 least = replica
         return least
+
+    def withheld(self, capability: Capability) -> Withheld | None:
+        """Why the servers that are up may not use `capability`. None: they may, or none of them is up."""
+        now_s = self._clock()
+        up = [replica for replica, breaker in self._members if breaker.usable(now_s)]
+        found = [replica.withheld[capability] for replica in up if capability in replica.withheld]
+        return found[0] if found and len(found) == len(up) else None
 
     def last_resort(self) -> Replica | None:
         """Where all are out: the one whose ejection ends first. None: the pool has no replicas."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 
 import msgspec
 
 from slipstream_gateway.settings import HealthSettings
+from slipstream_gateway.types import Capability, Withheld
 from slipstream_gateway.upstreams.base import Upstream
 from slipstream_gateway.upstreams.pool.breaker import Breaker, Ejection
 from slipstream_gateway.upstreams.pool.occupancy import Occupancy
@@ -36,6 +38,10 @@ class Replica:
 
     Health is kept per arm: where both decode on one server, drafting may be what fails. The arm of a request shows in
     its draft length, which is 0 exactly when it does not speculate.
+
+    `withheld` are the capabilities that a check of the engine took away; `unverified` are those of a server that
+    nobody has checked yet, which it falls back to when it could not be reached: another process may answer next.
+    `losses` counts how often it could not be reached.
     """
 
     def __init__(self, name: str, upstream: Upstream, health: HealthSettings = _DEFAULTS) -> None:
@@ -44,6 +50,9 @@ class Replica:
         self.outstanding = 0
         self.stops = 0
         self.standing_draft_lengths = 0
+        self.losses = 0
+        self.unverified: Mapping[Capability, Withheld] = {}
+        self.withheld: Mapping[Capability, Withheld] = {}
         self._breakers = (Breaker(health), Breaker(health))
         self._pulse = Pulse(upstream)
         self._draft_lengths = 0
@@ -113,6 +122,8 @@ class Replica:
         self._breakers[speculative].failed(now_s, cause)
         if cause == _SERVER_GONE:
             self._breakers[not speculative].failed(now_s, cause)
+            self.losses += 1
+            self.withheld = self.unverified
 
     def state(self, index: int, now_s: float, *, speculative: bool) -> ReplicaState:
         """What there is to say of an arm."""
