@@ -6,7 +6,8 @@ piece has arrived, so that everything that fails before it can still be tried el
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -91,6 +92,15 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage
 
 
+class TokenScore(NamedTuple):
+    """One token under the target: its natural log-probability, its rank (1: the most likely), and the
+    log-probabilities of the most likely tokens there, highest first."""
+
+    logprob: float
+    rank: int
+    top: tuple[float, ...]
+
+
 class Stream(Protocol):
     """A running answer. Who opened it calls `aclose`, which cancels the work upstream if it still runs."""
 
@@ -121,6 +131,18 @@ class Upstream(Protocol):
         """Lets all that the replica decodes for this model go on plainly from its next step, where it can be told so;
         an answer's tokens stay those of the target. What is asked for afterwards drafts as it says. Has a deadline of
         its own."""
+        ...
+
+    async def score(
+        self,
+        prompt_token_ids: Sequence[int],
+        answer_token_ids: Sequence[int],
+        *,
+        model: str,
+        headers: tuple[tuple[str, str], ...] = (),
+    ) -> tuple[TokenScore, ...]:
+        """How likely the target finds each token of an answer, before temperature and filters. Raises `Incomparable`
+        where the server cannot say it."""
         ...
 
     async def aclose(self) -> None: ...

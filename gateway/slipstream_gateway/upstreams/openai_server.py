@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import ssl
+from collections.abc import Sequence
 
 import aiohttp
 import msgspec
@@ -23,13 +24,14 @@ from slipstream_gateway.errors import (
     UpstreamUnavailable,
 )
 from slipstream_gateway.types import Endpoint
-from slipstream_gateway.upstreams.base import Completion, Job, Usage, Wire
+from slipstream_gateway.upstreams.base import Completion, Job, TokenScore, Usage, Wire
 from slipstream_gateway.upstreams.checked_resolver import CheckedResolver
 from slipstream_gateway.upstreams.endpoint_rules import EndpointRules
 from slipstream_gateway.upstreams.openai_continuation import continued_body
 from slipstream_gateway.upstreams.openai_reading import reader_of
 from slipstream_gateway.upstreams.openai_wire import ModelName, read_body_usage, request_body
 from slipstream_gateway.upstreams.responses_wire import read_response_usage
+from slipstream_gateway.upstreams.scores import score_by
 from slipstream_gateway.upstreams.sse import EventSplitter
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
@@ -102,6 +104,16 @@ class OpenAiUpstream:
     async def stop_drafting(self) -> None:
         """Does nothing: such a server speculates as it was started and cannot be told otherwise, so that its answers
         run to their end. New ones go to the plain arm."""
+
+    async def score(
+        self,
+        prompt_token_ids: Sequence[int],
+        answer_token_ids: Sequence[int],
+        *,
+        model: str,
+        headers: tuple[tuple[str, str], ...] = (),
+    ) -> tuple[TokenScore, ...]:
+        return await score_by(self.complete, prompt_token_ids, answer_token_ids, model=model, headers=headers)
 
     async def aclose(self) -> None:
         await self._session.close()

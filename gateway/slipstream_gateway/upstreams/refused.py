@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from slipstream_gateway.errors import UpstreamUnavailable
-from slipstream_gateway.upstreams.base import Completion, Job, Stream
+from slipstream_gateway.upstreams.base import Completion, Job, Stream, TokenScore
 
 
 class RefusedUpstream:
@@ -23,6 +25,16 @@ class RefusedUpstream:
 
     async def stop_drafting(self) -> None:
         """There is nothing to stop."""
+
+    async def score(
+        self,
+        prompt_token_ids: Sequence[int],
+        answer_token_ids: Sequence[int],
+        *,
+        model: str,
+        headers: tuple[tuple[str, str], ...] = (),
+    ) -> tuple[TokenScore, ...]:
+        raise self._error()
 
     async def aclose(self) -> None:
         """There is nothing to close."""

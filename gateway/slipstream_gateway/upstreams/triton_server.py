@@ -15,8 +15,15 @@ from typing import Any
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from slipstream_gateway.errors import SlipstreamError, UpstreamFailed, UpstreamTimeout, UpstreamUnavailable
-from slipstream_gateway.upstreams.base import Completion, Job, Tokens, Usage
+from slipstream_gateway.errors import (
+    Incomparable,
+    SlipstreamError,
+    UpstreamFailed,
+    UpstreamTimeout,
+    UpstreamUnavailable,
+)
+from slipstream_gateway.upstreams.base import Completion, Job, Tokens, TokenScore, Usage
+from slipstream_gateway.upstreams.scores import UNSCORED
 from slipstream_gateway.upstreams.tls import Credentials
 from slipstream_gateway.upstreams.triton_wire import (
     infer_request,
@@ -97,6 +104,17 @@ class TritonUpstream:
                     call.cancel()
         except TimeoutError as exc:
             raise UpstreamTimeout(f"The inference server did not answer within {_CONTROL_TIMEOUT_S:g} s.") from exc
+
+    async def score(
+        self,
+        prompt_token_ids: Sequence[int],
+        answer_token_ids: Sequence[int],
+        *,
+        model: str,
+        headers: tuple[tuple[str, str], ...] = (),
+    ) -> tuple[TokenScore, ...]:
+        """Not in the model's contract."""
+        raise Incomparable(UNSCORED)
 
     async def aclose(self) -> None:
         await self._channel.close()

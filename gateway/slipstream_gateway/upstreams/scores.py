@@ -1,0 +1,102 @@
+"""How likely a target finds the tokens of an answer: one request to an OpenAI-compatible server, and what it says.
+
+The answer goes in as the end of a prompt, and `prompt_logprobs` asks for its log-probabilities; nothing is decoded but
+the one token that servers insist on. vLLM gives the raw distribution, before temperature and filters, and gives it on a
+server that speculates, too (read in and tried with vLLM 0.32.0).
+
+https://docs.vllm.ai/en/latest/api/vllm/sampling_params.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+import msgspec
+
+from slipstream_gateway.errors import Incomparable
+from slipstream_gateway.types import Endpoint, GenerationRequest
+from slipstream_gateway.upstreams.base import Completion, Job, TokenScore, Wire
+
+UNSCORED = "unscored"
+"""The cause of `Incomparable` where a server does not give log-probabilities of a prompt."""
+TOP = 8
+"""How many of the most likely tokens are asked for at each position; vLLM allows 20 unless it is told otherwise."""
+LEAST = -100.0
+"""What a log-probability of minus infinity counts as."""
+
+
+class _Entry(msgspec.Struct):
+    logprob: float | None = None
+    rank: int | None = None
+
+
+class _Choice(msgspec.Struct):
+    prompt_logprobs: list[dict[str, _Entry] | None] | None = None
+
+
+class _Answer(msgspec.Struct):
+    choices: list[_Choice] = []
+
+
+_decode = msgspec.json.Decoder(_Answer).decode
+
+
+async def score_by(
+    complete: Callable[[Job], Awaitable[Completion]],
+    prompt_token_ids: Sequence[int],
+    answer_token_ids: Sequence[int],
+    *,
+    model: str,
+    headers: tuple[tuple[str, str], ...] = (),
+) -> tuple[TokenScore, ...]:
+    """The scores of the answer's tokens, by one request to `complete`. Raises what that raises, and `Incomparable`
+    where the server does not say them."""
+    if not answer_token_ids:
+        return ()
+    job = Job(
+        request=_request(prompt_token_ids, answer_token_ids, model),
+        model=model,
+        draft_length=0,
+        request_id="score",
+        headers=headers,
+    )
+    completion = await complete(job)
+    data = b"".join(piece.data for piece in completion.pieces if isinstance(piece, Wire))
+    return read_scores(data, len(prompt_token_ids), answer_token_ids)
+
+
+def read_scores(body: bytes, prompt_tokens: int, answer_token_ids: Sequence[int]) -> tuple[TokenScore, ...]:
+    """The scores in a server's answer. Raises `Incomparable` where they are missing."""
+    try:
+        choices = _decode(body).choices
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise Incomparable(UNSCORED) from None
+    rows = choices[0].prompt_logprobs if choices else None
+    if rows is None or len(rows) != prompt_tokens + len(answer_token_ids):
+        raise Incomparable(UNSCORED)
+    return tuple(_score(row, token) for row, token in zip(rows[prompt_tokens:], answer_token_ids, strict=True))
+
+
+def _score(row: dict[str, _Entry] | None, token: int) -> TokenScore:
+    entry = row.get(str(token)) if row is not None else None
+    if row is None or entry is None or entry.rank is None:
+        raise Incomparable(UNSCORED)
+    top = sorted((_logprob(other) for other in row.values() if other.rank is not None), reverse=True)
+    return TokenScore(_logprob(entry), entry.rank, tuple(top[:TOP]))
+
+
+def _logprob(entry: _Entry) -> float:
+    return LEAST if entry.logprob is None else max(entry.logprob, LEAST)
+
+
+def _request(prompt_token_ids: Sequence[int], answer_token_ids: Sequence[int], model: str) -> GenerationRequest:
+    body = {
+        "model": model,
+        "prompt": [*prompt_token_ids, *answer_token_ids],
+        "max_tokens": 1,
+        "temperature": 0,
+        "prompt_logprobs": TOP,
+    }
+    return GenerationRequest(
+        endpoint=Endpoint.COMPLETION, model=model, max_tokens=1, temperature=0.0, raw=msgspec.json.encode(body)
+    )
