@@ -46,7 +46,7 @@ class FileSource:
             self._manifest,
             on_change=self._changed,
             on_error=self._failed,
-            local_endpoints=self._settings.local_endpoints or manifest.LOCAL_TRITON,
+            local_endpoints=self._settings.local_endpoints or manifest.LOCAL,
             last_good=self._settings.last_good,
         )
         self._started_with = _local_models(file.table)

@@ -200,6 +200,9 @@ def steps(*shares: float) -> JSON:
 
 OUTSIDE = {"kind": "external", "arms": {"plain": ARM}}
 REMOTE = {"kind": "slipstream", "endpoints": ["grpc://a:1"]}
+VLLM = {"kind": "vllm", "endpoints": ["http://a:1"]}
+IN_TRITON = {"kind": "vllm", "serving": "triton"}
+PLAIN = {"endpoints": ["http://b:1"]}
 TWO_ARMS = {"kind": "external", "arms": {"plain": ARM | {"pricePerGpuHour": 2}, "speculative": ARM}}
 
 # One resource at least for every rule, each with a word of the message.
@@ -210,13 +213,41 @@ REFUSED = {
     "arms of our engine": (pair(engine={"kind": "slipstream", "arms": {"plain": ARM}}), "engine.arms has no effect"),
     "external target": (external(target={"source": "./x"}), "target has no effect"),
     "external draft": (external(draft={"kind": "none"}), "draft has no effect"),
-    "external serving": (external(serving={}), "serving has no effect with engine kind external"),
+    "external serving": (external(serving={}), "serving has no effect with an engine kind other than slipstream"),
     "external device": (external(engine=OUTSIDE | {"device": "cpu"}), "engine.device has no effect"),
     "external dtype": (external(engine=OUTSIDE | {"dtype": "auto"}), "engine.dtype has no effect"),
     "external concurrency": (external(engine=OUTSIDE | {"maxConcurrency": 8}), "engine.maxConcurrency has no effect"),
     "external context": (external(engine=OUTSIDE | {"contextTokens": 64}), "engine.contextTokens has no effect"),
     "external addresses": (external(engine=OUTSIDE | {"endpoints": []}), "engine.endpoints has no effect"),
     "external model": (external(engine=OUTSIDE | {"tritonModel": "m"}), "engine.tritonModel has no effect"),
+    "a pool of our engine": (pair(engine={"kind": "slipstream", "plain": PLAIN}), "engine.plain has no effect"),
+    "a key of our engine": (pair(engine={"kind": "slipstream", "apiKeyEnv": "KEY"}), "engine.apiKeyEnv has no effect"),
+    "a name of our engine": (pair(engine={"kind": "slipstream", "model": "m"}), "engine.model has no effect"),
+    "our engine's server": (pair(engine={"kind": "slipstream", "serving": "openai"}), "engine.serving has no effect"),
+    "our engine cannot": (pair(engine={"kind": "slipstream", "unsupported": []}), "engine.unsupported has no effect"),
+    "vLLM without a target": (without(pair(engine={"kind": "vllm"}), "target"), "target is required"),
+    "vLLM without a draft": (without(pair(engine=VLLM | {"endpoints": []}), "draft"), "draft is required"),
+    "vLLM over gRPC": (pair(engine=VLLM | {"endpoints": ["grpc://a:1"]}), "engine.endpoints must be grpc://"),
+    "vLLM in Triton over HTTP": (pair(engine=VLLM | {"serving": "triton"}), "engine.endpoints must be grpc://"),
+    "Triton's name for vLLM": (pair(engine=VLLM | {"tritonModel": "m"}), "has no effect with serving openai"),
+    "vLLM's name in Triton": (
+        pair(engine=IN_TRITON | {"model": "m"}),
+        "engine.model has no effect with serving triton",
+    ),
+    "vLLM's key in Triton": (pair(engine=IN_TRITON | {"apiKeyEnv": "KEY"}), "apiKeyEnv has no effect with serving"),
+    "vLLM in a cluster": (pair(engine={"kind": "vllm"}, serving={}), "serving has no effect with an engine kind"),
+    "two plain pools": (
+        pair(engine=VLLM | {"plain": PLAIN}, draft={"kind": "none"}),
+        "engine.plain has no effect with draft kind none",
+    ),
+    "a plain server that speculates": (
+        pair(engine=VLLM | {"plain": {"endpoints": ["http://a:1"]}}),
+        "engine.plain.endpoints must be servers without speculation",
+    ),
+    "a plain server over gRPC": (
+        pair(engine=VLLM | {"plain": {"endpoints": ["grpc://a:1"]}}),
+        "endpoints must be http(s)://host:port",
+    ),
     "served elsewhere": (pair(engine=REMOTE, serving={}), "serving has no effect with engine.endpoints"),
     "an address of HTTP": (pair(engine=REMOTE | {"endpoints": ["http://a:1"]}), "engine.endpoints must be grpc://"),
     "a password": (pair(engine=REMOTE | {"endpoints": ["grpc://u:p@a:1"]}), "without credentials"),
@@ -301,6 +332,10 @@ def test_there_is_a_failing_example_of_every_rule() -> None:
         pair(draft={"kind": "model", "source": "./target", "revision": "small"}),
         pair(draft={"kind": "ngram"}, engine=REMOTE),
         pair(killSwitch=None, serving={"tolerations": [{"operator": "Exists"}, {"key": "gpu", "value": "x"}]}),
+        pair(engine={"kind": "vllm"}),
+        without(without(pair(engine=VLLM | {"plain": PLAIN, "model": "m", "apiKeyEnv": "KEY"}), "target"), "draft"),
+        pair(engine=IN_TRITON | {"endpoints": ["grpc://a:1"], "tritonModel": "m", "plain": PLAIN}),
+        pair(engine=VLLM | {"unsupported": ["tools"]}, draft={"kind": "none"}),
         external(),
         external({"endpoints": ["https://a.example.com/v1", "http://[::1]:8000"]}),
         external(engine=TWO_ARMS, pricePerGpuHour=1),

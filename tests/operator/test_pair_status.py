@@ -94,6 +94,17 @@ def test_servers_that_run_elsewhere_are_taken_as_ready(raw: JSON):
     assert headline(made) == ("Ready", "External")
 
 
+def test_vllm_at_named_addresses_is_served_elsewhere_and_without_them_by_nobody_yet():
+    made = plan(pair_object(EMBEDDED_SPEC | {"engine": {"kind": "vllm", "endpoints": ["http://vllm:8000"]}}))
+    assert said(made, "Ready") == ("True", "External")
+    assert made.children == ()
+    made = plan(pair_object(EMBEDDED_SPEC | {"engine": {"kind": "vllm"}}))
+    assert said(made, "Ready") == said(made, "Progressing") == ("False", "NotManaged")
+    assert "name their addresses in spec.engine.endpoints" in condition(made, "Ready").message
+    assert made.children == ()
+    assert headline(made) == ("NotReady", "NotManaged")
+
+
 def test_one_ready_server_is_enough_and_the_others_trouble_is_told():
     live = live_deployment(RAW, replicas=3, ready=1, updated=2)
     waiting = {"reason": "ErrImagePull", "message": "not found"}

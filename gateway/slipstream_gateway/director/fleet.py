@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from slipstream_gateway.director.kill import DraftStops, is_killed
 from slipstream_gateway.errors import UpstreamError
-from slipstream_gateway.manifest.objects import Protocol
+from slipstream_gateway.manifest.engines import Protocol
 from slipstream_gateway.manifest.table import Backend, Route, RoutingTable
 from slipstream_gateway.settings import HealthSettings
 from slipstream_gateway.upstreams.base import Upstream

@@ -40,7 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         type=_local_endpoint,
         metavar="URL",
-        help="Triton's address for pairs that name none (grpc://127.0.0.1:8001); may be repeated",
+        help="address of a server for pairs that name none: Triton's (grpc://127.0.0.1:8001) or vLLM's "
+        "(http://127.0.0.1:8000); may be repeated",
     )
     _add_cluster_arguments(parser)
 
@@ -127,6 +128,7 @@ def endpoints_of(args: argparse.Namespace, table: RoutingTable) -> dict[str, tup
 
 
 def _local_endpoint(text: str) -> str:
-    if message := check_address(text, Protocol.TRITON):
+    protocol = Protocol.OPENAI if text.startswith(("http://", "https://")) else Protocol.TRITON
+    if message := check_address(text, protocol):
         raise argparse.ArgumentTypeError(f"the address {message}, got {text!r}")
     return text

@@ -8,18 +8,22 @@ The only configuration of behaviour, the same as a file and as custom resources.
 from slipstream_gateway.manifest.addresses import check_address
 from slipstream_gateway.manifest.capabilities import Capabilities
 from slipstream_gateway.manifest.check import Problem
+from slipstream_gateway.manifest.engines import (
+    ExternalArm,
+    ExternalEngine,
+    PlainServers,
+    Protocol,
+    SlipstreamEngine,
+    VllmEngine,
+)
 from slipstream_gateway.manifest.files import EMBEDDED_MANIFEST, ManifestFile, compile_file, load_file, read_file
 from slipstream_gateway.manifest.fingerprint import spec_hash
 from slipstream_gateway.manifest.objects import (
     API_VERSION,
     ClassRule,
     Draft,
-    ExternalArm,
-    ExternalEngine,
     ManifestObject,
     ModelPair,
-    Protocol,
-    SlipstreamEngine,
     SpeculationPolicy,
     Target,
 )
@@ -29,7 +33,9 @@ from slipstream_gateway.manifest.resources import ParsedResource, parse_resource
 from slipstream_gateway.manifest.standing import ClassStanding, PairStatus, Standing, pair_status_of, standing_of
 from slipstream_gateway.manifest.status import Phase
 from slipstream_gateway.manifest.table import (
+    LOCAL,
     LOCAL_TRITON,
+    LOCAL_VLLM,
     Backend,
     Route,
     RoutingTable,
@@ -44,7 +50,9 @@ from slipstream_gateway.manifest.table import (
 __all__ = [
     "API_VERSION",
     "EMBEDDED_MANIFEST",
+    "LOCAL",
     "LOCAL_TRITON",
+    "LOCAL_VLLM",
     "Backend",
     "Capabilities",
     "ClassRule",
@@ -58,6 +66,7 @@ __all__ = [
     "PairStatus",
     "ParsedResource",
     "Phase",
+    "PlainServers",
     "Problem",
     "Protocol",
     "Resolution",
@@ -67,6 +76,7 @@ __all__ = [
     "SpeculationPolicy",
     "Standing",
     "Target",
+    "VllmEngine",
     "check_address",
     "compile_file",
     "compile_route",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Iterable
 from urllib.parse import SplitResult, urlsplit
 
-from slipstream_gateway.manifest.objects import Protocol
+from slipstream_gateway.manifest.engines import Protocol
 
 _SCHEMES = {Protocol.OPENAI: ("http", "https"), Protocol.TRITON: ("grpc", "grpcs")}
 _MAX_HOST_CHARS = 253
@@ -17,6 +18,12 @@ _PATH = re.compile(r"(/([A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})*)*")  # RF
 def address_form(protocol: Protocol) -> str:
     """What an address of `protocol` looks like, for messages."""
     return " or ".join(f"{scheme}://host:port" for scheme in _SCHEMES[protocol])
+
+
+def fits(addresses: Iterable[str], protocol: Protocol) -> tuple[str, ...]:
+    """Those of `addresses` whose scheme is one of `protocol`."""
+    schemes = tuple(f"{scheme}://" for scheme in _SCHEMES[protocol])
+    return tuple(address for address in addresses if address.startswith(schemes))
 
 
 def check_address(address: str, protocol: Protocol) -> str | None:

@@ -10,7 +10,7 @@ from collections.abc import Set
 
 import msgspec
 
-from slipstream_gateway.manifest.objects import Protocol
+from slipstream_gateway.manifest.engines import Protocol
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,16 +46,32 @@ _INEXACT_WITH_SPECULATION = frozenset(
     }
 )
 
+# vLLM refuses these for every request while speculation is configured, whatever the request's draft length: only its
+# builtin min_tokens processor runs beside a rejection sampler (`SamplingParams._validate_spec_decode` and
+# `_validate_trace_replay`, vLLM 0.32).
+_REFUSED_BY_SPECULATING_VLLM = frozenset({"logit_bias", "min_p", "trace_decode_token_ids"})
+
+PLAIN_OPENAI = Capabilities()
+SPECULATING_OPENAI = Capabilities(unsupported=_INEXACT_WITH_SPECULATION)
 # Slipstream's Triton model takes one answer per request; the gateway asks several times for `n`.
-TABLE = {
-    (Protocol.TRITON, True): Capabilities(honoured=frozenset()),
-    (Protocol.TRITON, False): Capabilities(honoured=frozenset({"n"})),
-    (Protocol.OPENAI, True): Capabilities(unsupported=_INEXACT_WITH_SPECULATION),
-    (Protocol.OPENAI, False): Capabilities(),
+PLAIN_TRITON = Capabilities(honoured=frozenset({"n"}))
+SPECULATING_TRITON = Capabilities(honoured=frozenset())
+# One pool for both arms. All that vLLM does is exact at every draft length, with the plugin's rule of acceptance.
+VLLM = Capabilities(unsupported=_REFUSED_BY_SPECULATING_VLLM)
+
+_KNOWN = {
+    (Protocol.TRITON, True): SPECULATING_TRITON,
+    (Protocol.TRITON, False): PLAIN_TRITON,
+    (Protocol.OPENAI, True): SPECULATING_OPENAI,
+    (Protocol.OPENAI, False): PLAIN_OPENAI,
 }
 
 
 def capabilities_of(protocol: Protocol, *, speculative: bool, unsupported: tuple[str, ...] = ()) -> Capabilities:
-    """The table's entry, less what the manifest says that these servers cannot do."""
-    known = TABLE[protocol, speculative]
+    """What servers of `protocol` can do, less what the manifest says that these cannot."""
+    return without(_KNOWN[protocol, speculative], unsupported)
+
+
+def without(known: Capabilities, unsupported: tuple[str, ...]) -> Capabilities:
+    """`known` less the features in `unsupported`."""
     return Capabilities(honoured=known.honoured, unsupported=known.unsupported.union(unsupported))

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from slipstream_gateway.errors import ManifestError
 from slipstream_gateway.manifest.documents import MAX_BYTES
 from slipstream_gateway.manifest.parse import parse
-from slipstream_gateway.manifest.table import LOCAL_TRITON, RoutingTable, compile_table
+from slipstream_gateway.manifest.table import LOCAL, RoutingTable, compile_table
 
 # Kernels stamp files with a clock that stands still for some milliseconds, network file systems for longer.
 _STAMP_RESOLUTION_NS = 2_000_000_000
@@ -21,7 +21,7 @@ _STAMP_RESOLUTION_NS = 2_000_000_000
 EMBEDDED_MANIFEST = Path(__file__).parent.parent / "examples" / "embedded.yaml"
 
 
-def load_file(path: Path | str, *, local_endpoints: Sequence[str] = LOCAL_TRITON) -> RoutingTable:
+def load_file(path: Path | str, *, local_endpoints: Sequence[str] = LOCAL) -> RoutingTable:
     """The routing table of the manifest at `path`.
 
     Raises:
@@ -39,7 +39,7 @@ def read_file(path: Path) -> bytes:
         raise ManifestError(f"cannot be read: {error.strerror or error}", field=str(path)) from error
 
 
-def compile_file(path: Path, data: bytes, *, local_endpoints: Sequence[str] = LOCAL_TRITON) -> RoutingTable:
+def compile_file(path: Path, data: bytes, *, local_endpoints: Sequence[str] = LOCAL) -> RoutingTable:
     """The routing table of `data`, which was read from `path`. Raises `ManifestError`."""
     objects = parse(data, name=path.name)
     return compile_table(objects, folder=path.resolve().parent, local_endpoints=local_endpoints)
@@ -60,7 +60,7 @@ class ManifestFile:
         *,
         on_change: Callable[[RoutingTable], None],
         on_error: Callable[[ManifestError], None],
-        local_endpoints: Sequence[str] = LOCAL_TRITON,
+        local_endpoints: Sequence[str] = LOCAL,
         last_good: Path | None = None,
     ) -> None:
         """Loads the file. Raises `ManifestError` if that fails and there is no last good one."""

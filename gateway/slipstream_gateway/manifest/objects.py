@@ -6,12 +6,12 @@ custom resources is made from these types. Nothing here reads files; `parse` mak
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
+from slipstream_gateway.manifest.engines import Engine, ModelName
 from slipstream_gateway.manifest.rollout import Analysis, Rollback, Rollout, Thresholds
 from slipstream_gateway.manifest.serving import Serving
 
@@ -20,7 +20,6 @@ MAX_DRAFT_TOKENS = 32
 EMBEDDED_SOURCES = ("embedded:target", "embedded:draft")
 
 _NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
-_TRITON_MODEL_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"  # Triton takes it from the name of a folder
 _CLASS_PATTERN = (
     r"^(summarization|extraction|code|translation|classification|short_qa|math_reasoning|creative_writing"
     r"|open_chat|rewriting)(/(short|medium|long))?$"
@@ -30,7 +29,6 @@ ObjectName = Annotated[
     str,
     Meta(pattern=_NAME_PATTERN, max_length=63, description="Lower-case letters, digits and dashes."),
 ]
-ModelName = Annotated[str, Meta(min_length=1, max_length=256)]
 Source = Annotated[
     str,
     Meta(
@@ -49,14 +47,6 @@ TokenizerSource = Annotated[
     Meta(description="Folder of the tokenizer's files; without it, the source."),
 ]
 DraftTokens = Annotated[int, Meta(ge=1, le=MAX_DRAFT_TOKENS)]
-EndpointUrl = Annotated[str, Meta(min_length=1, max_length=2048)]
-
-
-class Protocol(StrEnum):
-    """How the gateway speaks to an arm's servers."""
-
-    OPENAI = "openai"
-    TRITON = "triton"
 
 
 class Metadata(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,98 +81,25 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     tokenizer: TokenizerSource = None
 
 
-class SlipstreamEngine(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    rename="camel",
-    tag_field="kind",
-    tag="slipstream",
-):
-    """Slipstream's own engine in Triton Inference Server: target and draft in one process, one batch."""
-
-    device: Annotated[Literal["auto", "cpu", "cuda"], Meta(description="Where the models run.")] = "auto"
-    dtype: Annotated[
-        Literal["auto", "float32", "bfloat16", "float16"],
-        Meta(description="Number format of the weights; auto takes the device's best."),
-    ] = "auto"
-    max_concurrency: Annotated[int, Meta(ge=1, le=1024, description="Requests that decode together.")] = 8
-    context_tokens: Annotated[
-        Annotated[int, Meta(ge=16, le=16_777_216)] | None,
-        Meta(description="Prompt plus answer at most, in tokens; without it, what the target allows."),
-    ] = None
-    endpoints: Annotated[
-        tuple[EndpointUrl, ...],
-        Meta(max_length=256, description="Triton's gRPC addresses, grpc(s)://host:port; empty: started locally."),
-    ] = ()
-    triton_model: Annotated[
-        Annotated[str, Meta(pattern=_TRITON_MODEL_PATTERN, max_length=128)] | None,
-        Meta(description="Name of the model in Triton; without it, the pair's name."),
-    ] = None
-
-
-class ExternalArm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """Servers that somebody else runs, all with the same model and the same settings."""
-
-    protocol: Annotated[
-        Protocol, Meta(description="openai: any OpenAI-compatible server; triton: Slipstream's Triton model.")
-    ]
-    endpoints: Annotated[
-        tuple[EndpointUrl, ...],
-        Meta(min_length=1, max_length=256, description="http(s)://host:port[/path] or grpc(s)://host:port."),
-    ]
-    model: Annotated[ModelName, Meta(description="What the servers call the model.")]
-    unsupported: Annotated[
-        tuple[Annotated[str, Meta(min_length=1, max_length=64)], ...],
-        Meta(
-            max_length=64,
-            description="Request parameters that these servers cannot honour, on top of the known.",
-        ),
-    ] = ()
-    api_key_env: Annotated[
-        Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=256)] | None,
-        Meta(description="Environment variable that holds the servers' API key; for protocol openai only."),
-    ] = None
-    price_per_gpu_hour: Annotated[
-        Annotated[float, Meta(ge=0, le=100_000)] | None,
-        Meta(description="Price of these servers for an hour each; without it, the pair's."),
-    ] = None
-
-
-class Arms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """The servers of a pair that another engine serves."""
-
-    plain: Annotated[ExternalArm, Meta(description="Servers that decode plainly.")]
-    speculative: Annotated[
-        ExternalArm | None, Meta(description="Servers that speculate; without it, nothing is speculative.")
-    ] = None
-
-
-class ExternalEngine(
-    msgspec.Struct,
-    frozen=True,
-    kw_only=True,
-    forbid_unknown_fields=True,
-    rename="camel",
-    tag_field="kind",
-    tag="external",
-):
-    """Engines that run elsewhere, one pool per arm."""
-
-    arms: Arms
-
-
 class ModelPairSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
     """What is served, and by what."""
 
     model: Annotated[ModelName, Meta(description="The model's name for clients.")]
-    engine: Annotated[SlipstreamEngine | ExternalEngine, Meta(description="What serves the pair.")]
-    target: Annotated[Target | None, Meta(description="The target; required for engine kind slipstream.")] = None
-    draft: Annotated[Draft | None, Meta(description="The draft; required for engine kind slipstream.")] = None
+    engine: Annotated[Engine, Meta(description="What serves the pair.")]
+    target: Annotated[
+        Target | None,
+        Meta(description="The target; required for engine kind slipstream, and for kind vllm without endpoints."),
+    ] = None
+    draft: Annotated[
+        Draft | None,
+        Meta(description="The draft; required for engine kind slipstream, and for kind vllm without endpoints."),
+    ] = None
     max_draft_tokens: Annotated[
         DraftTokens,
-        Meta(description="Longest draft; with an external speculative arm, what its servers are set to."),
+        Meta(
+            description="Longest draft: for engine kind vllm, num_speculative_tokens of its servers; with an external "
+            "speculative arm, what its servers are set to."
+        ),
     ] = 8
     price_per_gpu_hour: Annotated[
         Annotated[float, Meta(ge=0, le=100_000)] | None,

@@ -7,19 +7,19 @@ from decimal import Decimal
 
 from slipstream_gateway.manifest.addresses import check_address
 from slipstream_gateway.manifest.check import Problem, show
-from slipstream_gateway.manifest.objects import (
-    EMBEDDED_SOURCES,
+from slipstream_gateway.manifest.engines import (
     Arms,
-    Draft,
     ExternalArm,
     ExternalEngine,
-    ModelPairSpec,
+    PlainServers,
     Protocol,
     SlipstreamEngine,
-    Target,
+    VllmEngine,
 )
+from slipstream_gateway.manifest.objects import EMBEDDED_SOURCES, Draft, ModelPairSpec, Target
 from slipstream_gateway.manifest.serving import Resources, Serving, Toleration
 
+_CAMEL = {"triton_model": "tritonModel", "api_key_env": "apiKeyEnv"}
 _SUFFIXES = {
     "": Decimal(1),
     "m": Decimal("0.001"),
@@ -32,10 +32,12 @@ def check_pair(spec: ModelPairSpec) -> Iterator[Problem]:
     """Everything that is wrong with one pair by itself."""
     match spec.engine:
         case SlipstreamEngine() as engine:
-            yield from _check_sources(spec.target, spec.draft)
+            yield from _check_sources(spec, "for engine kind slipstream")
             yield from _check_endpoints(engine.endpoints, Protocol.TRITON, "spec.engine.endpoints")
             if engine.endpoints and spec.serving is not None:
                 yield Problem("spec.serving", "has no effect with spec.engine.endpoints, leave one of them out")
+        case VllmEngine() as engine:
+            yield from _check_vllm(spec, engine)
         case ExternalEngine(arms=arms):
             for name in ("target", "draft", "serving"):
                 if getattr(spec, name) is not None:
@@ -48,13 +50,41 @@ def check_pair(spec: ModelPairSpec) -> Iterator[Problem]:
         yield from _check_serving(spec.serving)
 
 
-def _check_sources(target: Target | None, draft: Draft | None) -> Iterator[Problem]:
-    if target is None:
-        yield Problem("spec.target", "is required for engine kind slipstream")
-    else:
+def _check_vllm(spec: ModelPairSpec, engine: VllmEngine) -> Iterator[Problem]:
+    yield from _check_sources(spec, "" if engine.endpoints else "for engine kind vllm without spec.engine.endpoints")
+    protocol = Protocol.TRITON if engine.serving == "triton" else Protocol.OPENAI
+    yield from _check_endpoints(engine.endpoints, protocol, "spec.engine.endpoints")
+    if spec.serving is not None:
+        yield Problem("spec.serving", "has no effect with engine kind vllm, leave it out")
+    foreign = ("model", "api_key_env") if engine.serving == "triton" else ("triton_model",)
+    for name in foreign:
+        if getattr(engine, name) is not None:
+            path = f"spec.engine.{_CAMEL.get(name, name)}"
+            yield Problem(path, f"has no effect with serving {engine.serving}, leave it out")
+    if engine.plain is not None:
+        yield from _check_plain_servers(spec, engine, engine.plain)
+
+
+def _check_plain_servers(spec: ModelPairSpec, engine: VllmEngine, plain: PlainServers) -> Iterator[Problem]:
+    if spec.draft is not None and spec.draft.kind == "none":
+        yield Problem("spec.engine.plain", "has no effect with draft kind none, leave it out")
+    yield from _check_endpoints(plain.endpoints, Protocol.OPENAI, "spec.engine.plain.endpoints")
+    for index, endpoint in enumerate(plain.endpoints):
+        if endpoint in engine.endpoints:
+            message = f"must be a server without speculation, and {show(endpoint)} is one of spec.engine.endpoints"
+            yield Problem(f"spec.engine.plain.endpoints[{index}]", message)
+
+
+def _check_sources(spec: ModelPairSpec, required: str) -> Iterator[Problem]:
+    """Target and draft; `required` says for what they are, empty where they may be left out."""
+    target, draft = spec.target, spec.draft
+    if target is not None:
         yield from _check_source(target.source, "spec.target.source")
+    elif required:
+        yield Problem("spec.target", f"is required {required}")
     if draft is None:
-        yield Problem("spec.draft", "is required for engine kind slipstream; kind none for a target alone")
+        if required:
+            yield Problem("spec.draft", f"is required {required}; kind none for a target alone")
     elif draft.kind == "model":
         yield from _check_draft_model(draft, target)
     else:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from slipstream_gateway.manifest.check import Problem, show
-from slipstream_gateway.manifest.objects import ExternalEngine, ManifestObject, ModelPair, SpeculationPolicy
+from slipstream_gateway.manifest.engines import ExternalEngine, VllmEngine
+from slipstream_gateway.manifest.objects import ManifestObject, ModelPair, SpeculationPolicy
 from slipstream_gateway.manifest.pair_rules import check_pair
 from slipstream_gateway.manifest.policy_rules import check_policy
 
@@ -77,6 +78,8 @@ def has_draft(pair: ModelPair) -> bool:
     engine = pair.spec.engine
     if isinstance(engine, ExternalEngine):
         return engine.arms.speculative is not None
+    if isinstance(engine, VllmEngine) and pair.spec.draft is None:
+        return True  # its servers' own, which the manifest need not name
     return pair.spec.draft is not None and pair.spec.draft.kind != "none"
 
 
@@ -95,6 +98,8 @@ def _check_triton_models(pairs: Iterable[ModelPair]) -> Iterator[Blamed]:
     for pair in pairs:
         engine = pair.spec.engine
         if isinstance(engine, ExternalEngine) or engine.endpoints:
+            continue
+        if isinstance(engine, VllmEngine) and engine.serving != "triton":
             continue
         name = engine.triton_model or pair.metadata.name
         owner = owners.setdefault(name, pair)

@@ -119,9 +119,19 @@ def _tagged(structs: Sequence[inspect.StructType]) -> Schema:
     properties: dict[str, Schema] = {tag_field: {"type": "string", "enum": tags, "description": meanings}}
     for member in structs:
         for field, schema in _properties(member).items():
-            schema["description"] = f"For {tag_field} {member.tag}: {schema['description']}"
-            properties[field] = schema
+            said = f"For {tag_field} {member.tag}: {schema['description']}"
+            if field in properties:
+                said = _shared(properties[field], schema, said)
+            properties[field] = schema | {"description": said}
     return {"type": "object", "properties": properties, "required": [tag_field]}
+
+
+def _shared(first: Schema, second: Schema, said: str) -> str:
+    """The description of a field that two members have, in which the second one says `said`. Raises TypeError where
+    their schemas differ in more: one object can have only one of them."""
+    if first | {"description": ""} != second | {"description": ""}:
+        raise TypeError(f"members of a union have different fields of one name: {said}")
+    return f"{first['description']} {said}"
 
 
 def _list(kind: inspect.VarTupleType, name: str) -> Schema:

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from types import MappingProxyType
 
 import msgspec
 
-from slipstream_gateway.manifest.capabilities import Capabilities, capabilities_of
+from slipstream_gateway.manifest.addresses import fits
+from slipstream_gateway.manifest.capabilities import PLAIN_OPENAI, VLLM, Capabilities, capabilities_of, without
+from slipstream_gateway.manifest.engines import ExternalArm, Protocol, SlipstreamEngine, VllmEngine
 from slipstream_gateway.manifest.fingerprint import written_hash
-from slipstream_gateway.manifest.objects import (
-    ExternalArm,
-    ManifestObject,
-    ModelPair,
-    Protocol,
-    SlipstreamEngine,
-    SpeculationPolicy,
-)
+from slipstream_gateway.manifest.objects import ManifestObject, ModelPair, SpeculationPolicy
 from slipstream_gateway.manifest.rules import has_draft, pair_key_of
 from slipstream_gateway.manifest.standing import PairStatus, Standing
 
 LOCAL_TRITON = ("grpc://127.0.0.1:8001",)
+LOCAL_VLLM = ("http://127.0.0.1:8000",)
+LOCAL = LOCAL_TRITON + LOCAL_VLLM
 _READY = PairStatus()
 
 
@@ -29,6 +26,7 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
     """One arm's servers: how to reach them and what they can do. `model` is their name for the model.
 
     `pool` names the servers to estimates and evidence: equal for both arms of a pair where they are the same.
+    `drafts_per_request`: they take a draft length with every request, else they draft as they were started.
     `price_per_gpu_hour` is None where nobody said it.
     """
 
@@ -37,12 +35,14 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     capabilities: Capabilities
     pool: str
+    drafts_per_request: bool = True
     api_key_env: str | None = None
     price_per_gpu_hour: float | None = None
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is needed to serve one model name. `speculative` None: the pair has no draft.
+    """All that is needed to serve one model name. `speculative` None: the pair has no draft. `fallback`: servers
+    without speculation for requests with a parameter that those of both arms refuse.
 
     `generation` is a hash of the pair and its policy as written: equal exactly when both are. `standing` says how much
     of each class may speculate; None, as with a file, withholds nothing. `killed` says why nothing of this pair may
@@ -58,6 +58,14 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     generation: str
     standing: Standing | None = None
     killed: str | None = None
+    fallback: Backend | None = None
+
+    def plain_for(self, features: Set[str]) -> Backend:
+        """The servers that decode a request with `features` plainly: those of the plain arm where they honour all of
+        them, or nobody does."""
+        if self.fallback is None or not self.plain.capabilities.missing(features):
+            return self.plain
+        return self.plain if self.fallback.capabilities.missing(features) else self.fallback
 
 
 class RoutingTable(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,16 +82,16 @@ def compile_table(
     *,
     folder: Path = Path(),
     status: Mapping[str, PairStatus] | None = None,
-    local_endpoints: Sequence[str] = LOCAL_TRITON,
+    local_endpoints: Sequence[str] = LOCAL,
     standings: Mapping[str, Standing] | None = None,
     kills: Mapping[str, str] | None = None,
     endpoints: Mapping[str, tuple[str, ...]] | None = None,
 ) -> RoutingTable:
     """The routing table of parsed `objects`, whose problems are settled. All mappings are by the pair's key.
 
-    `status`: a pair that is not in it is ready. `standings` and `kills`: see `Route`. `endpoints` are the Triton
-    addresses of the pairs that name none, and one that is not in it has no servers yet; without it, as on a laptop,
-    they are `local_endpoints`.
+    `status`: a pair that is not in it is ready. `standings` and `kills`: see `Route`. `endpoints` are the addresses
+    of the pairs that name none, and one that is not in it has no servers yet; without it, as on a laptop, they are
+    those of `local_endpoints` that fit the pair's protocol.
     """
     policies = {pair_key_of(item): item for item in objects if isinstance(item, SpeculationPolicy)}
     routes = []
@@ -106,11 +114,12 @@ def compile_route(
     policy: SpeculationPolicy | None,
     *,
     status: PairStatus = _READY,
-    endpoints: Sequence[str] = LOCAL_TRITON,
+    endpoints: Sequence[str] = LOCAL,
     standing: Standing | None = None,
     killed: str | None = None,
 ) -> Route:
-    """The route of one pair. `endpoints` are its Triton addresses where it names none; for the rest see `Route`."""
+    """The route of one pair. `endpoints` are its addresses where it names none, as far as they fit its protocol; for
+    the rest see `Route`."""
     plain, speculative = _backends(pair, tuple(endpoints))
     return Route(
         model=pair.spec.model,
@@ -122,6 +131,7 @@ def compile_route(
         generation=written_hash(pair, policy),
         standing=standing,
         killed=killed,
+        fallback=_fallback(pair),
     )
 
 
@@ -138,9 +148,9 @@ def resolve_source(source: str, folder: Path) -> str:
 
 
 def triton_model_name(pair: ModelPair) -> str:
-    """What Triton calls the model of a pair that Slipstream's engine serves."""
+    """What Triton calls the model of a pair that it serves."""
     engine = pair.spec.engine
-    named = engine.triton_model if isinstance(engine, SlipstreamEngine) else None
+    named = engine.triton_model if isinstance(engine, SlipstreamEngine | VllmEngine) else None
     return named or pair.metadata.name
 
 
@@ -155,13 +165,16 @@ def with_endpoints(route: Route, endpoints: tuple[str, ...]) -> Route:
 
 
 def _backends(pair: ModelPair, local_endpoints: tuple[str, ...]) -> tuple[Backend, Backend | None]:
-    """The plain and the speculative arm; with Slipstream's engine both are the same servers."""
+    """The plain and the speculative arm; with Slipstream's engine and with vLLM both are the same servers."""
     engine = pair.spec.engine
-    if isinstance(engine, SlipstreamEngine):
+    if isinstance(engine, VllmEngine) and engine.serving == "openai":
+        return _vllm_backends(pair, engine, local_endpoints)
+    if isinstance(engine, SlipstreamEngine | VllmEngine):
         plain_arm = ExternalArm(
             protocol=Protocol.TRITON,
-            endpoints=engine.endpoints or local_endpoints,
+            endpoints=engine.endpoints or fits(local_endpoints, Protocol.TRITON),
             model=triton_model_name(pair),
+            unsupported=engine.unsupported if isinstance(engine, VllmEngine) else (),
         )
         arm = plain_arm if has_draft(pair) else None
     else:
@@ -169,6 +182,40 @@ def _backends(pair: ModelPair, local_endpoints: tuple[str, ...]) -> tuple[Backen
     plain = _backend(plain_arm, pair, speculative=False)
     speculative = _backend(arm, pair, speculative=True) if arm is not None else None
     return _named(pair.metadata.key, plain, speculative)
+
+
+def _vllm_backends(
+    pair: ModelPair, engine: VllmEngine, local_endpoints: tuple[str, ...]
+) -> tuple[Backend, Backend | None]:
+    speculates = has_draft(pair)
+    backend = Backend(
+        protocol=Protocol.OPENAI,
+        endpoints=engine.endpoints or fits(local_endpoints, Protocol.OPENAI),
+        model=engine.model or pair.spec.model,
+        capabilities=without(VLLM if speculates else PLAIN_OPENAI, engine.unsupported),
+        pool=pair.metadata.key,
+        drafts_per_request=speculates,
+        api_key_env=engine.api_key_env,
+        price_per_gpu_hour=pair.spec.price_per_gpu_hour,
+    )
+    return backend, backend if speculates else None
+
+
+def _fallback(pair: ModelPair) -> Backend | None:
+    engine = pair.spec.engine
+    servers = engine.plain if isinstance(engine, VllmEngine) else None
+    if servers is None:
+        return None
+    return Backend(
+        protocol=Protocol.OPENAI,
+        endpoints=servers.endpoints,
+        model=servers.model or pair.spec.model,
+        capabilities=PLAIN_OPENAI,
+        pool=f"{pair.metadata.key}/fallback",
+        drafts_per_request=False,
+        api_key_env=servers.api_key_env,
+        price_per_gpu_hour=pair.spec.price_per_gpu_hour,
+    )
 
 
 def _backend(arm: ExternalArm, pair: ModelPair, *, speculative: bool) -> Backend:
@@ -179,6 +226,7 @@ def _backend(arm: ExternalArm, pair: ModelPair, *, speculative: bool) -> Backend
         model=arm.model,
         capabilities=capabilities_of(arm.protocol, speculative=speculative, unsupported=arm.unsupported),
         pool="",
+        drafts_per_request=arm.protocol is Protocol.TRITON,
         api_key_env=arm.api_key_env,
         price_per_gpu_hour=pair.spec.price_per_gpu_hour if price is None else price,
     )

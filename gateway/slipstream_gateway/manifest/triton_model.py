@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping
 from pathlib import PurePath
 
-from slipstream_gateway.manifest.objects import ModelPair, SlipstreamEngine
+from slipstream_gateway.manifest.engines import SlipstreamEngine
+from slipstream_gateway.manifest.objects import ModelPair
 
 EMBEDDED = "embedded:"
 # Its layers are so small that a second thread costs more than it brings.

@@ -12,13 +12,18 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from slipstream_gateway.manifest.engines import (
+    ExternalArm,
+    ExternalEngine,
+    PlainServers,
+    SlipstreamEngine,
+    VllmEngine,
+)
 from slipstream_gateway.manifest.objects import (
     EMBEDDED_SOURCES,
     ClassRule,
     Draft,
-    ExternalArm,
     ModelPairSpec,
-    SlipstreamEngine,
     SpeculationPolicySpec,
     Target,
 )
@@ -54,27 +59,56 @@ _SOURCE = Rule(
     f"source must be a folder or one of {', '.join(EMBEDDED_SOURCES)}",
 )
 
-_ENGINE_FIELDS = tuple(field.encode_name for field in msgspec.structs.fields(SlipstreamEngine))
+_ENGINES = (SlipstreamEngine, VllmEngine, ExternalEngine)
+
+
+def _kinds_with(field: str) -> tuple[str, ...]:
+    """The engine kinds that have `field`."""
+    return tuple(
+        str(engine.__struct_config__.tag)
+        for engine in _ENGINES
+        if any(known.encode_name == field for known in msgspec.structs.fields(engine))
+    )
+
+
+def _only_for(field: str, *kinds: str) -> Rule:
+    return _absent(field, f"self.engine.kind in {list(kinds)}", f"with an engine kind other than {' and '.join(kinds)}")
+
+
+_ENGINE_FIELDS = tuple(
+    dict.fromkeys(field.encode_name for engine in _ENGINES for field in msgspec.structs.fields(engine))
+)
+_NO_ENDPOINTS = "(!has(self.engine.endpoints) || size(self.engine.endpoints) == 0)"
+_STARTED = f"self.engine.kind == 'slipstream' || self.engine.kind == 'vllm' && {_NO_ENDPOINTS}"
+_BY_TRITON = f"(self.engine.kind == 'slipstream' || {_or('self.engine.serving', repr('openai'))} == 'triton')"
+_BY_VLLM = f"{_or('self.engine.serving', repr('openai'))} == 'openai'"
+_FOR_WHICH = "is required for engine kind slipstream, and for kind vllm without engine.endpoints"
 
 _PAIR = (
-    Rule("self.engine.kind != 'slipstream' || has(self.target)", "target is required for engine kind slipstream"),
-    Rule(
-        "self.engine.kind != 'slipstream' || has(self.draft)",
-        "draft is required for engine kind slipstream; kind none for a target alone",
-    ),
+    Rule(f"!({_STARTED}) || has(self.target)", f"target {_FOR_WHICH}"),
+    Rule(f"!({_STARTED}) || has(self.draft)", f"draft {_FOR_WHICH}; kind none for a target alone"),
     Rule("self.engine.kind != 'external' || has(self.engine.arms)", "engine.arms is required for engine kind external"),
-    _absent("engine.arms", "self.engine.kind != 'slipstream'", "with engine kind slipstream"),
-    *(
-        _absent(name, "self.engine.kind != 'external'", "with engine kind external")
-        for name in ("target", "draft", "serving", *(f"engine.{field}" for field in _ENGINE_FIELDS))
-    ),
+    _only_for("target", "slipstream", "vllm"),
+    _only_for("draft", "slipstream", "vllm"),
+    _only_for("serving", "slipstream"),
+    *(_only_for(f"engine.{field}", *_kinds_with(field)) for field in _ENGINE_FIELDS),
     Rule(
-        "!has(self.serving) || !has(self.engine.endpoints) || size(self.engine.endpoints) == 0",
+        f"!has(self.serving) || {_NO_ENDPOINTS}",
         "serving has no effect with engine.endpoints, leave one of them out",
     ),
     Rule(
-        f"!has(self.engine.endpoints) || self.engine.endpoints.all(address, address.matches('{_GRPC}'))",
-        "engine.endpoints must be grpc://host:port or grpcs://host:port, without credentials",
+        f"!has(self.engine.endpoints) || self.engine.endpoints.all(address,"
+        f" {_BY_TRITON} ? address.matches('{_GRPC}') : address.matches('{_HTTP}'))",
+        "engine.endpoints must be grpc://host:port or grpcs://host:port, for engine kind vllm with serving openai"
+        " http(s)://host:port with or without a path; and without credentials, query and fragment",
+    ),
+    _absent("engine.tritonModel", _BY_TRITON, "with serving openai"),
+    *(_absent(f"engine.{name}", _BY_VLLM, "with serving triton") for name in ("model", "apiKeyEnv")),
+    _absent("engine.plain", "!has(self.draft) || self.draft.kind != 'none'", "with draft kind none"),
+    Rule(
+        f"!has(self.engine.plain) || {_NO_ENDPOINTS}"
+        " || !self.engine.plain.endpoints.exists(address, address in self.engine.endpoints)",
+        "engine.plain.endpoints must be servers without speculation, none of engine.endpoints",
     ),
     Rule(
         "!has(self.target) || !has(self.draft) || self.draft.kind != 'model' || !has(self.draft.source)"
@@ -105,6 +139,13 @@ _ARM = (
         f" self.protocol == 'triton' ? address.matches('{_GRPC}') : address.matches('{_HTTP}'))",
         "endpoints must be grpc(s)://host:port for protocol triton, else http(s)://host:port with or"
         " without a path; and without credentials, query and fragment",
+    ),
+)
+
+_PLAIN_SERVERS = (
+    Rule(
+        f"self.endpoints.all(address, address.matches('{_HTTP}'))",
+        "endpoints must be http(s)://host:port with or without a path; without credentials, query and fragment",
     ),
 )
 
@@ -185,6 +226,7 @@ RULES: Mapping[type, tuple[Rule, ...]] = {
     Target: (_SOURCE,),
     Draft: _DRAFT,
     ExternalArm: _ARM,
+    PlainServers: _PLAIN_SERVERS,
     Toleration: _TOLERATION,
     SpeculationPolicySpec: _POLICY,
     Thresholds: _THRESHOLDS,

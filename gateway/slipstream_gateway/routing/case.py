@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from slipstream_gateway.manifest import ClassRule, ClassStanding, Protocol, Route
+from slipstream_gateway.manifest import ClassRule, ClassStanding, Route
 from slipstream_gateway.manifest.objects import SpeculationPolicySpec
 from slipstream_gateway.measurement import Draws, Forecast, Level
 from slipstream_gateway.routing.break_even import BreakEven, break_even
@@ -115,8 +115,8 @@ def is_known(spec: SpeculationPolicySpec, profile: RequestProfile) -> bool:
 
 
 def has_fixed_draft_length(route: Route) -> bool:
-    """OpenAI-compatible servers speculate with the length that they were started with: the pair's longest."""
-    return route.speculative is not None and route.speculative.protocol is Protocol.OPENAI
+    """Whether the servers speculate with the length that they were started with: the pair's longest."""
+    return route.speculative is not None and not route.speculative.drafts_per_request
 
 
 def _output_tokens(profile: RequestProfile, forecast: Forecast | None) -> float:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from slipstream_gateway.manifest.objects import ModelPair, SlipstreamEngine
+from slipstream_gateway.manifest.engines import SlipstreamEngine
+from slipstream_gateway.manifest.objects import ModelPair
 from slipstream_gateway.manifest.serving import Resources, Serving
 
 GPU = "nvidia.com/gpu"

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from slipstream_gateway.manifest.check import Problem
+from slipstream_gateway.manifest.engines import VllmEngine
 from slipstream_gateway.manifest.objects import ModelPair
 from slipstream_gateway.manifest.status import Condition, ConditionStatus, GatewaysStatus, Replicas
 
@@ -17,21 +18,24 @@ from slipstream_operator.plan import KubeObject, Observed
 from slipstream_operator.reconcile.pods import PodProblem, PodReason, preflight_report
 
 _MAX_LISTED = 5
+_ELSEWHERE = "the pair names servers that run elsewhere"
 
 
 class PairReason(StrEnum):
     """The reasons of a pair's conditions, beside those of `PodReason`.
 
-    `Ready`: MinimumReplicasReady and External (True); InvalidSpec, ModelNameTaken, Unresolved, ChildrenRejected,
-    ScaledToZero, NoReadyReplicas, or a pod's reason (False).
+    `Ready`: MinimumReplicasReady and External (True); InvalidSpec, ModelNameTaken, Unresolved, NotManaged,
+    ChildrenRejected, ScaledToZero, NoReadyReplicas, or a pod's reason (False).
     `ResolvedRefs`: Resolved (True); InvalidSpec, ModelNameTaken, Unresolved, ClaimNotFound (False).
     `TokenizerCompatible`: SameTokenizer and NoDraftModel (True); TokenizerMismatch (False); NotChecked (Unknown).
-    `Progressing`: RollingOut (True); Complete, External, InvalidSpec, ChildrenRejected, DeadlineExceeded (False).
+    `Progressing`: RollingOut (True); Complete, External, NotManaged, InvalidSpec, ChildrenRejected, DeadlineExceeded
+    (False).
     `KillSwitchActive`: Killed and KilledEverywhere (True); NotKilled (False).
     """
 
     MINIMUM_REPLICAS_READY = "MinimumReplicasReady"
     EXTERNAL = "External"
+    NOT_MANAGED = "NotManaged"
     INVALID_SPEC = "InvalidSpec"
     MODEL_NAME_TAKEN = "ModelNameTaken"
     UNRESOLVED = "Unresolved"
@@ -86,7 +90,7 @@ def ready(
     if problems:
         return Verdict("False", unresolved_reason(problems), listed(problems))
     if not has_servers(pair):
-        return Verdict("True", PairReason.EXTERNAL, "the pair names servers that run elsewhere")
+        return _not_managed(pair) or Verdict("True", PairReason.EXTERNAL, _ELSEWHERE)
     rejected = listed(observed.rejected)
     trouble = "; ".join(part for part in (rejected, pod.message if pod is not None else "") if part)
     message = f"{servers}; {trouble}" if trouble else servers
@@ -139,7 +143,7 @@ def progressing(pair: ModelPair | None, observed: Observed, replicas: Replicas, 
     if pair is None:
         return Verdict("False", PairReason.INVALID_SPEC, "nothing changes while the spec cannot be read")
     if not has_servers(pair):
-        return Verdict("False", PairReason.EXTERNAL, "the pair names servers that run elsewhere")
+        return _not_managed(pair) or Verdict("False", PairReason.EXTERNAL, _ELSEWHERE)
     if observed.rejected:
         return Verdict("False", PairReason.CHILDREN_REJECTED, listed(observed.rejected))
     if observed.deployment is None:
@@ -153,6 +157,15 @@ def progressing(pair: ModelPair | None, observed: Observed, replicas: Replicas, 
     if _is_complete(observed.deployment, replicas.desired):
         return Verdict("False", PairReason.COMPLETE, f"all {replicas.desired} servers have this spec")
     return Verdict("True", PairReason.ROLLING_OUT, message)
+
+
+def _not_managed(pair: ModelPair) -> Verdict | None:
+    """That nobody runs the pair's servers: it names none, and the operator has no children for its engine."""
+    engine = pair.spec.engine
+    if not isinstance(engine, VllmEngine) or engine.endpoints:
+        return None
+    message = "the operator does not run servers of engine kind vllm yet: name their addresses in spec.engine.endpoints"
+    return Verdict("False", PairReason.NOT_MANAGED, message)
 
 
 def kill_switch(*, own: bool, policy: bool, gateways: GatewaysStatus, of_policy: GatewaysStatus | None) -> Verdict:

@@ -90,7 +90,7 @@ def test_the_packaged_manifest_serves_the_embedded_pair() -> None:
         ("spec.draft", {"kind": "model"}, "spec.draft.source: is required for draft kind model"),
         ("spec.draft", {"kind": "ngram", "source": "x"}, "spec.draft.source: has no effect with draft kind ngram"),
         ("spec.draft.kind", "eagle", "spec.draft.kind: must be model, ngram or none, got 'eagle'"),
-        ("spec.engine.kind", "vllm", "spec.engine.kind: must be slipstream or external, got 'vllm'"),
+        ("spec.engine.kind", "tgi", "spec.engine.kind: must be slipstream, vllm or external, got 'tgi'"),
         (
             "spec.engine.endpoints",
             ["http://a:1"],

@@ -116,6 +116,98 @@ def test_a_pair_that_contradicts_itself_is_refused(spec: JSON, expected: str) ->
     assert line.startswith(f"ModelPair/acme: {expected}")
 
 
+VLLM: JSON = {"kind": "vllm", "endpoints": ["http://a:1"]}
+VLLM_IN_TRITON: JSON = {"kind": "vllm", "serving": "triton"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        (
+            {"engine": {"kind": "vllm"}, "target": None},
+            "spec.target: is required for engine kind vllm without spec.engine.endpoints",
+        ),
+        (
+            {"engine": {"kind": "vllm"}, "draft": None},
+            "spec.draft: is required for engine kind vllm without spec.engine.endpoints; kind none for a target alone",
+        ),
+        (
+            {"engine": VLLM, "draft": {"kind": "model"}},
+            "spec.draft.source: is required for draft kind model",
+        ),
+        (
+            {"engine": VLLM | {"endpoints": ["grpc://a:1"]}},
+            "spec.engine.endpoints[0]: must be http://host:port or https://host:port, got 'grpc://a:1'",
+        ),
+        (
+            {"engine": VLLM_IN_TRITON | {"endpoints": ["http://a:1"]}},
+            "spec.engine.endpoints[0]: must be grpc://host:port or grpcs://host:port, got 'http://a:1'",
+        ),
+        (
+            {"engine": VLLM | {"endpoints": ["http://a:1"] * 2}},
+            "spec.engine.endpoints[1]: is there twice: 'http://a:1'",
+        ),
+        (
+            {"engine": VLLM | {"serving": "grpc"}},
+            "spec.engine.serving: must be openai or triton, got 'grpc'",
+        ),
+        (
+            {"engine": VLLM | {"tritonModel": "m"}},
+            "spec.engine.tritonModel: has no effect with serving openai, leave it out",
+        ),
+        (
+            {"engine": VLLM_IN_TRITON | {"model": "m"}},
+            "spec.engine.model: has no effect with serving triton, leave it out",
+        ),
+        (
+            {"engine": VLLM_IN_TRITON | {"apiKeyEnv": "KEY"}},
+            "spec.engine.apiKeyEnv: has no effect with serving triton, leave it out",
+        ),
+        ({"engine": VLLM | {"apiKeyEnv": "A B"}}, "spec.engine.apiKeyEnv: must match"),
+        (
+            {"engine": VLLM, "serving": {}},
+            "spec.serving: has no effect with engine kind vllm, leave it out",
+        ),
+        ({"engine": VLLM | {"plain": {}}}, "spec.engine.plain.endpoints: is required"),
+        (
+            {"engine": VLLM | {"plain": {"endpoints": ["http://u:secret@b:1"]}}},
+            "spec.engine.plain.endpoints[0]: must not hold credentials; use apiKeyEnv, got an address with an @",
+        ),
+        (
+            {"engine": VLLM | {"plain": {"endpoints": ["http://a:1"]}}},
+            "spec.engine.plain.endpoints[0]: must be a server without speculation, and 'http://a:1' is one of "
+            "spec.engine.endpoints",
+        ),
+        (
+            {"engine": VLLM | {"plain": {"endpoints": ["http://b:1"]}}, "draft": {"kind": "none"}},
+            "spec.engine.plain: has no effect with draft kind none, leave it out",
+        ),
+        ({"engine": VLLM | {"device": "cpu"}}, "spec.engine.device: unknown field"),
+        (
+            {"engine": {"kind": "tgi"}},
+            "spec.engine.kind: must be slipstream, vllm or external, got 'tgi'",
+        ),
+    ],
+)
+def test_a_pair_of_vllm_that_contradicts_itself_is_refused(spec: JSON, expected: str) -> None:
+    [line] = problems(changed(PAIR, spec))
+    assert line.startswith(f"ModelPair/acme: {expected}")
+
+
+def test_pairs_that_vllm_serves_in_one_local_triton_need_models_of_their_own() -> None:
+    first = changed(PAIR, {"engine": VLLM_IN_TRITON})
+    second = changed(PAIR, {"model": "other", "engine": {"kind": "slipstream", "tritonModel": "acme"}}, name="other")
+    assert problems(first, second) == [
+        "ModelPair/other: spec.engine.tritonModel: ModelPair/acme has the Triton model 'acme' already"
+    ]
+    assert problems(changed(first, {"engine": {"kind": "vllm"}}), second) == []
+
+
+def test_a_policy_may_ask_for_acceptance_of_drafts_that_the_manifest_does_not_name() -> None:
+    served = changed(PAIR, {"engine": VLLM, "target": None, "draft": None})
+    assert problems(served, changed(POLICY, {"thresholds": {"acceptanceFloor": 0.5}})) == []
+
+
 def test_free_form_fields_are_bounded_in_depth() -> None:
     deep: JSON = {}
     for _ in range(2000):

@@ -17,6 +17,7 @@ from slipstream_gateway.manifest import (
     resolve_source,
     with_endpoints,
 )
+from slipstream_gateway.routing.case import has_fixed_draft_length
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "deploy" / "examples").glob("*.yaml"))
 ENGINE_PAIR = """
@@ -63,6 +64,52 @@ def test_endpoints_and_model_of_the_manifest_go_before_the_local_ones() -> None:
     route = engine_route(engine='endpoints: ["grpc://far:2"], tritonModel: big')
     assert route.plain.endpoints == ("grpc://far:2",)
     assert route.plain.model == "big"
+
+
+def vllm_route(engine: str = 'endpoints: ["http://v:1"]', *, draft: str = "ngram") -> Route:
+    text = ENGINE_PAIR.replace("kind: slipstream, ENGINE", f"kind: vllm, {engine}").replace("DRAFT", draft)
+    return compile_table(parse(text)).routes["acme-chat"]
+
+
+def test_one_pool_of_vllm_serves_both_arms_with_a_draft_length_per_request() -> None:
+    route = vllm_route('endpoints: ["http://v:1", "http://v:2"], model: llama, apiKeyEnv: KEY')
+    assert route.speculative == route.plain
+    assert route.plain.protocol is Protocol.OPENAI
+    assert route.plain.drafts_per_request
+    assert (route.plain.model, route.plain.api_key_env, route.plain.pool) == ("llama", "KEY", "acme")
+    assert route.plain.endpoints == ("http://v:1", "http://v:2")
+    assert not has_fixed_draft_length(route)
+    assert route.fallback is None
+    assert vllm_route().plain.model == "acme-chat"
+
+
+@pytest.mark.parametrize(
+    ("engine", "endpoints"),
+    [("", ("http://127.0.0.1:8000",)), ("serving: triton", ("grpc://127.0.0.1:8001",))],
+)
+def test_vllm_without_addresses_is_found_where_its_servers_listen(engine: str, endpoints: tuple[str, ...]) -> None:
+    assert vllm_route(engine).plain.endpoints == endpoints
+
+
+def test_what_a_speculating_vllm_refuses_goes_to_plain_servers_where_there_are_any() -> None:
+    features = frozenset({"min_p", "tools", "logprobs", "n"})
+    refused = vllm_route()
+    assert refused.plain.capabilities.missing(features) == ("min_p",)
+    assert refused.plain_for(features) is refused.plain
+    route = vllm_route('endpoints: ["http://v:1"], plain: {endpoints: ["http://p:1"], model: other, apiKeyEnv: K}')
+    assert route.fallback is not None
+    assert route.plain_for(features) is route.fallback
+    assert route.plain_for(frozenset({"tools"})) is route.plain
+    assert (route.fallback.model, route.fallback.pool, route.fallback.api_key_env) == ("other", "acme/fallback", "K")
+    assert not route.fallback.drafts_per_request
+
+
+def test_a_vllm_without_a_draft_refuses_nothing_and_is_no_speculative_arm() -> None:
+    route = vllm_route(draft="none")
+    assert route.speculative is None
+    assert route.plain.capabilities.missing(frozenset({"min_p"})) == ()
+    limited = vllm_route('endpoints: ["http://v:1"], unsupported: [tools]', draft="none")
+    assert limited.plain.capabilities.missing(frozenset({"tools"})) == ("tools",)
 
 
 def test_servers_of_both_arms_are_one_pool_and_others_two() -> None:

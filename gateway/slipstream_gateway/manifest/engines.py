@@ -1,0 +1,165 @@
+"""What serves a pair, as types: Slipstream's own engine, vLLM with Slipstream's plugin, or engines that run elsewhere.
+
+As in `objects`: camelCase on the wire, and the schema of the custom resources is made from these types.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+_TRITON_MODEL_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"  # Triton takes it from the name of a folder
+
+ModelName = Annotated[str, Meta(min_length=1, max_length=256)]
+EndpointUrl = Annotated[str, Meta(min_length=1, max_length=2048)]
+TritonModel = Annotated[
+    Annotated[str, Meta(pattern=_TRITON_MODEL_PATTERN, max_length=128)] | None,
+    Meta(description="Name of the model in Triton; without it, the pair's name."),
+]
+ApiKeyEnv = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=256)] | None
+Unsupported = Annotated[
+    tuple[Annotated[str, Meta(min_length=1, max_length=64)], ...],
+    Meta(max_length=64, description="Request parameters that these servers cannot honour, on top of the known."),
+]
+
+
+class Protocol(StrEnum):
+    """How the gateway speaks to an arm's servers."""
+
+    OPENAI = "openai"
+    TRITON = "triton"
+
+
+class SlipstreamEngine(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    rename="camel",
+    tag_field="kind",
+    tag="slipstream",
+):
+    """Slipstream's own engine in Triton Inference Server: target and draft in one process, one batch."""
+
+    device: Annotated[Literal["auto", "cpu", "cuda"], Meta(description="Where the models run.")] = "auto"
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16", "float16"],
+        Meta(description="Number format of the weights; auto takes the device's best."),
+    ] = "auto"
+    max_concurrency: Annotated[int, Meta(ge=1, le=1024, description="Requests that decode together.")] = 8
+    context_tokens: Annotated[
+        Annotated[int, Meta(ge=16, le=16_777_216)] | None,
+        Meta(description="Prompt plus answer at most, in tokens; without it, what the target allows."),
+    ] = None
+    endpoints: Annotated[
+        tuple[EndpointUrl, ...],
+        Meta(max_length=256, description="Triton's gRPC addresses, grpc(s)://host:port; empty: started locally."),
+    ] = ()
+    triton_model: TritonModel = None
+
+
+class PlainServers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """Servers of the same target without speculation, for what vLLM refuses while it speculates."""
+
+    endpoints: Annotated[
+        tuple[EndpointUrl, ...],
+        Meta(min_length=1, max_length=256, description="OpenAI-compatible servers, http(s)://host:port[/path]."),
+    ]
+    model: Annotated[ModelName | None, Meta(description="What they call the model; without it, spec.model.")] = None
+    api_key_env: Annotated[ApiKeyEnv, Meta(description="Environment variable that holds their API key.")] = None
+
+
+class VllmEngine(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    rename="camel",
+    tag_field="kind",
+    tag="vllm",
+):
+    """Stock vLLM with Slipstream's plugin: one pool serves both arms, with a draft length per request."""
+
+    serving: Annotated[
+        Literal["openai", "triton"],
+        Meta(description="openai: vLLM's own HTTP server; triton: vLLM within Triton Inference Server."),
+    ] = "openai"
+    endpoints: Annotated[
+        tuple[EndpointUrl, ...],
+        Meta(
+            max_length=256,
+            description="http(s)://host:port[/path] for serving openai, grpc(s)://host:port for serving triton; "
+            "empty: started locally.",
+        ),
+    ] = ()
+    model: Annotated[
+        ModelName | None,
+        Meta(description="What the servers call the model, for serving openai; without it, spec.model."),
+    ] = None
+    api_key_env: Annotated[
+        ApiKeyEnv,
+        Meta(
+            description="Environment variable that holds the servers' API key, which stops their drafts, too; for "
+            "serving openai only."
+        ),
+    ] = None
+    triton_model: TritonModel = None
+    plain: Annotated[
+        PlainServers | None,
+        Meta(
+            description="Servers of the same target without speculation: vLLM refuses min_p, logit_bias and others "
+            "while it speculates, and such requests go there; without it, they are refused."
+        ),
+    ] = None
+    unsupported: Unsupported = ()
+
+
+class ExternalArm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """Servers that somebody else runs, all with the same model and the same settings."""
+
+    protocol: Annotated[
+        Protocol, Meta(description="openai: any OpenAI-compatible server; triton: Slipstream's Triton model.")
+    ]
+    endpoints: Annotated[
+        tuple[EndpointUrl, ...],
+        Meta(min_length=1, max_length=256, description="http(s)://host:port[/path] or grpc(s)://host:port."),
+    ]
+    model: Annotated[ModelName, Meta(description="What the servers call the model.")]
+    unsupported: Unsupported = ()
+    api_key_env: Annotated[
+        ApiKeyEnv,
+        Meta(description="Environment variable that holds the servers' API key; for protocol openai only."),
+    ] = None
+    price_per_gpu_hour: Annotated[
+        Annotated[float, Meta(ge=0, le=100_000)] | None,
+        Meta(description="Price of these servers for an hour each; without it, the pair's."),
+    ] = None
+
+
+class Arms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """The servers of a pair that another engine serves."""
+
+    plain: Annotated[ExternalArm, Meta(description="Servers that decode plainly.")]
+    speculative: Annotated[
+        ExternalArm | None, Meta(description="Servers that speculate; without it, nothing is speculative.")
+    ] = None
+
+
+class ExternalEngine(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+    rename="camel",
+    tag_field="kind",
+    tag="external",
+):
+    """Engines that run elsewhere, one pool per arm."""
+
+    arms: Arms
+
+
+Engine = SlipstreamEngine | VllmEngine | ExternalEngine
