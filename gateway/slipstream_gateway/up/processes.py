@@ -16,6 +16,10 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 _POLL_S = 0.02
 
 
+class Stopped(Exception):
+    """The user ended the command while it prepared something; there is nothing to report."""
+
+
 class Child:
     """A process in its own session, with its output in a log file.
 
@@ -24,7 +28,9 @@ class Child:
     reaching it directly: the parent decides the order in which things stop.
     """
 
-    def __init__(self, *, name: str, command: Sequence[str], log_path: Path, env: Mapping[str, str]) -> None:
+    def __init__(
+        self, *, name: str, command: Sequence[str], log_path: Path, env: Mapping[str, str], cwd: Path | None = None
+    ) -> None:
         self.name = name
         self.log_path = log_path
         parent = os.getpid()
@@ -41,6 +47,7 @@ class Child:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=env,
+                cwd=cwd,
                 start_new_session=True,
                 preexec_fn=die_with_parent,  # noqa: PLW1509 - no threads run yet, and prctl takes no lock
             )
@@ -49,9 +56,14 @@ class Child:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; negative: the signal that ended it."""
+        return self._process.poll()
+
     def exit_status(self) -> str | None:
         """None while it runs; else how it ended, in words."""
-        code = self._process.poll()
+        code = self.exit_code
         if code is None:
             return None
         if code < 0:

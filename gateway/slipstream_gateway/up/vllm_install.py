@@ -1,0 +1,144 @@
+"""vLLM in a virtual environment of its own: installed once, checked at each start, repaired where it is broken.
+
+vLLM needs numpy 2 and hundreds of packages, the gateway's environment has numpy 1 and few. A virtual environment cannot
+be moved, so it is built where it stays, under a lock; a marker file, written last, says that it is whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from slipstream_gateway.errors import CommandError
+from slipstream_gateway.up.cache import Say, cache_folder, exclusive
+from slipstream_gateway.up.pip import PipError, PipRunner
+from slipstream_gateway.up.vllm_environment import VllmInstall, inspect
+
+VERSION = "0.32.0"
+_REQUIREMENTS = Path(__file__).with_name("vllm-requirements.txt")
+_PACKAGE = Path(__file__).parent.parent
+_PLUGINS = (_PACKAGE / "vllm_plugin", _PACKAGE.parent.parent / "kernels" / "slipstream_vllm")
+_PYTHONS = ((3, 11), (3, 12))
+_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+_NEEDED_BYTES = 4 * 1024**3
+_MARKER = "slipstream.json"
+
+
+class _Marker(msgspec.Struct, frozen=True, kw_only=True):
+    """What is completely installed. Hashes: SHA-256."""
+
+    requirements: str
+    plugin: str | None = None
+    extra: tuple[str, ...] = ()
+
+
+def install_vllm(say: Say, *, extra: Sequence[str] = (), stopping: Callable[[], bool] = lambda: False) -> VllmInstall:
+    """The environment with vLLM and this version's plugin, which is built or repaired first where necessary.
+
+    `extra`: further requirements, such as `pytest==9.2.0`. `say` gets a line of progress now and then. Safe to call
+    from several processes at once.
+
+    Raises:
+        CommandError: no supported Python, no disk space, no package index, or pip's own reason.
+        Stopped: `stopping()` became true.
+    """
+    home = cache_folder()
+    folder = home / f"vllm-{VERSION}"
+    with exclusive(home / f"vllm-{VERSION}.lock", say=say, stopping=stopping):
+        runner = PipRunner(log_path=home / f"vllm-{VERSION}.log", say=say, stopping=stopping)
+        marker = _read_marker(folder)
+        if marker is None or marker.requirements != _hash([_REQUIREMENTS]):
+            marker = _build(folder, runner, say)
+        source = plugin_source()
+        if source is not None and marker.plugin != (plugin := _hash(_plugin_files(source))):
+            _install_plugin(folder, source, runner, marker)
+            marker = msgspec.structs.replace(marker, plugin=plugin)
+            _write_marker(folder, marker)
+        if missing := tuple(item for item in extra if item not in marker.extra):
+            runner.pip(_python(folder), ["install", *missing], what=f"{', '.join(missing)} cannot be installed")
+            _write_marker(folder, msgspec.structs.replace(marker, extra=(*marker.extra, *missing)))
+    return inspect(_python(folder))
+
+
+def plugin_source() -> Path | None:
+    """The plugin's folder, with its `pyproject.toml`: in the installed package, or in the source tree."""
+    return next((folder for folder in _PLUGINS if (folder / "pyproject.toml").is_file()), None)
+
+
+def _build(folder: Path, runner: PipRunner, say: Say) -> _Marker:
+    """Make the environment anew, without the plugin."""
+    if sys.version_info[:2] not in _PYTHONS:
+        raise CommandError(f"vLLM {VERSION} is installed with Python 3.11 or 3.12, this is {sys.version.split()[0]}")
+    if folder.exists():
+        say(f"removing an incomplete or older installation in {folder} …")
+        shutil.rmtree(folder)
+    if (free := shutil.disk_usage(folder.parent).free) < _NEEDED_BYTES:
+        raise CommandError(f"vLLM needs 4 GB in {folder.parent}, where {free / 1e9:.1f} GB are free")
+    say(f"installing vLLM {VERSION} into {folder} (about 600 MB to download, once) …")
+    what = f"vLLM {VERSION} cannot be installed"
+    runner.run([sys.executable, "-m", "venv", str(folder)], what=what)
+    _install_requirements(folder, runner, what=what)
+    marker = _Marker(requirements=_hash([_REQUIREMENTS]))
+    _write_marker(folder, marker)
+    return marker
+
+
+def _install_requirements(folder: Path, runner: PipRunner, *, what: str) -> None:
+    lines = _REQUIREMENTS.read_text(encoding="utf-8").splitlines()
+    packages = sum(1 for line in lines if line and not line.startswith("#"))
+    arguments = ["install", "--no-deps", "--progress-bar=off", "-r", str(_REQUIREMENTS)]
+    try:
+        runner.pip(_python(folder), arguments, what=what, packages=packages)
+    except PipError as exc:
+        # PyPI has no CPU builds of torch; an index or folder that has them may be configured, else PyTorch's own is.
+        if "No matching distribution found for torch" not in exc.output:
+            raise
+        runner.pip(_python(folder), [*arguments, "--extra-index-url", _CPU_INDEX], what=what, packages=packages)
+
+
+def _install_plugin(folder: Path, source: Path, runner: PipRunner, marker: _Marker) -> None:
+    """Put the plugin in; the marker says nothing of a plugin meanwhile."""
+    _write_marker(folder, msgspec.structs.replace(marker, plugin=None))
+    runner.pip(
+        _python(folder),
+        ["install", "--no-deps", "--no-build-isolation", "--force-reinstall", str(source)],
+        what="Slipstream's plugin for vLLM cannot be installed",
+    )
+
+
+def _python(folder: Path) -> Path:
+    return folder / "bin" / "python"
+
+
+def _read_marker(folder: Path) -> _Marker | None:
+    """None where the environment is not whole, or its Python is gone."""
+    try:
+        marker = msgspec.json.decode((folder / _MARKER).read_bytes(), type=_Marker)
+    except (OSError, msgspec.MsgspecError):
+        return None
+    return marker if _python(folder).exists() else None
+
+
+def _write_marker(folder: Path, marker: _Marker) -> None:
+    temporary = folder / f"{_MARKER}.new"
+    temporary.write_bytes(msgspec.json.encode(marker))
+    temporary.replace(folder / _MARKER)
+
+
+def _plugin_files(source: Path) -> list[Path]:
+    files = (path for path in source.rglob("*") if path.is_file() and path.suffix != ".pyc")
+    return sorted(path for path in files if not any(part.startswith(".") for part in path.relative_to(source).parts))
+
+
+def _hash(files: Sequence[Path]) -> str:
+    """Of names and contents."""
+    digest = hashlib.sha256()
+    for path in files:
+        content = path.read_bytes()
+        digest.update(f"{path.name}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()

@@ -1,0 +1,82 @@
+"""Real vLLM servers: installed once for all runs, one speculative and one plain server for each run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import pytest
+from slipstream_engine.embedded import DRAFT_DIR, TARGET_DIR
+from slipstream_gateway.up.vllm_environment import VllmInstall
+from slipstream_gateway.up.vllm_install import install_vllm
+from slipstream_gateway.up.vllm_server import Speculation, VllmLaunch, VllmServer
+
+from tests.ports import lasting_ports
+
+START_TIMEOUT_S = 300.0
+DRAFT_TOKENS = 4
+CONTEXT_TOKENS = 2048
+
+
+@pytest.fixture(scope="session")
+def vllm_install() -> VllmInstall:
+    """vLLM with this tree's plugin, in the cache folder of the user; the first installation takes minutes."""
+    return install_vllm(lambda line: print(line, file=sys.stderr, flush=True))
+
+
+@pytest.fixture(scope="session")
+def start_vllm(
+    tmp_path_factory: pytest.TempPathFactory, vllm_install: VllmInstall
+) -> Iterator[Callable[..., VllmServer]]:
+    """Start a server of the test's own and wait until it is ready. Whoever starts one may stop it; all are stopped at
+    the end. `plugin=False`: stock vLLM with its own scheduler."""
+    servers: list[VllmServer] = []
+
+    def start(
+        speculative: bool = True,
+        method: str = "draft_model",
+        draft_tokens: int = DRAFT_TOKENS,
+        *,
+        model: str = "embedded",
+        plugin: bool | None = None,
+        extra: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+    ) -> VllmServer:
+        speculation = _speculation(method, draft_tokens) if speculative else None
+        launch = VllmLaunch(
+            model=str(TARGET_DIR) if model == "embedded" else model,
+            served_name="slipstream-embedded" if model == "embedded" else model,
+            speculation=speculation,
+            plugin=speculative if plugin is None else plugin,
+            context_tokens=CONTEXT_TOKENS,
+            extra=tuple(extra),
+        )
+        [port] = lasting_ports(1)
+        run_dir = tmp_path_factory.mktemp("vllm")
+        server = VllmServer(install=vllm_install, launch=launch, run_dir=run_dir, port=port, env=env)
+        servers.append(server)
+        server.wait_ready(timeout_s=START_TIMEOUT_S)
+        return server
+
+    yield start
+    for server in servers:
+        server.stop()
+
+
+def _speculation(method: str, tokens: int) -> Speculation:
+    if method == "ngram":
+        return Speculation(method="ngram", tokens=tokens)
+    assert method == "draft_model", f"unknown method {method!r}"
+    return Speculation(method="draft_model", tokens=tokens, draft=str(DRAFT_DIR))
+
+
+@pytest.fixture(scope="session")
+def vllm_server(start_vllm: Callable[..., VllmServer]) -> VllmServer:
+    """The embedded pair with the plugin and up to `DRAFT_TOKENS` draft tokens; its model: `slipstream-embedded`."""
+    return start_vllm()
+
+
+@pytest.fixture(scope="session")
+def plain_vllm_server(start_vllm: Callable[..., VllmServer]) -> VllmServer:
+    """The embedded target alone: no speculation, vLLM's own scheduler."""
+    return start_vllm(speculative=False)
