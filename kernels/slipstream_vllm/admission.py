@@ -1,0 +1,64 @@
+"""Validation of `vllm_xargs` in the process that accepts the request, before the engine sees it.
+
+A server calls `generate` before it answers, also where it streams: an error there is HTTP 400, not a broken stream.
+The Responses API calls `generate` within its stream, so its own generator is checked as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from vllm.sampling_params import SamplingParams
+
+from slipstream_vllm import compatibility
+from slipstream_vllm.draft_length import requested_class, requested_length
+from slipstream_vllm.hooks import wrap
+
+
+def install() -> None:
+    """Check every request that `AsyncLLM` or `LLM` accepts."""
+    from vllm.v1.engine.async_llm import AsyncLLM
+    from vllm.v1.engine.input_processor import InputProcessor
+
+    wrap(AsyncLLM, "generate", _checked_generate)
+    wrap(InputProcessor, "process_inputs", _checked_process_inputs)
+
+
+def install_responses() -> None:
+    """Check requests of the Responses API before their stream begins. Only an API server imports these classes."""
+    from vllm.entrypoints.openai.responses.serving import OpenAIServingResponses
+
+    wrap(OpenAIServingResponses, "_generate_with_builtin_tools", _checked_responses)
+
+
+def check_request(vllm_config: Any, params: object) -> None:
+    """Raises: `VLLMValidationError` (a `ValueError`), which names the field and its value."""
+    if isinstance(params, SamplingParams) and params.extra_args and compatibility.serves(vllm_config):
+        requested_length(params.extra_args, vllm_config.num_speculative_tokens)
+        requested_class(params.extra_args)
+
+
+def _checked_generate(generate: Callable[..., Any]) -> Callable[..., Any]:
+    # Not a generator itself: it raises when it is called, not when the first output is awaited.
+    def checked_generate(self: Any, prompt: Any, sampling_params: Any, *args: Any, **kwargs: Any) -> Any:
+        check_request(self.vllm_config, sampling_params)
+        return generate(self, prompt, sampling_params, *args, **kwargs)
+
+    return checked_generate
+
+
+def _checked_process_inputs(process_inputs: Callable[..., Any]) -> Callable[..., Any]:
+    def checked_process_inputs(self: Any, request_id: Any, prompt: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
+        check_request(self.vllm_config, params)
+        return process_inputs(self, request_id, prompt, params, *args, **kwargs)
+
+    return checked_process_inputs
+
+
+def _checked_responses(generate: Callable[..., Any]) -> Callable[..., Any]:
+    def checked_responses(self: Any, *args: Any, **kwargs: Any) -> Any:
+        check_request(self.engine_client.vllm_config, kwargs.get("sampling_params"))
+        return generate(self, *args, **kwargs)
+
+    return checked_responses

@@ -1,0 +1,88 @@
+"""Counters by request class and draft length, from the engine to vLLM's `/metrics`.
+
+The scheduler counts each verified draft where vLLM counts it, so the sums over labels equal vLLM's own
+`vllm:spec_decode_num_*` counters. A step's rows travel in `SchedulerStats`, which vLLM sends to one API server only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import Any
+
+from prometheus_client import Counter
+
+from slipstream_vllm.hooks import wrap
+
+# `kv_connector_stats` is the only field of SchedulerStats that carries a free dictionary. The wrapper below takes the
+# key out before any logger of vLLM reads the field.
+COUNTS_KEY = "slipstream"
+MAX_CLASSES = 64
+UNLABELLED = "unlabelled"
+OTHER = "other"
+
+Row = tuple[str, int, int, int, int]
+"""Class, draft length, drafts, draft tokens, accepted tokens."""
+
+
+class StepCounts:
+    """What was verified since the last `take`, by class and draft length. At most 64 classes; further ones are `other`."""
+
+    def __init__(self) -> None:
+        self._classes = {UNLABELLED, OTHER}
+        self._rows: dict[tuple[str, int], list[int]] = {}
+
+    def add(self, request_class: str | None, draft_length: int, drafted: int, accepted: int) -> None:
+        row = self._rows.setdefault((self._label(request_class), draft_length), [0, 0, 0])
+        row[0] += 1
+        row[1] += drafted
+        row[2] += accepted
+
+    def take(self) -> list[Row]:
+        rows = [(label, length, *counts) for (label, length), counts in self._rows.items()]
+        self._rows = {}
+        return rows
+
+    def _label(self, request_class: str | None) -> str:
+        if request_class is None or request_class in self._classes:
+            return request_class or UNLABELLED
+        if len(self._classes) >= MAX_CLASSES:
+            return OTHER
+        self._classes.add(request_class)
+        return request_class
+
+
+def install() -> None:
+    """Let vLLM's stat loggers feed the counters."""
+    from vllm.v1.metrics.loggers import StatLoggerManager
+
+    wrap(StatLoggerManager, "record", _counted)
+
+
+def _counted(record: Callable[..., Any]) -> Callable[..., Any]:
+    def record_counts(self: Any, scheduler_stats: Any, *args: Any, **kwargs: Any) -> Any:
+        carried = scheduler_stats.kv_connector_stats if scheduler_stats is not None else None
+        if carried and COUNTS_KEY in carried:
+            observe(carried.pop(COUNTS_KEY))
+            scheduler_stats.kv_connector_stats = carried or None
+        return record(self, scheduler_stats, *args, **kwargs)
+
+    return record_counts
+
+
+def observe(rows: Iterable[Row]) -> None:
+    """Add the rows of one step to the counters of this process."""
+    drafts, drafted, accepted = _counters()
+    for request_class, draft_length, *counts in rows:
+        for counter, count in zip((drafts, drafted, accepted), counts, strict=True):
+            counter.labels(request_class, str(draft_length)).inc(count)
+
+
+@cache
+def _counters() -> tuple[Counter, Counter, Counter]:
+    labels = ("request_class", "draft_length")
+    return (
+        Counter("slipstream_vllm_drafts", "Drafts that were verified.", labels),
+        Counter("slipstream_vllm_draft_tokens", "Draft tokens that were verified.", labels),
+        Counter("slipstream_vllm_accepted_tokens", "Draft tokens that were accepted.", labels),
+    )

@@ -1,0 +1,49 @@
+"""Which part of the draft model's KV cache is complete, per request and per block.
+
+The draft model shares block tables with the target. Where the drafter is skipped, the target's part of a block is
+written and the draft's part is not. Prefix caching hands such blocks on to other requests, so requests alone do not say it:
+blocks that the draft model filled are remembered as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+class DraftCache:
+    """Positions are tokens from the start of a request; `blocks` are its block ids, in order."""
+
+    def __init__(self, block_size: int) -> None:
+        self._block_size = block_size
+        self._until: dict[str, int] = {}
+        self._filled: set[int] = set()
+
+    def forget(self, req_ids: Iterable[str]) -> None:
+        """Drop requests that ended, or that come back with other blocks. Their blocks stay known: they may be cached."""
+        for req_id in req_ids:
+            self._until.pop(req_id, None)
+
+    def complete_until(self, req_id: str, blocks: Sequence[int], start: int) -> int:
+        """The first position before `start` that the draft model has not computed, or `start` or more."""
+        until = self._until.get(req_id)
+        if until is None:  # new here: its first blocks came from the prefix cache
+            until = 0
+            while until < start and int(blocks[until // self._block_size]) in self._filled:
+                until += self._block_size
+            self._until[req_id] = until = min(until, start)
+        return until
+
+    def fill(self, req_id: str, blocks: Sequence[int], start: int, stop: int) -> None:
+        """The draft model computed the positions from `start`, where its cache was complete, up to `stop`."""
+        self._until[req_id] = stop
+        for index in range(start // self._block_size, stop // self._block_size):
+            self._filled.add(int(blocks[index]))
+
+    def write(self, req_id: str, blocks: Sequence[int], start: int, stop: int, *, drafted: bool) -> None:
+        """The target writes `start` to `stop` in this step, and the draft model does so too where `drafted`."""
+        size = self._block_size
+        first = -(-start // size)  # a block that is begun in this step held something else before
+        for index in range(first, -(-stop // size)):
+            self._filled.discard(int(blocks[index]))
+        if drafted and self._until[req_id] >= start:
+            self.fill(req_id, blocks, start, stop)

@@ -1,0 +1,75 @@
+"""The entry point `vllm.general_plugins`: vLLM calls `register` in the API server, the engine and each worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from vllm.logger import init_logger
+
+from slipstream_vllm import compatibility
+from slipstream_vllm.errors import UnsupportedServer
+from slipstream_vllm.hooks import is_wrapped, wrap
+
+logger = init_logger(f"vllm.{__name__}")
+
+
+def register() -> None:
+    """Install the hooks of the plugin in this process; a second call does nothing.
+
+    Every hook asks the configuration first: a server without `--scheduler-cls slipstream_vllm.Scheduler` is not changed.
+    On a release that was not tested, only the check is installed, which refuses to start such a server.
+    """
+    from vllm.engine.arg_utils import EngineArgs
+
+    wrap(EngineArgs, "create_engine_config", _checked)
+    if compatibility.vllm_version() not in compatibility.TESTED_VERSIONS:
+        return
+    from vllm.v1.worker.worker_base import WorkerWrapperBase
+
+    from slipstream_vllm import admission, control, counters, drafting, routes
+
+    for install in (admission.install, control.install, counters.install, drafting.install_in_engine, routes.install):
+        install()
+    wrap(WorkerWrapperBase, "init_worker", _with_worker_hooks)
+
+
+def is_registered() -> bool:
+    """Whether `register` ran in this process."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    return is_wrapped(EngineArgs, "create_engine_config")
+
+
+def _checked(create_engine_config: Callable[..., Any]) -> Callable[..., Any]:
+    def create_checked_engine_config(self: Any, *args: Any, **kwargs: Any) -> Any:
+        vllm_config = create_engine_config(self, *args, **kwargs)
+        if compatibility.serves(vllm_config):
+            try:
+                compatibility.check_configuration(vllm_config)
+            except UnsupportedServer as error:
+                logger.error("%s", error)
+                raise
+            _report_counts_per_request(vllm_config)
+        return vllm_config
+
+    return create_checked_engine_config
+
+
+def _with_worker_hooks(init_worker: Callable[..., Any]) -> Callable[..., Any]:
+    # The model runner is a heavy import, which only workers need.
+    def init_worker_with_hooks(self: Any, *args: Any, **kwargs: Any) -> Any:
+        from slipstream_vllm import acceptance, drafting
+
+        drafting.install_in_worker()
+        acceptance.install_in_worker()
+        return init_worker(self, *args, **kwargs)
+
+    return init_worker_with_hooks
+
+
+def _report_counts_per_request(vllm_config: Any) -> None:
+    """Let responses carry `metrics.speculative_decoding`, as with `--per-request-spec-decode-metrics summary`."""
+    observability = vllm_config.observability_config
+    if vllm_config.speculative_config is not None and observability.per_request_spec_decode_metrics == "none":
+        observability.per_request_spec_decode_metrics = "summary"

@@ -1,0 +1,221 @@
+"""Control routes on vLLM's own port. Errors have OpenAI's form.
+
+    GET  /slipstream                    what this server is: versions, method, longest draft, acceptance rule, limit
+    GET  /slipstream/limit              {"limit": int | null}
+    PUT  /slipstream/limit              {"limit": int | null}       upper bound for every request from the next step on
+    PUT  /slipstream/requests/{id}      {"draft_length": int}       one request, by the id in its response
+    POST /slipstream/stop_drafting      what runs or waits goes on with length 0
+
+A bearer token is required where one is configured: SLIPSTREAM_VLLM_TOKEN or vLLM's own API key; either is accepted.
+Without a token, reading is open and changing is reserved to loopback clients.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+from argparse import Namespace
+from collections.abc import Callable
+from http import HTTPStatus
+from ipaddress import ip_address
+from json import JSONDecodeError
+from typing import Any
+
+import vllm
+import vllm.envs as envs
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.responses import JSONResponse
+from vllm.exceptions import VLLMValidationError
+
+from slipstream_vllm import __version__, compatibility, settings
+from slipstream_vllm.draft_length import checked_length
+from slipstream_vllm.hooks import wrap
+
+PREFIX = "/slipstream"
+
+
+def install() -> None:
+    """Add the routes to vLLM's API server.
+
+    vLLM loads endpoint plugins only where VLLM_PLUGINS names them; the operator's `--scheduler-cls` names this one.
+    """
+    import vllm.plugins
+
+    wrap(vllm.plugins, "load_endpoint_plugins", _with_control_routes)
+
+
+def _with_control_routes(load: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+    def load_with_control_routes(*args: Any, **kwargs: Any) -> list[Any]:
+        return [*load(*args, **kwargs), ControlRoutes()]
+
+    return load_with_control_routes
+
+
+class ControlRoutes:
+    """vLLM's protocol `EndpointPlugin`."""
+
+    name = "slipstream"
+    required_tasks = ("generate",)
+
+    def attach_router(self, app: FastAPI) -> None:
+        """Add the routes, which answer 404 until the engine runs with the plugin's scheduler."""
+        from slipstream_vllm import admission
+
+        admission.install_responses()
+        app.include_router(_router())
+
+    async def init_state(self, engine_client: Any, state: Any, args: Namespace) -> None:
+        """Called once, when the engine is ready."""
+        if engine_client is not None and compatibility.serves(engine_client.vllm_config):
+            state.slipstream = Control(engine_client, _tokens(args))
+
+
+class Refusal(Exception):
+    """An answer other than success."""
+
+    def __init__(self, status: HTTPStatus, message: str, param: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.param = param
+
+    def response(self) -> JSONResponse:
+        kind = self.status.phrase.replace(" ", "") + "Error"
+        error = {"message": str(self), "type": kind, "param": self.param, "code": self.status.value}
+        headers = {"WWW-Authenticate": "Bearer"} if self.status is HTTPStatus.UNAUTHORIZED else None
+        return JSONResponse({"error": error}, self.status, headers)
+
+
+class Control:
+    """The engine behind the routes, and who may change it."""
+
+    def __init__(self, engine_client: Any, tokens: list[str]) -> None:
+        self._core = engine_client.engine_core
+        self._config = engine_client.vllm_config
+        self._digests = [_digest(token) for token in tokens]
+
+    @property
+    def max_draft_length(self) -> int:
+        """num_speculative_tokens; 0 without speculation."""
+        return int(self._config.num_speculative_tokens)
+
+    async def call(self, method: str, *args: object) -> list[Any]:
+        """Call an engine utility on every data-parallel rank. Returns: one result per rank."""
+        engines = self._core.core_engines
+        calls = (self._core._call_utility_async(method, *args, engine=engine) for engine in engines)
+        return await asyncio.gather(*calls)
+
+    async def limit(self, limit: object = "get") -> int | None:
+        """Set the limit, or read it. The bound in force on every rank."""
+        return (await self.call("slipstream_limit", limit))[0]  # type: ignore[no-any-return]  # msgpack is untyped
+
+    def describe(self) -> dict[str, object]:
+        """What does not change while the server runs."""
+        speculative = self._config.speculative_config
+        return {
+            "plugin": __version__,
+            "vllm": vllm.__version__,
+            "method": speculative.method if speculative is not None else None,
+            "max_draft_length": self.max_draft_length,
+            "acceptance": settings.acceptance(),
+            "scheduler": "async" if self._config.scheduler_config.async_scheduling else "sync",
+            "counters": True,
+        }
+
+    def authorize(self, request: Request, *, changes: bool) -> None:
+        """Raises: `Refusal` with 401 for a wrong or missing token, 403 for a remote client where no token is set."""
+        if self._digests:
+            scheme, _, token = request.headers.get("authorization", "").partition(" ")
+            digest = _digest(token)
+            known = [secrets.compare_digest(digest, accepted) for accepted in self._digests]
+            if scheme.lower() != "bearer" or not any(known):
+                raise Refusal(HTTPStatus.UNAUTHORIZED, "The bearer token is missing or wrong.")
+        elif changes and not _is_loopback(request):
+            raise Refusal(
+                HTTPStatus.FORBIDDEN,
+                f"Only loopback clients may change this server: set {settings.TOKEN_VARIABLE} or --api-key, and send it as "
+                "bearer token.",
+            )
+
+
+def _router() -> APIRouter:
+    router = APIRouter(prefix=PREFIX)
+    for path, method, answer in (
+        ("", "GET", _describe),
+        ("/limit", "GET", _get_limit),
+        ("/limit", "PUT", _put_limit),
+        ("/requests/{request_id}", "PUT", _put_request),
+        ("/stop_drafting", "POST", _stop_drafting),
+    ):
+        router.add_api_route(path, _guarded(answer, changes=method != "GET"), methods=[method])
+    return router
+
+
+def _guarded(answer: Callable[[Control, Request], Any], *, changes: bool) -> Callable[..., Any]:
+    async def guarded(request: Request) -> JSONResponse:
+        try:
+            control: Control | None = getattr(request.app.state, "slipstream", None)
+            if control is None:
+                raise Refusal(HTTPStatus.NOT_FOUND, "This server runs without slipstream_vllm.Scheduler.")
+            control.authorize(request, changes=changes)
+            return JSONResponse(await answer(control, request))
+        except VLLMValidationError as error:
+            return Refusal(HTTPStatus.BAD_REQUEST, error.args[0], error.parameter).response()
+        except Refusal as refusal:
+            return refusal.response()
+
+    return guarded
+
+
+async def _describe(control: Control, request: Request) -> dict[str, object]:
+    return {**control.describe(), "limit": await control.limit()}
+
+
+async def _get_limit(control: Control, request: Request) -> dict[str, object]:
+    return {"limit": await control.limit()}
+
+
+async def _put_limit(control: Control, request: Request) -> dict[str, object]:
+    limit = await _field(request, "limit")
+    if limit is not None:
+        checked_length(limit, control.max_draft_length, "limit")
+    return {"limit": await control.limit(limit)}
+
+
+async def _put_request(control: Control, request: Request) -> dict[str, object]:
+    request_id = request.path_params["request_id"]
+    length = checked_length(await _field(request, "draft_length"), control.max_draft_length, "draft_length")
+    changed = sum(await control.call("slipstream_set_length", request_id, length))
+    if not changed:
+        raise Refusal(HTTPStatus.NOT_FOUND, f"No running or waiting request has the id {request_id!r}.", "id")
+    return {"changed": changed}
+
+
+async def _stop_drafting(control: Control, request: Request) -> dict[str, object]:
+    return {"stopped": sum(await control.call("slipstream_stop_drafting"))}
+
+
+async def _field(request: Request, name: str) -> object:
+    try:
+        body = await request.json()
+    except (JSONDecodeError, UnicodeDecodeError):
+        body = None
+    if not isinstance(body, dict) or set(body) != {name}:
+        raise Refusal(HTTPStatus.BAD_REQUEST, f'The body must be a JSON object with the one field "{name}".', name)
+    return body[name]
+
+
+def _tokens(args: Namespace) -> list[str]:
+    keys = args.api_key or [envs.VLLM_API_KEY]
+    return [token for token in (settings.control_token(), *keys) if token]
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode()).digest()
+
+
+def _is_loopback(request: Request) -> bool:
+    try:
+        return request.client is not None and ip_address(request.client.host).is_loopback
+    except ValueError:  # a Unix socket or a test client has no address
+        return False

@@ -1,0 +1,136 @@
+"""vLLM's schedulers with a draft length per request.
+
+Vocabulary. A request's *length* is what it asks for, or what was set for it since. The *limit* is the server's upper
+bound. The *cap* is the smaller of the two, read once per step, at the start of `schedule`: within one step nothing moves.
+
+Three places in which stock vLLM uses one number for all rows are adjusted:
+
+- drafts that wait for verification are cut to the cap at the start of a step (`spec_token_ids`; asynchronous
+  scheduling keeps placeholders there, which workers read as ragged lengths);
+- the drafter proposes no more tokens than the longest cap of the batch (`num_spec_tokens_to_schedule`);
+- a new decode is not padded to 1 + num_speculative_tokens rows, which would count as drafts.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.scheduler import Scheduler
+
+from slipstream_vllm import compatibility
+from slipstream_vllm.counters import COUNTS_KEY, StepCounts
+from slipstream_vllm.draft_length import checked_length, requested_class, requested_length
+from slipstream_vllm.errors import UnsupportedServer
+from slipstream_vllm.request_id import client_id
+
+
+class DraftLengthScheduler(Scheduler):
+    """vLLM's synchronous scheduler with a draft length per request."""
+
+    slipstream_limit: int | None = None
+    """Upper bound for every request from the next step on; None for no bound."""
+    slipstream_idle = False
+    """Whether the last step that was scheduled asks for no draft at all."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._latched_limit = self.num_spec_tokens
+        self._counts = StepCounts()
+        # Data-parallel ranks must draft in step: there, drafts are cut, but drafting itself is not shortened.
+        self._may_shorten = self.vllm_config.parallel_config.data_parallel_size == 1
+        if self.num_spec_tokens and self.dynamic_sd_lookup is None:
+            # A lookup table stops `schedule` from padding new decodes to 1 + num_speculative_tokens rows.
+            self.dynamic_sd_lookup = [self.num_spec_tokens] * (self.scheduler_config.max_num_seqs + 1)
+
+    def add_request(self, request: Any) -> None:
+        params = request.sampling_params
+        extra_args = params.extra_args if params is not None else None
+        request.slipstream_length = requested_length(extra_args, self.num_spec_tokens)
+        request.slipstream_class = requested_class(extra_args)
+        super().add_request(request)
+
+    def schedule(self, *args: Any, **kwargs: Any) -> Any:
+        limit = self.slipstream_limit
+        self._latched_limit = self.num_spec_tokens if limit is None else min(limit, self.num_spec_tokens)
+        for request in self.running:
+            cap = self._cap(request)
+            if len(request.spec_token_ids) > cap:
+                # A new list: asynchronous scheduling shares one list of placeholders between requests.
+                request.spec_token_ids = request.spec_token_ids[:cap]
+        return super().schedule(*args, **kwargs)
+
+    def _cap(self, request: Any) -> int:
+        """Draft tokens that this request may have verified in this step."""
+        return min(request.slipstream_length, self._latched_limit)
+
+    def _update_after_schedule(self, scheduler_output: Any) -> None:
+        caps = {req_id: self._cap(self.requests[req_id]) for req_id in scheduler_output.num_scheduled_tokens}
+        if self._may_shorten and caps:
+            longest = max(caps.values())
+            scheduler_output.num_spec_tokens_to_schedule = min(scheduler_output.num_spec_tokens_to_schedule, longest)
+        scheduler_output.slipstream_caps = caps
+        self.slipstream_idle = scheduler_output.num_spec_tokens_to_schedule == 0
+        super()._update_after_schedule(scheduler_output)
+
+    def make_spec_decoding_stats(
+        self,
+        spec_decoding_stats: Any,
+        num_draft_tokens: int,
+        num_accepted_tokens: int,
+        num_invalid_spec_tokens: dict[str, int] | None,
+        request_id: str,
+    ) -> Any:
+        if self.log_stats and num_draft_tokens:
+            request = self.requests[request_id]
+            drafted = num_draft_tokens - (num_invalid_spec_tokens or {}).get(request_id, 0)
+            self._counts.add(request.slipstream_class, self._cap(request), drafted, num_accepted_tokens)
+        return super().make_spec_decoding_stats(
+            spec_decoding_stats, num_draft_tokens, num_accepted_tokens, num_invalid_spec_tokens, request_id
+        )
+
+    def make_stats(self, *args: Any, **kwargs: Any) -> Any:
+        stats = super().make_stats(*args, **kwargs)
+        if stats is not None and (rows := self._counts.take()):
+            stats.kv_connector_stats = {**(stats.kv_connector_stats or {}), COUNTS_KEY: rows}
+        return stats
+
+    # Control, called between two steps.
+
+    def slipstream_set_limit(self, limit: int | None) -> None:
+        """Set the upper bound for every request from the next step on; None lifts it. Raises: `ValueError`."""
+        self.slipstream_limit = None if limit is None else checked_length(limit, self.num_spec_tokens, "limit")
+
+    def slipstream_set_length(self, request_id: str, length: int) -> int:
+        """Set the draft length of one request, by the id that its client sees. Returns: how many sequences changed.
+
+        Raises: `ValueError` for a length that the server cannot draft.
+        """
+        checked_length(length, self.num_spec_tokens, "draft_length")
+        found = [request for internal, request in self.requests.items() if client_id(internal) == request_id]
+        for request in found:
+            request.slipstream_length = length
+        return len(found)
+
+    def slipstream_stop_drafting(self) -> int:
+        """Let everything that runs or waits go on with length 0. Returns: how many sequences that are."""
+        for request in self.requests.values():
+            request.slipstream_length = 0
+        return len(self.requests)
+
+
+class AsyncDraftLengthScheduler(DraftLengthScheduler, AsyncScheduler):
+    """vLLM's asynchronous scheduler with a draft length per request."""
+
+
+def build_scheduler(vllm_config: Any, *args: Any, **kwargs: Any) -> Scheduler:
+    """The scheduler that the configuration needs. Raises: `UnsupportedServer`."""
+    from slipstream_vllm.plugin import is_registered
+
+    compatibility.check_configuration(vllm_config)
+    if not is_registered():
+        raise UnsupportedServer(
+            "slipstream-vllm's plugin is not loaded: add 'slipstream' to VLLM_PLUGINS, or unset VLLM_PLUGINS."
+        )
+    chosen = AsyncDraftLengthScheduler if vllm_config.scheduler_config.async_scheduling else DraftLengthScheduler
+    return chosen(vllm_config, *args, **kwargs)
