@@ -79,8 +79,8 @@ class InvalidRequest(RequestError):
 class UnsupportedParameter(RequestError):
     """No backend of this pair can honour the parameter, and none is dropped in silence."""
 
-    def __init__(self, message: str, *, param: str) -> None:
-        super().__init__(message, param=param, code="unsupported_parameter")
+    def __init__(self, message: str, *, param: str | None, code: str = "unsupported_parameter") -> None:
+        super().__init__(message, param=param, code=code)
 
 
 class ModelNotFound(RequestError):

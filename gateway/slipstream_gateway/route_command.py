@@ -8,7 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from slipstream_gateway.api.parse import Wishes, parse_request
+from slipstream_gateway.api.parse import parse_request
+from slipstream_gateway.api.wishes import Wishes
 from slipstream_gateway.arguments import share
 from slipstream_gateway.classify import LinearClassifier, default_model
 from slipstream_gateway.errors import CommandError, ModelNotFound, RequestError

@@ -19,6 +19,9 @@ import uvicorn
 from slipstream_gateway.app import build_app
 from slipstream_gateway.settings import Deadlines, GatewaySettings
 
+from tests.gateway.scripted_chat import ChatEvents, Events
+from tests.gateway.scripted_responses import ResponseEvents, response, script_of
+
 WAIT_S = 15.0
 
 
@@ -33,12 +36,13 @@ async def _leaves(reader: asyncio.StreamReader, within_s: float) -> bool:
 
 
 class OpenAiServer:
-    """An OpenAI-compatible server in a thread. The last message (or the prompt) is a script, words apart:
+    """An OpenAI-compatible server in a thread. The last message (or the prompt, or the last item of a response's input)
+    is a script, words apart:
 
     `tokens=N` how many, `gap=S` seconds between them, `big=N` bytes of each, `status=N` to refuse, `die=N` to drop
     the connection after N tokens (0: before the head), `fail=N` to tell an error after N, `early-end` to leave out
-    `[DONE]`, `crlf`, `nousage`, `slow=S` before the head, `garbage` for what is no HTTP, `split=N` to send N bytes at
-    a time.
+    the stream's end, `crlf`, `nousage`, `slow=S` before the head, `garbage` for what is no HTTP, `split=N` to send N
+    bytes at a time.
 
     `slow_s` and `status` are as in a script, whatever the text says. `pace_s` are the seconds between tokens where the
     text says `gap` alone; `odd_token` is the index of a token that this server spells otherwise, `finish_reason` what
@@ -114,13 +118,16 @@ class OpenAiServer:
         request = json.loads(body)
         self.requests.append(request)
         self.headers.append(headers)
-        chat = lines[0].split()[1].endswith("/chat/completions")
-        text = request["messages"][-1]["content"] if chat else request["prompt"]
+        is_response = lines[0].split()[1].endswith("/responses")
+        if is_response:
+            text = script_of(request)
+        else:
+            text = request["messages"][-1]["content"] if "messages" in request else request["prompt"]
         words = str(text).split() if self._scripted else ()
         script = dict(word.partition("=")[::2] for word in words)
-        return await self._play(request, script, reader, writer)
+        return await self._play(request, script, reader, writer, is_response=is_response)
 
-    async def _play(self, request: Any, script: dict[str, str], reader: Any, writer: Any) -> bool:
+    async def _play(self, request: Any, script: dict[str, str], reader: Any, writer: Any, *, is_response: bool) -> bool:
         slow_s = float(script.get("slow", 0)) or self.slow_s
         if slow_s and await _leaves(reader, slow_s):
             self.cancelled.set()
@@ -137,11 +144,14 @@ class OpenAiServer:
             await self._reply(writer, int(script["status"]), error)
             return True
         if request.get("stream"):
-            return await self._stream(request, script, reader, writer)
+            return await self._stream(request, script, reader, writer, is_response=is_response)
         tokens = int(script.get("tokens", 3))
         usage = {"prompt_tokens": 5, "completion_tokens": tokens, "total_tokens": 5 + tokens}
         usage["completion_tokens_details"] = {"accepted_prediction_tokens": 2, "rejected_prediction_tokens": 1}
         content = "".join("odd " if index == self.odd_token else "word " for index in range(tokens))
+        if is_response:
+            await self._reply(writer, 200, response(request, content, usage, "completed"))
+            return True
         choices = [
             {"index": i, "message": {"role": "assistant", "content": content}, "finish_reason": self.finish_reason}
             for i in range(request.get("n") or 1)
@@ -157,16 +167,19 @@ class OpenAiServer:
         writer.write(head.encode() + body)
         await writer.drain()
 
-    async def _stream(self, request: Any, script: dict[str, str], reader: Any, writer: Any) -> bool:
+    def _events(self, request: Any, end: bytes, *, is_response: bool) -> Events:
+        if is_response:
+            return ResponseEvents(request, end)
+        return ChatEvents(request, end, answer_id=self.answer_id, finish_reason=self.finish_reason)
+
+    async def _stream(
+        self, request: Any, script: dict[str, str], reader: Any, writer: Any, *, is_response: bool
+    ) -> bool:
         end = b"\r\n\r\n" if "crlf" in script else b"\n\n"
         tokens = int(script.get("tokens", 3))
-
-        def event(choices: list[Any], **more: Any) -> bytes:
-            value = {"id": self.answer_id, "object": "chat.completion.chunk", "created": 1, "model": request["model"]}
-            return b"data: " + json.dumps({**value, "choices": choices, **more}).encode() + end
-
-        def delta(value: dict[str, str], finish: str | None = None) -> bytes:
-            return event([{"index": 0, "delta": value, "finish_reason": finish}])
+        usage = {"prompt_tokens": 5, "completion_tokens": tokens, "total_tokens": 5 + tokens}
+        told = None if "nousage" in script else usage
+        events = self._events(request, end, is_response=is_response)
 
         async def send(data: bytes) -> None:
             step = int(script.get("split", len(data)))
@@ -179,26 +192,22 @@ class OpenAiServer:
         gone = asyncio.ensure_future(reader.read(1))
         try:
             writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
-            await send(delta({"role": "assistant", "content": ""}))
+            await send(b"".join(events.start()))
             for index in range(tokens):
                 if script.get("die") == str(index):
                     return False
                 if script.get("fail") == str(index):
-                    error = {"message": "scripted failure", "type": "InternalServerError", "code": 500}
-                    await send(b"data: " + json.dumps({"error": error}).encode() + end + b"data: [DONE]" + end)
+                    await send(b"".join(events.failure()))
                     return False
                 await asyncio.wait([gone], timeout=float(script.get("gap") or self.pace_s))
                 if gone.done():
                     self.cancelled.set()
                     return False
                 word = "odd " if index == self.odd_token else f"w{index} "
-                await send(delta({"content": "word" * int(script.get("big", "0")) or word}))
-            await send(delta({}, self.finish_reason))
-            if (request.get("stream_options") or {}).get("include_usage") and "nousage" not in script:
-                usage = {"prompt_tokens": 5, "completion_tokens": tokens, "total_tokens": 5 + tokens}
-                await send(event([], usage=usage))
+                await send(events.token("word" * int(script.get("big", "0")) or word))
+            await send(b"".join(events.finish(told)))
             if "early-end" not in script:
-                await send(b"data: [DONE]" + end)
+                await send(events.close(told))
             writer.write(b"0\r\n\r\n")
             await writer.drain()
             return False

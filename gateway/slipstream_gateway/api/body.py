@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
@@ -32,35 +33,79 @@ class WireStreamOptions(msgspec.Struct):
     include_usage: bool | None = None
 
 
-class WireBody(msgspec.Struct):
-    """The fields that the gateway itself understands; all others are looked at by name only."""
+class WireSampling(msgspec.Struct):
+    """What the bodies of all generation endpoints have."""
 
     model: str | None = None
-    messages: list[WireMessage] | None = None
-    prompt: str | list[str | int | list[int]] | None = None
     stream: bool | None = None
-    stream_options: WireStreamOptions | None = None
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
     seed: int | None = None
     stop: str | list[str] | None = None
+
+
+class WireBody(WireSampling):
+    """The fields of chat and text completions that the gateway itself understands; all others are looked at by name
+    only."""
+
+    messages: list[WireMessage] | None = None
+    prompt: str | list[str | int | list[int]] | None = None
+    stream_options: WireStreamOptions | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
     n: int | None = None
 
 
-_decode_body = msgspec.json.Decoder(WireBody).decode
-_decode_names = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+class WireItem(msgspec.Struct):
+    """One item of a response's `input`: a message where `type` says nothing else."""
+
+    type: str | None = None
+    role: str | None = None
+    content: Any = None
+    arguments: Any = None
+    output: Any = None
+
+
+class WireResponsesBody(WireSampling):
+    """The fields of a response that the gateway itself understands."""
+
+    input: str | list[WireItem] | None = None
+    instructions: str | None = None
+    max_output_tokens: int | None = None
+    text: dict[str, Any] | None = None
+    include: list[str] | None = None
+    background: bool | None = None
+
+
 CORE_FIELDS = frozenset(WireBody.__struct_fields__)
+RESPONSES_FIELDS = frozenset(WireResponsesBody.__struct_fields__)
+_Body = TypeVar("_Body")
+_decode_body = msgspec.json.Decoder(WireBody).decode
+_decode_responses_body = msgspec.json.Decoder(WireResponsesBody).decode
+_decode_names = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def decode_body(raw: bytes) -> tuple[WireBody, dict[str, msgspec.Raw]]:
-    """The body and its fields by name. Raises `InvalidRequest`."""
+    """The body of a chat or text completion, and its fields by name. Raises `InvalidRequest`."""
+    return _decode(raw, _decode_body)
+
+
+def decode_responses_body(raw: bytes) -> tuple[WireResponsesBody, dict[str, msgspec.Raw]]:
+    """The body of a response, and its fields by name. Raises `InvalidRequest`."""
+    return _decode(raw, _decode_responses_body)
+
+
+def decode_fields(raw: bytes) -> dict[str, msgspec.Raw]:
+    """The fields of any JSON object by name. Raises `InvalidRequest`."""
+    return _decode(raw, _decode_names)[1]
+
+
+def _decode(raw: bytes, decode: Callable[[bytes], _Body]) -> tuple[_Body, dict[str, msgspec.Raw]]:
     try:
         if not raw.isascii():
             raw.decode()  # the decoders look only into the texts that they hand out, and the rest goes upstream
-        return _decode_body(raw), _decode_names(raw)
+        return decode(raw), _decode_names(raw)
     except msgspec.ValidationError as exc:
         _explain(raw, exc)
     except UnicodeDecodeError as exc:

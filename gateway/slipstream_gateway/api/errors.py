@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -141,3 +141,13 @@ def _body(message: str, kind: _Kind, *, param: str | None, code: str | None) -> 
 def error_event(error: Exception) -> bytes:
     """The last event of a stream that broke after its first byte; no `[DONE]` follows."""
     return b"data: " + error_body(error).replace(b"\n", b" ").replace(b"\r", b" ") + b"\n\n"
+
+
+def response_error_event(error: Exception, sequence_number: int) -> bytes:
+    """The same for a stream of `/v1/responses`, as an event of the type `error`. It has the error twice: flat, as
+    OpenAI documents the event, and as the object `error`, which OpenAI sends and by which its clients raise."""
+    told = msgspec.json.decode(error_body(error), type=dict[str, Any]).get("error")
+    fields = told if isinstance(told, dict) else {"message": str(error)}
+    flat = {name: fields.get(name) for name in ("code", "message", "param")}
+    event = {"type": "error", **flat, "sequence_number": sequence_number, "error": fields}
+    return b"event: error\ndata: " + msgspec.json.encode(event) + b"\n\n"

@@ -6,7 +6,7 @@ name that nobody here knows counts as a feature: OpenAI-compatible servers get i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 
 import msgspec
 
@@ -67,9 +67,18 @@ _NEUTRAL: Mapping[str, Callable[[object], bool]] = {
     "continue_final_message": _is(False),
     "add_special_tokens": _is(False),
     "chat_template_kwargs": _is({}),
+    "truncation": _is("disabled"),
 }
 _STRUCTURED = frozenset(
-    {"response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar"}
+    {
+        "response_format",
+        "text.format",
+        "structured_outputs",
+        "guided_json",
+        "guided_regex",
+        "guided_choice",
+        "guided_grammar",
+    }
 )
 _NULL = b"null"
 _NOTHING = frozenset({_NULL, b"[]"})
@@ -79,9 +88,9 @@ _decode_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_objects = msgspec.json.Decoder(list[dict[str, msgspec.Raw]]).decode
 
 
-def features_in_use(fields: Mapping[str, msgspec.Raw]) -> frozenset[str]:
-    """The names in `fields` that ask for something beyond what every backend does."""
-    extra = fields.keys() - CORE_FIELDS - NO_EFFECT
+def features_in_use(fields: Mapping[str, msgspec.Raw], core: Set[str] = CORE_FIELDS) -> frozenset[str]:
+    """The names in `fields` that ask for something beyond what every backend does. `core` are read by the endpoint."""
+    extra = fields.keys() - core - NO_EFFECT
     if not extra:
         return frozenset()
     return frozenset(shorten(name) for name in extra if not _is_neutral(name, fields[name]))

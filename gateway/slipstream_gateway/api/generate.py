@@ -1,4 +1,4 @@
-"""`POST /v1/chat/completions` and `POST /v1/completions`: let in, parse, run, stream."""
+"""`POST /v1/chat/completions`, `/v1/completions` and `/v1/responses`: let in, parse, run, stream."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Protocol
 
 from slipstream_gateway.access import Principal
 from slipstream_gateway.api.deadline import deadline_of
-from slipstream_gateway.api.errors import Headers, error_event, error_reply
+from slipstream_gateway.api.errors import Headers, error_event, error_reply, response_error_event
 from slipstream_gateway.api.gatekeeper import OPEN_GATE, Gatekeeper, Lease
 from slipstream_gateway.api.http import (
     ClientGone,
@@ -27,15 +27,17 @@ from slipstream_gateway.api.http import (
     send_error,
     send_reply,
 )
-from slipstream_gateway.api.parse import NO_WISHES, Wishes
 from slipstream_gateway.api.render import ChunkRenderer, whole_answer
+from slipstream_gateway.api.request import Parse
+from slipstream_gateway.api.wishes import Wishes
 from slipstream_gateway.director.causes import rejection
 from slipstream_gateway.director.director import Context, Director
 from slipstream_gateway.director.exchange import Exchange
 from slipstream_gateway.director.watchdog import client_late
 from slipstream_gateway.errors import DeadlineExceeded, SlipstreamError, UpstreamUnavailable
-from slipstream_gateway.types import Decision, GenerationRequest
+from slipstream_gateway.types import Decision, Endpoint, GenerationRequest
 from slipstream_gateway.upstreams.base import Tokens, Wire
+from slipstream_gateway.upstreams.responses_wire import next_sequence_number
 
 LAST_WORDS_TIMEOUT_S = 1.0
 SEND_TIMEOUT_S = 60.0  # for a client that reads nothing at all: a slow one takes a block well within it
@@ -49,10 +51,6 @@ _STREAM: Headers = [
 _RESUMABLE = ((b"x-slipstream-resumable", b"false"), (b"x-slipstream-resumable", b"true"))
 
 
-class Parse(Protocol):
-    def __call__(self, raw: bytes, wishes: Wishes = NO_WISHES) -> GenerationRequest: ...
-
-
 class Rejections(Protocol):
     """Counts requests that ended before there was a decision."""
 
@@ -60,7 +58,7 @@ class Rejections(Protocol):
 
 
 class GenerateEndpoint:
-    """One of the two endpoints, as a plain ASGI application. Who is not known is refused before the body is read."""
+    """One of the three endpoints, as a plain ASGI application. Who is not known is refused before the body is read."""
 
     def __init__(
         self,
@@ -164,6 +162,8 @@ class _Answer:
         self._identity = identity
         self._started = False
         self._streaming = False
+        self._is_response = False
+        self._last = b""
 
     async def send(self, exchange: Exchange) -> None:
         headers = [*self._extra, *decision_headers(exchange.decision)]
@@ -182,19 +182,25 @@ class _Answer:
         with contextlib.suppress(TimeoutError):  # a client that does not read does not get them
             async with asyncio.timeout(LAST_WORDS_TIMEOUT_S):
                 if self._streaming:
-                    await self._send({"type": "http.response.body", "body": error_event(error)})
+                    await self._send({"type": "http.response.body", "body": self._error_event(error)})
                 else:
                     await send_error(self._send, error_reply(error), self._extra)
+
+    def _error_event(self, error: Exception) -> bytes:
+        if not self._is_response:
+            return error_event(error)
+        return response_error_event(error, next_sequence_number(self._last))
 
     async def _send_stream(self, exchange: Exchange, headers: Headers) -> None:
         send, renderer, watchdog = self._send, None, exchange.watchdog
         self._started = self._streaming = True
+        self._is_response = exchange.request.endpoint is Endpoint.RESPONSES
         head = [*_STREAM, *headers, _RESUMABLE[exchange.is_resumable]]
         with watchdog.waiting(SEND_TIMEOUT_S, "the stream's head", client_late):
             await send({"type": "http.response.start", "status": 200, "headers": head})
         while (piece := await exchange.next()) is not None:
             if isinstance(piece, Wire):
-                data = piece.data
+                data = self._last = piece.data
             else:
                 renderer = renderer or ChunkRenderer(exchange.request, self._identity)
                 data = renderer.render(piece)

@@ -1,34 +1,22 @@
-"""Bodies into `GenerationRequest`: everything is checked here, once, and an error names the field and the value."""
+"""Bodies of chat and text completions into `GenerationRequest`: everything is checked here, once, and an error names
+the field and the value."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import msgspec
 
-from slipstream_gateway.api.body import WireBody, WireMessage, decode_body, show
-from slipstream_gateway.api.features import features_in_use, is_structured, message_features, stream_option_features
+from slipstream_gateway.api.body import WireBody, WireMessage, decode_body, decode_fields, show
+from slipstream_gateway.api.checks import MAX_CHOICES, MAX_TOKENS, integer
+from slipstream_gateway.api.features import features_in_use, message_features, stream_option_features
+from slipstream_gateway.api.request import generation_request
+from slipstream_gateway.api.responses import parse_responses_request
+from slipstream_gateway.api.wishes import NO_WISHES, Wishes
 from slipstream_gateway.errors import InvalidRequest
-from slipstream_gateway.manifest.objects import MAX_DRAFT_TOKENS
-from slipstream_gateway.types import Endpoint, GenerationRequest, Message, Mode
+from slipstream_gateway.types import Endpoint, GenerationRequest, Message
 
-MAX_CHOICES = 8
-MAX_STOP_STRINGS = 4
-MAX_TOKENS = 2**31 - 1
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
-
-
-class Wishes(NamedTuple):
-    """What a client asks of the gateway by headers, as they came: `x-slipstream-mode`, `x-slipstream-draft-length`
-    and `x-slipstream-learn`."""
-
-    mode: str | None = None
-    draft_length: str | None = None
-    learn: str | None = None
-
-
-NO_WISHES = Wishes()
 
 
 def parse_chat_request(raw: bytes, wishes: Wishes = NO_WISHES) -> GenerationRequest:
@@ -54,9 +42,12 @@ def parse_completion_request(raw: bytes, wishes: Wishes = NO_WISHES) -> Generati
 
 
 def parse_request(raw: bytes, wishes: Wishes = NO_WISHES) -> GenerationRequest:
-    """Either kind of body: with `messages` it is a chat, else a completion. Raises `InvalidRequest`."""
-    _, fields = decode_body(raw)
-    parse = parse_chat_request if "messages" in fields or "prompt" not in fields else parse_completion_request
+    """A body of any kind: with `messages` it is a chat, with `input` a response, with `prompt` a text completion.
+    Raises `InvalidRequest` or `UnsupportedParameter`."""
+    fields = decode_fields(raw)
+    if "messages" in fields or fields.keys().isdisjoint(("input", "prompt")):
+        return parse_chat_request(raw, wishes)
+    parse = parse_responses_request if "input" in fields else parse_completion_request
     return parse(raw, wishes)
 
 
@@ -70,34 +61,22 @@ def _request(
     messages: tuple[Message, ...] = (),
     prompt: str | tuple[int, ...] | None = None,
 ) -> GenerationRequest:
-    if not body.model:
-        raise InvalidRequest("Missing required parameter: 'model'.", param="model")
-    stream = body.stream or False
     options = body.stream_options
-    if options is not None and not stream:
+    if options is not None and not body.stream:
         raise InvalidRequest("Invalid 'stream_options': only allowed when 'stream' is true.", param="stream_options")
     if options is not None:
         features |= stream_option_features(fields["stream_options"])
-    return GenerationRequest(
-        endpoint=endpoint,
-        model=body.model,
+    return generation_request(
+        body,
+        endpoint,
+        wishes,
+        fields,
+        features=features,
+        max_tokens=_max_tokens(body),
         messages=messages,
         prompt=prompt,
-        max_tokens=_max_tokens(body),
-        temperature=_between("temperature", body.temperature, 1.0, 0.0, 2.0),
-        top_p=_between("top_p", body.top_p, 1.0, 0.0, 1.0),
-        top_k=_top_k(body.top_k),
-        seed=_integer("seed", body.seed, -(2**63), 2**63 - 1),
-        stop=_stop(body.stop),
-        n=_integer("n", body.n, 1, MAX_CHOICES) or 1,
-        stream=stream,
+        n=integer("n", body.n, 1, MAX_CHOICES) or 1,
         include_usage=bool(options is not None and options.include_usage),
-        structured_output=is_structured(features),
-        features=features,
-        mode=_mode(wishes.mode),
-        draft_length=_draft_length(wishes.draft_length),
-        learn=_learn(wishes.learn),
-        raw=msgspec.json.encode(fields),  # where a field stood twice, everybody now sees the one that was checked
     )
 
 
@@ -165,69 +144,5 @@ def _max_tokens(body: WireBody) -> int | None:
         message = f"'max_tokens' ({show(old)}) and 'max_completion_tokens' ({show(new)}) differ: give one of them."
         raise InvalidRequest(message, param="max_tokens")
     if new is not None:
-        return _integer("max_completion_tokens", new, 1, MAX_TOKENS)
-    return _integer("max_tokens", old, 1, MAX_TOKENS)
-
-
-def _top_k(value: int | None) -> int:
-    """-1 and 0 both switch the filter off, as in vLLM."""
-    return max(_integer("top_k", value, -1, MAX_TOKENS) or 0, 0)
-
-
-def _integer(name: str, value: int | None, low: int, high: int) -> int | None:
-    if value is None or low <= value <= high:
-        return value
-    raise InvalidRequest(f"Invalid '{name}': expected {low} to {high}, got {show(value)}.", param=name)
-
-
-def _between(name: str, value: float | None, default: float, low: float, high: float) -> float:
-    if value is None:
-        return default
-    if low <= value <= high:
-        return value
-    raise InvalidRequest(f"Invalid '{name}': expected {low:g} to {high:g}, got {show(value)}.", param=name)
-
-
-def _stop(stop: str | Sequence[str] | None) -> tuple[str, ...]:
-    if stop is None:
-        return ()
-    strings = (stop,) if isinstance(stop, str) else tuple(stop)
-    if len(strings) > MAX_STOP_STRINGS:
-        message = f"Invalid 'stop': at most {MAX_STOP_STRINGS} strings are allowed, got {len(strings)}."
-        raise InvalidRequest(message, param="stop")
-    if "" in strings:
-        raise InvalidRequest("Invalid 'stop': a stop string must not be empty.", param="stop")
-    return strings
-
-
-_MODES: Mapping[str, Mode] = {str(mode): mode for mode in Mode}
-
-
-def _mode(value: str | None) -> Mode:
-    if value is None:
-        return Mode.AUTO
-    mode = _MODES.get(value.strip().lower())
-    if mode is None:
-        message = f"Invalid header 'x-slipstream-mode': expected {', '.join(_MODES)}, got {show(value)}."
-        raise InvalidRequest(message, param="x-slipstream-mode")
-    return mode
-
-
-def _draft_length(value: str | None) -> int | None:
-    if value is None:
-        return None
-    text = value.strip()
-    if len(text) > 2 or not (text.isascii() and text.isdigit()) or not 1 <= int(text) <= MAX_DRAFT_TOKENS:
-        message = f"Invalid header 'x-slipstream-draft-length': expected 1 to {MAX_DRAFT_TOKENS}, got {show(value)}."
-        raise InvalidRequest(message, param="x-slipstream-draft-length")
-    return int(text)
-
-
-def _learn(value: str | None) -> bool:
-    if value is None:
-        return True
-    word = value.strip().lower()
-    if word not in ("on", "off"):
-        message = f"Invalid header 'x-slipstream-learn': expected on, off, got {show(value)}."
-        raise InvalidRequest(message, param="x-slipstream-learn")
-    return word == "on"
+        return integer("max_completion_tokens", new, 1, MAX_TOKENS)
+    return integer("max_tokens", old, 1, MAX_TOKENS)

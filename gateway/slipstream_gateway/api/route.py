@@ -8,15 +8,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from slipstream_gateway.api.gatekeeper import OPEN_GATE, Gatekeeper
-from slipstream_gateway.api.generate import Parse, shutting_down, wishes_of
+from slipstream_gateway.api.generate import shutting_down, wishes_of
 from slipstream_gateway.api.http import ClientGone, error_response, json_response, read_body, read_headers
+from slipstream_gateway.api.request import Parse
 from slipstream_gateway.director.director import Director
 from slipstream_gateway.errors import SlipstreamError
 from slipstream_gateway.routing import explanation
 
 
 class RouteEndpoint:
-    """Takes the body of either generation endpoint: with `messages` it is a chat, else a completion.
+    """Takes the body of any generation endpoint and knows which by its fields; see `parse_request`.
 
     With `x-request-id` the answer is what a request of that id would get, chance included; without it, chance has
     no part in the answer. `internals`: the answer may show what was learned from other requests, to admins where there

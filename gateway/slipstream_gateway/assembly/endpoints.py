@@ -14,8 +14,10 @@ from slipstream_gateway.api.health import LIVE, READY, HealthEndpoint
 from slipstream_gateway.api.metrics import MetricsEndpoint
 from slipstream_gateway.api.models import ModelsEndpoint
 from slipstream_gateway.api.parse import parse_chat_request, parse_completion_request, parse_request
+from slipstream_gateway.api.responses import parse_responses_request
 from slipstream_gateway.api.route import RouteEndpoint
 from slipstream_gateway.api.sides import AdminCheck, AdminOnly, HotPaths, Respond, Sides, anybody, application
+from slipstream_gateway.api.stored import stored_response
 from slipstream_gateway.assembly.console import console_routes
 from slipstream_gateway.assembly.parts import Parts
 from slipstream_gateway.hosts import is_loopback
@@ -23,6 +25,7 @@ from slipstream_gateway.settings import GatewaySettings
 
 _CHAT = "/v1/chat/completions"
 _COMPLETIONS = "/v1/completions"
+_RESPONSES = "/v1/responses"
 
 
 def build_sides(parts: Parts, settings: GatewaySettings) -> Sides:
@@ -53,13 +56,18 @@ def _generation(parts: Parts, settings: GatewaySettings) -> dict[str, GenerateEn
         path: GenerateEndpoint(
             parts.director, parse, parts.observer, max_body_bytes=limit, gate=parts.gate, forwarded=forwarded
         )
-        for path, parse in ((_CHAT, parse_chat_request), (_COMPLETIONS, parse_completion_request))
+        for path, parse in (
+            (_CHAT, parse_chat_request),
+            (_COMPLETIONS, parse_completion_request),
+            (_RESPONSES, parse_responses_request),
+        )
     }
 
 
 def _posts(hot: dict[str, GenerateEndpoint]) -> list[BaseRoute]:
     """The same endpoints for the router, which says what else their paths do not take."""
-    return [Route(path, endpoint, methods=["POST"]) for path, endpoint in hot.items()]
+    posts = [Route(path, endpoint, methods=["POST"]) for path, endpoint in hot.items()]
+    return [*posts, Route(_RESPONSES + "/{response:path}", stored_response, methods=["GET", "POST", "DELETE"])]
 
 
 def _models(parts: Parts) -> list[BaseRoute]:

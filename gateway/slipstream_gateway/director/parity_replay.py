@@ -10,6 +10,7 @@ from slipstream_gateway.director.fleet import ServedRoute
 from slipstream_gateway.director.observing import Lesson
 from slipstream_gateway.director.parity_answer import Answer, Collector, Difference, parting
 from slipstream_gateway.manifest import Protocol
+from slipstream_gateway.manifest.capabilities import UNREAD
 from slipstream_gateway.types import Arm, Decision, GenerationRequest, Reason
 from slipstream_gateway.upstreams.base import Job
 from slipstream_gateway.upstreams.pool import Replica
@@ -55,6 +56,7 @@ def comparable(served: ServedRoute, decision: Decision, request: GenerationReque
         and decision.reason in _CHECKED_REASONS
         and request.temperature == 0
         and request.n == 1
+        and UNREAD.isdisjoint(request.features)
         and not served.route.plain.capabilities.missing(request.features)
     )
 

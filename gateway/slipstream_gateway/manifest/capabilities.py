@@ -11,6 +11,7 @@ from collections.abc import Set
 import msgspec
 
 from slipstream_gateway.manifest.engines import Protocol
+from slipstream_gateway.types import RESPONSES_FEATURE
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +51,11 @@ _INEXACT_WITH_SPECULATION = frozenset(
 # builtin min_tokens processor runs beside a rejection sampler (`SamplingParams._validate_spec_decode` and
 # `_validate_trace_replay`, vLLM 0.32).
 _REFUSED_BY_SPECULATING_VLLM = frozenset({"logit_bias", "min_p", "trace_decode_token_ids"})
+
+# Parameters of `/v1/responses` that refer to what the server of an earlier response keeps.
+STATEFUL = frozenset({"conversation", "previous_response_id"})
+# Features whose answers the gateway forwards without reading their text: they are neither compared nor resumed.
+UNREAD = frozenset({RESPONSES_FEATURE})
 
 PLAIN_OPENAI = Capabilities()
 SPECULATING_OPENAI = Capabilities(unsupported=_INEXACT_WITH_SPECULATION)

@@ -60,6 +60,12 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     killed: str | None = None
     fallback: Backend | None = None
 
+    @property
+    def servers(self) -> frozenset[str]:
+        """The addresses of all servers that may get a request for this model."""
+        backends = (self.plain, self.speculative, self.fallback)
+        return frozenset(endpoint for backend in backends if backend is not None for endpoint in backend.endpoints)
+
     def plain_for(self, features: Set[str]) -> Backend:
         """The servers that decode a request with `features` plainly: those of the plain arm where they honour all of
         them, or nobody does."""

@@ -40,6 +40,7 @@ def decide(
     case = make_case(request, profile, route, forecast=forecast, draws=draws, health=health, pressure=pressure)
     case = saving.under_pressure(case)
     features = request.features | {"n"} if request.n > 1 else request.features
+    guards.check_state(features, route)
     missing_plain = route.plain.capabilities.missing(features)
     verdict = guards.switches(case)
     if verdict is not None and missing_plain:

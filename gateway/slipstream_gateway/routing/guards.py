@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from slipstream_gateway.errors import InvalidRequest, UnsupportedParameter
 from slipstream_gateway.manifest import Route
+from slipstream_gateway.manifest.capabilities import STATEFUL
 from slipstream_gateway.manifest.status import Phase
 from slipstream_gateway.measurement import Forecast, Level
 from slipstream_gateway.routing.case import Case, Verdict, has_fixed_draft_length, is_known, one_line, plain
-from slipstream_gateway.types import Arm, Mode, Reason
+from slipstream_gateway.types import RESPONSES_FEATURE, Arm, Mode, Reason
 
 RULES_MIN_OUTPUT_TOKENS = 64
 RULES_MAX_RARE_TOKEN_SHARE = 0.12
@@ -156,8 +157,21 @@ def thresholds(case: Case) -> Verdict | None:
     return None
 
 
-def unsupported(param: str, route: Route) -> UnsupportedParameter:
-    return UnsupportedParameter(f"The parameter '{param}' is not supported by the model '{route.model}'.", param=param)
+def unsupported(name: str, route: Route) -> UnsupportedParameter:
+    """The error for a parameter, or an endpoint, that no server of the model has."""
+    if name == RESPONSES_FEATURE:
+        message = f"The endpoint '{name}' is not supported by the model '{route.model}'; use '/v1/chat/completions'."
+        return UnsupportedParameter(message, param=None, code="unsupported_endpoint")
+    return UnsupportedParameter(f"The parameter '{name}' is not supported by the model '{route.model}'.", param=name)
+
+
+def check_state(features: frozenset[str], route: Route) -> None:
+    """Raises `UnsupportedParameter` where `features` refer to what one server keeps and the model has several."""
+    stateful = sorted(features & STATEFUL)
+    if stateful and len(route.servers) > 1:
+        why = f"the model '{route.model}' has several servers, and each keeps only the responses that it made"
+        message = f"The parameter '{stateful[0]}' is not supported: {why}. Send the whole conversation in 'input'."
+        raise UnsupportedParameter(message, param=stateful[0])
 
 
 def _is_measured(forecast: Forecast) -> bool:

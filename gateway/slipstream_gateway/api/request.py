@@ -1,0 +1,60 @@
+"""The part of a generation request that is the same at every endpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import msgspec
+
+from slipstream_gateway.api.body import WireSampling
+from slipstream_gateway.api.checks import between, seed_of, stop_strings, top_k_of
+from slipstream_gateway.api.features import is_structured
+from slipstream_gateway.api.wishes import NO_WISHES, Wishes, draft_length_of, learn_of, mode_of
+from slipstream_gateway.errors import InvalidRequest
+from slipstream_gateway.types import Endpoint, GenerationRequest, Message
+
+
+class Parse(Protocol):
+    """Makes a request of a body. Raises `InvalidRequest` or `UnsupportedParameter`."""
+
+    def __call__(self, raw: bytes, wishes: Wishes = NO_WISHES) -> GenerationRequest: ...
+
+
+def generation_request(
+    body: WireSampling,
+    endpoint: Endpoint,
+    wishes: Wishes,
+    fields: Mapping[str, msgspec.Raw],
+    *,
+    features: frozenset[str],
+    max_tokens: int | None,
+    messages: tuple[Message, ...] = (),
+    prompt: str | tuple[int, ...] | None = None,
+    n: int = 1,
+    include_usage: bool = False,
+) -> GenerationRequest:
+    """The request that `body` and `wishes` ask for. `fields` is the body by name. Raises `InvalidRequest`."""
+    if not body.model:
+        raise InvalidRequest("Missing required parameter: 'model'.", param="model")
+    return GenerationRequest(
+        endpoint=endpoint,
+        model=body.model,
+        messages=messages,
+        prompt=prompt,
+        max_tokens=max_tokens,
+        temperature=between("temperature", body.temperature, 1.0, 0.0, 2.0),
+        top_p=between("top_p", body.top_p, 1.0, 0.0, 1.0),
+        top_k=top_k_of(body.top_k),
+        seed=seed_of(body.seed),
+        stop=stop_strings(body.stop),
+        n=n,
+        stream=body.stream or False,
+        include_usage=include_usage,
+        structured_output=is_structured(features),
+        features=features,
+        mode=mode_of(wishes.mode),
+        draft_length=draft_length_of(wishes.draft_length),
+        learn=learn_of(wishes.learn),
+        raw=msgspec.json.encode(fields),  # where a field stood twice, everybody now sees the one that was checked
+    )

@@ -1,0 +1,119 @@
+"""Bodies of `POST /v1/responses` into `GenerationRequest`.
+
+Only what the decision needs is read: the texts of `input` and `instructions`, sampling, limits. Everything else goes
+upstream as it came. The gateway keeps no responses; parameters that ask for that are refused here, or by the routing
+table where a pair has several servers (`previous_response_id`, `conversation`).
+
+https://platform.openai.com/docs/api-reference/responses/create
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from slipstream_gateway.api.body import RESPONSES_FIELDS, WireItem, WireResponsesBody, decode_responses_body, show
+from slipstream_gateway.api.checks import MAX_TOKENS, integer
+from slipstream_gateway.api.features import features_in_use
+from slipstream_gateway.api.request import generation_request
+from slipstream_gateway.api.wishes import NO_WISHES, Wishes
+from slipstream_gateway.errors import InvalidRequest, UnsupportedParameter, shorten
+from slipstream_gateway.types import RESPONSES_FEATURE, Endpoint, GenerationRequest, Message
+
+ROLES = ("user", "assistant", "system", "developer")
+_TEXT_PARTS = ("input_text", "output_text", "text")
+_STORED_INPUT = ("prompt", "previous_response_id", "conversation")
+_LOG_PROBABILITIES = "message.output_text.logprobs"
+
+
+def parse_responses_request(raw: bytes, wishes: Wishes = NO_WISHES) -> GenerationRequest:
+    """The body of `POST /v1/responses`. Raises `InvalidRequest` or `UnsupportedParameter`."""
+    body, fields = decode_responses_body(raw)
+    if body.background:
+        message = "Invalid 'background': the gateway keeps no responses to fetch later. Use 'stream' for long answers."
+        raise UnsupportedParameter(message, param="background")
+    messages, found = _messages(body, fields)
+    features = features_in_use(fields, RESPONSES_FIELDS) | _text_features(body) | _include_features(body) | found
+    return generation_request(
+        body,
+        Endpoint.RESPONSES,
+        wishes,
+        fields,
+        features=features | {RESPONSES_FEATURE},
+        max_tokens=integer("max_output_tokens", body.max_output_tokens, 1, MAX_TOKENS),
+        messages=messages,
+    )
+
+
+def _messages(body: WireResponsesBody, fields: Mapping[str, msgspec.Raw]) -> tuple[tuple[Message, ...], frozenset[str]]:
+    """The texts as chat messages, and the features of the items that hold more than text."""
+    messages = [Message(role="system", content=body.instructions)] if body.instructions else []
+    found: set[str] = set()
+    if isinstance(body.input, str):
+        messages.append(Message(role="user", content=body.input))
+    elif body.input:
+        for index, item in enumerate(body.input):
+            messages.append(_message(item, f"input[{index}]", found))
+    elif not any(name in fields for name in _STORED_INPUT):
+        if body.input is None:
+            raise InvalidRequest("Missing required parameter: 'input'.", param="input")
+        raise InvalidRequest("Invalid 'input': expected a string or at least one item, got [].", param="input")
+    return tuple(messages), frozenset(found)
+
+
+def _message(item: WireItem, where: str, found: set[str]) -> Message:
+    """A message, a tool's result or call, or an item that has no text for the classifier."""
+    kind = item.type or "message"
+    if kind == "message":
+        if item.role not in ROLES:
+            where = f"{where}.role"
+            expected = f"expected one of {', '.join(ROLES)}"
+            raise InvalidRequest(f"Invalid '{where}': {expected}, got {show(item.role)}.", param=where)
+        return Message(role=item.role, content=_text(item.content, f"{where}.content", found))
+    if kind.endswith("_call_output"):
+        found.add("tools")
+        return Message(role="tool", content=item.output if isinstance(item.output, str) else "")
+    if kind.endswith("_call"):
+        found.add("tools")
+    return Message(role="assistant", content=item.arguments if isinstance(item.arguments, str) else "")
+
+
+def _text(content: object, where: str, found: set[str]) -> str:
+    """The joined text parts. The kinds of other parts are added to `found`."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list):
+        raise InvalidRequest(f"Invalid '{where}': expected a string or parts, got {show(content)}.", param=where)
+    return "".join([_part(part, f"{where}[{index}]", found) for index, part in enumerate(content)])
+
+
+def _part(part: Any, where: str, found: set[str]) -> str:
+    kind = part.get("type") if isinstance(part, dict) else None
+    if not isinstance(kind, str):
+        raise InvalidRequest(f"Invalid '{where}': expected an object with a type, got {show(part)}.", param=where)
+    if kind not in _TEXT_PARTS:
+        found.add(shorten(kind))
+        return ""
+    text = part.get("text")
+    if not isinstance(text, str):
+        where = f"{where}.text"
+        raise InvalidRequest(f"Invalid '{where}': expected a string, got {show(text)}.", param=where)
+    return text
+
+
+def _text_features(body: WireResponsesBody) -> frozenset[str]:
+    """`text.format` where the answer must have a form; other settings of the text by their own names."""
+    names = {f"text.{name}" for name, value in (body.text or {}).items() if value is not None and name != "format"}
+    form = (body.text or {}).get("format")
+    if form is not None and form != {"type": "text"}:
+        names.add("text.format")
+    return frozenset(shorten(name) for name in names)
+
+
+def _include_features(body: WireResponsesBody) -> frozenset[str]:
+    """What is to be included. Log-probabilities have the name that chat has for them: backends know that one."""
+    included: Sequence[str] = body.include or ()
+    names = {"logprobs" if name == _LOG_PROBABILITIES else f"include.{shorten(name)}" for name in included}
+    return frozenset(names)

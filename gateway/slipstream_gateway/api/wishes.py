@@ -1,0 +1,56 @@
+"""What a client asks of the gateway itself, by headers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from slipstream_gateway.api.body import show
+from slipstream_gateway.errors import InvalidRequest
+from slipstream_gateway.manifest.objects import MAX_DRAFT_TOKENS
+from slipstream_gateway.types import Mode
+
+
+class Wishes(NamedTuple):
+    """The headers as they came: `x-slipstream-mode`, `x-slipstream-draft-length` and `x-slipstream-learn`."""
+
+    mode: str | None = None
+    draft_length: str | None = None
+    learn: str | None = None
+
+
+NO_WISHES = Wishes()
+_MODES: Mapping[str, Mode] = {str(mode): mode for mode in Mode}
+
+
+def mode_of(value: str | None) -> Mode:
+    """Raises `InvalidRequest`."""
+    if value is None:
+        return Mode.AUTO
+    mode = _MODES.get(value.strip().lower())
+    if mode is None:
+        message = f"Invalid header 'x-slipstream-mode': expected {', '.join(_MODES)}, got {show(value)}."
+        raise InvalidRequest(message, param="x-slipstream-mode")
+    return mode
+
+
+def draft_length_of(value: str | None) -> int | None:
+    """Raises `InvalidRequest`."""
+    if value is None:
+        return None
+    text = value.strip()
+    if len(text) > 2 or not (text.isascii() and text.isdigit()) or not 1 <= int(text) <= MAX_DRAFT_TOKENS:
+        message = f"Invalid header 'x-slipstream-draft-length': expected 1 to {MAX_DRAFT_TOKENS}, got {show(value)}."
+        raise InvalidRequest(message, param="x-slipstream-draft-length")
+    return int(text)
+
+
+def learn_of(value: str | None) -> bool:
+    """Raises `InvalidRequest`."""
+    if value is None:
+        return True
+    word = value.strip().lower()
+    if word not in ("on", "off"):
+        message = f"Invalid header 'x-slipstream-learn': expected on, off, got {show(value)}."
+        raise InvalidRequest(message, param="x-slipstream-learn")
+    return word == "on"
