@@ -51,6 +51,7 @@ async def _running(parts: Parts) -> AsyncIterator[None]:
         await stack.enter_async_context(_sharing(parts.store, parts.outcomes))
         stack.push_async_callback(parts.fleet.aclose)
         stack.push_async_callback(parts.parity.aclose)
+        await stack.enter_async_context(parts.conformance.running())
         yield
 
 

@@ -76,6 +76,16 @@ class OverloadSettings(msgspec.Struct, frozen=True, kw_only=True):
     retries_per_s: float = 10.0
 
 
+class ConformanceSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether engines are checked (see `conformance`), and how often again. A check takes `timeout_s` at most. Every
+    `probe_s` a server is asked whether it still answers: one that restarts is checked anew."""
+
+    enabled: bool = False
+    every_s: float = 600.0
+    timeout_s: float = 120.0
+    probe_s: float = 10.0
+
+
 class TelemetrySettings(msgspec.Struct, frozen=True, kw_only=True):
     """Which signals go out by OTLP; addresses and headers are read by the exporters from the same `OTEL_*`
     variables. `/metrics` is served either way."""
@@ -175,6 +185,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits = Limits()
     health: HealthSettings = HealthSettings()
     overload: OverloadSettings = OverloadSettings()
+    conformance: ConformanceSettings = ConformanceSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
     local_endpoints: tuple[str, ...] | None = None
     metrics_folder: Path | None = None

@@ -11,6 +11,7 @@ from slipstream_gateway.assembly import sources
 from slipstream_gateway.assembly.access import build_gate
 from slipstream_gateway.assembly.observing import observe
 from slipstream_gateway.assembly.upstreams import connect
+from slipstream_gateway.conformance import Conformance
 from slipstream_gateway.console.recorder import Recorder
 from slipstream_gateway.console.watching import Watching
 from slipstream_gateway.director.admission import Admission
@@ -51,6 +52,7 @@ class Parts:
     outcomes: Outcomes
     store: MemoryStore | RedisStore
     parity: Parity
+    conformance: Conformance
     telemetry: Telemetry
     siblings: Siblings
     gate: Gatekeeper
@@ -73,6 +75,7 @@ def build_parts(settings: GatewaySettings) -> Parts:
     retries = RetryBudget(retry_share=settings.overload.retry_share, retries_per_s=settings.overload.retries_per_s)
     recorder = Recorder()
     parity = Parity(fleet=fleet, admission=admission)
+    conformance = Conformance(fleet=fleet, admission=admission, settings=settings.conformance)
     telemetry = Telemetry(settings.telemetry, in_flight=lambda: admission.in_flight, queued=lambda: admission.queued)
     observer = Audited(Watching(telemetry, recorder), audit) if audit.is_on else Watching(telemetry, recorder)
     director = Director(
@@ -101,6 +104,7 @@ def build_parts(settings: GatewaySettings) -> Parts:
         outcomes=outcomes,
         store=store,
         parity=parity,
+        conformance=conformance,
         telemetry=telemetry,
         siblings=Siblings(settings.metrics_folder),
         gate=build_gate(settings, audit),

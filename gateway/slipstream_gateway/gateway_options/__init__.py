@@ -10,6 +10,7 @@ from slipstream_gateway.gateway_options import (
     admin,
     audit,
     classifying,
+    conformance,
     limits,
     listening,
     logs,
@@ -22,7 +23,21 @@ from slipstream_gateway.gateway_options import (
 from slipstream_gateway.manifest import RoutingTable
 from slipstream_gateway.settings import GatewaySettings, telemetry_settings
 
-_AREAS = (source, listening, access, admin, upstreams, sharing, state, classifying, limits, overload, logs, audit)
+_AREAS = (
+    source,
+    listening,
+    access,
+    admin,
+    upstreams,
+    sharing,
+    state,
+    classifying,
+    limits,
+    overload,
+    conformance,
+    logs,
+    audit,
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,6 +67,7 @@ def settings_of(args: argparse.Namespace, table: RoutingTable | None) -> Gateway
         limits=limits.settings_of(args),
         health=overload.health_of(args),
         overload=overload.settings_of(args),
+        conformance=conformance.settings_of(args),
         telemetry=telemetry_settings(),
         redis_url=sharing.settings_of(args),
         classifier=classifying.settings_of(args),

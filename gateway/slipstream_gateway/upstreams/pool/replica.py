@@ -122,8 +122,12 @@ class Replica:
         self._breakers[speculative].failed(now_s, cause)
         if cause == _SERVER_GONE:
             self._breakers[not speculative].failed(now_s, cause)
-            self.losses += 1
-            self.withheld = self.unverified
+            self.lost()
+
+    def lost(self) -> None:
+        """It could not be reached: what was found out about its engine may not hold for who answers next."""
+        self.losses += 1
+        self.withheld = self.unverified
 
     def state(self, index: int, now_s: float, *, speculative: bool) -> ReplicaState:
         """What there is to say of an arm."""

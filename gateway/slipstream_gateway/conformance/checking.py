@@ -1,0 +1,131 @@
+"""One check of one server: asks it the probes on both arms, has the plain side score what was sampled, and judges.
+
+Answers of the plain arm are the reference. With one pool for both arms they come from the server itself, at draft
+length 0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from slipstream_gateway.conformance.probes import ProbeAnswer, greedy_requests, read_answer, sampled_requests
+from slipstream_gateway.conformance.verdict import (
+    Finding,
+    GreedyPair,
+    Result,
+    Subject,
+    first_difference,
+    judge_draft_length,
+    judge_greedy,
+    judge_sampled,
+)
+from slipstream_gateway.errors import Incomparable, RequestError
+from slipstream_gateway.manifest.table import Backend
+from slipstream_gateway.types import GenerationRequest
+from slipstream_gateway.upstreams.base import Job, TokenScore
+from slipstream_gateway.upstreams.pool import Replica
+
+AT_ONCE = 4
+"""Probes in flight at a time: a server checks in a few batches, and has room for requests beside them."""
+_T = TypeVar("_T")
+
+
+class Side(NamedTuple):
+    """A server as one arm of the check."""
+
+    replica: Replica
+    backend: Backend
+    draft_length: int
+
+
+class Check:
+    """A check of the `speculative` side against the `plain` one; `seed` is the first of the sampled probes'."""
+
+    def __init__(self, *, speculative: Side, plain: Side, seed: int) -> None:
+        self._speculative = speculative
+        self._plain = plain
+        self._seed = seed
+        self._places = asyncio.Semaphore(AT_ONCE)
+
+    async def run(self) -> list[Finding]:
+        """What is found of each subject. Raises `UpstreamError` or `Overloaded` where a server did not answer."""
+        findings = await self._told(Subject.GREEDY_SPECULATION, self._greedy)
+        return [*findings, *await self._told(Subject.SAMPLED_SPECULATION, self._sampled)]
+
+    async def _told(self, subject: Subject, look: Callable[[], Awaitable[list[Finding]]]) -> list[Finding]:
+        """What `look` finds. A server that refuses the probes, or answers in another form, cannot be checked."""
+        try:
+            return await look()
+        except RequestError as exc:
+            detail = f"the probes were refused: {exc}"
+        except Incomparable as exc:
+            detail = f"the server's answers cannot be compared: {exc.cause}"
+        return [Finding(subject=subject, result=Result.NO_DATA, detail=detail)]
+
+    async def _greedy(self) -> list[Finding]:
+        pairs = await self._each(greedy_requests(self._plain.backend.model), self._greedy_pair)
+        counted = self._speculative.backend.drafts_per_request and any(pair.speculative.drafted for pair in pairs)
+        return [judge_greedy(pairs), judge_draft_length(pairs, counted=counted)]
+
+    async def _greedy_pair(self, request: GenerationRequest) -> GreedyPair:
+        speculative, plain = await self._ask(self._speculative, request), await self._ask(self._plain, request)
+        return GreedyPair(speculative, plain, await self._tie(speculative, plain))
+
+    async def _tie(self, speculative: ProbeAnswer, plain: ProbeAnswer) -> float | None:
+        at = first_difference(speculative, plain)
+        if at is None or at >= len(speculative.token_ids) or not speculative.prompt_token_ids:
+            return None
+        try:
+            *_, score = await self._score(speculative.prompt_token_ids, speculative.token_ids[: at + 1])
+        except (Incomparable, RequestError):
+            return None
+        return score.top[0] - score.logprob
+
+    async def _sampled(self) -> list[Finding]:
+        async def scored(side: Side, request: GenerationRequest) -> tuple[TokenScore, ...]:
+            answer = await self._ask(side, request)
+            return await self._score(answer.prompt_token_ids, answer.token_ids)
+
+        model = self._plain.backend.model
+        requests = list(sampled_requests(model, seed=self._seed))
+        speculative = await self._each(requests, lambda request: scored(self._speculative, request))
+        plain = await self._each(requests, lambda request: scored(self._plain, request))
+        return [judge_sampled(speculative, plain)]
+
+    async def _each(
+        self, requests: Iterable[GenerationRequest], ask: Callable[[GenerationRequest], Awaitable[_T]]
+    ) -> list[_T]:
+        async def one(request: GenerationRequest) -> _T:
+            async with self._places:
+                return await ask(request)
+
+        tasks = [asyncio.ensure_future(one(request)) for request in requests]
+        try:
+            return list(await asyncio.gather(*tasks))
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def _ask(self, side: Side, request: GenerationRequest) -> ProbeAnswer:
+        model = side.backend.model
+        job = Job(
+            request=msgspec.structs.replace(request, model=model, raw=_named(request.raw, model)),
+            model=model,
+            draft_length=side.draft_length,
+            request_id="conformance",
+        )
+        return read_answer(await side.replica.upstream.complete(job))
+
+    async def _score(self, prompt: tuple[int, ...], answer: tuple[int, ...]) -> tuple[TokenScore, ...]:
+        if not prompt:
+            raise Incomparable("the server gives no token ids")
+        return await self._plain.replica.upstream.score(prompt, answer, model=self._plain.backend.model)
+
+
+def _named(raw: bytes, model: str) -> bytes:
+    """The body `raw` for a server that calls the model `model`."""
+    return msgspec.json.encode({**msgspec.json.decode(raw), "model": model})

@@ -1,0 +1,100 @@
+"""The requests that a check makes, and what comes back. Pure but for the seeds, which are given.
+
+Sampling parameters are written out, so that a server's own defaults cannot change the distribution that is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from slipstream_gateway.director.likelihood import Sampling
+from slipstream_gateway.errors import Incomparable
+from slipstream_gateway.types import Endpoint, GenerationRequest
+from slipstream_gateway.upstreams.base import Completion, Wire
+
+COPYING = "Repeat the list.\n\nList: " + "alpha, beta, gamma, delta, " * 4 + "\nList: alpha, beta, gamma, delta, alpha,"
+"""Nearly every draft token is accepted here, whatever the draft: n-gram drafts, too, have something to propose."""
+PROMPTS = (
+    COPYING,
+    "Summarize the call in two sentences.\n\nAgent: Hello, how can I help?\nCustomer: My order arrived damaged.\n",
+    'Write the contact as JSON.\n\nName: Ada Lovelace, city: London, born: 1815\n\n{"name": "',
+    "def fibonacci(n):\n    ",
+)
+MAX_TOKENS = 48
+SAMPLES_PER_PROMPT = 4
+SAMPLING = Sampling()
+_UNREADABLE = "unreadable"
+
+
+class ProbeAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """A server's answer to one probe. Token ids are empty where the server does not give them. `drafted` is 0 where it
+    does not count."""
+
+    text: str
+    prompt_token_ids: tuple[int, ...] = ()
+    token_ids: tuple[int, ...] = ()
+    drafted: int = 0
+
+
+class _Choice(msgspec.Struct):
+    text: str = ""
+    token_ids: tuple[int, ...] | None = None
+    prompt_token_ids: tuple[int, ...] | None = None
+
+
+class _Body(msgspec.Struct):
+    choices: list[_Choice] = []
+
+
+_decode = msgspec.json.Decoder(_Body).decode
+
+
+def greedy_requests(model: str) -> Iterator[GenerationRequest]:
+    for prompt in PROMPTS:
+        yield _request(model, prompt, temperature=0.0, seed=None)
+
+
+def sampled_requests(model: str, *, seed: int) -> Iterator[GenerationRequest]:
+    """Each with a seed of its own, from `seed` on."""
+    for index, prompt in enumerate(PROMPTS * SAMPLES_PER_PROMPT):
+        yield _request(model, prompt, temperature=SAMPLING.temperature, seed=seed + index)
+
+
+def read_answer(completion: Completion) -> ProbeAnswer:
+    """Raises `Incomparable` where the answer is not of the form that was asked for."""
+    data = b"".join(piece.data for piece in completion.pieces if isinstance(piece, Wire))
+    try:
+        choices = _decode(data).choices
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise Incomparable(_UNREADABLE) from None
+    if len(choices) != 1:
+        raise Incomparable(_UNREADABLE)
+    return ProbeAnswer(
+        text=choices[0].text,
+        prompt_token_ids=choices[0].prompt_token_ids or (),
+        token_ids=choices[0].token_ids or (),
+        drafted=completion.usage.drafted,
+    )
+
+
+def _request(model: str, prompt: str, *, temperature: float, seed: int | None) -> GenerationRequest:
+    body: dict[str, object] = {
+        "model": model,
+        "prompt": prompt,
+        "max_tokens": MAX_TOKENS,
+        "temperature": temperature,
+        "return_token_ids": True,
+    }
+    if temperature > 0.0:
+        body |= {"top_p": SAMPLING.top_p, "top_k": -1, "repetition_penalty": 1.0, "seed": seed}
+    return GenerationRequest(
+        endpoint=Endpoint.COMPLETION,
+        model=model,
+        prompt=prompt,
+        max_tokens=MAX_TOKENS,
+        temperature=temperature,
+        seed=seed,
+        raw=msgspec.json.encode(body),
+    )

@@ -1,0 +1,127 @@
+"""What a check's answers say of an engine. Pure: answers and scores in, findings out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+import msgspec
+
+from slipstream_gateway.conformance.probes import COPYING, SAMPLING, ProbeAnswer
+from slipstream_gateway.director.likelihood import NOTHING, factors_of
+from slipstream_gateway.upstreams.base import TokenScore
+
+TIE_NATS = 0.25
+"""Two tokens whose log-probabilities are closer may change places between batches of different shapes, at 16 bits."""
+PROOF = math.log(1e6)
+"""Evidence that a lossless engine shows in one check of a million (see `director.likelihood`)."""
+UNCALIBRATED = PROOF / 2.0
+"""Plain answers with this much evidence against them: the probabilities are not those that the server samples by."""
+
+
+class Subject(StrEnum):
+    """What a check looks at: two capabilities of a server, and whether its draft lengths are followed."""
+
+    GREEDY_SPECULATION = "greedy_speculation"
+    SAMPLED_SPECULATION = "sampled_speculation"
+    DRAFT_LENGTH = "draft_length"
+
+
+class Result(StrEnum):
+    """How a check of one subject came out. `NO_DATA`: it could not be made, or says nothing."""
+
+    PASS = "pass"
+    FAIL = "fail"
+    NO_DATA = "no_data"
+
+
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """`detail` is one sentence without text of answers. `evidence` in nats, where there was a test."""
+
+    subject: Subject
+    result: Result
+    detail: str
+    evidence: float | None = None
+
+
+class GreedyPair(NamedTuple):
+    """The speculative and the plain answer to one prompt. `tie` is how much less likely, in nats, the speculative
+    token is than the plain one at the first difference; None where nobody can say it."""
+
+    speculative: ProbeAnswer
+    plain: ProbeAnswer
+    tie: float | None = None
+
+
+def first_difference(one: ProbeAnswer, other: ProbeAnswer) -> int | None:
+    """The index of the first token (of the first character, where ids are missing) that differs; None: equal."""
+    first: Sequence[object] = one.token_ids or one.text
+    second: Sequence[object] = other.token_ids or other.text
+    if not (one.token_ids and other.token_ids):
+        first, second = one.text, other.text
+    if first == second:
+        return None
+    pairs = zip(first, second, strict=False)
+    return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))
+
+
+def judge_greedy(pairs: Sequence[GreedyPair]) -> Finding:
+    """Whether the answers are equal up to ties: one difference that is no tie is proof."""
+    subject = Subject.GREEDY_SPECULATION
+    if not pairs or not any(pair.plain.text for pair in pairs):
+        return Finding(subject=subject, result=Result.NO_DATA, detail="no probe was answered")
+    differing = [pair for pair in pairs if first_difference(pair.speculative, pair.plain) is not None]
+    broken = [pair for pair in differing if pair.tie is None or pair.tie > TIE_NATS]
+    if not broken:
+        ties = f", {len(differing)} of them up to ties" if differing else ""
+        return Finding(subject=subject, result=Result.PASS, detail=f"{len(pairs)} greedy answers are equal{ties}")
+    detail = f"{len(broken)} of {len(pairs)} greedy answers differ from the plain ones"
+    return Finding(subject=subject, result=Result.FAIL, detail=detail)
+
+
+def judge_sampled(speculative: Sequence[Sequence[TokenScore]], plain: Sequence[Sequence[TokenScore]]) -> Finding:
+    """Whether speculative answers could have been drawn from the target, where plain ones show that the scores say so
+    of answers that were."""
+    subject = Subject.SAMPLED_SPECULATION
+    if not any(speculative) or not any(plain):
+        return Finding(subject=subject, result=Result.NO_DATA, detail="no sampled answer could be scored")
+    evidence, reference = _evidence(speculative), _evidence(plain)
+    if reference >= UNCALIBRATED:
+        detail = f"plain answers are unlikely under their own server's scores (evidence {reference:.1f})"
+        return Finding(subject=subject, result=Result.NO_DATA, detail=detail, evidence=evidence)
+    means = f"mean log-probability {_mean(speculative):.2f} a token, plain {_mean(plain):.2f}"
+    if evidence >= PROOF:
+        detail = f"sampled answers are not the target's: {means}, evidence {evidence:.1f}"
+        return Finding(subject=subject, result=Result.FAIL, detail=detail, evidence=evidence)
+    detail = f"{len(speculative)} sampled answers are likely under the target: {means}"
+    return Finding(subject=subject, result=Result.PASS, detail=detail, evidence=evidence)
+
+
+def judge_draft_length(pairs: Sequence[GreedyPair], *, counted: bool) -> Finding:
+    """Whether the copying prompt drafted and no plain answer did. `counted`: the server counts draft tokens."""
+    subject = Subject.DRAFT_LENGTH
+    if not counted or not pairs:
+        return Finding(subject=subject, result=Result.NO_DATA, detail="the server does not count draft tokens")
+    plain = sum(pair.plain.drafted for pair in pairs)
+    copying = pairs[0].speculative.drafted
+    if plain:
+        detail = f"{plain} tokens were drafted for answers that asked for none"
+        return Finding(subject=subject, result=Result.FAIL, detail=detail)
+    if not copying:
+        detail = f"no token was drafted for a prompt of {len(COPYING)} characters that repeats itself"
+        return Finding(subject=subject, result=Result.FAIL, detail=detail)
+    return Finding(subject=subject, result=Result.PASS, detail=f"{copying} tokens drafted, 0 where none were asked for")
+
+
+def _evidence(answers: Sequence[Sequence[TokenScore]]) -> float:
+    total = NOTHING
+    for scores in answers:
+        total = total.plus(factors_of(scores, SAMPLING))
+    return max(total.far_evidence, total.shift_evidence) - math.log(2.0)
+
+
+def _mean(answers: Sequence[Sequence[TokenScore]]) -> float:
+    logprobs = [score.logprob for scores in answers for score in scores]
+    return sum(logprobs) / len(logprobs)
