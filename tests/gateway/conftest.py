@@ -40,9 +40,9 @@ class OpenAiServer:
     is a script, words apart:
 
     `tokens=N` how many, `gap=S` seconds between them, `big=N` bytes of each, `status=N` to refuse, `die=N` to drop
-    the connection after N tokens (0: before the head), `fail=N` to tell an error after N, `early-end` to leave out
-    the stream's end, `crlf`, `nousage`, `slow=S` before the head, `garbage` for what is no HTTP, `split=N` to send N
-    bytes at a time.
+    the connection after N tokens (0: before the head; announced: of a response, before its first item), `fail=N` to
+    tell an error after N, `early-end` to leave out the stream's end, `crlf`, `nousage`, `slow=S` before the head,
+    `garbage` for what is no HTTP, `split=N` to send N bytes at a time.
 
     `slow_s` and `status` are as in a script, whatever the text says. `pace_s` are the seconds between tokens where the
     text says `gap` alone; `odd_token` is the index of a token that this server spells otherwise, `finish_reason` what
@@ -192,7 +192,11 @@ class OpenAiServer:
         gone = asyncio.ensure_future(reader.read(1))
         try:
             writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
-            await send(b"".join(events.start()))
+            start = events.start()
+            if script.get("die") == "announced":
+                await send(b"".join(start[:2]))
+                return False
+            await send(b"".join(start))
             for index in range(tokens):
                 if script.get("die") == str(index):
                     return False
@@ -205,7 +209,8 @@ class OpenAiServer:
                     return False
                 word = "odd " if index == self.odd_token else f"w{index} "
                 await send(events.token("word" * int(script.get("big", "0")) or word))
-            await send(b"".join(events.finish(told)))
+            for last in events.finish(told):
+                await send(last)
             if "early-end" not in script:
                 await send(events.close(told))
             writer.write(b"0\r\n\r\n")

@@ -74,6 +74,20 @@ def test_tokens_of_the_answer_replace_what_was_expected(served: Callable[..., An
         assert ask(url, key).usage.total_tokens == 8
 
 
+def test_responses_are_for_keys_and_count_their_tokens(served: Callable[..., Any], keys: Any) -> None:
+    key = keys.create("--tokens-per-minute", "1200")
+    running = served()
+    with pytest.raises(openai.AuthenticationError):
+        client(running.url, "sk-nobody").responses.create(model="acme", input="tokens=3")
+    for _ in range(5):  # each is expected to take about 1,030 tokens, and takes 8
+        assert client(running.url, key).responses.create(model="acme", input="tokens=3").usage.total_tokens == 8
+    used = client(running.url, key).responses.with_raw_response.create(
+        model="acme", input="tokens=3", max_output_tokens=600
+    )
+    assert int(used.headers["x-ratelimit-remaining-tokens"]) > 500
+    assert "authorization" not in running.upstream.headers[0]
+
+
 def test_place_comes_back_when_a_stream_ends_or_its_client_leaves(served: Callable[..., Any], keys: Any) -> None:
     key = keys.create("--concurrent", "1")
     url = served().url

@@ -44,7 +44,10 @@ def error_of(response: httpx.Response) -> dict[str, Any]:
     return error
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/route"])
+PATHS = ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/route"]
+
+
+@pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff\xfe", b'{"model": 5}', b'{"a":' * 3000])
 def test_malformed_bodies_get_400(http: httpx.Client, path: str, body: bytes) -> None:
     response = http.post(path, content=body)
@@ -60,7 +63,7 @@ def test_error_names_field_and_value_and_request_id(http: httpx.Client, chat: Ca
     assert response.headers["x-request-id"] == "abc-1"
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/route"])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/route"])
 def test_body_over_the_limit_gets_413_by_length_and_by_chunks(http: httpx.Client, path: str) -> None:
     by_length = http.post(path, content=b" " * (LIMIT + 1))
     by_chunks = http.post(path, content=(b" " * 10_000 for _ in range(20)))
@@ -119,7 +122,22 @@ def test_route_explains_and_runs_nothing(http: httpx.Client, served: Any, chat: 
     assert error_of(http.post("/v1/route", json={**chat("hi"), "model": "nope"}))["code"] == "model_not_found"
 
 
-NAMES = ["model", "messages", "prompt", "stream", "max_tokens", "temperature", "top_p", "seed", "stop", "n", "tools"]
+NAMES = [
+    "model",
+    "messages",
+    "prompt",
+    "input",
+    "instructions",
+    "text",
+    "stream",
+    "max_tokens",
+    "temperature",
+    "top_p",
+    "seed",
+    "stop",
+    "n",
+    "tools",
+]
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=2),
@@ -128,7 +146,7 @@ JSON = st.recursive(
 
 
 @given(
-    path=st.sampled_from(["/v1/chat/completions", "/v1/completions", "/v1/route"]),
+    path=st.sampled_from(PATHS),
     fields=st.dictionaries(st.sampled_from(NAMES), JSON, max_size=5),
     valid=st.booleans(),
 )
@@ -139,14 +157,14 @@ JSON = st.recursive(
 def test_no_body_gets_500_or_hangs(
     http: httpx.Client, chat: Callable[..., Any], path: str, fields: dict[str, Any], valid: bool
 ) -> None:
-    body = {**chat("tokens=1"), "prompt": "tokens=1", **fields} if valid else fields
+    body = {**chat("tokens=1"), "prompt": "tokens=1", "input": "tokens=1", **fields} if valid else fields
     response = http.post(path, content=json.dumps(body))
     assert response.status_code in (200, 400, 404)
     if response.status_code != 200:
         error_of(response)
 
 
-@given(st.binary(max_size=200))
+@given(path=st.sampled_from(PATHS), raw=st.binary(max_size=200))
 @settings(max_examples=100, deadline=None)
-def test_no_bytes_get_500_or_hang(http: httpx.Client, raw: bytes) -> None:
-    assert http.post("/v1/chat/completions", content=raw).status_code == 400
+def test_no_bytes_get_500_or_hang(http: httpx.Client, path: str, raw: bytes) -> None:
+    assert http.post(path, content=raw).status_code == 400

@@ -14,6 +14,7 @@ from slipstream_gateway.manifest import Route
 from slipstream_gateway.routing import NO_DRAWS, Health, explanation
 from slipstream_gateway.routing import decide as decide_with
 from slipstream_gateway.types import (
+    RESPONSES_FEATURE,
     Arm,
     Decision,
     GenerationRequest,
@@ -203,6 +204,36 @@ def test_a_parameter_that_no_usable_arm_honours_is_an_error_that_names_it(
         decide(request(features=frozenset(features)), profile(), route(arms=arms, policy=policy))
     assert raised.value.param == param
     assert f"'{param}'" in str(raised.value)
+
+
+RESPONSE = frozenset({RESPONSES_FEATURE})
+
+
+@pytest.mark.parametrize("arms", [{"plain": TRITON_ARM, "speculative": TRITON_ARM}, {"plain": TRITON_ARM}])
+def test_an_endpoint_that_no_server_has_is_an_error_that_names_it(arms: dict[str, Any]) -> None:
+    with pytest.raises(UnsupportedParameter, match="endpoint '/v1/responses'") as raised:
+        decide(request(features=RESPONSE | {"tools"}), profile(), route(arms=arms))
+    assert (raised.value.param, raised.value.code) == (None, "unsupported_endpoint")
+
+
+def test_an_endpoint_that_one_arm_has_goes_there() -> None:
+    arms = {"plain": OPENAI_ARM, "speculative": OPENAI_ARM | {"unsupported": [RESPONSES_FEATURE]}}
+    decision = decide(request(features=RESPONSE), profile(), route(arms=arms))
+    assert (decision.arm, decision.numbers["unsupported"]) == (Arm.PLAIN, RESPONSES_FEATURE)
+
+
+@pytest.mark.parametrize("name", ["previous_response_id", "conversation"])
+def test_what_one_server_keeps_needs_a_model_of_one_server(name: str) -> None:
+    features = RESPONSE | {name}
+    one = {"plain": OPENAI_ARM, "speculative": OPENAI_ARM}
+    assert decide(request(features=features), profile(), route(arms=one)).arm is Arm.SPECULATIVE
+    for arms in (
+        one | {"plain": OPENAI_ARM | {"endpoints": ["http://b:1"]}},
+        one | {"plain": OPENAI_ARM | {"endpoints": ["http://a:1", "http://b:1"]}},
+    ):
+        with pytest.raises(UnsupportedParameter, match="several servers") as raised:
+            decide(request(features=features), profile(), route(arms=arms))
+        assert raised.value.param == name
 
 
 @settings(max_examples=150, deadline=None)

@@ -170,6 +170,12 @@ def test_messages_that_no_arm_can_honour_get_400_naming_it(
     assert 'slipstream_rejections_total{error="unsupported_parameter"}' in metrics
 
 
+def test_responses_are_refused_by_the_name_of_the_endpoint(gateway_url: str) -> None:
+    with pytest.raises(openai.BadRequestError, match="The endpoint '/v1/responses' is not supported") as refused:
+        client(gateway_url).responses.create(model=MODEL, input="hi")
+    assert refused.value.code == "unsupported_endpoint"
+
+
 def test_completion_beyond_the_context_blames_its_prompt(gateway_url: str) -> None:
     with pytest.raises(openai.BadRequestError) as caught:
         client(gateway_url).completions.create(model=MODEL, prompt="word " * 20_000)
