@@ -107,6 +107,7 @@ class Reason(StrEnum):
     EXPLORATION = "exploration"
     SPECULATION_PAYS = "speculation_pays"
     SPECULATIVE_UNAVAILABLE = "speculative_unavailable"
+    ENGINE_CANNOT = "engine_cannot"
     ENGINE_NOT_LOSSLESS = "engine_not_lossless"
     ENGINE_UNVERIFIED = "engine_unverified"
     PRESSURE = "pressure"

@@ -34,10 +34,12 @@ def connect(key: ReplicaKey, settings: GatewaySettings, tls: Credentials | None 
         credentials = tls if scheme == "grpcs" else None
         return TritonUpstream(address, model=key.model, connect_timeout_s=connect_timeout_s, tls=credentials)
     from slipstream_gateway.upstreams.openai_server import OpenAiUpstream
+    from slipstream_gateway.upstreams.vllm_server import VllmUpstream
 
     context = tls.context if tls is not None else None
     api_key = _api_key(key.api_key_env, settings)
-    return OpenAiUpstream(key.endpoint, connect_timeout_s=connect_timeout_s, api_key=api_key, tls=context, rules=rules)
+    kind = VllmUpstream if key.drafts_per_request else OpenAiUpstream
+    return kind(key.endpoint, connect_timeout_s=connect_timeout_s, api_key=api_key, tls=context, rules=rules)
 
 
 def _api_key(name: str | None, settings: GatewaySettings) -> str | None:

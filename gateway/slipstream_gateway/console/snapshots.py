@@ -21,6 +21,8 @@ from slipstream_gateway.director.fleet import Fleet, ServedRoute
 from slipstream_gateway.director.observing import Learner
 from slipstream_gateway.learning import Evidence
 from slipstream_gateway.telemetry.workers import Question, Siblings
+from slipstream_gateway.types import Capability
+from slipstream_gateway.upstreams.pool import Replica
 
 MAP_EVERY_S = 5.0
 _decoder = msgspec.json.Decoder(WorkerSnapshot)
@@ -172,7 +174,7 @@ class ConsoleView:
 
 def _seats(served: ServedRoute) -> list[Seat]:
     pair = served.route.pair.metadata.key
-    arms = (("plain", served.plain), ("speculative", served.speculative))
+    arms = (("plain", served.plain), ("speculative", served.speculative), ("fallback", served.fallback))
     return [
         Seat(
             pair=pair,
@@ -182,8 +184,14 @@ def _seats(served: ServedRoute) -> list[Seat]:
             circuit=state.circuit,
             cause=state.cause,
             retry_after_s=round(state.retry_after_s, 1),
+            withheld=_withheld(replica) if arm == "speculative" else {},
         )
         for arm, pool in arms
         if pool is not None
-        for state in pool.states()
+        for replica, state in zip(pool.replicas, pool.states(), strict=True)
     ]
+
+
+def _withheld(replica: Replica) -> dict[str, str]:
+    found = {capability: replica.why_withheld(capability) for capability in Capability}
+    return {capability.value: why.reason.value for capability, why in found.items() if why is not None}

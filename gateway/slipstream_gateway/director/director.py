@@ -341,6 +341,7 @@ class Director:
             headers=headers,
             committed=committed,
             deadline_s=context.deadline_s,
+            request_class=leg.decision.request_class,
         )
 
 
@@ -378,7 +379,8 @@ def _speculative_target(served: ServedRoute, request: GenerationRequest) -> tupl
     needs = speculation_of(request)
     target = served.speculative.least_busy(needs)
     if target is not None:
-        return target, _UP
+        longest = served.speculative.longest_draft(needs)
+        return target, _UP if longest is None else Health(longest_draft=longest)
     withheld = served.speculative.withheld(needs)
     return None, _DOWN if withheld is None else Health(speculative_available=False, withheld=withheld)
 

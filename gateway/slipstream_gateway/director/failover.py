@@ -143,7 +143,8 @@ class Continuation:
     async def go_on(self, exchange: Exchange, broken: Attempt, error: SlipstreamError) -> bool:
         """Lets `exchange` go on after `error` ended the attempt `broken`; False where it cannot."""
         cause = cause_of(error)
-        result = await self._resume(exchange, broken, is_free=not exchange.resumed and _took_its_work_along(error))
+        is_free = not exchange.resumed and _took_its_work_along(error)
+        result = await self._resume(exchange, broken, cause, is_free=is_free)
         self._failover.count(exchange.pair, broken.decision.request_class, cause, result)
         exchange.resumption(cause, result)
         if result is not Result.RESUMED:
@@ -155,10 +156,11 @@ class Continuation:
         while self._entered:
             self._failover.fleet.leave(self._entered.pop())
 
-    async def _resume(self, exchange: Exchange, broken: Attempt, *, is_free: bool) -> Result:
+    async def _resume(self, exchange: Exchange, broken: Attempt, cause: str, *, is_free: bool) -> Result:
         committed = self._journal.committed(exchange.usage) if self._journal is not None else None
         if committed is None:
             return Result.NOT_RESUMABLE
+        committed = msgspec.structs.replace(committed, resumed=(*exchange.resumed, cause))
         if len(exchange.resumed) >= MAX_RESUMPTIONS:
             return Result.TOO_OFTEN
         loop = asyncio.get_running_loop()

@@ -33,6 +33,7 @@ class ReplicaKey(NamedTuple):
     model: str
     api_key_env: str | None
     tls: str = ""  # tells credentials of different days apart, where TLS is spoken
+    drafts_per_request: bool = True
 
 
 Connect = Callable[[ReplicaKey], Upstream]
@@ -41,12 +42,14 @@ Swapped = Callable[["Snapshot | None", "Snapshot"], None]
 
 
 class ServedRoute(NamedTuple):
-    """A route with the replicas of its arms, whose `keys` those are; `speculative` None: the pair has no draft."""
+    """A route with the replicas of its arms, whose `keys` those are; `speculative` None: the pair has no draft.
+    `fallback` are those of `Route.fallback`."""
 
     route: Route
     plain: Pool
     speculative: Pool | None
     keys: frozenset[ReplicaKey]
+    fallback: Pool | None = None
 
 
 class Snapshot:
@@ -153,13 +156,16 @@ class Fleet:
         keys: set[ReplicaKey] = set()
         plain = self._pool(route.plain, keys, speculative=False)
         speculative = self._pool(route.speculative, keys, speculative=True) if route.speculative is not None else None
-        return ServedRoute(route, plain, speculative, frozenset(keys))
+        fallback = self._pool(route.fallback, keys, speculative=False) if route.fallback is not None else None
+        return ServedRoute(route, plain, speculative, frozenset(keys), fallback)
 
     def _pool(self, backend: Backend, keys: set[ReplicaKey], *, speculative: bool) -> Pool:
         replicas = []
         for endpoint in dict.fromkeys(backend.endpoints):
             tls = self._tls() if endpoint.startswith(_TLS_SCHEMES) else ""
-            key = ReplicaKey(backend.protocol, endpoint, backend.model, backend.api_key_env, tls)
+            key = ReplicaKey(
+                backend.protocol, endpoint, backend.model, backend.api_key_env, tls, backend.drafts_per_request
+            )
             if key not in self._replicas:
                 self._replicas[key] = Replica(endpoint, self._connect(key), self._health)
             replicas.append(self._replicas[key])

@@ -89,7 +89,9 @@ def next_attempts(
 
 
 def has_elsewhere(served: ServedRoute, replica: Replica) -> bool:
-    """Whether the pair has a server besides `replica`, up or not."""
+    """Whether another server could take what runs at `replica`, up or not."""
+    if served.fallback is not None and replica in served.fallback.replicas:
+        return len(served.fallback.replicas) > 1
     pools = (served.plain,) if served.speculative is None else (served.plain, served.speculative)
     return any(other is not replica for pool in pools for other in pool.replicas)
 
@@ -101,7 +103,7 @@ def _left(leg: Leg, tried: Sequence[Replica]) -> list[Replica]:
 
 def _able(leg: Leg) -> list[Replica]:
     """Those that have what the leg needs; who may be tried first, first."""
-    return [replica for replica in leg.pool.by_return() if leg.needs not in replica.withheld]
+    return [replica for replica in leg.pool.by_return() if not replica.why_withheld(leg.needs)]
 
 
 def _is_barred(leg: Leg, is_killed_now: IsKilled) -> bool:
@@ -115,10 +117,18 @@ def _legs(
     route = served.route
     if decision.arm is Arm.SPECULATIVE and route.speculative is not None and served.speculative is not None:
         yield Leg(served.speculative, route.speculative, decision, speculation_of(request))
-        if route.plain.capabilities.missing(request.features):
+        if route.plain_for(request.features).capabilities.missing(request.features):
             return
         decision = _fallen_back(served, decision, request, killed=is_killed_now())
-    yield Leg(served.plain, route.plain, decision)
+    yield _plain_leg(served, decision, request)
+
+
+def _plain_leg(served: ServedRoute, decision: Decision, request: GenerationRequest) -> Leg:
+    """The servers that decode `request` plainly."""
+    backend = served.route.plain_for(request.features)
+    if served.fallback is not None and backend is served.route.fallback:
+        return Leg(served.fallback, backend, decision)
+    return Leg(served.plain, served.route.plain, decision)
 
 
 def _next_legs(
@@ -126,7 +136,7 @@ def _next_legs(
 ) -> Iterator[Leg]:
     route = served.route
     if decision.arm is not Arm.SPECULATIVE:
-        yield Leg(served.plain, route.plain, decision)
+        yield _plain_leg(served, decision, request)
         return
     drafting = None
     if route.speculative is not None and served.speculative is not None:  # else a manifest took the draft meanwhile

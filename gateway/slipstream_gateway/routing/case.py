@@ -19,10 +19,12 @@ _CLASSES = {(task, length): f"{task}/{length}" for task in TaskType for length i
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a route's servers at this moment: whether any of the speculative arm can take the request.
-    `withheld` is why those that are up may not; None where none is up."""
+    `withheld` is why those that are up may not; None where none is up. `longest_draft` is the longest draft that all
+    of them take, None where they take any."""
 
     speculative_available: bool = True
     withheld: Withheld | None = None
+    longest_draft: int | None = None
 
 
 class Verdict(NamedTuple):
@@ -58,6 +60,11 @@ class Case(NamedTuple):
     numbers: dict[str, Number]
     pressure: float = 0.0
 
+    def taken(self, draft_length: int) -> int:
+        """As much of `draft_length` as the servers take."""
+        longest = self.health.longest_draft
+        return draft_length if longest is None else min(draft_length, longest)
+
     @property
     def output_tokens(self) -> float:
         """The expected length: learnt from requests like this one, else the classifier's."""
@@ -90,6 +97,9 @@ def make_case(
     request_class = _CLASSES[profile.task, LengthBin.of(_output_tokens(profile, forecast))]
     rule = _class_rule(spec, profile, request_class)
     shortest, longest = draft_lengths(route, spec, rule)
+    numbers: dict[str, Number] = {}
+    if health.longest_draft is not None and health.longest_draft < longest:
+        longest = numbers["servers_longest_draft"] = health.longest_draft
     return Case(
         request,
         profile,
@@ -104,7 +114,7 @@ def make_case(
         shortest,
         longest,
         break_even(forecast, shortest=shortest, longest=longest) if forecast is not None else None,
-        {},
+        numbers,
         pressure,
     )
 

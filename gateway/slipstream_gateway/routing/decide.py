@@ -41,7 +41,7 @@ def decide(
     case = saving.under_pressure(case)
     features = request.features | {"n"} if request.n > 1 else request.features
     guards.check_state(features, route)
-    missing_plain = route.plain.capabilities.missing(features)
+    missing_plain = route.plain_for(features).capabilities.missing(features)
     verdict = guards.switches(case)
     if verdict is not None and missing_plain:
         raise guards.unsupported(missing_plain[0], route)

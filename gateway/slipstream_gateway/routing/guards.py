@@ -72,12 +72,19 @@ def capabilities(case: Case, features: frozenset[str], missing_plain: tuple[str,
         raise unsupported((both or list(missing_plain))[0], case.route)
     if missing:
         case.numbers["unsupported"] = ", ".join(missing)
-        return plain(Reason.UNSUPPORTED_PARAMETER, f"the speculative arm cannot honour {', '.join(missing)} exactly")
+        return plain(Reason.UNSUPPORTED_PARAMETER, _cannot_honour(case.route, features, missing))
     if missing_plain:
         case.numbers["unsupported"] = ", ".join(missing_plain)
         detail = f"only the speculative arm honours {', '.join(missing_plain)}"
         return Verdict(Arm.SPECULATIVE, Reason.UNSUPPORTED_PARAMETER, detail, case.longest)
     return None
+
+
+def _cannot_honour(route: Route, features: frozenset[str], missing: tuple[str, ...]) -> str:
+    names = ", ".join(missing)
+    if route.fallback is not None and route.plain_for(features) is route.fallback:
+        return f"servers that speculate refuse {names}, so that one without speculation decodes it"
+    return f"the speculative arm cannot honour {names} exactly"
 
 
 def client_mode(case: Case) -> Verdict | None:
@@ -110,7 +117,7 @@ def class_rule(case: Case) -> Verdict | None:
     if rule.mode == "speculative":
         best = case.saving.draft_length if case.saving is not None else case.longest
         detail = f"the policy's rule for {rule.name} says speculative"
-        return Verdict(Arm.SPECULATIVE, Reason.CLASS_ENABLED, detail, rule.draft_tokens or best)
+        return Verdict(Arm.SPECULATIVE, Reason.CLASS_ENABLED, detail, case.taken(rule.draft_tokens or best))
     return None
 
 
@@ -191,4 +198,4 @@ def _asked_draft_length(case: Case) -> int:
         expected = f"{cap}, which its servers are set to" if fixed else f"1 to {cap}"
         message = f"Invalid header 'x-slipstream-draft-length': expected {expected}, got {asked}."
         raise InvalidRequest(message, param="x-slipstream-draft-length")
-    return asked
+    return case.taken(asked)

@@ -108,6 +108,7 @@ def _replicas(fleet: Fleet) -> Iterator[tuple[dict[str, str], ReplicaState]]:
         return
     for served in routes.values():
         pair = served.route.pair.metadata.key
-        for arm, pool in (("plain", served.plain), ("speculative", served.speculative)):
+        arms = (("plain", served.plain), ("speculative", served.speculative), ("fallback", served.fallback))
+        for arm, pool in arms:
             for state in pool.states()[:MOST_REPLICAS] if pool is not None else ():
                 yield {"pair": pair, "arm": arm, "replica": str(state.index)}, state

@@ -11,13 +11,14 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from slipstream_gateway.types import GenerationRequest
+from slipstream_gateway.types import GenerationRequest, Withheld
 
 
 class Committed(msgspec.Struct, frozen=True, kw_only=True):
     """What the client has of an answer that another server began: its tokens, or, where no server told their ids, its
     `text`. `output_tokens` are counted as far as can be told, `prompt_tokens` is 0 where nobody said. `answer_id` and
-    `created` are those that the client knows the answer by, where the server made them."""
+    `created` are those that the client knows the answer by, where the server made them. `resumed` has a cause for each
+    server that was lost."""
 
     token_ids: tuple[int, ...] = ()
     text: str = ""
@@ -25,6 +26,7 @@ class Committed(msgspec.Struct, frozen=True, kw_only=True):
     output_tokens: int = 0
     answer_id: str = ""
     created: int = 0
+    resumed: tuple[str, ...] = ()
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +35,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     `margins` asks for `Tokens.margins`, where the upstream can tell. `headers` are passed on by HTTP upstreams
     (authorization, trace context); names in lower case. `committed`: the answer goes on after it, and what it says of
     its usage is of the whole: prompt and output count once, drafts and steps are those of this part.
-    `deadline_s`, by `time.monotonic`, is when nobody waits for the answer any more.
+    `deadline_s`, by `time.monotonic`, is when nobody waits for the answer any more. `request_class` is the decision's,
+    for servers that count by it.
     """
 
     request: GenerationRequest
@@ -44,6 +47,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     margins: bool = False
     committed: Committed | None = None
     deadline_s: float | None = None
+    request_class: str = ""
 
 
 class Usage(msgspec.Struct, kw_only=True):
@@ -101,6 +105,17 @@ class TokenScore(NamedTuple):
     top: tuple[float, ...]
 
 
+class Drafting(NamedTuple):
+    """What a server can draft at this moment. `withheld` says why it may not draft at all, None that it may; `longest`
+    is the longest draft that it takes, None: any that is asked for."""
+
+    withheld: Withheld | None = None
+    longest: int | None = None
+
+
+ANY_DRAFT = Drafting()
+
+
 class Stream(Protocol):
     """A running answer. Who opened it calls `aclose`, which cancels the work upstream if it still runs."""
 
@@ -118,6 +133,11 @@ class Stream(Protocol):
 
 class Upstream(Protocol):
     """One replica of an inference server. Methods raise `UpstreamError`, `Overloaded` or `RequestError`."""
+
+    @property
+    def drafting(self) -> Drafting:
+        """What it can draft, by what is known now. Quick: it is read for every decision."""
+        ...
 
     async def complete(self, job: Job) -> Completion: ...
 

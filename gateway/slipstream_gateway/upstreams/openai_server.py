@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import aiohttp
 import msgspec
@@ -24,11 +24,11 @@ from slipstream_gateway.errors import (
     UpstreamUnavailable,
 )
 from slipstream_gateway.types import Endpoint
-from slipstream_gateway.upstreams.base import Completion, Job, TokenScore, Usage, Wire
+from slipstream_gateway.upstreams.base import ANY_DRAFT, Completion, Drafting, Job, TokenScore, Usage, Wire
 from slipstream_gateway.upstreams.checked_resolver import CheckedResolver
 from slipstream_gateway.upstreams.endpoint_rules import EndpointRules
 from slipstream_gateway.upstreams.openai_continuation import continued_body
-from slipstream_gateway.upstreams.openai_reading import reader_of
+from slipstream_gateway.upstreams.openai_reading import Reader, reader_of
 from slipstream_gateway.upstreams.openai_wire import ModelName, read_body_usage, request_body
 from slipstream_gateway.upstreams.responses_wire import read_response_usage
 from slipstream_gateway.upstreams.scores import score_by
@@ -56,15 +56,20 @@ class OpenAiUpstream:
         tls: ssl.SSLContext | None = None,
         rules: EndpointRules | None = None,
     ) -> None:
-        root = URL(base_url.rstrip("/").removesuffix("/v1") + "/")
-        self._urls = {endpoint: root.join(URL(path)) for endpoint, path in _PATHS.items()}
-        self._probe_url = root.join(URL("v1/models"))
+        self._root = URL(base_url.rstrip("/").removesuffix("/v1") + "/")
+        self._urls = {endpoint: self._root.join(URL(path)) for endpoint, path in _PATHS.items()}
+        self._probe_url = self._root.join(URL("v1/models"))
         self._api_key = api_key
         self._connect_timeout_s = connect_timeout_s
         self._tls = tls
         self._rules = rules
         self._session = self._open_session(keep_alive=True)
         self._fresh_session: aiohttp.ClientSession | None = None
+
+    @property
+    def drafting(self) -> Drafting:
+        """Any: such a server drafts as it was started."""
+        return ANY_DRAFT
 
     async def complete(self, job: Job) -> Completion:
         response = await self._post(job)
@@ -74,9 +79,8 @@ class OpenAiUpstream:
             raise UpstreamFailed("The upstream broke off its answer.", detail=str(exc)) from exc
         finally:
             response.release()
-        read_usage = read_response_usage if job.request.endpoint is Endpoint.RESPONSES else read_body_usage
         try:
-            usage = read_usage(body)
+            body, usage = self._answer(job, body)
         except (msgspec.DecodeError, UnicodeDecodeError) as exc:
             raise UpstreamFailed("The upstream answered with something that is not a JSON object.") from exc
         names = ModelName(job.request.model, job.model)
@@ -84,7 +88,7 @@ class OpenAiUpstream:
 
     async def open(self, job: Job) -> OpenAiStream:
         response = await self._post(job)
-        stream = OpenAiStream(response, job)
+        stream = OpenAiStream(response, job, self._reader)
         try:
             await stream.prefetch()
         except BaseException:  # whatever ends the attempt, the connection must not outlive it
@@ -144,12 +148,31 @@ class OpenAiUpstream:
             headers["authorization"] = f"Bearer {self._api_key}"
         return headers
 
+    def _body(self, job: Job) -> bytes:
+        """What is sent for `job`. Raises `RequestError`."""
+        return self._continued(job, request_body(job.request, job.model))
+
+    def _continued(self, job: Job, body: bytes) -> bytes:
+        """`body`, made to ask for what comes after the part of the answer that is committed."""
+        return body if job.committed is None else continued_body(job.request, job.committed, body)
+
+    def _job_headers(self, job: Job) -> CIMultiDict[str]:
+        return self._headers(job.headers)
+
+    def _reader(self, job: Job, usage: Usage) -> Reader:
+        """What reads the stream that answers `job`."""
+        return reader_of(job, usage)
+
+    def _answer(self, job: Job, body: bytes) -> tuple[bytes, Usage]:
+        """A whole answer as the client gets it, and what it cost. Raises `msgspec.DecodeError` where it is not a JSON
+        object."""
+        read_usage = read_response_usage if job.request.endpoint is Endpoint.RESPONSES else read_body_usage
+        return body, read_usage(body)
+
     async def _post(self, job: Job) -> aiohttp.ClientResponse:
         """Sends the request; returns the response once its status is 200."""
-        body = request_body(job.request, job.model)
-        if job.committed is not None:
-            body = continued_body(job.request, job.committed, body)
-        url, headers = self._urls[job.request.endpoint], self._headers(job.headers)
+        body = self._body(job)
+        url, headers = self._urls[job.request.endpoint], self._job_headers(job)
         try:
             try:
                 response = await self._session.post(url, data=body, headers=headers, allow_redirects=False)
@@ -182,7 +205,7 @@ def _is_hung_up(error: Exception) -> bool:
 class OpenAiStream:
     """A running SSE answer, forwarded in blocks of whole events as the socket delivers them."""
 
-    def __init__(self, response: aiohttp.ClientResponse, job: Job) -> None:
+    def __init__(self, response: aiohttp.ClientResponse, job: Job, reader: Callable[[Job, Usage], Reader]) -> None:
         known = job.committed
         self.usage = Usage(exact=False)
         if known is not None:
@@ -190,7 +213,7 @@ class OpenAiStream:
         self._response = response
         self._content = response.content
         self._splitter = EventSplitter()
-        self._reader = reader_of(job, self.usage)
+        self._reader = reader(job, self.usage)
         self._names = ModelName(job.request.model, job.model)
         self._first: Wire | None = None
 

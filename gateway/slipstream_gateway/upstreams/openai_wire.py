@@ -7,6 +7,7 @@ Response: the model's name back, and the usage event is taken out again where th
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 import msgspec
 
@@ -20,6 +21,7 @@ _GENERATED = re.compile(
 )
 _decode_raw = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode = msgspec.json.encode
+_NONE: Mapping[str, msgspec.Raw] = {}
 
 
 class _TokenDetails(msgspec.Struct):
@@ -67,20 +69,21 @@ _decode_failure = msgspec.json.Decoder(_Failure).decode
 _decode_envelope = msgspec.json.Decoder(_Envelope).decode
 
 
-def request_body(request: GenerationRequest, model: str) -> bytes:
-    """The body to send upstream for `request`, whose `raw` is a valid JSON object."""
+def request_body(request: GenerationRequest, model: str, fields: Mapping[str, msgspec.Raw] = _NONE) -> bytes:
+    """The body to send upstream for `request`, whose `raw` is a valid JSON object, with other `fields`."""
     # Only these two have to be asked: a response always ends with its usage.
     ask_usage = request.stream and not request.include_usage and request.endpoint is not Endpoint.RESPONSES
-    if model == request.model and not ask_usage:
+    if model == request.model and not ask_usage and not fields:
         return request.raw
-    fields = _decode_raw(request.raw)
-    fields["model"] = msgspec.Raw(_encode(model))
+    body = _decode_raw(request.raw)
+    body["model"] = msgspec.Raw(_encode(model))
+    body.update(fields)
     if ask_usage:
-        options = fields.get("stream_options")
+        options = body.get("stream_options")
         known = _decode_raw(options) if options is not None and bytes(options) != b"null" else {}
         known["include_usage"] = msgspec.Raw(b"true")
-        fields["stream_options"] = msgspec.Raw(_encode(known))
-    return _encode(fields)
+        body["stream_options"] = msgspec.Raw(_encode(known))
+    return _encode(body)
 
 
 class ModelName:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from slipstream_gateway.errors import UpstreamUnavailable
-from slipstream_gateway.upstreams.base import Completion, Job, Stream, TokenScore
+from slipstream_gateway.upstreams.base import ANY_DRAFT, Completion, Drafting, Job, Stream, TokenScore
 
 
 class RefusedUpstream:
@@ -13,6 +13,10 @@ class RefusedUpstream:
 
     def __init__(self, reason: str) -> None:
         self._reason = reason
+
+    @property
+    def drafting(self) -> Drafting:
+        return ANY_DRAFT
 
     async def complete(self, job: Job) -> Completion:
         raise self._error()

@@ -22,7 +22,7 @@ from slipstream_gateway.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
-from slipstream_gateway.upstreams.base import Completion, Job, Tokens, TokenScore, Usage
+from slipstream_gateway.upstreams.base import ANY_DRAFT, Completion, Drafting, Job, Tokens, TokenScore, Usage
 from slipstream_gateway.upstreams.scores import UNSCORED
 from slipstream_gateway.upstreams.tls import Credentials
 from slipstream_gateway.upstreams.triton_wire import (
@@ -63,6 +63,10 @@ class TritonUpstream:
         self._tls = tls
         self._channel = _channel(address, tls)
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+
+    @property
+    def drafting(self) -> Drafting:
+        return ANY_DRAFT
 
     async def complete(self, job: Job) -> Completion:
         stream = await self._start(job)

@@ -50,7 +50,7 @@ class Pool:
         self._turn += 1
         for offset in range(count):
             replica, breaker = self._members[(self._turn + offset) % count]
-            if replica in tried or needs in replica.withheld or (breaker.is_open and not breaker.usable(now_s)):
+            if replica in tried or (breaker.is_open and not breaker.usable(now_s)) or replica.why_withheld(needs):
                 continue
             cost = (replica.outstanding + 1) * breaker.drag
             if cost < least:
@@ -64,7 +64,7 @@ class Pool:
         now_s = self._clock()
         least: Replica | None = None
         for replica, breaker in self._members:
-            if needs in replica.withheld or not breaker.usable(now_s):
+            if not breaker.usable(now_s) or replica.why_withheld(needs):
                 continue
             if least is None or replica.outstanding < least.outstanding:
                 least = replica
@@ -74,8 +74,17 @@ class Pool:
         """Why the servers that are up may not use `capability`. None: they may, or none of them is up."""
         now_s = self._clock()
         up = [replica for replica, breaker in self._members if breaker.usable(now_s)]
-        found = [replica.withheld[capability] for replica in up if capability in replica.withheld]
+        found = [why for replica in up if (why := replica.why_withheld(capability)) is not None]
         return found[0] if found and len(found) == len(up) else None
+
+    def longest_draft(self, capability: Capability) -> int | None:
+        """The longest draft that every server takes that may use `capability`. None: whatever is asked for."""
+        lengths = [
+            longest
+            for replica in self.replicas
+            if (longest := replica.upstream.drafting.longest) is not None and not replica.why_withheld(capability)
+        ]
+        return min(lengths, default=None)
 
     def last_resort(self) -> Replica | None:
         """Where all are out: the one whose ejection ends first. None: the pool has no replicas."""

@@ -60,6 +60,12 @@ class Replica:
         self._request_s = 0.0
         self._draft_length_s = 0.0
 
+    def why_withheld(self, capability: Capability | None) -> Withheld | None:
+        """Why the server may not use `capability` now, by what it says of itself and by checks. None: it may."""
+        if capability is None:
+            return None
+        return self.upstream.drafting.withheld or self.withheld.get(capability)
+
     def breaker(self, *, speculative: bool) -> Breaker:
         """The health of an arm."""
         return self._breakers[speculative]

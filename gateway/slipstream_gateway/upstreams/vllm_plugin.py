@@ -1,0 +1,137 @@
+"""Whether a vLLM server has Slipstream's plugin, asked again and again: a server may restart without it, or with it.
+
+Without the plugin vLLM takes the draft length of a request and ignores it, silently. So nothing speculates there until
+the server has said what it can do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+import msgspec
+
+from slipstream_gateway.errors import SlipstreamError, UpstreamTimeout
+from slipstream_gateway.types import Reason, Withheld
+from slipstream_gateway.upstreams.base import Drafting
+
+ASK_EVERY_S = 2.0
+_AT_MOST_EVERY_S = 0.2
+_log = logging.getLogger(__name__)
+
+UNKNOWN = Drafting(
+    withheld=Withheld(
+        reason=Reason.ENGINE_UNVERIFIED, detail="the server has not said yet whether it has Slipstream's vLLM plugin"
+    )
+)
+
+
+class PluginAnswer(NamedTuple):
+    """What the server answered to `GET /slipstream`."""
+
+    status: int
+    body: bytes
+
+
+class PluginFacts(msgspec.Struct, frozen=True):
+    """What the plugin says of its server. `max_draft_length` is 0 without speculation."""
+
+    plugin: str
+    max_draft_length: int
+    vllm: str = ""
+    method: str | None = None
+    acceptance: str = ""
+    scheduler: str = ""
+
+
+_decode = msgspec.json.Decoder(PluginFacts).decode
+Ask = Callable[[], Awaitable[PluginAnswer]]
+
+
+class PluginWatch:
+    """Asks one server from its construction to `aclose`, every `every_s` seconds and whenever `ask_now` is called.
+
+    `drafting` is what the server can draft, by its last answer. One that is too busy to answer keeps it; one that
+    cannot be reached loses it, because another process may answer next.
+    """
+
+    def __init__(self, name: str, ask: Ask, *, every_s: float = ASK_EVERY_S) -> None:
+        self.drafting = UNKNOWN
+        self._name = name
+        self._ask = ask
+        self._every_s = every_s
+        self._wake = asyncio.Event()
+        self._logged = ""
+        self._task = asyncio.create_task(self._run())
+
+    def ask_now(self) -> None:
+        """Something says that the server may have changed."""
+        self._wake.set()
+
+    def lose(self) -> None:
+        """The server could not be reached."""
+        self.drafting = UNKNOWN
+        self._wake.set()
+
+    async def aclose(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            self._wake.clear()
+            try:
+                await self._look()
+            except Exception:  # the top of a task: what goes wrong once must not end it
+                _log.exception("%s: its plugin could not be asked for", self._name)
+            await asyncio.sleep(_AT_MOST_EVERY_S)
+            try:
+                async with asyncio.timeout(self._every_s - _AT_MOST_EVERY_S):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+
+    async def _look(self) -> None:
+        try:
+            answer = await self._ask()
+        except UpstreamTimeout:
+            return
+        except SlipstreamError:
+            self.drafting = UNKNOWN
+            return
+        found, said = drafting_of(answer)
+        self.drafting = found
+        if said != self._logged:
+            self._logged = said
+            _log.log(logging.INFO if found.withheld is None else logging.WARNING, "%s: %s", self._name, said)
+
+
+def drafting_of(answer: PluginAnswer) -> tuple[Drafting, str]:
+    """What a server can draft by its answer, and the same in one sentence."""
+    if answer.status == 200:
+        try:
+            return _drafting(_decode(answer.body))
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return _cannot("its /slipstream does not answer as Slipstream's vLLM plugin does")
+    if answer.status == 404:
+        return _cannot("it has no Slipstream plugin: start vLLM with --scheduler-cls slipstream_vllm.Scheduler")
+    if answer.status in (401, 403):
+        return _cannot("its Slipstream plugin refuses the gateway's key: name it in spec.engine.apiKeyEnv")
+    return UNKNOWN, f"its /slipstream answers {answer.status}"
+
+
+def _drafting(facts: PluginFacts) -> tuple[Drafting, str]:
+    versions = f"slipstream-vllm {facts.plugin} in vLLM {facts.vllm}"
+    if facts.max_draft_length < 1:
+        return _cannot(f"it runs without speculation ({versions}): start vLLM with --speculative-config")
+    how = f"{facts.method}, acceptance by {facts.acceptance}"
+    return Drafting(
+        longest=facts.max_draft_length
+    ), f"drafts of up to {facts.max_draft_length} tokens ({how}; {versions})"
+
+
+def _cannot(why: str) -> tuple[Drafting, str]:
+    withheld = Withheld(reason=Reason.ENGINE_CANNOT, detail=f"the server cannot take a draft length: {why}")
+    return Drafting(withheld=withheld), withheld.detail

@@ -1,0 +1,126 @@
+"""vLLM with Slipstream's plugin as an upstream: its OpenAI-compatible server, with a draft length in every request.
+
+https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+
+import aiohttp
+import msgspec
+from multidict import CIMultiDict
+from yarl import URL
+
+from slipstream_gateway.errors import (
+    UpstreamFailed,
+    UpstreamRejected,
+    UpstreamTimeout,
+    UpstreamUnavailable,
+)
+from slipstream_gateway.types import Endpoint
+from slipstream_gateway.upstreams.base import Drafting, Job, Usage
+from slipstream_gateway.upstreams.endpoint_rules import EndpointRules
+from slipstream_gateway.upstreams.openai_reading import Reader, reader_of
+from slipstream_gateway.upstreams.openai_server import OpenAiUpstream
+from slipstream_gateway.upstreams.vllm_plugin import PluginAnswer, PluginWatch
+from slipstream_gateway.upstreams.vllm_wire import VllmReader, drafting_body, fill_part, has_counts, read_counts, tell
+
+CONTROL_TIMEOUT_S = 2.0
+_OWN_FIELD = b"vllm_xargs.slipstream_"
+
+
+class _Error(msgspec.Struct):
+    message: str = ""
+
+
+class _Refusal(msgspec.Struct):
+    error: _Error = msgspec.field(default_factory=_Error)
+
+
+class VllmUpstream(OpenAiUpstream):
+    """One server at `base_url`, as `OpenAiUpstream`. `api_key` also opens the plugin's control routes."""
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        connect_timeout_s: float,
+        api_key: str | None = None,
+        tls: ssl.SSLContext | None = None,
+        rules: EndpointRules | None = None,
+    ) -> None:
+        super().__init__(base_url, connect_timeout_s=connect_timeout_s, api_key=api_key, tls=tls, rules=rules)
+        self._plugin_url = self._root.join(URL("slipstream"))
+        self._stop_url = self._root.join(URL("slipstream/stop_drafting"))
+        self._watch = PluginWatch(base_url, self._describe)
+
+    @property
+    def drafting(self) -> Drafting:
+        return self._watch.drafting
+
+    async def stop_drafting(self) -> None:
+        """Raises `UpstreamError` where the server did not take it."""
+        answer = await self._control("POST", self._stop_url)
+        if answer.status != 200:
+            raise UpstreamFailed(
+                f"The upstream answers {answer.status} to stop_drafting.", detail=_message(answer.body)
+            )
+
+    async def aclose(self) -> None:
+        await self._watch.aclose()
+        await super().aclose()
+
+    def _body(self, job: Job) -> bytes:
+        return self._continued(job, drafting_body(job))
+
+    def _job_headers(self, job: Job) -> CIMultiDict[str]:
+        headers = super()._job_headers(job)
+        headers["x-request-id"] = job.request_id  # the server's id of the request ends with it
+        return headers
+
+    def _reader(self, job: Job, usage: Usage) -> Reader:
+        return reader_of(job, usage) if job.request.endpoint is Endpoint.RESPONSES else VllmReader(job, usage)
+
+    def _answer(self, job: Job, body: bytes) -> tuple[bytes, Usage]:
+        body, usage = super()._answer(job, body)
+        if has_counts(body) and (counts := read_counts(body)) is not None:
+            fill_part(usage, counts, job)
+            body = tell(body, usage, job)
+        return body, usage
+
+    async def _post(self, job: Job) -> aiohttp.ClientResponse:
+        try:
+            return await super()._post(job)
+        except UpstreamUnavailable:
+            self._watch.lose()
+            raise
+        except UpstreamRejected as exc:
+            if _OWN_FIELD not in exc.body:
+                raise
+            self._watch.ask_now()  # its longest draft is another than it was
+            raise UpstreamFailed("The upstream refused the gateway's draft length.", detail=_message(exc.body)) from exc
+
+    async def _describe(self) -> PluginAnswer:
+        return await self._control("GET", self._plugin_url)
+
+    async def _control(self, method: str, url: URL) -> PluginAnswer:
+        try:
+            async with (
+                asyncio.timeout(CONTROL_TIMEOUT_S),
+                self._session.request(method, url, headers=self._headers(()), allow_redirects=False) as response,
+            ):
+                return PluginAnswer(response.status, await response.read())
+        except TimeoutError as exc:
+            raise UpstreamTimeout("The upstream does not answer its control routes in time.") from exc
+        except (aiohttp.ClientError, OSError) as exc:
+            raise UpstreamUnavailable("The upstream cannot be reached.", detail=str(exc)) from exc
+
+
+def _message(body: bytes) -> str:
+    """The server's own words, of an error that does not quote a prompt."""
+    try:
+        return msgspec.json.decode(body, type=_Refusal).error.message
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return f"{len(body)} bytes"

@@ -1,0 +1,176 @@
+"""What Slipstream's plugin adds to vLLM's wire: a draft length in the request, the counts of its drafts in the answer.
+
+Request: `vllm_xargs.slipstream_draft_length` and `vllm_xargs.slipstream_class`. Answer: `metrics.speculative_decoding`,
+in the body or in the final usage event. The client gets OpenAI's fields instead, with Slipstream's beside them, as
+from Slipstream's own engine. vLLM counts one sequence only: an answer with several choices has no counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from slipstream_gateway.errors import InvalidRequest
+from slipstream_gateway.types import GenerationRequest
+from slipstream_gateway.upstreams.base import Job, Usage
+from slipstream_gateway.upstreams.openai_reading import ChatReader
+from slipstream_gateway.upstreams.openai_wire import request_body
+from slipstream_gateway.upstreams.sse import event_data, split_events
+
+XARGS = "vllm_xargs"
+DRAFT_LENGTH, REQUEST_CLASS = "slipstream_draft_length", "slipstream_class"
+_COUNTS = "speculative_decoding"
+_NULL = b"null"
+_decode_raw = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_encode = msgspec.json.encode
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """vLLM's `metrics.speculative_decoding` of one sequence. A step is a pass of the target that verified drafts;
+    `acceptance_histogram[j]` counts the steps that accepted j draft tokens. The lists by step are there with
+    `--per-request-spec-decode-metrics detailed`."""
+
+    num_draft_tokens: int
+    num_accepted_draft_tokens: int
+    num_spec_steps: int
+    acceptance_histogram: tuple[int, ...] = ()
+    per_step_accepted: tuple[int, ...] | None = None
+    per_step_drafted: tuple[int, ...] | None = None
+
+    def fill(self, usage: Usage, *, output_tokens: int, draft_length: int) -> None:
+        """Writes them into `usage`; `output_tokens` are those of this sequence."""
+        usage.drafted, usage.accepted = self.num_draft_tokens, self.num_accepted_draft_tokens
+        # Passes without drafts are not counted: each gave one token, as the prompt's pass did.
+        usage.steps = max(self.num_spec_steps, output_tokens - 1 - self.num_accepted_draft_tokens)
+        usage.rejected_at = self._rejected_at(draft_length)
+
+    def _rejected_at(self, draft_length: int) -> tuple[int, ...]:
+        """Steps by the position of their first rejected draft token; empty where drafts of unknown shorter lengths
+        are among them."""
+        if self.per_step_accepted is not None and self.per_step_drafted is not None:
+            rejected = [0] * max(self.per_step_drafted, default=0)
+            for accepted, drafted in zip(self.per_step_accepted, self.per_step_drafted, strict=False):
+                if accepted < drafted:
+                    rejected[accepted] += 1
+            return tuple(rejected)
+        if self.num_draft_tokens == draft_length * self.num_spec_steps:
+            return self.acceptance_histogram[:draft_length]
+        return ()
+
+
+class _Metrics(msgspec.Struct):
+    speculative_decoding: Counts | None = None
+
+
+class _Envelope(msgspec.Struct):
+    metrics: _Metrics | None = None
+
+
+_decode_envelope = msgspec.json.Decoder(_Envelope).decode
+
+
+def drafting_body(job: Job) -> bytes:
+    """The body of `job` with its draft length and its class. Raises `InvalidRequest` where the client set them."""
+    xargs = _client_xargs(job.request)
+    xargs[DRAFT_LENGTH] = msgspec.Raw(b"%d" % job.draft_length)
+    if job.request_class:
+        xargs[REQUEST_CLASS] = msgspec.Raw(_encode(job.request_class))
+    return request_body(job.request, job.model, {XARGS: msgspec.Raw(_encode(xargs))})
+
+
+def _client_xargs(request: GenerationRequest) -> dict[str, msgspec.Raw]:
+    if XARGS not in request.features:
+        return {}
+    try:
+        xargs = _decode_raw(_decode_raw(request.raw)[XARGS])
+    except (msgspec.DecodeError, KeyError):
+        raise InvalidRequest(f"Invalid '{XARGS}': expected an object.", param=XARGS) from None
+    for name in (DRAFT_LENGTH, REQUEST_CLASS):
+        if name in xargs:
+            message = f"'{XARGS}.{name}' is set by the gateway; ask for a length with 'x-slipstream-draft-length'."
+            raise InvalidRequest(message, param=f"{XARGS}.{name}")
+    return xargs
+
+
+def has_counts(data: bytes) -> bool:
+    """Whether `data` may hold counts."""
+    return b'"speculative_decoding"' in data
+
+
+def read_counts(data: bytes) -> Counts | None:
+    """The counts in one JSON object of the server; None where there are none."""
+    try:
+        metrics = _decode_envelope(data).metrics
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return metrics.speculative_decoding if metrics is not None else None
+
+
+def with_usage(data: bytes, usage: Usage, *, draft_length: int, resumed: Sequence[str]) -> bytes:
+    """One JSON object of the server with what `usage` says of drafts in its usage, and without vLLM's counts."""
+    fields = _decode_raw(data)
+    if bytes(fields.get("usage", _NULL))[:1] == b"{":
+        told = _decode_raw(fields["usage"])
+        details = bytes(told.get("completion_tokens_details", _NULL))
+        known = {} if details == _NULL else _decode_raw(details)
+        known["accepted_prediction_tokens"] = msgspec.Raw(b"%d" % usage.accepted)
+        known["rejected_prediction_tokens"] = msgspec.Raw(b"%d" % (usage.drafted - usage.accepted))
+        told["completion_tokens_details"] = msgspec.Raw(_encode(known))
+        own = {
+            "draft_length": draft_length,
+            "target_steps": usage.steps,
+            "rejected_at": usage.rejected_at,
+            "resumed": resumed,
+        }
+        told["slipstream"] = msgspec.Raw(_encode(own))
+        fields["usage"] = msgspec.Raw(_encode(told))
+    _drop_counts(fields)
+    return _encode(fields)
+
+
+def _drop_counts(fields: dict[str, msgspec.Raw]) -> None:
+    """Takes vLLM's counts out, and `metrics` with them where nothing else is in it."""
+    metrics = bytes(fields.get("metrics", _NULL))
+    if metrics == _NULL:
+        return
+    others = {name: value for name, value in _decode_raw(metrics).items() if name != _COUNTS}
+    if any(bytes(value) != _NULL for value in others.values()):
+        fields["metrics"] = msgspec.Raw(_encode(others))
+    else:
+        del fields["metrics"]
+
+
+class VllmReader(ChatReader):
+    """Reads chunks of chat and text completions, and the counts in the last of them."""
+
+    def __init__(self, job: Job, usage: Usage) -> None:
+        super().__init__(job, usage)
+        self._job = job
+
+    def read(self, block: bytes) -> bytes:
+        kept = super().read(block)
+        if not has_counts(block):
+            return kept
+        for event in split_events(block):
+            if has_counts(event) and (counts := read_counts(event_data(event))) is not None:
+                fill_part(self._usage, counts, self._job)
+        return b"".join([self._rewritten(event) for event in split_events(kept)])
+
+    def _rewritten(self, event: bytes) -> bytes:
+        data = event_data(event)
+        if not has_counts(event) or read_counts(data) is None:
+            return event  # also text that only quotes the name
+        return b"data: " + tell(data, self._usage, self._job) + b"\n\n"
+
+
+def fill_part(usage: Usage, counts: Counts, job: Job) -> None:
+    """Writes `counts` into `usage`, which is of the whole answer: they are of the part that this server gave."""
+    before = job.committed.output_tokens if job.committed is not None else 0
+    counts.fill(usage, output_tokens=usage.output_tokens - before, draft_length=job.draft_length)
+
+
+def tell(data: bytes, usage: Usage, job: Job) -> bytes:
+    """One JSON object of the server as the client of `job` gets it."""
+    resumed = job.committed.resumed if job.committed is not None else ()
+    return with_usage(data, usage, draft_length=job.draft_length, resumed=resumed)
