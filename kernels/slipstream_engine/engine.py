@@ -21,15 +21,14 @@ from slipstream_kernels.backend import Backend
 from torch import Tensor
 
 from slipstream_engine.cache import SlotPool
+from slipstream_engine.checks import check_request
 from slipstream_engine.drafts import DraftRow, Drafts, DraftSource
-from slipstream_engine.errors import RequestError
 from slipstream_engine.model import Model
 from slipstream_engine.sequence import Sequence
 from slipstream_engine.step_batch import Span, layout
 from slipstream_engine.tokenizer import Tokenizer
-from slipstream_engine.types import Chunk, GenerationRequest, SamplingParams
+from slipstream_engine.types import Chunk, GenerationRequest
 
-MAX_TEMPERATURE = 1e6
 NOT_FINITE = "the model gave logits that are not finite numbers"
 
 
@@ -64,7 +63,7 @@ class Engine:
         self.context_tokens = target.context_tokens
         self._target, self._cache = target, target.new_cache(slots)
         self._draft_source = draft_source
-        self._max_draft_tokens = max_draft_tokens if draft_source is not None else 0
+        self.max_draft_tokens = max_draft_tokens if draft_source is not None else 0
         self._max_waiting = max_waiting
         self._prefill_chunk_tokens = prefill_chunk_tokens
         self._pool = SlotPool(slots)
@@ -90,13 +89,13 @@ class Engine:
             RequestError: the prompt is empty or fills the context, a token id is unknown, a stop string is unusable,
                 or a number is out of range.
         """
-        self._check(request)
+        check_request(request, context_tokens=self.context_tokens, vocabulary=self._target.config.vocab_rows)
         return Sequence(
             request,
             next(self._arrivals),
             self.tokenizer,
             context_tokens=self.context_tokens,
-            max_draft_tokens=self._max_draft_tokens,
+            max_draft_tokens=self.max_draft_tokens,
         )
 
     def enqueue(self, sequence: Sequence) -> None:
@@ -152,29 +151,6 @@ class Engine:
             self._release(sequence)
         return chunks
 
-    def _check(self, request: GenerationRequest) -> None:
-        given = len(request.prompt_ids) + len(request.resume_ids)
-        if not request.prompt_ids:
-            raise RequestError("the prompt is empty")
-        if given >= self.context_tokens:
-            resumed = " with resume_ids" if request.resume_ids else ""
-            raise RequestError(
-                f"the prompt{resumed} has {given} tokens; the context of {self.context_tokens} tokens must hold it and "
-                "at least one token of output",
-                code="context_length_exceeded",
-            )
-        if request.max_tokens <= len(request.resume_ids):
-            raise RequestError(
-                f"max_tokens is {request.max_tokens}, and {len(request.resume_ids)} tokens are already there"
-            )
-        if request.draft_tokens < 0:
-            raise RequestError(f"draft_tokens must not be negative, got {request.draft_tokens}")
-        _check_sampling(request.sampling)
-        ids, vocabulary = (*request.prompt_ids, *request.resume_ids), self._target.config.vocab_rows
-        if min(ids) < 0 or max(ids) >= vocabulary:
-            unknown = next(token for token in ids if not 0 <= token < vocabulary)
-            raise RequestError(f"token id {unknown} is outside the vocabulary of {vocabulary}")
-
     def _admit(self) -> None:
         while self._waiting and len(self._pool):
             sequence = self._waiting.popleft()
@@ -183,7 +159,7 @@ class Engine:
 
     def _release(self, sequence: Sequence) -> None:
         self._running.remove(sequence)
-        written = min(len(sequence.tokens) + self._max_draft_tokens, self.context_tokens)
+        written = min(len(sequence.tokens) + self.max_draft_tokens, self.context_tokens)
         self._cache.clear(sequence.slot, written)
         self._pool.give_back(sequence.slot)
         if self._draft_source is not None:
@@ -297,12 +273,3 @@ def _shares(sequences: list[Sequence], budget: int) -> Iterator[tuple[Sequence, 
             return
         budget -= share
         yield sequence, share
-
-
-def _check_sampling(sampling: SamplingParams) -> None:
-    if not 0 <= sampling.temperature <= MAX_TEMPERATURE:  # also refuses NaN
-        raise RequestError(f"temperature must be between 0 and {MAX_TEMPERATURE:g}, got {sampling.temperature}")
-    if not 0 <= sampling.top_p <= 1:
-        raise RequestError(f"top_p must be between 0 and 1, got {sampling.top_p}")
-    if sampling.top_k < 0:
-        raise RequestError(f"top_k must not be negative, got {sampling.top_k}")

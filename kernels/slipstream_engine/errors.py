@@ -4,7 +4,8 @@ EngineError
 ├── CheckpointError          a folder that cannot be loaded: what is missing or unsupported, and where
 │   └── DraftMismatchError   a draft whose tokenizer is not the target's
 ├── RequestError             a request that can never succeed; `code` is stable and machine-readable
-└── OverloadedError          the waiting queue is full: try again later
+├── OverloadedError          the waiting queue is full: try again later
+└── EngineFailedError        the engine has ended and answers nothing any more
 """
 
 from __future__ import annotations
@@ -35,3 +36,9 @@ class OverloadedError(EngineError):
     """The engine's waiting queue is full."""
 
     code = "overloaded"
+
+
+class EngineFailedError(EngineError):
+    """The engine has ended: every request fails until it is started again."""
+
+    code = "internal"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from slipstream_engine.engine import Engine
 from slipstream_engine.errors import OverloadedError, RequestError
 from slipstream_engine.loading import load_engine
 from slipstream_engine.sequence import Sequence
+from slipstream_engine.served import EngineFacts, OnChunk
 from slipstream_engine.types import Chunk, GenerationRequest
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-OnChunk = Callable[[Chunk], None]
+ENGINE = "slipstream"
 
 
 class EngineService:
@@ -69,6 +69,16 @@ class EngineService:
     def stops(self) -> int:
         """How often `stop_drafting` was called."""
         return self._stops
+
+    def facts(self) -> EngineFacts:
+        """What this engine is and can do."""
+        return EngineFacts(
+            engine=ENGINE,
+            max_draft_length=self._engine.max_draft_tokens,
+            context_tokens=self._engine.context_tokens,
+            openai=False,
+            resumes_sampled=True,
+        )
 
     def submit(self, request: GenerationRequest, on_chunk: OnChunk, *, stops: int | None = None) -> None:
         """Queue a request; its chunks go to `on_chunk` until one has a finish reason.

@@ -10,6 +10,7 @@ import msgspec
 from slipstream_engine.errors import CheckpointError
 
 EMBEDDED = Path(__file__).parent / "embedded"
+EMBEDDED_SCHEME = "embedded"
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 DraftKind = Literal["model", "ngram", "none"]
@@ -65,4 +66,4 @@ def resolve_tokenizer(source: str | None, checkpoint: Path) -> Path:
 
 def _folder(source: str) -> Path:
     scheme, _, name = source.partition(":")
-    return EMBEDDED / name if scheme == "embedded" else Path(source)
+    return EMBEDDED / name if scheme == EMBEDDED_SCHEME else Path(source)

@@ -11,12 +11,13 @@ import json
 import math
 import secrets
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from slipstream_engine.errors import RequestError
+from slipstream_engine.served import OpenAiRequest, PromptTokenizer
 from slipstream_engine.types import GenerationRequest, SamplingParams
 
 Tensors = Mapping[str, np.ndarray[Any, Any]]
@@ -35,19 +36,15 @@ INPUT_TENSORS = (
     "stream",
     "margins",
 )
-CONTROL_TENSOR = "stop_drafting"
+STOP_DRAFTING = "stop_drafting"
+ENGINE_FACTS = "engine_facts"
+OPENAI_REQUEST = "openai_request"
+MESSAGE_TENSORS = (STOP_DRAFTING, ENGINE_FACTS, OPENAI_REQUEST)
+"""Each is a message of its own, beside which there is no other input."""
 ROLES = ("system", "developer", "user", "assistant", "tool")
 MAX_STOP_STRINGS = 64
 MAX_STOP_BYTES = 1024
 MAX_TEMPERATURE = 100.0
-
-
-class PromptTokenizer(Protocol):
-    """What parsing needs of the engine's tokenizer."""
-
-    def encode(self, text: str) -> tuple[int, ...]: ...
-
-    def render_chat(self, messages: list[dict[str, str]]) -> tuple[int, ...]: ...
 
 
 class TritonRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,17 +89,34 @@ def parse_request(
     return TritonRequest(generation=generation, stream=_flag(tensors, "stream"))
 
 
-def check_control(tensors: Tensors) -> None:
-    """Check a control message: `stop_drafting` with the value true, and nothing else.
+def message_kind(tensors: Tensors) -> str | None:
+    """Which of `MESSAGE_TENSORS` the request is, None for an ordinary one.
 
     Raises:
-        RequestError: there is another input, or the value is not true.
+        RequestError: there is another input, or a control message's value is not true.
     """
-    others = sorted(set(tensors) - {CONTROL_TENSOR})
+    kind = next((name for name in MESSAGE_TENSORS if name in tensors), None)
+    if kind is None:
+        return None
+    others = sorted(set(tensors) - {kind})
     if others:
-        raise RequestError(f"{CONTROL_TENSOR} is a control message of its own and takes no {others[0]}")
-    if not _flag(tensors, CONTROL_TENSOR):
-        raise RequestError(f"{CONTROL_TENSOR}: expected true, got false")
+        what = "request" if kind == OPENAI_REQUEST else "control message"
+        raise RequestError(f"{kind} is a {what} of its own and takes no {others[0]}")
+    if kind != OPENAI_REQUEST and not _flag(tensors, kind):
+        raise RequestError(f"{kind}: expected true, got false")
+    return kind
+
+
+def parse_openai_request(tensors: Tensors) -> OpenAiRequest:
+    """The OpenAI request in the tensor `openai_request`; its body is the engine's to check.
+
+    Raises:
+        RequestError: the tensor is not the JSON that it should be.
+    """
+    try:
+        return msgspec.json.decode(tensors[OPENAI_REQUEST].tobytes(), type=OpenAiRequest)
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        raise RequestError(f'{OPENAI_REQUEST} is not JSON of the form {{"endpoint": …, "body": {{…}}}}: {exc}') from exc
 
 
 def prompt_bytes(tensors: Tensors) -> int:

@@ -1,6 +1,6 @@
-"""Carries chunks from the engine's step thread to Triton without making a step wait.
+"""Carries what an engine's thread generates to Triton without making a step wait.
 
-Handing a response to Triton takes a round trip to another process. The step thread only appends to a list;
+Handing a response to Triton takes a round trip to another process. The engine's thread only appends to a list;
 one sending thread does the round trips. What a request collected while the sender was busy goes out as one
 response, so that under load fewer and larger responses are sent instead of a growing queue.
 """
@@ -10,17 +10,25 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
+from slipstream_engine.served import Reply
 from slipstream_engine.types import Chunk
 
+
+class Item(Protocol):
+    """Part of an answer. `last` is True for its end."""
+
+    @property
+    def last(self) -> bool: ...
+
+
 Address = TypeVar("Address")
+Sent = TypeVar("Sent", bound=Item)
 
 
-def merge(chunks: Sequence[Chunk]) -> Chunk:
+def merge_chunks(chunks: Sequence[Chunk]) -> Chunk:
     """One chunk that says what `chunks`, in order and not empty, say together."""
-    if len(chunks) == 1:
-        return chunks[0]
     last = chunks[-1]
     return Chunk(
         request_id=last.request_id,
@@ -29,42 +37,49 @@ def merge(chunks: Sequence[Chunk]) -> Chunk:
         counts=last.counts,
         finish_reason=last.finish_reason,
         error=last.error,
+        error_code=last.error_code,
         margins=None if last.margins is None else tuple(gap for chunk in chunks for gap in chunk.margins or ()),
     )
 
 
-class Delivery(Generic[Address]):
-    """One request's way out. Only the outbox touches `pending` and `queued`."""
+def merge_replies(replies: Sequence[Reply]) -> Reply:
+    """One reply that says what `replies`, in order and not empty, say together."""
+    return Reply(status=replies[0].status, data=b"".join(reply.data for reply in replies), last=replies[-1].last)
 
-    __slots__ = ("address", "pending", "queued", "stream")
 
-    def __init__(self, address: Address, *, stream: bool) -> None:
+class Delivery(Generic[Address, Sent]):
+    """One request's way out; `merge` makes one item of several. Only the outbox touches `pending` and `queued`."""
+
+    __slots__ = ("address", "merge", "pending", "queued", "stream")
+
+    def __init__(self, address: Address, merge: Callable[[Sequence[Sent]], Sent], *, stream: bool) -> None:
         self.address = address
+        self.merge = merge
         self.stream = stream
-        self.pending: list[Chunk] = []
+        self.pending: list[Sent] = []
         self.queued = False
 
 
-class Outbox(Generic[Address]):
-    """Sends the chunks of many requests from one thread, each request's in order.
+class Outbox(Generic[Address, Sent]):
+    """Sends the items of many requests from one thread, each request's in order.
 
-    `send(address, chunk)` is called on that thread, once for each streamed response and for the last; a
+    `send(address, item)` is called on that thread, once for each streamed response and for the last; a
     request that does not stream gets one call with everything. `send` must not raise.
     """
 
-    def __init__(self, send: Callable[[Address, Chunk], None]) -> None:
+    def __init__(self, send: Callable[[Address, Sent], None]) -> None:
         self._send = send
-        self._ready: deque[Delivery[Address]] = deque()
+        self._ready: deque[Delivery[Address, Sent]] = deque()
         self._wake = threading.Condition()
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="slipstream-outbox", daemon=True)
         self._thread.start()
 
-    def put(self, delivery: Delivery[Address], chunk: Chunk) -> None:
-        """Queue `chunk`; returns at once. Thread-safe."""
+    def put(self, delivery: Delivery[Address, Sent], item: Sent) -> None:
+        """Queue `item`; returns at once. Thread-safe."""
         with self._wake:
-            delivery.pending.append(chunk)
-            due = delivery.stream or chunk.finish_reason is not None
+            delivery.pending.append(item)
+            due = delivery.stream or item.last
             if due and not delivery.queued:
                 delivery.queued = True
                 self._ready.append(delivery)
@@ -84,6 +99,6 @@ class Outbox(Generic[Address]):
                 if not self._ready:
                     return
                 delivery = self._ready.popleft()
-                chunks, delivery.pending = delivery.pending, []
+                items, delivery.pending = delivery.pending, []
                 delivery.queued = False
-            self._send(delivery.address, merge(chunks))
+            self._send(delivery.address, items[0] if len(items) == 1 else delivery.merge(items))

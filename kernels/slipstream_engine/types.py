@@ -63,7 +63,8 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
 class Chunk(msgspec.Struct, frozen=True, kw_only=True):
     """What one step added to one request. `text` is a delta and never ends inside a character; text that may
     become part of a stop string is held back, so `token_ids` can be ahead of `text`. The last chunk of a request
-    has a `finish_reason`; with `FinishReason.ERROR` it has an `error` that a person can read. `margins` has the gap
+    has a `finish_reason`; with `FinishReason.ERROR` it has an `error` that a person can read, and `error_code`, as in
+    `RequestError`, says whose fault it is. `margins` has the gap
     between the target's two best logits, before any filter, where each of `token_ids` was chosen; None where the
     request did not ask."""
 
@@ -73,4 +74,10 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
     counts: Counts
     finish_reason: FinishReason | None = None
     error: str | None = None
+    error_code: str = "internal"
     margins: tuple[float, ...] | None = None
+
+    @property
+    def last(self) -> bool:
+        """Whether no more chunks follow."""
+        return self.finish_reason is not None

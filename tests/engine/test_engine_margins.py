@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from slipstream_engine.engine import Engine
-from slipstream_engine.triton_outbox import merge
+from slipstream_engine.triton_outbox import merge_chunks
 from slipstream_engine.types import Chunk, GenerationRequest, SamplingParams
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaForCausalLM
@@ -102,9 +102,9 @@ def test_tokens_that_a_stop_string_cuts_off_have_no_margin(make_engine: Make, dr
 def test_merged_chunks_keep_all_margins(make_engine: Make, drain: Drain) -> None:
     engine = make_engine(None)
     row = drain(engine, [_request("a", margins=True)])["a"]
-    merged = merge(row)
+    merged = merge_chunks(row)
     assert list(merged.margins or ()) == _margins(row)
-    assert merge(drain(engine, [_request("b")])["b"]).margins is None
+    assert merge_chunks(drain(engine, [_request("b")])["b"]).margins is None
 
 
 def test_cancelled_request_that_asked_ends_with_no_margins_more(make_engine: Make) -> None:

@@ -72,6 +72,7 @@ class TritonServer:
             ],
             log_path=run_dir / "triton.log",
             env=triton_environment(install, libraries),
+            cwd=run_dir,  # vLLM looks for packages where it is started
         )
 
     def wait_ready(self, *, timeout_s: float, stopping: Callable[[], bool] = lambda: False) -> bool:

@@ -7,7 +7,7 @@ from itertools import groupby
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from slipstream_engine.triton_outbox import Delivery, Outbox
+from slipstream_engine.triton_outbox import Delivery, Outbox, merge_chunks
 from slipstream_engine.types import Chunk, Counts, FinishReason
 
 
@@ -28,8 +28,8 @@ def _chunk(name: str, number: int, *, last: bool = False) -> Chunk:
 )
 def test_every_request_gets_its_chunks_in_order_and_once(order: list[str], streams: dict[str, bool]) -> None:
     sent: list[tuple[str, Chunk]] = []
-    outbox: Outbox[str] = Outbox(lambda name, chunk: sent.append((name, chunk)))
-    deliveries = {name: Delivery(name, stream=stream) for name, stream in streams.items()}
+    outbox: Outbox[str, Chunk] = Outbox(lambda name, chunk: sent.append((name, chunk)))
+    deliveries = {name: Delivery(name, merge_chunks, stream=stream) for name, stream in streams.items()}
     for index, name in enumerate(order):
         number = order[:index].count(name)
         outbox.put(deliveries[name], _chunk(name, number, last=number + 1 == order.count(name)))
@@ -57,8 +57,8 @@ def test_chunks_that_come_while_sending_go_out_as_one() -> None:
         assert go_on.wait(10)
         sent.append(chunk)
 
-    outbox: Outbox[str] = Outbox(send)
-    delivery = Delivery("a", stream=True)
+    outbox: Outbox[str, Chunk] = Outbox(send)
+    delivery = Delivery("a", merge_chunks, stream=True)
     outbox.put(delivery, _chunk("a", 0))
     assert sending.wait(10)
     for number in range(1, 5):

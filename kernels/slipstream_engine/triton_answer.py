@@ -1,0 +1,106 @@
+"""The way back to one request's client: responses of tensors, or an error that starts with a stable code.
+
+Runs inside Triton's stub process, the only place where `triton_python_backend_utils` can be imported.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+from slipstream_engine.served import EngineFacts, Reply
+from slipstream_engine.types import Chunk, FinishReason
+
+
+class Answer:
+    """One request's answer. `stops`: how often drafting had been stopped when the request came.
+
+    Triton frees what a response sender refers to with the final response; asking that sender afterwards
+    whether it was cancelled brings the whole server down. Hence the lock, and `_done`.
+    """
+
+    def __init__(self, *, request_id: str, sender: Any, outputs: frozenset[str], stops: int) -> None:
+        self.request_id = request_id
+        self.stops = stops
+        self._sender = sender
+        self._outputs = outputs
+        self._lock = threading.Lock()
+        self._done = False
+
+    def send(self, item: Chunk | Reply) -> None:
+        """Send part of the answer, which may be the last."""
+        if isinstance(item, Chunk) and item.finish_reason is FinishReason.ERROR:
+            self.fail(item.error_code, item.error or "the engine gave no reason")
+            return
+        response = _reply(item) if isinstance(item, Reply) else _response(item, self._outputs)
+        if item.last:
+            self._finish(response)
+        else:
+            self._sender.send(response)
+
+    def done(self) -> None:
+        """End a control message: a response without tensors."""
+        self._finish(pb_utils.InferenceResponse(output_tensors=[]))
+
+    def tell(self, facts: EngineFacts) -> None:
+        """End with the engine's facts, as JSON."""
+        self._finish(pb_utils.InferenceResponse(output_tensors=[_bytes("engine_facts", msgspec.json.encode(facts))]))
+
+    def fail(self, code: str, message: str) -> None:
+        """End with an error. Its message starts with the stable `code`."""
+        triton_code = {
+            "internal": pb_utils.TritonError.INTERNAL,
+            "overloaded": pb_utils.TritonError.UNAVAILABLE,
+        }.get(code, pb_utils.TritonError.INVALID_ARG)
+        error = pb_utils.TritonError(f"{code}: {message}", triton_code)
+        self._finish(pb_utils.InferenceResponse(error=error))
+
+    def is_cancelled(self) -> bool:
+        """Whether its client has gone. A round trip to Triton."""
+        with self._lock:
+            return not self._done and bool(self._sender.is_cancelled())
+
+    def _finish(self, response: Any) -> None:
+        with self._lock:
+            self._done = True
+            self._sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+
+def _response(chunk: Chunk, outputs: frozenset[str]) -> Any:
+    """The response with those tensors that the client asked for: each one costs. `margins` has an input of its own."""
+    counts = chunk.counts
+    values: dict[str, str | Sequence[int]] = {
+        "text_output": chunk.text,
+        "token_ids": chunk.token_ids,
+        "finish_reason": chunk.finish_reason or "",
+        "prompt_tokens": (counts.prompt_tokens,),
+        "output_tokens": (counts.output_tokens,),
+        "drafted": (counts.drafted,),
+        "accepted": (counts.accepted,),
+        "steps": (counts.steps,),
+        "rejected_at": counts.rejected_at,
+    }
+    tensors = [_tensor(name, value) for name, value in values.items() if name in outputs]
+    if chunk.margins is not None and "margins" in outputs:
+        tensors.append(pb_utils.Tensor("margins", np.array(chunk.margins, dtype=np.float32)))
+    return pb_utils.InferenceResponse(output_tensors=tensors)
+
+
+def _reply(reply: Reply) -> Any:
+    status = pb_utils.Tensor("openai_status", np.array([reply.status], dtype=np.int32))
+    return pb_utils.InferenceResponse(output_tensors=[status, _bytes("openai_response", reply.data)])
+
+
+def _tensor(name: str, value: str | Sequence[int]) -> Any:
+    if isinstance(value, str):
+        return pb_utils.Tensor(name, np.array([value.encode()], dtype=np.object_))
+    return pb_utils.Tensor(name, np.array(value, dtype=np.int32))
+
+
+def _bytes(name: str, data: bytes) -> Any:
+    return pb_utils.Tensor(name, np.frombuffer(data, dtype=np.uint8))

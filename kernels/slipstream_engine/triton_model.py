@@ -1,0 +1,200 @@
+"""An engine as a decoupled model of Triton Inference Server's Python backend: Triton's half, the same for all engines.
+
+Runs inside Triton's stub process, the only place where `triton_python_backend_utils` can be imported. Tensors
+are described in `deploy/model_repository/slipstream/config.pbtxt`. Errors are Triton errors whose message
+starts with a stable code: `invalid_request`, `context_length_exceeded`, `overloaded` or `internal`.
+
+Threads: Triton calls `execute`, which only parses and submits; the engine's own threads generate; the outbox
+sends responses; one more asks Triton which requests were cancelled: a round trip for each answer.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+import msgspec
+import triton_python_backend_utils as pb_utils
+
+from slipstream_engine.errors import CheckpointError, EngineError, EngineFailedError, OverloadedError, RequestError
+from slipstream_engine.served import OpenAiRequest, ServedEngine
+from slipstream_engine.triton_answer import Answer
+from slipstream_engine.triton_inputs import (
+    ENGINE_FACTS,
+    INPUT_TENSORS,
+    MESSAGE_TENSORS,
+    OPENAI_REQUEST,
+    STOP_DRAFTING,
+    Tensors,
+    message_kind,
+    parse_openai_request,
+    parse_request,
+    prompt_bytes,
+)
+from slipstream_engine.triton_numpy import check_numpy
+from slipstream_engine.triton_outbox import Delivery, Outbox, merge_chunks
+
+CANCEL_POLL_S = 0.02
+LARGE_PROMPT_BYTES = 32 * 1024
+"""Above this, a prompt is tokenized outside `execute`: it would hold up the requests behind it."""
+MAX_INTAKE = 16
+"""Large prompts that may wait to be tokenized."""
+
+Settings = TypeVar("Settings", bound=msgspec.Struct)
+Engine = TypeVar("Engine", bound=ServedEngine)
+
+
+def settings_from_parameters(parameters: Mapping[str, str], settings_type: type[Settings]) -> Settings:
+    """The settings that `config.pbtxt`'s parameters ask for; those not given keep their default. Parameters in
+    capitals are Triton's own.
+
+    Raises:
+        CheckpointError: a parameter is unknown to the engine or has a value that it cannot have.
+    """
+    parameters = {name: value for name, value in parameters.items() if not name.isupper()}
+    unknown = sorted(set(parameters) - set(settings_type.__struct_fields__))
+    if unknown:
+        raise CheckpointError(f"config.pbtxt: unknown parameter {unknown[0]!r}")
+    given = {name: value for name, value in parameters.items() if value != ""}
+    try:
+        return msgspec.convert(given, settings_type, strict=False)
+    except msgspec.ValidationError as exc:
+        raise CheckpointError(f"config.pbtxt: parameters: {exc}") from exc
+
+
+class TritonModel(ABC, Generic[Engine]):
+    """What Triton's stub looks for: `initialize`, `execute` and `finalize`. Subclasses say which engine it is."""
+
+    def prepare(self) -> None:
+        """Called first, before anything heavy is imported. Raises `EngineError` where the process will not do."""
+
+    @abstractmethod
+    def start_engine(self, name: str, parameters: Mapping[str, str]) -> Engine:
+        """The engine of Triton's model `name`, running.
+
+        Raises:
+            EngineError: it cannot be loaded.
+        """
+
+    def ask_openai(self, answer: Answer, request: OpenAiRequest) -> None:
+        """Answer an OpenAI request. Raises `RequestError` where the engine does not do that."""
+        raise RequestError(f"{OPENAI_REQUEST}: this engine takes tensors only")
+
+    def initialize(self, args: Mapping[str, str]) -> None:
+        """Load the engine. An `EngineError` becomes the model's load failure, readable in Triton's log."""
+        config = json.loads(args["model_config"])
+        parameters = {name: value["string_value"] for name, value in config.get("parameters", {}).items()}
+        try:
+            self.prepare()
+            check_numpy(pb_utils.Tensor)
+            self.engine = self.start_engine(config["name"], parameters)
+        except (EngineError, RuntimeError) as exc:  # PyTorch raises RuntimeError where memory or a device fails
+            raise pb_utils.TritonModelException(str(exc)) from exc
+        self.outbox: Outbox[Answer, Any] = Outbox(self._send)
+        self._numbers = itertools.count(1)
+        self._answers: dict[str, Answer] = {}
+        self._intake = ThreadPoolExecutor(max_workers=1, thread_name_prefix="slipstream-intake")
+        self._intake_room = threading.Semaphore(MAX_INTAKE)
+        self._closing = threading.Event()
+        self._cancel_watch = threading.Thread(target=self._watch_cancellation, daemon=True)
+        self._cancel_watch.start()
+
+    def execute(self, requests: list[Any]) -> None:
+        """Take requests in; answers go out by their response senders. Returns at once."""
+        for request in requests:
+            tensors = {
+                name: tensor.as_numpy()
+                for name in (*INPUT_TENSORS, *MESSAGE_TENSORS)
+                if (tensor := pb_utils.get_input_tensor_by_name(request, name)) is not None
+            }
+            answer = Answer(
+                request_id=str(next(self._numbers)),
+                sender=request.get_response_sender(),
+                outputs=frozenset(request.requested_output_names()),
+                stops=self.engine.stops,
+            )
+            if not tensors.keys().isdisjoint(MESSAGE_TENSORS):
+                self._attempt(answer, partial(self._take_message, tensors, answer))
+            elif prompt_bytes(tensors) <= LARGE_PROMPT_BYTES:
+                self._attempt(answer, partial(self._take_in, tensors, answer))
+            elif self._intake_room.acquire(blocking=False):
+                self._intake.submit(self._take_in_large, tensors, answer)
+            else:
+                answer.fail("overloaded", f"{MAX_INTAKE} prompts of over {LARGE_PROMPT_BYTES} bytes are waiting")
+
+    def finalize(self) -> None:
+        """End running requests, send what is due, stop all threads."""
+        self._closing.set()
+        self._intake.shutdown()
+        self.engine.close()
+        self.outbox.close()
+        self._cancel_watch.join()
+
+    def _take_message(self, tensors: Tensors, answer: Answer) -> None:
+        kind = message_kind(tensors)
+        if kind == STOP_DRAFTING:
+            self.engine.stop_drafting()
+            answer.done()
+        elif kind == ENGINE_FACTS:
+            answer.tell(self.engine.facts())
+        else:
+            request = parse_openai_request(tensors)
+            self._answers[answer.request_id] = answer
+            self.ask_openai(answer, request)
+
+    def _take_in_large(self, tensors: Tensors, answer: Answer) -> None:
+        self._intake_room.release()
+        if self._closing.is_set() or answer.is_cancelled():
+            answer.fail("overloaded", "the server is shutting down, or the request was cancelled while it waited")
+        else:
+            self._attempt(answer, partial(self._take_in, tensors, answer))
+
+    def _take_in(self, tensors: Tensors, answer: Answer) -> None:
+        request = parse_request(
+            tensors,
+            request_id=answer.request_id,
+            tokenizer=self.engine.tokenizer,
+            context_tokens=self.engine.context_tokens,
+        )
+        self._answers[answer.request_id] = answer
+        delivery = Delivery(answer, merge_chunks, stream=request.stream)
+        self.engine.submit(request.generation, partial(self.outbox.put, delivery), stops=answer.stops)
+
+    def _attempt(self, answer: Answer, take: Callable[[], None]) -> None:
+        """Call `take`; what it raises is the answer."""
+        try:
+            take()
+        except (RequestError, OverloadedError, EngineFailedError) as exc:
+            self._answers.pop(answer.request_id, None)
+            answer.fail(exc.code, str(exc))
+        except Exception as exc:  # A request's top: whatever it hit must reach its client, not end the backend.
+            self._answers.pop(answer.request_id, None)
+            pb_utils.Logger.log_error(f"request {answer.request_id}: {exc!r}")
+            answer.fail("internal", repr(exc))
+
+    def _send(self, answer: Answer, item: Any) -> None:
+        if item.last:
+            self._answers.pop(answer.request_id, None)
+        try:
+            answer.send(item)
+        except Exception as exc:  # The outbox's top: a client that cannot be answered must not stop the others.
+            pb_utils.Logger.log_error(f"request {answer.request_id}: sending failed: {exc!r}")
+            self.engine.cancel(answer.request_id)
+
+    def _watch_cancellation(self) -> None:
+        while not self._closing.wait(CANCEL_POLL_S):
+            for answer in tuple(self._answers.values()):
+                self._cancel_if_asked(answer)
+
+    def _cancel_if_asked(self, answer: Answer) -> None:
+        try:
+            if answer.is_cancelled():
+                self.engine.cancel(answer.request_id)
+        except Exception as exc:  # one answer's state must not end the watch over all others
+            pb_utils.Logger.log_error(f"request {answer.request_id}: asking whether it is cancelled failed: {exc!r}")

@@ -1,0 +1,111 @@
+"""One answer of vLLM, from its outputs to our chunks: text, tokens, counts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from slipstream_engine.types import Chunk, Counts, FinishReason, GenerationRequest
+from slipstream_engine.vllm_engine.resumed_text import ResumedText
+
+if TYPE_CHECKING:
+    from vllm.outputs import CompletionOutput
+
+_FINISH = {
+    None: None,
+    "stop": FinishReason.STOP,
+    "length": FinishReason.LENGTH,
+    "abort": FinishReason.CANCELLED,
+}
+"""vLLM's finish reasons; any other is an error."""
+
+_Drafts = tuple[int, int, int, tuple[int, ...]]
+"""Drafted, accepted, steps that drafted, rejections by position."""
+
+
+class AnswerWriter:
+    """Makes chunks of what vLLM adds to one answer. `resumed` is None for an answer from its beginning: vLLM's own
+    text is the answer's then.
+
+    vLLM counts drafts in its last output only; until then the counts of drafts are 0.
+    """
+
+    def __init__(self, request: GenerationRequest, resumed: ResumedText | None) -> None:
+        self._request = request
+        self._resumed = resumed
+        self._output_tokens = len(request.resume_ids)
+        self._drafts: _Drafts = (0, 0, 0, ())
+
+    def take(self, output: CompletionOutput) -> Chunk:
+        """The chunk for `output`, a delta."""
+        finish = _FINISH.get(output.finish_reason, FinishReason.ERROR)
+        token_ids, text = tuple(output.token_ids), output.text
+        if self._resumed is not None:
+            text, used, stopped = self._resumed.push(token_ids, finish)
+            token_ids = token_ids[:used]
+            finish = FinishReason.STOP if stopped else finish
+        self._output_tokens += len(token_ids)
+        if output.spec_decode_metrics is not None:
+            self._drafts = _draft_counts(output.spec_decode_metrics)
+        margins = _margins(output.logprobs)[: len(token_ids)] if self._request.margins else None
+        error = f"vLLM ended the request with {output.finish_reason!r}" if finish is FinishReason.ERROR else None
+        return self._chunk(text, token_ids, finish, error=error, margins=margins)
+
+    def cancelled(self) -> Chunk:
+        """The last chunk of an answer that was given up."""
+        return self._chunk("", (), FinishReason.CANCELLED, margins=() if self._request.margins else None)
+
+    def failed(self, error: str, code: str = "internal") -> Chunk:
+        """The last chunk of an answer that vLLM could not go on with."""
+        return self._chunk("", (), FinishReason.ERROR, error=error, code=code)
+
+    def _chunk(
+        self,
+        text: str,
+        token_ids: tuple[int, ...],
+        finish: FinishReason | None,
+        *,
+        error: str | None = None,
+        code: str = "internal",
+        margins: tuple[float, ...] | None = None,
+    ) -> Chunk:
+        generated = self._output_tokens - len(self._request.resume_ids)
+        drafted, accepted, spec_steps, rejected_at = self._drafts
+        counts = Counts(
+            prompt_tokens=len(self._request.prompt_ids),
+            output_tokens=self._output_tokens,
+            drafted=drafted,
+            accepted=accepted,
+            # The prompt's pass gives the first token; a step gives one token more than it accepts drafts.
+            steps=max(spec_steps, generated - 1 - accepted),
+            rejected_at=rejected_at,
+        )
+        return Chunk(
+            request_id=self._request.request_id,
+            text=text,
+            token_ids=token_ids,
+            counts=counts,
+            finish_reason=finish,
+            error=error,
+            error_code=code,
+            margins=margins,
+        )
+
+
+def _draft_counts(metrics: Any) -> _Drafts:
+    """The counts in vLLM's `RequestSpecDecodeMetrics`."""
+    rejected_at = [0] * metrics.num_spec_tokens
+    for accepted, drafted in zip(metrics.per_step_accepted, metrics.per_step_drafted, strict=True):
+        if accepted < drafted:
+            rejected_at[accepted] += 1
+    accepted = sum(length * steps for length, steps in enumerate(metrics.histogram))
+    return metrics.num_draft_tokens, accepted, sum(metrics.histogram), tuple(rejected_at)
+
+
+def _margins(logprobs: Sequence[Any] | None) -> tuple[float, ...]:
+    """For each token, the gap between the two best log-probabilities, which is that of the logits."""
+    gaps = []
+    for position in logprobs or ():
+        best = sorted((entry.logprob for entry in position.values() if entry.rank in (1, 2)), reverse=True)
+        gaps.append(best[0] - best[1] if len(best) > 1 else 0.0)
+    return tuple(gaps)

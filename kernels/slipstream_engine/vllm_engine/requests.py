@@ -1,0 +1,115 @@
+"""The requests that run in vLLM's event loop: each a task, with a way to give it up."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+from vllm.exceptions import VLLMClientError
+from vllm.inputs.engine import tokens_input
+from vllm.v1.engine.exceptions import EngineDeadError
+
+from slipstream_engine.served import OnChunk, OnReply, OpenAiRequest, Reply
+from slipstream_engine.vllm_engine.answer import AnswerWriter
+from slipstream_engine.vllm_engine.openai_app import OpenAiCall
+
+if TYPE_CHECKING:
+    from vllm.sampling_params import SamplingParams
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+DEAD = "vLLM's engine process has ended; its reason stands in the server's log"
+_FAILED = b'{"error": {"message": "The engine failed.", "type": "InternalServerError", "param": null, "code": 500}}'
+_log = logging.getLogger(__name__)
+
+
+class Requests:
+    """All requests of one engine, by id. Its methods are called in the event loop's thread alone.
+
+    `on_end(request_id)` is called when a request is over, after its last chunk or reply.
+    """
+
+    def __init__(self, llm: AsyncLLM, app: Any, on_end: Callable[[str], None]) -> None:
+        self._llm = llm
+        self._app = app
+        self._on_end = on_end
+        self._running: dict[str, tuple[asyncio.Task[None], Callable[[], object]]] = {}
+
+    def answer(
+        self,
+        request_id: str,
+        token_ids: list[int],
+        params: SamplingParams,
+        writer: AnswerWriter,
+        on_chunk: OnChunk,
+    ) -> None:
+        """Generate after `token_ids`; the chunks that `writer` makes go to `on_chunk`."""
+        task = asyncio.get_running_loop().create_task(self._generate(request_id, token_ids, params, writer, on_chunk))
+
+        def deliver_cancelled(done: asyncio.Task[None]) -> None:
+            if done.cancelled():  # here, as a task that is cancelled before it began runs no line of its own
+                on_chunk(writer.cancelled())
+
+        task.add_done_callback(deliver_cancelled)
+        self._keep(request_id, task, task.cancel)
+
+    def call(self, request_id: str, request: OpenAiRequest, on_reply: OnReply) -> None:
+        """Answer an OpenAI request by vLLM's own application; its replies go to `on_reply`."""
+        call = OpenAiCall(self._app, request, on_reply)
+        task = asyncio.get_running_loop().create_task(_run_call(call, on_reply))
+        self._keep(request_id, task, call.cancel)
+
+    def cancel(self, request_id: str) -> None:
+        """Give a request up, if it is still there."""
+        if request_id in self._running:
+            self._running[request_id][1]()
+
+    async def end_all(self, timeout_s: float) -> None:
+        """Give all requests up and wait for their ends, `timeout_s` at most."""
+        for request_id in tuple(self._running):
+            self.cancel(request_id)
+        if tasks := [task for task, _ in self._running.values()]:
+            await asyncio.wait(tasks, timeout=timeout_s)
+
+    def _keep(self, request_id: str, task: asyncio.Task[None], cancel: Callable[[], object]) -> None:
+        def forget(_: asyncio.Task[None]) -> None:
+            del self._running[request_id]
+            self._on_end(request_id)
+
+        self._running[request_id] = (task, cancel)
+        task.add_done_callback(forget)
+
+    async def _generate(
+        self,
+        request_id: str,
+        token_ids: list[int],
+        params: SamplingParams,
+        writer: AnswerWriter,
+        on_chunk: OnChunk,
+    ) -> None:
+        try:
+            async with aclosing(self._llm.generate(tokens_input(token_ids), params, request_id)) as outputs:
+                async for output in outputs:
+                    chunk = writer.take(output.outputs[0])
+                    on_chunk(chunk)
+                    if chunk.last:
+                        return
+        except EngineDeadError:
+            on_chunk(writer.failed(DEAD))
+        except VLLMClientError as exc:
+            on_chunk(writer.failed(str(exc), "invalid_request"))
+        except Exception as exc:  # a request's top: whatever it hit is its answer, and nobody else's
+            on_chunk(writer.failed(repr(exc.__cause__ or exc)))
+
+
+async def _run_call(call: OpenAiCall, on_reply: OnReply) -> None:
+    try:
+        await call.run()
+    except Exception:  # a request's top, as above; the application has said why in its log
+        _log.exception("vLLM's server failed at a request")
+    finally:
+        if not call.ended:  # a stream that breaks off has no [DONE]
+            data = b"" if call.status else _FAILED
+            on_reply(Reply(status=call.status or 500, data=data, last=True))

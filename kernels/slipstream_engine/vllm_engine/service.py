@@ -1,0 +1,186 @@
+"""vLLM's `AsyncLLM` as an engine behind Triton's tensors: an event loop in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from concurrent.futures import Future
+from functools import partial
+
+from vllm.sampling_params import RequestOutputKind, SamplingParams
+
+from slipstream_engine.checks import check_request
+from slipstream_engine.errors import CheckpointError, EngineFailedError, OverloadedError
+from slipstream_engine.served import EngineFacts, OnChunk, OnReply, OpenAiRequest
+from slipstream_engine.types import GenerationRequest
+from slipstream_engine.vllm_engine.answer import AnswerWriter
+from slipstream_engine.vllm_engine.engine import VERSION, load
+from slipstream_engine.vllm_engine.requests import DEAD, Requests
+from slipstream_engine.vllm_engine.resumed_text import ResumedText
+from slipstream_engine.vllm_engine.settings import VllmSettings, command_line
+from slipstream_engine.vllm_engine.tokenizer import VllmTokenizer
+
+DRAFT_LENGTH = "slipstream_draft_length"  # the plugin's, among a request's extra arguments
+_STOP_DRAFTING, _LIMIT = "slipstream_stop_drafting", "slipstream_limit"  # what the plugin adds to vLLM's engine core
+_END_S = 10.0
+_log = logging.getLogger(__name__)
+
+
+class VllmService:
+    """One vLLM engine. `on_chunk` and `on_reply` callbacks are called from its loop's thread and must not block."""
+
+    def __init__(self, settings: VllmSettings, name: str) -> None:
+        self._settings = settings
+        self._arguments = command_line(settings, name)
+        self._loop = asyncio.new_event_loop()
+        self._lock = threading.Lock()
+        self._active: set[str] = set()
+        self._stops = 0
+        self._closing = False
+        self._loaded: Future[None] = Future()
+        self._thread = threading.Thread(target=self._run, name="slipstream-vllm", daemon=True)
+
+    @classmethod
+    def start(cls, settings: VllmSettings, name: str) -> VllmService:
+        """Load vLLM and start its thread. `name` is what OpenAI requests call the model.
+
+        Raises:
+            CheckpointError: a folder is not there, vLLM refuses an option or cannot load, or the plugin is missing.
+        """
+        service = cls(settings, name)
+        service._thread.start()
+        service._loaded.result()
+        return service
+
+    @property
+    def tokenizer(self) -> VllmTokenizer:
+        return self._tokenizer
+
+    @property
+    def context_tokens(self) -> int:
+        """Positions that a request's prompt and output share."""
+        return int(self._llm.model_config.max_model_len)
+
+    @property
+    def stops(self) -> int:
+        """How often `stop_drafting` was called."""
+        return self._stops
+
+    def facts(self) -> EngineFacts:
+        """What this engine is and can do. Raises `EngineFailedError` where it has ended."""
+        self._check_alive()
+        return EngineFacts(
+            engine="vllm",
+            version=VERSION,
+            max_draft_length=self._max_draft_length,
+            context_tokens=self.context_tokens,
+            openai=True,
+            resumes_sampled=False,  # vLLM's generator of random numbers begins anew with each request
+        )
+
+    def submit(self, request: GenerationRequest, on_chunk: OnChunk, *, stops: int | None = None) -> None:
+        """Queue a request; see `ServedEngine.submit`."""
+        check_request(request, context_tokens=self.context_tokens, vocabulary=self._vocabulary)
+        params = self._params(request)
+        resumed = ResumedText(request, self._tokenizer, params) if request.resume_ids else None
+        writer = AnswerWriter(request, resumed)
+        token_ids = [*request.prompt_ids, *request.resume_ids]
+        with self._lock:
+            if self._max_draft_length:
+                stopped = stops is not None and stops != self._stops
+                params.extra_args = {DRAFT_LENGTH: 0 if stopped else self._draft_length(request)}
+            self._take_in(request.request_id)
+            begin = partial(self._requests.answer, request.request_id, token_ids, params, writer, on_chunk)
+            self._loop.call_soon_threadsafe(begin)
+
+    def ask(self, request_id: str, request: OpenAiRequest, on_reply: OnReply) -> None:
+        """Answer an OpenAI request; see `OpenAiEngine.ask`."""
+        with self._lock:
+            self._take_in(request_id)
+            self._loop.call_soon_threadsafe(self._requests.call, request_id, request, on_reply)
+
+    def cancel(self, request_id: str) -> None:
+        """Abort a request. Unknown ids are ignored: the request may just have ended."""
+        self._loop.call_soon_threadsafe(self._requests.cancel, request_id)
+
+    def stop_drafting(self) -> None:
+        """Let all that runs or waits go on plainly from its next step. Returns at once."""
+        with self._lock:
+            self._stops += 1
+            if self._max_draft_length:
+                asyncio.run_coroutine_threadsafe(self._stop_drafting(), self._loop)
+
+    def close(self) -> None:
+        """Abort what runs, then end vLLM's processes and the thread."""
+        with self._lock:
+            self._closing = True
+        asyncio.run_coroutine_threadsafe(self._requests.end_all(_END_S), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def _check_alive(self) -> None:
+        if self._llm.errored:
+            raise EngineFailedError(DEAD)
+
+    def _take_in(self, request_id: str) -> None:
+        """A place for one more request; the caller holds the lock."""
+        self._check_alive()
+        if self._closing:
+            raise OverloadedError("the engine is shutting down")
+        if len(self._active) >= self._capacity:
+            raise OverloadedError(f"{len(self._active)} requests are running or waiting already")
+        self._active.add(request_id)
+
+    def _forget(self, request_id: str) -> None:
+        with self._lock:
+            self._active.discard(request_id)
+
+    def _draft_length(self, request: GenerationRequest) -> int:
+        return min(request.draft_tokens, self._max_draft_length)
+
+    def _params(self, request: GenerationRequest) -> SamplingParams:
+        given, sampling = len(request.prompt_ids) + len(request.resume_ids), request.sampling
+        return SamplingParams(
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            seed=sampling.seed if sampling.temperature > 0 else None,
+            max_tokens=min(request.max_tokens - len(request.resume_ids), self.context_tokens - given),
+            stop=list(request.stop),
+            logprobs=2 if request.margins else None,
+            output_kind=RequestOutputKind.DELTA,
+        )
+
+    async def _stop_drafting(self) -> None:
+        try:
+            await self._llm.engine_core.call_utility_async(_STOP_DRAFTING)
+        except Exception:  # nobody waits for it: requests that run on an engine that failed end by themselves
+            _log.exception("vLLM did not stop drafting")
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._load())
+        except BaseException as exc:  # the thread's top: whoever waits for it hears of it
+            self._loaded.set_exception(exc if isinstance(exc, CheckpointError) else _load_failure(exc))
+            return
+        self._loaded.set_result(None)
+        self._loop.run_forever()
+        self._llm.shutdown()
+
+    async def _load(self) -> None:
+        self._llm, app = await load(self._arguments)
+        self._tokenizer = VllmTokenizer(self._llm.get_tokenizer())
+        self._vocabulary = self._llm.model_config.get_vocab_size()
+        self._requests = Requests(self._llm, app, self._forget)
+        config = self._llm.vllm_config
+        self._capacity = config.scheduler_config.max_num_seqs + self._settings.max_waiting
+        speculative = config.speculative_config
+        self._max_draft_length = 0 if speculative is None else speculative.num_speculative_tokens
+        if self._max_draft_length:
+            await self._llm.engine_core.call_utility_async(_LIMIT, "get")  # is the plugin there?
+
+
+def _load_failure(exc: BaseException) -> CheckpointError:
+    return CheckpointError(f"vLLM cannot load the model: {exc!r}")

@@ -1,0 +1,34 @@
+"""vLLM as a model of Triton: what `deploy/model_repository/slipstream_vllm` loads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from slipstream_engine.served import OpenAiRequest
+from slipstream_engine.triton_answer import Answer
+from slipstream_engine.triton_model import TritonModel, settings_from_parameters
+from slipstream_engine.triton_outbox import Delivery, merge_replies
+from slipstream_engine.vllm_engine.process import prepare_process
+from slipstream_engine.vllm_engine.settings import VllmSettings
+
+if TYPE_CHECKING:
+    from slipstream_engine.vllm_engine.service import VllmService
+
+
+class TritonPythonModel(TritonModel["VllmService"]):
+    """What Triton's stub looks for."""
+
+    def prepare(self) -> None:
+        prepare_process()
+
+    def start_engine(self, name: str, parameters: Mapping[str, str]) -> VllmService:
+        settings = settings_from_parameters(parameters, VllmSettings)
+        from slipstream_engine.vllm_engine.service import VllmService  # imports vLLM, for which `prepare` was
+
+        return VllmService.start(settings, name)
+
+    def ask_openai(self, answer: Answer, request: OpenAiRequest) -> None:
+        delivery = Delivery(answer, merge_replies, stream=True)
+        self.engine.ask(answer.request_id, request, partial(self.outbox.put, delivery))
