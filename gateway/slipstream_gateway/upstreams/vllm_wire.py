@@ -7,8 +7,6 @@ from Slipstream's own engine. vLLM counts one sequence only: an answer with seve
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 
 from slipstream_gateway.errors import InvalidRequest
@@ -107,38 +105,46 @@ def read_counts(data: bytes) -> Counts | None:
     return metrics.speculative_decoding if metrics is not None else None
 
 
-def with_usage(data: bytes, usage: Usage, *, draft_length: int, resumed: Sequence[str]) -> bytes:
-    """One JSON object of the server with what `usage` says of drafts in its usage, and without vLLM's counts."""
+def tell(data: bytes, usage: Usage, job: Job) -> bytes:
+    """One JSON object of the server as the client of `job` gets it: with what `usage` says of drafts, and without
+    vLLM's counts."""
     fields = _decode_raw(data)
     if bytes(fields.get("usage", _NULL))[:1] == b"{":
-        told = _decode_raw(fields["usage"])
-        details = bytes(told.get("completion_tokens_details", _NULL))
-        known = {} if details == _NULL else _decode_raw(details)
-        known["accepted_prediction_tokens"] = msgspec.Raw(b"%d" % usage.accepted)
-        known["rejected_prediction_tokens"] = msgspec.Raw(b"%d" % (usage.drafted - usage.accepted))
-        told["completion_tokens_details"] = msgspec.Raw(_encode(known))
-        own = {
-            "draft_length": draft_length,
-            "target_steps": usage.steps,
-            "rejected_at": usage.rejected_at,
-            "resumed": resumed,
-        }
-        told["slipstream"] = msgspec.Raw(_encode(own))
-        fields["usage"] = msgspec.Raw(_encode(told))
-    _drop_counts(fields)
+        fields["usage"] = _told(fields["usage"], usage, job)
+    metrics = bytes(fields.get("metrics", _NULL))
+    if metrics != _NULL:
+        others = {name: value for name, value in _decode_raw(metrics).items() if name != _COUNTS}
+        if any(bytes(value) != _NULL for value in others.values()):
+            fields["metrics"] = msgspec.Raw(_encode(others))
+        elif job.request.stream:
+            del fields["metrics"]
+        else:  # as vLLM writes it where it was not asked for any
+            fields["metrics"] = msgspec.Raw(_NULL)
     return _encode(fields)
 
 
-def _drop_counts(fields: dict[str, msgspec.Raw]) -> None:
-    """Takes vLLM's counts out, and `metrics` with them where nothing else is in it."""
-    metrics = bytes(fields.get("metrics", _NULL))
-    if metrics == _NULL:
-        return
-    others = {name: value for name, value in _decode_raw(metrics).items() if name != _COUNTS}
-    if any(bytes(value) != _NULL for value in others.values()):
-        fields["metrics"] = msgspec.Raw(_encode(others))
-    else:
-        del fields["metrics"]
+def _told(raw: msgspec.Raw, usage: Usage, job: Job) -> msgspec.Raw:
+    """The server's usage object with the drafts in OpenAI's fields, and Slipstream's beside them."""
+    told = _decode_raw(raw)
+    details = bytes(told.get("completion_tokens_details", _NULL))
+    known = {} if details == _NULL else _decode_raw(details)
+    known["accepted_prediction_tokens"] = msgspec.Raw(b"%d" % usage.accepted)
+    known["rejected_prediction_tokens"] = msgspec.Raw(b"%d" % (usage.drafted - usage.accepted))
+    told["completion_tokens_details"] = msgspec.Raw(_encode(known))
+    own = {
+        "draft_length": job.draft_length,
+        "target_steps": usage.steps,
+        "rejected_at": usage.rejected_at,
+        "resumed": job.committed.resumed if job.committed is not None else (),
+    }
+    told["slipstream"] = msgspec.Raw(_encode(own))
+    return msgspec.Raw(_encode(told))
+
+
+def fill_part(usage: Usage, counts: Counts, job: Job) -> None:
+    """Writes `counts` into `usage`, which is of the whole answer: they are of the part that this server gave."""
+    before = job.committed.output_tokens if job.committed is not None else 0
+    counts.fill(usage, output_tokens=usage.output_tokens - before, draft_length=job.draft_length)
 
 
 class VllmReader(ChatReader):
@@ -162,15 +168,3 @@ class VllmReader(ChatReader):
         if not has_counts(event) or read_counts(data) is None:
             return event  # also text that only quotes the name
         return b"data: " + tell(data, self._usage, self._job) + b"\n\n"
-
-
-def fill_part(usage: Usage, counts: Counts, job: Job) -> None:
-    """Writes `counts` into `usage`, which is of the whole answer: they are of the part that this server gave."""
-    before = job.committed.output_tokens if job.committed is not None else 0
-    counts.fill(usage, output_tokens=usage.output_tokens - before, draft_length=job.draft_length)
-
-
-def tell(data: bytes, usage: Usage, job: Job) -> bytes:
-    """One JSON object of the server as the client of `job` gets it."""
-    resumed = job.committed.resumed if job.committed is not None else ()
-    return with_usage(data, usage, draft_length=job.draft_length, resumed=resumed)
