@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from slipstream_gateway.types import Arm, Reason
@@ -84,6 +84,26 @@ class TextCompletion(msgspec.Struct):
     model: str
     choices: list[TextChoice]
     usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class ResponseUsage(msgspec.Struct):
+    """Tokens of the whole answer, as the server counted them."""
+
+    input_tokens: Count
+    output_tokens: Count
+    total_tokens: Count
+
+
+class Response(msgspec.Struct):
+    """A whole answer of `/v1/responses`, as the server wrote it but for the model's name."""
+
+    id: str
+    object: Literal["response"]
+    created_at: float
+    model: str
+    status: str
+    output: list[dict[str, Any]]
+    usage: ResponseUsage | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class Model(msgspec.Struct):

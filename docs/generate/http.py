@@ -37,7 +37,11 @@ def _paths(described: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
 
 
 def _fields(schemas: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
-    fields = schemas["ChatRequest"]["properties"] | schemas["TextRequest"]["properties"]
+    fields = {
+        name: field
+        for kind in ("ChatRequest", "TextRequest", "ResponseRequest")
+        for name, field in schemas[kind]["properties"].items()
+    }
     for name, field in fields.items():
         kinds = [kind for kind in field.get("anyOf", [field]) if kind.get("type") != "null"]
         low = next((kind["minimum"] for kind in kinds if "minimum" in kind), None)

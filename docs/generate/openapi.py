@@ -10,8 +10,9 @@ from importlib.metadata import version
 from typing import Any
 
 import msgspec
-from slipstream_gateway.api import parse
-from slipstream_gateway.api.body import WireBody
+from slipstream_gateway.api import parse, responses
+from slipstream_gateway.api.body import WireBody, WireResponsesBody
+from slipstream_gateway.api.checks import MAX_CHOICES, MAX_STOP_STRINGS, MAX_TOKENS
 from slipstream_gateway.api.features import NO_EFFECT
 from slipstream_gateway.manifest.objects import MAX_DRAFT_TOKENS
 from slipstream_gateway.types import Mode
@@ -24,6 +25,7 @@ _REF = "#/components/schemas/{name}"
 _ANSWERS = (
     answers.ChatCompletion,
     answers.TextCompletion,
+    answers.Response,
     answers.Model,
     answers.ModelList,
     answers.ErrorBody,
@@ -33,22 +35,30 @@ _ANSWERS = (
 )
 # Of the body's fields, those that belong to one endpoint alone.
 _CHAT_ONLY, _COMPLETION_ONLY = ("messages",), ("prompt",)
-_TOKEN_COUNT = {"minimum": 1, "maximum": parse.MAX_TOKENS}
+_TOKEN_COUNT = {"minimum": 1, "maximum": MAX_TOKENS}
 _BOUNDS: Mapping[str, Schema] = {
     "model": {"minLength": 1},
     "messages": {"minItems": 1},
     "max_tokens": _TOKEN_COUNT,
     "max_completion_tokens": _TOKEN_COUNT,
+    "max_output_tokens": _TOKEN_COUNT,
     "temperature": {"minimum": 0, "maximum": 2},
     "top_p": {"minimum": 0, "maximum": 1},
-    "top_k": {"minimum": -1, "maximum": parse.MAX_TOKENS},
+    "top_k": {"minimum": -1, "maximum": MAX_TOKENS},
     "seed": {"minimum": -(2**63), "maximum": 2**63 - 1},
-    "n": {"minimum": 1, "maximum": parse.MAX_CHOICES},
+    "n": {"minimum": 1, "maximum": MAX_CHOICES},
 }
 _DESCRIPTIONS: Mapping[str, str] = {
     "model": "The name of a model pair's target as the manifest calls it: see `/v1/models`.",
     "messages": "The conversation. Parts that are not text go to upstreams that can take them, or are refused.",
     "prompt": "Text, or token ids. Several prompts go to upstreams that can take them, or are refused.",
+    "input": "Text, or items: messages, tool calls and their results, and what else the server takes. May be missing "
+    "where `prompt`, `previous_response_id` or `conversation` stands for it.",
+    "instructions": "The system message.",
+    "max_output_tokens": "Tokens of the answer, at most.",
+    "text": "`format` gives the answer a form: `text`, `json_object` or `json_schema`.",
+    "include": "More in the answer, such as `message.output_text.logprobs`.",
+    "background": "Only false: the gateway keeps no responses to fetch later.",
     "stream": "Server-sent events instead of one JSON document.",
     "stream_options": "Only with `stream`.",
     "max_tokens": "Tokens of the answer, at most. The old name of `max_completion_tokens`: one of them, or both alike.",
@@ -56,7 +66,7 @@ _DESCRIPTIONS: Mapping[str, str] = {
     "temperature": "0 is greedy.",
     "top_k": "0 and -1 switch it off.",
     "seed": "The same seed gives the same answer, where the upstream can promise it.",
-    "stop": f"Up to {parse.MAX_STOP_STRINGS} texts that end the answer; they are no part of it.",
+    "stop": f"Up to {MAX_STOP_STRINGS} texts that end the answer; they are no part of it.",
     "n": "How many choices.",
 }
 _OTHERS = (
@@ -64,6 +74,15 @@ _OTHERS = (
     "no server of the pair can, the answer is 400 and names it. Accepted everywhere, as they do not change the answer: "
     + ", ".join(f"`{name}`" for name in sorted(NO_EFFECT))
     + "."
+)
+_STREAM = (
+    "A stream that breaks after its first byte, and cannot be resumed, ends with an `error` event and without `[DONE]`."
+)
+_RESPONSE_STREAM = (
+    "For models behind servers that have this endpoint, such as vLLM's. A stream that breaks after its first byte ends "
+    "with an event of the type `error` and without `response.completed`. The gateway keeps no responses: `background` "
+    "and `/v1/responses/{id}` are refused, and `previous_response_id` and `conversation` where the model has more than "
+    "one server."
 )
 _ERRORS: Mapping[int, str] = {
     400: "Malformed, out of bounds, or asks for what no server of the pair can do: the message names field and value. "
@@ -121,6 +140,9 @@ def _paths() -> Schema:
     return {
         "/v1/chat/completions": {"post": _generation("createChatCompletion", "Answer a conversation", "Chat")},
         "/v1/completions": {"post": _generation("createCompletion", "Continue a text", "Text")},
+        "/v1/responses": {
+            "post": _generation("createResponse", "Answer, in the form of the Responses API", "Response")
+        },
         "/v1/models": {
             "get": _reading("generation", "listModels", "The models of the manifest", _json("ModelList"), (401, 500))
         },
@@ -139,14 +161,13 @@ def _paths() -> Schema:
 
 
 def _generation(operation: str, summary: str, kind: str) -> Schema:
-    completion = _json(f"{kind}Completion")
+    completion = _json("Response" if kind == "Response" else f"{kind}Completion")
     content = completion | {"text/event-stream": {"schema": {"type": "string"}}}
     return {
         "tags": ["generation"],
         "operationId": operation,
         "summary": summary,
-        "description": "A stream that breaks after its first byte, and cannot be resumed, ends with an `error` event "
-        "and without `[DONE]`.",
+        "description": _RESPONSE_STREAM if kind == "Response" else _STREAM,
         "parameters": _request_headers(),
         "requestBody": {"required": True, "content": _json(f"{kind}Request")},
         "responses": {
@@ -164,12 +185,12 @@ def _generation(operation: str, summary: str, kind: str) -> Schema:
 
 
 def _route() -> Schema:
-    body = {"anyOf": [{"$ref": _REF.format(name=f"{kind}Request")} for kind in ("Chat", "Text")]}
+    body = {"anyOf": [{"$ref": _REF.format(name=f"{kind}Request")} for kind in ("Chat", "Text", "Response")]}
     return {
         "tags": ["operation"],
         "operationId": "explainRoute",
         "summary": "The decision for a request, without running it",
-        "description": "With `messages` the body is a chat, else a completion.",
+        "description": "With `messages` the body is a chat, with `input` a response, with `prompt` a text completion.",
         "parameters": _request_headers(),
         "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
         "responses": {
@@ -225,12 +246,13 @@ def _exposition() -> Schema:
 
 
 def _schemas() -> Schema:
-    _, wire = msgspec.json.schema_components([WireBody], ref_template=_REF)
+    _, wire = msgspec.json.schema_components([WireBody, WireResponsesBody], ref_template=_REF)
     _, made = msgspec.json.schema_components(_ANSWERS, ref_template=_REF)
-    body = wire.pop("WireBody")
+    body, response = wire.pop("WireBody"), wire.pop("WireResponsesBody")
     schemas = {
         "ChatRequest": _request(body, without=_COMPLETION_ONLY, required=["model", *_CHAT_ONLY]),
         "TextRequest": _request(body, without=_CHAT_ONLY, required=["model", *_COMPLETION_ONLY]),
+        "ResponseRequest": _response_request(response),
         **wire,
         **made,
     }
@@ -239,6 +261,13 @@ def _schemas() -> Schema:
         if "description" in schema:
             schema["description"] = " ".join(schema["description"].split())
     return {name: schemas[name] for name in sorted(schemas)}
+
+
+def _response_request(body: Schema) -> Schema:
+    """Without `input` there must be something that stands for it."""
+    schema = _request(body, without=(), required=["model"])
+    schema["properties"]["background"] = {"enum": [False, None], "description": _DESCRIPTIONS["background"]}
+    return schema | {"anyOf": [{"required": [name]} for name in ("input", *responses.STORED_INPUT)]}
 
 
 def _request(body: Schema, *, without: tuple[str, ...], required: list[str]) -> Schema:
@@ -265,6 +294,8 @@ def _property(name: str, schema: Schema, *, null: bool) -> Schema:
             kind.update(_BOUNDS.get(name, {}))
         if name == "stop":
             kind.update(_stop_bounds(kind))
+        if name == "input" and kind.get("type") == "array":
+            kind["minItems"] = 1
         if name == "prompt" and kind.get("type") == "array":
             kind.update(_prompt_bounds())
     if not null:
@@ -275,12 +306,12 @@ def _property(name: str, schema: Schema, *, null: bool) -> Schema:
 
 def _stop_bounds(kind: Schema) -> Schema:
     if kind.get("type") == "array":
-        return {"maxItems": parse.MAX_STOP_STRINGS, "items": {"type": "string", "minLength": 1}}
+        return {"maxItems": MAX_STOP_STRINGS, "items": {"type": "string", "minLength": 1}}
     return {"minLength": 1} if kind.get("type") == "string" else {}
 
 
 def _prompt_bounds() -> Schema:
     """Texts, token ids, or lists of them: not mixed, and only one of several has to be understood here."""
-    ids: Schema = {"type": "integer", "minimum": 0, "maximum": parse.MAX_TOKENS}
+    ids: Schema = {"type": "integer", "minimum": 0, "maximum": MAX_TOKENS}
     several = {"type": "array", "minItems": 1, "items": ids}
     return {"minItems": 1, "items": {}, "anyOf": [{"items": kind} for kind in ({"type": "string"}, ids, several)]}

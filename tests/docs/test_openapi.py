@@ -10,7 +10,8 @@ from typing import Any
 import jsonschema
 import pytest
 from slipstream_gateway.api.parse import parse_chat_request, parse_completion_request
-from slipstream_gateway.errors import InvalidRequest
+from slipstream_gateway.api.responses import parse_responses_request
+from slipstream_gateway.errors import InvalidRequest, RequestError
 
 DOCUMENT = json.loads((Path(__file__).parents[2] / "docs" / "reference" / "openapi.json").read_text(encoding="utf-8"))
 SCHEMAS = DOCUMENT["components"]["schemas"]
@@ -78,11 +79,50 @@ def test_prompts_of_no_kind(prompt: Any) -> None:
         parse_completion_request(json.dumps(body).encode())
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"input": "x"},
+        {"input": [{"role": "user", "content": [{"type": "input_text", "text": "x"}]}], "max_output_tokens": 1},
+        {"previous_response_id": "resp_1"},
+        {"input": "x", "background": False, "text": {"format": {"type": "text"}}, "include": []},
+    ],
+)
+def test_responses_that_the_document_allows(fields: dict[str, Any]) -> None:
+    body = {"model": "acme", **fields}
+    validator("ResponseRequest").validate(body)
+    parse_responses_request(json.dumps(body).encode())
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"input": []},
+        {"input": 5},
+        {"input": ["x"]},
+        {"input": "x", "background": True},
+        {"input": "x", "max_output_tokens": 0},
+        {"input": "x", "max_output_tokens": 2**31},
+        {"input": "x", "instructions": 5},
+        {"input": "x", "include": "logprobs"},
+        {"input": "x", "text": "json"},
+        {"input": "x", "temperature": 3},
+        {"input": "x", "model": ""},
+    ],
+)
+def test_responses_that_the_document_forbids(fields: dict[str, Any]) -> None:
+    body = {"model": "acme", **fields}
+    assert not validator("ResponseRequest").is_valid(body)
+    with pytest.raises(RequestError):
+        parse_responses_request(json.dumps(body).encode())
+
+
 def test_every_reference_resolves_and_every_operation_has_its_own_name() -> None:
     names = {ref.rsplit("/", 1)[1] for ref in _references(DOCUMENT)}
     assert names <= SCHEMAS.keys()
     operations = [found["operationId"] for path in DOCUMENT["paths"].values() for found in _operations(path)]
-    assert len(operations) == len(set(operations)) == 9
+    assert len(operations) == len(set(operations)) == 10
     for schema in SCHEMAS.values():
         jsonschema.Draft202012Validator.check_schema(schema)
 

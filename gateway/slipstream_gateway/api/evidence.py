@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from slipstream_gateway.api.http import json_response
+from slipstream_gateway.conformance import ReplicaConformance
 from slipstream_gateway.director.fleet import Fleet
 from slipstream_gateway.director.parity import ParityCount
 
@@ -22,21 +23,30 @@ class Report(Protocol):
 
 class EvidenceEndpoint:
     """Treatment against control as this worker knows it: from its own requests, and from those of all replicas where
-    they share what they saw; and what this worker's own replays found (`parity`)."""
+    they share what they saw; what this worker's own replays found (`parity`), and its checks of the engines
+    (`conformance`)."""
 
-    def __init__(self, fleet: Fleet, evidence: Report, parity: Callable[[], Sequence[ParityCount]]) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        evidence: Report,
+        parity: Callable[[], Sequence[ParityCount]],
+        conformance: Callable[[], Sequence[ReplicaConformance]],
+    ) -> None:
         self._fleet = fleet
         self._evidence = evidence
         self._parity = parity
+        self._conformance = conformance
 
     async def get(self, request: Request) -> Response:
-        parity = self._parity()
+        parity, conformance = self._parity(), self._conformance()
         data = [
             {
                 "pair": name,
                 "model": model,
                 "classes": self._evidence.report(name),
                 "parity": [count for count in parity if count.pair == name],
+                "conformance": [replica for replica in conformance if replica.pair == name],
             }
             for model, served in self._fleet.current.routes.items()
             for name in (served.route.pair.metadata.key,)

@@ -24,7 +24,7 @@ from slipstream_gateway.types import RESPONSES_FEATURE, Endpoint, GenerationRequ
 
 ROLES = ("user", "assistant", "system", "developer")
 _TEXT_PARTS = ("input_text", "output_text", "text")
-_STORED_INPUT = ("prompt", "previous_response_id", "conversation")
+STORED_INPUT = ("prompt", "previous_response_id", "conversation")
 _LOG_PROBABILITIES = "message.output_text.logprobs"
 
 
@@ -56,7 +56,7 @@ def _messages(body: WireResponsesBody, fields: Mapping[str, msgspec.Raw]) -> tup
     elif body.input:
         for index, item in enumerate(body.input):
             messages.append(_message(item, f"input[{index}]", found))
-    elif not any(name in fields for name in _STORED_INPUT):
+    elif not any(name in fields for name in STORED_INPUT):
         if body.input is None:
             raise InvalidRequest("Missing required parameter: 'input'.", param="input")
         raise InvalidRequest("Invalid 'input': expected a string or at least one item, got [].", param="input")

@@ -10,6 +10,8 @@ from typing import Any
 
 import httptools
 
+from tests.gateway.scripted_responses import ResponseEvents, response
+
 _ID = {"id": "chatcmpl-any", "created": 1, "model": "acme"}
 _USAGE = {"prompt_tokens": 2, "completion_tokens": 2, "total_tokens": 4}
 
@@ -48,17 +50,27 @@ class _Connection(asyncio.Protocol):
         self._body += body
 
     def on_message_complete(self) -> None:
-        if not self._url.endswith(b"/completions"):
+        if not self._url.endswith((b"/completions", b"/responses")):
             self._reply(b"application/json", b'{"object": "list", "data": []}')
             return
         self._seen.count += 1
         self._seen.body, self._seen.fields = self._body, self._fields
         asked = json.loads(self._body)
         chat = self._url.endswith(b"/chat/completions")
-        if asked.get("stream"):
+        if self._url.endswith(b"/responses"):
+            self._respond(asked)
+        elif asked.get("stream"):
             self._reply(b"text/event-stream", _events(chat))
         else:
             self._reply(b"application/json", _whole(chat, asked.get("n") or 1))
+
+    def _respond(self, asked: dict[str, Any]) -> None:
+        events = ResponseEvents(asked, b"\n\n")
+        if asked.get("stream"):
+            told = [*events.start(), events.token("one "), events.token("two"), events.close(_USAGE)]
+            self._reply(b"text/event-stream", b"".join(told))
+        else:
+            self._reply(b"application/json", json.dumps(response(asked, "one two", _USAGE, "completed")).encode())
 
     def _reply(self, kind: bytes, body: bytes) -> None:
         head = b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\ncontent-length: %d\r\n\r\n" % (kind, len(body))

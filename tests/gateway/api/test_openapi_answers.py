@@ -49,3 +49,7 @@ def test_answers_have_the_shapes_that_are_described(
             chat("status=500"),
         ):
             check(client.post(path, json=body), path)
+        path = "/v1/responses"
+        body = {"model": "acme", "input": "tokens=3"}
+        for more in ({}, {"stream": True}, {"model": "nobody"}, {"background": True}, {"input": "status=500"}):
+            check(client.post(path, json=body | more), path)
