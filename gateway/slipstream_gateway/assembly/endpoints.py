@@ -99,7 +99,7 @@ def _admin(parts: Parts, settings: GatewaySettings, *, host: AdminCheck) -> Sequ
     Who has an endpoint for admins adds a line here."""
     check = admin_check(parts.gate, host)
     metrics_check = host if settings.admin.open_metrics else check
-    evidence = EvidenceEndpoint(parts.fleet, parts.evidence, parts.parity.counts)
+    evidence = EvidenceEndpoint(parts.fleet, parts.evidence, parts.parity.counts, parts.conformance.replicas)
 
     def guarded(path: str, respond: Respond, *methods: str, check: AdminCheck = check) -> Route:
         return Route(path, AdminOnly(request_response(respond), check), methods=list(methods or ("GET",)))

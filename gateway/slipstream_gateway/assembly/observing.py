@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from slipstream_gateway.access import Gate
 from slipstream_gateway.assembly.sources import pairs
 from slipstream_gateway.telemetry.access import observe_access
+from slipstream_gateway.telemetry.conformance import observe_conformance
 from slipstream_gateway.telemetry.failover import observe_failover
 from slipstream_gateway.telemetry.overload import observe_overload
 from slipstream_gateway.telemetry.workers import Question
@@ -26,6 +27,7 @@ def observe(parts: Parts) -> None:
         lambda: [(pair, found) for pair in pairs(parts.fleet) for found in evidence.report(pair)]
     )
     observe_failover(telemetry.meter, parts.director.failover.counts)
+    observe_conformance(telemetry.meter, parts.conformance)
     observe_overload(
         telemetry.meter,
         admission=parts.admission,

@@ -149,7 +149,8 @@ def _seats(workers: Iterable[WorkerSnapshot]) -> list[Seat]:
         known = found.get(key, row)
         worse = row if known.circuit == "closed" else known
         outstanding = row.outstanding + (known.outstanding if known is not row else 0)
-        found[key] = msgspec.structs.replace(worse, outstanding=outstanding)
+        withheld = row.withheld | known.withheld
+        found[key] = msgspec.structs.replace(worse, outstanding=outstanding, withheld=withheld)
     return list(found.values())
 
 

@@ -69,7 +69,8 @@ class Entrance(msgspec.Struct, kw_only=True):
 
 class Seat(msgspec.Struct, kw_only=True):
     """A server of one arm as a worker sees it. `circuit` is `closed` where it takes requests, `open` where it is out
-    for another `retry_after_s` and `cause` says why, `half_open` while it is tried."""
+    for another `retry_after_s` and `cause` says why, `half_open` while it is tried. `withheld` are the capabilities
+    that it may not use, with the reason."""
 
     pair: str
     arm: str
@@ -78,6 +79,7 @@ class Seat(msgspec.Struct, kw_only=True):
     circuit: str
     cause: str | None = None
     retry_after_s: float = 0.0
+    withheld: dict[str, str] = {}
 
 
 class ClassComparison(msgspec.Struct, kw_only=True):

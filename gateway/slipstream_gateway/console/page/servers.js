@@ -33,11 +33,15 @@ const counts = (found) =>
 
 function health(seat) {
   if (!seat) return text(h("span", { class: "badge quiet" }, "not used"));
-  if (seat.circuit === "closed") return text(h("span", { class: "badge yes" }, "up"));
+  if (seat.circuit === "closed") return text([h("span", { class: "badge yes" }, "up"), ...withheld(seat)]);
   const why = seat.cause ? `: ${words(seat.cause)}` : "";
   const when = seat.retry_after_s > 0 ? `, tried in ${seconds(seat.retry_after_s)}` : "";
   return text(h("span", { class: "badge no" }, `${seat.circuit === "open" ? "out" : "being tried"}${why}${when}`));
 }
+
+/** What a check of the engine took away, one badge each. */
+const withheld = (seat) => Object.entries(seat.withheld ?? {}).map(([capability, reason]) =>
+  h("span", { class: reason === "engine_not_lossless" ? "badge no" : "badge quiet" }, `no ${words(capability)}: ${words(reason)}`));
 
 export function drawRollout(state, pair) {
   const rows = state.rollout.filter((found) => found.pair === pair);

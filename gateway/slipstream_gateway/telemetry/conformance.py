@@ -1,0 +1,41 @@
+"""Which servers may speculate on what, and how the checks of engines came out.
+
+A replica is its place in its pool: addresses are no labels.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from opentelemetry.metrics import Meter
+
+from slipstream_gateway.conformance import Conformance
+from slipstream_gateway.telemetry.instruments import counter, gauge
+from slipstream_gateway.telemetry.overload import MOST_SHOWN
+from slipstream_gateway.types import Capability
+
+
+def observe_conformance(meter: Meter, conformance: Conformance) -> None:
+    """Shows them when somebody looks."""
+    gauge(
+        meter,
+        "slipstream.engine_conformance",
+        "1 where a server may use a capability, 0 where a check of its engine withholds it.",
+        lambda: [
+            (
+                float(capability not in replica.withheld),
+                {"pair": replica.pair, "replica": str(replica.index), "capability": capability.value},
+            )
+            for replica in islice(conformance.replicas(), MOST_SHOWN)
+            for capability in Capability
+        ],
+    )
+    counter(
+        meter,
+        "slipstream.engine_conformance.checks",
+        "Checks of engines, by what they looked at and how they came out.",
+        lambda: [
+            (count.count, {"pair": count.pair, "subject": count.subject.value, "result": count.result.value})
+            for count in conformance.counts()
+        ],
+    )

@@ -1,0 +1,162 @@
+"""Conformance over real vLLM servers: one whose sampled answers are garbage when it speculates, and one that is right.
+
+vLLM for CPUs replaces the kernels of its rejection sampler by code that accepts and draws what it should not, so that
+a stock server with `--speculative-config` is exactly what the check is for: greedy answers are right, sampled ones are
+no language.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from slipstream_gateway.up.gateway_process import GatewayProcess
+from slipstream_gateway.up.options import UpOptions
+from slipstream_gateway.up.vllm_server import VllmServer
+
+from tests.ports import lasting_ports
+
+WAIT_S = 240.0
+MODEL = "slipstream-embedded"
+PROMPT = "Summarize the call in two sentences.\n\nAgent: Hello, how can I help?\nCustomer: My order is late."
+TWO_POOLS = """
+  engine:
+    kind: external
+    arms:
+      plain: {{protocol: openai, model: {model}, endpoints: ["{plain}"]}}
+      speculative: {{protocol: openai, model: {model}, endpoints: ["{speculative}"]}}
+"""
+HEAD = """apiVersion: slipstream.dev/v1alpha1
+kind: ModelPair
+metadata: {{name: pair}}
+spec:
+  model: acme
+  maxDraftTokens: 4"""
+POLICY = """---
+apiVersion: slipstream.dev/v1alpha1
+kind: SpeculationPolicy
+metadata: {name: pair}
+spec: {pair: pair, allowClientMode: true, maxTemperature: 2, parityShare: 0}
+"""
+
+
+class Running:
+    """A gateway with what it logged."""
+
+    def __init__(self, options: UpOptions, run_dir: Path) -> None:
+        self.url = options.url
+        self.process = GatewayProcess(options=options, run_dir=run_dir)
+        self.process.wait_ready(timeout_s=60.0)
+
+    def ask(self, temperature: float) -> httpx.Response:
+        body = {
+            "model": "acme",
+            "messages": [{"role": "user", "content": PROMPT}],
+            "max_tokens": 16,
+            "temperature": temperature,
+        }
+        headers = {"x-slipstream-mode": "speculative"}
+        answer = httpx.post(f"{self.url}/v1/chat/completions", json=body, headers=headers, timeout=WAIT_S)
+        assert answer.status_code == 200, answer.text
+        return answer
+
+    def conformance(self) -> dict[str, Any]:
+        """What the gateway knows of the only server of the speculative arm."""
+        [pair] = httpx.get(f"{self.url}/v1/evidence", timeout=WAIT_S).json()["data"]
+        [server] = pair["conformance"]
+        return dict(server)
+
+    def verdict(self) -> dict[str, Any]:
+        """The same once there is a verdict."""
+        deadline = time.monotonic() + WAIT_S
+        while (found := self.conformance())["checked_s"] is None:
+            assert time.monotonic() < deadline, self.log()
+            time.sleep(0.1)
+        return found
+
+    def metric(self, name: str, **labels: str) -> float:
+        total = 0.0
+        for line in httpx.get(f"{self.url}/metrics", timeout=WAIT_S).text.splitlines():
+            series, _, value = line.rpartition(" ")
+            if series.split("{")[0] == name and all(f'{key}="{text}"' in series for key, text in labels.items()):
+                total += float(value)
+        return total
+
+    def log(self) -> str:
+        return self.process.child.log_path.read_text()
+
+
+@pytest.fixture
+def run_gateway(tmp_path: Path) -> Iterator[Callable[[str], Running]]:
+    """Starts gateways for the text of a pair's engine; all are stopped after the test."""
+    started: list[Running] = []
+
+    def run(engine: str) -> Running:
+        manifest = tmp_path / "pair.yaml"
+        manifest.write_text(HEAD.format() + engine + POLICY)
+        [port] = lasting_ports(1)
+        started.append(Running(UpOptions(manifest=manifest, port=port, grpc_port=1), tmp_path))
+        return started[-1]
+
+    yield run
+    for one in started:
+        one.process.stop()
+
+
+@pytest.fixture(scope="module")
+def garbage_server(start_vllm: Callable[..., VllmServer]) -> Iterator[VllmServer]:
+    """Stock vLLM that speculates, without the plugin."""
+    server = start_vllm(plugin=False)
+    yield server
+    server.stop()
+
+
+def test_server_of_garbage_never_speculates_on_a_sampled_request(
+    run_gateway: Callable[[str], Running], garbage_server: VllmServer, plain_vllm_server: VllmServer
+) -> None:
+    gateway = run_gateway(TWO_POOLS.format(model=MODEL, plain=plain_vllm_server.url, speculative=garbage_server.url))
+    reasons = []
+    deadline = time.monotonic() + WAIT_S
+    while "engine_not_lossless" not in reasons:
+        assert time.monotonic() < deadline, gateway.log()
+        answer = gateway.ask(0.8)
+        assert answer.headers["x-slipstream-arm"] == "plain"
+        assert answer.headers["x-slipstream-draft-length"] == "0"
+        reasons.append(answer.headers["x-slipstream-reason"])
+    assert set(reasons) <= {"engine_unverified", "engine_not_lossless"}
+    assert gateway.ask(0.0).headers["x-slipstream-arm"] == "speculative"
+
+    found = gateway.conformance()
+    assert found["withheld"] == {"sampled_speculation": "engine_not_lossless"}
+    results = {finding["subject"]: finding["result"] for finding in found["findings"]}
+    assert results == {"greedy_speculation": "pass", "sampled_speculation": "fail", "draft_length": "no_data"}
+
+    route = {"model": "acme", "messages": [{"role": "user", "content": PROMPT}], "temperature": 0.8}
+    explained = httpx.post(f"{gateway.url}/v1/route", json=route, timeout=WAIT_S).json()
+    assert explained["decision"]["reason"] == "engine_not_lossless"
+    assert "not the target's" in explained["decision"]["detail"]
+
+    labels = {"pair": "pair", "replica": "0"}
+    gauge = "slipstream_engine_conformance"
+    assert gateway.metric(gauge, capability="sampled_speculation", **labels) == 0.0
+    assert gateway.metric(gauge, capability="greedy_speculation", **labels) == 1.0
+    counter = "slipstream_engine_conformance_checks_total"
+    assert gateway.metric(counter, subject="sampled_speculation", result="fail") == 1.0
+    assert gateway.log().count("sampled_speculation is taken away") == 1
+
+
+def test_server_that_is_not_speculating_passes_every_check(
+    run_gateway: Callable[[str], Running], plain_vllm_server: VllmServer
+) -> None:
+    """Its answers are the target's by construction, so that a failure would be a false alarm."""
+    url = plain_vllm_server.url
+    gateway = run_gateway(TWO_POOLS.format(model=MODEL, plain=url, speculative=url))
+    found = gateway.verdict()
+    assert found["withheld"] == {}
+    results = {finding["subject"]: finding["result"] for finding in found["findings"]}
+    assert results["greedy_speculation"] == results["sampled_speculation"] == "pass"
+    assert gateway.ask(0.8).headers["x-slipstream-arm"] == "speculative"
