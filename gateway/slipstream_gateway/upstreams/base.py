@@ -36,7 +36,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     (authorization, trace context); names in lower case. `committed`: the answer goes on after it, and what it says of
     its usage is of the whole: prompt and output count once, drafts and steps are those of this part.
     `deadline_s`, by `time.monotonic`, is when nobody waits for the answer any more. `request_class` is the decision's,
-    for servers that count by it.
+    for servers that count by it. `token_ids` asks for those of the answer beside its text, where the server can give
+    them; the client does not see them.
     """
 
     request: GenerationRequest
@@ -48,6 +49,16 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     committed: Committed | None = None
     deadline_s: float | None = None
     request_class: str = ""
+    token_ids: bool = False
+
+
+_TENSOR_FEATURES = frozenset({"n"})
+
+
+def has_relayed_features(request: GenerationRequest) -> bool:
+    """Whether a Triton model gets `request` as it came (`openai_request`), as its tensors have no place for something
+    in it. The answer is in OpenAI's form then, and has no token ids."""
+    return not request.features <= _TENSOR_FEATURES
 
 
 class Usage(msgspec.Struct, kw_only=True):
@@ -80,10 +91,13 @@ class Tokens(msgspec.Struct, frozen=True, kw_only=True):
 
 class Wire(msgspec.Struct, frozen=True):
     """Bytes in OpenAI's form already: whole SSE events, or a whole JSON body. `tokens` is False for a block that
-    carries no generated text (the role event)."""
+    carries no generated text (the role event). `token_ids` and `prompt_token_ids` are those that came with it, where
+    the job asked for them."""
 
     data: bytes
     tokens: bool = True
+    token_ids: tuple[int, ...] = ()
+    prompt_token_ids: tuple[int, ...] = ()
 
 
 Piece = Wire | Tokens

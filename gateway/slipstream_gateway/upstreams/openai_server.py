@@ -33,6 +33,7 @@ from slipstream_gateway.upstreams.openai_wire import ModelName, read_body_usage,
 from slipstream_gateway.upstreams.responses_wire import read_response_usage
 from slipstream_gateway.upstreams.scores import score_by
 from slipstream_gateway.upstreams.sse import EventSplitter
+from slipstream_gateway.upstreams.token_ids import TokenIds, asked_fields, is_asked
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 _PATHS = {
@@ -79,12 +80,15 @@ class OpenAiUpstream:
             raise UpstreamFailed("The upstream broke off its answer.", detail=str(exc)) from exc
         finally:
             response.release()
+        ids = TokenIds(stream=False)
+        if is_asked(job):
+            body = ids.take(body)
         try:
             body, usage = self._answer(job, body)
         except (msgspec.DecodeError, UnicodeDecodeError) as exc:
             raise UpstreamFailed("The upstream answered with something that is not a JSON object.") from exc
         names = ModelName(job.request.model, job.model)
-        return Completion(pieces=(Wire(names.restore(body)),), usage=usage)
+        return Completion(pieces=(Wire(names.restore(body), True, *ids.pop()),), usage=usage)
 
     async def open(self, job: Job) -> OpenAiStream:
         response = await self._post(job)
@@ -150,7 +154,7 @@ class OpenAiUpstream:
 
     def _body(self, job: Job) -> bytes:
         """What is sent for `job`. Raises `RequestError`."""
-        return self._continued(job, request_body(job.request, job.model))
+        return self._continued(job, request_body(job.request, job.model, asked_fields(job)))
 
     def _continued(self, job: Job, body: bytes) -> bytes:
         """`body`, made to ask for what comes after the part of the answer that is committed."""
@@ -214,6 +218,7 @@ class OpenAiStream:
         self._content = response.content
         self._splitter = EventSplitter()
         self._reader = reader(job, self.usage)
+        self._ids = TokenIds(stream=True) if is_asked(job) else None
         self._names = ModelName(job.request.model, job.model)
         self._first: Wire | None = None
 
@@ -222,7 +227,8 @@ class OpenAiStream:
         before it begins to answer is held back until then."""
         first = await self._read()
         while first is not None and not self._reader.begun and (more := await self._read()) is not None:
-            first = Wire(first.data + more.data, more.tokens)
+            ids, prompt_ids = first.token_ids + more.token_ids, first.prompt_token_ids + more.prompt_token_ids
+            first = Wire(first.data + more.data, more.tokens, ids, prompt_ids)
         self._first = first
 
     async def next(self) -> Wire | None:
@@ -255,8 +261,12 @@ class OpenAiStream:
                     return piece
 
     def _take(self, block: bytes) -> Wire:
-        block = self._reader.read(block)
-        return Wire(self._names.restore(block), self._reader.generating)
+        if self._ids is None:
+            return Wire(self._names.restore(self._reader.read(block)), self._reader.generating)
+        block = self._names.restore(self._reader.read(self._ids.take(block)))
+        # Ids of a block that the client does not get go with the next one.
+        ids, prompt_ids = self._ids.pop() if block else ((), ())
+        return Wire(block, self._reader.generating, ids, prompt_ids)
 
     def _check_end(self) -> None:
         if not self._reader.done:

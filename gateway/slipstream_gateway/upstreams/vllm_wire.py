@@ -15,6 +15,7 @@ from slipstream_gateway.upstreams.base import Job, Usage
 from slipstream_gateway.upstreams.openai_reading import ChatReader
 from slipstream_gateway.upstreams.openai_wire import request_body
 from slipstream_gateway.upstreams.sse import event_data, split_events
+from slipstream_gateway.upstreams.token_ids import asked_fields
 
 XARGS = "vllm_xargs"
 DRAFT_LENGTH, REQUEST_CLASS = "slipstream_draft_length", "slipstream_class"
@@ -74,7 +75,7 @@ def drafting_body(job: Job) -> bytes:
     xargs[DRAFT_LENGTH] = msgspec.Raw(b"%d" % job.draft_length)
     if job.request_class:
         xargs[REQUEST_CLASS] = msgspec.Raw(_encode(job.request_class))
-    return request_body(job.request, job.model, {XARGS: msgspec.Raw(_encode(xargs))})
+    return request_body(job.request, job.model, {XARGS: msgspec.Raw(_encode(xargs)), **asked_fields(job)})
 
 
 def _client_xargs(request: GenerationRequest) -> dict[str, msgspec.Raw]:
@@ -89,6 +90,11 @@ def _client_xargs(request: GenerationRequest) -> dict[str, msgspec.Raw]:
             message = f"'{XARGS}.{name}' is set by the gateway; ask for a length with 'x-slipstream-draft-length'."
             raise InvalidRequest(message, param=f"{XARGS}.{name}")
     return xargs
+
+
+def is_own_field(refusal: bytes) -> bool:
+    """Whether the server refused a field that the gateway has set, not the client."""
+    return b"vllm_xargs.slipstream_" in refusal
 
 
 def has_counts(data: bytes) -> bool:
