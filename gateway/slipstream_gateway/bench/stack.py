@@ -10,10 +10,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from slipstream_gateway.manifest import load_file
-from slipstream_gateway.up.command import local_pairs
 from slipstream_gateway.up.gateway_process import GatewayProcess
 from slipstream_gateway.up.model_repository import write_repository
 from slipstream_gateway.up.options import LOOPBACK, UpOptions
+from slipstream_gateway.up.servers import local_pairs
 from slipstream_gateway.up.triton_server import TritonPorts, TritonServer
 
 GATEWAY_READY_S = 30.0

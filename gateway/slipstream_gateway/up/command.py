@@ -1,4 +1,5 @@
-"""`slipstream up`: check everything, start Triton and the gateway, say how to use them, stop both."""
+"""`slipstream up`: check everything, prepare what is missing, start the servers and the gateway, say how to use them,
+stop them."""
 
 from __future__ import annotations
 
@@ -14,17 +15,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 
-from slipstream_gateway.access import load_keyring
 from slipstream_gateway.errors import CommandError
-from slipstream_gateway.gateway_options.listening import check_exposure
-from slipstream_gateway.manifest import ModelPair, RoutingTable, SlipstreamEngine, load_file
-from slipstream_gateway.up.demo import DemoCommand, demo_commands, read_prompts
+from slipstream_gateway.up.demo import DemoCommand, DemoPrompts, demo_commands, general_prompts, read_prompts
 from slipstream_gateway.up.gateway_process import GatewayProcess
-from slipstream_gateway.up.model_repository import write_repository
-from slipstream_gateway.up.options import LOOPBACK, UpOptions
-from slipstream_gateway.up.ports import check_ports
-from slipstream_gateway.up.processes import Child
-from slipstream_gateway.up.triton_server import TritonPorts, TritonServer
+from slipstream_gateway.up.options import UpOptions, options_of
+from slipstream_gateway.up.prepare import Prepared, check, prepare
+from slipstream_gateway.up.processes import Child, Stopped
+from slipstream_gateway.up.servers import LocalServers
 
 GATEWAY_READY_S = 20.0
 """Long enough for a gateway on a busy machine, short enough to hear that an external server is not there."""
@@ -38,45 +35,19 @@ def run(args: argparse.Namespace) -> int:
         CommandError: something is missing, taken or broken, or ended by itself; nothing is left running.
         ManifestError: the manifest is not good.
     """
-    return bring_up(UpOptions(**vars(args)))
+    return bring_up(options_of(args))
 
 
 def bring_up(options: UpOptions) -> int:
     """The same for parsed options."""
-    table = load_file(options.manifest)
-    pairs = local_pairs(table)
-    check_ports(options.ports(with_triton=bool(pairs)))
-    check_exposure([("--host", options.host)], allowed=options.allow_anonymous or options.keys is not None)
-    if options.keys is not None:
-        load_keyring(options.keys, None)  # a bad file is said at once, not after the models are loaded
-    prompts = read_prompts()
-    with _stop_signal() as stop, ExitStack() as cleanup:
-        run_dir = cleanup.enter_context(_run_folder())
-        triton = None
-        if pairs:
-            repository = write_repository(pairs, manifest_folder=table.folder, folder=run_dir / "model_repository")
-            ports = TritonPorts(
-                host=LOOPBACK, grpc=options.grpc_port, http=options.http_port, metrics=options.metrics_port
-            )
-            triton = TritonServer(model_repository=repository, run_dir=run_dir, ports=ports)
-            cleanup.callback(triton.stop)
-        gateway = GatewayProcess(options=options, run_dir=run_dir)
-        cleanup.callback(gateway.stop)
-        if not _wait_ready(triton, gateway, options=options, stop=stop):
+    check(options)
+    prompts = read_prompts() if options.model is None else general_prompts()
+    with _stop_signal() as stop, _run_folder() as run_dir:
+        try:
+            ready = prepare(options, run_dir=run_dir, say=_say, stopping=stop.is_set)
+        except Stopped:
             return 0
-        _say(f"console {options.console_url}")
-        model = next(iter(table.routes))
-        _announce(demo_commands(prompts, url=options.url, model=model, with_key=options.keys is not None))
-        return _watch([gateway.child, *([triton.child] if triton else [])], stop)
-
-
-def local_pairs(table: RoutingTable) -> list[ModelPair]:
-    """The pairs that a local Triton has to serve: Slipstream's engine without an address of its own."""
-    return [
-        route.pair
-        for route in table.routes.values()
-        if isinstance(route.pair.spec.engine, SlipstreamEngine) and not route.pair.spec.engine.endpoints
-    ]
+        return _serve(ready, prompts, run_dir, stop)
 
 
 @contextmanager
@@ -102,7 +73,7 @@ def _run_folder() -> Iterator[Path]:
     try:
         yield folder
     except CommandError:
-        if any(folder.glob("*.log")):
+        if any(folder.rglob("*.log")):
             _say(f"the logs are kept in {folder}")
         else:
             shutil.rmtree(folder, ignore_errors=True)
@@ -110,17 +81,30 @@ def _run_folder() -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _wait_ready(
-    triton: TritonServer | None, gateway: GatewayProcess, *, options: UpOptions, stop: threading.Event
-) -> bool:
-    """Wait for both, saying what is going on. False: told to stop meanwhile."""
+def _serve(ready: Prepared, prompts: DemoPrompts, run_dir: Path, stop: threading.Event) -> int:
+    """Start the servers and the gateway, and run them until told to stop."""
+    options = ready.options
+    with ExitStack() as cleanup:
+        _say("starting the servers and the gateway …")
+        servers = LocalServers(ready.table, options=options, run_dir=run_dir, vllm=ready.vllm)
+        cleanup.callback(servers.stop)
+        gateway = GatewayProcess(options=options, run_dir=run_dir, addresses=servers.addresses)
+        cleanup.callback(gateway.stop)
+        if not _wait_ready(servers, gateway, options=options, stop=stop):
+            return 0
+        _say(f"console {options.console_url}")
+        model = next(iter(ready.table.routes))
+        _announce(demo_commands(prompts, url=options.url, model=model, with_key=options.keys is not None))
+        return _watch([gateway.child, *servers.children], stop)
+
+
+def _wait_ready(servers: LocalServers, gateway: GatewayProcess, *, options: UpOptions, stop: threading.Event) -> bool:
+    """Wait for all, saying what is going on. False: told to stop meanwhile."""
     started = time.monotonic()
-    if triton is not None:
-        _say("starting Triton Inference Server and the gateway …")
-        if not triton.wait_ready(timeout_s=options.timeout_s, stopping=stop.is_set):
-            return False
-        _say(f"Triton is ready after {time.monotonic() - started:.1f} s")
-    if not gateway.wait_ready(timeout_s=min(options.timeout_s, GATEWAY_READY_S), stopping=stop.is_set):
+    if not servers.wait_ready(say=_say, stopping=stop.is_set):
+        return False
+    timeout_s = min(options.timeout_s or GATEWAY_READY_S, GATEWAY_READY_S)
+    if not gateway.wait_ready(timeout_s=timeout_s, stopping=stop.is_set):
         return False
     _say(f"the gateway is ready at {options.url} after {time.monotonic() - started:.1f} s")
     return True

@@ -16,24 +16,30 @@ from slipstream_gateway.errors import CommandError
 _READ_PROMPTS = """
 import json
 from slipstream_engine.embedded import demo
-names = ("CALL_SUMMARY", "ONE_LINE_STATUS", "EXTRACTION")
-print(json.dumps({name.lower(): getattr(demo, name) for name in names}))
+print(json.dumps({"long": demo.CALL_SUMMARY, "short": demo.ONE_LINE_STATUS, "explained": demo.EXTRACTION}))
 """
 _TIMEOUT_S = 30.0
-_SUMMARY_TOKENS = 256
-_STATUS_TOKENS = 48
+_LONG_TOKENS = 256
+_SHORT_TOKENS = 48
 # A small share of requests is held back or explored by a hash of this id: the demo shows what the rest gets.
 _REQUEST_ID = "demo"
+
+_TEXT = """\
+The city council of Lyon met on Tuesday, 14 March 2026, to discuss the new tram line. Mayor Anne Keller said the line \
+will cost 48 million euros and open in 2029. Two members of the council, Paul Richter and Sara Lind, voted against it \
+because of the noise. The line will run from the main station to the university, with 11 stops."""
 
 Messages = list[dict[str, str]]
 
 
 class DemoPrompts(msgspec.Struct, frozen=True, kw_only=True):
-    """Conversations in OpenAI's form."""
+    """Conversations in OpenAI's form: with a long predictable answer, with a short one, and one to be explained."""
 
-    call_summary: Messages
-    one_line_status: Messages
-    extraction: Messages
+    long: Messages
+    short: Messages
+    explained: Messages
+    long_title: str = "A call summary, streamed: long and structured"
+    short_title: str = "A one-line status: short"
 
 
 class DemoCommand(NamedTuple):
@@ -60,32 +66,47 @@ def read_prompts(*, timeout_s: float = _TIMEOUT_S) -> DemoPrompts:
     return msgspec.json.decode(done.stdout, type=DemoPrompts)
 
 
+def general_prompts() -> DemoPrompts:
+    """Prompts for a small general model, whose answers repeat words of the prompt or do not."""
+    return DemoPrompts(
+        long=_user("Summarise this text in two sentences.\n\n" + _TEXT),
+        short=_user("What is the capital of France?"),
+        explained=_user("List the people that this text names, one per line.\n\n" + _TEXT),
+        long_title="A summary of a text, streamed: it repeats the text's words",
+        short_title="A one-line answer: short",
+    )
+
+
+def _user(content: str) -> Messages:
+    return [{"role": "user", "content": content}]
+
+
 def demo_commands(prompts: DemoPrompts, *, url: str, model: str, with_key: bool = False) -> list[DemoCommand]:
     """Ready-to-paste commands for a gateway at `url`; `with_key`: the shell's `SLIPSTREAM_API_KEY` is sent along."""
     key = ' -H "authorization: Bearer $SLIPSTREAM_API_KEY"' if with_key else ""
-    summary = {
+    streamed = {
         "model": model,
-        "messages": prompts.call_summary,
-        "max_tokens": _SUMMARY_TOKENS,
+        "messages": prompts.long,
+        "max_tokens": _LONG_TOKENS,
         "temperature": 0,
         "stream": True,
         "stream_options": {"include_usage": True},
     }
-    status = {
+    whole = {
         "model": model,
-        "messages": prompts.one_line_status,
-        "max_tokens": _STATUS_TOKENS,
+        "messages": prompts.short,
+        "max_tokens": _SHORT_TOKENS,
         "temperature": 0,
     }
-    explain = {"model": model, "messages": prompts.extraction, "temperature": 0}
+    explain = {"model": model, "messages": prompts.explained, "temperature": 0}
     return [
         DemoCommand(
-            "A call summary, streamed: long and structured",
-            _curl(f"-iN{key} -H 'x-request-id: {_REQUEST_ID}'", f"{url}/v1/chat/completions", summary),
+            prompts.long_title,
+            _curl(f"-iN{key} -H 'x-request-id: {_REQUEST_ID}'", f"{url}/v1/chat/completions", streamed),
         ),
         DemoCommand(
-            "A one-line status: short",
-            _curl(f"-i{key} -H 'x-request-id: {_REQUEST_ID}'", f"{url}/v1/chat/completions", status),
+            prompts.short_title,
+            _curl(f"-i{key} -H 'x-request-id: {_REQUEST_ID}'", f"{url}/v1/chat/completions", whole),
         ),
         DemoCommand("A decision explained, nothing is generated", _curl(f"-s{key}", f"{url}/v1/route", explain)),
     ]

@@ -7,12 +7,11 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from slipstream_gateway.errors import CommandError
-from slipstream_gateway.manifest import EMBEDDED_MANIFEST
-from slipstream_gateway.up.options import LOOPBACK, UpOptions
+from slipstream_gateway.up.options import EXAMPLES, LOOPBACK, UpOptions
 from slipstream_gateway.up.processes import Child
 
 DRAIN_S = 5
@@ -22,11 +21,12 @@ _PROBE_TIMEOUT_S = 2.0
 
 
 class GatewayProcess:
-    """A running `slipstream gateway` for the manifest of `options`; pairs without an address go to the local Triton,
-    those that come with a later manifest too."""
+    """A running `slipstream gateway` for the manifest of `options`. Pairs without an address are served by the Triton
+    at `options.grpc_port`, those that come with a later manifest too, or by the server that `addresses` has for them.
+    """
 
-    def __init__(self, *, options: UpOptions, run_dir: Path) -> None:
-        """Start it; it is not ready yet."""
+    def __init__(self, *, options: UpOptions, run_dir: Path, addresses: Mapping[str, str] | None = None) -> None:
+        """Start it; it is not ready yet. `addresses`: the URL of a pair's own server, by the pair's name."""
         self._ready_url = f"{options.url}/health/ready"
         self.child = Child(
             name="the gateway",
@@ -37,9 +37,14 @@ class GatewayProcess:
                 *("--port", str(options.port)),
                 *("--workers", str(options.workers)),
                 *("--drain", str(DRAIN_S)),
-                *("--local-endpoint", f"grpc://{LOOPBACK}:{options.grpc_port}"),
+                *(
+                    ("--local-endpoint", f"grpc://{LOOPBACK}:{options.grpc_port}")
+                    if options.grpc_port is not None
+                    else ()
+                ),
+                *(part for pair, url in (addresses or {}).items() for part in ("--endpoint", f"{pair}={url}")),
                 *(("--classifier", str(options.classifier)) if options.classifier is not None else ()),
-                *(("--state-folder", str(run_dir)) if options.manifest == EMBEDDED_MANIFEST else ()),
+                *(("--state-folder", str(run_dir)) if options.manifest.parent == EXAMPLES else ()),
                 *(("--admin-port", str(options.admin_port)) if options.admin_port is not None else ()),
                 *(("--keys", str(options.keys)) if options.keys is not None else ()),
                 *(("--allow-anonymous",) if options.allow_anonymous else ()),

@@ -42,13 +42,13 @@ def write_repository(pairs: Sequence[ModelPair], *, manifest_folder: Path, folde
         if model.exists():
             raise CommandError(f"ModelPair/{pair.metadata.name}: another pair is Triton's model {name!r} already")
         parameters = engine_parameters(pair, sources)
-        _check_folders(pair, sources)
+        check_folders(pair, sources)
         shutil.copytree(template, model, ignore=shutil.ignore_patterns("__pycache__"))
         (model / "config.pbtxt").write_text(render_config(config, name, parameters), encoding="utf-8")
     return folder
 
 
-def _check_folders(pair: ModelPair, sources: Path) -> None:
+def check_folders(pair: ModelPair, sources: Path) -> None:
     """Raises CommandError where a folder that `pair` names is not there, or not what it should be."""
     for field, source, needed in _named_folders(pair):
         folder = Path(located(source, sources))

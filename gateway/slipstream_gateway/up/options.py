@@ -8,21 +8,29 @@ from pathlib import Path
 import msgspec
 
 from slipstream_gateway.arguments import at_least_one, port, seconds
+from slipstream_gateway.errors import CommandError
 from slipstream_gateway.manifest import EMBEDDED_MANIFEST
 from slipstream_gateway.up.ports import Port
+from slipstream_gateway.up.vllm_arguments import check_argument
 
 LOOPBACK = "127.0.0.1"
+ENGINES = ("slipstream", "vllm")
+MODELS = ("embedded", "smollm2")
+EXAMPLES = EMBEDDED_MANIFEST.parent
+"""Where the manifests of the models that come with the package are."""
 
 
 class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What to bring up, and where it listens. Triton itself is reachable from this machine only."""
+    """What to bring up, and where it listens. The servers behind the gateway are reachable from this machine only; a
+    port of theirs that is None is chosen when they start. `model`: the manifest's model that is fetched first."""
 
     manifest: Path = EMBEDDED_MANIFEST
+    model: str | None = None
     host: str = LOOPBACK
     port: int = 8080
-    grpc_port: int = 8001
-    http_port: int = 8000
-    metrics_port: int = 8002
+    grpc_port: int | None = None
+    http_port: int | None = None
+    metrics_port: int | None = None
     workers: int = 1
     timeout_s: float = 110.0
     redis: str | None = None
@@ -30,19 +38,19 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     admin_port: int | None = None
     allow_anonymous: bool = False
     keys: Path | None = None
+    vllm_python: Path | None = None
+    vllm_arguments: tuple[str, ...] = ()
 
-    def ports(self, *, with_triton: bool) -> list[Port]:
-        """Everything that has to be free."""
-        ports = [Port(number=self.port, host=self.host, option="--port")]
-        if self.admin_port is not None:
-            ports.append(Port(number=self.admin_port, host=LOOPBACK, option="--admin-port"))
-        if with_triton:
-            ports += [
-                Port(number=self.grpc_port, host=LOOPBACK, option="--grpc-port"),
-                Port(number=self.http_port, host=LOOPBACK, option="--http-port"),
-                Port(number=self.metrics_port, host=LOOPBACK, option="--metrics-port"),
-            ]
-        return ports
+    def ports(self) -> list[Port]:
+        """The ports that are given, which have to be free."""
+        named = (
+            (self.port, self.host, "--port"),
+            (self.admin_port, LOOPBACK, "--admin-port"),
+            (self.grpc_port, LOOPBACK, "--grpc-port"),
+            (self.http_port, LOOPBACK, "--http-port"),
+            (self.metrics_port, LOOPBACK, "--metrics-port"),
+        )
+        return [Port(number=number, host=host, option=option) for number, host, option in named if number is not None]
 
     @property
     def url(self) -> str:
@@ -56,6 +64,27 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.url}/console" if self.admin_port is None else f"http://{LOOPBACK}:{self.admin_port}/console"
 
 
+def options_of(args: argparse.Namespace) -> UpOptions:
+    """The parsed command line.
+
+    Raises:
+        CommandError: `--engine` or `--model` beside a manifest, which names its own.
+    """
+    values = vars(args)
+    engine, model, manifest = values.pop("engine"), values.pop("model"), values.pop("manifest")
+    if manifest is not None:
+        for option, value in (("--engine", engine), ("--model", model)):
+            if value is not None:
+                raise CommandError(
+                    f"{option} {value} is for a model that comes with the package: the manifest of -f names its own",
+                    exit_code=2,
+                )
+        return UpOptions(**values, manifest=manifest)
+    name = (model or MODELS[0]) + ("-vllm" if engine == "vllm" else "")
+    fetched = model if model != MODELS[0] else None
+    return UpOptions(**values, manifest=EXAMPLES / f"{name}.yaml", model=fetched)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `slipstream up --help` shows; the names are those of `UpOptions`."""
     defaults = UpOptions()
@@ -64,9 +93,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-f",
         "--manifest",
         type=Path,
-        default=defaults.manifest,
         metavar="FILE",
-        help="ModelPairs and policies (without it, the embedded pair)",
+        help="ModelPairs and policies (without it, the pair of --model)",
+    )
+    add(
+        "--model",
+        choices=MODELS,
+        help="a pair that comes with the package (embedded), or a small general model that is downloaded once "
+        "(smollm2: 93 MB)",
+    )
+    add(
+        "--engine",
+        choices=ENGINES,
+        help="what serves --model: Slipstream's own engine in Triton (slipstream), or vLLM with Slipstream's plugin, "
+        "which is installed once (vllm: 600 MB to download, 2.5 GB on disk)",
     )
     add("--host", default=defaults.host, help="address that the gateway listens on (%(default)s)")
     add(
@@ -86,13 +126,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="let everybody in who can reach a --host other than this machine's own",
     )
-    for name, default, text in (
-        ("--port", defaults.port, "the gateway's port"),
-        ("--grpc-port", defaults.grpc_port, "Triton's gRPC port"),
-        ("--http-port", defaults.http_port, "Triton's HTTP port"),
-        ("--metrics-port", defaults.metrics_port, "Triton's metrics port"),
-    ):
-        add(name, type=port, default=default, help=f"{text} (%(default)s)")
+    add("--port", type=port, default=defaults.port, help="the gateway's port (%(default)s)")
+    for name, text in (("grpc", "gRPC"), ("http", "HTTP"), ("metrics", "metrics")):
+        add(f"--{name}-port", type=port, metavar="N", help=f"Triton's {text} port (without it, a free one)")
     add(
         "--workers",
         type=at_least_one,
@@ -118,4 +154,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="timeout_s",
         metavar="SECONDS",
         help="how long loading may take; large checkpoints need more (%(default)s)",
+    )
+    group = parser.add_argument_group("with vLLM")
+    group.add_argument(
+        "--vllm-python",
+        type=Path,
+        metavar="FILE",
+        help="the Python of an environment that has vLLM and the package slipstream-vllm (without it, one is made in "
+        "~/.cache/slipstream)",
+    )
+    group.add_argument(
+        "--vllm-arg",
+        action="append",
+        type=check_argument,
+        default=[],
+        dest="vllm_arguments",
+        metavar="ARG",
+        help="a further argument for vLLM, such as --vllm-arg=--max-model-len=4096; may be repeated",
     )

@@ -1,14 +1,20 @@
-"""Whether the ports that `slipstream up` is about to use are free: said before anything starts."""
+"""Ports of `slipstream up`: whether those that are asked for are free, and free ones where none is asked for."""
 
 from __future__ import annotations
 
 import errno
+import random
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
+from itertools import islice
 
 import msgspec
 
 from slipstream_gateway.errors import CommandError
+
+# Below the range from which the kernel takes ports for outgoing connections, where a port would not stay free.
+_CHOSEN = range(12_000, 20_000)
 
 
 class Port(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,6 +37,26 @@ def check_ports(ports: Sequence[Port]) -> None:
             raise CommandError(f"port {port.number} is asked for by {options[port.number]} and {port.option}")
         options[port.number] = port.option
         _check_free(port)
+
+
+def free_ports(count: int, *, host: str) -> list[int]:
+    """Different ports of `host` that are free now, in an order of chance: another command may look at the same time.
+
+    Raises:
+        CommandError: there are not as many.
+    """
+    candidates = random.SystemRandom().sample(_CHOSEN, len(_CHOSEN))
+    ports = list(islice((port for port in candidates if _is_free(host, port)), count))
+    if len(ports) < count:
+        raise CommandError(f"no port from {_CHOSEN.start} to {_CHOSEN.stop - 1} is free on {host}")
+    return ports
+
+
+def _is_free(host: str, port: int) -> bool:
+    with socket.socket() as probe, suppress(OSError):
+        probe.bind((host, port))
+        return True
+    return False
 
 
 def _check_free(port: Port) -> None:

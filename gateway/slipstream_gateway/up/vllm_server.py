@@ -30,6 +30,15 @@ _FAILURES = (
     re.compile(r"\b(?P<why>(?!RuntimeError: Engine core init)(?:\w+\.)*\w+(?:Error|Exception): \S.*)$", re.MULTILINE),
 )
 
+# What a log has in it once a phase began, the last phase first.
+_PHASES = (
+    ("Starting vLLM server", "opening its port"),
+    ("Loading weights took", "preparing the cache"),
+    ("Starting to load model", "loading the model"),
+    ("Initializing a V1 LLM engine", "starting the engine"),
+    ("non-default args", "reading the configuration"),
+)
+
 
 class Speculation(msgspec.Struct, frozen=True, kw_only=True):
     """How a server drafts: up to `tokens` a step, with the model `draft` or from the text itself."""
@@ -52,7 +61,8 @@ class VllmLaunch(msgspec.Struct, frozen=True, kw_only=True):
     """What a server serves: the folder (or name) `model` under the name `served_name`.
 
     float32 unless said otherwise: a CPU without bfloat16 arithmetic converts each weight at each step. `eager` starts
-    in a third of the time that compiling takes."""
+    in a third of the time that compiling takes. `threads` None leaves the install's choice. `plugin` False: stock vLLM,
+    which loads no plugin at all."""
 
     model: str
     served_name: str
@@ -62,6 +72,7 @@ class VllmLaunch(msgspec.Struct, frozen=True, kw_only=True):
     max_concurrency: int = 16
     context_tokens: int | None = None
     eager: bool = True
+    threads: int | None = None
     extra: tuple[str, ...] = ()
 
     def arguments(self) -> list[str]:
@@ -77,6 +88,11 @@ class VllmLaunch(msgspec.Struct, frozen=True, kw_only=True):
             *(("--scheduler-cls", SCHEDULER) if self.plugin else ()),
             *self.extra,
         ]
+
+    def environment(self) -> dict[str, str]:
+        """What is set for this server alone."""
+        threads = {} if self.threads is None else {"OMP_NUM_THREADS": str(self.threads)}
+        return threads if self.plugin else {**threads, "VLLM_PLUGINS": ""}
 
 
 class VllmServer:
@@ -104,7 +120,7 @@ class VllmServer:
                 *launch.arguments(),
             ],
             log_path=run_dir / f"vllm-{port}.log",
-            env={**install.environment(), **(env or {})},
+            env={**install.environment(), **launch.environment(), **(env or {})},
             # `python -m` looks for packages where it is started, and vLLM would take a folder `triton` for the package.
             cwd=run_dir,
         )
@@ -126,6 +142,11 @@ class VllmServer:
                 raise CommandError(f"vLLM is not ready after {timeout_s:g} s; its log: {self.child.log_path}")
             time.sleep(_POLL_S)
         return True
+
+    def phase(self) -> str:
+        """What it is doing while it starts, from its log."""
+        log = self.child.log_tail(lines=1000)
+        return next((phase for mark, phase in _PHASES if mark in log), "importing vLLM")
 
     def failure(self) -> str:
         """Why it failed, in its own words: the most telling line of its log."""

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 from slipstream_gateway.manifest import EMBEDDED_MANIFEST, load_file
-from slipstream_gateway.up.command import local_pairs
 from slipstream_gateway.up.model_repository import write_repository
+from slipstream_gateway.up.servers import local_pairs
 from slipstream_gateway.up.triton_server import TritonPorts
 
 from tests.e2e.chaos.asks import PROMPTS, mixed
