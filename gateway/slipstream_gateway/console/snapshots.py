@@ -185,6 +185,7 @@ def _seats(served: ServedRoute) -> list[Seat]:
             cause=state.cause,
             retry_after_s=round(state.retry_after_s, 1),
             withheld=_withheld(replica) if arm == "speculative" else {},
+            longest_draft=_shorter_draft(replica, served) if arm == "speculative" else None,
         )
         for arm, pool in arms
         if pool is not None
@@ -195,3 +196,8 @@ def _seats(served: ServedRoute) -> list[Seat]:
 def _withheld(replica: Replica) -> dict[str, str]:
     found = {capability: replica.why_withheld(capability) for capability in Capability}
     return {capability.value: why.reason.value for capability, why in found.items() if why is not None}
+
+
+def _shorter_draft(replica: Replica, served: ServedRoute) -> int | None:
+    longest = replica.upstream.drafting.longest
+    return longest if longest is not None and longest < served.route.pair.spec.max_draft_tokens else None

@@ -70,7 +70,8 @@ class Entrance(msgspec.Struct, kw_only=True):
 class Seat(msgspec.Struct, kw_only=True):
     """A server of one arm as a worker sees it. `circuit` is `closed` where it takes requests, `open` where it is out
     for another `retry_after_s` and `cause` says why, `half_open` while it is tried. `withheld` are the capabilities
-    that it may not use, with the reason."""
+    that it may not use, with the reason; `longest_draft` is the longest draft that it takes, where that is shorter
+    than the pair's."""
 
     pair: str
     arm: str
@@ -80,6 +81,7 @@ class Seat(msgspec.Struct, kw_only=True):
     cause: str | None = None
     retry_after_s: float = 0.0
     withheld: dict[str, str] = {}
+    longest_draft: int | None = None
 
 
 class ClassComparison(msgspec.Struct, kw_only=True):

@@ -11,7 +11,7 @@ from itertools import islice
 from opentelemetry.metrics import Meter
 
 from slipstream_gateway.director.admission import Admission, GateState
-from slipstream_gateway.director.fleet import Fleet
+from slipstream_gateway.director.fleet import Fleet, ServedRoute
 from slipstream_gateway.director.hedging import Hedging
 from slipstream_gateway.director.retry_budget import RetryBudget
 from slipstream_gateway.errors import UpstreamError
@@ -62,6 +62,13 @@ def observe_overload(
         ],
     )
 
+    gauge(
+        meter,
+        "slipstream.replica.longest_draft",
+        "Longest draft that a server of engine kind vllm takes; 0 where it cannot draft, or has not said so yet.",
+        lambda: list(islice(_longest_drafts(fleet), MOST_SHOWN)),
+    )
+
 
 def _observe_admission(meter: Meter, read: Callable[[], tuple[GateState, ...]]) -> None:
     def per_pair(value: Callable[[GateState], float]) -> Callable[[], _Series]:
@@ -101,14 +108,27 @@ def _observe_admission(meter: Meter, read: Callable[[], tuple[GateState, ...]]) 
     )
 
 
+def _longest_drafts(fleet: Fleet) -> Iterator[tuple[float, dict[str, str]]]:
+    for served in _routes(fleet):
+        pool = served.speculative
+        for index, replica in enumerate(pool.replicas[:MOST_REPLICAS] if pool is not None else ()):
+            withheld, longest = replica.upstream.drafting
+            if withheld is not None or longest is not None:
+                labels = {"pair": served.route.pair.metadata.key, "arm": "speculative", "replica": str(index)}
+                yield float(longest or 0), labels
+
+
 def _replicas(fleet: Fleet) -> Iterator[tuple[dict[str, str], ReplicaState]]:
-    try:
-        routes = fleet.current.routes
-    except UpstreamError:  # nothing is served yet
-        return
-    for served in routes.values():
+    for served in _routes(fleet):
         pair = served.route.pair.metadata.key
         arms = (("plain", served.plain), ("speculative", served.speculative), ("fallback", served.fallback))
         for arm, pool in arms:
             for state in pool.states()[:MOST_REPLICAS] if pool is not None else ():
                 yield {"pair": pair, "arm": arm, "replica": str(state.index)}, state
+
+
+def _routes(fleet: Fleet) -> Iterable[ServedRoute]:
+    try:
+        return fleet.current.routes.values()
+    except UpstreamError:  # nothing is served yet
+        return ()

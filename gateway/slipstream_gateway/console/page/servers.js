@@ -39,8 +39,12 @@ function health(seat) {
   return text(h("span", { class: "badge no" }, `${seat.circuit === "open" ? "out" : "being tried"}${why}${when}`));
 }
 
-/** What a check of the engine took away, one badge each. */
-const withheld = (seat) => Object.entries(seat.withheld ?? {}).map(([capability, reason]) =>
+/** What a check of the engine took away, and drafts shorter than the pair's, one badge each. */
+const withheld = (seat) => [...taken(seat), ...shorter(seat)];
+
+const shorter = (seat) => seat.longest_draft ? [h("span", { class: "badge quiet" }, `drafts of ${count(seat.longest_draft)} at most`)] : [];
+
+const taken = (seat) => Object.entries(seat.withheld ?? {}).map(([capability, reason]) =>
   h("span", { class: reason === "engine_not_lossless" ? "badge no" : "badge quiet" }, `no ${words(capability)}: ${words(reason)}`));
 
 export function drawRollout(state, pair) {
