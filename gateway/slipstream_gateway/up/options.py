@@ -22,7 +22,8 @@ EXAMPLES = EMBEDDED_MANIFEST.parent
 
 class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What to bring up, and where it listens. The servers behind the gateway are reachable from this machine only; a
-    port of theirs that is None is chosen when they start. `model`: the manifest's model that is fetched first."""
+    port of theirs that is None is chosen when they start. `model`: the manifest's model that is fetched first.
+    `timeout_s` None: what each kind of server usually needs."""
 
     manifest: Path = EMBEDDED_MANIFEST
     model: str | None = None
@@ -32,7 +33,7 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     http_port: int | None = None
     metrics_port: int | None = None
     workers: int = 1
-    timeout_s: float = 110.0
+    timeout_s: float | None = None
     redis: str | None = None
     classifier: Path | None = None
     admin_port: int | None = None
@@ -150,10 +151,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--timeout",
         type=seconds,
-        default=defaults.timeout_s,
         dest="timeout_s",
         metavar="SECONDS",
-        help="how long loading may take; large checkpoints need more (%(default)s)",
+        help="how long loading may take; large checkpoints need more (without it, 110 for Triton and 600 for vLLM)",
     )
     group = parser.add_argument_group("with vLLM")
     group.add_argument(

@@ -21,8 +21,8 @@ from slipstream_gateway.up.vllm_pairs import launch_of, vllm_pairs
 from slipstream_gateway.up.vllm_server import VllmServer
 
 TRITON_READY_S = 110.0
-VLLM_READY_S = 300.0
-_REPORT_S = 10.0
+VLLM_READY_S = 600.0
+_REPORT_S = 30.0
 
 
 def local_pairs(table: RoutingTable) -> list[ModelPair]:
@@ -121,15 +121,17 @@ class LocalServers:
 
 
 class _Reporting:
-    """`stopping`, which is asked all the time, with a line on what the server does every `_REPORT_S`."""
+    """`stopping`, which is asked all the time, with a line for each phase of the server, and one every `_REPORT_S`."""
 
     def __init__(self, server: VllmServer, name: str, say: Say, stopping: Callable[[], bool]) -> None:
         self._server, self._name, self._say, self._stopping = server, name, say, stopping
-        self._began = self._reported = time.monotonic()
+        self._began = time.monotonic()
+        self._reported = -_REPORT_S
+        self._phase = ""
 
     def __call__(self) -> bool:
-        now = time.monotonic()
-        if now - self._reported >= _REPORT_S:
-            self._reported = now
-            self._say(f"{now - self._began:4.0f} s: vLLM for {self._name}: {self._server.phase()}")
+        elapsed_s, phase = time.monotonic() - self._began, self._server.phase()
+        if phase != self._phase or elapsed_s - self._reported >= _REPORT_S:
+            self._phase, self._reported = phase, elapsed_s
+            self._say(f"{elapsed_s:4.0f} s: vLLM for {self._name}: {phase}")
         return self._stopping()
