@@ -13,8 +13,7 @@ import psutil
 import pytest
 
 SLIPSTREAM = Path(sys.executable).parent / "slipstream"
-PORT_OPTIONS = ("--port", "--grpc-port", "--http-port", "--metrics-port")
-START_LIMIT_S = 110.0
+START_LIMIT_S = 400.0  # vLLM on a busy machine
 
 
 class RunningUp:
@@ -45,9 +44,8 @@ class RunningUp:
 
 @pytest.fixture
 def up_options(free_ports: Callable[[int], list[int]]) -> list[str]:
-    """Options that put every port of `slipstream up` on a free one; the gateway's stands second."""
-    ports = free_ports(len(PORT_OPTIONS))
-    return [part for option, port in zip(PORT_OPTIONS, ports, strict=True) for part in (option, str(port))]
+    """The option that puts the gateway of `slipstream up` on a free port; the servers behind it find their own."""
+    return ["--port", str(free_ports(1)[0])]
 
 
 @pytest.fixture(autouse=True)
@@ -59,13 +57,14 @@ def private_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.fixture
-def start_up(up_options: list[str]) -> Iterator[Callable[..., RunningUp]]:
-    """Run `slipstream up` until it has printed its commands."""
+def start_up(free_ports: Callable[[int], list[int]]) -> Iterator[Callable[..., RunningUp]]:
+    """Run `slipstream up` until it has printed its commands; each has a port of its own."""
     started: list[subprocess.Popen[str]] = []
 
     def start(*arguments: str) -> RunningUp:
+        [port] = free_ports(1)
         process = subprocess.Popen(
-            [str(SLIPSTREAM), "up", *up_options, *arguments],
+            [str(SLIPSTREAM), "up", "--port", str(port), *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -73,7 +72,7 @@ def start_up(up_options: list[str]) -> Iterator[Callable[..., RunningUp]]:
         started.append(process)
         lines = _read_until_ready(process)
         commands = [line for line in lines if line.startswith("curl ")]
-        return RunningUp(process, f"http://127.0.0.1:{up_options[1]}", commands)
+        return RunningUp(process, f"http://127.0.0.1:{port}", commands)
 
     yield start
     for process in started:

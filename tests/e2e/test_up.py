@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.pasted import run_pasted
+
 pytestmark = pytest.mark.timeout(240)
 
 MANIFEST = """\
@@ -42,16 +44,6 @@ spec:
 """
 
 
-def _shell(command: str) -> tuple[dict[str, str], str]:
-    """Run a pasted command; headers (lower-case names) and body."""
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=True)
-    head, separator, body = done.stdout.replace("\r\n", "\n").partition("\n\n")
-    if not separator or not head.startswith("HTTP/"):
-        return {}, done.stdout
-    pairs = (line.partition(":") for line in head.splitlines()[1:])
-    return {name.lower(): value.strip() for name, _, value in pairs}, body
-
-
 def _up(*arguments: str) -> subprocess.CompletedProcess[str]:
     slipstream = str(Path(sys.executable).parent / "slipstream")
     return subprocess.run([slipstream, "up", *arguments], capture_output=True, text=True, timeout=100, check=False)
@@ -61,7 +53,7 @@ def test_three_printed_commands_show_the_job_and_ctrl_c_leaves_nothing(start_up:
     up = start_up()
     summary, status, explain = up.commands
 
-    headers, body = _shell(summary)
+    headers, body = run_pasted(summary)
     assert headers["x-slipstream-arm"] == "speculative"
     assert headers["x-slipstream-class"].startswith("summarization/")
     assert int(headers["x-slipstream-draft-length"]) > 0
@@ -72,13 +64,13 @@ def test_three_printed_commands_show_the_job_and_ctrl_c_leaves_nothing(start_up:
 
     # What a line and a list gain lies near the break-even, and the gateway has just measured its first answer: either
     # arm may come out, by the predicted saving. From nothing learnt, `slipstream route`'s tests say which.
-    headers, body = _shell(status)
+    headers, body = run_pasted(status)
     assert headers["x-slipstream-class"].endswith("/short")
     assert (headers["x-slipstream-arm"] == "speculative") is (headers["x-slipstream-reason"] == "speculation_pays")
     assert float(headers["x-slipstream-saving-ms"]) < 500
     assert json.loads(body)["choices"][0]["message"]["content"].strip()
 
-    _, body = _shell(explain)
+    _, body = run_pasted(explain)
     explained = json.loads(body)
     assert explained["arm"] in ("plain", "speculative")
     assert explained["numbers"]["saving_s"] < 0.5
@@ -134,7 +126,7 @@ def test_external_pairs_need_no_triton(tmp_path: Path, external_server: str, sta
     manifest.write_text(EXTERNAL.format(url=external_server))
     up = start_up("-f", str(manifest))
     assert not any("triton" in part for child in up.children for part in child.cmdline())
-    assert json.loads(_shell(up.commands[2])[1])["reason"] == "no_policy"
+    assert json.loads(run_pasted(up.commands[2])[1])["reason"] == "no_policy"
     assert up.stop() == 0
     assert up.left_behind() == []
 
@@ -147,9 +139,9 @@ def test_keys_are_asked_for_and_the_printed_commands_send_one(
     slipstream = str(Path(sys.executable).parent / "slipstream")
     made = subprocess.run([slipstream, "keys", "create", "-f", str(keys)], capture_output=True, text=True, check=True)
     up = start_up("-f", str(manifest), "--keys", str(keys))
-    assert json.loads(_shell(up.commands[2])[1])["error"]["code"] == "invalid_api_key"
+    assert json.loads(run_pasted(up.commands[2])[1])["error"]["code"] == "invalid_api_key"
     monkeypatch.setenv("SLIPSTREAM_API_KEY", made.stdout.strip())
-    assert json.loads(_shell(up.commands[2])[1])["reason"] == "no_policy"
+    assert json.loads(run_pasted(up.commands[2])[1])["reason"] == "no_policy"
     assert up.stop() == 0
 
 
@@ -167,19 +159,54 @@ def test_external_server_that_is_not_there_is_named(
     assert '"theirs":"no server answers"' in done.stderr
 
 
-def test_port_in_use_is_named_with_its_option(up_options: list[str]) -> None:
+@pytest.mark.parametrize("option", ["--port", "--grpc-port"])
+def test_port_in_use_is_named_with_its_option(up_options: list[str], option: str) -> None:
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", int(up_options[3])))
+        taken.bind(("127.0.0.1", 0))
         taken.listen(1)
-        done = _up(*up_options)
+        port = taken.getsockname()[1]
+        done = _up(*up_options, option, str(port))
     assert done.returncode == 1
-    assert done.stderr == (f"slipstream: error: port {up_options[3]} is in use; choose another with --grpc-port\n")
+    assert done.stderr == f"slipstream: error: port {port} is in use; choose another with {option}\n"
 
 
 def test_one_port_for_two_servers_is_refused(up_options: list[str]) -> None:
     done = _up(*up_options, "--http-port", up_options[1])
     assert done.returncode == 1
     assert done.stderr == (f"slipstream: error: port {up_options[1]} is asked for by --port and --http-port\n")
+
+
+@pytest.mark.parametrize("option", [("--engine", "vllm"), ("--model", "smollm2")])
+def test_engine_and_model_are_the_manifest_s_business(
+    tmp_path: Path, up_options: list[str], option: tuple[str, str]
+) -> None:
+    done = _up("-f", str(tmp_path / "pair.yaml"), *up_options, *option)
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"slipstream: error: {' '.join(option)} is for a model that comes with the package: the manifest of -f names "
+        "its own\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "argument", ["--model=x", "--served_model_name", "--port=1", "--speculative-config.method=ngram"]
+)
+def test_vllm_s_own_options_are_refused_where_up_sets_them(up_options: list[str], argument: str) -> None:
+    done = _up(*up_options, "--engine", "vllm", f"--vllm-arg={argument}")
+    assert done.returncode == 2
+    assert "is set by 'slipstream up'" in done.stderr
+
+
+def test_vllm_s_options_without_vllm_are_refused(up_options: list[str]) -> None:
+    done = _up(*up_options, "--vllm-arg=--max-model-len=512")
+    assert done.returncode == 2
+    assert "--vllm-arg has no effect: no pair of the manifest needs a vLLM server here" in done.stderr
+
+
+def test_python_without_vllm_is_refused(up_options: list[str]) -> None:
+    done = _up(*up_options, "--engine", "vllm", "--vllm-python", sys.executable)
+    assert done.returncode == 1
+    assert done.stderr == f"slipstream: error: {sys.executable}: vLLM is not installed for this Python\n"
 
 
 def test_missing_manifest_is_one_line(tmp_path: Path, up_options: list[str]) -> None:

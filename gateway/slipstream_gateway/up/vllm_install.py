@@ -25,7 +25,6 @@ _PACKAGE = Path(__file__).parent.parent
 _PLUGINS = (_PACKAGE / "vllm_plugin", _PACKAGE.parent.parent / "kernels" / "slipstream_vllm")
 _PYTHONS = ((3, 11), (3, 12))
 _CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-_NEEDED_BYTES = 4 * 1024**3
 _MARKER = "slipstream.json"
 
 
@@ -37,7 +36,23 @@ class _Marker(msgspec.Struct, frozen=True, kw_only=True):
     extra: tuple[str, ...] = ()
 
 
-def install_vllm(say: Say, *, extra: Sequence[str] = (), stopping: Callable[[], bool] = lambda: False) -> VllmInstall:
+class Recipe(msgspec.Struct, frozen=True, kw_only=True):
+    """What an installation consists of: the packages of `requirements`, which names each with its version, and the
+    plugin's folder. `needed_bytes` is what it takes on the disk."""
+
+    name: str = f"vllm-{VERSION}"
+    requirements: Path = _REQUIREMENTS
+    plugin: Path | None = None
+    needed_bytes: int = 4 * 1024**3
+
+
+def install_vllm(
+    say: Say,
+    *,
+    extra: Sequence[str] = (),
+    stopping: Callable[[], bool] = lambda: False,
+    recipe: Recipe | None = None,
+) -> VllmInstall:
     """The environment with vLLM and this version's plugin, which is built or repaired first where necessary.
 
     `extra`: further requirements, such as `pytest==9.2.0`. `say` gets a line of progress now and then. Safe to call
@@ -47,16 +62,15 @@ def install_vllm(say: Say, *, extra: Sequence[str] = (), stopping: Callable[[], 
         CommandError: no supported Python, no disk space, no package index, or pip's own reason.
         Stopped: `stopping()` became true.
     """
-    home = cache_folder()
-    folder = home / f"vllm-{VERSION}"
-    with exclusive(home / f"vllm-{VERSION}.lock", say=say, stopping=stopping):
-        runner = PipRunner(log_path=home / f"vllm-{VERSION}.log", say=say, stopping=stopping)
+    recipe = recipe or Recipe(plugin=plugin_source())
+    folder = cache_folder() / recipe.name
+    with exclusive(folder.with_name(f"{recipe.name}.lock"), say=say, stopping=stopping):
+        runner = PipRunner(log_path=folder.with_name(f"{recipe.name}.log"), say=say, stopping=stopping)
         marker = _read_marker(folder)
-        if marker is None or marker.requirements != _hash([_REQUIREMENTS]):
-            marker = _build(folder, runner, say)
-        source = plugin_source()
-        if source is not None and marker.plugin != (plugin := _hash(_plugin_files(source))):
-            _install_plugin(folder, source, runner, marker)
+        if marker is None or marker.requirements != _hash([recipe.requirements]):
+            marker = _build(folder, recipe, runner, say)
+        if recipe.plugin is not None and marker.plugin != (plugin := _hash(_plugin_files(recipe.plugin))):
+            _install_plugin(folder, recipe.plugin, runner, marker)
             marker = msgspec.structs.replace(marker, plugin=plugin)
             _write_marker(folder, marker)
         if missing := tuple(item for item in extra if item not in marker.extra):
@@ -65,33 +79,37 @@ def install_vllm(say: Say, *, extra: Sequence[str] = (), stopping: Callable[[], 
     return inspect(_python(folder))
 
 
-def plugin_source() -> Path | None:
+def plugin_source() -> Path:
     """The plugin's folder, with its `pyproject.toml`: in the installed package, or in the source tree."""
-    return next((folder for folder in _PLUGINS if (folder / "pyproject.toml").is_file()), None)
+    for folder in _PLUGINS:
+        if (folder / "pyproject.toml").is_file():
+            return folder
+    raise CommandError(f"this installation is incomplete: {_PLUGINS[0]} is missing")
 
 
-def _build(folder: Path, runner: PipRunner, say: Say) -> _Marker:
+def _build(folder: Path, recipe: Recipe, runner: PipRunner, say: Say) -> _Marker:
     """Make the environment anew, without the plugin."""
     if sys.version_info[:2] not in _PYTHONS:
         raise CommandError(f"vLLM {VERSION} is installed with Python 3.11 or 3.12, this is {sys.version.split()[0]}")
     if folder.exists():
         say(f"removing an incomplete or older installation in {folder} …")
         shutil.rmtree(folder)
-    if (free := shutil.disk_usage(folder.parent).free) < _NEEDED_BYTES:
-        raise CommandError(f"vLLM needs 4 GB in {folder.parent}, where {free / 1e9:.1f} GB are free")
+    if (free := shutil.disk_usage(folder.parent).free) < recipe.needed_bytes:
+        needed = f"{recipe.needed_bytes / 1e9:.1f} GB"
+        raise CommandError(f"vLLM needs {needed} in {folder.parent}, where {free / 1e9:.1f} GB are free")
     say(f"installing vLLM {VERSION} into {folder} (about 600 MB to download, once) …")
     what = f"vLLM {VERSION} cannot be installed"
     runner.run([sys.executable, "-m", "venv", str(folder)], what=what)
-    _install_requirements(folder, runner, what=what)
-    marker = _Marker(requirements=_hash([_REQUIREMENTS]))
+    _install_requirements(folder, recipe.requirements, runner, what=what)
+    marker = _Marker(requirements=_hash([recipe.requirements]))
     _write_marker(folder, marker)
     return marker
 
 
-def _install_requirements(folder: Path, runner: PipRunner, *, what: str) -> None:
-    lines = _REQUIREMENTS.read_text(encoding="utf-8").splitlines()
+def _install_requirements(folder: Path, requirements: Path, runner: PipRunner, *, what: str) -> None:
+    lines = requirements.read_text(encoding="utf-8").splitlines()
     packages = sum(1 for line in lines if line and not line.startswith("#"))
-    arguments = ["install", "--no-deps", "--progress-bar=off", "-r", str(_REQUIREMENTS)]
+    arguments = ["install", "--no-deps", "--progress-bar=off", "-r", str(requirements)]
     try:
         runner.pip(_python(folder), arguments, what=what, packages=packages)
     except PipError as exc:

@@ -1,0 +1,15 @@
+"""Commands that `slipstream up` prints, run as a user pastes them."""
+
+from __future__ import annotations
+
+import subprocess
+
+
+def run_pasted(command: str) -> tuple[dict[str, str], str]:
+    """Headers (lower-case names; none without `curl -i`) and body."""
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=True)
+    head, separator, body = done.stdout.replace("\r\n", "\n").partition("\n\n")
+    if not separator or not head.startswith("HTTP/"):
+        return {}, done.stdout
+    pairs = (line.partition(":") for line in head.splitlines()[1:])
+    return {name.lower(): value.strip() for name, _, value in pairs}, body
