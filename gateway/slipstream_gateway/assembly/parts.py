@@ -74,8 +74,8 @@ def build_parts(settings: GatewaySettings) -> Parts:
     outcomes = Outcomes(learner=learner, evidence=evidence, store=store)
     retries = RetryBudget(retry_share=settings.overload.retry_share, retries_per_s=settings.overload.retries_per_s)
     recorder = Recorder()
-    parity = Parity(fleet=fleet, admission=admission)
     conformance = Conformance(fleet=fleet, admission=admission, settings=settings.conformance)
+    parity = Parity(fleet=fleet, admission=admission, distrust=conformance.distrust)
     telemetry = Telemetry(settings.telemetry, in_flight=lambda: admission.in_flight, queued=lambda: admission.queued)
     observer = Audited(Watching(telemetry, recorder), audit) if audit.is_on else Watching(telemetry, recorder)
     director = Director(

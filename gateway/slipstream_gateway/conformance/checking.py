@@ -68,8 +68,7 @@ class Check:
 
     async def _greedy(self) -> list[Finding]:
         pairs = await self._each(greedy_requests(self._plain.backend.model), self._greedy_pair)
-        counted = self._speculative.backend.drafts_per_request and any(pair.speculative.drafted for pair in pairs)
-        return [judge_greedy(pairs), judge_draft_length(pairs, counted=counted)]
+        return [judge_greedy(pairs), judge_draft_length(pairs)]
 
     async def _greedy_pair(self, request: GenerationRequest) -> GreedyPair:
         speculative, plain = await self._ask(self._speculative, request), await self._ask(self._plain, request)
@@ -112,6 +111,8 @@ class Check:
 
     async def _ask(self, side: Side, request: GenerationRequest) -> ProbeAnswer:
         model = side.backend.model
+        if side.backend.own_engine:  # its tensors have all that a probe asks for, token ids included
+            request = msgspec.structs.replace(request, features=frozenset())
         job = Job(
             request=msgspec.structs.replace(request, model=model, raw=_named(request.raw, model)),
             model=model,

@@ -160,7 +160,9 @@ class Conformance:
     async def _work(self, watch: Watch) -> None:
         retry_s = _SHORTEST_RETRY_S
         while True:
-            watch.losses = watch.replica.losses
+            while watch.replica.upstream.drafting.withheld is not None:  # it cannot draft at all: nothing to check
+                await asyncio.sleep(_LOOK_S)
+            watch.begin()
             try:
                 known = await self._checked(watch)
             except Exception:  # the task's top: a server that nobody thought of must not end its checks
@@ -191,7 +193,7 @@ class Conformance:
             return False
         finally:
             self._fleet.leave(snapshot)
-        if watch.is_lost:
+        if watch.is_another:
             return False
         await self._conclude(watch, findings)
         return True
@@ -205,8 +207,10 @@ class Conformance:
         plain = watch.replica if watch.replica in served.plain.replicas else served.plain.least_busy()
         if plain is None:
             return None
+        longest = watch.replica.upstream.drafting.longest
+        draft_length = terms.draft_length if longest is None else min(terms.draft_length, longest)
         return Check(
-            speculative=Side(watch.replica, terms.speculative, terms.draft_length),
+            speculative=Side(watch.replica, terms.speculative, draft_length),
             plain=Side(plain, terms.plain, 0),
             seed=random.getrandbits(_SEED_BITS),
         )
@@ -221,7 +225,7 @@ class Conformance:
                 await watch.replica.stop_drafting()
 
     async def _rest(self, watch: Watch, for_s: float) -> None:
-        """Returns when the server is due and spare, or was lost and answers again."""
+        """Returns when the server is due and spare, or is another one than was checked."""
         loop = asyncio.get_running_loop()
         due_s, probe_s = loop.time() + for_s, loop.time() + self._settings.probe_s
         spare_before = False
@@ -230,7 +234,7 @@ class Conformance:
             if loop.time() >= probe_s:
                 await _probe(watch.replica)
                 probe_s = loop.time() + self._settings.probe_s
-            if watch.is_lost:
+            if watch.is_another:
                 watch.renew()
                 return
             spare = loop.time() >= due_s and not watch.replica.outstanding and not self._admission.queued

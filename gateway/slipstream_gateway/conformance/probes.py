@@ -12,7 +12,7 @@ import msgspec
 from slipstream_gateway.director.likelihood import Sampling
 from slipstream_gateway.errors import Incomparable
 from slipstream_gateway.types import Endpoint, GenerationRequest
-from slipstream_gateway.upstreams.base import Completion, Wire
+from slipstream_gateway.upstreams.base import Completion, Tokens, Wire
 
 COPYING = "Repeat the list.\n\nList: " + "alpha, beta, gamma, delta, " * 4 + "\nList: alpha, beta, gamma, delta, alpha,"
 """Nearly every draft token is accepted here, whatever the draft: n-gram drafts, too, have something to propose."""
@@ -64,6 +64,9 @@ def sampled_requests(model: str, *, seed: int) -> Iterator[GenerationRequest]:
 
 def read_answer(completion: Completion) -> ProbeAnswer:
     """Raises `Incomparable` where the answer is not of the form that was asked for."""
+    drafted = completion.usage.drafted
+    if len(completion.pieces) == 1 and isinstance(piece := completion.pieces[0], Tokens):
+        return ProbeAnswer(text=piece.text, token_ids=piece.token_ids, drafted=drafted)
     data = b"".join(piece.data for piece in completion.pieces if isinstance(piece, Wire))
     try:
         choices = _decode(data).choices
@@ -75,7 +78,7 @@ def read_answer(completion: Completion) -> ProbeAnswer:
         text=choices[0].text,
         prompt_token_ids=choices[0].prompt_token_ids or (),
         token_ids=choices[0].token_ids or (),
-        drafted=completion.usage.drafted,
+        drafted=drafted,
     )
 
 
@@ -96,5 +99,6 @@ def _request(model: str, prompt: str, *, temperature: float, seed: int | None) -
         max_tokens=MAX_TOKENS,
         temperature=temperature,
         seed=seed,
+        features=frozenset({"return_token_ids"}),
         raw=msgspec.json.encode(body),
     )

@@ -99,20 +99,21 @@ def judge_sampled(speculative: Sequence[Sequence[TokenScore]], plain: Sequence[S
     return Finding(subject=subject, result=Result.PASS, detail=detail, evidence=evidence)
 
 
-def judge_draft_length(pairs: Sequence[GreedyPair], *, counted: bool) -> Finding:
-    """Whether the copying prompt drafted and no plain answer did. `counted`: the server counts draft tokens."""
+def judge_draft_length(pairs: Sequence[GreedyPair]) -> Finding:
+    """Whether the copying prompt, the first, drafted and no plain answer did, by the server's own counts."""
     subject = Subject.DRAFT_LENGTH
-    if not counted or not pairs:
-        return Finding(subject=subject, result=Result.NO_DATA, detail="the server does not count draft tokens")
     plain = sum(pair.plain.drafted for pair in pairs)
-    copying = pairs[0].speculative.drafted
+    speculative = sum(pair.speculative.drafted for pair in pairs)
     if plain:
         detail = f"{plain} tokens were drafted for answers that asked for none"
         return Finding(subject=subject, result=Result.FAIL, detail=detail)
-    if not copying:
+    if not speculative:
+        return Finding(subject=subject, result=Result.NO_DATA, detail="the server counted no draft token")
+    if not pairs[0].speculative.drafted:
         detail = f"no token was drafted for a prompt of {len(COPYING)} characters that repeats itself"
         return Finding(subject=subject, result=Result.FAIL, detail=detail)
-    return Finding(subject=subject, result=Result.PASS, detail=f"{copying} tokens drafted, 0 where none were asked for")
+    detail = f"{speculative} tokens drafted, 0 where none were asked for"
+    return Finding(subject=subject, result=Result.PASS, detail=detail)
 
 
 def _evidence(answers: Sequence[Sequence[TokenScore]]) -> float:

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from slipstream_gateway.conformance.verdict import Finding, Result, Subject
-from slipstream_gateway.manifest import Protocol
 from slipstream_gateway.manifest.table import Backend
 from slipstream_gateway.types import Capability, Reason, Withheld
 from slipstream_gateway.upstreams.pool import Replica
@@ -34,20 +33,24 @@ class Watch:
         self.replica = replica
         self.findings: dict[Subject, Finding] = {}
         self.checked_s: float | None = None
-        self.losses = replica.losses
+        self._seen = (replica.losses, replica.upstream.drafting)
         self._distrusted: dict[Capability, Withheld] = {}
-        trusted = backend.protocol is Protocol.TRITON
+        trusted = backend.own_engine
         replica.unverified = {} if trusted else {Capability.SAMPLED_SPECULATION: _NOT_YET}
         replica.withheld = replica.unverified
 
     @property
-    def is_lost(self) -> bool:
-        """Whether the server could not be reached since `renew`: who answers now may be another process."""
-        return self.replica.losses != self.losses
+    def is_another(self) -> bool:
+        """Whether another process may answer than when the check began: the server could not be reached meanwhile, or
+        says something else of what it can draft."""
+        return self._seen != (self.replica.losses, self.replica.upstream.drafting)
+
+    def begin(self) -> None:
+        """A check begins."""
+        self._seen = (self.replica.losses, self.replica.upstream.drafting)
 
     def renew(self) -> None:
         """Nothing is known of the server any more."""
-        self.losses = self.replica.losses
         self.findings.clear()
         self._distrusted.clear()
         self.replica.withheld = self.replica.unverified
@@ -59,6 +62,8 @@ class Watch:
             known = self.findings.get(finding.subject)
             if known is None or finding.result is not Result.NO_DATA:
                 self.findings[finding.subject] = finding
+            if finding.subject is Subject.SAMPLED_SPECULATION:
+                self.replica.gives_token_ids |= finding.result is not Result.NO_DATA
         withheld = dict(self.replica.withheld)
         for finding in findings:
             capability = _CAPABILITIES.get(finding.subject)

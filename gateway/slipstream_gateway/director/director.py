@@ -282,7 +282,10 @@ class Director:
         return Lesson(judged.subject, judged.profile.prompt_tokens, self._outcomes)
 
     async def _try(self, exchange: Exchange, run: _Run, leg: Leg, replica: Replica) -> None:
-        job = self._job(exchange, run, leg)
+        wants_token_ids = self._parity.wants_token_ids(
+            replica, served=run.served, decision=leg.decision, request=run.request, draw=run.draws.parity
+        )
+        job = self._job(exchange, run, leg, token_ids=wants_token_ids)
         if not job.request.stream:
             with exchange.watchdog.waiting(self._deadlines.total_s, "the answer"):
                 completion = await self._complete(exchange, run, leg, replica, job)
@@ -325,7 +328,9 @@ class Director:
             answer, served=run.served, decision=leg.decision, job=job, draw=run.draws.parity, lesson=exchange.lesson
         )
 
-    def _job(self, exchange: Exchange, run: _Run, leg: Leg, committed: Committed | None = None) -> Job:
+    def _job(
+        self, exchange: Exchange, run: _Run, leg: Leg, committed: Committed | None = None, *, token_ids: bool = False
+    ) -> Job:
         headers, context = exchange.trace_headers(), run.context
         if context.authorization is not None:
             headers = (("authorization", context.authorization), *headers)
@@ -342,6 +347,7 @@ class Director:
             committed=committed,
             deadline_s=context.deadline_s,
             request_class=leg.decision.request_class,
+            token_ids=token_ids,
         )
 
 

@@ -1,8 +1,9 @@
-"""Parity: a share of the greedy speculative answers is decoded again, plainly, and compared.
+"""Parity: a share of the speculative answers is decoded again, plainly, and compared.
 
-Under greedy decoding speculation must not change an answer. A replay runs after its request's end, one at a time,
-and only on a server of the plain arm to which this gateway sent nothing at two looks in a row, while nobody waited
-for a place. It gives way: as soon as that server gets a request, or one waits, the replay is cancelled and tried
+Under greedy decoding speculation must not change an answer; of sampled ones it must not change the distribution, which
+the plain arm's scores of both answers show in time (`parity_score`). A replay runs after its request's end, one at a
+time, and only on a server of the plain arm to which this gateway sent nothing at two looks in a row, while nobody
+waited for a place. It gives way: as soon as that server gets a request, or one waits, the replay is cancelled and tried
 again later, a few times. What cannot be replayed in time is dropped and counted. A replay counts in its server's load
 while it runs, and nowhere else: it is no outcome, teaches nothing, and says nothing of a server's health. How it comes
 out is counted, and shared for whoever guards the speculative arm.
@@ -15,6 +16,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Coroutine, Iterator
+from typing import TypeVar
 
 import msgspec
 
@@ -23,8 +25,10 @@ from slipstream_gateway.director.fleet import Fleet, ServedRoute
 from slipstream_gateway.director.observing import Lesson
 from slipstream_gateway.director.parity_answer import Answer, Collector, WatchedStream, first_difference
 from slipstream_gateway.director.parity_replay import Candidate, comparable, replay, report, tell
+from slipstream_gateway.director.parity_sampled import Distrust, SampledEvidence, SampledTests, scored_pair
+from slipstream_gateway.director.parity_score import ScoredPair
 from slipstream_gateway.errors import Incomparable, SlipstreamError
-from slipstream_gateway.types import Decision
+from slipstream_gateway.types import Capability, Decision, GenerationRequest
 from slipstream_gateway.upstreams.base import Completion, Job, Stream
 from slipstream_gateway.upstreams.pool import Replica
 
@@ -35,6 +39,7 @@ MAX_REQUEST_BYTES = 1024 * 1024
 MAX_ATTEMPTS = 4
 MAX_AGE_S = 300.0
 _POLL_S = 0.01
+_T = TypeVar("_T")
 
 _log = logging.getLogger(__name__)
 
@@ -63,7 +68,8 @@ class _Tally:
 class Parity:
     """Watches answers and replays them. Has a task only while something waits; `aclose` ends it at once.
 
-    A server is spare with at most `max_outstanding` requests in flight, at two looks `look_s` apart.
+    A server is spare with at most `max_outstanding` requests in flight, at two looks `look_s` apart. `distrust` is
+    called where sampled answers of a pair turn out not to be the target's.
     """
 
     def __init__(
@@ -75,6 +81,7 @@ class Parity:
         max_outstanding: int = 0,
         replay_timeout_s: float = 120.0,
         max_queued: int = MAX_QUEUED,
+        distrust: Distrust | None = None,
     ) -> None:
         self._fleet = fleet
         self._admission = admission
@@ -84,9 +91,24 @@ class Parity:
         self._max_queued = max_queued
         self._queue: deque[Candidate] = deque()
         self._watched = 0
+        self._sampled = SampledTests(distrust or _keep_quiet)
         self._tallies: dict[tuple[str, str], _Tally] = {}
         self._task: asyncio.Task[None] | None = None
         self._closed = False
+
+    def wants_token_ids(
+        self, replica: Replica, *, served: ServedRoute, decision: Decision, request: GenerationRequest, draw: float
+    ) -> bool:
+        """Whether the answer that `replica` is to give will be compared by its token ids: a sampled one, drawn for a
+        comparison, of a server that a check saw give them."""
+        policy = served.route.policy
+        return (
+            request.temperature > 0
+            and replica.gives_token_ids
+            and policy is not None
+            and draw < policy.spec.parity_share
+            and comparable(served, decision, request)
+        )
 
     def watch(
         self,
@@ -104,6 +126,8 @@ class Parity:
         """
         policy = served.route.policy
         if policy is None or draw >= policy.spec.parity_share or not comparable(served, decision, job.request):
+            return answer
+        if job.request.temperature > 0 and not job.token_ids:
             return answer
         candidate = Candidate(served=served, decision=decision, job=job, answer=Collector(stream=False), lesson=lesson)
         if len(job.request.raw) > MAX_REQUEST_BYTES:
@@ -134,6 +158,10 @@ class Parity:
             )
             for (pair, request_class), tally in list(self._tallies.items())
         ]
+
+    def evidence(self) -> list[SampledEvidence]:
+        """How far the tests of sampled answers are. May be called from any thread."""
+        return self._sampled.evidence()
 
     async def aclose(self) -> None:
         """Drops what waits and cancels the replay that runs."""
@@ -231,20 +259,41 @@ class Parity:
         candidate.attempts += 1
         try:
             async with asyncio.timeout(self._replay_timeout_s):
-                speculative = await candidate.answer.read()
-                plain = await self._giving_way(replay(candidate, replica), replica)
+                answer = await candidate.answer.read()
+                if candidate.is_sampled:
+                    await self._check_sampled(candidate, answer, replica)
+                else:
+                    await self._check_greedy(candidate, answer, replica)
         except Incomparable as exc:
             self._drop(candidate, exc.cause)
         except (SlipstreamError, TimeoutError) as exc:
             _log.info("%s: a parity replay failed: %s", replica.name, type(exc).__name__)
             self._drop(candidate, "failed")
-        else:
-            self._judge(candidate, speculative, plain)
         finally:
             replica.release(0, time.perf_counter())
             self._fleet.leave(snapshot)
 
-    async def _giving_way(self, running: Coroutine[None, None, Answer], replica: Replica) -> Answer | None:
+    async def _check_greedy(self, candidate: Candidate, speculative: Answer, replica: Replica) -> None:
+        plain = await self._giving_way(replay(candidate, replica), replica)
+        if plain is None:
+            self._try_again(candidate)
+            return
+        difference = first_difference(speculative, plain)
+        self._judged(candidate, matched=difference is None)
+        if difference is not None:
+            report(candidate, difference, speculative, plain)
+
+    async def _check_sampled(self, candidate: Candidate, speculative: Answer, replica: Replica) -> None:
+        async def compared() -> tuple[ScoredPair | None]:
+            return (await scored_pair(candidate, speculative, replica),)
+
+        found = await self._giving_way(compared(), replica)
+        if found is None:
+            self._try_again(candidate)
+        else:
+            self._judged(candidate, matched=not self._sampled.judge(candidate, found[0]))
+
+    async def _giving_way(self, running: Coroutine[None, None, _T], replica: Replica) -> _T | None:
         """What `running` gives, None where it was cancelled because somebody else wants the server."""
         task = asyncio.get_running_loop().create_task(running)
         try:
@@ -257,20 +306,17 @@ class Parity:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    def _judge(self, candidate: Candidate, speculative: Answer, plain: Answer | None) -> None:
-        if plain is None:
-            if candidate.attempts < MAX_ATTEMPTS:
-                self._queue.appendleft(candidate)
-            else:
-                self._drop(candidate, "gave_way")
-            return
+    def _try_again(self, candidate: Candidate) -> None:
+        if candidate.attempts < MAX_ATTEMPTS:
+            self._queue.appendleft(candidate)
+        else:
+            self._drop(candidate, "gave_way")
+
+    def _judged(self, candidate: Candidate, *, matched: bool) -> None:
         tally = self._tally(candidate)
         tally.checked += 1
-        difference = first_difference(speculative, plain)
-        tell(candidate, matched=difference is None)
-        if difference is not None:
-            tally.mismatched += 1
-            report(candidate, difference, speculative, plain)
+        tally.mismatched += not matched
+        tell(candidate, matched=matched)
 
     def _drop(self, candidate: Candidate, cause: str) -> None:
         dropped = self._tally(candidate).dropped
@@ -278,3 +324,7 @@ class Parity:
 
     def _tally(self, candidate: Candidate) -> _Tally:
         return self._tallies.setdefault(candidate.key, _Tally())
+
+
+def _keep_quiet(pair: str, capability: Capability, detail: str) -> None:
+    """Where nobody takes capabilities away, an alarm is logged and counted, and that is all."""

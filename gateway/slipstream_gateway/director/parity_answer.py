@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import zip_longest
 
 import msgspec
@@ -20,12 +20,13 @@ _TOO_LARGE, _UNREADABLE = "too_large", "unreadable"
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """One whole answer. `token_ids` None: the server tells no ids, so that texts are compared. `margins` as in
-    `Tokens`."""
+    `Tokens`; `prompt_token_ids` where the server told them."""
 
     text: str
     token_ids: tuple[int, ...] | None
     finish_reason: str | None
     margins: tuple[float, ...] = ()
+    prompt_token_ids: tuple[int, ...] = ()
 
     @property
     def sha256(self) -> str:
@@ -65,7 +66,7 @@ class Collector:
         """The answer that the pieces make; lets others run between them. Raises `Incomparable` where it is cut
         short, an error, or in no form that is known."""
         tokens = [piece for piece in self._pieces if isinstance(piece, Tokens)]
-        wires = [piece.data for piece in self._pieces if isinstance(piece, Wire)]
+        wires = [piece for piece in self._pieces if isinstance(piece, Wire)]
         if not self._pieces or (tokens and wires):
             raise Incomparable(_UNREADABLE)
         return _of_tokens(tokens) if tokens else await _of_wire(wires, stream=self._stream)
@@ -73,7 +74,7 @@ class Collector:
 
 def _size_bytes(piece: Piece) -> int:
     if isinstance(piece, Wire):
-        return len(piece.data)
+        return len(piece.data) + _BYTES_PER_TOKEN * (len(piece.token_ids) + len(piece.prompt_token_ids))
     return len(piece.text) + _BYTES_PER_TOKEN * (1 + len(piece.token_ids))
 
 
@@ -88,15 +89,20 @@ def _of_tokens(parts: Sequence[Tokens]) -> Answer:
     )
 
 
-async def _of_wire(blocks: Iterable[bytes], *, stream: bool) -> Answer:
+async def _of_wire(blocks: Sequence[Wire], *, stream: bool) -> Answer:
     reader = AnswerReader(stream=stream)
     try:
         for block in blocks:
-            reader.feed(block)
+            reader.feed(block.data)
             await asyncio.sleep(0)
     except ValueError:  # its message may quote the answer
         raise Incomparable(_UNREADABLE) from None
-    return Answer(text=reader.text, token_ids=None, finish_reason=reader.finish_reason)
+    return Answer(
+        text=reader.text,
+        token_ids=tuple(token for block in blocks for token in block.token_ids) or None,
+        finish_reason=reader.finish_reason,
+        prompt_token_ids=tuple(token for block in blocks for token in block.prompt_token_ids),
+    )
 
 
 class WatchedStream:

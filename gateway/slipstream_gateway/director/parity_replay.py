@@ -11,12 +11,13 @@ from slipstream_gateway.director.observing import Lesson
 from slipstream_gateway.director.parity_answer import Answer, Collector, Difference, parting
 from slipstream_gateway.manifest import Protocol
 from slipstream_gateway.manifest.capabilities import UNREAD
-from slipstream_gateway.types import Arm, Decision, GenerationRequest, Reason
+from slipstream_gateway.types import Arm, Decision, Endpoint, GenerationRequest, Reason
 from slipstream_gateway.upstreams.base import Job
 from slipstream_gateway.upstreams.pool import Replica
 
 _CHECKED_REASONS = frozenset({Reason.SPECULATION_PAYS, Reason.CLASS_ENABLED, Reason.CLIENT_ASKED, Reason.EXPLORATION})
 _EXCERPT_CHARS = 2000
+_MEDIA = frozenset({"image_url", "input_audio", "audio_url", "video_url", "file", "prompt_embeds"})
 
 _log = logging.getLogger(__name__)
 
@@ -38,6 +39,10 @@ class Candidate(msgspec.Struct, kw_only=True, eq=False):
         return self.served.route.pair.metadata.key, self.decision.request_class
 
     @property
+    def is_sampled(self) -> bool:
+        return self.job.request.temperature > 0
+
+    @property
     def size_bytes(self) -> int:
         return self.answer.size_bytes + len(self.job.request.raw)
 
@@ -50,15 +55,21 @@ def tell(candidate: Candidate, *, matched: bool) -> None:
 
 
 def comparable(served: ServedRoute, decision: Decision, request: GenerationRequest) -> bool:
-    """Whether a plain answer to `request` must be the same."""
+    """Whether a plain answer to `request` must be the same, or, where it is sampled, as likely."""
     return (
         decision.arm is Arm.SPECULATIVE
         and decision.reason in _CHECKED_REASONS
-        and request.temperature == 0
         and request.n == 1
+        and (request.temperature == 0 or is_scored(served, request))
         and UNREAD.isdisjoint(request.features)
         and not served.route.plain.capabilities.missing(request.features)
     )
+
+
+def is_scored(served: ServedRoute, request: GenerationRequest) -> bool:
+    """Whether servers can score answers to `request` by token ids alone: its prompt holds nothing but text."""
+    own = served.route.plain.own_engine  # its contract has no scores
+    return not own and request.endpoint is not Endpoint.RESPONSES and request.features.isdisjoint(_MEDIA)
 
 
 async def replay(candidate: Candidate, replica: Replica) -> Answer:
@@ -92,6 +103,7 @@ def _plain_job(candidate: Candidate) -> Job:
         request_id=f"{job.request_id}-parity",
         headers=tuple((name, value) for name, value in job.headers if name == "authorization"),
         margins=True,
+        token_ids=candidate.is_sampled,
     )
 
 

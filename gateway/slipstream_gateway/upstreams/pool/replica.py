@@ -41,7 +41,8 @@ class Replica:
 
     `withheld` are the capabilities that a check of the engine took away; `unverified` are those of a server that
     nobody has checked yet, which it falls back to when it could not be reached: another process may answer next.
-    `losses` counts how often it could not be reached.
+    `losses` counts how often it could not be reached. `gives_token_ids`: a check saw that it gives those of its
+    answers, and that the plain side scores them.
     """
 
     def __init__(self, name: str, upstream: Upstream, health: HealthSettings = _DEFAULTS) -> None:
@@ -51,6 +52,7 @@ class Replica:
         self.stops = 0
         self.standing_draft_lengths = 0
         self.losses = 0
+        self.gives_token_ids = False
         self.unverified: Mapping[Capability, Withheld] = {}
         self.withheld: Mapping[Capability, Withheld] = {}
         self._breakers = (Breaker(health), Breaker(health))
@@ -133,6 +135,7 @@ class Replica:
     def lost(self) -> None:
         """It could not be reached: what was found out about its engine may not hold for who answers next."""
         self.losses += 1
+        self.gives_token_ids = False
         self.withheld = self.unverified
 
     def state(self, index: int, now_s: float, *, speculative: bool) -> ReplicaState:
