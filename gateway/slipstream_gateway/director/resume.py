@@ -8,7 +8,7 @@ from typing import Protocol
 from slipstream_gateway.manifest import Protocol as WireProtocol
 from slipstream_gateway.manifest.table import Backend, Route
 from slipstream_gateway.types import Endpoint, GenerationRequest
-from slipstream_gateway.upstreams.base import Committed, Piece, Tokens, Usage, Wire
+from slipstream_gateway.upstreams.base import Committed, Piece, Tokens, Usage, Wire, has_relayed_features
 from slipstream_gateway.upstreams.openai_continuation import is_open_stop, read_forwarded
 
 MAX_FORWARDED_BYTES = 8 * 1024 * 1024
@@ -93,7 +93,8 @@ def journal_of(request: GenerationRequest, route: Route, backend: Backend) -> Jo
     if not request.features <= _PER_TOKEN:
         return None
     if backend.protocol is WireProtocol.TRITON:
-        return TokenJournal()
+        exact = backend.own_engine or request.temperature == 0.0
+        return TokenJournal() if exact and not has_relayed_features(request) else None
     return TextJournal(request) if allowed == "text" and _is_open_text(request) else None
 
 

@@ -27,6 +27,8 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
 
     `pool` names the servers to estimates and evidence: equal for both arms of a pair where they are the same.
     `drafts_per_request`: they take a draft length with every request, else they draft as they were started.
+    `own_engine`: Slipstream's engine decodes there, not one that was written elsewhere: it goes on exactly with a
+    sampled answer that another began, and it draws its random numbers by seed and position.
     `price_per_gpu_hour` is None where nobody said it.
     """
 
@@ -36,6 +38,7 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
     capabilities: Capabilities
     pool: str
     drafts_per_request: bool = True
+    own_engine: bool = False
     api_key_env: str | None = None
     price_per_gpu_hour: float | None = None
 
@@ -173,14 +176,13 @@ def with_endpoints(route: Route, endpoints: tuple[str, ...]) -> Route:
 def _backends(pair: ModelPair, local_endpoints: tuple[str, ...]) -> tuple[Backend, Backend | None]:
     """The plain and the speculative arm; with Slipstream's engine and with vLLM both are the same servers."""
     engine = pair.spec.engine
-    if isinstance(engine, VllmEngine) and engine.serving == "openai":
+    if isinstance(engine, VllmEngine):
         return _vllm_backends(pair, engine, local_endpoints)
-    if isinstance(engine, SlipstreamEngine | VllmEngine):
+    if isinstance(engine, SlipstreamEngine):
         plain_arm = ExternalArm(
             protocol=Protocol.TRITON,
             endpoints=engine.endpoints or fits(local_endpoints, Protocol.TRITON),
             model=triton_model_name(pair),
-            unsupported=engine.unsupported if isinstance(engine, VllmEngine) else (),
         )
         arm = plain_arm if has_draft(pair) else None
     else:
@@ -194,10 +196,12 @@ def _vllm_backends(
     pair: ModelPair, engine: VllmEngine, local_endpoints: tuple[str, ...]
 ) -> tuple[Backend, Backend | None]:
     speculates = has_draft(pair)
+    in_triton = engine.serving == "triton"
+    protocol = Protocol.TRITON if in_triton else Protocol.OPENAI
     backend = Backend(
-        protocol=Protocol.OPENAI,
-        endpoints=engine.endpoints or fits(local_endpoints, Protocol.OPENAI),
-        model=engine.model or pair.spec.model,
+        protocol=protocol,
+        endpoints=engine.endpoints or fits(local_endpoints, protocol),
+        model=triton_model_name(pair) if in_triton else engine.model or pair.spec.model,
         capabilities=without(VLLM if speculates else PLAIN_OPENAI, engine.unsupported),
         pool=pair.metadata.key,
         drafts_per_request=speculates,
@@ -233,6 +237,7 @@ def _backend(arm: ExternalArm, pair: ModelPair, *, speculative: bool) -> Backend
         capabilities=capabilities_of(arm.protocol, speculative=speculative, unsupported=arm.unsupported),
         pool="",
         drafts_per_request=arm.protocol is Protocol.TRITON,
+        own_engine=arm.protocol is Protocol.TRITON,
         api_key_env=arm.api_key_env,
         price_per_gpu_hour=pair.spec.price_per_gpu_hour if price is None else price,
     )

@@ -98,5 +98,10 @@ def _request(prompt_token_ids: Sequence[int], answer_token_ids: Sequence[int], m
         "prompt_logprobs": TOP,
     }
     return GenerationRequest(
-        endpoint=Endpoint.COMPLETION, model=model, max_tokens=1, temperature=0.0, raw=msgspec.json.encode(body)
+        endpoint=Endpoint.COMPLETION,
+        model=model,
+        max_tokens=1,
+        temperature=0.0,
+        features=frozenset({"prompt_logprobs"}),
+        raw=msgspec.json.encode(body),
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 
+import grpc
 import msgspec
 from tritonclient.grpc import service_pb2
 
@@ -18,6 +19,7 @@ from slipstream_gateway.errors import (
     SlipstreamError,
     UnsupportedParameter,
     UpstreamFailed,
+    UpstreamTimeout,
     UpstreamUnavailable,
 )
 from slipstream_gateway.types import GenerationRequest, Message
@@ -35,6 +37,24 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
     token_ids: tuple[int, ...]
     finish_reason: str
     margins: tuple[float, ...] = ()
+
+
+class RelayedPart(msgspec.Struct, frozen=True, kw_only=True):
+    """One response to a relayed request: bytes in OpenAI's form under an HTTP `status`, which is that of the whole
+    answer. `last`: no more follow."""
+
+    status: int
+    data: bytes
+    last: bool
+
+
+class EngineFacts(msgspec.Struct, frozen=True):
+    """What a model says of its engine. `openai`: it takes whole OpenAI requests, too."""
+
+    engine: str
+    max_draft_length: int
+    openai: bool = False
+    version: str = ""
 
 
 def infer_request(
@@ -75,11 +95,15 @@ def infer_request(
     return message
 
 
-def stop_drafting_request(model: str) -> service_pb2.ModelInferRequest:
-    """The control message that lets all requests in `model` go on plainly."""
+STOP_DRAFTING, ENGINE_FACTS = "stop_drafting", "engine_facts"
+
+
+def control_request(model: str, name: str) -> service_pb2.ModelInferRequest:
+    """The control message `name` for `model`: `STOP_DRAFTING` lets all its requests go on plainly, `ENGINE_FACTS` asks
+    what its engine can do."""
     message = service_pb2.ModelInferRequest(model_name=model)
     message.parameters["triton_enable_empty_final_response"].bool_param = True
-    _Inputs(message).numbers("stop_drafting", "BOOL", "?", (True,))
+    _Inputs(message).numbers(name, "BOOL", "?", (True,))
     return message
 
 
@@ -118,7 +142,7 @@ def _message(message: Message) -> dict[str, str]:
 
 def read_response(response: service_pb2.ModelInferResponse, usage: Usage) -> Response:
     """Decodes one response and brings `usage` up to date. Raises `UpstreamFailed` where it breaks the contract."""
-    outputs = {output.name: raw for output, raw in zip(response.outputs, response.raw_output_contents, strict=False)}
+    outputs = _raw_outputs(response)
     try:
         usage.drafted, usage.accepted = _integer(outputs, "drafted"), _integer(outputs, "accepted")
         usage.prompt_tokens, usage.output_tokens = (
@@ -134,12 +158,41 @@ def read_response(response: service_pb2.ModelInferResponse, usage: Usage) -> Res
             margins=_floats(outputs["margins"]) if "margins" in outputs else (),
         )
     except (KeyError, struct.error, UnicodeDecodeError) as exc:
-        raise UpstreamFailed("The inference server's response breaks the tensor contract.", detail=repr(exc)) from exc
+        raise _broken_contract(exc) from exc
+
+
+def read_relayed(response: service_pb2.ModelInferResponse) -> RelayedPart:
+    """Decodes one response to a relayed request. Raises `UpstreamFailed` where it breaks the contract."""
+    outputs = _raw_outputs(response)
+    try:
+        return RelayedPart(
+            status=_integer(outputs, "openai_status"),
+            data=outputs["openai_response"],
+            last=response.parameters["triton_final_response"].bool_param,
+        )
+    except (KeyError, struct.error) as exc:
+        raise _broken_contract(exc) from exc
+
+
+def read_facts(response: service_pb2.ModelInferResponse) -> EngineFacts:
+    """Decodes the answer to `ENGINE_FACTS`. Raises `UpstreamFailed` where it breaks the contract."""
+    try:
+        return msgspec.json.decode(_raw_outputs(response)[ENGINE_FACTS], type=EngineFacts)
+    except (KeyError, msgspec.DecodeError, UnicodeDecodeError) as exc:
+        raise _broken_contract(exc) from exc
 
 
 def is_empty_final(response: service_pb2.ModelInferResponse) -> bool:
     """Whether a response only says that no more will come."""
     return not response.outputs and response.parameters["triton_final_response"].bool_param
+
+
+def _raw_outputs(response: service_pb2.ModelInferResponse) -> dict[str, bytes]:
+    return {output.name: raw for output, raw in zip(response.outputs, response.raw_output_contents, strict=False)}
+
+
+def _broken_contract(exc: Exception) -> UpstreamFailed:
+    return UpstreamFailed("The inference server's response breaks the tensor contract.", detail=repr(exc))
 
 
 def _integer(outputs: Mapping[str, bytes], name: str) -> int:
@@ -182,3 +235,15 @@ def triton_error(message: str, *, prompt_field: str = "messages") -> SlipstreamE
     if any(mark in message.lower() for mark in _NOT_READY):
         return UpstreamUnavailable("The inference server is not ready.", detail=message)
     return UpstreamFailed("The inference server failed.", detail=message)
+
+
+def rpc_error(exc: grpc.RpcError) -> SlipstreamError:
+    """The error that a failed call stands for."""
+    if not isinstance(exc, grpc.aio.AioRpcError):
+        return UpstreamFailed("The inference server failed.", detail=str(exc))
+    status, details = exc.code(), exc.details() or ""
+    if status is grpc.StatusCode.UNAVAILABLE:
+        return UpstreamUnavailable("The inference server cannot be reached.", detail=details)
+    if status is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return UpstreamTimeout("The inference server did not answer in time.")
+    return triton_error(details)

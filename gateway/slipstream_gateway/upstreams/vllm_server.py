@@ -25,10 +25,17 @@ from slipstream_gateway.upstreams.endpoint_rules import EndpointRules
 from slipstream_gateway.upstreams.openai_reading import Reader, reader_of
 from slipstream_gateway.upstreams.openai_server import OpenAiUpstream
 from slipstream_gateway.upstreams.vllm_plugin import PluginAnswer, PluginWatch
-from slipstream_gateway.upstreams.vllm_wire import VllmReader, drafting_body, fill_part, has_counts, read_counts, tell
+from slipstream_gateway.upstreams.vllm_wire import (
+    VllmReader,
+    drafting_body,
+    fill_part,
+    has_counts,
+    is_own_field,
+    read_counts,
+    tell,
+)
 
 CONTROL_TIMEOUT_S = 2.0
-_OWN_FIELD = b"vllm_xargs.slipstream_"
 
 
 class _Error(msgspec.Struct):
@@ -97,7 +104,7 @@ class VllmUpstream(OpenAiUpstream):
             self._watch.lose()
             raise
         except UpstreamRejected as exc:
-            if _OWN_FIELD not in exc.body:
+            if not is_own_field(exc.body):
                 raise
             self._watch.ask_now()  # its longest draft is another than it was
             raise UpstreamFailed("The upstream refused the gateway's draft length.", detail=_message(exc.body)) from exc

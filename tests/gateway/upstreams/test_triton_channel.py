@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slipstream_gateway.upstreams.triton_server import CHANNEL_OPTIONS
+from slipstream_gateway.upstreams.triton_channel import CHANNEL_OPTIONS
 
 GRPC_SERVER_MIN_PING_INTERVAL_MS = 300_000
 

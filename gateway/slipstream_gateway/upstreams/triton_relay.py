@@ -1,0 +1,150 @@
+"""Whole OpenAI requests through a Triton model that vLLM serves: JSON in, and vLLM's own body or events out.
+
+What the tensors have no place for goes this way: tools, structured output, log-probabilities, the Responses API. The
+bytes are vLLM's, so they are read and changed as those of its HTTP server are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+import msgspec
+from tritonclient.grpc import service_pb2
+
+from slipstream_gateway.errors import (
+    Overloaded,
+    SlipstreamError,
+    UpstreamFailed,
+    UpstreamRejected,
+    UpstreamUnavailable,
+)
+from slipstream_gateway.types import Endpoint
+from slipstream_gateway.upstreams.base import Completion, Job, Usage, Wire
+from slipstream_gateway.upstreams.openai_reading import Reader, reader_of
+from slipstream_gateway.upstreams.openai_wire import ModelName, read_body_usage
+from slipstream_gateway.upstreams.responses_wire import read_response_usage
+from slipstream_gateway.upstreams.triton_streams import end_call
+from slipstream_gateway.upstreams.triton_wire import RelayedPart, read_relayed, rpc_error, triton_error
+from slipstream_gateway.upstreams.vllm_wire import (
+    VllmReader,
+    drafting_body,
+    fill_part,
+    has_counts,
+    is_own_field,
+    read_counts,
+    tell,
+)
+
+_MAX_BODY_BYTES = 64 * 1024 * 1024
+
+
+def relayed_request(job: Job, *, request_id: str) -> service_pb2.ModelInferRequest:
+    """The request message that carries `job` as it came, with its draft length. Raises `InvalidRequest`."""
+    message = service_pb2.ModelInferRequest(model_name=job.model, id=request_id)
+    message.parameters["triton_enable_empty_final_response"].bool_param = True
+    body = b'{"endpoint":"%s","body":%s}' % (job.request.endpoint.encode(), drafting_body(job))
+    message.inputs.add(name="openai_request", datatype="UINT8", shape=[len(body)])
+    message.raw_input_contents.append(body)
+    return message
+
+
+async def read_whole(call: Any, job: Job) -> Completion:
+    """The whole answer to a request that does not stream. Raises what the server refuses it with."""
+    parts: list[bytes] = []
+    size_bytes, last = 0, False
+    while not last:
+        part = await _read_part(call, parts)
+        parts.append(part.data)
+        size_bytes, last = size_bytes + len(part.data), part.last
+        if size_bytes > _MAX_BODY_BYTES:
+            raise UpstreamFailed(f"The inference server's answer is larger than {_MAX_BODY_BYTES} bytes.")
+    body = b"".join(parts)
+    try:
+        body, usage = _with_counts(job, body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        raise UpstreamFailed("The inference server answered with something that is not a JSON object.") from exc
+    return Completion(pieces=(Wire(ModelName(job.request.model, job.model).restore(body)),), usage=usage)
+
+
+class RelayedStream:
+    """A running answer of server-sent events, each response of the model a block of whole ones."""
+
+    def __init__(self, call: Any, job: Job) -> None:
+        self.usage = Usage(exact=False)
+        self._ended = False
+        self._call = call
+        self._reader: Reader = (
+            reader_of(job, self.usage) if job.request.endpoint is Endpoint.RESPONSES else VllmReader(job, self.usage)
+        )
+        self._names = ModelName(job.request.model, job.model)
+        self._first: Wire | None = None
+
+    async def prefetch(self) -> None:
+        """Waits for the first block, as `OpenAiStream.prefetch` does."""
+        first = await self._read()
+        while first is not None and not self._reader.begun and (more := await self._read()) is not None:
+            first = Wire(first.data + more.data, more.tokens)
+        self._first = first
+
+    async def next(self) -> Wire | None:
+        if self._first is not None:
+            piece, self._first = self._first, None
+            return piece
+        return await self._read()
+
+    async def aclose(self) -> None:
+        end_call(self._call, ended=self._ended)
+
+    async def _read(self) -> Wire | None:
+        while not self._ended:
+            if self._reader.failed:
+                raise UpstreamFailed("The inference server failed within its stream.")
+            part = await _read_part(self._call, ())
+            self._ended = part.last
+            block = self._reader.read(part.data) if part.data else b""
+            if block:
+                return Wire(self._names.restore(block), self._reader.generating)
+        if not self._reader.done:
+            raise UpstreamFailed("The inference server ended its stream before its end.")
+        return None
+
+
+async def _read_part(call: Any, before: list[bytes] | tuple[()]) -> RelayedPart:
+    """The next response. Raises the error that it stands for."""
+    try:
+        answer = await call.read()
+    except grpc.RpcError as exc:
+        raise rpc_error(exc) from exc
+    if answer is grpc.aio.EOF:
+        raise UpstreamFailed("The inference server ended its stream before the answer's end.")
+    if answer.error_message:
+        raise triton_error(answer.error_message)
+    part = read_relayed(answer.infer_response)
+    if part.status != 200 and not before:
+        raise _refusal(part.status, part.data)
+    return part
+
+
+def _with_counts(job: Job, body: bytes) -> tuple[bytes, Usage]:
+    """A whole body as the client gets it, and what it cost."""
+    responses = job.request.endpoint is Endpoint.RESPONSES
+    usage = read_response_usage(body) if responses else read_body_usage(body)
+    if has_counts(body) and (counts := read_counts(body)) is not None:
+        fill_part(usage, counts, job)
+        body = tell(body, usage, job)
+    return body, usage
+
+
+def _refusal(status: int, body: bytes) -> SlipstreamError:
+    """The error that a status other than 200 stands for."""
+    if status == 429:
+        return Overloaded("The inference server is overloaded.")
+    if status == 503:
+        return UpstreamUnavailable("The inference server is not ready.")
+    if is_own_field(body):
+        return UpstreamFailed("The inference server refused the gateway's draft length.")
+    if 400 <= status < 500:
+        return UpstreamRejected(status, body)
+    # Not what it says: such a body may quote the prompt, and details are logged.
+    return UpstreamFailed(f"The inference server answered {status}.", detail=f"{len(body)} bytes")

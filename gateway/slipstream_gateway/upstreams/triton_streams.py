@@ -1,0 +1,143 @@
+"""The answers of Slipstream's Triton model by its tensors: one as it is generated, or several merged."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import grpc
+
+from slipstream_gateway.errors import UpstreamFailed, UpstreamUnavailable
+from slipstream_gateway.upstreams.base import Tokens, Usage
+from slipstream_gateway.upstreams.triton_wire import is_empty_final, read_response, rpc_error, triton_error
+
+CANCELLED = "cancelled"  # the model's finish reason of work that it gave up
+_END_S = 5.0
+
+
+class ChoiceStream:
+    """One answer of the model as it is generated."""
+
+    def __init__(self, call: Any, index: int, prompt_field: str) -> None:
+        self.usage = Usage()
+        self._call = call
+        self._index = index
+        self._prompt_field = prompt_field
+        self._first: Tokens | None = None
+        self._finished = False
+        self._given_up = False
+
+    async def prefetch(self) -> None:
+        """Waits for the first response; nothing has been promised to the client before it."""
+        self._first = await self._read()
+
+    async def next(self) -> Tokens | None:
+        if self._first is not None:
+            piece, self._first = self._first, None
+            return piece
+        return None if self._finished else await self._read()
+
+    async def aclose(self) -> None:
+        end_call(self._call, ended=self._finished)
+
+    async def _read(self) -> Tokens | None:
+        if self._given_up:
+            raise _shutting_down()
+        try:
+            answer = await self._call.read()
+        except grpc.RpcError as exc:
+            raise rpc_error(exc) from exc
+        if answer is grpc.aio.EOF or (not answer.error_message and is_empty_final(answer.infer_response)):
+            raise UpstreamFailed("The inference server ended its stream before the answer's end.")
+        if answer.error_message:
+            raise triton_error(answer.error_message, prompt_field=self._prompt_field)
+        response = read_response(answer.infer_response, self.usage)
+        finish_reason = response.finish_reason or None
+        if finish_reason == CANCELLED:  # not by us, who would not be listening: the server ends, the answer does not
+            if not response.token_ids:
+                raise _shutting_down()
+            self._given_up, finish_reason = True, None
+        self._finished = finish_reason is not None
+        return Tokens(
+            index=self._index,
+            text=response.text,
+            token_ids=response.token_ids,
+            finish_reason=finish_reason,
+            margins=response.margins,
+        )
+
+
+class MergedStream:
+    """The answers of `n` > 1, pieces in order of arrival; at most one piece of each is held."""
+
+    def __init__(self, choices: Sequence[ChoiceStream]) -> None:
+        self._choices = choices
+        self._first: Tokens | None = None
+        self._waiting: dict[asyncio.Task[Tokens | None], ChoiceStream] = {}
+        for choice in choices:
+            self._expect(choice)
+
+    @property
+    def usage(self) -> Usage:
+        """The sum over the answers; the prompt counts once, as OpenAI counts it."""
+        parts = [choice.usage for choice in self._choices]
+        return Usage(
+            prompt_tokens=max(part.prompt_tokens for part in parts),
+            output_tokens=sum(part.output_tokens for part in parts),
+            drafted=sum(part.drafted for part in parts),
+            accepted=sum(part.accepted for part in parts),
+            steps=sum(part.steps for part in parts),
+            rejected_at=_sum_positions([part.rejected_at for part in parts]),
+        )
+
+    async def prefetch(self) -> None:
+        self._first = await self._read()
+
+    async def next(self) -> Tokens | None:
+        if self._first is not None:
+            piece, self._first = self._first, None
+            return piece
+        return await self._read()
+
+    async def aclose(self) -> None:
+        tasks = list(self._waiting)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for choice in self._choices:
+            await choice.aclose()
+
+    def _expect(self, choice: ChoiceStream) -> None:
+        self._waiting[asyncio.create_task(choice.next())] = choice
+
+    async def _read(self) -> Tokens | None:
+        while self._waiting:
+            done, _ = await asyncio.wait(self._waiting, return_when=asyncio.FIRST_COMPLETED)
+            task = next(iter(done))
+            choice = self._waiting.pop(task)
+            piece = task.result()
+            if piece is not None:
+                self._expect(choice)
+                return piece
+        return None
+
+
+def _sum_positions(rows: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    width = max(map(len, rows), default=0)
+    return tuple(sum(row[at] for row in rows if at < len(row)) for at in range(width))
+
+
+def _shutting_down() -> UpstreamUnavailable:
+    return UpstreamUnavailable("The inference server is shutting down.")
+
+
+def end_call(call: Any, *, ended: bool) -> None:
+    """Cancels a call that still runs. One whose last message has come ends by itself, and holds nobody up: Triton 2.51
+    keeps some 5 kB for ever of each call that is cancelled. gRPC cancels a call that nothing refers to: the timer does
+    until the end."""
+    if not ended:
+        call.cancel()
+        return
+    timer = asyncio.get_running_loop().call_later(_END_S, call.cancel)
+    call.add_done_callback(lambda _: timer.cancel())
