@@ -150,3 +150,40 @@ async def test_only_another_server_is_elsewhere(served: Callable[[int], Any]) ->
     for count in (1, 2):
         pair = served(count)
         assert has_elsewhere(pair, pair.plain.replicas[0]) is (count == 2)
+
+
+VLLM = """
+apiVersion: slipstream.dev/v1alpha1
+kind: ModelPair
+metadata: {name: pair}
+spec:
+  model: acme
+  engine:
+    kind: vllm
+    endpoints: ["http://127.0.0.1:1", "http://127.0.0.1:2"]
+    plain: {endpoints: ["http://127.0.0.1:8", "http://127.0.0.1:9"]}
+"""
+
+
+def refused_by_vllm() -> GenerationRequest:
+    body = {"model": "acme", "messages": [{"role": "user", "content": "hi"}], "min_p": 0.1}
+    return parse_chat_request(json.dumps(body).encode())
+
+
+async def test_what_vllm_refuses_goes_to_its_plain_servers_alone(bench: Callable[..., Any]) -> None:
+    pair = bench(VLLM).served
+    tried = steps(first_attempts(pair, decision(Arm.PLAIN), refused_by_vllm(), lambda: False))
+    assert {server for _, _, server in tried} == {"8", "9"}
+    broken = pair.fallback.replicas[0]
+    assert has_elsewhere(pair, broken)
+    again = steps(next_attempts(pair, decision(Arm.PLAIN), refused_by_vllm(), broken, lambda: False))
+    assert {server for _, _, server in again} == {"8", "9"}
+    tried = steps(first_attempts(pair, decision(Arm.PLAIN), request(GREEDY), lambda: False))
+    assert {server for _, _, server in tried} == {"1", "2"}
+
+
+async def test_a_server_that_has_not_said_what_it_can_draft_gets_the_request_plainly(bench: Callable[..., Any]) -> None:
+    tried = list(first_attempts(bench(VLLM).served, decision(), request(GREEDY), lambda: False))
+    assert {(leg.decision.arm, leg.decision.reason, leg.decision.draft_length) for leg, _ in tried} == {
+        (Arm.PLAIN, Reason.ENGINE_UNVERIFIED, 0)
+    }

@@ -1,0 +1,134 @@
+"""What is known of a server's plugin, and when it is asked again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable
+
+import pytest
+from slipstream_gateway.errors import UpstreamTimeout, UpstreamUnavailable
+from slipstream_gateway.types import Reason
+from slipstream_gateway.upstreams.vllm_plugin import UNKNOWN, PluginAnswer, PluginWatch, drafting_of
+
+FACTS = {
+    "plugin": "1.2.3",
+    "vllm": "0.32.0",
+    "method": "draft_model",
+    "max_draft_length": 4,
+    "acceptance": "equality",
+    "scheduler": "sync",
+    "limit": None,
+    "counters": True,
+}
+
+
+def facts(**changes: object) -> PluginAnswer:
+    return PluginAnswer(200, json.dumps(FACTS | changes).encode())
+
+
+def test_a_server_with_the_plugin_says_how_far_it_drafts() -> None:
+    drafting, said = drafting_of(facts())
+    assert (drafting.withheld, drafting.longest) == (None, 4)
+    assert said == (
+        "drafts of up to 4 tokens (draft_model, acceptance by equality; slipstream-vllm 1.2.3 in vLLM 0.32.0)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (PluginAnswer(404, b'{"detail":"Not Found"}'), "--scheduler-cls slipstream_vllm.Scheduler"),
+        (PluginAnswer(401, b""), "spec.engine.apiKeyEnv"),
+        (PluginAnswer(403, b""), "spec.engine.apiKeyEnv"),
+        (PluginAnswer(200, b"<html>"), "does not answer as Slipstream's vLLM plugin does"),
+        (PluginAnswer(200, b'{"status": "ok"}'), "does not answer as Slipstream's vLLM plugin does"),
+        (facts(method=None, max_draft_length=0), "start vLLM with --speculative-config"),
+    ],
+)
+def test_a_server_that_cannot_take_a_draft_length_says_why(answer: PluginAnswer, words: str) -> None:
+    drafting, said = drafting_of(answer)
+    assert drafting.withheld is not None
+    assert drafting.withheld.reason is Reason.ENGINE_CANNOT
+    assert words in drafting.withheld.detail
+    assert said == drafting.withheld.detail
+
+
+def test_a_server_that_is_not_ready_has_said_nothing() -> None:
+    assert drafting_of(PluginAnswer(503, b""))[0] == UNKNOWN
+
+
+class Server:
+    """Answers what it is given, and counts how often it is asked."""
+
+    def __init__(self) -> None:
+        self.answer: PluginAnswer | Exception = facts()
+        self.asked = 0
+
+    async def ask(self) -> PluginAnswer:
+        self.asked += 1
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+async def until(found: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not found():  # noqa: ASYNC110 - what is waited for has no event
+            await asyncio.sleep(0.005)
+
+
+async def test_a_server_is_asked_again_and_again() -> None:
+    server = Server()
+    watch = PluginWatch("http://a:1", server.ask, every_s=0.25)
+    assert watch.drafting == UNKNOWN
+    await until(lambda: watch.drafting.longest == 4)
+    server.answer = PluginAnswer(404, b"")
+    await until(lambda: watch.drafting.withheld is not None)
+    server.answer = facts(max_draft_length=2)
+    await until(lambda: watch.drafting.longest == 2)
+    await watch.aclose()
+    asked = server.asked
+    await asyncio.sleep(0.3)
+    assert server.asked == asked
+
+
+async def test_one_that_is_too_busy_to_answer_keeps_what_it_said_and_one_that_is_gone_does_not() -> None:
+    server = Server()
+    watch = PluginWatch("http://a:1", server.ask, every_s=0.21)
+    await until(lambda: watch.drafting.longest == 4)
+    server.answer = UpstreamTimeout("late")
+    asked = server.asked
+    await until(lambda: server.asked >= asked + 2)
+    assert watch.drafting.longest == 4
+    server.answer = UpstreamUnavailable("gone")
+    await until(lambda: watch.drafting == UNKNOWN)
+    await watch.aclose()
+
+
+async def test_a_lost_connection_takes_the_facts_away_until_the_server_answers() -> None:
+    server = Server()
+    watch = PluginWatch("http://a:1", server.ask, every_s=60.0)
+    await until(lambda: watch.drafting.longest == 4)
+    watch.lose()
+    assert watch.drafting == UNKNOWN
+    await until(lambda: watch.drafting.longest == 4)
+    server.answer = facts(max_draft_length=3)
+    watch.ask_now()
+    assert watch.drafting.longest == 4
+    await until(lambda: watch.drafting.longest == 3)
+    await watch.aclose()
+
+
+async def test_each_change_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    server = Server()
+    with caplog.at_level(logging.INFO):
+        watch = PluginWatch("http://a:1", server.ask, every_s=0.21)
+        await until(lambda: server.asked == 3)
+        server.answer = PluginAnswer(404, b"")
+        await until(lambda: server.asked == 6)
+        await watch.aclose()
+    said = [(record.levelname, record.getMessage()) for record in caplog.records]
+    assert [level for level, _ in said] == ["INFO", "WARNING"]
+    assert all(message.startswith("http://a:1: ") for _, message in said)

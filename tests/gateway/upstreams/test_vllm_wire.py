@@ -1,0 +1,196 @@
+"""What is added to a request for vLLM's plugin, and what becomes of the counts in its answer."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from slipstream_gateway.errors import InvalidRequest
+from slipstream_gateway.types import Endpoint, GenerationRequest
+from slipstream_gateway.upstreams.base import Committed, Job, Usage
+from slipstream_gateway.upstreams.vllm_wire import Counts, VllmReader, drafting_body, fill_part, read_counts, tell
+
+COUNTS: dict[str, Any] = {
+    "mean_acceptance_length": 2.0,
+    "draft_acceptance_rate": 0.25,
+    "acceptance_histogram": [2, 1, 0, 1, 0],
+    "num_spec_steps": 4,
+    "num_accepted_draft_tokens": 4,
+    "num_draft_tokens": 16,
+    "num_spec_tokens": 4,
+}
+USAGE = {"prompt_tokens": 7, "completion_tokens": 9, "total_tokens": 16}
+
+
+def job(body: dict[str, Any] | None = None, **changes: Any) -> Job:
+    known = {"model": "public", "messages": [{"role": "user", "content": "Hi"}], **(body or {})}
+    request = GenerationRequest(
+        endpoint=Endpoint.CHAT,
+        model="public",
+        stream=bool(known.get("stream")),
+        include_usage="stream_options" in known,
+        features=frozenset(known) & {"vllm_xargs"},
+        raw=json.dumps(known).encode(),
+    )
+    fields: dict[str, Any] = {"model": "own", "draft_length": 4, "request_id": "r", "request_class": "code/long"}
+    return Job(request=request, **fields | changes)
+
+
+def event(**fields: Any) -> bytes:
+    return b"data: " + json.dumps({"choices": [], **fields}).encode() + b"\n\n"
+
+
+def sent(asked: Job) -> dict[str, Any]:
+    return dict(json.loads(drafting_body(asked)))
+
+
+def told(data: bytes) -> dict[str, Any]:
+    return dict(json.loads(data.removeprefix(b"data: ")))
+
+
+def test_a_request_carries_its_draft_length_and_its_class() -> None:
+    body = sent(job({"temperature": 0.5}))
+    assert body["vllm_xargs"] == {"slipstream_draft_length": 4, "slipstream_class": "code/long"}
+    assert (body["model"], body["temperature"]) == ("own", 0.5)
+    assert sent(job(draft_length=0, request_class=""))["vllm_xargs"] == {"slipstream_draft_length": 0}
+    assert sent(job({"stream": True}))["stream_options"] == {"include_usage": True}
+
+
+def test_the_clients_own_arguments_stay() -> None:
+    body = sent(job({"vllm_xargs": {"own": [1, "a"]}}))
+    assert body["vllm_xargs"] == {"own": [1, "a"], "slipstream_draft_length": 4, "slipstream_class": "code/long"}
+
+
+@pytest.mark.parametrize(
+    ("xargs", "param"),
+    [
+        ({"slipstream_draft_length": 4}, "vllm_xargs.slipstream_draft_length"),
+        ({"slipstream_class": None}, "vllm_xargs.slipstream_class"),
+        ([], "vllm_xargs"),
+        (7, "vllm_xargs"),
+    ],
+)
+def test_the_gateways_arguments_and_what_is_no_object_are_refused(xargs: Any, param: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        drafting_body(job({"vllm_xargs": xargs}))
+    assert refused.value.param == param
+    assert param in str(refused.value)
+
+
+def counts(**changes: Any) -> Counts:
+    found = read_counts(json.dumps({"metrics": {"speculative_decoding": COUNTS | changes}}).encode())
+    assert found is not None
+    return found
+
+
+def test_counts_become_usage() -> None:
+    usage = Usage(output_tokens=9)
+    counts().fill(usage, output_tokens=9, draft_length=4)
+    assert (usage.drafted, usage.accepted, usage.steps, usage.rejected_at) == (16, 4, 4, (2, 1, 0, 1))
+
+
+@pytest.mark.parametrize(
+    ("changes", "output_tokens", "steps", "rejected_at"),
+    [
+        ({"num_draft_tokens": 14}, 9, 4, ()),  # a step drafted less, and nothing says which
+        (
+            {"num_draft_tokens": 14, "per_step_accepted": [0, 1, 0, 3], "per_step_drafted": [4, 4, 2, 4]},
+            9,
+            4,
+            (2, 1, 0, 1),
+        ),
+        (
+            {"num_draft_tokens": 13, "per_step_accepted": [0, 0, 1, 3], "per_step_drafted": [4, 4, 1, 4]},
+            9,
+            4,
+            (2, 0, 0, 1),
+        ),
+        ({}, 20, 15, (2, 1, 0, 1)),  # it was told to stop drafting: 11 passes gave one token each
+        ({}, 7, 4, (2, 1, 0, 1)),  # the last step's tokens went beyond the limit
+        (
+            {
+                "acceptance_histogram": [0] * 5,
+                "num_spec_steps": 0,
+                "num_accepted_draft_tokens": 0,
+                "num_draft_tokens": 0,
+            },
+            9,
+            8,
+            (0, 0, 0, 0),
+        ),
+    ],
+)
+def test_steps_and_rejections_are_said_as_far_as_they_are_known(
+    changes: dict[str, Any], output_tokens: int, steps: int, rejected_at: tuple[int, ...]
+) -> None:
+    usage = Usage()
+    counts(**changes).fill(usage, output_tokens=output_tokens, draft_length=4)
+    assert (usage.steps, usage.rejected_at) == (steps, rejected_at)
+
+
+def test_counts_of_a_resumed_answer_are_those_of_its_last_part() -> None:
+    usage = Usage(output_tokens=30)
+    resumed = job(committed=Committed(text="...", output_tokens=21, resumed=("stalled",)))
+    fill_part(usage, counts(), resumed)
+    assert usage.steps == 4
+    body = told(tell(json.dumps({"usage": USAGE}).encode(), usage, resumed))
+    assert body["usage"]["slipstream"]["resumed"] == ["stalled"]
+
+
+@pytest.mark.parametrize(
+    ("others", "stream", "left"),
+    [
+        ({}, False, None),
+        ({}, True, "nothing"),
+        ({"queue_time_ms": None}, False, None),
+        ({"queue_time_ms": 1.5}, False, {"queue_time_ms": 1.5}),
+        ({"queue_time_ms": 1.5}, True, {"queue_time_ms": 1.5}),
+    ],
+)
+def test_what_else_a_server_measures_stays(others: dict[str, Any], stream: bool, left: Any) -> None:
+    data = json.dumps({"usage": USAGE, "metrics": {**others, "speculative_decoding": COUNTS}}).encode()
+    body = told(tell(data, Usage(), job({"stream": True} if stream else None)))
+    assert body.get("metrics", "nothing") == left
+
+
+def test_details_that_the_server_gives_stay() -> None:
+    usage = USAGE | {"completion_tokens_details": {"reasoning_tokens": 3}}
+    body = told(tell(json.dumps({"usage": usage}).encode(), Usage(drafted=5, accepted=2), job()))
+    details = {"reasoning_tokens": 3, "accepted_prediction_tokens": 2, "rejected_prediction_tokens": 3}
+    assert body["usage"]["completion_tokens_details"] == details
+
+
+def read(asked: Job, *blocks: bytes) -> tuple[bytes, Usage]:
+    usage = Usage(exact=False)
+    reader = VllmReader(asked, usage)
+    return b"".join([reader.read(block) for block in blocks]), usage
+
+
+FINAL = event(usage=USAGE, metrics={"speculative_decoding": COUNTS})
+TEXT = event(choices=[{"index": 0, "delta": {"content": "a"}, "finish_reason": None}])
+
+
+def test_the_last_event_of_a_stream_says_what_was_drafted_where_the_client_asked() -> None:
+    asked = job({"stream": True, "stream_options": {"include_usage": True}})
+    data, usage = read(asked, TEXT, FINAL + b"data: [DONE]\n\n")
+    first, last, done = data.split(b"\n\n")[:3]
+    assert first + b"\n\n" == TEXT
+    assert done == b"data: [DONE]"
+    assert told(last)["usage"]["slipstream"]["rejected_at"] == [2, 1, 0, 1]
+    assert "metrics" not in told(last)
+    assert (usage.drafted, usage.accepted, usage.output_tokens, usage.exact) == (16, 4, 9, True)
+
+
+def test_a_client_that_asked_for_no_usage_gets_none_and_it_is_learnt_all_the_same() -> None:
+    data, usage = read(job({"stream": True}), TEXT, FINAL, b"data: [DONE]\n\n")
+    assert data == TEXT + b"data: [DONE]\n\n"
+    assert (usage.drafted, usage.accepted) == (16, 4)
+
+
+def test_text_that_quotes_the_name_passes_as_it_came() -> None:
+    quoting = event(choices=[{"index": 0, "delta": {"content": '"speculative_decoding": {}'}, "finish_reason": None}])
+    raw = event(choices=[], speculative_decoding=1)
+    data, usage = read(job({"stream": True}), quoting, raw)
+    assert data == quoting + raw
+    assert usage.drafted == 0
