@@ -2,7 +2,8 @@
 
 One half is the gateway and the system as a whole, the other the kernels, the engine, the operator and the rest of
 `_BESIDE`: each takes about as long as the other. Whatever is in no list goes with the gateway, so a new folder is never
-left out. Options such as `-k` or `--durations=20` go to both halves; with a path among them, pytest runs as it would by
+left out. Before both, vLLM and SmolLM2 come into the user's cache folder: the first time takes minutes, which no test
+should. Options such as `-k` or `--durations=20` go to both halves; with a path among them, pytest runs as it would by
 itself.
 """
 
@@ -13,6 +14,9 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from slipstream_gateway.up.smollm2 import smollm2_folder
+from slipstream_gateway.up.vllm_install import install_vllm
 
 from tests.ports import FIRST_PORT, PORTS_OF_A_RUN, PORTS_VARIABLE
 
@@ -27,6 +31,7 @@ _BESIDE = (
     "gateway/bench",
     "gateway/learning",
     "gateway/training",
+    "vllm",
 )
 _NO_TESTS = 5  # what pytest exits with where it found none
 
@@ -35,6 +40,8 @@ def main(options: list[str]) -> int:
     pytest = [sys.executable, "-m", "pytest"]
     if any(not option.startswith("-") and Path(option.partition("::")[0]).exists() for option in options):
         return subprocess.run([*pytest, *options], check=False).returncode
+    install_vllm(_say)
+    smollm2_folder(_say)
     parts = [str(_TESTS / part) for part in _BESIDE]
     env = {**os.environ, PORTS_VARIABLE: str(FIRST_PORT + PORTS_OF_A_RUN)}
     with tempfile.TemporaryFile() as output:
@@ -51,6 +58,10 @@ def main(options: list[str]) -> int:
         sys.stdout.flush()
         sys.stdout.buffer.write(output.read())
     return _code(codes)
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
 
 
 def _code(codes: tuple[int, int]) -> int:

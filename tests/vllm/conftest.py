@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 import pytest
 from slipstream_engine.embedded import DRAFT_DIR, TARGET_DIR
@@ -16,6 +17,15 @@ from tests.ports import lasting_ports
 START_TIMEOUT_S = 300.0
 DRAFT_TOKENS = 4
 CONTEXT_TOKENS = 2048
+_FOLDER = Path(__file__).parent
+_LIMIT_S = 900.0
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give the first test the time to install vLLM, and those that start servers the time for that."""
+    for item in items:
+        if item.path.is_relative_to(_FOLDER) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(_LIMIT_S))
 
 
 @pytest.fixture(scope="session")

@@ -46,10 +46,11 @@ class PipRunner:
             PipError: pip failed; the message starts with `what`.
             Stopped: `stopping()` became true; pip is ended.
         """
-        self.run([str(python), "-m", "pip", *arguments, "--no-input"], what=what, packages=packages)
+        command = [str(python), "-m", "pip", *arguments, "--no-input"]
+        self.run(command, what=what, progress=lambda output: _progress(output, packages))
 
-    def run(self, command: Sequence[str], *, what: str, packages: int | None = None) -> None:
-        """The same for any command."""
+    def run(self, command: Sequence[str], *, what: str, progress: Callable[[str], str] = lambda _: "working") -> None:
+        """The same for any command. `progress` makes a line for people of what it wrote so far."""
         self._log_path.touch()
         start = self._log_path.stat().st_size
         child = Child(name="pip", command=command, log_path=self._log_path, env=_environment())
@@ -60,7 +61,7 @@ class PipRunner:
                     raise Stopped
                 if time.monotonic() - reported >= REPORT_S:
                     reported = time.monotonic()
-                    self._say(f"{reported - began:4.0f} s: {_progress(self._output(start), packages)}")
+                    self._say(f"{reported - began:4.0f} s: {progress(self._output(start))}")
         finally:
             child.stop(timeout_s=_STOP_S)
         if child.exit_code != 0:
