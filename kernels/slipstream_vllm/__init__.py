@@ -26,7 +26,7 @@ __all__ = ["Scheduler", "__version__"]
 def Scheduler(vllm_config: Any, *args: Any, **kwargs: Any) -> Any:
     """The scheduler for `--scheduler-cls slipstream_vllm.Scheduler`: vLLM resolves the name and calls it.
 
-    Returns: a subclass of vLLM's `AsyncScheduler` where the configuration schedules asynchronously, else of `Scheduler`.
+    Returns: a subclass of vLLM's `AsyncScheduler` where scheduling is asynchronous, else of its `Scheduler`.
     Raises: `UnsupportedServer` where the plugin cannot run.
     """
     from slipstream_vllm.scheduler import build_scheduler  # imports vLLM's engine: only the engine's process needs it

@@ -1,12 +1,12 @@
 """Acceptance by equality: a draft token is accepted iff the server's own sampler draws the same token for that row.
 
-Every row is sampled as it would be without speculation: same filters, penalties, bias, masks, grammar, log-probabilities.
-The first row whose draw differs from its draft emits that draw and ends the step, so the output has the target's
+Every row is sampled as it would be without speculation: same filters, penalties, masks, grammar, log-probabilities. The
+first row whose draw differs from its draft emits that draw and ends the step, so the output has the target's
 distribution whatever the draft is. A seeded request consumes its generator only for rows that were emitted: it gives
 the same tokens at every draft length.
 
-vLLM's rejection sampling accepts more tokens of a hot distribution where the draft model's probabilities are known; with
-one-hot drafts (vLLM's default `draft_sample_method: greedy`) both rules accept with the same probability.
+With one-hot drafts (vLLM's default, `draft_sample_method: greedy`) both rules accept with the same probability. Where
+the draft model's probabilities are known, vLLM's rejection sampling accepts more tokens of a hot distribution.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def install_responses() -> None:
 
 
 def check_request(vllm_config: Any, params: object) -> None:
-    """Raises: `VLLMValidationError` (a `ValueError`), which names the field and its value."""
+    """Raises: `BadRequest`, which names the field and its value."""
     if isinstance(params, SamplingParams) and params.extra_args and compatibility.serves(vllm_config):
         requested_length(params.extra_args, vllm_config.num_speculative_tokens)
         requested_class(params.extra_args)

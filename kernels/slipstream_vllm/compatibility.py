@@ -58,8 +58,8 @@ def check_configuration(vllm_config: Any) -> None:
     model = vllm_config.model_config
     if parallel.data_parallel_size > 1 and model is not None and model.is_moe:
         raise UnsupportedServer(
-            f"slipstream-vllm does not support data_parallel_size {parallel.data_parallel_size} with a mixture-of-experts "
-            "model: ranks that draft different numbers of tokens deadlock; set --data-parallel-size 1."
+            f"slipstream-vllm does not support data_parallel_size {parallel.data_parallel_size} with a model of the "
+            "mixture-of-experts kind: ranks that draft different numbers deadlock; set --data-parallel-size 1."
         )
     if settings.acceptance() == "equality" and vllm_config.use_v2_model_runner:
         raise UnsupportedServer(
@@ -69,7 +69,7 @@ def check_configuration(vllm_config: Any) -> None:
     missing = [f"{module}.{path}" for module, path in _HOOKS if not _exists(module, path)]
     if missing:
         raise UnsupportedServer(
-            f"slipstream-vllm cannot run: vLLM {vllm.__version__} lacks {', '.join(missing)}; reinstall an unmodified vLLM."
+            f"slipstream-vllm cannot run: vLLM {vllm.__version__} lacks {', '.join(missing)}; install a stock vLLM."
         )
 
 

@@ -19,7 +19,7 @@ def install() -> None:
     EngineCore.slipstream_stop_drafting = _stop_drafting
 
 
-def _limit(core: Any, limit: int | None | Literal["get"]) -> int | None:
+def _limit(core: Any, limit: int | Literal["get"] | None) -> int | None:
     if limit != "get":
         core.scheduler.slipstream_set_limit(limit)
     bound: int | None = core.scheduler.slipstream_limit

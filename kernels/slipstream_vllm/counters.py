@@ -26,7 +26,7 @@ Row = tuple[str, int, int, int, int]
 
 
 class StepCounts:
-    """What was verified since the last `take`, by class and draft length. At most 64 classes; further ones are `other`."""
+    """Verified drafts since the last `take`, by class and draft length; after 64 classes, further ones are `other`."""
 
     def __init__(self) -> None:
         self._classes = {UNLABELLED, OTHER}

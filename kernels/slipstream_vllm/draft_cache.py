@@ -1,8 +1,8 @@
 """Which part of the draft model's KV cache is complete, per request and per block.
 
 The draft model shares block tables with the target. Where the drafter is skipped, the target's part of a block is
-written and the draft's part is not. Prefix caching hands such blocks on to other requests, so requests alone do not say it:
-blocks that the draft model filled are remembered as well.
+written and the draft's part is not. Prefix caching hands such blocks on to other requests, so a position per request
+is not enough: blocks that the draft model filled are remembered as well.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class DraftCache:
         self._filled: set[int] = set()
 
     def forget(self, req_ids: Iterable[str]) -> None:
-        """Drop requests that ended, or that come back with other blocks. Their blocks stay known: they may be cached."""
+        """Drop requests that ended, or that return with other blocks. Their blocks stay known: prefixes are cached."""
         for req_id in req_ids:
             self._until.pop(req_id, None)
 

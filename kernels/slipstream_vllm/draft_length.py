@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from vllm.exceptions import VLLMValidationError
+from slipstream_vllm.errors import BadRequest
 
 LENGTH_KEY = "slipstream_draft_length"
 CLASS_KEY = "slipstream_class"
@@ -20,7 +20,7 @@ _CLASS = re.compile(r"[a-z_]+(/[a-z]+)?")
 def requested_length(extra_args: Mapping[str, Any] | None, most: int) -> int:
     """The draft length that the request asks for, 0..`most`; `most` where it asks for none.
 
-    Raises: `VLLMValidationError` (a `ValueError`) for anything else.
+    Raises: `BadRequest` for anything else.
     """
     value = (extra_args or {}).get(LENGTH_KEY)
     if value is None:
@@ -29,27 +29,27 @@ def requested_length(extra_args: Mapping[str, Any] | None, most: int) -> int:
 
 
 def checked_length(value: object, most: int, field: str) -> int:
-    """`value` as a draft length of 0..`most` tokens. Raises: `VLLMValidationError`, which names `field` and the value."""
+    """`value` as a draft length of 0..`most` tokens. Raises: `BadRequest` with `field` and the value."""
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
         reason = (
             "this server does not speculate: only 0 is possible"
             if most == 0
             else f"an integer from 0 to {most} (num_speculative_tokens of this server) is required"
         )
-        raise VLLMValidationError(f"{field} is {value!r}; {reason}.", parameter=field)
+        raise BadRequest(f"{field} is {value!r}; {reason}.", parameter=field)
     return value
 
 
 def requested_class(extra_args: Mapping[str, Any] | None) -> str | None:
     """The request's class label, such as `summarization/long`; None where it has none.
 
-    Raises: `VLLMValidationError` for a label that is not `task` or `task/length`, or longer than 64 characters.
+    Raises: `BadRequest` for a label that is not `task` or `task/length`, or longer than 64 characters.
     """
     value = (extra_args or {}).get(CLASS_KEY)
     if value is None:
         return None
     if not isinstance(value, str) or len(value) > MAX_CLASS_CHARS or not _CLASS.fullmatch(value):
-        raise VLLMValidationError(
+        raise BadRequest(
             f"vllm_xargs.{CLASS_KEY} is {value!r}; 'task' or 'task/length' in the letters a-z (and _ in the task), "
             f"at most {MAX_CLASS_CHARS} characters, is required.",
             parameter=f"vllm_xargs.{CLASS_KEY}",

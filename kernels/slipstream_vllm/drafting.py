@@ -1,7 +1,7 @@
 """Drafting costs nothing in a step in which nobody drafts (synchronous scheduling, V1 model runner).
 
-Stock vLLM runs the drafter once per step even for 0 draft tokens, so that the draft model's KV cache stays complete, and
-then asks the workers for drafts. Here both are skipped. What the draft model missed is computed when a request
+Stock vLLM runs the drafter once per step even for 0 draft tokens, so that the draft model's KV cache stays complete,
+and then asks the workers for drafts. Here both are skipped. What the draft model missed is computed when a request
 that drafts needs it: `draft_cache.DraftCache` knows the positions, `catch_up` runs the draft model over them once.
 
 Other drafters: n-gram and Medusa keep no cache, so skipping them leaves nothing behind. EAGLE and MTP need the target's

@@ -1,10 +1,18 @@
 """Errors of the plugin.
 
-    UnsupportedServer   the server cannot run with the plugin: version, configuration, missing hook
-
-A bad request raises vLLM's own `VLLMValidationError`, which is a `ValueError` and becomes HTTP 400.
+UnsupportedServer   the server cannot run with the plugin: version, configuration, missing hook
+BadRequest          a field of the request has a value that it cannot have; vLLM answers HTTP 400
 """
+
+from vllm.exceptions import VLLMValidationError
 
 
 class UnsupportedServer(RuntimeError):
     """The server cannot run with the plugin. The message is one sentence for the operator."""
+
+
+class BadRequest(VLLMValidationError, ValueError):
+    """A field has a value that it cannot have. `parameter` is the field's path; the message names it and the value.
+
+    vLLM's class alone is not a `ValueError`, which is what callers of `AsyncLLM.generate` expect.
+    """

@@ -17,7 +17,7 @@ logger = init_logger(f"vllm.{__name__}")
 def register() -> None:
     """Install the hooks of the plugin in this process; a second call does nothing.
 
-    Every hook asks the configuration first: a server without `--scheduler-cls slipstream_vllm.Scheduler` is not changed.
+    Every hook asks the configuration first: without `--scheduler-cls slipstream_vllm.Scheduler` nothing changes.
     On a release that was not tested, only the check is installed, which refuses to start such a server.
     """
     from vllm.engine.arg_utils import EngineArgs

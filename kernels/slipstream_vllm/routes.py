@@ -26,10 +26,10 @@ import vllm
 import vllm.envs as envs
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse
-from vllm.exceptions import VLLMValidationError
 
 from slipstream_vllm import __version__, compatibility, settings
 from slipstream_vllm.draft_length import checked_length
+from slipstream_vllm.errors import BadRequest
 from slipstream_vllm.hooks import wrap
 
 PREFIX = "/slipstream"
@@ -133,8 +133,8 @@ class Control:
         elif changes and not _is_loopback(request):
             raise Refusal(
                 HTTPStatus.FORBIDDEN,
-                f"Only loopback clients may change this server: set {settings.TOKEN_VARIABLE} or --api-key, and send it as "
-                "bearer token.",
+                f"Only loopback clients may change this server: set {settings.TOKEN_VARIABLE} or --api-key there, "
+                "and send it as bearer token.",
             )
 
 
@@ -159,7 +159,7 @@ def _guarded(answer: Callable[[Control, Request], Any], *, changes: bool) -> Cal
                 raise Refusal(HTTPStatus.NOT_FOUND, "This server runs without slipstream_vllm.Scheduler.")
             control.authorize(request, changes=changes)
             return JSONResponse(await answer(control, request))
-        except VLLMValidationError as error:
+        except BadRequest as error:
             return Refusal(HTTPStatus.BAD_REQUEST, error.args[0], error.parameter).response()
         except Refusal as refusal:
             return refusal.response()

@@ -1,7 +1,7 @@
 """vLLM's schedulers with a draft length per request.
 
 Vocabulary. A request's *length* is what it asks for, or what was set for it since. The *limit* is the server's upper
-bound. The *cap* is the smaller of the two, read once per step, at the start of `schedule`: within one step nothing moves.
+bound. The *cap* is the smaller of the two, read once per step, at the start of `schedule`.
 
 Three places in which stock vLLM uses one number for all rows are adjusted:
 

@@ -1,0 +1,163 @@
+"""The plugin's schedulers, synchronous and asynchronous, driven by a scripted model runner."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+from scripted import MOST, Engine, configuration, request, said_by_target, scheduler_for
+from vllm.v1.request import RequestStatus
+
+TARGET = os.environ["SLIPSTREAM_TARGET"]
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["sync", "async"])
+def config(request: pytest.FixtureRequest) -> Any:
+    return configuration(TARGET, asynchronous=request.param)
+
+
+@pytest.fixture
+def engine(config: Any) -> Engine:
+    return Engine(scheduler_for(config))
+
+
+def drafts_of(engine: Engine, name: str) -> list[int]:
+    return [step.verified.get(f"{name}-0123abcd", 0) for step in engine.steps]
+
+
+def test_each_request_of_a_batch_has_its_own_length(engine: Engine) -> None:
+    lengths = {"a": 0, "b": 4, "c": 0, "d": 2, "e": 1, "f": 3, "g": None}
+    engine.add(*(request(name, length) for name, length in lengths.items()))
+    engine.run()
+    for name, length in lengths.items():
+        assert max(drafts_of(engine, name)) == (MOST if length is None else length)
+        assert engine.received[f"{name}-0123abcd"] == [said_by_target(at) for at in range(40)]
+
+
+def test_counts_by_class_equal_vllms_counters(engine: Engine) -> None:
+    engine.add(request("a", 4, label="summary/long"), request("b", 2), request("c", 0, label="summary/long"))
+    engine.run()
+    rows = [row for stats in engine.stats for row in (stats.kv_connector_stats or {}).get("slipstream", ())]
+    own = [stats.spec_decoding_stats for stats in engine.stats if stats.spec_decoding_stats is not None]
+    assert {row[0] for row in rows} == {"summary/long", "unlabelled"}
+    assert {row[1] for row in rows} == {4, 2}
+    assert sum(row[2] for row in rows) == sum(stats.num_drafts for stats in own)
+    assert sum(row[3] for row in rows) == sum(stats.num_draft_tokens for stats in own) > 0
+    assert sum(row[4] for row in rows) == sum(stats.num_accepted_tokens for stats in own) > 0
+
+
+def test_the_drafter_proposes_no_more_than_the_longest_length(engine: Engine) -> None:
+    engine.add(request("a", 0), request("b", 2))
+    engine.run()
+    assert {step.proposed for step in engine.steps if "b-0123abcd" in step.verified} == {2}
+    assert {step.proposed for step in engine.steps if "b-0123abcd" not in step.verified} == {0}
+
+
+def test_nobody_drafts_means_an_idle_step(engine: Engine) -> None:
+    engine.add(request("a", 0), request("b", 0))
+    engine.step()
+    assert engine.scheduler.slipstream_idle
+    engine.run()
+    assert {step.proposed for step in engine.steps} == {0}
+
+
+def test_a_limit_holds_from_the_next_step_on(engine: Engine) -> None:
+    engine.add(request("a", 4), request("b", 3))
+    for _ in range(5):
+        engine.step()
+    before = len(engine.steps)
+    engine.scheduler.slipstream_set_limit(1)
+    for _ in range(4):
+        engine.step()
+    assert max(drafts_of(engine, "a")[before:]) == 1
+    engine.scheduler.slipstream_set_limit(0)
+    before = len(engine.steps)
+    engine.step()
+    assert drafts_of(engine, "a")[before:] == [0]
+    engine.scheduler.slipstream_set_limit(None)
+    before = len(engine.steps)
+    engine.run()
+    assert max(drafts_of(engine, "a")[before:]) == 4
+    assert max(drafts_of(engine, "b")[before:]) == 3
+    assert engine.received["a-0123abcd"] == [said_by_target(at) for at in range(40)]
+
+
+def test_a_limit_within_a_step_waits_for_the_next(engine: Engine) -> None:
+    engine.add(request("a", 4))
+    for _ in range(4):
+        engine.step()
+    plain_update = engine.scheduler.kv_cache_manager.new_step_starts
+
+    def change_limit() -> None:
+        engine.scheduler.slipstream_set_limit(0)  # after `schedule` latched the caps
+        plain_update()
+
+    engine.scheduler.kv_cache_manager.new_step_starts = change_limit
+    before = len(engine.steps)
+    engine.step()
+    assert drafts_of(engine, "a")[before:] == [4]
+    assert engine.steps[-1].proposed == 4
+    engine.step()
+    assert drafts_of(engine, "a")[-1] == 0
+
+
+def test_one_request_changes_and_its_neighbour_does_not(engine: Engine) -> None:
+    engine.add(request("chatcmpl-a", 0), request("chatcmpl-a-1", 4))
+    for _ in range(4):
+        engine.step()
+    assert engine.scheduler.slipstream_set_length("chatcmpl-a", 4) == 1
+    before = len(engine.steps)
+    for _ in range(4):
+        engine.step()
+    assert max(drafts_of(engine, "chatcmpl-a")[before:]) == 4
+    assert engine.scheduler.slipstream_set_length("chatcmpl-a", 0) == 1
+    before = len(engine.steps)
+    engine.run()
+    assert max(drafts_of(engine, "chatcmpl-a")[before + 1 :]) == 0
+    assert max(drafts_of(engine, "chatcmpl-a-1")[before:]) == 4
+    assert engine.scheduler.slipstream_set_length("chatcmpl-a", 0) == 0
+
+
+def test_stop_drafting_spares_later_requests(engine: Engine) -> None:
+    engine.add(request("a", 4), request("b", 2))
+    for _ in range(4):
+        engine.step()
+    assert engine.scheduler.slipstream_stop_drafting() == 2
+    before = len(engine.steps)
+    engine.add(request("c", 3))
+    engine.run()
+    assert max(drafts_of(engine, "a")[before:]) == max(drafts_of(engine, "b")[before:]) == 0
+    assert max(drafts_of(engine, "c")) == 3
+
+
+def test_a_full_prefix_hit_is_not_padded_with_drafts(engine: Engine) -> None:
+    engine.add(request("a", 0, prompt=33))
+    engine.run()
+    engine.add(request("other", 0, prompt=20))
+    engine.step()
+    engine.add(request("b", 0, prompt=33))
+    engine.run()
+    assert max(drafts_of(engine, "b")) == 0
+
+
+def test_aborts_and_preemptions_free_every_block(config: Any) -> None:
+    engine = Engine(scheduler_for(config, blocks=14))  # too few for all: some are preempted
+    manager = engine.scheduler.kv_cache_manager
+    free = manager.block_pool.get_num_free_blocks()
+    engine.add(*(request(f"r{n}", n % 5, prompt=20, output=60) for n in range(6)))
+    for _ in range(12):
+        engine.step()
+    assert any(one.num_preemptions for one in engine.scheduler.requests.values()), "nothing was preempted"
+    engine.scheduler.finish_requests(["r1-0123abcd", "r4-0123abcd"], RequestStatus.FINISHED_ABORTED)
+    engine.run()
+    for n in (0, 2, 3, 5):
+        assert engine.received[f"r{n}-0123abcd"] == [said_by_target(at) for at in range(60)]
+    assert manager.block_pool.get_num_free_blocks() == free
+    assert manager.usage == 0
+
+
+def test_a_bad_length_is_refused_by_the_scheduler_too(engine: Engine) -> None:
+    for length in (-1, 5, True, 2.0, "4"):
+        with pytest.raises(ValueError, match=r"slipstream_draft_length is"):
+            engine.add(request("a", length))  # type: ignore[arg-type]  # on purpose
