@@ -28,7 +28,7 @@ from slipstream_gateway.telemetry.failover import observe_failover
 from slipstream_gateway.telemetry.overload import observe_overload
 from slipstream_gateway.telemetry.providers import Telemetry
 from slipstream_gateway.types import Arm, Decision, Endpoint, GenerationRequest, Reason
-from slipstream_gateway.upstreams.base import Usage
+from slipstream_gateway.upstreams.base import Drafting, Usage
 from slipstream_gateway.upstreams.pool import Circuit, ReplicaState
 from slipstream_operator.cluster.resources import Kind, resources
 from slipstream_operator.controller import Controller, ControllerSettings
@@ -112,9 +112,10 @@ def _observe_overload(telemetry: Telemetry) -> None:
         drag=0.0,
         ttft_s=None,
     )
-    pool = SimpleNamespace(states=lambda: (replica,))
+    server = SimpleNamespace(upstream=SimpleNamespace(drafting=Drafting(longest=4)))
+    pool = SimpleNamespace(states=lambda: (replica,), replicas=(server,))
     pair = SimpleNamespace(metadata=SimpleNamespace(key=PAIR))
-    served = SimpleNamespace(route=SimpleNamespace(pair=pair), plain=pool, speculative=pool)
+    served = SimpleNamespace(route=SimpleNamespace(pair=pair), plain=pool, speculative=pool, fallback=None)
     moment: Any = SimpleNamespace(
         snapshot=lambda: (gate,),
         spent=1,

@@ -18,6 +18,7 @@ RARE = (
     "slipstream_limits_",
     "slipstream_hedges",
     "slipstream_replica_ejections",
+    "slipstream_replica_longest_draft",
     "slipstream_admission_refused",
 )
 
