@@ -7,6 +7,10 @@
 #
 # The model repository in the image serves the embedded pair; mount your own, with the parameters `target` and
 # `draft` of its config.pbtxt at checkpoint folders, to serve yours. In a cluster the operator does that.
+#
+# For the model `slipstream_vllm`, start from NVIDIA's image with vLLM in it (a tag that ends in -vllm-python-py3), install
+# the wheels of this package and of kernels/slipstream_vllm into its own Python with --no-deps, and copy
+# deploy/model_repository/slipstream_vllm; docs/howto/vllm-triton.md has the file.
 ARG TRITON_IMAGE=nvidia/tritonserver:25.05-py3
 
 FROM ${TRITON_IMAGE} AS build
@@ -27,7 +31,7 @@ RUN python3 -m venv /opt/slipstream/venv \
 
 FROM ${TRITON_IMAGE}
 COPY --from=build /opt/slipstream/venv /opt/slipstream/venv
-COPY deploy/model_repository /opt/slipstream/model_repository
+COPY deploy/model_repository/slipstream /opt/slipstream/model_repository/slipstream
 ENV PATH=/opt/slipstream/venv/bin:${PATH} HOME=/tmp PYTHONDONTWRITEBYTECODE=1
 # NVIDIA's image comes with this user, triton-server. By number, so that Kubernetes can see that it is not root.
 USER 1000:1000

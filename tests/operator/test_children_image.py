@@ -36,7 +36,7 @@ def test_the_image_listens_where_the_service_points():
 
 def test_the_images_own_repository_is_out_of_the_way():
     [server] = template(pair_object())["spec"]["containers"]
-    [own] = re.findall(r"^COPY deploy/model_repository (/\S+)$", DOCKERFILE, re.MULTILINE)
+    [own] = re.findall(r"^COPY deploy/model_repository/slipstream (/\S+)/slipstream$", DOCKERFILE, re.MULTILINE)
     assert not any(mount["mountPath"].startswith(own) for mount in server["volumeMounts"])
 
 

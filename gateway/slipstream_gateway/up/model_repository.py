@@ -1,66 +1,78 @@
-"""Triton's model repository for the pairs of a manifest: one model for each, from the one template.
+"""Triton's model repository for the pairs of a manifest: one model for each, from the template of its engine.
 
-The template is `deploy/model_repository`, which also runs as it is in NVIDIA's container; the wheel has a
-copy of it.
+The templates are in `deploy/model_repository`, each of which also runs as it is in NVIDIA's container; the wheel has
+a copy of them.
 """
 
 from __future__ import annotations
 
+import shlex
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from slipstream_gateway.errors import CommandError
-from slipstream_gateway.manifest import ModelPair, triton_model_name
-from slipstream_gateway.manifest.triton_model import EMBEDDED, engine_parameters, located, render_config
+from slipstream_gateway.manifest import ModelPair, VllmEngine, triton_model_name
+from slipstream_gateway.manifest.triton_model import engine_parameters, render_config
+from slipstream_gateway.up.checkpoint_folders import check_folders
+from slipstream_gateway.up.triton_vllm import ENVIRONMENT_PARAMETER, write_stub_environment
+from slipstream_gateway.up.vllm_environment import VllmInstall
+from slipstream_gateway.up.vllm_pairs import launch_of
 
-TEMPLATE_MODEL = "slipstream"
+TEMPLATE_MODEL, VLLM_TEMPLATE_MODEL = "slipstream", "slipstream_vllm"
 _PACKAGE = Path(__file__).parent.parent
 _TEMPLATES = (_PACKAGE / "model_repository", _PACKAGE.parent.parent / "deploy" / "model_repository")
 
 
 def template_repository() -> Path:
-    """Where the template is: in the installed package, or in the source tree of an editable install."""
+    """Where the templates are: in the installed package, or in the source tree of an editable install."""
     for folder in _TEMPLATES:
         if (folder / TEMPLATE_MODEL / "config.pbtxt").is_file():
             return folder
     raise CommandError(f"this installation is incomplete: {_TEMPLATES[0]} is missing")
 
 
-def write_repository(pairs: Sequence[ModelPair], *, manifest_folder: Path, folder: Path) -> Path:
+def write_repository(
+    pairs: Sequence[ModelPair],
+    *,
+    manifest_folder: Path,
+    folder: Path,
+    vllm: VllmInstall | None = None,
+    vllm_arguments: Sequence[str] = (),
+) -> Path:
     """Write one Triton model for each of `pairs` into `folder`, which must not exist, and return it.
+
+    `vllm` serves the pairs of that kind, with `vllm_arguments` at the end of its command line; its stub's environment
+    lies beside `folder`.
 
     Raises:
         CommandError: a checkpoint folder is not there, or two pairs give one Triton model's name.
     """
-    template = template_repository() / TEMPLATE_MODEL
-    config = (template / "config.pbtxt").read_text(encoding="utf-8")
-    sources = manifest_folder.resolve()
+    templates = template_repository()
+    environment = None
     for pair in pairs:
         name = triton_model_name(pair)
         model = folder / name
         if model.exists():
             raise CommandError(f"ModelPair/{pair.metadata.name}: another pair is Triton's model {name!r} already")
-        parameters = engine_parameters(pair, sources)
-        check_folders(pair, sources)
+        if isinstance(pair.spec.engine, VllmEngine):
+            if vllm is None:
+                raise CommandError(f"ModelPair/{pair.metadata.name}: spec.engine: vLLM is not installed here")
+            environment = environment or write_stub_environment(vllm, folder.parent / "vllm_stub")
+            parameters = _vllm_parameters(pair, manifest_folder, vllm_arguments, environment)
+            template = templates / VLLM_TEMPLATE_MODEL
+        else:
+            parameters = engine_parameters(pair, manifest_folder.resolve())
+            check_folders(pair, manifest_folder.resolve())
+            template = templates / TEMPLATE_MODEL
         shutil.copytree(template, model, ignore=shutil.ignore_patterns("__pycache__"))
+        config = (template / "config.pbtxt").read_text(encoding="utf-8")
         (model / "config.pbtxt").write_text(render_config(config, name, parameters), encoding="utf-8")
     return folder
 
 
-def check_folders(pair: ModelPair, sources: Path) -> None:
-    """Raises CommandError where a folder that `pair` names is not there, or not what it should be."""
-    for field, source, needed in _named_folders(pair):
-        folder = Path(located(source, sources))
-        if not source.startswith(EMBEDDED) and not (folder / needed).is_file():
-            what = f"there is no {needed} in" if folder.is_dir() else "there is no folder"
-            raise CommandError(f"ModelPair/{pair.metadata.name}: spec.{field}: {what} {folder}")
-
-
-def _named_folders(pair: ModelPair) -> Iterator[tuple[str, str, str]]:
-    """(field, source, a file that has to be there) of each folder that the pair's spec names."""
-    for name, part in (("target", pair.spec.target), ("draft", pair.spec.draft)):
-        if part is not None and part.source is not None:
-            yield f"{name}.source", part.source, "config.json"
-        if part is not None and part.tokenizer is not None:
-            yield f"{name}.tokenizer", part.tokenizer, "tokenizer.json"
+def _vllm_parameters(
+    pair: ModelPair, manifest_folder: Path, arguments: Sequence[str], environment: Path
+) -> Mapping[str, str]:
+    launch = launch_of(pair, manifest_folder=manifest_folder, extra=arguments)
+    return {"vllm_args": shlex.join(launch.arguments()), ENVIRONMENT_PARAMETER: str(environment)}

@@ -20,12 +20,12 @@ from slipstream_gateway.up.servers import with_ports
 from slipstream_gateway.up.smollm2 import FOLDER, smollm2_folder
 from slipstream_gateway.up.vllm_environment import VllmInstall, existing_vllm
 from slipstream_gateway.up.vllm_install import install_vllm
-from slipstream_gateway.up.vllm_pairs import vllm_pairs
+from slipstream_gateway.up.vllm_pairs import needs_vllm
 
 
 class Prepared(NamedTuple):
     """All that starting needs. `options` have the manifest to serve and every port; `vllm` is None where no pair needs
-    a vLLM server on this machine."""
+    vLLM on this machine."""
 
     options: UpOptions
     table: RoutingTable
@@ -44,12 +44,10 @@ def check(options: UpOptions) -> None:
     check_exposure([("--host", options.host)], allowed=options.allow_anonymous or options.keys is not None)
     if options.keys is not None:
         load_keyring(options.keys, None)  # a bad file is said at once, not after the models are loaded
-    if not vllm_pairs(table):
+    if not needs_vllm(table):
         for option, value in (("--vllm-python", options.vllm_python), ("--vllm-arg", options.vllm_arguments)):
             if value:
-                raise CommandError(
-                    f"{option} has no effect: no pair of the manifest needs a vLLM server here", exit_code=2
-                )
+                raise CommandError(f"{option} has no effect: no pair of the manifest needs vLLM here", exit_code=2)
 
 
 def prepare(options: UpOptions, *, run_dir: Path, say: Say, stopping: Callable[[], bool]) -> Prepared:
@@ -66,6 +64,6 @@ def prepare(options: UpOptions, *, run_dir: Path, say: Say, stopping: Callable[[
         options = msgspec.structs.replace(options, manifest=manifest)
     table = load_file(options.manifest)
     vllm = None
-    if vllm_pairs(table):
+    if needs_vllm(table):
         vllm = existing_vllm(options.vllm_python) if options.vllm_python else install_vllm(say, stopping=stopping)
     return Prepared(with_ports(options, table), table, vllm)

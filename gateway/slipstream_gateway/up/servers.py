@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from slipstream_gateway.manifest import ModelPair, RoutingTable, SlipstreamEngine
+from slipstream_gateway.manifest import ModelPair, RoutingTable, SlipstreamEngine, VllmEngine
 from slipstream_gateway.up.cache import Say
 from slipstream_gateway.up.model_repository import write_repository
 from slipstream_gateway.up.options import LOOPBACK, UpOptions
@@ -26,12 +26,16 @@ _REPORT_S = 30.0
 
 
 def local_pairs(table: RoutingTable) -> list[ModelPair]:
-    """The pairs that a local Triton has to serve: Slipstream's engine without an address of its own."""
-    return [
-        route.pair
-        for route in table.routes.values()
-        if isinstance(route.pair.spec.engine, SlipstreamEngine) and not route.pair.spec.engine.endpoints
-    ]
+    """The pairs that a local Triton has to serve: Slipstream's engine, or vLLM inside Triton, without an address of
+    its own."""
+    return [route.pair for route in table.routes.values() if _needs_triton(route.pair)]
+
+
+def _needs_triton(pair: ModelPair) -> bool:
+    engine = pair.spec.engine
+    if isinstance(engine, VllmEngine):
+        return engine.serving == "triton" and not engine.endpoints
+    return isinstance(engine, SlipstreamEngine) and not engine.endpoints
 
 
 def with_ports(options: UpOptions, table: RoutingTable) -> UpOptions:
@@ -52,16 +56,17 @@ class LocalServers:
     Triton listens where `options` say, see `with_ports`."""
 
     def __init__(self, table: RoutingTable, *, options: UpOptions, run_dir: Path, vllm: VllmInstall | None) -> None:
-        """Start them; they are not ready yet. `vllm` is None where `vllm_pairs` has none.
+        """Start them; they are not ready yet. `vllm` is None where no pair of them needs it.
 
         Raises:
             CommandError: a checkpoint folder is not there, or Triton is not installed; nothing runs then.
         """
         self._timeout_s = options.timeout_s
         self._triton: TritonServer | None = None
+        self._triton_ready_s = TRITON_READY_S if vllm is None else VLLM_READY_S
         self._vllm: dict[str, VllmServer] = {}
         try:
-            self._start_triton(table, options, run_dir)
+            self._start_triton(table, options, run_dir, vllm)
             if vllm is not None:
                 self._start_vllm(table, options, run_dir, vllm)
         except BaseException:
@@ -84,7 +89,7 @@ class LocalServers:
         """
         started = time.monotonic()
         if self._triton is not None:
-            if not self._triton.wait_ready(timeout_s=self._timeout_s or TRITON_READY_S, stopping=stopping):
+            if not self._triton.wait_ready(timeout_s=self._timeout_s or self._triton_ready_s, stopping=stopping):
                 return False
             say(f"Triton is ready after {time.monotonic() - started:.1f} s")
         for name, server in self._vllm.items():
@@ -102,11 +107,17 @@ class LocalServers:
             if server is not None:
                 server.stop()
 
-    def _start_triton(self, table: RoutingTable, options: UpOptions, run_dir: Path) -> None:
+    def _start_triton(self, table: RoutingTable, options: UpOptions, run_dir: Path, vllm: VllmInstall | None) -> None:
         pairs = local_pairs(table)
         if not pairs or options.grpc_port is None or options.http_port is None or options.metrics_port is None:
             return
-        repository = write_repository(pairs, manifest_folder=table.folder, folder=run_dir / "model_repository")
+        repository = write_repository(
+            pairs,
+            manifest_folder=table.folder,
+            folder=run_dir / "model_repository",
+            vllm=vllm,
+            vllm_arguments=options.vllm_arguments,
+        )
         ports = TritonPorts(host=LOOPBACK, grpc=options.grpc_port, http=options.http_port, metrics=options.metrics_port)
         self._triton = TritonServer(model_repository=repository, run_dir=run_dir, ports=ports)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from slipstream_gateway.errors import CommandError
 from slipstream_gateway.manifest import ModelPair, RoutingTable, VllmEngine
 from slipstream_gateway.manifest.triton_model import EMBEDDED, EMBEDDED_THREADS, located
-from slipstream_gateway.up.model_repository import check_folders
+from slipstream_gateway.up.checkpoint_folders import check_folders
 from slipstream_gateway.up.vllm_server import Speculation, VllmLaunch
 
 _ENGINE_PACKAGE = "slipstream_engine"
@@ -19,6 +19,12 @@ def vllm_pairs(table: RoutingTable) -> list[ModelPair]:
     """The pairs that need a vLLM server on this machine: those of kind vllm, served by vLLM's own HTTP server, without
     an address."""
     return [route.pair for route in table.routes.values() if _is_local(route.pair)]
+
+
+def needs_vllm(table: RoutingTable) -> bool:
+    """Whether a pair needs vLLM on this machine, be it inside Triton."""
+    engines = (route.pair.spec.engine for route in table.routes.values())
+    return any(isinstance(engine, VllmEngine) and not engine.endpoints for engine in engines)
 
 
 def _is_local(pair: ModelPair) -> bool:
