@@ -10,6 +10,7 @@ Rooms, in the order of a request:
     scheduler      trims the drafts of each request to its length, once per step
     drafting       skips the drafter where nobody drafts, and refills the draft model's cache where it was skipped
     acceptance     accepts a draft token iff the server's own sampler draws the same token
+    seeds          lets seeded requests survive a prompt of several steps on CPUs
     counters       drafts, drafted and accepted tokens by request class and draft length
     control        engine utilities: limit, length of one request, stop_drafting
     routes         the same over HTTP, on vLLM's own port

@@ -22,7 +22,7 @@ from vllm.v1.sample.metadata import SamplingMetadata
 from vllm.v1.sample.rejection_sampler import PLACEHOLDER_TOKEN_ID
 from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
 
-from slipstream_vllm import compatibility, settings
+from slipstream_vllm import compatibility, seeds, settings
 from slipstream_vllm.hooks import wrap
 
 
@@ -35,11 +35,10 @@ def install_in_worker() -> None:
 
 def _by_equality(sample: Callable[..., Any]) -> Callable[..., Any]:
     def sample_by_equality(self: Any, logits: Any, spec_decode_metadata: Any) -> Any:
-        if (
-            spec_decode_metadata is None
-            or not compatibility.serves(self.vllm_config)
-            or settings.acceptance() != "equality"
-        ):
+        if not compatibility.serves(self.vllm_config):
+            return sample(self, logits, spec_decode_metadata)
+        seeds.set_aside(self)
+        if spec_decode_metadata is None or settings.acceptance() != "equality":
             return sample(self, logits, spec_decode_metadata)
         self.input_batch.update_async_output_token_ids()
         if self.use_async_scheduling and self._draft_token_req_ids is not None:

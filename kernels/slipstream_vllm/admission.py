@@ -6,6 +6,7 @@ The Responses API calls `generate` within its stream, so its own generator is ch
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,13 @@ from slipstream_vllm import compatibility
 from slipstream_vllm.draft_length import requested_class, requested_length
 from slipstream_vllm.hooks import wrap
 
+_REQUESTS = (
+    ("vllm.entrypoints.openai.chat_completion.protocol", "ChatCompletionRequest"),
+    ("vllm.entrypoints.openai.completion.protocol", "CompletionRequest"),
+    ("vllm.entrypoints.openai.responses.protocol", "ResponsesRequest"),
+)
+_XARGS = dict[str, bool | str | int | float | list[str | int | float]] | None
+
 
 def install() -> None:
     """Check every request that `AsyncLLM` or `LLM` accepts."""
@@ -23,6 +31,19 @@ def install() -> None:
 
     wrap(AsyncLLM, "generate", _checked_generate)
     wrap(InputProcessor, "process_inputs", _checked_process_inputs)
+
+
+def keep_booleans() -> None:
+    """Let `true` in `vllm_xargs` stay a boolean, which is then refused: pydantic makes it 1 where a field has no `bool`.
+
+    Must run before vLLM registers its routes. Only an API server has these modules loaded.
+    """
+    for module, name in _REQUESTS:
+        model = getattr(sys.modules.get(module), name, None)
+        if model is not None:
+            model.model_fields["vllm_xargs"].annotation = _XARGS
+            model.__annotations__["vllm_xargs"] = _XARGS
+            model.model_rebuild(force=True)
 
 
 def install_responses() -> None:

@@ -26,7 +26,7 @@ _HOOKS = (
     ("vllm.v1.engine.core", "EngineCore.post_step"),
     ("vllm.v1.engine.input_processor", "InputProcessor.process_inputs"),
     ("vllm.v1.metrics.loggers", "StatLoggerManager.record"),
-    ("vllm.v1.worker.worker_base", "WorkerWrapperBase.init_worker"),
+    ("vllm.v1.worker.worker_base", "WorkerWrapperBase.init_device"),
 )
 
 

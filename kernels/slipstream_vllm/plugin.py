@@ -7,7 +7,7 @@ from typing import Any
 
 from vllm.logger import init_logger
 
-from slipstream_vllm import compatibility
+from slipstream_vllm import admission, compatibility
 from slipstream_vllm.errors import UnsupportedServer
 from slipstream_vllm.hooks import is_wrapped, wrap
 
@@ -27,11 +27,11 @@ def register() -> None:
         return
     from vllm.v1.worker.worker_base import WorkerWrapperBase
 
-    from slipstream_vllm import admission, control, counters, drafting, routes
+    from slipstream_vllm import control, counters, drafting, routes
 
     for install in (admission.install, control.install, counters.install, drafting.install_in_engine, routes.install):
         install()
-    wrap(WorkerWrapperBase, "init_worker", _with_worker_hooks)
+    wrap(WorkerWrapperBase, "init_device", _with_worker_hooks)
 
 
 def is_registered() -> bool:
@@ -51,21 +51,23 @@ def _checked(create_engine_config: Callable[..., Any]) -> Callable[..., Any]:
                 logger.error("%s", error)
                 raise
             _report_counts_per_request(vllm_config)
+            admission.keep_booleans()
         return vllm_config
 
     return create_checked_engine_config
 
 
-def _with_worker_hooks(init_worker: Callable[..., Any]) -> Callable[..., Any]:
-    # The model runner is a heavy import, which only workers need.
-    def init_worker_with_hooks(self: Any, *args: Any, **kwargs: Any) -> Any:
-        from slipstream_vllm import acceptance, drafting
+def _with_worker_hooks(init_device: Callable[..., Any]) -> Callable[..., Any]:
+    # Not `init_worker`: that is what loads this plugin in a spawned worker. The model runner is a heavy import, which
+    # only workers need.
+    def init_device_with_hooks(self: Any, *args: Any, **kwargs: Any) -> Any:
+        from slipstream_vllm import acceptance, drafting, seeds
 
-        drafting.install_in_worker()
-        acceptance.install_in_worker()
-        return init_worker(self, *args, **kwargs)
+        for room in (drafting, acceptance, seeds):
+            room.install_in_worker()
+        return init_device(self, *args, **kwargs)
 
-    return init_worker_with_hooks
+    return init_device_with_hooks
 
 
 def _report_counts_per_request(vllm_config: Any) -> None:

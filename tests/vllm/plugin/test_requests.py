@@ -1,0 +1,132 @@
+"""A draft length per request on a real server: texts, counts, refusals, changes in flight."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.vllm.plugin.client import MODEL, OWN_COUNTERS, Answer, Refused, Server, summaries, together
+
+pytestmark = pytest.mark.timeout(300)
+LENGTHS = (0, 4, 0, 2, 1, 3)
+LONG = {"max_tokens": 400, "ignore_eos": True}
+
+
+@pytest.fixture(scope="module")
+def bodies() -> list[dict[str, Any]]:
+    return summaries(len(LENGTHS))
+
+
+async def test_one_batch_with_lengths_0_to_4(speculative: Server, plain: Server, bodies: list[dict[str, Any]]) -> None:
+    expected: list[Answer] = await together(*(plain.chat(body) for body in bodies))
+    before = await speculative.counters()
+    pairs = list(zip(bodies, LENGTHS, strict=True))
+    answers: list[Answer] = await together(*(speculative.chat(body, n, label="summary/long") for body, n in pairs))
+    after = await speculative.counters()
+
+    assert [answer.token_ids for answer in answers] == [answer.token_ids for answer in expected]
+    for answer, length in zip(answers, LENGTHS, strict=True):
+        assert (answer.drafted > 0) == (length > 0)
+        assert answer.drafted <= length * answer.drafts
+    counted = {"drafts": "drafts", "draft_tokens": "drafted", "accepted_tokens": "accepted"}
+    for name in OWN_COUNTERS:
+        moved = after[name] - before[name]
+        assert moved == sum(getattr(answer, counted[name]) for answer in answers) > 0
+        assert after[f"plugin_{name}"] - before[f"plugin_{name}"] == moved
+    assert {("summary/long", str(length)) for length in (1, 2, 3, 4)} <= await speculative.labels()
+
+
+async def test_no_field_means_the_servers_own_length(speculative: Server, bodies: list[dict[str, Any]]) -> None:
+    answer = await speculative.chat(bodies[0])
+    assert answer.drafted > 3 * answer.drafts
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hello"}]}),
+        ("/v1/completions", {"prompt": "hello"}),
+        ("/v1/responses", {"input": "hello"}),
+    ],
+)
+async def test_bad_values_are_refused(speculative: Server, path: str, body: dict[str, Any], stream: bool) -> None:
+    for field, value in (
+        *(("slipstream_draft_length", value) for value in (-1, 5, 2.5, 2.0, True, "4", [1])),
+        *(("slipstream_class", value) for value in ("A b", "a/b/c", "a" * 65, 3)),
+    ):
+        with pytest.raises(Refused) as refused:
+            await speculative.call(
+                "POST", path, {"model": MODEL, "stream": stream, **body, "vllm_xargs": {field: value}}
+            )
+        assert refused.value.status == 400
+        error = refused.value.body["error"]
+        assert f"vllm_xargs.{field} is {value!r}" in error["message"]
+        assert error["param"] == f"vllm_xargs.{field}"
+
+
+async def test_a_kill_in_flight_keeps_the_text(
+    speculative: Server, plain: Server, bodies: list[dict[str, Any]]
+) -> None:
+    expected = await plain.chat(bodies[0], **LONG)
+    free = await speculative.chat(bodies[0], 4, **LONG)
+    running = asyncio.create_task(speculative.chat(bodies[0], 4, **LONG))
+    try:
+        await _drafting(speculative)
+        await speculative.set_limit(0)
+        assert await speculative.call("GET", "/slipstream/limit") == {"limit": 0}
+        killed = await running
+        assert killed.token_ids == free.token_ids == expected.token_ids
+        assert 0 < killed.drafts < free.drafts
+        assert (await speculative.chat(bodies[1], 4)).drafts == 0
+    finally:
+        await speculative.set_limit(None)
+    assert (await speculative.chat(bodies[1], 4)).drafts > 0
+
+
+async def test_one_running_request_changes(speculative: Server, plain: Server, bodies: list[dict[str, Any]]) -> None:
+    expected = await plain.chat(bodies[0], **LONG)
+    first = asyncio.create_task(speculative.chat(bodies[0], 4, request_id="abc", **LONG))
+    second = asyncio.create_task(speculative.chat(bodies[0], 0, request_id="abc-1", **LONG))
+    await _drafting(speculative)
+    assert await speculative.call("PUT", "/slipstream/requests/chatcmpl-abc", {"draft_length": 0}) == {"changed": 1}
+    assert await speculative.call("PUT", "/slipstream/requests/chatcmpl-abc-1", {"draft_length": 4}) == {"changed": 1}
+    with pytest.raises(Refused) as refused:
+        await speculative.call("PUT", "/slipstream/requests/chatcmpl-ab", {"draft_length": 0})
+    assert refused.value.status == 404
+    stopped, started = await together(first, second)
+    assert stopped.token_ids == started.token_ids == expected.token_ids
+    assert stopped.drafts > 0
+    assert started.drafts > 0
+    assert stopped.accepted < started.accepted
+    # The draft model's cache was filled where drafting was off: what it proposes then is as good as ever.
+    assert started.accepted / started.drafted > 0.6
+
+
+async def test_stop_drafting_spares_later_requests(speculative: Server, bodies: list[dict[str, Any]]) -> None:
+    whole = await speculative.chat(bodies[0], 4, **LONG)
+    running = asyncio.create_task(speculative.chat(bodies[0], 4, **LONG))
+    await _drafting(speculative)
+    assert await speculative.call("POST", "/slipstream/stop_drafting") == {"stopped": 1}
+    later, stopped = await together(speculative.chat(bodies[1], 3), running)
+    assert stopped.token_ids == whole.token_ids
+    assert stopped.drafts < whole.drafts
+    assert later.drafts > 0
+
+
+async def test_a_prefix_that_was_decoded_plainly_drafts_as_well(speculative: Server) -> None:
+    """Prefix caching hands blocks on whose draft part was skipped; it is computed before they are used."""
+    [body] = summaries(1, seed=977)
+    plainly = await speculative.chat(body, 0)
+    drafted = await speculative.chat(body, 4)
+    assert drafted.token_ids == plainly.token_ids
+    assert drafted.accepted / drafted.drafted > 0.6
+
+
+async def _drafting(server: Server) -> None:
+    """Wait until a request that was just sent has drafted for some steps."""
+    before = (await server.counters())["drafts"]
+    while (await server.counters())["drafts"] < before + 3:
+        await asyncio.sleep(0.02)
