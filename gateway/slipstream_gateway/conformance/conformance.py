@@ -160,8 +160,9 @@ class Conformance:
     async def _work(self, watch: Watch) -> None:
         retry_s = _SHORTEST_RETRY_S
         while True:
-            while watch.replica.upstream.drafting.withheld is not None:  # it cannot draft at all: nothing to check
+            if watch.replica.upstream.drafting.withheld is not None:  # it cannot draft at all: nothing to check
                 await asyncio.sleep(_LOOK_S)
+                continue
             watch.begin()
             try:
                 known = await self._checked(watch)
