@@ -9,7 +9,8 @@ ARGS   ?=
 .PHONY: help up test bench chaos soak lint format crds docs lock audit sbom images train wheel clean
 
 help:
-	@echo "make up      install, then run Triton with the embedded pair and the gateway (ARGS='--port 9000')"
+	@echo "make up      install, then run the embedded pair and the gateway (ARGS='--port 9000', ARGS='--engine vllm',"
+	@echo "             ARGS='--model smollm2')"
 	@echo "make test    the whole suite, with a real Triton"
 	@echo "make lint    ruff, mypy and the import contracts"
 	@echo "make bench   the figures of the README, on this machine"
