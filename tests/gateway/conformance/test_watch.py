@@ -1,0 +1,113 @@
+"""What is withheld from a server, by what its checks found and by what became of it."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from slipstream_gateway.conformance.verdict import Finding, Result, Subject
+from slipstream_gateway.conformance.watch import Watch
+from slipstream_gateway.manifest import Protocol
+from slipstream_gateway.manifest.capabilities import Capabilities
+from slipstream_gateway.manifest.table import Backend
+from slipstream_gateway.types import Capability, Reason
+from slipstream_gateway.upstreams.pool import Pool, Replica
+from slipstream_gateway.upstreams.refused import RefusedUpstream
+
+GREEDY, SAMPLED = Capability.GREEDY_SPECULATION, Capability.SAMPLED_SPECULATION
+
+
+def _backend(*, own_engine: bool = False) -> Backend:
+    protocol = Protocol.TRITON if own_engine else Protocol.OPENAI
+    return Backend(
+        protocol=protocol, endpoints=(), model="m", capabilities=Capabilities(), pool="p", own_engine=own_engine
+    )
+
+
+@pytest.fixture
+def replica() -> Replica:
+    return Replica("server", RefusedUpstream("of the test"))
+
+
+def _found(subject: Subject, result: Result) -> Finding:
+    return Finding(subject=subject, result=result, detail=f"{subject} {result}")
+
+
+def _reasons(replica: Replica) -> dict[Capability, Reason]:
+    return {capability: why.reason for capability, why in replica.withheld.items()}
+
+
+def test_server_of_another_engine_speculates_greedily_alone_until_it_is_checked(replica: Replica) -> None:
+    Watch("pair", replica, _backend())
+    pool = Pool([replica], clock=time.monotonic, speculative=True)
+    assert pool.pick(needs=GREEDY) is replica
+    assert pool.pick(needs=SAMPLED) is None
+    assert pool.least_busy(SAMPLED) is None
+    why = pool.withheld(SAMPLED)
+    assert why is not None
+    assert why.reason is Reason.ENGINE_UNVERIFIED
+
+
+def test_own_engine_is_trusted_until_a_check_says_otherwise(replica: Replica) -> None:
+    watch = Watch("pair", replica, _backend(own_engine=True))
+    assert _reasons(replica) == {}
+    watch.apply([_found(Subject.GREEDY_SPECULATION, Result.FAIL), _found(Subject.SAMPLED_SPECULATION, Result.NO_DATA)])
+    assert _reasons(replica) == {GREEDY: Reason.ENGINE_NOT_LOSSLESS}
+
+
+def test_capability_comes_with_a_pass_and_goes_with_a_failure(
+    replica: Replica, caplog: pytest.LogCaptureFixture
+) -> None:
+    watch = Watch("pair", replica, _backend())
+    assert not watch.apply([_found(Subject.SAMPLED_SPECULATION, Result.PASS)])
+    assert _reasons(replica) == {}
+    assert replica.gives_token_ids
+    for _ in range(3):
+        took = watch.apply([_found(Subject.SAMPLED_SPECULATION, Result.FAIL)])
+    assert not took  # that was the first time
+    assert _reasons(replica) == {SAMPLED: Reason.ENGINE_NOT_LOSSLESS}
+    assert [record.levelname for record in caplog.records].count("WARNING") == 1
+    assert "sampled_speculation is taken away: sampled_speculation fail" in caplog.text
+    watch.apply([_found(Subject.SAMPLED_SPECULATION, Result.PASS)])
+    assert _reasons(replica) == {}
+
+
+def test_no_data_changes_nothing_and_hides_no_finding(replica: Replica) -> None:
+    watch = Watch("pair", replica, _backend())
+    watch.apply([_found(Subject.SAMPLED_SPECULATION, Result.NO_DATA)])
+    assert _reasons(replica) == {SAMPLED: Reason.ENGINE_UNVERIFIED}
+    assert not replica.gives_token_ids
+    watch.apply([_found(Subject.SAMPLED_SPECULATION, Result.PASS)])
+    watch.apply([_found(Subject.SAMPLED_SPECULATION, Result.NO_DATA)])
+    assert _reasons(replica) == {}
+    assert watch.findings[Subject.SAMPLED_SPECULATION].result is Result.PASS
+
+
+def test_draft_lengths_take_no_capability(replica: Replica) -> None:
+    watch = Watch("pair", replica, _backend(own_engine=True))
+    watch.apply([_found(Subject.DRAFT_LENGTH, Result.FAIL)])
+    assert _reasons(replica) == {}
+
+
+def test_server_that_could_not_be_reached_is_unverified_at_once(replica: Replica) -> None:
+    watch = Watch("pair", replica, _backend())
+    watch.apply([_found(Subject.SAMPLED_SPECULATION, Result.PASS), _found(Subject.GREEDY_SPECULATION, Result.FAIL)])
+    watch.begin()
+    replica.failed(time.monotonic(), "upstream_failed", speculative=True)
+    assert not watch.is_another
+    replica.failed(time.monotonic(), "upstream_unavailable", speculative=True)
+    assert watch.is_another
+    assert _reasons(replica) == {SAMPLED: Reason.ENGINE_UNVERIFIED}
+    assert not replica.gives_token_ids
+
+
+def test_distrust_outlasts_a_check_that_passes_and_ends_with_the_process(replica: Replica) -> None:
+    watch = Watch("pair", replica, _backend())
+    watch.apply([_found(Subject.SAMPLED_SPECULATION, Result.PASS)])
+    assert watch.distrust(SAMPLED, "drift")
+    watch.apply([_found(Subject.SAMPLED_SPECULATION, Result.PASS)])
+    assert _reasons(replica) == {SAMPLED: Reason.ENGINE_NOT_LOSSLESS}
+    replica.lost()
+    watch.renew()
+    watch.apply([_found(Subject.SAMPLED_SPECULATION, Result.PASS)])
+    assert _reasons(replica) == {}
