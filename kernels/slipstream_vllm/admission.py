@@ -34,7 +34,7 @@ def install() -> None:
 
 
 def keep_booleans() -> None:
-    """Let `true` in `vllm_xargs` stay a boolean, which is then refused: pydantic makes it 1 where a field has no `bool`.
+    """Let `true` in `vllm_xargs` stay a boolean, which is then refused; pydantic makes it 1 for vLLM's own field type.
 
     Must run before vLLM registers its routes. Only an API server has these modules loaded.
     """

@@ -25,7 +25,7 @@ def install_in_worker() -> None:
 
 
 def set_aside(runner: Any) -> None:
-    """Before sampling: take the generators of rows whose sample is thrown away out of the batch, until the step ends."""
+    """Before sampling: take the generators of rows whose sample is thrown away out of the batch, for this step."""
     generators = runner.input_batch.generators
     if current_platform.is_cpu() and generators:
         discarded = np.nonzero(runner.discard_request_mask.np[: runner.input_batch.num_reqs])[0].tolist()

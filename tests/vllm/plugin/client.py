@@ -93,7 +93,7 @@ class Server:
         await self.call("PUT", "/slipstream/limit", {"limit": limit})
 
     async def counters(self) -> dict[str, float]:
-        """vLLM's own counters and the sums of the plugin's, by the names of `OWN_COUNTERS`, `plugin_` before the latter."""
+        """vLLM's own counters by the names of `OWN_COUNTERS`; the sums of the plugin's have `plugin_` before the name."""
         families = await self._families()
         found = {name: _sum(families, family) for name, family in OWN_COUNTERS.items()}
         return found | {f"plugin_{name}": _sum(families, f"slipstream_vllm_{name}") for name in OWN_COUNTERS}
@@ -128,3 +128,10 @@ def _sum(families: Mapping[str, list[tuple[dict[str, str], float]]], name: str) 
 async def together(*calls: Any) -> list[Any]:
     """Results of requests that are in flight at the same time."""
     return list(await asyncio.gather(*calls))
+
+
+async def drafting(server: Server) -> None:
+    """Wait until requests that were just sent have drafted for some steps."""
+    before = (await server.counters())["drafts"]
+    while (await server.counters())["drafts"] < before + 3:  # noqa: ASYNC110  # the event is in another process
+        await asyncio.sleep(0.02)

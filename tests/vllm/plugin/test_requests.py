@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.vllm.plugin.client import MODEL, OWN_COUNTERS, Answer, Refused, Server, summaries, together
+from tests.vllm.plugin.client import MODEL, OWN_COUNTERS, Answer, Refused, Server, drafting, summaries, together
 
 pytestmark = pytest.mark.timeout(300)
 LENGTHS = (0, 4, 0, 2, 1, 3)
@@ -74,7 +74,7 @@ async def test_a_kill_in_flight_keeps_the_text(
     free = await speculative.chat(bodies[0], 4, **LONG)
     running = asyncio.create_task(speculative.chat(bodies[0], 4, **LONG))
     try:
-        await _drafting(speculative)
+        await drafting(speculative)
         await speculative.set_limit(0)
         assert await speculative.call("GET", "/slipstream/limit") == {"limit": 0}
         killed = await running
@@ -90,7 +90,7 @@ async def test_one_running_request_changes(speculative: Server, plain: Server, b
     expected = await plain.chat(bodies[0], **LONG)
     first = asyncio.create_task(speculative.chat(bodies[0], 4, request_id="abc", **LONG))
     second = asyncio.create_task(speculative.chat(bodies[0], 0, request_id="abc-1", **LONG))
-    await _drafting(speculative)
+    await drafting(speculative)
     assert await speculative.call("PUT", "/slipstream/requests/chatcmpl-abc", {"draft_length": 0}) == {"changed": 1}
     assert await speculative.call("PUT", "/slipstream/requests/chatcmpl-abc-1", {"draft_length": 4}) == {"changed": 1}
     with pytest.raises(Refused) as refused:
@@ -108,7 +108,7 @@ async def test_one_running_request_changes(speculative: Server, plain: Server, b
 async def test_stop_drafting_spares_later_requests(speculative: Server, bodies: list[dict[str, Any]]) -> None:
     whole = await speculative.chat(bodies[0], 4, **LONG)
     running = asyncio.create_task(speculative.chat(bodies[0], 4, **LONG))
-    await _drafting(speculative)
+    await drafting(speculative)
     assert await speculative.call("POST", "/slipstream/stop_drafting") == {"stopped": 1}
     later, stopped = await together(speculative.chat(bodies[1], 3), running)
     assert stopped.token_ids == whole.token_ids
@@ -123,10 +123,3 @@ async def test_a_prefix_that_was_decoded_plainly_drafts_as_well(speculative: Ser
     drafted = await speculative.chat(body, 4)
     assert drafted.token_ids == plainly.token_ids
     assert drafted.accepted / drafted.drafted > 0.6
-
-
-async def _drafting(server: Server) -> None:
-    """Wait until a request that was just sent has drafted for some steps."""
-    before = (await server.counters())["drafts"]
-    while (await server.counters())["drafts"] < before + 3:
-        await asyncio.sleep(0.02)

@@ -96,7 +96,7 @@ class Step:
 
 @dataclass
 class Engine:
-    """The engine's loop around a scheduler: schedule, run, update; with asynchronous scheduling, two steps in flight."""
+    """The engine's loop around a scheduler: schedule, run, update; asynchronous schedulers have two steps in flight."""
 
     scheduler: Any
     said: dict[str, list[int]] = field(default_factory=dict)  # by the target, whether or not the engine keeps it

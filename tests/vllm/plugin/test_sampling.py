@@ -1,0 +1,68 @@
+"""Acceptance by equality: sampled answers do not depend on the draft length."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import cycle, islice
+from typing import Any
+
+import pytest
+from scipy.stats import chi2_contingency
+
+from tests.vllm.plugin.client import Answer, Server, summaries, together
+
+pytestmark = pytest.mark.timeout(300)
+SAMPLING: tuple[dict[str, Any], ...] = (
+    {"temperature": 0.7},
+    {"temperature": 1.0},
+    {"temperature": 1.3},
+    {"temperature": 1.0, "top_p": 0.8},
+    {"temperature": 1.0, "top_k": 20},
+    {"temperature": 0.9, "frequency_penalty": 0.7, "presence_penalty": 0.3},
+    {"temperature": 1.0, "repetition_penalty": 1.2},
+    {"temperature": 1.0, "min_tokens": 30},
+    {"temperature": 1.0, "logprobs": True, "top_logprobs": 3},
+    {"temperature": 0.0},
+)
+SEEDED = 50
+PAIRS = 400  # first two tokens of as many answers, at either length
+
+
+async def test_a_seeded_answer_is_the_same_at_every_length(speculative: Server) -> None:
+    bodies = summaries(10)
+    # Seven is coprime to ten: each prompt meets each way of sampling.
+    kinds = islice(cycle(SAMPLING), SEEDED)
+    requests = [{**bodies[n * 7 % 10], **kind, "seed": 1000 + n, "max_tokens": 50} for n, kind in enumerate(kinds)]
+    plain: list[Answer] = await together(*(speculative.chat(one, 0) for one in requests))
+    drafted: list[Answer] = await together(*(speculative.chat(one, 4) for one in requests))
+    mixed: list[Answer] = await together(*(speculative.chat(one, n % 5) for n, one in enumerate(requests)))
+    assert [answer.token_ids for answer in drafted] == [answer.token_ids for answer in plain]
+    assert [answer.token_ids for answer in mixed] == [answer.token_ids for answer in plain]
+    assert sum(answer.accepted for answer in drafted) > SEEDED
+    assert len({answer.token_ids for answer in plain}) > SEEDED / 2
+
+
+async def test_first_two_tokens_have_the_same_distribution(speculative: Server) -> None:
+    """A small form of `python -m tests.benchmarks.vllm_distribution`."""
+    body = {"messages": summaries(1)[0]["messages"], "max_tokens": 3, "temperature": 1.3}
+    counts = []
+    for length in (0, 4):
+        answers: list[Answer] = await together(*(speculative.chat(body, length) for _ in range(PAIRS)))
+        counts.append(Counter(answer.token_ids[:2] for answer in answers))
+    assert p_value(*counts) > 1e-4
+
+
+def p_value(first: Counter[tuple[int, ...]], second: Counter[tuple[int, ...]]) -> float:
+    """Chi-squared test that both are draws from one distribution. Outcomes seen fewer than 10 times are pooled."""
+    table: list[list[float]] = []
+    rest = [0, 0]
+    for outcome in first.keys() | second.keys():
+        row = [first[outcome], second[outcome]]
+        if sum(row) >= 10:
+            table.append([float(count) for count in row])
+        else:
+            rest = [a + b for a, b in zip(rest, row, strict=True)]
+    if sum(rest) >= 10:
+        table.append([float(count) for count in rest])
+    assert len(table) > 1, "one outcome only: nothing is compared"
+    return float(chi2_contingency(table).pvalue)
