@@ -19,7 +19,7 @@ from slipstream_gateway.manifest import ManifestFile, RoutingTable, SlipstreamEn
 from slipstream_gateway.manifest.kills import KillFile, killed_in
 from slipstream_gateway.settings import GatewaySettings
 
-LOOK_FOR_KILLS_S = 0.1
+LOOK_FOR_KILLS_S = 0.025
 _log = logging.getLogger(__name__)
 
 

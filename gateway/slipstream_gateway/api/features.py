@@ -80,6 +80,8 @@ _STRUCTURED = frozenset(
         "guided_grammar",
     }
 )
+FOR_SAMPLING = frozenset({"min_p"})
+"""What has no effect on greedy decoding."""
 _NULL = b"null"
 _NOTHING = frozenset({_NULL, b"[]"})
 _MESSAGE_KEYS = frozenset({"role", "content", "name", "tool_calls", "function_call"})

@@ -9,7 +9,7 @@ import msgspec
 
 from slipstream_gateway.api.body import WireSampling
 from slipstream_gateway.api.checks import between, seed_of, stop_strings, top_k_of
-from slipstream_gateway.api.features import is_structured
+from slipstream_gateway.api.features import FOR_SAMPLING, is_structured
 from slipstream_gateway.api.wishes import NO_WISHES, Wishes, draft_length_of, learn_of, mode_of
 from slipstream_gateway.errors import InvalidRequest
 from slipstream_gateway.types import Endpoint, GenerationRequest, Message
@@ -37,13 +37,14 @@ def generation_request(
     """The request that `body` and `wishes` ask for. `fields` is the body by name. Raises `InvalidRequest`."""
     if not body.model:
         raise InvalidRequest("Missing required parameter: 'model'.", param="model")
+    temperature = between("temperature", body.temperature, 1.0, 0.0, 2.0)
     return GenerationRequest(
         endpoint=endpoint,
         model=body.model,
         messages=messages,
         prompt=prompt,
         max_tokens=max_tokens,
-        temperature=between("temperature", body.temperature, 1.0, 0.0, 2.0),
+        temperature=temperature,
         top_p=between("top_p", body.top_p, 1.0, 0.0, 1.0),
         top_k=top_k_of(body.top_k),
         seed=seed_of(body.seed),
@@ -52,7 +53,7 @@ def generation_request(
         stream=body.stream or False,
         include_usage=include_usage,
         structured_output=is_structured(features),
-        features=features,
+        features=features if temperature > 0.0 else features - FOR_SAMPLING,
         mode=mode_of(wishes.mode),
         draft_length=draft_length_of(wishes.draft_length),
         learn=learn_of(wishes.learn),

@@ -15,6 +15,7 @@ from slipstream_gateway.manifest.documents import MAX_BYTES
 from slipstream_gateway.manifest.parse import parse
 from slipstream_gateway.manifest.table import LOCAL, RoutingTable, compile_table
 
+LOOK_EVERY_S = 0.025  # a kill is due within 100 ms, and a look is one call of stat
 # Kernels stamp files with a clock that stands still for some milliseconds, network file systems for longer.
 _STAMP_RESOLUTION_NS = 2_000_000_000
 
@@ -82,7 +83,7 @@ class ManifestFile:
             self._report(error, self._stamp)
         self._digest = _digest(data)
 
-    async def watch(self, *, interval_s: float = 0.5) -> None:
+    async def watch(self, *, interval_s: float = LOOK_EVERY_S) -> None:
         """Look for changes every `interval_s` until cancelled."""
         while True:
             await asyncio.sleep(interval_s)

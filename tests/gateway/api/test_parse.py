@@ -149,6 +149,11 @@ def test_values_that_ask_for_something_are_features(name: str, value: Any) -> No
     assert request.structured_output == (name == "response_format")
 
 
+def test_what_filters_a_distribution_asks_for_nothing_under_greedy_decoding() -> None:
+    assert parse_chat_request(chat(min_p=0.1, temperature=0, logprobs=True)).features == {"logprobs"}
+    assert parse_chat_request(chat(min_p=0.1, temperature=0.1)).features == {"min_p"}
+
+
 def test_tool_messages_need_tools() -> None:
     messages = [*HELLO, {"role": "tool", "content": "4", "tool_call_id": "x"}]
     assert parse_chat_request(chat(messages=messages)).features == {"tools"}

@@ -166,7 +166,7 @@ spec:
 
 
 def refused_by_vllm() -> GenerationRequest:
-    body = {"model": "acme", "messages": [{"role": "user", "content": "hi"}], "min_p": 0.1}
+    body = {"model": "acme", "messages": [{"role": "user", "content": "hi"}], "logit_bias": {"5": 1}}
     return parse_chat_request(json.dumps(body).encode())
 
 

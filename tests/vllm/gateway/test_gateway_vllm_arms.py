@@ -156,13 +156,20 @@ def test_a_parameter_that_a_speculating_vllm_refuses_is_refused_by_its_name(
     served: Gateway, vllm_server: VllmServer, name: str
 ) -> None:
     value: Any = {"min_p": 0.1, "logit_bias": {"50": 1}}[name]
-    direct = httpx.post(f"{vllm_server.url}/v1/chat/completions", json=body(**{name: value}), timeout=WAIT_S)
+    sampled = {name: value, "temperature": 0.8}
+    direct = httpx.post(f"{vllm_server.url}/v1/chat/completions", json=body(**sampled), timeout=WAIT_S)
     assert direct.status_code == 400  # else there would be no reason to
     for mode in ("plain", "speculative", "auto"):
-        answer = ask(served, mode, **{name: value})
+        answer = ask(served, mode, **sampled)
         assert answer.status_code == 400
         assert answer.json()["error"]["param"] == name
         assert answer.json()["error"]["code"] == "unsupported_parameter"
+
+
+def test_a_parameter_without_effect_on_greedy_decoding_is_nothing_to_refuse(served: Gateway) -> None:
+    answer = ask(served, "speculative", min_p=0.1)
+    assert (answer.status_code, answer.headers["x-slipstream-arm"]) == (200, "speculative")
+    assert answer.json()["choices"] == ask(served, "plain").json()["choices"]
 
 
 def test_plain_servers_take_what_a_speculating_vllm_refuses(
@@ -170,7 +177,7 @@ def test_plain_servers_take_what_a_speculating_vllm_refuses(
 ) -> None:
     with_plain = start_gateway(manifest([vllm_server.url], plain=plain_vllm_server.url))
     until_reason(with_plain, "client_asked")
-    for more in ({"min_p": 0.1}, {"logit_bias": {"50": 1}, "n": 2, "temperature": 0.8}):
+    for more in ({"min_p": 0.1, "temperature": 0.8}, {"logit_bias": {"50": 1}, "n": 2, "temperature": 0.8}):
         before = answered(plain_vllm_server.url)
         answer = ask(with_plain, "speculative", **more)
         assert answer.status_code == 200, answer.text
