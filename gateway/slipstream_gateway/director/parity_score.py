@@ -6,9 +6,9 @@ class; either raises the alarm. Both are e-detectors (Shin, Ramdas and Rinaldo, 
 at log(N) lie N answers or more on average, and it may be looked at after every answer.
 
 *Modelled.* The speculative answer's own e-values are multiplied up, `g ← max(0, g) + log e`, one g for each of the
-alternatives, and averaged. This is quick, and exact as far as the probabilities are those that the server samples by. Whether they
-are shows in the plain answers: what speaks against those is taken off, and where they raise half an alarm themselves,
-the test is switched off. One answer counts up to `MOST_PER_ANSWER`, so that none raises the alarm alone.
+alternatives, and averaged. This is quick, and exact as far as the probabilities are those that the server samples by.
+Whether they are shows in the plain answers: what speaks against those is taken off, and where they raise half an alarm
+themselves, the test is switched off. One answer counts up to `MOST_PER_ANSWER`, so that none raises the alarm alone.
 
 *Paired.* Where speculation is lossless both answers have one distribution, whatever it is: the class, temperature,
 filters, penalties or a grammar are the same on both sides, and nothing has to be modelled. So the difference d of their

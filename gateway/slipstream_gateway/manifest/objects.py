@@ -205,7 +205,11 @@ class SpeculationPolicySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_un
         ),
     ] = 0.0
     parity_share: Annotated[
-        Share, Meta(description="Share of greedy speculative answers that are replayed plainly and compared.")
+        Share,
+        Meta(
+            description="Share of speculative answers that are compared with plain ones: greedy ones must be equal, sampled ones "
+            "as likely."
+        ),
     ] = 0.01
     parity_texts: Annotated[
         bool, Meta(description="Whether a parity mismatch may be logged with the answers' text.")

@@ -1,21 +1,26 @@
-"""Which servers may speculate on what, and how the checks of engines came out.
+"""Which servers may speculate on what, how the checks of engines came out, and how far the tests of answers are.
 
 A replica is its place in its pool: addresses are no labels.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from itertools import islice
 
 from opentelemetry.metrics import Meter
 
 from slipstream_gateway.conformance import Conformance
+from slipstream_gateway.director.parity_sampled import SampledEvidence
+from slipstream_gateway.director.parity_score import ALARM_AT
 from slipstream_gateway.telemetry.instruments import counter, gauge
 from slipstream_gateway.telemetry.overload import MOST_SHOWN
 from slipstream_gateway.types import Capability
 
 
-def observe_conformance(meter: Meter, conformance: Conformance) -> None:
+def observe_conformance(
+    meter: Meter, conformance: Conformance, evidence: Callable[[], Sequence[SampledEvidence]]
+) -> None:
     """Shows them when somebody looks."""
     gauge(
         meter,
@@ -32,10 +37,16 @@ def observe_conformance(meter: Meter, conformance: Conformance) -> None:
     )
     counter(
         meter,
-        "slipstream.engine_conformance.checks",
+        "slipstream.conformance.checks",
         "Checks of engines, by what they looked at and how they came out.",
         lambda: [
             (count.count, {"pair": count.pair, "subject": count.subject.value, "result": count.result.value})
             for count in conformance.counts()
         ],
+    )
+    gauge(
+        meter,
+        "slipstream.parity.evidence",
+        f"What speaks against sampled speculative answers, in nats: the alarm is at {ALARM_AT:.1f}.",
+        lambda: [(one.evidence, {"pair": one.pair, "class": one.request_class}) for one in evidence()],
     )

@@ -16,9 +16,14 @@ MEANS: tuple[str, ...] = (
     "slipstream_config_",
     "slipstream_access_keys",
     "slipstream_limits_shared",
+    "slipstream_engine_conformance",
 )
 # Of these, the worker that is worst off tells.
-MAXIMA: tuple[str, ...] = ("slipstream_admission_pressure", "slipstream_admission_latency_ratio")
+MAXIMA: tuple[str, ...] = (
+    "slipstream_admission_pressure",
+    "slipstream_admission_latency_ratio",
+    "slipstream_parity_evidence",
+)
 
 _EOF = "# EOF"
 _SAMPLE = re.compile(r'([^\s{]+(?:\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\})?) (\S+)(?: (# \{.*))?')

@@ -77,8 +77,12 @@ class Metrics:
                 description=description,
             )
 
-        counter("checked", "Greedy speculative answers replayed plainly.", lambda c: [_parity(c, c.checked)])
-        counter("mismatched", "Replayed answers that differ.", lambda c: [_parity(c, c.mismatched)])
+        counter("checked", "Speculative answers compared with a plain replay.", lambda c: [_parity(c, c.checked)])
+        counter(
+            "mismatched",
+            "Compared answers that differ, or, where they are sampled, are not the target's.",
+            lambda c: [_parity(c, c.mismatched)],
+        )
         counter(
             "dropped",
             "Answers drawn for a comparison that did not come to one.",

@@ -144,7 +144,7 @@ def test_server_of_garbage_never_speculates_on_a_sampled_request(
     gauge = "slipstream_engine_conformance"
     assert gateway.metric(gauge, capability="sampled_speculation", **labels) == 0.0
     assert gateway.metric(gauge, capability="greedy_speculation", **labels) == 1.0
-    counter = "slipstream_engine_conformance_checks_total"
+    counter = "slipstream_conformance_checks_total"
     assert gateway.metric(counter, subject="sampled_speculation", result="fail") == 1.0
     assert gateway.log().count("sampled_speculation is taken away") == 1
 
