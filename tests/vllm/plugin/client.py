@@ -93,7 +93,7 @@ class Server:
         await self.call("PUT", "/slipstream/limit", {"limit": limit})
 
     async def counters(self) -> dict[str, float]:
-        """vLLM's own counters by the names of `OWN_COUNTERS`; the sums of the plugin's have `plugin_` before the name."""
+        """vLLM's own counters by the names of `OWN_COUNTERS`; sums of the plugin's have `plugin_` before the name."""
         families = await self._families()
         found = {name: _sum(families, family) for name, family in OWN_COUNTERS.items()}
         return found | {f"plugin_{name}": _sum(families, f"slipstream_vllm_{name}") for name in OWN_COUNTERS}
