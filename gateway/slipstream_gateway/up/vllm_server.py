@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -24,11 +26,17 @@ _POLL_S = 0.2
 _PROBE_TIMEOUT_S = 2.0
 # The most telling line of a log, best first. The engine runs in a process of its own: its error comes first, and the
 # API server's, which only refers to it, last.
+_PREFIX = r"^(?:\(\w+ pid=\d+\) )?(?:ERROR \S+ \S+ \[[^\]]*\] )?"
 _FAILURES = (
     re.compile(r"^\S*api_server\S*: error: (?P<why>.+)$", re.MULTILINE),
     re.compile(r"Value error, (?P<why>.+?)(?: \[type=.*)?$", re.MULTILINE),
-    re.compile(r"\b(?P<why>(?!RuntimeError: Engine core init)(?:\w+\.)*\w+(?:Error|Exception): \S.*)$", re.MULTILINE),
+    re.compile(
+        _PREFIX + r"(?P<why>(?!RuntimeError: Engine core init)(?:\w+\.)*\w+(?:Error|Exception): \S.*)$", re.MULTILINE
+    ),
 )
+# A path of a socket has at most 107 characters, and vLLM's names have 37.
+_MAX_SOCKET_FOLDER = 64
+
 
 # What a log has in it once a phase began, the last phase first.
 _PHASES = (
@@ -111,6 +119,7 @@ class VllmServer:
         """Start it; it is not ready yet. `env` is added to the environment of `install`."""
         self.launch = launch
         self.url = f"http://{host}:{port}"
+        self._temporary = _short_folder()
         self.child = Child(
             name="vLLM",
             command=[
@@ -120,7 +129,12 @@ class VllmServer:
                 *launch.arguments(),
             ],
             log_path=run_dir / f"vllm-{port}.log",
-            env={**install.environment(), **launch.environment(), **(env or {})},
+            env={
+                **install.environment(),
+                "TMPDIR": str(self._temporary),
+                **launch.environment(),
+                **(env or {}),
+            },
             # `python -m` looks for packages where it is started, and vLLM would take a folder `triton` for the package.
             cwd=run_dir,
         )
@@ -150,15 +164,12 @@ class VllmServer:
 
     def failure(self) -> str:
         """Why it failed, in its own words: the most telling line of its log."""
-        log = self.child.log_tail(lines=1000)
-        for pattern in _FAILURES:
-            if found := pattern.search(log):
-                return found["why"].strip()
-        return self.child.log_tail(lines=1) or "it wrote nothing to its log"
+        return telling_line(self.child.log_tail(lines=1000)) or "it wrote nothing to its log"
 
     def stop(self) -> None:
         """End it and the engine's processes, waiting for running requests up to `EXIT_TIMEOUT_S`."""
         self.child.stop(timeout_s=EXIT_TIMEOUT_S)
+        shutil.rmtree(self._temporary, ignore_errors=True)
 
     def _is_ready(self) -> bool:
         try:
@@ -166,3 +177,18 @@ class VllmServer:
                 return bool(response.status == 200)
         except (urllib.error.URLError, OSError):
             return False
+
+
+def telling_line(log: str) -> str:
+    """The line of vLLM's log that says why it ended; the last one where none does."""
+    for pattern in _FAILURES:
+        if found := pattern.search(log):
+            return found["why"].strip()
+    return (log.splitlines() or [""])[-1]
+
+
+def _short_folder() -> Path:
+    """A folder of its own for the server's sockets, which vLLM leaves behind where it puts them."""
+    parent = tempfile.gettempdir()
+    short = parent if len(parent) <= _MAX_SOCKET_FOLDER - len("/vllm-01234567") else "/tmp"  # nosec B108 # mkdtemp's
+    return Path(tempfile.mkdtemp(prefix="vllm-", dir=short))
