@@ -15,7 +15,14 @@ from slipstream_gateway import manifest
 from slipstream_gateway.director.configuration import ConfigurationStatus
 from slipstream_gateway.director.fleet import Fleet
 from slipstream_gateway.errors import ManifestError
-from slipstream_gateway.manifest import ManifestFile, RoutingTable, SlipstreamEngine, triton_model_name, with_endpoints
+from slipstream_gateway.manifest import (
+    ManifestFile,
+    RoutingTable,
+    SlipstreamEngine,
+    VllmEngine,
+    triton_model_name,
+    with_endpoints,
+)
 from slipstream_gateway.manifest.kills import KillFile, killed_in
 from slipstream_gateway.settings import GatewaySettings
 
@@ -67,7 +74,7 @@ class FileSource:
     def _changed(self, table: RoutingTable) -> None:
         self._swap(table)
         _log.info("the manifest changed: generation %s", table.generation)
-        if self._settings.local_endpoints is not None:
+        if self._settings.local_endpoints is not None or self._settings.endpoints:
             _warn_of_restart(self._started_with, _local_models(table))
 
     def obey_kills(self) -> None:
@@ -115,18 +122,18 @@ def redirected(table: RoutingTable, endpoints: Mapping[str, tuple[str, ...]]) ->
 
 
 def _local_models(table: RoutingTable) -> dict[str, object]:
-    """What the local Triton has to serve, by its name for the model: all that it reads at its own start."""
+    """What the servers of this machine have to serve, by model: all that they read at their own start."""
     pairs = (route.pair for route in table.routes.values())
     return {
         triton_model_name(pair): (pair.spec.target, pair.spec.draft, pair.spec.max_draft_tokens, pair.spec.engine)
         for pair in pairs
-        if isinstance(pair.spec.engine, SlipstreamEngine) and not pair.spec.engine.endpoints
+        if isinstance(pair.spec.engine, SlipstreamEngine | VllmEngine) and not pair.spec.engine.endpoints
     }
 
 
 def _warn_of_restart(served: Mapping[str, object], wanted: Mapping[str, object]) -> None:
     for name, what in wanted.items():
         if name not in served:
-            _log.warning("the running Triton does not serve the model '%s': restart 'slipstream up' for it", name)
+            _log.warning("no running server has the model '%s': restart 'slipstream up' for it", name)
         elif served[name] != what:
-            _log.warning("the running Triton serves the model '%s' as it was: restart 'slipstream up'", name)
+            _log.warning("the running server has the model '%s' as it was: restart 'slipstream up'", name)
