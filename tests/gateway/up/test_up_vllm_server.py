@@ -29,7 +29,7 @@ spec:
 """
 
 ENGINE_LOG = """\
-(APIServer pid=1) WARNING 11-22 20:17:49 [system_utils.py:255] This can cause fd limit errors like `OSError: [Errno 24] Too many`
+(APIServer pid=1) WARNING 11-22 20:17:49 [system_utils.py:255] fd limit errors like `OSError: [Errno 24] Too many`
 (EngineCore pid=2) ERROR 11-22 20:41:09 [core.py:1100] Traceback (most recent call last):
 (EngineCore pid=2) ERROR 11-22 20:41:09 [core.py:1100]     raise ValueError(
 (EngineCore pid=2) ERROR 11-22 20:41:09 [core.py:1100] ValueError: No available memory for the cache blocks.
