@@ -15,15 +15,20 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as text_format
 from slipstream_gateway.access import AccessStatus
 from slipstream_gateway.access.counts import KeyUse
+from slipstream_gateway.conformance import CheckCount, ReplicaConformance
+from slipstream_gateway.conformance.verdict import Result as CheckResult
+from slipstream_gateway.conformance.verdict import Subject
 from slipstream_gateway.director.admission import GateState
 from slipstream_gateway.director.configuration import ConfigurationStatus
 from slipstream_gateway.director.failover import Result, ResumptionCount
 from slipstream_gateway.director.outcome import Outcome
 from slipstream_gateway.director.parity import ParityCount
+from slipstream_gateway.director.parity_sampled import SampledEvidence
 from slipstream_gateway.learning import ClassEvidence, Effect
 from slipstream_gateway.settings import TelemetrySettings
 from slipstream_gateway.stores.status import StoreStatus
 from slipstream_gateway.telemetry.access import observe_access
+from slipstream_gateway.telemetry.conformance import observe_conformance
 from slipstream_gateway.telemetry.failover import observe_failover
 from slipstream_gateway.telemetry.overload import observe_overload
 from slipstream_gateway.telemetry.providers import Telemetry
@@ -84,7 +89,19 @@ def _observe_areas(telemetry: Telemetry) -> None:
     use = KeyUse()
     access = AccessStatus(keys=1, denied={"forbidden": 1}, used={"key": use}, decided={"redis": 1}, shared=True)
     observe_access(telemetry.meter, lambda: access)
+    _observe_conformance(telemetry)
     _observe_overload(telemetry)
+
+
+def _observe_conformance(telemetry: Telemetry) -> None:
+    server = ReplicaConformance(
+        pair=PAIR, index=0, server="http://vllm:8000", withheld={}, findings=[], checked_s=time.time()
+    )
+    checks = CheckCount(pair=PAIR, subject=Subject.SAMPLED_SPECULATION, result=CheckResult.PASS, count=1)
+    evidence = SampledEvidence(pair=PAIR, request_class=CLASS, answers=1, evidence=0.0, alarm=False, is_calibrated=True)
+    observe_conformance(
+        telemetry.meter, replicas=lambda: [server], checks=lambda: [checks], evidence=lambda: [evidence]
+    )
 
 
 def _observe_overload(telemetry: Telemetry) -> None:

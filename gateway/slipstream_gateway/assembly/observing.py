@@ -27,7 +27,12 @@ def observe(parts: Parts) -> None:
         lambda: [(pair, found) for pair in pairs(parts.fleet) for found in evidence.report(pair)]
     )
     observe_failover(telemetry.meter, parts.director.failover.counts)
-    observe_conformance(telemetry.meter, parts.conformance, parts.parity.evidence)
+    observe_conformance(
+        telemetry.meter,
+        replicas=parts.conformance.replicas,
+        checks=parts.conformance.counts,
+        evidence=parts.parity.evidence,
+    )
     observe_overload(
         telemetry.meter,
         admission=parts.admission,

@@ -207,8 +207,8 @@ class SpeculationPolicySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_un
     parity_share: Annotated[
         Share,
         Meta(
-            description="Share of speculative answers that are compared with plain ones: greedy ones must be equal, sampled ones "
-            "as likely."
+            description="Share of speculative answers that are compared with plain ones: greedy ones must be equal, "
+            "sampled ones as likely."
         ),
     ] = 0.01
     parity_texts: Annotated[

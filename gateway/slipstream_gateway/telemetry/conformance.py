@@ -10,7 +10,7 @@ from itertools import islice
 
 from opentelemetry.metrics import Meter
 
-from slipstream_gateway.conformance import Conformance
+from slipstream_gateway.conformance import CheckCount, ReplicaConformance
 from slipstream_gateway.director.parity_sampled import SampledEvidence
 from slipstream_gateway.director.parity_score import ALARM_AT
 from slipstream_gateway.telemetry.instruments import counter, gauge
@@ -19,7 +19,11 @@ from slipstream_gateway.types import Capability
 
 
 def observe_conformance(
-    meter: Meter, conformance: Conformance, evidence: Callable[[], Sequence[SampledEvidence]]
+    meter: Meter,
+    *,
+    replicas: Callable[[], Sequence[ReplicaConformance]],
+    checks: Callable[[], Sequence[CheckCount]],
+    evidence: Callable[[], Sequence[SampledEvidence]],
 ) -> None:
     """Shows them when somebody looks."""
     gauge(
@@ -31,7 +35,7 @@ def observe_conformance(
                 float(capability not in replica.withheld),
                 {"pair": replica.pair, "replica": str(replica.index), "capability": capability.value},
             )
-            for replica in islice(conformance.replicas(), MOST_SHOWN)
+            for replica in islice(replicas(), MOST_SHOWN)
             for capability in Capability
         ],
     )
@@ -41,7 +45,7 @@ def observe_conformance(
         "Checks of engines, by what they looked at and how they came out.",
         lambda: [
             (count.count, {"pair": count.pair, "subject": count.subject.value, "result": count.result.value})
-            for count in conformance.counts()
+            for count in checks()
         ],
     )
     gauge(

@@ -20,6 +20,8 @@ RARE = (
     "slipstream_replica_ejections",
     "slipstream_replica_longest_draft",
     "slipstream_admission_refused",
+    "slipstream_engine_conformance",
+    "slipstream_conformance_",
 )
 
 
