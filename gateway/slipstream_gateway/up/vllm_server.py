@@ -190,5 +190,5 @@ def telling_line(log: str) -> str:
 def _short_folder() -> Path:
     """A folder of its own for the server's sockets, which vLLM leaves behind where it puts them."""
     parent = tempfile.gettempdir()
-    short = parent if len(parent) <= _MAX_SOCKET_FOLDER - len("/vllm-01234567") else "/tmp"  # nosec B108 # mkdtemp's
+    short = parent if len(parent) <= _MAX_SOCKET_FOLDER - len("/vllm-01234567") else "/tmp"
     return Path(tempfile.mkdtemp(prefix="vllm-", dir=short))
