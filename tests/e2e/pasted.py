@@ -7,7 +7,7 @@ import subprocess
 
 def run_pasted(command: str) -> tuple[dict[str, str], str]:
     """Headers (lower-case names; none without `curl -i`) and body."""
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=240, check=True)
     head, separator, body = done.stdout.replace("\r\n", "\n").partition("\n\n")
     if not separator or not head.startswith("HTTP/"):
         return {}, done.stdout

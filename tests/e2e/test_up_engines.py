@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from tests.e2e.pasted import run_pasted
 
 # The first run installs vLLM and downloads SmolLM2.
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1200)
 
 TEXT = (
     "The city council of Lyon met on Tuesday, 14 March 2026, to discuss the new tram line. Mayor Anne Keller said the "
@@ -69,7 +69,7 @@ def _ask(url: str, question: str, *, mode: str) -> tuple[str, dict[str, Any]]:
         json.dumps(body).encode(),
         {"content-type": "application/json", "x-slipstream-mode": mode},
     )
-    with urllib.request.urlopen(request, timeout=120) as response:
+    with urllib.request.urlopen(request, timeout=240) as response:
         answer = json.load(response)
     return answer["choices"][0]["message"]["content"], answer["usage"]
 
