@@ -1,4 +1,5 @@
-"""What is made from code and measurements: `python -m docs.generate` writes `docs/reference`, `docs/images/*.svg`."""
+"""What is made from code and measurements: `python -m docs.generate` writes `docs/reference`, `docs/images/*.svg` and
+`docs/howto/vllm-features.md`."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from pathlib import Path
 
 from docs.generate.figures import figures
 from docs.generate.pages import pages
+from docs.generate.vllm_features import vllm_features
 
 DOCS = Path(__file__).resolve().parent.parent
 
@@ -14,6 +16,7 @@ DOCS = Path(__file__).resolve().parent.parent
 def files() -> dict[Path, str]:
     """Everything that is made, by path below `docs`."""
     made = {Path("reference") / name: text for name, text in pages().items()}
+    made[Path("howto", "vllm-features.md")] = vllm_features()
     return made | {Path("images") / name: text for name, text in figures().items()}
 
 

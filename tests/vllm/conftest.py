@@ -17,6 +17,7 @@ from tests.ports import lasting_ports
 START_TIMEOUT_S = 300.0
 DRAFT_TOKENS = 4
 CONTEXT_TOKENS = 2048
+TOOLS = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
 _FOLDER = Path(__file__).parent
 _LIMIT_S = 900.0
 
@@ -83,10 +84,10 @@ def _speculation(method: str, tokens: int) -> Speculation:
 @pytest.fixture(scope="session")
 def vllm_server(start_vllm: Callable[..., VllmServer]) -> VllmServer:
     """The embedded pair with the plugin and up to `DRAFT_TOKENS` draft tokens; its model: `slipstream-embedded`."""
-    return start_vllm()
+    return start_vllm(extra=TOOLS)
 
 
 @pytest.fixture(scope="session")
 def plain_vllm_server(start_vllm: Callable[..., VllmServer]) -> VllmServer:
     """The embedded target alone: no speculation, vLLM's own scheduler."""
-    return start_vllm(speculative=False)
+    return start_vllm(speculative=False, extra=TOOLS)
