@@ -1,0 +1,50 @@
+"""A stream of a real vLLM whose connection breaks goes on at another address of the pool, by its text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from slipstream_gateway.up.vllm_server import VllmServer
+
+from tests.breaking_network import BreakingNetwork, Cut
+from tests.gateway.conftest import Gateway
+from tests.gateway.serving.triton_streams import SPECULATIVE, Streamed, stream
+from tests.vllm.gateway.conftest import manifest
+from tests.vllm.gateway.vllm_answers import until_reason
+
+CUT_BYTES = 20_000  # some tens of the answer's 400 tokens
+
+
+@pytest.mark.parametrize("resume", ["text", "exact"])
+def test_a_stream_goes_on_by_its_text_where_the_policy_says_so(
+    start_gateway: Callable[..., Gateway], vllm_server: VllmServer, resume: str
+) -> None:
+    network = BreakingNetwork("127.0.0.1", int(vllm_server.url.rpartition(":")[2]), 2)
+    try:
+        endpoints = [f"http://127.0.0.1:{port}" for port in network.ports]
+        served = start_gateway(manifest(endpoints, policy=f", resume: {resume}"))
+        until_reason(served, "client_asked")
+        with stream(served, SPECULATIVE) as response:
+            whole = Streamed(response)
+            whole.read()
+        network.plan(Cut(CUT_BYTES))
+        with stream(served, SPECULATIVE) as response:
+            found = Streamed(response)
+            if resume == "exact":
+                with pytest.raises(KeyError):  # the last event is an error, without choices
+                    found.read()
+            else:
+                found.read()
+        assert network.made == 1
+        if resume == "exact":
+            assert whole.text.startswith(found.text)
+            assert len(found.text) < len(whole.text)
+            return
+        own = found.usage["slipstream"]
+        assert own["resumed"] in (["upstream_failed"], ["upstream_unavailable"])
+        assert own["draft_length"] in (0, 2)  # greedy answers go on plainly
+        assert found.usage["completion_tokens"] == whole.usage["completion_tokens"]
+        assert found.text == whole.text
+    finally:
+        network.stop()
