@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import aiohttp
 import pytest
@@ -17,9 +17,11 @@ KEY = "api-key"
 
 
 @pytest.fixture(scope="module")
-def guarded_server(start_vllm: Callable[..., VllmServer]) -> VllmServer:
+def guarded_server(start_vllm: Callable[..., VllmServer]) -> Iterator[VllmServer]:
     """No speculation, the plugin's scheduler, a control token and an API key."""
-    return start_vllm(speculative=False, plugin=True, extra=("--api-key", KEY), env={"SLIPSTREAM_VLLM_TOKEN": TOKEN})
+    server = start_vllm(speculative=False, plugin=True, extra=("--api-key", KEY), env={"SLIPSTREAM_VLLM_TOKEN": TOKEN})
+    yield server
+    server.stop()
 
 
 def bearer(token: str) -> dict[str, str]:
