@@ -1,128 +1,18 @@
-"""A small client of Slipstream's Triton model, by its tensor contract."""
+"""The embedded pair's model in this run's Triton."""
 
 from __future__ import annotations
 
-import asyncio
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, ClassVar
+from typing import Any
 
-import msgspec
-import numpy as np
 import pytest
 import tritonclient.grpc.aio as grpc_client
 from slipstream_engine.embedded import TARGET_DIR
 from slipstream_engine.tokenizer import Tokenizer
-from tritonclient.grpc import InferInput
 
-MODEL = "embedded"
+from tests.triton_client import TritonModel
+
 SLOTS = 8
-DATA_TYPES = {
-    "text_input": ("BYTES", np.object_),
-    "messages": ("BYTES", np.object_),
-    "stop": ("BYTES", np.object_),
-    "input_ids": ("INT32", np.int32),
-    "resume_ids": ("INT32", np.int32),
-    "max_tokens": ("INT32", np.int32),
-    "top_k": ("INT32", np.int32),
-    "draft_tokens": ("INT32", np.int32),
-    "temperature": ("FP32", np.float32),
-    "top_p": ("FP32", np.float32),
-    "seed": ("INT64", np.int64),
-    "stream": ("BOOL", np.bool_),
-    "margins": ("BOOL", np.bool_),
-    "stop_drafting": ("BOOL", np.bool_),
-}
-
-
-class Part(msgspec.Struct, kw_only=True):
-    """One response."""
-
-    text_output: str
-    token_ids: list[int]
-    finish_reason: str
-    prompt_tokens: int
-    output_tokens: int
-    drafted: int
-    accepted: int
-    steps: int
-    rejected_at: list[int]
-    margins: list[float] | None = None
-
-
-class Answer(msgspec.Struct, kw_only=True):
-    """All responses to one request, or the error that ended it."""
-
-    parts: list[Part]
-    error: str | None = None
-
-    @property
-    def text(self) -> str:
-        return "".join(part.text_output for part in self.parts)
-
-    @property
-    def token_ids(self) -> list[int]:
-        return [token for part in self.parts for token in part.token_ids]
-
-    @property
-    def last(self) -> Part:
-        return self.parts[-1]
-
-
-class TritonModel:
-    """Calls the model. Inputs by name: scalars or lists; `messages` as Python values or as raw bytes."""
-
-    # Goes on for ever under greedy decoding, with drafts that are all rejected: such an answer fills its context.
-    ENDLESS: ClassVar[dict[str, Any]] = {"text_input": "a", "temperature": 0.0, "stream": True}
-
-    def __init__(self, client: grpc_client.InferenceServerClient) -> None:
-        self._client = client
-
-    def open(self, **inputs: Any) -> Any:
-        """The raw response iterator, which has `cancel()`."""
-        tensors = [_tensor(name, value) for name, value in inputs.items()]
-
-        async def requests() -> AsyncIterator[dict[str, Any]]:
-            yield {"model_name": MODEL, "inputs": tensors}
-
-        return self._client.stream_infer(requests())
-
-    async def generate(self, **inputs: Any) -> Answer:
-        """Every response up to the last."""
-        parts: list[Part] = []
-        async for result, error in self.open(**inputs):
-            if error is not None:
-                return Answer(parts=parts, error=error.message())
-            parts.append(_part(result))
-            if parts[-1].finish_reason:
-                break
-        return Answer(parts=parts)
-
-    async def generate_all(self, requests: list[dict[str, Any]]) -> list[Answer]:
-        """Several at once."""
-        return await asyncio.gather(*(self.generate(**inputs) for inputs in requests))
-
-
-def _tensor(name: str, value: Any) -> InferInput:
-    data_type, dtype = DATA_TYPES[name]
-    if name == "messages" and not isinstance(value, (bytes, str)):
-        value = json.dumps(value)
-    values = value if isinstance(value, list) else [value]
-    if data_type == "BYTES":
-        values = [item.encode() if isinstance(item, str) else item for item in values]
-    array = np.array(values, dtype=dtype)
-    tensor = InferInput(name, list(array.shape), data_type)
-    tensor.set_data_from_numpy(array)
-    return tensor
-
-
-def _part(result: Any) -> Part:
-    values = {output.name: result.as_numpy(output.name).tolist() for output in result.get_response().outputs}
-    for name in ("text_output", "finish_reason"):
-        values[name] = values[name][0].decode()
-    for name in ("prompt_tokens", "output_tokens", "drafted", "accepted", "steps"):
-        [values[name]] = values[name]
-    return Part(**values)
 
 
 @pytest.fixture

@@ -1,0 +1,125 @@
+"""vLLM with the embedded pair inside a real Triton, and a gateway before it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import tritonclient.grpc.aio as grpc_client
+from slipstream_gateway.manifest import load_file
+from slipstream_gateway.up.gateway_process import GatewayProcess
+from slipstream_gateway.up.model_repository import write_repository
+from slipstream_gateway.up.options import UpOptions
+from slipstream_gateway.up.servers import local_pairs
+from slipstream_gateway.up.triton_server import TritonPorts, TritonServer
+from slipstream_gateway.up.vllm_environment import VllmInstall
+
+from tests.ports import lasting_ports
+from tests.triton_client import TritonModel
+
+START_TIMEOUT_S = 600.0
+ARGUMENTS = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
+PAIR = """\
+apiVersion: slipstream.dev/v1alpha1
+kind: ModelPair
+metadata: {name: embedded}
+spec:
+  model: slipstream-embedded
+  target: {source: "embedded:target"}
+  draft: {kind: model, source: "embedded:draft"}
+  maxDraftTokens: 4
+  engine: {kind: vllm, serving: triton}
+---
+apiVersion: slipstream.dev/v1alpha1
+kind: SpeculationPolicy
+metadata: {name: embedded}
+spec: {pair: embedded, allowClientMode: true, decision: expected}
+"""
+
+
+class Repository(NamedTuple):
+    """A Triton model repository for `manifest`, with `stub`, the environment of the model's stub."""
+
+    manifest: Path
+    models: Path
+    stub: Path
+
+
+@pytest.fixture(scope="session")
+def write_vllm_repository(vllm_install: VllmInstall) -> Callable[[Path], Repository]:
+    """Write the repository of `PAIR` into a folder, as `slipstream up` does."""
+
+    def write(folder: Path) -> Repository:
+        manifest = folder / "pair.yaml"
+        manifest.write_text(PAIR, encoding="utf-8")
+        models = write_repository(
+            local_pairs(load_file(manifest)),
+            manifest_folder=folder,
+            folder=folder / "models",
+            vllm=vllm_install,
+            vllm_arguments=ARGUMENTS,
+        )
+        return Repository(manifest, models, folder / "vllm_stub")
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def run_triton() -> Callable[[Path, Path], TritonServer]:
+    """Start a Triton for a model repository; whoever calls it waits for it and stops it."""
+
+    def run(models: Path, run_dir: Path) -> TritonServer:
+        grpc, http, metrics = lasting_ports(3)
+        return TritonServer(
+            model_repository=models, run_dir=run_dir, ports=TritonPorts(grpc=grpc, http=http, metrics=metrics)
+        )
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def vllm_triton(
+    tmp_path_factory: pytest.TempPathFactory,
+    write_vllm_repository: Callable[[Path], Repository],
+    run_triton: Callable[[Path, Path], TritonServer],
+) -> Iterator[TritonServer]:
+    """The Triton of this run that serves the embedded pair by vLLM, as its model `embedded`."""
+    folder = tmp_path_factory.mktemp("vllm-triton")
+    server = run_triton(write_vllm_repository(folder).models, folder)
+    try:
+        server.wait_ready(timeout_s=START_TIMEOUT_S)
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+async def vllm_model(vllm_triton: TritonServer) -> AsyncIterator[TritonModel]:
+    address = f"{vllm_triton.ports.host}:{vllm_triton.ports.grpc}"
+    async with grpc_client.InferenceServerClient(address) as client:
+        yield TritonModel(client)
+
+
+@pytest.fixture
+async def embedded_model(triton_endpoint: str) -> AsyncIterator[TritonModel]:
+    """The same weights on the embedded engine."""
+    async with grpc_client.InferenceServerClient(triton_endpoint) as client:
+        yield TritonModel(client)
+
+
+@pytest.fixture(scope="session")
+def vllm_triton_gateway(tmp_path_factory: pytest.TempPathFactory, vllm_triton: TritonServer) -> Iterator[str]:
+    """A real gateway before it: `http://host:port`."""
+    folder = tmp_path_factory.mktemp("vllm-triton-gateway")
+    manifest = folder / "pair.yaml"
+    manifest.write_text(PAIR, encoding="utf-8")
+    [port] = lasting_ports(1)
+    options = UpOptions(manifest=manifest, port=port, grpc_port=vllm_triton.ports.grpc)
+    gateway = GatewayProcess(options=options, run_dir=folder)
+    try:
+        gateway.wait_ready(timeout_s=90.0)
+        yield options.url
+    finally:
+        gateway.stop()

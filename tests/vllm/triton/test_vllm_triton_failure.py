@@ -1,0 +1,88 @@
+"""What can go wrong around vLLM inside Triton: its engine dies, or the stub cannot read its numpy."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+import tritonclient.grpc.aio as grpc_client
+from slipstream_gateway.errors import CommandError, UpstreamError
+from slipstream_gateway.up.triton_server import TritonServer
+from slipstream_gateway.upstreams.triton_server import TritonUpstream
+
+from tests.triton_client import TritonModel
+
+START_TIMEOUT_S = 600.0
+ANSWERED_S = 15.0
+ENDLESS: dict[str, Any] = {"text_input": "a", "temperature": 0.0, "max_tokens": 1500, "stream": True}
+
+
+def test_numpy_that_the_stub_cannot_read_fails_the_load(
+    tmp_path: Path,
+    write_vllm_repository: Callable[[Path], Any],
+    run_triton: Callable[[Path, Path], TritonServer],
+) -> None:
+    """Without the numpy that lies first in the stub's environment, vLLM's own is found: inputs would come in wrong."""
+    repository = write_vllm_repository(tmp_path)
+    links = list(repository.stub.glob("lib/python*/site-packages/numpy*"))
+    assert links
+    for link in links:
+        link.unlink()
+    server = run_triton(repository.models, tmp_path)
+    try:
+        with pytest.raises(CommandError, match=r"does not work with numpy 2[.\d]+: it turns .* put numpy 1\.26 first"):
+            server.wait_ready(timeout_s=START_TIMEOUT_S)
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+async def own_triton(
+    tmp_path: Path, write_vllm_repository: Callable[[Path], Any], run_triton: Callable[[Path, Path], TritonServer]
+) -> Any:
+    server = run_triton(write_vllm_repository(tmp_path).models, tmp_path)
+    try:
+        server.wait_ready(timeout_s=START_TIMEOUT_S)
+        yield server
+    finally:
+        server.stop()
+
+
+async def test_requests_fail_and_the_model_is_not_ready_when_the_engine_dies(own_triton: TritonServer) -> None:
+    address = f"{own_triton.ports.host}:{own_triton.ports.grpc}"
+    upstream = TritonUpstream(address, model="embedded", connect_timeout_s=5.0)
+    async with grpc_client.InferenceServerClient(address) as client:
+        model = TritonModel(client)
+        await upstream.probe()
+        running = [asyncio.create_task(model.generate(**ENDLESS, draft_tokens=number % 3)) for number in range(6)]
+        [whole] = [asyncio.create_task(model.generate(**{**ENDLESS, "stream": False}))]
+        assert (await model.generate(text_input="a", max_tokens=1)).error is None
+        _kill_engine(own_triton)
+        async with asyncio.timeout(ANSWERED_S):
+            answers = await asyncio.gather(*running, whole)
+        assert {answer.error.partition(": ")[0] for answer in answers} == {"internal"}
+        async with asyncio.timeout(ANSWERED_S):
+            later = await model.generate(text_input="a", max_tokens=1)
+        assert later.error.startswith("internal: vLLM's engine process has ended")
+        with pytest.raises(UpstreamError):
+            await upstream.probe()
+    await upstream.aclose()
+    async with httpx.AsyncClient(timeout=ANSWERED_S) as http:  # Triton itself lives, and its other models with it
+        url = f"http://{own_triton.ports.host}:{own_triton.ports.http}/v2/health/live"
+        assert (await http.get(url)).status_code == 200
+
+
+def _kill_engine(server: TritonServer) -> None:
+    engines = [
+        child
+        for child in psutil.Process(server.child.pid).children(recursive=True)
+        if "EngineCore" in " ".join(child.cmdline())
+    ]
+    assert engines
+    for engine in engines:
+        engine.kill()
