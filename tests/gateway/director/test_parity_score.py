@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
+import msgspec
 from slipstream_gateway.director.likelihood import Factors, Sampling, factors_of
 from slipstream_gateway.director.parity_score import ALARM_AT, MOST_PER_ANSWER, SampledTest
 
@@ -115,3 +117,40 @@ def test_equal_answers_are_counted_and_change_nothing() -> None:
     test = SampledTest()
     test.add_equal()
     assert (test.answers, test.evidence, test.alarm) == (1, 0.0, False)
+
+
+def _real(kind: str) -> list[tuple[Factors, Factors]]:
+    """Answers of the embedded pair on vLLM 0.32, as `tests.benchmarks.sampled_parity collect` wrote them."""
+    lines = Path(__file__).with_name("scored_answers.jsonl").read_bytes().splitlines()
+    rows = [msgspec.json.decode(line, type=_Row) for line in lines]
+    return [(row.speculative, row.plain) for row in rows if row.kind == kind]
+
+
+class _Row(msgspec.Struct):
+    kind: str
+    speculative: Factors
+    plain: Factors
+
+
+def test_garbage_of_a_real_sampler_is_found_within_five_answers() -> None:
+    rng = random.Random(10)
+    found = sorted(_answers_until_alarm(_real("garbage"), rng, 100) for _ in range(500))
+    assert found[int(0.99 * len(found))] <= 5
+    assert found[-1] <= 8  # answers of two or three tokens now and then
+
+
+def test_real_draft_tokens_accepted_wrongly_in_one_of_93_positions_are_found_within_three_hundred_answers() -> None:
+    rng = random.Random(11)
+    assert max(_answers_until_alarm(_real("drift"), rng, 1000) for _ in range(200)) <= 300
+
+
+def test_real_plain_answers_raise_no_alarm_in_a_hundred_thousand() -> None:
+    rng, found = random.Random(12), _real("plain")
+    test, most = SampledTest(), 0.0
+    for _ in range(100_000):
+        one, other = rng.choice(found)
+        test.add(pair(one, other) if rng.random() < 0.5 else pair(other, one))
+        most = max(most, test.evidence)
+    assert not test.alarm
+    assert test.is_calibrated
+    assert most < 0.75 * ALARM_AT

@@ -30,6 +30,9 @@ TWO_POOLS = """
       plain: {{protocol: openai, model: {model}, endpoints: ["{plain}"]}}
       speculative: {{protocol: openai, model: {model}, endpoints: ["{speculative}"]}}
 """
+ONE_POOL = """
+  engine: {{kind: vllm, model: {model}, endpoints: ["{url}"]}}
+"""
 HEAD = """apiVersion: slipstream.dev/v1alpha1
 kind: ModelPair
 metadata: {{name: pair}}
@@ -107,14 +110,6 @@ def run_gateway(tmp_path: Path) -> Iterator[Callable[[str], Running]]:
         one.process.stop()
 
 
-@pytest.fixture(scope="module")
-def garbage_server(start_vllm: Callable[..., VllmServer]) -> Iterator[VllmServer]:
-    """Stock vLLM that speculates, without the plugin."""
-    server = start_vllm(plugin=False)
-    yield server
-    server.stop()
-
-
 def test_server_of_garbage_never_speculates_on_a_sampled_request(
     run_gateway: Callable[[str], Running], garbage_server: VllmServer, plain_vllm_server: VllmServer
 ) -> None:
@@ -160,3 +155,15 @@ def test_server_that_is_not_speculating_passes_every_check(
     results = {finding["subject"]: finding["result"] for finding in found["findings"]}
     assert results["greedy_speculation"] == results["sampled_speculation"] == "pass"
     assert gateway.ask(0.8).headers["x-slipstream-arm"] == "speculative"
+
+
+def test_server_with_the_plugin_keeps_both_capabilities_and_follows_draft_lengths(
+    run_gateway: Callable[[str], Running], vllm_server: VllmServer
+) -> None:
+    gateway = run_gateway(ONE_POOL.format(model=MODEL, url=vllm_server.url))
+    found = gateway.verdict()
+    assert found["withheld"] == {}
+    results = {finding["subject"]: finding["result"] for finding in found["findings"]}
+    assert results == dict.fromkeys(("greedy_speculation", "sampled_speculation", "draft_length"), "pass")
+    for temperature in (0.0, 0.8):
+        assert gateway.ask(temperature).headers["x-slipstream-arm"] == "speculative"

@@ -1,0 +1,254 @@
+"""How soon parity finds sampled answers that are not the target's, and how long it keeps quiet: by real answers.
+
+    python -m tests.benchmarks.sampled_parity collect FOLDER [--plain 1000] [--garbage 60] [--drift 200]
+    python -m tests.benchmarks.sampled_parity report FOLDER
+
+`collect` starts three vLLM servers with the embedded pair: the target alone, the draft alone, and the target that
+speculates without Slipstream's plugin, whose CPU sampler gives garbage. Each request is a held-out one of the embedded
+workload with one of several settings; each answer is scored by the target alone. Kinds of speculative answers:
+
+- `plain`: of the target itself: what a lossless engine gives;
+- `garbage`: of the server with the broken sampler;
+- `drift`: of the target, but for one position in about `WRONG_EVERY`, where the draft's first choice stands though the
+  target drew another token: a draft token that was accepted wrongly.
+
+`report` draws answers at random, with replacement, and runs the test of `director.parity_score` over them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import random
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+
+import aiohttp
+import msgspec
+from slipstream_engine.embedded import DRAFT_DIR, TARGET_DIR
+from slipstream_engine.embedded.workload import Request, workload
+from slipstream_gateway.director.likelihood import Factors, Sampling, factors_of
+from slipstream_gateway.director.parity_score import ALARM_AT, SampledTest, ScoredPair
+from slipstream_gateway.up.vllm_install import install_vllm
+from slipstream_gateway.up.vllm_server import Speculation, VllmLaunch, VllmServer
+from slipstream_gateway.upstreams.scores import TOP, read_scores
+
+from tests.ports import lasting_ports
+
+WRONG_EVERY = 50
+RUNS = 500
+MOST_ANSWERS = 5_000
+QUIET_ANSWERS = 100_000
+AT_ONCE = 6
+SETTINGS = (
+    Sampling(),
+    Sampling(temperature=0.7),
+    Sampling(temperature=1.3),
+    Sampling(top_p=0.9),
+    Sampling(temperature=0.7, top_p=0.9),
+)
+_END = 4  # of the embedded tokenizer: the end of a turn
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One pair of answers: what speaks against each. `wrong` counts the wrong tokens among `tokens`."""
+
+    kind: str
+    speculative: Factors
+    plain: Factors
+    tokens: int
+    wrong: int = 0
+
+
+class Servers:
+    """The three servers, asked by one HTTP session."""
+
+    def __init__(self, session: aiohttp.ClientSession, target: str, draft: str, garbage: str) -> None:
+        self._session = session
+        self.target, self.draft, self.garbage = target, draft, garbage
+
+    async def post(self, url: str, path: str, body: dict[str, object]) -> bytes:
+        async with self._session.post(f"{url}{path}", json={"model": "m", **body}) as response:
+            data = await response.read()
+            response.raise_for_status()
+            return data
+
+    async def prompt(self, request: Request) -> list[int]:
+        body = {"messages": request.messages, "max_tokens": 1, "temperature": 0, "return_token_ids": True}
+        return list(msgspec.json.decode(await self.post(self.target, "/v1/chat/completions", body))["prompt_token_ids"])
+
+    async def answer(self, url: str, prompt: Sequence[int], limit: int, sampling: Sampling, seed: int) -> list[int]:
+        body = {
+            "prompt": list(prompt),
+            "max_tokens": limit,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "seed": seed,
+            "return_token_ids": True,
+        }
+        return list(msgspec.json.decode(await self.post(url, "/v1/completions", body))["choices"][0]["token_ids"])
+
+    async def rows(self, url: str, prompt: Sequence[int], answer: Sequence[int]) -> bytes:
+        body = {"prompt": [*prompt, *answer], "max_tokens": 1, "temperature": 0, "prompt_logprobs": TOP}
+        return await self.post(url, "/v1/completions", body)
+
+    async def factors(self, prompt: Sequence[int], answer: Sequence[int], sampling: Sampling) -> Factors:
+        return factors_of(read_scores(await self.rows(self.target, prompt, answer), len(prompt), answer), sampling)
+
+    async def first_choices(self, prompt: Sequence[int], answer: Sequence[int]) -> list[int]:
+        """The draft's most likely token at each position of `answer`."""
+        rows = msgspec.json.decode(await self.rows(self.draft, prompt, answer))["choices"][0]["prompt_logprobs"]
+        return [int(min(row, key=lambda token: row[token]["rank"])) for row in rows[len(prompt) :]]
+
+
+async def _drifting(
+    servers: Servers, prompt: list[int], limit: int, sampling: Sampling, rng: random.Random
+) -> tuple[list[int], int]:
+    """An answer with wrong tokens, and how many."""
+    answer: list[int] = []
+    wrong, wait = 0, int(rng.expovariate(2.0 / WRONG_EVERY))
+    while len(answer) < limit:
+        seed = rng.getrandbits(31)
+        whole = answer + await servers.answer(servers.target, prompt + answer, limit - len(answer), sampling, seed)
+        choices = await servers.first_choices(prompt, whole)
+        places = range(max(wait, len(answer)), len(whole))
+        at = next((place for place in places if choices[place] != whole[place]), None)
+        if at is None:
+            return whole, wrong
+        answer, wrong = [*whole[:at], choices[at]], wrong + 1
+        wait = at + 1 + int(rng.expovariate(2.0 / WRONG_EVERY))  # and then until the draft is wrong: as long again
+        if answer[-1] == _END:
+            break
+    return answer, wrong
+
+
+async def _row(servers: Servers, kind: str, request: Request, rng: random.Random) -> Row | None:
+    sampling, limit = rng.choice(SETTINGS), request.max_tokens
+    prompt, wrong = await servers.prompt(request), 0
+    if kind == "drift":
+        answer, wrong = await _drifting(servers, prompt, limit, sampling, rng)
+    else:
+        url = servers.garbage if kind == "garbage" else servers.target
+        answer = await servers.answer(url, prompt, limit, sampling, rng.getrandbits(31))
+    plain = await servers.answer(servers.target, prompt, limit, sampling, rng.getrandbits(31))
+    if not answer or not plain:
+        return None
+    return Row(
+        kind,
+        await servers.factors(prompt, answer, sampling),
+        await servers.factors(prompt, plain, sampling),
+        len(answer),
+        wrong,
+    )
+
+
+async def _each(make: Sequence[Callable[[], Awaitable[Row | None]]]) -> list[Row]:
+    places = asyncio.Semaphore(AT_ONCE)
+
+    async def one(asked: Callable[[], Awaitable[Row | None]]) -> Row | None:
+        async with places:
+            return await asked()
+
+    return [row for row in await asyncio.gather(*map(one, make)) if row is not None]
+
+
+def collect(folder: Path, counts: dict[str, int], seed: int) -> None:
+    """Writes one file of rows for each kind."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        urls = list(_started(stack, folder))
+        for kind, count in counts.items():
+            rows = asyncio.run(_collected(urls, kind, count, seed))
+            (folder / f"{kind}.jsonl").write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
+            print(f"{kind}: {len(rows)} pairs of answers", flush=True)
+
+
+async def _collected(urls: list[str], kind: str, count: int, seed: int) -> list[Row]:
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=900.0)) as session:
+        servers = Servers(session, *urls)
+
+        def asked(index: int, request: Request) -> Callable[[], Awaitable[Row | None]]:
+            return lambda: _row(servers, kind, request, random.Random(f"{kind} {seed} {index}"))
+
+        return await _each([asked(index, request) for index, request in enumerate(workload(seed, count))])
+
+
+def _started(stack: ExitStack, folder: Path) -> Iterator[str]:
+    """The addresses of target, draft, and broken server."""
+    install = install_vllm(lambda line: print(line, file=sys.stderr, flush=True))
+    broken = Speculation(method="draft_model", tokens=4, draft=str(DRAFT_DIR))
+    for model, speculation in ((TARGET_DIR, None), (DRAFT_DIR, None), (TARGET_DIR, broken)):
+        launch = VllmLaunch(
+            model=str(model), served_name="m", speculation=speculation, plugin=False, context_tokens=2048
+        )
+        [port] = lasting_ports(1)
+        server = VllmServer(install=install, launch=launch, run_dir=folder, port=port)
+        stack.callback(server.stop)
+        server.wait_ready(timeout_s=600.0)
+        yield server.url
+
+
+def answers_until_alarm(rows: Sequence[Row], rng: random.Random) -> float:
+    """How many answers of `rows`, drawn at random, until the alarm; infinite beyond `MOST_ANSWERS`."""
+    test = SampledTest()
+    for count in range(1, MOST_ANSWERS + 1):
+        row = rng.choice(rows)
+        test.add(ScoredPair(speculative=row.speculative, plain=row.plain))
+        if test.alarm:
+            return count
+    return float("inf")
+
+
+def most_evidence(rows: Sequence[Row], answers: int, rng: random.Random) -> tuple[float, bool]:
+    """The largest evidence among so many answers, and whether there was an alarm. Each pair goes either way round, as
+    both are the target's."""
+    test, most = SampledTest(), 0.0
+    for _ in range(answers):
+        row = rng.choice(rows)
+        sides = (row.speculative, row.plain) if rng.random() < 0.5 else (row.plain, row.speculative)
+        test.add(ScoredPair(speculative=sides[0], plain=sides[1]))
+        most = max(most, test.evidence)
+    return most, test.alarm
+
+
+def report(folder: Path, runs: int) -> None:
+    """Prints what the module's docstring promises."""
+    rng = random.Random(1)
+    for path in sorted(folder.glob("*.jsonl")):
+        rows = [msgspec.json.decode(line, type=Row) for line in path.read_bytes().splitlines()]
+        if rows[0].kind == "plain":
+            continue
+        found = sorted(answers_until_alarm(rows, rng) for _ in range(runs))
+        tokens, wrong = sum(row.tokens for row in rows), sum(row.wrong for row in rows)
+        what = f"1 wrong token in {tokens / wrong:.0f}" if wrong else rows[0].kind
+        tail = found[min(int(0.99 * runs), runs - 1)]
+        print(f"{what} ({len(rows)} answers): median {median(found):g}, 99 % {tail:g}, longest of {runs} {found[-1]:g}")
+    rows = [msgspec.json.decode(line, type=Row) for line in (folder / "plain.jsonl").read_bytes().splitlines()]
+    for _ in range(3):
+        most, alarm = most_evidence(rows, QUIET_ANSWERS, rng)
+        said = "ALARM" if alarm else "no alarm"
+        print(f"{QUIET_ANSWERS} plain answers: {said}, largest evidence {most:.1f} of {ALARM_AT:.1f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("collect", "report"))
+    parser.add_argument("folder", type=Path)
+    for kind, count in (("plain", 1000), ("garbage", 60), ("drift", 200)):
+        parser.add_argument(f"--{kind}", type=int, default=count, metavar="N", help="pairs of answers (%(default)s)")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--runs", type=int, default=RUNS)
+    args = parser.parse_args()
+    if args.what == "collect":
+        counts = {kind: getattr(args, kind) for kind in ("plain", "garbage", "drift")}
+        collect(args.folder, dict(itertools.compress(counts.items(), counts.values())), args.seed)
+    else:
+        report(args.folder, args.runs)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,166 @@
+"""Parity of sampled answers over real vLLM servers: garbage raises the alarm at once, what is right never does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from slipstream_engine.embedded.workload import workload
+from slipstream_gateway.api.parse import parse_chat_request
+from slipstream_gateway.app import connect
+from slipstream_gateway.director.admission import Admission
+from slipstream_gateway.director.fleet import Fleet
+from slipstream_gateway.director.parity import Parity
+from slipstream_gateway.manifest import compile_table, parse
+from slipstream_gateway.settings import Deadlines, GatewaySettings
+from slipstream_gateway.types import Arm, Capability, Decision, GenerationRequest, Reason
+from slipstream_gateway.up.vllm_server import VllmServer
+from slipstream_gateway.upstreams.base import Completion, Job, Wire
+
+WAIT_S = 240.0
+MODEL = "slipstream-embedded"
+MANIFEST = """apiVersion: slipstream.dev/v1alpha1
+kind: ModelPair
+metadata: {{name: pair}}
+spec:
+  model: acme
+  maxDraftTokens: 4
+  engine:
+    kind: external
+    arms:
+      plain: {{protocol: openai, model: {model}, endpoints: ["{plain}"]}}
+      speculative: {{protocol: openai, model: {model}, endpoints: ["{speculative}"]}}
+---
+apiVersion: slipstream.dev/v1alpha1
+kind: SpeculationPolicy
+metadata: {{name: pair}}
+spec: {{pair: pair, parityShare: 1}}
+"""
+DECISION = Decision(
+    arm=Arm.SPECULATIVE,
+    reason=Reason.SPECULATION_PAYS,
+    request_class="summarization/long",
+    draft_length=4,
+    detail="of the test",
+    numbers={},
+)
+
+
+class Traffic:
+    """Speculative answers under parity's eyes, as the director has them watched. `distrusted` is what an alarm took."""
+
+    def __init__(self, plain: str, speculative: str) -> None:
+        settings = GatewaySettings(manifest=Path(), deadlines=Deadlines(connect_s=5.0))
+        self.fleet = Fleet(lambda key: connect(key, settings), clock=time.monotonic)
+        self.fleet.swap(compile_table(parse(MANIFEST.format(model=MODEL, plain=plain, speculative=speculative))))
+        self.distrusted: list[tuple[str, Capability, str]] = []
+        self.parity = Parity(
+            fleet=self.fleet,
+            admission=Admission(max_in_flight=9, max_queued=9, queue_timeout_s=WAIT_S),
+            look_s=0.02,
+            distrust=lambda *what: self.distrusted.append(what),
+        )
+        self.served = self.fleet.current.routes["acme"]
+        assert self.served.speculative is not None
+        [self.replica] = self.served.speculative.replicas
+        self.replica.gives_token_ids = True
+
+    async def ask(self, request: GenerationRequest) -> bytes:
+        """What the client of one request gets; returns when the answer was compared."""
+        wants = self.parity.wants_token_ids(
+            self.replica, served=self.served, decision=DECISION, request=request, draw=0.0
+        )
+        job = Job(request=request, model=MODEL, draft_length=4, request_id="r", token_ids=wants)
+        upstream = self.replica.upstream
+        answer = await (upstream.open(job) if request.stream else upstream.complete(job))
+        watched = self.parity.watch(answer, served=self.served, decision=DECISION, job=job, draw=0.0)
+        data = b""
+        if isinstance(watched, Completion):
+            data = b"".join(piece.data for piece in watched.pieces if isinstance(piece, Wire))
+        else:
+            while (piece := await watched.next()) is not None:
+                data += piece.data if isinstance(piece, Wire) else b""
+            await watched.aclose()
+        await self._compared()
+        return data
+
+    async def _compared(self) -> None:
+        async with asyncio.timeout(WAIT_S):
+            before = self.answers
+            while self.answers == before and not self._dropped():  # noqa: ASYNC110 - counts are plain numbers
+                await asyncio.sleep(0.01)
+        assert not self._dropped()
+
+    @property
+    def answers(self) -> int:
+        return sum(count.checked for count in self.parity.counts())
+
+    @property
+    def mismatched(self) -> int:
+        return sum(count.mismatched for count in self.parity.counts())
+
+    def _dropped(self) -> dict[str, int]:
+        return {cause: n for count in self.parity.counts() for cause, n in count.dropped.items()}
+
+
+@pytest.fixture
+async def traffic() -> AsyncIterator[Callable[[VllmServer, VllmServer], Traffic]]:
+    made: list[Traffic] = []
+
+    def make(plain: VllmServer, speculative: VllmServer) -> Traffic:
+        made.append(Traffic(plain.url, speculative.url))
+        return made[-1]
+
+    yield make
+    for one in made:
+        await one.parity.aclose()
+        await one.fleet.aclose()
+
+
+def _requests(count: int, **more: Any) -> list[GenerationRequest]:
+    """Summaries, and their settings in turn."""
+    found = []
+    for index, asked in enumerate(workload(7, count, {"summary": 1.0})):
+        settings = ({"temperature": 1.0}, {"temperature": 0.7, "top_p": 0.9}, {"temperature": 1.2, "top_k": 50})[
+            index % 3
+        ]
+        body = {"model": "acme", "messages": asked.messages, "max_tokens": 48, "seed": index, **settings, **more}
+        found.append(parse_chat_request(json.dumps(body).encode()))
+    return found
+
+
+async def test_garbage_in_traffic_raises_the_alarm_within_five_answers(
+    traffic: Callable[[VllmServer, VllmServer], Traffic], plain_vllm_server: VllmServer, garbage_server: VllmServer
+) -> None:
+    running = traffic(plain_vllm_server, garbage_server)
+    for request in _requests(5):
+        await running.ask(request)
+        if running.distrusted:
+            break
+    [(pair, capability, detail)] = running.distrusted
+    assert (pair, capability) == ("pair", Capability.SAMPLED_SPECULATION)
+    assert "less likely under the target" in detail
+    assert running.answers <= 5
+    assert running.mismatched >= 1
+    [evidence] = running.parity.evidence()
+    assert evidence.alarm
+
+
+async def test_right_answers_raise_no_alarm_and_keep_their_bytes(
+    traffic: Callable[[VllmServer, VllmServer], Traffic], plain_vllm_server: VllmServer
+) -> None:
+    """Streams and whole answers, with requests of several settings. The bytes are those without ids but for what is
+    new in each answer: its id and its time."""
+    running = traffic(plain_vllm_server, plain_vllm_server)
+    for request in (*_requests(3), *_requests(3, stream=True)):
+        data = await running.ask(request)
+        assert b'"token_ids":null' in data
+        assert b'token_ids":[' not in data
+    assert running.answers == 6
+    assert running.mismatched == 0
+    assert running.distrusted == []
