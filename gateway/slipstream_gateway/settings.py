@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+CACHE_VARIABLE = "SLIPSTREAM_VLLM_HOME"
 _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
@@ -251,3 +252,12 @@ def default_kubeconfig(environ: Mapping[str, str] = os.environ) -> Path | None:
     if environ.get("KUBERNETES_SERVICE_HOST"):
         return None
     return Path(environ.get("KUBECONFIG") or Path.home() / ".kube" / "config")
+
+
+def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where `slipstream up` keeps what it installs or converts once: `$SLIPSTREAM_VLLM_HOME`, else `slipstream` in the
+    user's cache folder; absolute, perhaps not there yet."""
+    if home := environ.get(CACHE_VARIABLE):
+        return Path(home).expanduser().absolute()
+    cache = environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(cache).expanduser().absolute() / "slipstream"

@@ -1,30 +1,21 @@
-"""Where `slipstream up` keeps what it installs or converts once: one folder per user."""
+"""What `slipstream up` installs or converts once is shared by all its processes: one at a time makes it."""
 
 from __future__ import annotations
 
 import fcntl
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from slipstream_gateway.errors import CommandError
+from slipstream_gateway.settings import CACHE_VARIABLE
 from slipstream_gateway.up.processes import Stopped
 
-HOME_VARIABLE = "SLIPSTREAM_VLLM_HOME"
 _POLL_S = 0.2
 
 Say = Callable[[str], None]
 """Shows one line of progress to a person."""
-
-
-def cache_folder() -> Path:
-    """`$SLIPSTREAM_VLLM_HOME`, else `slipstream` in the user's cache folder; absolute, perhaps not there yet."""
-    if home := os.environ.get(HOME_VARIABLE):
-        return Path(home).expanduser().absolute()
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(cache).expanduser().absolute() / "slipstream"
 
 
 @contextmanager
@@ -40,7 +31,7 @@ def exclusive(path: Path, *, say: Say, stopping: Callable[[], bool]) -> Iterator
         file = path.open("w")
     except OSError as exc:
         raise CommandError(
-            f"{path.parent} cannot be written ({exc.strerror}); choose another folder with {HOME_VARIABLE}"
+            f"{path.parent} cannot be written ({exc.strerror}); choose another folder with {CACHE_VARIABLE}"
         ) from exc
     with file:
         waiting = False

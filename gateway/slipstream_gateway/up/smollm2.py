@@ -16,7 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from slipstream_gateway.errors import CommandError
-from slipstream_gateway.up.cache import Say, cache_folder, exclusive
+from slipstream_gateway.settings import cache_folder
+from slipstream_gateway.up.cache import Say, exclusive
 from slipstream_gateway.up.pip import PipRunner
 
 NAME = "smollm2"

@@ -15,7 +15,8 @@ from pathlib import Path
 import msgspec
 
 from slipstream_gateway.errors import CommandError
-from slipstream_gateway.up.cache import Say, cache_folder, exclusive
+from slipstream_gateway.settings import cache_folder
+from slipstream_gateway.up.cache import Say, exclusive
 from slipstream_gateway.up.pip import PipError, PipRunner
 from slipstream_gateway.up.vllm_environment import VllmInstall, inspect
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import shlex
+import sys
 from pathlib import Path, PurePosixPath
 
 import msgspec
@@ -11,6 +14,7 @@ from slipstream_gateway.errors import CommandError
 from slipstream_gateway.manifest import Draft, ModelPair, Target, parse
 from slipstream_gateway.manifest.triton_model import engine_parameters, render_config
 from slipstream_gateway.up.model_repository import template_repository, write_repository
+from slipstream_gateway.up.vllm_environment import VllmInstall
 from tritonclient.grpc import model_config_pb2
 
 PAIR = """\
@@ -47,6 +51,51 @@ def test_template_is_a_decoupled_model_of_the_python_backend() -> None:
     assert config.max_batch_size == 0
     assert config.model_transaction_policy.decoupled
     assert all(tensor.optional for tensor in config.input)
+
+
+def test_both_models_have_one_contract_and_the_documentation_says_it() -> None:
+    own, vllm = (_config(template_repository() / name) for name in ("slipstream", "slipstream_vllm"))
+    for ours, theirs in ((own.input, vllm.input), (own.output, vllm.output)):
+        assert [(tensor.name, tensor.data_type, tensor.dims) for tensor in ours] == [
+            (tensor.name, tensor.data_type, tensor.dims) for tensor in theirs if not tensor.name.startswith("openai_")
+        ]
+    assert vllm.backend == "python"
+    assert vllm.model_transaction_policy.decoupled
+    page = (Path(__file__).parents[3] / "docs" / "triton-models.md").read_text(encoding="utf-8")
+    for tensor in (*vllm.input, *vllm.output):
+        assert f"`{tensor.name}`" in page
+
+
+def test_vllm_gets_its_command_line_and_an_environment_of_its_own(tmp_path: Path) -> None:
+    [pair] = parse(
+        PAIR.format(name="v", target="embedded:target", kind="ngram", more="").replace(
+            "{kind: slipstream, maxConcurrency: 3, dtype: bfloat16}", "{kind: vllm, serving: triton}"
+        ),
+        name="test.yaml",
+    )
+    assert isinstance(pair, ModelPair)
+    with pytest.raises(CommandError, match=r"ModelPair/v: spec\.engine: vLLM is not installed here"):
+        write_repository([pair], manifest_folder=tmp_path, folder=tmp_path / "models")
+    install = VllmInstall(
+        python=Path(sys.executable), version="0", site_packages=tmp_path / "site", libiomp=None, plugin="0"
+    )
+    repository = write_repository(
+        [pair, _pair("own")],
+        manifest_folder=tmp_path,
+        folder=tmp_path / "models",
+        vllm=install,
+        vllm_arguments=["--seed", "a b"],
+    )
+    parameters = _parameters(_config(repository / "v"))
+    arguments = shlex.split(parameters["vllm_args"])
+    assert arguments[-2:] == ["--seed", "a b"]
+    assert arguments[arguments.index("--scheduler-cls") + 1] == "slipstream_vllm.Scheduler"
+    assert json.loads(arguments[arguments.index("--speculative-config") + 1])["num_speculative_tokens"] == 5
+    environment = Path(parameters["EXECUTION_ENV_PATH"])
+    assert (environment / "bin" / "activate").is_file()
+    assert (environment / "bin" / "python3").exists()
+    assert list(environment.glob("lib/python3.*/site-packages/numpy/__init__.py"))
+    assert "EXECUTION_ENV_PATH" not in _parameters(_config(repository / "own"))
 
 
 def test_parameters_come_from_the_pair_alone(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from slipstream_gateway.errors import CommandError
-from slipstream_gateway.up.cache import HOME_VARIABLE
+from slipstream_gateway.settings import CACHE_VARIABLE
 from slipstream_gateway.up.processes import Stopped
 from slipstream_gateway.up.vllm_environment import existing_vllm
 from slipstream_gateway.up.vllm_install import Recipe, install_vllm
@@ -60,7 +60,7 @@ def _wheel(folder: Path) -> Path:
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder that installations go to."""
-    monkeypatch.setenv(HOME_VARIABLE, str(tmp_path / "home"))
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "home"))
     return tmp_path / "home"
 
 
@@ -192,8 +192,8 @@ def test_folder_that_cannot_be_written_names_the_setting(
     recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
-    monkeypatch.setenv(HOME_VARIABLE, str(tmp_path / "file" / "home"))
-    with pytest.raises(CommandError, match=f"cannot be written .*; choose another folder with {HOME_VARIABLE}"):
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "file" / "home"))
+    with pytest.raises(CommandError, match=f"cannot be written .*; choose another folder with {CACHE_VARIABLE}"):
         install_vllm(lambda _: None, recipe=recipe)
 
 
