@@ -15,7 +15,7 @@ import httpx
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
-from slipstream_gateway.settings import AccessSettings
+from slipstream_gateway.settings import AccessSettings, ConformanceSettings
 from slipstream_gateway.stores.limit_scripts import limits_key
 
 from tests.redis_server import RedisServer
@@ -195,6 +195,20 @@ def test_nobody_is_kept_out(console: Console, open_console: OpenConsole, send: S
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.get_by_role("button", name="Stop speculation…").click()
     assert _violations(page) == []
+
+
+def test_a_server_without_a_capability_has_a_badge_that_says_which_and_why(
+    console: Console, open_console: OpenConsole
+) -> None:
+    url = console(conformance=ConformanceSettings(enabled=True)).url
+    page, seen = open_console(url)
+    badge = page.locator("#pools .badge", has_text="no sampled speculation: engine unverified")
+    expect(badge).to_have_count(1)
+    assert page.locator("#pools td", has_text="unverified").inner_text() == (
+        "up, no sampled speculation: engine unverified"
+    )
+    assert _violations(page) == []
+    assert seen.console == []
 
 
 def test_the_explorer_says_what_would_happen_and_why(console: Console, open_console: OpenConsole) -> None:

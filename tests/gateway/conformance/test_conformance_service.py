@@ -1,0 +1,100 @@
+"""The checks of a running gateway, with servers that cannot be checked and servers that come and go."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+from slipstream_gateway.settings import ConformanceSettings, HealthSettings
+
+ON = ConformanceSettings(enabled=True, probe_s=0.2)
+WISH = {"x-slipstream-mode": "speculative"}
+Make = Callable[..., Any]
+WAIT_S = 20.0
+
+
+def _reason(gateway: Any, body: dict[str, Any]) -> str:
+    answer = httpx.post(f"{gateway.url}/v1/chat/completions", json=body, headers=WISH, timeout=WAIT_S)
+    assert answer.status_code == 200
+    return str(answer.headers["x-slipstream-reason"])
+
+
+def _conformance(gateway: Any) -> list[dict[str, Any]]:
+    [pair] = httpx.get(f"{gateway.url}/v1/evidence", timeout=WAIT_S).json()["data"]
+    return list(pair["conformance"])
+
+
+def _until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_sampled_requests_decode_plainly_until_a_check_has_passed_and_others_wait_for_nothing(
+    gateway: Make, openai_server: Make, manifest_text: Make, chat: Make
+) -> None:
+    """The scripted servers give no token ids, so that no check of sampled answers ever passes."""
+    plain, speculative = openai_server(), openai_server()
+    speculative.slow_s = 1.0  # a check that takes long
+    running = gateway(manifest_text([plain.url], [speculative.url]), conformance=ON)
+    began_s = time.monotonic()
+    assert httpx.get(f"{running.url}/health/ready", timeout=WAIT_S).status_code == 200
+    assert _reason(running, chat("tokens=2", temperature=0.8)) == "engine_unverified"
+    assert time.monotonic() - began_s < 1.0
+    assert _reason(running, chat("tokens=2", temperature=0)) == "client_asked"
+    [server] = _conformance(running)
+    assert server["withheld"] == {"sampled_speculation": "engine_unverified"}
+    assert running.metric("slipstream_engine_conformance", capability="sampled_speculation") == 0.0
+    assert running.metric("slipstream_engine_conformance", capability="greedy_speculation") == 1.0
+
+
+def test_server_that_refuses_the_probes_stays_unverified_and_the_finding_says_so(
+    gateway: Make, openai_server: Make, manifest_text: Make, chat: Make
+) -> None:
+    plain, speculative = openai_server(), openai_server()
+    speculative.status = 400
+    running = gateway(manifest_text([plain.url], [speculative.url]), conformance=ON)
+    _until(lambda: _conformance(running)[0]["checked_s"] is not None)
+    [server] = _conformance(running)
+    assert {finding["result"] for finding in server["findings"]} == {"no_data"}
+    assert "refused" in server["findings"][0]["detail"]
+    assert running.metric("slipstream_conformance_checks_total", result="no_data") >= 2.0
+
+
+def test_without_conformance_every_engine_is_trusted(
+    gateway: Make, openai_server: Make, manifest_text: Make, chat: Make
+) -> None:
+    plain, speculative = openai_server(), openai_server()
+    running = gateway(manifest_text([plain.url], [speculative.url]))
+    assert _reason(running, chat("tokens=2", temperature=0.8)) == "client_asked"
+    assert _conformance(running) == []
+
+
+def test_server_is_checked_again_after_it_was_away(
+    gateway: Make, start_openai_server: Make, openai_server: Make, manifest_text: Make
+) -> None:
+    plain, speculative = openai_server(), start_openai_server()
+    text = manifest_text([plain.url], [speculative.url])
+    running = gateway(text, conformance=ON, health=HealthSettings(unreachable_in_a_row=1))
+    _until(lambda: bool(speculative.requests) and _conformance(running)[0]["checked_s"] is not None)
+    speculative.stop()
+    _until(lambda: _conformance(running)[0]["findings"] == [])
+    again = start_openai_server(speculative.port)
+    try:
+        _until(lambda: bool(again.requests))
+    finally:
+        again.stop()
+
+
+def test_servers_of_a_new_manifest_are_checked_and_old_ones_forgotten(
+    gateway: Make, openai_server: Make, manifest_text: Make
+) -> None:
+    plain, before, after = openai_server(), openai_server(), openai_server()
+    running = gateway(manifest_text([plain.url], [before.url]), conformance=ON)
+    _until(lambda: bool(before.requests))
+    running.manifest.write_text(manifest_text([plain.url], [after.url]))
+    _until(lambda: bool(after.requests))
+    assert [server["server"] for server in _conformance(running)] == [after.url]
