@@ -18,6 +18,7 @@ from slipstream_gateway.up.vllm_environment import VllmInstall
 
 ENVIRONMENT_PARAMETER = "EXECUTION_ENV_PATH"
 _ENGINE = "slipstream_engine"
+_PASSED = ("VLLM_", "HF_", "DO_NOT_TRACK", "OMP_", "KMP_")
 _NUMPY = ("numpy", "numpy.libs")  # the package, and the libraries beside it that its wheel brings
 
 
@@ -50,7 +51,7 @@ def write_stub_environment(install: VllmInstall, folder: Path) -> Path:
 def _variables(install: VllmInstall, folder: Path, packages: Path) -> dict[str, str]:
     """What the stub's environment has beyond the server's; the engine package reads the last three."""
     environment = install.environment()
-    variables = {name: environment[name] for name in environment if name.startswith(("VLLM_", "HF_", "DO_NOT_TRACK"))}
+    variables = {name: environment[name] for name in environment if name.startswith(_PASSED)}
     return {
         **variables,
         "PATH": f"{folder / 'bin'}:{environment['PATH']}",
