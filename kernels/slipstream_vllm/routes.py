@@ -60,9 +60,10 @@ class ControlRoutes:
 
     def attach_router(self, app: FastAPI) -> None:
         """Add the routes, which answer 404 until the engine runs with the plugin's scheduler."""
-        from slipstream_vllm import admission
+        from slipstream_vllm import admission, response_counts
 
         admission.install_responses()
+        response_counts.install()
         app.include_router(_router())
 
     async def init_state(self, engine_client: Any, state: Any, args: Namespace) -> None:

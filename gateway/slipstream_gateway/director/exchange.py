@@ -321,9 +321,11 @@ class Exchange:
         if lesson is None:
             return
         # Not whole, it does not tell how long an answer takes: not of several attempts; not where tokens were counted
-        # by events, as an event may hold several; not where it was told half-way to go on plainly.
+        # by events, as an event may hold several; not where it was told half-way to go on plainly. Of a speculative one
+        # whose drafts were not counted nobody knows how many steps it took.
+        speculative = decision.arm is Arm.SPECULATIVE
         whole = self._attempts == 1 and usage.exact and not attempt.was_stopped
-        if not whole and (decision.arm is not Arm.SPECULATIVE or status not in FAILURES):
+        if not (whole and (usage.counted or not speculative)) and (not speculative or status not in FAILURES):
             return
         lesson.tell(
             decision=decision,

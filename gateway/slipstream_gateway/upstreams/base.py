@@ -65,6 +65,7 @@ class Usage(msgspec.Struct, kw_only=True):
     """What a request has cost so far; an upstream updates it while the stream runs.
 
     `exact` is False where `output_tokens` was counted by stream events because the upstream reported nothing.
+    `counted` is False where the upstream counts no drafts in such an answer: the zeros mean nothing.
     `rejected_at[i]` counts the steps whose first rejected draft token stood at position i.
     """
 
@@ -75,6 +76,7 @@ class Usage(msgspec.Struct, kw_only=True):
     steps: int = 0
     rejected_at: tuple[int, ...] = ()
     exact: bool = True
+    counted: bool = True
 
 
 class Tokens(msgspec.Struct, frozen=True, kw_only=True):

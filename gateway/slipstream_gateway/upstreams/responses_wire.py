@@ -57,6 +57,7 @@ class ResponsesReader:
         self.done = False
         self.failed = False
         self._usage = usage
+        usage.counted = False
 
     def read(self, block: bytes) -> bytes:
         self.begun = self.begun or len(_ANNOUNCEMENT.findall(block)) < count_events(block)
@@ -93,7 +94,7 @@ def failure_at(block: bytes) -> int | None:
 
 def read_response_usage(body: bytes) -> Usage:
     """The usage of a whole response. Raises `msgspec.DecodeError` where it is not a JSON object."""
-    usage = Usage(exact=False)
+    usage = Usage(exact=False, counted=False)
     _fill(_decode_response(body).usage, usage)
     return usage
 

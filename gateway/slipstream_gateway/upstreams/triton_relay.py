@@ -21,13 +21,12 @@ from slipstream_gateway.errors import (
 )
 from slipstream_gateway.types import Endpoint
 from slipstream_gateway.upstreams.base import Completion, Job, Usage, Wire
-from slipstream_gateway.upstreams.openai_reading import Reader, reader_of
 from slipstream_gateway.upstreams.openai_wire import ModelName, read_body_usage
 from slipstream_gateway.upstreams.responses_wire import read_response_usage
 from slipstream_gateway.upstreams.triton_streams import end_call
 from slipstream_gateway.upstreams.triton_wire import RelayedPart, read_relayed, rpc_error, triton_error
+from slipstream_gateway.upstreams.vllm_responses import vllm_reader_of
 from slipstream_gateway.upstreams.vllm_wire import (
-    VllmReader,
     drafting_body,
     fill_part,
     has_counts,
@@ -74,9 +73,7 @@ class RelayedStream:
         self.usage = Usage(exact=False)
         self._ended = False
         self._call = call
-        self._reader: Reader = (
-            reader_of(job, self.usage) if job.request.endpoint is Endpoint.RESPONSES else VllmReader(job, self.usage)
-        )
+        self._reader = vllm_reader_of(job, self.usage)
         self._names = ModelName(job.request.model, job.model)
         self._first: Wire | None = None
 

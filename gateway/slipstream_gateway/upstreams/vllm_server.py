@@ -19,14 +19,13 @@ from slipstream_gateway.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
-from slipstream_gateway.types import Endpoint
 from slipstream_gateway.upstreams.base import Drafting, Job, Usage
 from slipstream_gateway.upstreams.endpoint_rules import EndpointRules
-from slipstream_gateway.upstreams.openai_reading import Reader, reader_of
+from slipstream_gateway.upstreams.openai_reading import Reader
 from slipstream_gateway.upstreams.openai_server import OpenAiUpstream
 from slipstream_gateway.upstreams.vllm_plugin import PluginAnswer, PluginWatch
+from slipstream_gateway.upstreams.vllm_responses import vllm_reader_of
 from slipstream_gateway.upstreams.vllm_wire import (
-    VllmReader,
     drafting_body,
     fill_part,
     has_counts,
@@ -88,7 +87,7 @@ class VllmUpstream(OpenAiUpstream):
         return headers
 
     def _reader(self, job: Job, usage: Usage) -> Reader:
-        return reader_of(job, usage) if job.request.endpoint is Endpoint.RESPONSES else VllmReader(job, usage)
+        return vllm_reader_of(job, usage)
 
     def _answer(self, job: Job, body: bytes) -> tuple[bytes, Usage]:
         body, usage = super()._answer(job, body)

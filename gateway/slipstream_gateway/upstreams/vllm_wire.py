@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from slipstream_gateway.errors import InvalidRequest
-from slipstream_gateway.types import GenerationRequest
+from slipstream_gateway.types import Endpoint, GenerationRequest
 from slipstream_gateway.upstreams.base import Job, Usage
 from slipstream_gateway.upstreams.openai_reading import ChatReader
 from slipstream_gateway.upstreams.openai_wire import request_body
@@ -40,6 +40,7 @@ class Counts(msgspec.Struct, frozen=True):
     def fill(self, usage: Usage, *, output_tokens: int, draft_length: int) -> None:
         """Writes them into `usage`; `output_tokens` are those of this sequence."""
         usage.drafted, usage.accepted = self.num_draft_tokens, self.num_accepted_draft_tokens
+        usage.counted = True
         # Passes without drafts are not counted: each gave one token, as the prompt's pass did.
         usage.steps = max(self.num_spec_steps, output_tokens - 1 - self.num_accepted_draft_tokens)
         usage.rejected_at = self._rejected_at(draft_length)
@@ -122,7 +123,7 @@ def tell(data: bytes, usage: Usage, job: Job) -> bytes:
         others = {name: value for name, value in _decode_raw(metrics).items() if name != _COUNTS}
         if any(bytes(value) != _NULL for value in others.values()):
             fields["metrics"] = msgspec.Raw(_encode(others))
-        elif job.request.stream:
+        elif job.request.stream or job.request.endpoint is Endpoint.RESPONSES:
             del fields["metrics"]
         else:  # as vLLM writes it where it was not asked for any
             fields["metrics"] = msgspec.Raw(_NULL)
@@ -132,11 +133,12 @@ def tell(data: bytes, usage: Usage, job: Job) -> bytes:
 def _told(raw: msgspec.Raw, usage: Usage, job: Job) -> msgspec.Raw:
     """The server's usage object with the drafts in OpenAI's fields, and Slipstream's beside them."""
     told = _decode_raw(raw)
-    details = bytes(told.get("completion_tokens_details", _NULL))
+    name = "output_tokens_details" if job.request.endpoint is Endpoint.RESPONSES else "completion_tokens_details"
+    details = bytes(told.get(name, _NULL))
     known = {} if details == _NULL else _decode_raw(details)
     known["accepted_prediction_tokens"] = msgspec.Raw(b"%d" % usage.accepted)
     known["rejected_prediction_tokens"] = msgspec.Raw(b"%d" % (usage.drafted - usage.accepted))
-    told["completion_tokens_details"] = msgspec.Raw(_encode(known))
+    told[name] = msgspec.Raw(_encode(known))
     own = {
         "draft_length": job.draft_length,
         "target_steps": usage.steps,
