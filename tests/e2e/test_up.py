@@ -200,7 +200,7 @@ def test_vllm_s_own_options_are_refused_where_up_sets_them(up_options: list[str]
 def test_vllm_s_options_without_vllm_are_refused(up_options: list[str]) -> None:
     done = _up(*up_options, "--vllm-arg=--max-model-len=512")
     assert done.returncode == 2
-    assert "--vllm-arg has no effect: no pair of the manifest needs a vLLM server here" in done.stderr
+    assert "--vllm-arg has no effect: no pair of the manifest needs vLLM here" in done.stderr
 
 
 def test_python_without_vllm_is_refused(up_options: list[str]) -> None:
