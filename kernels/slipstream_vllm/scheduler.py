@@ -73,6 +73,13 @@ class DraftLengthScheduler(Scheduler):
         self.slipstream_idle = scheduler_output.num_spec_tokens_to_schedule == 0
         super()._update_after_schedule(scheduler_output)
 
+    def _drafts_unused(self, request: Any, num_computed_tokens: int, num_new_tokens: int) -> bool:
+        """vLLM 0.33 and later: its V2 model runner drafts nothing where this is true for every row of a step."""
+        if self._cap(request) == 0:
+            return True
+        unused: bool = super()._drafts_unused(request, num_computed_tokens, num_new_tokens)
+        return unused
+
     def make_spec_decoding_stats(
         self,
         spec_decoding_stats: Any,
