@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import vllm
@@ -30,6 +31,7 @@ async def load(arguments: Sequence[str]) -> tuple[AsyncLLM, Any]:
         tasks = await llm.get_supported_tasks()
         app = build_app(options, tasks, llm.model_config)
         await init_app_state(llm, app.state, options, tasks)
+        app.state.server = SimpleNamespace(should_exit=False)  # which it ends with its engine: here, nothing listens
     except BaseException:
         llm.shutdown()
         raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
 
@@ -82,8 +83,11 @@ class VllmService:
     def submit(self, request: GenerationRequest, on_chunk: OnChunk, *, stops: int | None = None) -> None:
         """Queue a request; see `ServedEngine.submit`."""
         check_request(request, context_tokens=self.context_tokens, vocabulary=self._vocabulary)
-        params = self._params(request)
-        resumed = ResumedText(request, self._tokenizer, params) if request.resume_ids else None
+        params, resumed = self._params(request, request.stop), None
+        if request.resume_ids:
+            resumed = ResumedText(request, self._tokenizer, params)
+            params = self._params(request, stop=())  # which vLLM would look for in the new tokens alone
+            params.detokenize = False
         writer = AnswerWriter(request, resumed)
         token_ids = [*request.prompt_ids, *request.resume_ids]
         with self._lock:
@@ -139,7 +143,7 @@ class VllmService:
     def _draft_length(self, request: GenerationRequest) -> int:
         return min(request.draft_tokens, self._max_draft_length)
 
-    def _params(self, request: GenerationRequest) -> SamplingParams:
+    def _params(self, request: GenerationRequest, stop: Sequence[str]) -> SamplingParams:
         given, sampling = len(request.prompt_ids) + len(request.resume_ids), request.sampling
         return SamplingParams(
             temperature=sampling.temperature,
@@ -147,7 +151,7 @@ class VllmService:
             top_k=sampling.top_k,
             seed=sampling.seed if sampling.temperature > 0 else None,
             max_tokens=min(request.max_tokens - len(request.resume_ids), self.context_tokens - given),
-            stop=list(request.stop),
+            stop=list(stop),
             logprobs=2 if request.margins else None,
             output_kind=RequestOutputKind.DELTA,
         )
