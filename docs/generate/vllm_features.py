@@ -38,6 +38,7 @@ _STATE = """\
 - One address that stands for several servers, such as a Kubernetes Service, counts as one server. Add
   `previous_response_id` and `conversation` to `engine.unsupported` there.
 - `store` is passed on. vLLM ignores it unless it was started to keep responses.
+- The usage of a response has the drafts in `output_tokens_details` and beside it `slipstream`, as in a chat.
 - A streamed response cannot be resumed on another server, and responses are not compared for parity. Where the server
   fails before the first event of the answer itself, another server is tried. After that event, the stream ends with an
   event of the type `error`, at which the `openai` client raises `APIError`.

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 # Ids, times, and what the gateway adds to the usage.
 _VOLATILE = frozenset(
     {
+        "accepted_prediction_tokens",
         "call_id",
         "completion_tokens_details",
         "created",
@@ -20,6 +21,7 @@ _VOLATILE = frozenset(
         "id",
         "item_id",
         "metrics",
+        "rejected_prediction_tokens",
         "sequence_number",
         "slipstream",
         "system_fingerprint",

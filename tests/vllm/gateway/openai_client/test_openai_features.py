@@ -17,7 +17,7 @@ from slipstream_gateway.up.vllm_server import VllmServer
 
 from tests.gateway.conftest import Gateway
 from tests.vllm.gateway.openai_client.chat_features import CHAT
-from tests.vllm.gateway.openai_client.features import Feature, Outcome, Target
+from tests.vllm.gateway.openai_client.features import CALL, Feature, Outcome, Target
 from tests.vllm.gateway.openai_client.other_features import OTHERS
 from tests.vllm.gateway.openai_client.results import differences, result_of
 
@@ -142,6 +142,20 @@ def test_without_a_plain_pool_the_parameter_is_refused_by_its_name(
     assert (refused["exception"], refused["error"]["param"]) == ("BadRequestError", feature.param)
     directly = result_of(feature.run, Target(client(vllm_server.url), SERVED))
     assert (directly["exception"], directly["error"]["param"]) == ("BadRequestError", None)
+
+
+def test_drafts_of_a_response_are_counted_as_those_of_a_chat(gateway: Gateway) -> None:
+    made = client(gateway.url, {"x-slipstream-mode": "speculative"})
+    asked: dict[str, Any] = {"model": PUBLIC, "temperature": 0}
+    chat = made.chat.completions.create(messages=[{"role": "user", "content": CALL}], max_tokens=24, **asked)
+    whole = made.responses.create(input=CALL, max_output_tokens=24, **asked)
+    *_, last = made.responses.create(input=CALL, max_output_tokens=24, stream=True, **asked)
+    details = chat.usage.completion_tokens_details.model_dump()
+    wanted = {name: details[f"{name}_prediction_tokens"] for name in ("accepted", "rejected")}
+    assert wanted["accepted"] + wanted["rejected"] > 0
+    for response in (whole, last.response):
+        told = response.usage.output_tokens_details.model_dump()
+        assert {name: told[f"{name}_prediction_tokens"] for name in wanted} == wanted
 
 
 def test_state_of_one_server_is_the_servers_own_business(
