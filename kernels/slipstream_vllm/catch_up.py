@@ -6,10 +6,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from vllm.forward_context import set_forward_context
 from vllm.v1.attention.backend import CommonAttentionMetadata
 
+_Integers = npt.NDArray[np.integer[Any]]
 Hole = tuple[int, int, int]
 """Row of the batch, first position that is missing, first position after it that is not."""
 
@@ -63,7 +65,7 @@ def _forward(runner: Any, table: Any, part: Sequence[Hole]) -> None:
 
 
 def _attention_metadata(
-    device: torch.device, part: Sequence[Hole], lengths: np.ndarray, block_table: np.ndarray, slots: torch.Tensor
+    device: torch.device, part: Sequence[Hole], lengths: _Integers, block_table: _Integers, slots: torch.Tensor
 ) -> CommonAttentionMetadata:
     ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     stops = np.array([stop for _, _, stop in part], dtype=np.int32)
@@ -82,5 +84,5 @@ def _attention_metadata(
     )
 
 
-def _on(device: torch.device, array: np.ndarray) -> torch.Tensor:
+def _on(device: torch.device, array: _Integers) -> torch.Tensor:
     return torch.from_numpy(np.ascontiguousarray(array)).to(device)

@@ -38,7 +38,8 @@ def serves(vllm_config: Any) -> bool:
 
 def vllm_version() -> str:
     """The release of vLLM, without a local part such as `+cpu`."""
-    return vllm.__version__.partition("+")[0]
+    release: str = vllm.__version__.partition("+")[0]
+    return release
 
 
 def check_version() -> None:

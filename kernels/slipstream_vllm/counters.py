@@ -30,13 +30,12 @@ class StepCounts:
 
     def __init__(self) -> None:
         self._classes = {UNLABELLED, OTHER}
-        self._rows: dict[tuple[str, int], list[int]] = {}
+        self._rows: dict[tuple[str, int], tuple[int, int, int]] = {}
 
     def add(self, request_class: str | None, draft_length: int, drafted: int, accepted: int) -> None:
-        row = self._rows.setdefault((self._label(request_class), draft_length), [0, 0, 0])
-        row[0] += 1
-        row[1] += drafted
-        row[2] += accepted
+        key = (self._label(request_class), draft_length)
+        drafts, draft_tokens, accepted_tokens = self._rows.get(key, (0, 0, 0))
+        self._rows[key] = (drafts + 1, draft_tokens + drafted, accepted_tokens + accepted)
 
     def take(self) -> list[Row]:
         rows = [(label, length, *counts) for (label, length), counts in self._rows.items()]

@@ -16,3 +16,6 @@ class BadRequest(VLLMValidationError, ValueError):
 
     vLLM's class alone is not a `ValueError`, which is what callers of `AsyncLLM.generate` expect.
     """
+
+    def __init__(self, message: str, *, parameter: str) -> None:
+        super().__init__(message, parameter=parameter)  # type: ignore[call-arg]  # vLLM's class is untyped here

@@ -35,7 +35,8 @@ class DraftLengthScheduler(Scheduler):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._latched_limit = self.num_spec_tokens
+        self.dynamic_sd_lookup: list[int] | None
+        self._latched_limit: int = self.num_spec_tokens
         self._counts = StepCounts()
         # Data-parallel ranks must draft in step: there, drafts are cut, but drafting itself is not shortened.
         self._may_shorten = self.vllm_config.parallel_config.data_parallel_size == 1
@@ -62,7 +63,8 @@ class DraftLengthScheduler(Scheduler):
 
     def _cap(self, request: Any) -> int:
         """Draft tokens that this request may have verified in this step."""
-        return min(request.slipstream_length, self._latched_limit)
+        length: int = request.slipstream_length
+        return min(length, self._latched_limit)
 
     def _update_after_schedule(self, scheduler_output: Any) -> None:
         caps = {req_id: self._cap(self.requests[req_id]) for req_id in scheduler_output.num_scheduled_tokens}
