@@ -54,6 +54,8 @@ class Check:
     async def run(self) -> list[Finding]:
         """What is found of each subject. Raises `UpstreamError` or `Overloaded` where a server did not answer."""
         findings = await self._told(Subject.GREEDY_SPECULATION, self._greedy)
+        if self._plain.backend.own_engine:  # its contract has no scores
+            return findings
         return [*findings, *await self._told(Subject.SAMPLED_SPECULATION, self._sampled)]
 
     async def _told(self, subject: Subject, look: Callable[[], Awaitable[list[Finding]]]) -> list[Finding]:
@@ -76,6 +78,8 @@ class Check:
 
     async def _tie(self, speculative: ProbeAnswer, plain: ProbeAnswer) -> float | None:
         at = first_difference(speculative, plain)
+        if at is not None and at < len(plain.margins):
+            return plain.margins[at]
         if at is None or at >= len(speculative.token_ids) or not speculative.prompt_token_ids:
             return None
         try:
@@ -118,6 +122,7 @@ class Check:
             model=model,
             draft_length=side.draft_length,
             request_id="conformance",
+            margins=True,
         )
         return read_answer(await side.replica.upstream.complete(job))
 

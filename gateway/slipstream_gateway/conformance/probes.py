@@ -29,13 +29,14 @@ _UNREADABLE = "unreadable"
 
 
 class ProbeAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A server's answer to one probe. Token ids are empty where the server does not give them. `drafted` is 0 where it
-    does not count."""
+    """A server's answer to one probe. Token ids and margins (see `Tokens`) are empty where the server does not give
+    them. `drafted` is 0 where it does not count."""
 
     text: str
     prompt_token_ids: tuple[int, ...] = ()
     token_ids: tuple[int, ...] = ()
     drafted: int = 0
+    margins: tuple[float, ...] = ()
 
 
 class _Choice(msgspec.Struct):
@@ -66,7 +67,7 @@ def read_answer(completion: Completion) -> ProbeAnswer:
     """Raises `Incomparable` where the answer is not of the form that was asked for."""
     drafted = completion.usage.drafted
     if len(completion.pieces) == 1 and isinstance(piece := completion.pieces[0], Tokens):
-        return ProbeAnswer(text=piece.text, token_ids=piece.token_ids, drafted=drafted)
+        return ProbeAnswer(text=piece.text, token_ids=piece.token_ids, drafted=drafted, margins=piece.margins)
     data = b"".join(piece.data for piece in completion.pieces if isinstance(piece, Wire))
     try:
         choices = _decode(data).choices

@@ -1,0 +1,30 @@
+"""Slipstream's own engine under the same check: greedy equality and counts over the real Triton."""
+
+from __future__ import annotations
+
+from slipstream_gateway.conformance.checking import Check, Side
+from slipstream_gateway.conformance.verdict import Result, Subject
+from slipstream_gateway.manifest import Protocol
+from slipstream_gateway.manifest.capabilities import SPECULATING_TRITON
+from slipstream_gateway.manifest.table import Backend
+from slipstream_gateway.upstreams.pool import Replica
+from slipstream_gateway.upstreams.triton_server import TritonUpstream
+
+
+async def test_embedded_engine_is_greedily_lossless_and_follows_draft_lengths(triton_endpoint: str) -> None:
+    backend = Backend(
+        protocol=Protocol.TRITON,
+        endpoints=(f"grpc://{triton_endpoint}",),
+        model="embedded",
+        capabilities=SPECULATING_TRITON,
+        pool="pair",
+        own_engine=True,
+    )
+    upstream = TritonUpstream(triton_endpoint, model="embedded", connect_timeout_s=10.0)
+    replica = Replica(triton_endpoint, upstream)
+    try:
+        findings = await Check(speculative=Side(replica, backend, 4), plain=Side(replica, backend, 0), seed=1).run()
+    finally:
+        await upstream.aclose()
+    results = {finding.subject: finding.result for finding in findings}
+    assert results == {Subject.GREEDY_SPECULATION: Result.PASS, Subject.DRAFT_LENGTH: Result.PASS}
