@@ -44,7 +44,10 @@ _BAD = 'status!~"ok|cancelled|client_timeout|invalid_request"'
 
 # Reasons, by what they have in common.
 _UNPROFITABLE = "short_output|rare_tokens|hot_sampling|long_context|break_even|cost"
-_FORBIDDEN = "kill_switch|rolled_back|statistics_stale|pair_not_ready|speculative_unavailable|engine_cannot|engine_not_lossless|engine_unverified|pressure"
+_FORBIDDEN = (
+    "kill_switch|rolled_back|statistics_stale|pair_not_ready|speculative_unavailable"
+    "|engine_cannot|engine_not_lossless|engine_unverified|pressure"
+)
 
 _ALL = total(REQUESTS, _P)
 _GLANCE = Row(
