@@ -25,7 +25,6 @@ _REQUIREMENTS = Path(__file__).with_name("vllm-requirements.txt")
 _PACKAGE = Path(__file__).parent.parent
 _PLUGINS = (_PACKAGE / "vllm_plugin", _PACKAGE.parent.parent / "kernels" / "slipstream_vllm")
 _PYTHONS = ((3, 11), (3, 12))
-_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 _MARKER = "slipstream.json"
 
 
@@ -114,10 +113,10 @@ def _install_requirements(folder: Path, requirements: Path, runner: PipRunner, *
     try:
         runner.pip(_python(folder), arguments, what=what, packages=packages)
     except PipError as exc:
-        # PyPI has no CPU builds of torch; an index or folder that has them may be configured, else PyTorch's own is.
         if "No matching distribution found for torch" not in exc.output:
             raise
-        runner.pip(_python(folder), [*arguments, "--extra-index-url", _CPU_INDEX], what=what, packages=packages)
+        message = f"{what}: no package index of pip's has a CPU build of PyTorch; name one that has, as PyTorch's"
+        raise CommandError(f"{message} installation guide says for CPUs, in PIP_EXTRA_INDEX_URL") from exc
 
 
 def _install_plugin(folder: Path, source: Path, runner: PipRunner, marker: _Marker) -> None:
