@@ -17,7 +17,7 @@ from slipstream_gateway.errors import SlipstreamError, UpstreamTimeout
 from slipstream_gateway.types import Reason, Withheld
 from slipstream_gateway.upstreams.base import Drafting
 
-ASK_EVERY_S = 2.0
+ASK_EVERY_S = 5.0  # vLLM takes longer than that to restart, and logs each request
 _AT_MOST_EVERY_S = 0.2
 _log = logging.getLogger(__name__)
 
