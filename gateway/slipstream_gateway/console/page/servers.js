@@ -33,7 +33,7 @@ const counts = (found) =>
 
 function health(seat) {
   if (!seat) return text(h("span", { class: "badge quiet" }, "not used"));
-  if (seat.circuit === "closed") return text([h("span", { class: "badge yes" }, "up"), ...withheld(seat)]);
+  if (seat.circuit === "closed") return text([h("span", { class: "badge yes" }, "up"), ...withheld(seat).flatMap((badge) => [", ", badge])]);
   const why = seat.cause ? `: ${words(seat.cause)}` : "";
   const when = seat.retry_after_s > 0 ? `, tried in ${seconds(seat.retry_after_s)}` : "";
   return text(h("span", { class: "badge no" }, `${seat.circuit === "open" ? "out" : "being tried"}${why}${when}`));
