@@ -18,7 +18,7 @@ from tests.vllm.plugin.client import Server
 
 INSIDE = Path(__file__).with_name("inside")
 PYTEST = "pytest==9.2.0"
-REQUEST_TIMEOUT_S = 150.0
+REQUEST_TIMEOUT_S = 400.0
 
 
 class Report(NamedTuple):

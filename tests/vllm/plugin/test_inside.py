@@ -12,7 +12,7 @@ from tests.vllm.plugin.conftest import INSIDE, Report
 FILES = sorted(path.name for path in INSIDE.glob("check_*.py"))
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("file", FILES)
 def test_inside_vllm(file: str, run_inside: Callable[[str], Report]) -> None:
     report = run_inside(file)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.vllm.plugin.client import MODEL, OWN_COUNTERS, Answer, Refused, Server, drafting, summaries, together
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(900)
 LENGTHS = (0, 4, 0, 2, 1, 3)
 LONG = {"max_tokens": 400, "ignore_eos": True}
 

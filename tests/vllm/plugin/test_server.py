@@ -11,7 +11,7 @@ from slipstream_gateway.up.vllm_server import VllmServer
 
 from tests.vllm.plugin.client import Refused, Server, summaries
 
-pytestmark = pytest.mark.timeout(420)
+pytestmark = pytest.mark.timeout(900)
 TOKEN = "control-token"
 KEY = "api-key"
 
