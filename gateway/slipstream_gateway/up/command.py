@@ -85,9 +85,9 @@ def _serve(ready: Prepared, prompts: DemoPrompts, run_dir: Path, stop: threading
     """Start the servers and the gateway, and run them until told to stop."""
     options = ready.options
     with ExitStack() as cleanup:
-        _say("starting the servers and the gateway …")
         servers = LocalServers(ready.table, options=options, run_dir=run_dir, vllm=ready.vllm)
         cleanup.callback(servers.stop)
+        _say("starting the servers and the gateway …")
         gateway = GatewayProcess(options=options, run_dir=run_dir, addresses=servers.addresses)
         cleanup.callback(gateway.stop)
         if not _wait_ready(servers, gateway, options=options, stop=stop):
