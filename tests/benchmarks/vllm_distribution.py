@@ -1,7 +1,8 @@
 """Does the draft length change what is sampled? `python -m tests.benchmarks.vllm_distribution [--answers 4000]`.
 
 The first two tokens of many unseeded answers, at length 0 and at length 4, for six short prompts,
-temperature 2, top-k 8: chi-squared tests that both are draws from one joint distribution. Goal: no p-value below 1e-3 / 6 (Bonferroni).
+temperature 2, top-k 8: chi-squared tests that both are draws from one joint distribution.
+Goal: no p-value below 1e-3 / 6 (Bonferroni).
 """
 
 from __future__ import annotations
