@@ -104,26 +104,6 @@ async def test_greedy_answer_goes_on_after_any_part(vllm_model: Any, draft_token
         assert rest.last.finish_reason == whole.last.finish_reason
 
 
-async def test_character_that_was_cut_by_a_resumption_comes_whole(vllm_model: Any) -> None:
-    """Sampled at a heat where characters of several tokens come about; only the text of given tokens is looked at."""
-    for seed in range(20):
-        wild = await vllm_model.generate(text_input="日本", temperature=3.0, seed=seed, max_tokens=60, stream=True)
-        text, ids = "", []
-        for part in wild.parts:
-            text, ids = text + part.text_output, ids + part.token_ids
-            if not part.text_output and part is not wild.last:
-                rest = await vllm_model.generate(
-                    text_input="日本", temperature=0.0, max_tokens=len(ids) + 4, resume_ids=ids
-                )
-                assert rest.error is None
-                straight = await vllm_model.generate(
-                    text_input="日本", temperature=0.0, max_tokens=len(ids) + 4, resume_ids=ids, draft_tokens=LONGEST
-                )
-                assert (rest.text, rest.token_ids) == (straight.text, straight.token_ids)
-                return
-    pytest.fail("no token ended inside a character")
-
-
 async def test_what_is_complete_cannot_be_resumed(vllm_model: Any) -> None:
     whole = await vllm_model.generate(messages=demo.ONE_LINE_STATUS, temperature=0.0, max_tokens=64)
     assert whole.last.finish_reason == "stop"

@@ -17,8 +17,8 @@ SPECULATIVE, PLAIN = ({"x-slipstream-mode": mode} for mode in ("speculative", "p
 CHAT: dict[str, Any] = {"model": MODEL, "messages": demo.ONE_LINE_STATUS, "temperature": 0, "max_tokens": 48}
 SCHEMA = {
     "type": "object",
-    "properties": {"delivered": {"type": "boolean"}},
-    "required": ["delivered"],
+    "properties": {"ok": {"type": "boolean"}},
+    "required": ["ok"],
     "additionalProperties": False,
 }
 FORMAT: Any = {"type": "json_schema", "json_schema": {"name": "status", "schema": SCHEMA}}
@@ -65,7 +65,9 @@ async def test_stream_is_the_whole_answer_in_pieces(client: Any) -> None:
 @pytest.mark.parametrize("headers", [PLAIN, SPECULATIVE], ids=["plain", "speculative"])
 @pytest.mark.parametrize("stream", [False, True])
 async def test_structured_output_keeps_the_schema(client: Any, headers: Any, stream: bool) -> None:
-    request = {**CHAT, "response_format": FORMAT, "max_tokens": 64, "extra_headers": headers}
+    # With other prompts the small target may write white space, which JSON allows, for ever.
+    messages = [{"role": "user", "content": "Order 48213: status in one line."}]
+    request = {**CHAT, "messages": messages, "response_format": FORMAT, "extra_headers": headers}
     if stream:
         events = await client.chat.completions.create(**request, stream=True, stream_options={"include_usage": True})
         chunks = [chunk async for chunk in events]
@@ -76,7 +78,7 @@ async def test_structured_output_keeps_the_schema(client: Any, headers: Any, str
         answer = await client.chat.completions.create(**request)
         content, usage = answer.choices[0].message.content, answer.usage
         assert answer.model == MODEL
-    assert json.loads(content)["delivered"] in (True, False)
+    assert json.loads(content)["ok"] in (True, False)
     assert usage.completion_tokens > 0
     assert (usage.slipstream["draft_length"] > 0) == (headers is SPECULATIVE)
 
