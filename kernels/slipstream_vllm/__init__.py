@@ -28,7 +28,7 @@ def Scheduler(vllm_config: Any, *args: Any, **kwargs: Any) -> Any:
     """The scheduler for `--scheduler-cls slipstream_vllm.Scheduler`: vLLM resolves the name and calls it.
 
     Returns: a subclass of vLLM's `AsyncScheduler` where scheduling is asynchronous, else of its `Scheduler`.
-    Raises: `UnsupportedServer` where the plugin cannot run.
+    Raises: `UnsupportedServerError` where the plugin cannot run.
     """
     from slipstream_vllm.scheduler import build_scheduler  # imports vLLM's engine: only the engine's process needs it
 

@@ -8,7 +8,7 @@ from typing import Any
 import vllm
 
 from slipstream_vllm import Scheduler, settings
-from slipstream_vllm.errors import UnsupportedServer
+from slipstream_vllm.errors import UnsupportedServerError
 
 # The scheduler's interface is not public: each of these ran the plugin's tests.
 TESTED_VERSIONS = ("0.32.0",)
@@ -43,33 +43,33 @@ def vllm_version() -> str:
 
 
 def check_version() -> None:
-    """Raises: `UnsupportedServer` where this release of vLLM was not tested with the plugin."""
+    """Raises: `UnsupportedServerError` where this release of vLLM was not tested with the plugin."""
     if vllm_version() not in TESTED_VERSIONS:
         tested = ", ".join(TESTED_VERSIONS)
-        raise UnsupportedServer(
+        raise UnsupportedServerError(
             f"slipstream-vllm was tested with vLLM {tested}, not with {vllm_version()}: "
             "install one of these, or start the server without --scheduler-cls slipstream_vllm.Scheduler."
         )
 
 
 def check_configuration(vllm_config: Any) -> None:
-    """Raises: `UnsupportedServer` with one sentence where the plugin cannot run with this configuration."""
+    """Raises: `UnsupportedServerError` with one sentence where the plugin cannot run with this configuration."""
     check_version()
     parallel = vllm_config.parallel_config
     model = vllm_config.model_config
     if parallel.data_parallel_size > 1 and model is not None and model.is_moe:
-        raise UnsupportedServer(
+        raise UnsupportedServerError(
             f"slipstream-vllm does not support data_parallel_size {parallel.data_parallel_size} with a model of the "
             "mixture-of-experts kind: ranks that draft different numbers deadlock; set --data-parallel-size 1."
         )
     if settings.acceptance() == "equality" and vllm_config.use_v2_model_runner:
-        raise UnsupportedServer(
+        raise UnsupportedServerError(
             f"{settings.ACCEPTANCE_VARIABLE}=equality needs vLLM's V1 model runner: set VLLM_USE_V2_MODEL_RUNNER=0, or "
             f"{settings.ACCEPTANCE_VARIABLE}=rejection."
         )
     missing = [f"{module}.{path}" for module, path in _HOOKS if not _exists(module, path)]
     if missing:
-        raise UnsupportedServer(
+        raise UnsupportedServerError(
             f"slipstream-vllm cannot run: vLLM {vllm.__version__} lacks {', '.join(missing)}; install a stock vLLM."
         )
 

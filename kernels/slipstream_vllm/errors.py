@@ -1,13 +1,13 @@
 """Errors of the plugin.
 
-UnsupportedServer   the server cannot run with the plugin: version, configuration, missing hook
+UnsupportedServerError   the server cannot run with the plugin: version, configuration, missing hook
 BadRequest          a field of the request has a value that it cannot have; vLLM answers HTTP 400
 """
 
 from vllm.exceptions import VLLMValidationError
 
 
-class UnsupportedServer(RuntimeError):
+class UnsupportedServerError(RuntimeError):
     """The server cannot run with the plugin. The message is one sentence for the operator."""
 
 

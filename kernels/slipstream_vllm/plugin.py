@@ -8,7 +8,7 @@ from typing import Any
 from vllm.logger import init_logger
 
 from slipstream_vllm import admission, compatibility
-from slipstream_vllm.errors import UnsupportedServer
+from slipstream_vllm.errors import UnsupportedServerError
 from slipstream_vllm.hooks import is_wrapped, wrap
 
 logger = init_logger(f"vllm.{__name__}")
@@ -47,7 +47,7 @@ def _checked(create_engine_config: Callable[..., Any]) -> Callable[..., Any]:
         if compatibility.serves(vllm_config):
             try:
                 compatibility.check_configuration(vllm_config)
-            except UnsupportedServer as error:
+            except UnsupportedServerError as error:
                 logger.error("%s", error)
                 raise
             _report_counts_per_request(vllm_config)

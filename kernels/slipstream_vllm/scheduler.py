@@ -21,7 +21,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from slipstream_vllm import compatibility
 from slipstream_vllm.counters import COUNTS_KEY, StepCounts
 from slipstream_vllm.draft_length import checked_length, requested_class, requested_length
-from slipstream_vllm.errors import UnsupportedServer
+from slipstream_vllm.errors import UnsupportedServerError
 from slipstream_vllm.request_id import client_id
 
 
@@ -133,12 +133,12 @@ class AsyncDraftLengthScheduler(DraftLengthScheduler, AsyncScheduler):
 
 
 def build_scheduler(vllm_config: Any, *args: Any, **kwargs: Any) -> Scheduler:
-    """The scheduler that the configuration needs. Raises: `UnsupportedServer`."""
+    """The scheduler that the configuration needs. Raises: `UnsupportedServerError`."""
     from slipstream_vllm.plugin import is_registered
 
     compatibility.check_configuration(vllm_config)
     if not is_registered():
-        raise UnsupportedServer(
+        raise UnsupportedServerError(
             "slipstream-vllm's plugin is not loaded: add 'slipstream' to VLLM_PLUGINS, or unset VLLM_PLUGINS."
         )
     chosen = AsyncDraftLengthScheduler if vllm_config.scheduler_config.async_scheduling else DraftLengthScheduler

@@ -7,7 +7,7 @@ from typing import Literal
 
 from vllm.platforms import current_platform
 
-from slipstream_vllm.errors import UnsupportedServer
+from slipstream_vllm.errors import UnsupportedServerError
 
 Acceptance = Literal["equality", "rejection"]
 
@@ -23,11 +23,11 @@ def control_token() -> str | None:
 def acceptance() -> Acceptance:
     """The rule by which draft tokens are accepted. Default: `equality` on CPUs, `rejection` elsewhere.
 
-    Raises: `UnsupportedServer` for another value.
+    Raises: `UnsupportedServerError` for another value.
     """
     value = os.environ.get(ACCEPTANCE_VARIABLE, "")
     if value == "equality" or (not value and current_platform.is_cpu()):
         return "equality"
     if value in ("", "rejection"):
         return "rejection"
-    raise UnsupportedServer(f"{ACCEPTANCE_VARIABLE} must be 'equality' or 'rejection', not {value!r}.")
+    raise UnsupportedServerError(f"{ACCEPTANCE_VARIABLE} must be 'equality' or 'rejection', not {value!r}.")
