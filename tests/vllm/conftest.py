@@ -14,7 +14,7 @@ from slipstream_gateway.up.vllm_server import Speculation, VllmLaunch, VllmServe
 
 from tests.ports import lasting_ports
 
-START_TIMEOUT_S = 300.0
+START_TIMEOUT_S = 600.0
 DRAFT_TOKENS = 4
 CONTEXT_TOKENS = 2048
 TOOLS = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")

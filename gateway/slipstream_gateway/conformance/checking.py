@@ -7,7 +7,9 @@ length 0.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+import contextlib
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -69,8 +71,27 @@ class Check:
         return [Finding(subject=subject, result=Result.NO_DATA, detail=detail)]
 
     async def _greedy(self) -> list[Finding]:
-        pairs = await self._each(greedy_requests(self._plain.backend.model), self._greedy_pair)
+        async with self._sampled_neighbour():
+            pairs = await self._each(greedy_requests(self._plain.backend.model), self._greedy_pair)
         return [judge_greedy(pairs), judge_draft_length(pairs)]
+
+    @contextlib.asynccontextmanager
+    async def _sampled_neighbour(self) -> AsyncIterator[None]:
+        """Sampled requests draft beside the greedy ones, as in traffic.
+
+        An engine may verify a batch of greedy rows by another kernel than a mixed one: vLLM 0.32 on CPUs answers
+        garbage to greedy requests that draft beside a sampled one, and to no others.
+        """
+        task = asyncio.create_task(self._keep_sampling())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _keep_sampling(self) -> None:
+        for request in itertools.cycle(sampled_requests(self._plain.backend.model, seed=self._seed)):
+            await self._ask(self._speculative, request)
 
     async def _greedy_pair(self, request: GenerationRequest) -> GreedyPair:
         speculative, plain = await self._ask(self._speculative, request), await self._ask(self._plain, request)

@@ -11,7 +11,7 @@ from slipstream_gateway.types import Capability, Reason, Withheld
 from slipstream_gateway.upstreams.pool import Replica
 
 _NOT_YET = Withheld(
-    reason=Reason.ENGINE_UNVERIFIED, detail="no check has shown yet that sampled answers of this server are lossless"
+    reason=Reason.ENGINE_UNVERIFIED, detail="no check has shown yet that this server's speculation is lossless"
 )
 _CAPABILITIES = {
     Subject.GREEDY_SPECULATION: Capability.GREEDY_SPECULATION,
@@ -23,9 +23,9 @@ _log = logging.getLogger(__name__)
 class Watch:
     """The standing of `replica`, a server of the speculative arm `backend` of `pair`.
 
-    Until a check of sampled answers has passed, a server of another engine does not speculate on sampled requests;
-    greedy ones it may until a check says otherwise. Slipstream's own engine is trusted with both until then: its tests
-    do what a check cannot, as it does not score. `findings` are the newest of each subject.
+    A server of another engine does not speculate before its first check. Then it does so on greedy requests unless the
+    check found a fault, and on sampled ones if it passed. Slipstream's own engine is trusted with both until a check
+    says otherwise: its tests do what a check cannot, as it does not score. `findings` are the newest of each subject.
     """
 
     def __init__(self, pair: str, replica: Replica, backend: Backend) -> None:
@@ -36,7 +36,7 @@ class Watch:
         self._seen = (replica.losses, replica.upstream.drafting)
         self._distrusted: dict[Capability, Withheld] = {}
         trusted = backend.own_engine
-        replica.unverified = {} if trusted else {Capability.SAMPLED_SPECULATION: _NOT_YET}
+        replica.unverified = {} if trusted else dict.fromkeys(_CAPABILITIES.values(), _NOT_YET)
         replica.withheld = replica.unverified
 
     @property
@@ -56,8 +56,9 @@ class Watch:
         self.replica.withheld = self.replica.unverified
 
     def apply(self, findings: Sequence[Finding]) -> bool:
-        """Takes in what a check found: a capability that failed is withheld, one that passed is given back, and where
-        there is no data everything stays as it is. Returns whether a capability was taken away."""
+        """Takes in what a check found: a capability that failed is withheld, one that passed is given back. Where there
+        is no data everything stays as it is, but greedy speculation no longer waits for a check that cannot be made.
+        Returns whether a capability was taken away."""
         for finding in findings:
             known = self.findings.get(finding.subject)
             if known is None or finding.result is not Result.NO_DATA:
@@ -67,7 +68,11 @@ class Watch:
         withheld = dict(self.replica.withheld)
         for finding in findings:
             capability = _CAPABILITIES.get(finding.subject)
-            if capability is None or finding.result is Result.NO_DATA:
+            if capability is None:
+                continue
+            if finding.result is Result.NO_DATA:
+                if capability is Capability.GREEDY_SPECULATION and withheld.get(capability) is _NOT_YET:
+                    del withheld[capability]
                 continue
             withheld.pop(capability, None)
             if finding.result is Result.FAIL:

@@ -33,18 +33,27 @@ def _until(holds: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def test_sampled_requests_decode_plainly_until_a_check_has_passed_and_others_wait_for_nothing(
+def test_nothing_speculates_before_the_first_check_and_plain_decoding_waits_for_none(
     gateway: Make, openai_server: Make, manifest_text: Make, chat: Make
 ) -> None:
-    """The scripted servers give no token ids, so that no check of sampled answers ever passes."""
     plain, speculative = openai_server(), openai_server()
     speculative.slow_s = 60.0  # a check that takes long
     running = gateway(manifest_text([plain.url], [speculative.url]), conformance=ON)
     assert httpx.get(f"{running.url}/health/ready", timeout=WAIT_S).status_code == 200
-    assert _reason(running, chat("tokens=2", temperature=0.8)) == "engine_unverified"
+    for temperature in (0, 0.8):
+        assert _reason(running, chat("tokens=2", temperature=temperature)) == "engine_unverified"
     assert _conformance(running)[0]["checked_s"] is None
-    speculative.slow_s = 0.0
+
+
+def test_greedy_speculation_begins_with_a_check_and_sampled_with_one_that_passed(
+    gateway: Make, openai_server: Make, manifest_text: Make, chat: Make
+) -> None:
+    """The scripted servers give no token ids, so that no check of sampled answers ever passes."""
+    plain, speculative = openai_server(), openai_server()
+    running = gateway(manifest_text([plain.url], [speculative.url]), conformance=ON)
+    _until(lambda: _conformance(running)[0]["checked_s"] is not None)
     assert _reason(running, chat("tokens=2", temperature=0)) == "client_asked"
+    assert _reason(running, chat("tokens=2", temperature=0.8)) == "engine_unverified"
     [server] = _conformance(running)
     assert server["withheld"] == {"sampled_speculation": "engine_unverified"}
     assert running.metric("slipstream_engine_conformance", capability="sampled_speculation") == 0.0

@@ -33,19 +33,37 @@ def _found(subject: Subject, result: Result) -> Finding:
     return Finding(subject=subject, result=result, detail=f"{subject} {result}")
 
 
+def _greedy_passed(replica: Replica) -> Watch:
+    """The watch of a server whose greedy answers passed their check."""
+    watch = Watch("pair", replica, _backend())
+    watch.apply([_found(Subject.GREEDY_SPECULATION, Result.PASS)])
+    return watch
+
+
 def _reasons(replica: Replica) -> dict[Capability, Reason]:
     return {capability: why.reason for capability, why in replica.withheld.items()}
 
 
-def test_server_of_another_engine_speculates_greedily_alone_until_it_is_checked(replica: Replica) -> None:
+def test_server_of_another_engine_does_not_speculate_until_it_is_checked(replica: Replica) -> None:
     Watch("pair", replica, _backend())
     pool = Pool([replica], clock=time.monotonic, speculative=True)
-    assert pool.pick(needs=GREEDY) is replica
-    assert pool.pick(needs=SAMPLED) is None
-    assert pool.least_busy(SAMPLED) is None
-    why = pool.withheld(SAMPLED)
-    assert why is not None
-    assert why.reason is Reason.ENGINE_UNVERIFIED
+    for needs in (GREEDY, SAMPLED):
+        assert pool.pick(needs=needs) is None
+        assert pool.least_busy(needs) is None
+        why = pool.withheld(needs)
+        assert why is not None
+        assert why.reason is Reason.ENGINE_UNVERIFIED
+
+
+def test_greedy_speculation_does_not_wait_for_a_check_that_cannot_be_made(replica: Replica) -> None:
+    watch = Watch("pair", replica, _backend())
+    watch.apply(
+        [_found(Subject.GREEDY_SPECULATION, Result.NO_DATA), _found(Subject.SAMPLED_SPECULATION, Result.NO_DATA)]
+    )
+    assert _reasons(replica) == {SAMPLED: Reason.ENGINE_UNVERIFIED}
+    watch.apply([_found(Subject.GREEDY_SPECULATION, Result.FAIL)])
+    watch.apply([_found(Subject.GREEDY_SPECULATION, Result.NO_DATA)])
+    assert _reasons(replica)[GREEDY] is Reason.ENGINE_NOT_LOSSLESS
 
 
 def test_own_engine_is_trusted_until_a_check_says_otherwise(replica: Replica) -> None:
@@ -58,7 +76,7 @@ def test_own_engine_is_trusted_until_a_check_says_otherwise(replica: Replica) ->
 def test_capability_comes_with_a_pass_and_goes_with_a_failure(
     replica: Replica, caplog: pytest.LogCaptureFixture
 ) -> None:
-    watch = Watch("pair", replica, _backend())
+    watch = _greedy_passed(replica)
     assert not watch.apply([_found(Subject.SAMPLED_SPECULATION, Result.PASS)])
     assert _reasons(replica) == {}
     assert replica.gives_token_ids
@@ -73,7 +91,7 @@ def test_capability_comes_with_a_pass_and_goes_with_a_failure(
 
 
 def test_no_data_changes_nothing_and_hides_no_finding(replica: Replica) -> None:
-    watch = Watch("pair", replica, _backend())
+    watch = _greedy_passed(replica)
     watch.apply([_found(Subject.SAMPLED_SPECULATION, Result.NO_DATA)])
     assert _reasons(replica) == {SAMPLED: Reason.ENGINE_UNVERIFIED}
     assert not replica.gives_token_ids
@@ -97,17 +115,17 @@ def test_server_that_could_not_be_reached_is_unverified_at_once(replica: Replica
     assert not watch.is_another
     replica.failed(time.monotonic(), "upstream_unavailable", speculative=True)
     assert watch.is_another
-    assert _reasons(replica) == {SAMPLED: Reason.ENGINE_UNVERIFIED}
+    assert _reasons(replica) == dict.fromkeys((GREEDY, SAMPLED), Reason.ENGINE_UNVERIFIED)
     assert not replica.gives_token_ids
 
 
 def test_distrust_outlasts_a_check_that_passes_and_ends_with_the_process(replica: Replica) -> None:
-    watch = Watch("pair", replica, _backend())
+    watch = _greedy_passed(replica)
     watch.apply([_found(Subject.SAMPLED_SPECULATION, Result.PASS)])
     assert watch.distrust(SAMPLED, "drift")
     watch.apply([_found(Subject.SAMPLED_SPECULATION, Result.PASS)])
     assert _reasons(replica) == {SAMPLED: Reason.ENGINE_NOT_LOSSLESS}
     replica.lost()
     watch.renew()
-    watch.apply([_found(Subject.SAMPLED_SPECULATION, Result.PASS)])
+    watch.apply([_found(Subject.GREEDY_SPECULATION, Result.PASS), _found(Subject.SAMPLED_SPECULATION, Result.PASS)])
     assert _reasons(replica) == {}
