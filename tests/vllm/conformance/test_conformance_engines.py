@@ -1,8 +1,8 @@
 """Conformance over real vLLM servers: one whose sampled answers are garbage when it speculates, and one that is right.
 
-vLLM for CPUs replaces the kernels of its rejection sampler by code that reads uninitialised temperatures. A stock server
-with `--speculative-config` is exactly what the check is for: its sampled answers are no language, and neither are greedy
-answers that share a batch with them.
+vLLM for CPUs replaces the kernels of its rejection sampler by code that reads uninitialised temperatures. A stock
+server with `--speculative-config` is exactly what the check is for: its sampled answers are no language, and neither
+are greedy answers that share a batch with them.
 """
 
 from __future__ import annotations
