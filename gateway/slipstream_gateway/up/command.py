@@ -25,6 +25,8 @@ from slipstream_gateway.up.servers import LocalServers
 
 GATEWAY_READY_S = 20.0
 """Long enough for a gateway on a busy machine, short enough to hear that an external server is not there."""
+CHECKED_S = 120.0
+"""Longer than a check takes; what speculates is a matter of the check alone, so nothing fails after it."""
 _WATCH_INTERVAL_S = 0.2
 
 
@@ -107,7 +109,10 @@ def _wait_ready(servers: LocalServers, gateway: GatewayProcess, *, options: UpOp
     if not gateway.wait_ready(timeout_s=timeout_s, stopping=stop.is_set):
         return False
     _say(f"the gateway is ready at {options.url} after {time.monotonic() - started:.1f} s")
-    return True
+    if not servers.has_vllm:
+        return True
+    _say("checking that vLLM gives the same answers with drafts as without; until then nothing speculates …")
+    return gateway.wait_checked(timeout_s=CHECKED_S, stopping=stop.is_set)
 
 
 def _announce(commands: Sequence[DemoCommand]) -> None:

@@ -60,9 +60,14 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
         return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
     @property
+    def admin_url(self) -> str:
+        """Where this machine reaches the admin paths."""
+        return self.url if self.admin_port is None else f"http://{LOOPBACK}:{self.admin_port}"
+
+    @property
     def console_url(self) -> str:
         """The console's address for a browser on this machine."""
-        return f"{self.url}/console" if self.admin_port is None else f"http://{LOOPBACK}:{self.admin_port}/console"
+        return f"{self.admin_url}/console"
 
 
 def options_of(args: argparse.Namespace) -> UpOptions:

@@ -52,8 +52,8 @@ def with_ports(options: UpOptions, table: RoutingTable) -> UpOptions:
 
 
 class LocalServers:
-    """The running servers of one routing table. `addresses` has the URL of each pair's own vLLM, by the pair's name;
-    Triton listens where `options` say, see `with_ports`."""
+    """The running servers of one routing table. `has_vllm`: vLLM serves a pair of it. `addresses` has the URL of each
+    pair's own vLLM, by the pair's name; Triton listens where `options` say, see `with_ports`."""
 
     def __init__(self, table: RoutingTable, *, options: UpOptions, run_dir: Path, vllm: VllmInstall | None) -> None:
         """Start them; they are not ready yet. `vllm` is None where no pair of them needs it.
@@ -61,6 +61,7 @@ class LocalServers:
         Raises:
             CommandError: a checkpoint folder is not there, or Triton is not installed; nothing runs then.
         """
+        self.has_vllm = vllm is not None
         self._timeout_s = options.timeout_s
         self._triton: TritonServer | None = None
         self._triton_ready_s = TRITON_READY_S if vllm is None else VLLM_READY_S
