@@ -27,7 +27,7 @@ from slipstream_gateway.bench.modes import BenchMode, parse_mode
 from slipstream_gateway.bench.statistics import bootstrap, ratio_of_means
 
 from tests.benchmarks.system import MODEL, running_system
-from tests.benchmarks.vllm_system import running_vllm_system
+from tests.benchmarks.vllm_system import running_vllm_gateway
 
 EMBEDDED, VLLM = "embedded", "vllm"
 MODES = ("plain", "speculative:4")
@@ -53,8 +53,8 @@ def main() -> None:
     parser.add_argument("--levels", default="1,8,16", help="requests in flight")
     args = parser.parse_args()
     levels = [int(part) for part in args.levels.split(",")]
-    with running_system() as embedded, running_vllm_system(draft_tokens=4) as vllm:
-        urls = {EMBEDDED: embedded.gateway_url, VLLM: vllm.gateway_url}
+    with running_system() as embedded, running_vllm_gateway() as vllm_url:
+        urls = {EMBEDDED: embedded.gateway_url, VLLM: vllm_url}
         asyncio.run(_measure(urls, levels, args.blocks))
 
 

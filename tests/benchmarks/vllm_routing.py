@@ -1,6 +1,6 @@
 """Does deciding per request pay on vLLM? Routed traffic against plain decoding and against every fixed draft length.
 
-    python -m tests.benchmarks.vllm_routing [--requests 96] [--levels 1,8,16] [--draft-tokens 4] [--out FOLDER]
+    python -m tests.benchmarks.vllm_routing [--requests 96] [--levels 1,8,16] [--out FOLDER]
 
 One vLLM server with the plugin serves the embedded pair, one gateway stands before it. Each request of the mixed
 workload runs in every mode: `plain`, `speculative:1` to the longest draft, `routed`. With one request in flight the
@@ -25,7 +25,8 @@ from slipstream_gateway.bench.plan import GROUP_WAVES
 from slipstream_gateway.bench.results import Row, read_results
 from slipstream_gateway.bench.statistics import bootstrap, ratio_of_means
 
-from tests.benchmarks.vllm_system import running_vllm_system
+from tests.benchmarks.vllm_servers import DRAFT_TOKENS
+from tests.benchmarks.vllm_system import running_vllm_gateway
 
 ROUTED = "routed"
 Cases = Mapping[int, Mapping[str, Row]]
@@ -58,7 +59,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--requests", type=int, default=96)
     parser.add_argument("--seed", type=int, default=2_026, help="of the workload and of the order")
     parser.add_argument("--levels", default="1,8,16", help="requests in flight, one run each")
-    parser.add_argument("--draft-tokens", type=int, default=4, help="the server's num_speculative_tokens")
     parser.add_argument("--out", type=Path, default=Path(time.strftime(".run/vllm-routing/%Y-%m-%d-%H%M%S")))
     return parser.parse_args()
 
@@ -72,10 +72,10 @@ def _measure(args: argparse.Namespace) -> None:
     workload = ["-m", "slipstream_engine.embedded.mixed", "--requests", str(args.requests), "--seed", str(args.seed)]
     with calls.open("wb") as file:
         subprocess.run([sys.executable, *workload], stdout=file, check=True)
-    modes = ["plain", *(f"speculative:{length}" for length in range(1, args.draft_tokens + 1)), ROUTED]
-    with running_vllm_system(draft_tokens=args.draft_tokens) as system:
+    modes = ["plain", *(f"speculative:{length}" for length in range(1, DRAFT_TOKENS + 1)), ROUTED]
+    with running_vllm_gateway() as url:
         command = [
-            *(sys.executable, "-m", "slipstream_gateway.cli", "bench", "--url", system.gateway_url),
+            *(sys.executable, "-m", "slipstream_gateway.cli", "bench", "--url", url),
             *("--requests", str(calls), "--modes", ",".join(modes), "--concurrency", args.levels),
             *("--seed", str(args.seed), "--out", str(args.out / "bench")),
         ]
