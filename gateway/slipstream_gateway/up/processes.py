@@ -7,13 +7,16 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+
+from slipstream_gateway.errors import CommandError
 
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _POLL_S = 0.02
+_READY_POLL_S = 0.1
 
 
 class Stopped(Exception):
@@ -94,6 +97,31 @@ class Child:
         """The last lines of its output."""
         text = self.log_path.read_text(encoding="utf-8", errors="replace")
         return "\n".join(text.splitlines()[-lines:])
+
+
+def wait_until_ready(
+    child: Child,
+    *,
+    is_ready: Callable[[], bool],
+    failure: Callable[[], str],
+    timeout_s: float,
+    stopping: Callable[[], bool],
+) -> bool:
+    """Wait until `is_ready()`. False when `stopping()` became true first.
+
+    Raises:
+        CommandError: the child ended, with what `failure()` says, or is not ready after `timeout_s`.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not is_ready():
+        if stopping():
+            return False
+        if (status := child.exit_status()) is not None:
+            raise CommandError(f"{child.name} {status} while starting: {failure()}")
+        if time.monotonic() > deadline:
+            raise CommandError(f"{child.name} is not ready after {timeout_s:g} s; its log: {child.log_path}")
+        time.sleep(_READY_POLL_S)
+    return True
 
 
 def _kill_group(group: int, settle_s: float = 2.0) -> None:

@@ -11,13 +11,11 @@ from pathlib import Path
 
 import msgspec
 
-from slipstream_gateway.errors import CommandError
-from slipstream_gateway.up.processes import Child
+from slipstream_gateway.up.processes import Child, wait_until_ready
 from slipstream_gateway.up.triton_install import find_triton, link_backends, link_libraries, triton_environment
 
 EXIT_TIMEOUT_S = 5
 SHARED_MEMORY = Path("/dev/shm")  # nosec B108 # where Triton has its own, by a prefix of ours
-_POLL_S = 0.1
 _PROBE_TIMEOUT_S = 2.0
 # A model's own load failure, as Triton logs it in its table of models and in error lines.
 _LOAD_FAILURES = (
@@ -81,17 +79,9 @@ class TritonServer:
         Raises:
             CommandError: the server ended, with its own reason, or is not ready after `timeout_s`.
         """
-        deadline = time.monotonic() + timeout_s
-        while not self._is_ready():
-            if stopping():
-                return False
-            status = self.child.exit_status()
-            if status is not None:
-                raise CommandError(f"Triton {status} while starting: {self.failure()}")
-            if time.monotonic() > deadline:
-                raise CommandError(f"Triton is not ready after {timeout_s:g} s; its log: {self.child.log_path}")
-            time.sleep(_POLL_S)
-        return True
+        return wait_until_ready(
+            self.child, is_ready=self._is_ready, failure=self.failure, timeout_s=timeout_s, stopping=stopping
+        )
 
     def failure(self) -> str:
         """Why it failed, in its own words: the most telling line of its log, on one line."""

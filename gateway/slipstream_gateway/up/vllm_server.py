@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import tempfile
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
@@ -15,14 +14,12 @@ from typing import Literal
 
 import msgspec
 
-from slipstream_gateway.errors import CommandError
-from slipstream_gateway.up.processes import Child
+from slipstream_gateway.up.processes import Child, wait_until_ready
 from slipstream_gateway.up.vllm_environment import VllmInstall
 
 SCHEDULER = "slipstream_vllm.Scheduler"
 EXIT_TIMEOUT_S = 10.0
 _NGRAM_TOKENS = {"prompt_lookup_min": 2, "prompt_lookup_max": 5}
-_POLL_S = 0.2
 _PROBE_TIMEOUT_S = 2.0
 # The most telling line of a log, best first. The engine runs in a process of its own: its error comes first, and the
 # API server's, which only refers to it, last.
@@ -145,17 +142,9 @@ class VllmServer:
         Raises:
             CommandError: the server ended, with its own reason, or is not ready after `timeout_s`.
         """
-        deadline = time.monotonic() + timeout_s
-        while not self._is_ready():
-            if stopping():
-                return False
-            status = self.child.exit_status()
-            if status is not None:
-                raise CommandError(f"vLLM {status} while starting: {self.failure()}")
-            if time.monotonic() > deadline:
-                raise CommandError(f"vLLM is not ready after {timeout_s:g} s; its log: {self.child.log_path}")
-            time.sleep(_POLL_S)
-        return True
+        return wait_until_ready(
+            self.child, is_ready=self._is_ready, failure=self.failure, timeout_s=timeout_s, stopping=stopping
+        )
 
     def phase(self) -> str:
         """What it is doing while it starts, from its log."""
@@ -190,5 +179,6 @@ def telling_line(log: str) -> str:
 def _short_folder() -> Path:
     """A folder of its own for the server's sockets, which vLLM leaves behind where it puts them."""
     parent = tempfile.gettempdir()
-    short = parent if len(parent) <= _MAX_SOCKET_FOLDER - len("/vllm-01234567") else "/tmp"
+    fits = len(parent) <= _MAX_SOCKET_FOLDER - len("/vllm-01234567")
+    short = parent if fits else "/tmp"  # nosec B108 # the folder in it is private
     return Path(tempfile.mkdtemp(prefix="vllm-", dir=short))
