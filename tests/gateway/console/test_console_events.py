@@ -143,6 +143,7 @@ class _Workers:
     def __init__(self, manifest: Path, port: int) -> None:
         self.url = f"http://127.0.0.1:{port}"
         command = [sys.executable, "-m", "slipstream_gateway.cli", "gateway", "-f", str(manifest)]
+        command += ["--conformance", "off"]  # the scripted servers cannot score answers
         self.child = subprocess.Popen([*command, "--port", str(port), "--workers", "2"], env=os.environ)
         deadline = time.monotonic() + WAIT_S
         while self._workers() != 2:

@@ -332,7 +332,7 @@ def test_port_in_use_is_one_line(openai_server: Callable[..., Any], manifest_tex
             "the address of Redis must be redis://",
         ),
         (["gateway", "-f", str(EMBEDDED_MANIFEST), "--classifier", "/no/such"], 2, "/no/such: cannot be read: No such"),
-        (["gateway", "-f", "x", "--local-endpoint", "http://a:1"], 2, "--local-endpoint: the address must be grpc://"),
+        (["gateway", "-f", "x", "--local-endpoint", "ftp://a:1"], 2, "--local-endpoint: the address must be grpc://"),
         (["up", "--port", "abc"], 2, "argument --port: expected a whole number, got 'abc'"),
         (["up", "--port", "0"], 2, "argument --port: a port is 1 to 65535, got 0"),
         (["up", "--timeout", "nan"], 2, "argument --timeout: expected seconds above 0, got 'nan'"),
