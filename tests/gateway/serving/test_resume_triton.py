@@ -126,8 +126,8 @@ def undisturbed(stand: Stand) -> Callable[..., Answer]:
 
     def answer(**request: Any) -> Answer:
         key = json.dumps(request, sort_keys=True)
+        stand.network.plan()  # what is left of the last plan may not break what comes before the next one
         if key not in known:
-            stand.network.plan()
             known[key] = ask(stand.gateway.url, **request)
         return known[key]
 

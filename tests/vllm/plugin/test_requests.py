@@ -11,7 +11,7 @@ from tests.vllm.plugin.client import MODEL, OWN_COUNTERS, Answer, Refused, Serve
 
 pytestmark = pytest.mark.timeout(900)
 LENGTHS = (0, 4, 0, 2, 1, 3)
-LONG = {"max_tokens": 400, "ignore_eos": True}
+LONG = {"max_tokens": 1200, "ignore_eos": True}  # seconds: what is changed in flight must find it running
 
 
 @pytest.fixture(scope="module")

@@ -40,7 +40,7 @@ async def test_a_seeded_answer_is_the_same_at_every_length(speculative: Server) 
     assert [answer.token_ids for answer in drafted] == [answer.token_ids for answer in plain]
     assert [answer.token_ids for answer in mixed] == [answer.token_ids for answer in plain]
     assert sum(answer.accepted for answer in drafted) > SEEDED
-    assert len({answer.token_ids for answer in plain}) > SEEDED / 2
+    assert len({answer.token_ids for answer in plain}) > len(bodies)  # else nothing was drawn
 
 
 async def test_first_two_tokens_have_the_same_distribution(speculative: Server) -> None:

@@ -20,6 +20,7 @@ from tests.ports import lasting_ports
 from tests.triton_client import TritonModel
 
 START_TIMEOUT_S = 600.0
+CHECKED_S = 600.0
 ARGUMENTS = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
 PAIR = """\
 apiVersion: slipstream.dev/v1alpha1
@@ -120,6 +121,7 @@ def vllm_triton_gateway(tmp_path_factory: pytest.TempPathFactory, vllm_triton: T
     gateway = GatewayProcess(options=options, run_dir=folder)
     try:
         gateway.wait_ready(timeout_s=90.0)
+        gateway.wait_checked(timeout_s=CHECKED_S, stopping=lambda: False)  # nothing speculates before
         yield options.url
     finally:
         gateway.stop()
