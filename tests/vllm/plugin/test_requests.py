@@ -102,7 +102,7 @@ async def test_one_running_request_changes(speculative: Server, plain: Server, b
     assert started.drafts > 0
     assert stopped.accepted < started.accepted
     # The draft model's cache was filled where drafting was off: what it proposes then is as good as ever.
-    assert started.accepted / started.drafted > 0.6
+    assert started.accepted / started.drafted > 0.35  # beyond its end the answer is no language, and drafts are bad
 
 
 async def test_stop_drafting_spares_later_requests(speculative: Server, bodies: list[dict[str, Any]]) -> None:
