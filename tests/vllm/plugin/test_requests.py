@@ -11,7 +11,8 @@ from tests.vllm.plugin.client import MODEL, OWN_COUNTERS, Answer, Refused, Serve
 
 pytestmark = pytest.mark.timeout(900)
 LENGTHS = (0, 4, 0, 2, 1, 3)
-LONG = {"max_tokens": 1200, "ignore_eos": True}  # seconds: what is changed in flight must find it running
+LONG = {"max_tokens": 400, "ignore_eos": True}
+LONGER = {"max_tokens": 1200, "ignore_eos": True}  # still runs when a control message comes late
 
 
 @pytest.fixture(scope="module")
@@ -102,12 +103,12 @@ async def test_one_running_request_changes(speculative: Server, plain: Server, b
     assert started.drafts > 0
     assert stopped.accepted < started.accepted
     # The draft model's cache was filled where drafting was off: what it proposes then is as good as ever.
-    assert started.accepted / started.drafted > 0.35  # beyond its end the answer is no language, and drafts are bad
+    assert started.accepted / started.drafted > 0.6
 
 
 async def test_stop_drafting_spares_later_requests(speculative: Server, bodies: list[dict[str, Any]]) -> None:
-    whole = await speculative.chat(bodies[0], 4, **LONG)
-    running = asyncio.create_task(speculative.chat(bodies[0], 4, **LONG))
+    whole = await speculative.chat(bodies[0], 4, **LONGER)
+    running = asyncio.create_task(speculative.chat(bodies[0], 4, **LONGER))
     await drafting(speculative)
     assert await speculative.call("POST", "/slipstream/stop_drafting") == {"stopped": 1}
     later, stopped = await together(speculative.chat(bodies[1], 3), running)
