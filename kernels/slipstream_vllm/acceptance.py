@@ -24,6 +24,7 @@ from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
 
 from slipstream_vllm import compatibility, seeds, settings
 from slipstream_vllm.hooks import wrap
+from slipstream_vllm.no_drafts import verifies_nothing
 
 
 def install_in_worker() -> None:
@@ -38,7 +39,9 @@ def _by_equality(sample: Callable[..., Any]) -> Callable[..., Any]:
         if not compatibility.serves(self.vllm_config):
             return sample(self, logits, spec_decode_metadata)
         seeds.set_aside(self)
-        if spec_decode_metadata is None or settings.acceptance() != "equality":
+        if spec_decode_metadata is None or verifies_nothing(self, spec_decode_metadata.num_draft_tokens):
+            return sample(self, logits, None)  # vLLM's path without speculation, which is shorter
+        if settings.acceptance() != "equality":
             return sample(self, logits, spec_decode_metadata)
         self.input_batch.update_async_output_token_ids()
         if self.use_async_scheduling and self._draft_token_req_ids is not None:

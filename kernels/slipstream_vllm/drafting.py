@@ -1,4 +1,4 @@
-"""Drafting costs nothing in a step in which nobody drafts (synchronous scheduling, V1 model runner).
+"""Drafting costs nothing in a step in which no request drafts (synchronous scheduling, V1 model runner).
 
 Stock vLLM runs the drafter once per step even for 0 draft tokens, so that the draft model's KV cache stays complete,
 and then asks the workers for drafts. Here both are skipped. What the draft model missed is computed when a request
@@ -29,10 +29,10 @@ def install_in_engine() -> None:
 
 
 def install_in_worker() -> None:
-    """Skip the drafter where nobody drafts."""
+    """Skip the drafter in steps in which no request drafts."""
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
-    wrap(GPUModelRunner, "propose_draft_token_ids", _where_somebody_drafts)
+    wrap(GPUModelRunner, "propose_draft_token_ids", _where_drafts_are_needed)
 
 
 def _without_empty_round_trip(post_step: Callable[..., Any]) -> Callable[..., Any]:
@@ -44,7 +44,7 @@ def _without_empty_round_trip(post_step: Callable[..., Any]) -> Callable[..., An
     return post_drafting_step
 
 
-def _where_somebody_drafts(propose: Callable[..., Any]) -> Callable[..., Any]:
+def _where_drafts_are_needed(propose: Callable[..., Any]) -> Callable[..., Any]:
     def propose_where_needed(self: Any, scheduler_output: Any, sampled: Any, *args: Any, **kwargs: Any) -> Any:
         caps = getattr(scheduler_output, "slipstream_caps", None)
         if caps is None or not _may_skip(self):

@@ -61,9 +61,9 @@ def _with_worker_hooks(init_device: Callable[..., Any]) -> Callable[..., Any]:
     # Not `init_worker`: that is what loads this plugin in a spawned worker. The model runner is a heavy import, which
     # only workers need.
     def init_device_with_hooks(self: Any, *args: Any, **kwargs: Any) -> Any:
-        from slipstream_vllm import acceptance, drafting, seeds
+        from slipstream_vllm import acceptance, drafting, no_drafts, seeds
 
-        for room in (drafting, acceptance, seeds):
+        for room in (drafting, acceptance, no_drafts, seeds):
             room.install_in_worker()
         return init_device(self, *args, **kwargs)
 

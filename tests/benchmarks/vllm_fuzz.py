@@ -1,8 +1,11 @@
-"""Random requests, aborts and changes on one server: `python -m tests.benchmarks.vllm_fuzz [--count 10000]`.
+"""Random requests on one server: `python -m tests.benchmarks.vllm_fuzz [--mixed 1000] [--count 10000]`.
 
-Greedy and seeded requests with random lengths and sizes; some clients disconnect, limits and lengths change in flight.
-Each complete answer must be the one that the same request got alone at length 0. At the end the KV cache must be empty.
-Goal: no hang, no wrong answer, no block leaked.
+First, greedy requests with random lengths share batches undisturbed: each answer must be that of length 0, and the sums
+of the counts in the answers must be vLLM's and the plugin's counters.
+
+Then the fuzz. Greedy and seeded requests with random lengths and sizes; some clients disconnect, limits and lengths
+change in flight. Each complete answer must be the one that the same request got alone at length 0. At the end the KV
+cache must be empty. Goal: no difference, no hang, no wrong answer, no block leaked.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from contextlib import suppress
 from typing import Any
 
 from tests.benchmarks.vllm_servers import clients, servers
-from tests.vllm.plugin.client import Refused, Server, summaries, together
+from tests.vllm.plugin.client import Answer, Refused, Server, summaries, together
 
 IN_FLIGHT = 24
 VARIANTS = 48
@@ -37,6 +40,31 @@ def variants() -> list[dict[str, Any]]:
         }
         for number, body in enumerate(summaries(VARIANTS))
     ]
+
+
+async def mixed(server: Server, count: int, seed: int = 0) -> bool:
+    """Send `count` greedy requests with lengths 0 to 4, print the comparison. Returns: whether everything is equal."""
+    chance = random.Random(seed)
+    requests = summaries(VARIANTS)
+    expected = [(await server.chat(request, 0)).token_ids for request in requests]
+    before = await server.counters()
+    slots = asyncio.Semaphore(IN_FLIGHT)
+
+    async def one(which: int, length: int) -> tuple[int, Answer]:
+        async with slots:
+            return which, await server.chat(requests[which], length)
+
+    answers = await together(*(one(chance.randrange(VARIANTS), chance.randint(0, 4)) for _ in range(count)))
+    after = await server.counters()
+    different = sum(answer.token_ids != expected[which] for which, answer in answers)
+    summed = [sum(getattr(answer, name) for _, answer in answers) for name in ("drafts", "drafted", "accepted")]
+    counted = [
+        [after[prefix + name] - before[prefix + name] for name in ("drafts", "draft_tokens", "accepted_tokens")]
+        for prefix in ("", "plugin_")
+    ]
+    print(f"{count} requests with lengths 0 to 4: {different} answers differ from plain decoding")
+    print(f"drafts, drafted, accepted: answers {summed}, vLLM's counters {counted[0]}, the plugin's {counted[1]}")
+    return not different and counted == [summed, summed]
 
 
 async def fuzz(server: Server, count: int, seed: int = 0) -> Counter[str]:
@@ -109,23 +137,25 @@ async def _drained(server: Server) -> bool:
     return True
 
 
-async def report(urls: Sequence[str], count: int, seed: int) -> int:
+async def report(urls: Sequence[str], mixed_count: int, count: int, seed: int) -> int:
     async with clients(*urls) as [server]:
+        equal = await mixed(server, mixed_count, seed)
         found = await fuzz(server, count, seed)
     print(", ".join(f"{found[name]} {name}" for name in ("complete", "aborted", "changed", "hung", "wrong", "leaked")))
-    return 0 if not (found["hung"] or found["wrong"] or found["leaked"]) else 1
+    return 0 if equal and not (found["hung"] or found["wrong"] or found["leaked"]) else 1
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mixed", type=int, default=1000)
     parser.add_argument("--count", type=int, default=10_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--url")
     arguments = parser.parse_args()
     if arguments.url:
-        return asyncio.run(report([arguments.url], arguments.count, arguments.seed))
+        return asyncio.run(report([arguments.url], arguments.mixed, arguments.count, arguments.seed))
     with servers("speculative") as urls:
-        return asyncio.run(report(urls, arguments.count, arguments.seed))
+        return asyncio.run(report(urls, arguments.mixed, arguments.count, arguments.seed))
 
 
 if __name__ == "__main__":

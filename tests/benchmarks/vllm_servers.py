@@ -23,7 +23,14 @@ REQUEST_TIMEOUT_S = 600.0
 
 @contextmanager
 def servers(*kinds: str) -> Iterator[list[str]]:
-    """URLs of new servers, in order: `speculative` with the plugin and four draft tokens, or `plain` without either."""
+    """URLs of new servers, as of `started_servers`."""
+    with started_servers(*kinds) as started:
+        yield [server.url for server in started]
+
+
+@contextmanager
+def started_servers(*kinds: str) -> Iterator[list[VllmServer]]:
+    """New servers, in order: `speculative` with the plugin and four draft tokens, or `plain` without either."""
     install = install_vllm(lambda line: print(line, file=sys.stderr, flush=True))
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         started = []
@@ -42,7 +49,7 @@ def servers(*kinds: str) -> Iterator[list[str]]:
             started.append(server)
         for server in started:
             server.wait_ready(timeout_s=START_TIMEOUT_S)
-        yield [server.url for server in started]
+        yield started
 
 
 @asynccontextmanager

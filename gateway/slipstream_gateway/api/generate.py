@@ -58,7 +58,10 @@ class Rejections(Protocol):
 
 
 class GenerateEndpoint:
-    """One of the three endpoints, as a plain ASGI application. Who is not known is refused before the body is read."""
+    """One of the three endpoints, as a plain ASGI application.
+
+    Requests without a valid key are refused before their body is read.
+    """
 
     def __init__(
         self,

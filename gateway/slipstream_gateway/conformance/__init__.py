@@ -1,4 +1,4 @@
-"""Checks of engines that somebody else wrote: whether a server's speculation leaves its answers what they are."""
+"""Checks of third-party engines: whether speculation changes the answers of a server."""
 
 from slipstream_gateway.conformance.conformance import CheckCount, Conformance, ReplicaConformance
 

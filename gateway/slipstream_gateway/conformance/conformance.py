@@ -166,7 +166,7 @@ class Conformance:
             watch.begin()
             try:
                 known = await self._checked(watch)
-            except Exception:  # the task's top: a server that nobody thought of must not end its checks
+            except Exception:  # the task's top: an unexpected error must not end the checks of a server
                 _log.exception("%s: the check of the engine failed", watch.replica.name)
                 known = False
             if known:

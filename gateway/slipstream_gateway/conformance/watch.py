@@ -63,6 +63,8 @@ class Watch:
             known = self.findings.get(finding.subject)
             if known is None or finding.result is not Result.NO_DATA:
                 self.findings[finding.subject] = finding
+            if finding.subject is Subject.DRAFT_LENGTH:
+                self._report_draft_length(known, finding)
             if finding.subject is Subject.SAMPLED_SPECULATION:
                 self.replica.gives_token_ids |= finding.result is not Result.NO_DATA
         withheld = dict(self.replica.withheld)
@@ -78,6 +80,11 @@ class Watch:
             if finding.result is Result.FAIL:
                 withheld[capability] = Withheld(reason=Reason.ENGINE_NOT_LOSSLESS, detail=finding.detail)
         return self._withhold(withheld | self._distrusted)
+
+    def _report_draft_length(self, known: Finding | None, finding: Finding) -> None:
+        """Takes nothing away: answers are right, but the server does not follow the draft lengths that it is sent."""
+        if finding.result is Result.FAIL and (known is None or known.result is not Result.FAIL):
+            _log.warning("%s of %s: draft lengths are not followed: %s", self.replica.name, self.pair, finding.detail)
 
     def distrust(self, capability: Capability, detail: str) -> bool:
         """Takes a capability away for what answers in traffic have shown, until the server is another one. Returns

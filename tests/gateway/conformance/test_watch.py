@@ -129,3 +129,19 @@ def test_distrust_outlasts_a_check_that_passes_and_ends_with_the_process(replica
     watch.renew()
     watch.apply([_found(Subject.GREEDY_SPECULATION, Result.PASS), _found(Subject.SAMPLED_SPECULATION, Result.PASS)])
     assert _reasons(replica) == {}
+
+
+def test_draft_lengths_that_are_not_followed_are_logged_once_and_take_nothing_away(
+    replica: Replica, caplog: pytest.LogCaptureFixture
+) -> None:
+    watch = _greedy_passed(replica)
+    before = replica.withheld
+    for _ in range(2):
+        watch.apply([_found(Subject.DRAFT_LENGTH, Result.FAIL)])
+    assert [record.levelname for record in caplog.records if "draft lengths are not followed" in record.message] == [
+        "WARNING"
+    ]
+    assert replica.withheld == before
+    watch.apply([_found(Subject.DRAFT_LENGTH, Result.PASS)])
+    watch.apply([_found(Subject.DRAFT_LENGTH, Result.FAIL)])
+    assert sum("draft lengths are not followed" in record.message for record in caplog.records) == 2

@@ -1,0 +1,47 @@
+"""A step that verifies no draft costs what it costs without speculation (synchronous scheduling, V1 model runner).
+
+vLLM 0.32 lays out every step of a server that speculates for verification. Without drafts that layout depends on the
+number of requests only, but for the rows of the logits: what vLLM computed once for a number is used again.
+Asynchronous scheduling reads the results of each step in the shape of a verification and stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
+
+from slipstream_vllm import compatibility
+from slipstream_vllm.hooks import wrap
+
+
+def install_in_worker() -> None:
+    """Let the V1 model runner lay out steps without drafts from what it knows."""
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    wrap(GPUModelRunner, "_calc_spec_decode_metadata", _known_without_drafts)
+
+
+def verifies_nothing(runner: Any, num_draft_tokens: Sequence[int]) -> bool:
+    """Whether a step with these numbers of drafts, one per request, may be run as one without speculation."""
+    return not runner.use_async_scheduling and not any(num_draft_tokens)
+
+
+def _known_without_drafts(calculate: Callable[..., Any]) -> Callable[..., Any]:
+    def calculate_or_know(self: Any, num_draft_tokens: np.ndarray, cu_num_scheduled_tokens: np.ndarray) -> Any:
+        if not (compatibility.serves(self.vllm_config) and verifies_nothing(self, num_draft_tokens.tolist())):
+            return calculate(self, num_draft_tokens, cu_num_scheduled_tokens)
+        known: dict[int, SpecDecodeMetadata] | None = getattr(self, "_slipstream_no_drafts", None)
+        if known is None:
+            known = self._slipstream_no_drafts = {}
+        requests = len(num_draft_tokens)
+        if requests not in known:
+            known[requests] = calculate(self, num_draft_tokens, cu_num_scheduled_tokens)
+        last_rows = torch.from_numpy(cu_num_scheduled_tokens - 1).to(self.device)
+        return replace(known[requests], logits_indices=last_rows)
+
+    return calculate_or_know
