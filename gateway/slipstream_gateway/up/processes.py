@@ -15,6 +15,7 @@ from slipstream_gateway.errors import CommandError
 
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
+_AUTOGROUP = Path("/proc/self/autogroup")
 _POLL_S = 0.02
 _READY_POLL_S = 0.1
 
@@ -32,8 +33,16 @@ class Child:
     """
 
     def __init__(
-        self, *, name: str, command: Sequence[str], log_path: Path, env: Mapping[str, str], cwd: Path | None = None
+        self,
+        *,
+        name: str,
+        command: Sequence[str],
+        log_path: Path,
+        env: Mapping[str, str],
+        cwd: Path | None = None,
+        nice: int = 0,
     ) -> None:
+        """Start it. `nice` lowers its priority where processes compete for a core, as nice(1) does."""
         self.name = name
         self.log_path = log_path
         parent = os.getpid()
@@ -42,6 +51,8 @@ class Child:
             _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
             if os.getppid() != parent:  # It died before the line above took effect.
                 os._exit(1)
+            if nice:
+                _lower_priority(nice)
 
         with log_path.open("ab") as log:
             self._process = subprocess.Popen(
@@ -122,6 +133,13 @@ def wait_until_ready(
             raise CommandError(f"{child.name} is not ready after {timeout_s:g} s; its log: {child.log_path}")
         time.sleep(_READY_POLL_S)
     return True
+
+
+def _lower_priority(nice: int) -> None:
+    """Of this process, and of its session, which Linux weighs as one where automatic groups are on (sched(7))."""
+    os.nice(nice)
+    with suppress(OSError):
+        _AUTOGROUP.write_text(str(nice), encoding="ascii")
 
 
 def _kill_group(group: int, settle_s: float = 2.0) -> None:

@@ -16,7 +16,7 @@ from slipstream_gateway.up.options import LOOPBACK, UpOptions
 from slipstream_gateway.up.ports import free_ports
 from slipstream_gateway.up.processes import Child
 from slipstream_gateway.up.triton_server import TritonPorts, TritonServer
-from slipstream_gateway.up.vllm_environment import VllmInstall
+from slipstream_gateway.up.vllm_environment import NICE, VllmInstall
 from slipstream_gateway.up.vllm_pairs import launch_of, vllm_pairs
 from slipstream_gateway.up.vllm_server import VllmServer
 
@@ -120,7 +120,8 @@ class LocalServers:
             vllm_arguments=options.vllm_arguments,
         )
         ports = TritonPorts(host=LOOPBACK, grpc=options.grpc_port, http=options.http_port, metrics=options.metrics_port)
-        self._triton = TritonServer(model_repository=repository, run_dir=run_dir, ports=ports)
+        nice = NICE if vllm is not None else 0
+        self._triton = TritonServer(model_repository=repository, run_dir=run_dir, ports=ports, nice=nice)
 
     def _start_vllm(self, table: RoutingTable, options: UpOptions, run_dir: Path, install: VllmInstall) -> None:
         pairs = vllm_pairs(table)

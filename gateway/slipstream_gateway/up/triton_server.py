@@ -41,8 +41,8 @@ class TritonServer:
     `run_dir` is private to this server: its backend folder and log are put there.
     """
 
-    def __init__(self, *, model_repository: Path, run_dir: Path, ports: TritonPorts) -> None:
-        """Start it; it is not ready yet.
+    def __init__(self, *, model_repository: Path, run_dir: Path, ports: TritonPorts, nice: int = 0) -> None:
+        """Start it, with its priority lowered by `nice`; it is not ready yet.
 
         Raises:
             CommandError: Triton is not installed here, or not for this Python.
@@ -71,6 +71,7 @@ class TritonServer:
             log_path=run_dir / "triton.log",
             env=triton_environment(install, libraries),
             cwd=run_dir,  # vLLM looks for packages where it is started
+            nice=nice,
         )
 
     def wait_ready(self, *, timeout_s: float, stopping: Callable[[], bool] = lambda: False) -> bool:

@@ -37,6 +37,9 @@ _SETTINGS = {
     "KMP_BLOCKTIME": "5",
     "KMP_TPAUSE": "0",
 }
+NICE = 5
+"""The priority of vLLM's processes. They poll for each other's messages without a pause: on a machine with few cores,
+Linux otherwise keeps the gateway waiting for up to two seconds while vLLM decodes."""
 _SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 
 

@@ -15,7 +15,7 @@ from typing import Literal
 import msgspec
 
 from slipstream_gateway.up.processes import Child, wait_until_ready
-from slipstream_gateway.up.vllm_environment import VllmInstall
+from slipstream_gateway.up.vllm_environment import NICE, VllmInstall
 
 SCHEDULER = "slipstream_vllm.Scheduler"
 EXIT_TIMEOUT_S = 10.0
@@ -134,6 +134,7 @@ class VllmServer:
             },
             # `python -m` looks for packages where it is started, and vLLM would take a folder `triton` for the package.
             cwd=run_dir,
+            nice=NICE,
         )
 
     def wait_ready(self, *, timeout_s: float, stopping: Callable[[], bool] = lambda: False) -> bool:

@@ -81,3 +81,16 @@ def test_child_ends_when_its_parent_is_killed(tmp_path: Path) -> None:
     parent.communicate(timeout=10)
     psutil.wait_procs([child], timeout=10)
     assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+
+
+def test_priority_is_lowered_for_the_whole_session(tmp_path: Path) -> None:
+    script = (
+        "import os, pathlib as p; f = p.Path('/proc/self/autogroup'); print(os.nice(0), f.exists() and f.read_text())"
+    )
+    child = Child(
+        name="test", command=[sys.executable, "-c", script], log_path=tmp_path / "log", env=os.environ, nice=5
+    )
+    assert child.wait(20)
+    niceness, _, group = child.log_tail().strip().partition(" ")
+    assert int(niceness) == os.nice(0) + 5
+    assert group == "False" or group.endswith("nice 5")  # Linux may be built without automatic groups

@@ -14,7 +14,7 @@ from slipstream_gateway.up.model_repository import write_repository
 from slipstream_gateway.up.options import UpOptions
 from slipstream_gateway.up.servers import local_pairs
 from slipstream_gateway.up.triton_server import TritonPorts, TritonServer
-from slipstream_gateway.up.vllm_environment import VllmInstall
+from slipstream_gateway.up.vllm_environment import NICE, VllmInstall
 
 from tests.ports import lasting_ports
 from tests.triton_client import TritonModel
@@ -74,7 +74,10 @@ def run_triton() -> Callable[[Path, Path], TritonServer]:
     def run(models: Path, run_dir: Path) -> TritonServer:
         grpc, http, metrics = lasting_ports(3)
         return TritonServer(
-            model_repository=models, run_dir=run_dir, ports=TritonPorts(grpc=grpc, http=http, metrics=metrics)
+            model_repository=models,
+            run_dir=run_dir,
+            ports=TritonPorts(grpc=grpc, http=http, metrics=metrics),
+            nice=NICE,
         )
 
     return run
