@@ -12,11 +12,14 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
 
 from slipstream_vllm import compatibility
 from slipstream_vllm.hooks import wrap
+
+Counts = npt.NDArray[np.int32]
 
 
 def install_in_worker() -> None:
@@ -32,7 +35,7 @@ def verifies_nothing(runner: Any, num_draft_tokens: Sequence[int]) -> bool:
 
 
 def _known_without_drafts(calculate: Callable[..., Any]) -> Callable[..., Any]:
-    def calculate_or_know(self: Any, num_draft_tokens: np.ndarray, cu_num_scheduled_tokens: np.ndarray) -> Any:
+    def calculate_or_know(self: Any, num_draft_tokens: Counts, cu_num_scheduled_tokens: Counts) -> Any:
         if not (compatibility.serves(self.vllm_config) and verifies_nothing(self, num_draft_tokens.tolist())):
             return calculate(self, num_draft_tokens, cu_num_scheduled_tokens)
         known: dict[int, SpecDecodeMetadata] | None = getattr(self, "_slipstream_no_drafts", None)
