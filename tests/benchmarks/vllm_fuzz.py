@@ -25,6 +25,7 @@ IN_FLIGHT = 24
 VARIANTS = 48
 ABORTED = 0.15
 CHANGED = 0.2
+CHANGED_WITHIN_S = 0.4
 HANG_S = 120.0
 DRAIN_S = 30.0
 
@@ -81,6 +82,7 @@ async def fuzz(server: Server, count: int, seed: int = 0) -> Counter[str]:
         async with slots:
             call = asyncio.create_task(server.chat(requests[which], chance.randint(0, 4), request_id=name))
             if chance.random() < CHANGED:
+                await asyncio.sleep(chance.random() * CHANGED_WITHIN_S)
                 found["changed"] += await _change(server, name, chance.randint(0, 4))
             if chance.random() < ABORTED:
                 await asyncio.sleep(chance.random() * 0.5)

@@ -33,13 +33,12 @@ from slipstream_gateway.up.processes import Child
 from tests.benchmarks.gateway_load import percentile
 from tests.benchmarks.gateway_openai import wait_port
 from tests.benchmarks.system import MODEL, free_ports
-from tests.benchmarks.vllm_system import running_vllm
+from tests.benchmarks.vllm_servers import DRAFT_TOKENS, servers
 
 TTFT_GOAL_MS = 1.5
 KILL_GOAL_MS = 100.0
-DRAFT_TOKENS = 4
 FIRST_TOKENS = 4
-ANSWER_TOKENS = 600
+ANSWER_TOKENS = 240
 QUIET_S = 0.5
 RESAMPLES = 2000
 XARGS = {"slipstream_draft_length": DRAFT_TOKENS, "slipstream_class": "open_chat/long"}
@@ -82,7 +81,7 @@ def running(vllm_url: str | None) -> Iterator[Gateway]:
     with ExitStack() as cleanup:
         folder = Path(cleanup.enter_context(tempfile.TemporaryDirectory()))
         if vllm_url is None:
-            vllm_url = cleanup.enter_context(running_vllm(folder, draft_tokens=DRAFT_TOKENS))
+            [vllm_url] = cleanup.enter_context(servers("speculative"))
         [port] = free_ports(1)
         found = Gateway(f"http://127.0.0.1:{port}", vllm_url, folder / "pair.yaml")
         found.write(killed=False)
