@@ -34,6 +34,7 @@ from tests.benchmarks.gateway_load import percentile
 from tests.benchmarks.gateway_openai import wait_port
 from tests.benchmarks.system import MODEL, free_ports
 from tests.benchmarks.vllm_servers import DRAFT_TOKENS, servers
+from tests.vllm.plugin.client import Server
 
 TTFT_GOAL_MS = 1.5
 KILL_GOAL_MS = 100.0
@@ -43,7 +44,7 @@ QUIET_S = 0.5
 RESAMPLES = 2000
 XARGS = {"slipstream_draft_length": DRAFT_TOKENS, "slipstream_class": "open_chat/long"}
 ASKED = {"x-slipstream-mode": "speculative", "x-slipstream-draft-length": str(DRAFT_TOKENS)}
-COUNTER = "slipstream_vllm_draft_tokens_total{"
+COUNTER = "slipstream_vllm_draft_tokens_total"
 MANIFEST = """\
 apiVersion: slipstream.dev/v1alpha1
 kind: ModelPair
@@ -137,17 +138,13 @@ class DraftMeter:
     """Reads how many tokens vLLM has drafted, without a pause, and keeps each new count with its time."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str) -> None:
-        self._session, self._url = session, url
+        self._server = Server(session, url)
         self.seen: list[tuple[float, float]] = []
-        self.readings = 0
 
     async def run(self) -> None:
         while True:
-            async with self._session.get(f"{self._url}/metrics") as response:
-                text = await response.text()
+            count = await self._server.counter(COUNTER)
             now_s = time.monotonic()
-            self.readings += 1
-            count = sum(float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(COUNTER))
             if not self.seen or count != self.seen[-1][1]:
                 self.seen.append((now_s, count))
             await asyncio.sleep(0)

@@ -15,6 +15,7 @@ import asyncio
 import os
 import random
 import signal
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -101,6 +102,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=30, help="rounds for each pair and load")
     parser.add_argument("--levels", default="1,8,16", help="requests in flight")
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # a stopped server must go on to end with this process
     found: dict[int, list[list[Round]]] = {int(level): [] for level in arguments.levels.split(",")}
     for _ in range(arguments.pairs):
         with started_servers("speculative", "plain") as pair:

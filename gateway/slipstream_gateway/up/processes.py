@@ -16,6 +16,8 @@ from slipstream_gateway.errors import CommandError
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _AUTOGROUP = Path("/proc/self/autogroup")
+_AUTOGROUP_TRIES = 5
+_AUTOGROUP_PAUSE_S = 0.11
 _POLL_S = 0.02
 _READY_POLL_S = 0.1
 
@@ -136,10 +138,17 @@ def wait_until_ready(
 
 
 def _lower_priority(nice: int) -> None:
-    """Of this process, and of its session, which Linux weighs as one where automatic groups are on (sched(7))."""
+    """Lower the priority of this process and of its session, to which autogroup scheduling gives one weight (sched(7))."""
     os.nice(nice)
-    with suppress(OSError):
-        _AUTOGROUP.write_text(str(nice), encoding="ascii")
+    for _ in range(_AUTOGROUP_TRIES):
+        try:
+            _AUTOGROUP.write_text(str(nice), encoding="ascii")
+        except BlockingIOError:  # without privileges Linux allows one such change in 0.1 s, on the whole machine
+            time.sleep(_AUTOGROUP_PAUSE_S)
+        except OSError:  # there are no automatic groups here
+            return
+        else:
+            return
 
 
 def _kill_group(group: int, settle_s: float = 2.0) -> None:

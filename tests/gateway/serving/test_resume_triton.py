@@ -126,7 +126,7 @@ def undisturbed(stand: Stand) -> Callable[..., Answer]:
 
     def answer(**request: Any) -> Answer:
         key = json.dumps(request, sort_keys=True)
-        stand.network.plan()  # what is left of the last plan may not break what comes before the next one
+        stand.network.plan()  # removes faults that the previous plan has not used up
         if key not in known:
             known[key] = ask(stand.gateway.url, **request)
         return known[key]
