@@ -138,7 +138,7 @@ def wait_until_ready(
 
 
 def _lower_priority(nice: int) -> None:
-    """Lower the priority of this process and of its session, to which autogroup scheduling gives one weight (sched(7))."""
+    """Lower the priority of this process, and of its session, which autogroup scheduling weighs as one (sched(7))."""
     os.nice(nice)
     for _ in range(_AUTOGROUP_TRIES):
         try:
