@@ -120,7 +120,7 @@ class LocalServers:
             vllm_arguments=options.vllm_arguments,
         )
         ports = TritonPorts(host=LOOPBACK, grpc=options.grpc_port, http=options.http_port, metrics=options.metrics_port)
-        nice = NICE if vllm is not None else 0
+        nice = NICE if any(isinstance(pair.spec.engine, VllmEngine) for pair in pairs) else 0
         self._triton = TritonServer(model_repository=repository, run_dir=run_dir, ports=ports, nice=nice)
 
     def _start_vllm(self, table: RoutingTable, options: UpOptions, run_dir: Path, install: VllmInstall) -> None:

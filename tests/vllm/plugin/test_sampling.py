@@ -13,15 +13,15 @@ from tests.vllm.plugin.client import Answer, Server, summaries, together
 
 pytestmark = pytest.mark.timeout(900)
 SAMPLING: tuple[dict[str, Any], ...] = (
-    {"temperature": 0.7},
-    {"temperature": 1.0},
-    {"temperature": 1.3},
-    {"temperature": 1.0, "top_p": 0.8},
-    {"temperature": 1.0, "top_k": 20},
-    {"temperature": 0.9, "frequency_penalty": 0.7, "presence_penalty": 0.3},
-    {"temperature": 1.0, "repetition_penalty": 1.2},
-    {"temperature": 1.0, "min_tokens": 30},
-    {"temperature": 1.0, "logprobs": True, "top_logprobs": 3},
+    {"temperature": 1.5},
+    {"temperature": 2.0},
+    {"temperature": 1.8},
+    {"temperature": 2.0, "top_p": 0.8},
+    {"temperature": 2.0, "top_k": 20},
+    {"temperature": 1.8, "frequency_penalty": 0.7, "presence_penalty": 0.3},
+    {"temperature": 2.0, "repetition_penalty": 1.2},
+    {"temperature": 2.0, "min_tokens": 30},
+    {"temperature": 2.0, "logprobs": True, "top_logprobs": 3},
     {"temperature": 0.0},
 )
 SEEDED = 50
@@ -31,16 +31,19 @@ PAIRS = 400  # first two tokens of as many answers, at either length
 
 async def test_a_seeded_answer_is_the_same_at_every_length(speculative: Server) -> None:
     bodies = summaries(10)
-    # Seven is coprime to ten: each prompt meets each way of sampling.
     kinds = islice(cycle(SAMPLING), SEEDED)
-    requests = [{**bodies[n * 7 % 10], **kind, "seed": 1000 + n, "max_tokens": 50} for n, kind in enumerate(kinds)]
+    prompts = [bodies[(n + n // len(SAMPLING)) % len(bodies)] for n in range(SEEDED)]  # another one in each cycle
+    requests = [
+        {**prompt, **kind, "seed": 1000 + n, "max_tokens": 50}
+        for n, (prompt, kind) in enumerate(zip(prompts, kinds, strict=True))
+    ]
     plain: list[Answer] = await together(*(speculative.chat(one, 0) for one in requests))
     drafted: list[Answer] = await together(*(speculative.chat(one, 4) for one in requests))
     mixed: list[Answer] = await together(*(speculative.chat(one, n % 5) for n, one in enumerate(requests)))
     assert [answer.token_ids for answer in drafted] == [answer.token_ids for answer in plain]
     assert [answer.token_ids for answer in mixed] == [answer.token_ids for answer in plain]
     assert sum(answer.accepted for answer in drafted) > SEEDED
-    assert len({answer.token_ids for answer in plain}) > len(bodies)  # else nothing was drawn
+    assert len({answer.token_ids for answer in plain}) > SEEDED / 2
 
 
 async def test_first_two_tokens_have_the_same_distribution(speculative: Server) -> None:
