@@ -1,6 +1,6 @@
 """Does deciding per request pay on vLLM? Routed traffic against plain decoding and against every fixed draft length.
 
-    python -m tests.benchmarks.vllm_routing [--requests 96] [--levels 1,8,16] [--out FOLDER]
+    python -m tests.benchmarks.vllm_routing [--requests 96] [--levels 1,8,16] [--policy FIELDS] [--out FOLDER]
 
 One vLLM server with the plugin serves the embedded pair, one gateway stands before it. Each request of the mixed
 workload runs in every mode: `plain`, `speculative:1` to the longest draft, `routed`. With one request in flight the
@@ -59,6 +59,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--requests", type=int, default=96)
     parser.add_argument("--seed", type=int, default=2_026, help="of the workload and of the order")
     parser.add_argument("--levels", default="1,8,16", help="requests in flight, one run each")
+    parser.add_argument("--policy", default="", help="further fields of the policy: 'decision: cautious'")
     parser.add_argument("--out", type=Path, default=Path(time.strftime(".run/vllm-routing/%Y-%m-%d-%H%M%S")))
     return parser.parse_args()
 
@@ -73,7 +74,7 @@ def _measure(args: argparse.Namespace) -> None:
     with calls.open("wb") as file:
         subprocess.run([sys.executable, *workload], stdout=file, check=True)
     modes = ["plain", *(f"speculative:{length}" for length in range(1, DRAFT_TOKENS + 1)), ROUTED]
-    with running_vllm_gateway() as url:
+    with running_vllm_gateway(args.policy) as url:
         command = [
             *(sys.executable, "-m", "slipstream_gateway.cli", "bench", "--url", url),
             *("--requests", str(calls), "--modes", ",".join(modes), "--concurrency", args.levels),

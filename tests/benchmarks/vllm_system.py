@@ -26,18 +26,20 @@ spec:
 apiVersion: slipstream.dev/v1alpha1
 kind: SpeculationPolicy
 metadata: {{name: embedded}}
-spec: {{pair: embedded, allowClientMode: true, parityShare: 0}}
+spec: {{pair: embedded, allowClientMode: true, parityShare: 0{policy}}}
 """
 
 
 @contextmanager
-def running_vllm_gateway() -> Iterator[str]:
-    """The URL of a gateway before a vLLM server, on free ports, once it has checked that server."""
+def running_vllm_gateway(policy: str = "") -> Iterator[str]:
+    """The URL of a gateway before a vLLM server, on free ports, once it has checked that server. `policy` has further
+    fields of the policy: `decision: cautious, explorationShare: 0.1`."""
     with ExitStack() as cleanup:
         folder = Path(cleanup.enter_context(tempfile.TemporaryDirectory()))
         [url] = cleanup.enter_context(servers("speculative"))
         manifest = folder / "pair.yaml"
-        manifest.write_text(MANIFEST.format(model=MODEL, draft_tokens=DRAFT_TOKENS, url=url))
+        more = f", {policy}" if policy else ""
+        manifest.write_text(MANIFEST.format(model=MODEL, draft_tokens=DRAFT_TOKENS, url=url, policy=more))
         [port] = free_ports(1)
         options = UpOptions(manifest=manifest, port=port)
         gateway = GatewayProcess(options=options, run_dir=folder)
