@@ -10,22 +10,25 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-PINS = Path(__file__).parents[1] / "constraints.txt"
+_ROOT = Path(__file__).parents[1]
+PINS = _ROOT / "constraints.txt", _ROOT / "gateway" / "slipstream_gateway" / "up" / "vllm-requirements.txt"
 TIMEOUT_S = 300.0
 _SHOWN_CHARS = 200
 
 
-def main(pins: Path = PINS) -> int:
+def main() -> int:
     """The exit code: 1 where a pinned version is known to be vulnerable."""
+    return max([_checked(file) for file in PINS])  # a list: a finding in one file does not hide the other's
+
+
+def _checked(pins: Path) -> int:
     lines = [line for line in pins.read_text(encoding="utf-8").splitlines() if "==" in line]
     probe, why = _audited(lines[:1])  # one question tells whether there is anybody to ask
     if probe:
         found, why = _audited(lines)
         if found:
-            return _judged(found, len(lines))
-    print(
-        f"NOT CHECKED for known vulnerabilities: no service that pip-audit asks answers here ({why})", file=sys.stderr
-    )
+            return _judged(pins.name, found, len(lines))
+    print(f"{pins.name}: NOT CHECKED for known vulnerabilities: no service answers here ({why})", file=sys.stderr)
     return 0
 
 
@@ -48,14 +51,14 @@ def _audited(pins: list[str]) -> tuple[list[dict[str, Any]], str]:
     return known, packages[0].get("skip_reason", "") if packages else "it was asked about nothing"
 
 
-def _judged(packages: list[dict[str, Any]], pinned: int) -> int:
+def _judged(file: str, packages: list[dict[str, Any]], pinned: int) -> int:
     vulnerable = [package for package in packages if package["vulns"]]
     for package in vulnerable:
         names = ", ".join(
             f"{vuln['id']} (fixed in {', '.join(vuln['fix_versions']) or '-'})" for vuln in package["vulns"]
         )
         print(f"{package['name']} {package['version']}: {names}", file=sys.stderr)
-    print(f"pip-audit: {len(vulnerable)} of {len(packages)} packages are known to be vulnerable; {pinned} are pinned")
+    print(f"{file}: {len(vulnerable)} of {len(packages)} packages are known to be vulnerable; {pinned} are pinned")
     return 1 if vulnerable else 0
 
 
