@@ -8,6 +8,7 @@ Rooms, in the order of a request:
     compatibility  refuses versions and configurations that are not supported, before weights are loaded
     admission      validates `vllm_xargs` in the process that accepts the request
     scheduler      trims the drafts of each request to its length, once per step
+    drafters       which drafters can be asked for fewer tokens, or left out of a step
     drafting       skips the drafter where no request drafts, and refills the draft model's cache where it was skipped
     no_drafts      runs a step without drafts at the cost of a step without speculation
     acceptance     accepts a draft token iff the server's own sampler draws the same token

@@ -39,9 +39,13 @@ def _by_equality(sample: Callable[..., Any]) -> Callable[..., Any]:
         if not compatibility.serves(self.vllm_config):
             return sample(self, logits, spec_decode_metadata)
         seeds.set_aside(self)
-        if spec_decode_metadata is None or verifies_nothing(self, spec_decode_metadata.num_draft_tokens):
-            return sample(self, logits, None)  # vLLM's path without speculation, which is shorter
-        if settings.acceptance() != "equality":
+        if spec_decode_metadata is None:
+            return sample(self, logits, None)
+        if verifies_nothing(self, spec_decode_metadata.num_draft_tokens):
+            # One row per request, sampled as vLLM samples the last row of a verification: a thinking budget, which
+            # knows that the server speculates, finds its row in no other way.
+            return self.sampler(logits, self.input_batch.sampling_metadata, predict_bonus_token=True)
+        if settings.acceptance(self.vllm_config) != "equality":
             return sample(self, logits, spec_decode_metadata)
         self.input_batch.update_async_output_token_ids()
         if self.use_async_scheduling and self._draft_token_req_ids is not None:
@@ -88,12 +92,13 @@ def accept_equal(
     first = torch.cumsum(counts, 0) - counts  # each request's first row, on the host
     owner = torch.repeat_interleave(torch.arange(len(counts)), counts)
     processed = _processed(rejection_sampler, logits.to(torch.float32, copy=True), sampling, drafts)
-    raw = processed.clone() if rejection_sampler.is_processed_logprobs_mode else logits
     generators = RowGenerators(_per_row(sampling.generators, first.tolist(), counts.tolist()))
-    sampled, _ = rejection_sampler.sampler.sample(processed, _per_row_metadata(sampling, owner, generators))
+    sampled, scored = rejection_sampler.sampler.sample(processed, _per_row_metadata(sampling, owner, generators))
     tokens = _emitted(sampled, drafts, first, counts)
     _rewind(generators, sampling, tokens, first, counts)
-    return SamplerOutput(tokens, _logprobs(rejection_sampler, raw, tokens, sampling, drafts))
+    # The sampler scores rows itself where --logprobs-mode is `processed_*`.
+    scored = logits if scored is None else scored
+    return SamplerOutput(tokens, _logprobs(rejection_sampler, scored, tokens, sampling, drafts))
 
 
 def _processed(
@@ -106,10 +111,24 @@ def _processed(
     spec_token_ids = None
     if sampling.spec_token_ids is not None:
         spec_token_ids = [[*tokens, PLACEHOLDER_TOKEN_ID] for tokens in sampling.spec_token_ids]
-    extended = replace(sampling, spec_token_ids=spec_token_ids)
+    extended = replace(sampling, spec_token_ids=spec_token_ids, thinking_budget_state_holder=None)
     rows = SimpleNamespace(num_draft_tokens=[count + 1 for count in drafts.num_draft_tokens])
     processed: torch.Tensor = rejection_sampler.apply_logits_processors(logits, extended, rows)
+    _end_thinking(processed, sampling, drafts)
     return processed
+
+
+def _end_thinking(logits: torch.Tensor, sampling: SamplingMetadata, drafts: SpecDecodeMetadata) -> None:
+    """Force the end of thinking where `thinking_token_budget` is used up; changes `logits`.
+
+    The holder of the budgets expects the calls of vLLM's rejection sampler: last rows first, then rows with a draft.
+    """
+    holder = sampling.thinking_budget_state_holder
+    if holder is None or not holder.has_tracked_requests():
+        return
+    holder.update_state(sampling.output_token_ids, sampling.spec_token_ids)
+    for rows, is_last in ((drafts.bonus_logits_indices, True), (drafts.target_logits_indices, False)):
+        logits[rows] = holder.apply_to_logits(logits[rows], is_last, sampling.spec_token_ids)
 
 
 def _per_row(generators: dict[int, torch.Generator], first: list[int], counts: list[int]) -> dict[int, torch.Generator]:
@@ -132,7 +151,6 @@ def _per_row_metadata(sampling: SamplingMetadata, owner: torch.Tensor, generator
         top_p=rows(sampling.top_p),
         top_k=rows(sampling.top_k),
         generators=generators,
-        max_num_logprobs=None,
         logprob_token_ids=None,
     )
 
@@ -172,7 +190,7 @@ def _rewind(
 
 def _logprobs(
     rejection_sampler: Any,
-    raw: torch.Tensor,
+    scored: torch.Tensor,
     tokens: torch.Tensor,
     sampling: SamplingMetadata,
     drafts: SpecDecodeMetadata,
@@ -182,8 +200,8 @@ def _logprobs(
     return rejection_sampler._get_logprobs_tensors(
         sampling.max_num_logprobs,
         drafts,
-        raw,
-        raw[drafts.target_logits_indices],
-        raw[drafts.bonus_logits_indices],
+        scored,
+        scored[drafts.target_logits_indices],
+        scored[drafts.bonus_logits_indices],
         tokens,
     )

@@ -13,13 +13,16 @@ from typing import Any
 from vllm.sampling_params import SamplingParams
 
 from slipstream_vllm import compatibility
-from slipstream_vllm.draft_length import requested_class, requested_length
+from slipstream_vllm.draft_length import check_keys, requested_class, requested_length
 from slipstream_vllm.hooks import wrap
 
 _REQUESTS = (
     ("vllm.entrypoints.openai.chat_completion.protocol", "ChatCompletionRequest"),
     ("vllm.entrypoints.openai.completion.protocol", "CompletionRequest"),
     ("vllm.entrypoints.openai.responses.protocol", "ResponsesRequest"),
+    ("vllm.entrypoints.anthropic.protocol", "AnthropicMessagesRequest"),
+    ("vllm.entrypoints.speech_to_text.transcription.protocol", "TranscriptionRequest"),
+    ("vllm.entrypoints.speech_to_text.translation.protocol", "TranslationRequest"),
 )
 _XARGS = dict[str, bool | str | int | float | list[str | int | float]] | None
 
@@ -56,6 +59,7 @@ def install_responses() -> None:
 def check_request(vllm_config: Any, params: object) -> None:
     """Raises: `BadRequest`, which names the field and its value."""
     if isinstance(params, SamplingParams) and params.extra_args and compatibility.serves(vllm_config):
+        check_keys(params.extra_args)
         requested_length(params.extra_args, vllm_config.num_speculative_tokens)
         requested_class(params.extra_args)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib import import_module
 from typing import Any
 
@@ -13,27 +14,52 @@ from slipstream_vllm.errors import UnsupportedServerError
 # The scheduler's interface is not public: each of these ran the plugin's tests.
 TESTED_VERSIONS = ("0.32.0",)
 
-# Everything that the plugin subclasses, wraps or calls, as module and attribute path.
-_HOOKS = (
+Hook = tuple[str, str]
+"""Module and attribute path of what the plugin subclasses, wraps or calls."""
+
+# What `plugin.register` wraps in every process, also in servers that do not use the plugin.
+COMMON_HOOKS: tuple[Hook, ...] = (
     ("vllm.engine.arg_utils", "EngineArgs.create_engine_config"),
     ("vllm.plugins", "load_endpoint_plugins"),
-    ("vllm.v1.core.sched.async_scheduler", "AsyncScheduler._update_after_schedule"),
-    ("vllm.v1.core.sched.scheduler", "Scheduler.add_request"),
-    ("vllm.v1.core.sched.scheduler", "Scheduler.make_spec_decoding_stats"),
-    ("vllm.v1.core.sched.scheduler", "Scheduler.make_stats"),
-    ("vllm.v1.core.sched.scheduler", "Scheduler.schedule"),
     ("vllm.v1.engine.async_llm", "AsyncLLM.generate"),
     ("vllm.v1.engine.core", "EngineCore.post_step"),
     ("vllm.v1.engine.input_processor", "InputProcessor.process_inputs"),
     ("vllm.v1.metrics.loggers", "StatLoggerManager.record"),
     ("vllm.v1.worker.worker_base", "WorkerWrapperBase.init_device"),
 )
+# What a server with the plugin's scheduler needs besides. Each import is heavy.
+SERVER_HOOKS: tuple[Hook, ...] = (
+    ("vllm.entrypoints.openai.responses.serving", "OpenAIServingResponses._generate_with_builtin_tools"),
+    ("vllm.entrypoints.openai.responses.serving", "OpenAIServingResponses.responses_full_generator"),
+    ("vllm.v1.core.sched.async_scheduler", "AsyncScheduler._update_after_schedule"),
+    ("vllm.v1.core.sched.scheduler", "Scheduler._update_after_schedule"),
+    ("vllm.v1.core.sched.scheduler", "Scheduler.add_request"),
+    ("vllm.v1.core.sched.scheduler", "Scheduler.make_spec_decoding_stats"),
+    ("vllm.v1.core.sched.scheduler", "Scheduler.make_stats"),
+    ("vllm.v1.core.sched.scheduler", "Scheduler.schedule"),
+    ("vllm.v1.core.sched.scheduler", "Scheduler.update_from_output"),
+    ("vllm.v1.sample.rejection_sampler", "RejectionSampler._get_logprobs_tensors"),
+    ("vllm.v1.sample.rejection_sampler", "RejectionSampler.apply_logits_processors"),
+    ("vllm.v1.sample.sampler", "Sampler.sample"),
+    ("vllm.v1.sample.thinking_budget_state", "ThinkingBudgetStateHolder.apply_to_logits"),
+    ("vllm.v1.sample.thinking_budget_state", "ThinkingBudgetStateHolder.has_tracked_requests"),
+    ("vllm.v1.sample.thinking_budget_state", "ThinkingBudgetStateHolder.update_state"),
+    ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner._bookkeeping_sync"),
+    ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner._calc_spec_decode_metadata"),
+    ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner._sample"),
+    ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner._update_states"),
+    ("vllm.v1.worker.gpu_model_runner", "GPUModelRunner.propose_draft_token_ids"),
+)
+
+
+def names_scheduler(scheduler_cls: object) -> bool:
+    """Whether this value of `--scheduler-cls` is the plugin's scheduler."""
+    return scheduler_cls is Scheduler or scheduler_cls == f"{Scheduler.__module__}.{Scheduler.__qualname__}"
 
 
 def serves(vllm_config: Any) -> bool:
     """Whether the configuration names the plugin's scheduler; without it, every hook of the plugin is inert."""
-    named = vllm_config.scheduler_config.scheduler_cls
-    return named is Scheduler or named == f"{Scheduler.__module__}.{Scheduler.__qualname__}"
+    return names_scheduler(vllm_config.scheduler_config.scheduler_cls)
 
 
 def vllm_version() -> str:
@@ -62,16 +88,37 @@ def check_configuration(vllm_config: Any) -> None:
             f"slipstream-vllm does not support data_parallel_size {parallel.data_parallel_size} with a model of the "
             "mixture-of-experts kind: ranks that draft different numbers deadlock; set --data-parallel-size 1."
         )
-    if settings.acceptance() == "equality" and vllm_config.use_v2_model_runner:
+    if settings.acceptance(vllm_config) == "equality" and vllm_config.use_v2_model_runner:
         raise UnsupportedServerError(
             f"{settings.ACCEPTANCE_VARIABLE}=equality needs vLLM's V1 model runner: set VLLM_USE_V2_MODEL_RUNNER=0, or "
             f"{settings.ACCEPTANCE_VARIABLE}=rejection."
         )
-    missing = [f"{module}.{path}" for module, path in _HOOKS if not _exists(module, path)]
-    if missing:
+
+
+def warning(vllm_config: Any) -> str | None:
+    """One sentence on a configuration that runs, but costs more than it must; None where there is none."""
+    speculative = vllm_config.speculative_config
+    if speculative is None or not speculative.uses_draft_model() or not vllm_config.use_v2_model_runner:
+        return None
+    return (
+        "slipstream-vllm: vLLM's V2 model runner runs the draft model in full in every step, so a request with draft "
+        "length 0 pays for it too; set VLLM_USE_V2_MODEL_RUNNER=0 where requests often decode without drafts."
+    )
+
+
+def check_hooks() -> None:
+    """Raises: `UnsupportedServerError` where a vendor's build lacks something that the plugin uses."""
+    lacking = missing((*COMMON_HOOKS, *SERVER_HOOKS))
+    if lacking:
         raise UnsupportedServerError(
-            f"slipstream-vllm cannot run: vLLM {vllm.__version__} lacks {', '.join(missing)}; install a stock vLLM."
+            f"slipstream-vllm cannot run: vLLM {vllm.__version__} lacks {', '.join(lacking)}; install a stock vLLM, "
+            "or start the server without --scheduler-cls slipstream_vllm.Scheduler."
         )
+
+
+def missing(hooks: Iterable[Hook]) -> list[str]:
+    """The names of those hooks that this build of vLLM does not have."""
+    return [f"{module}.{path}" for module, path in hooks if not _exists(module, path)]
 
 
 def _exists(module: str, path: str) -> bool:

@@ -40,10 +40,15 @@ class DraftCache:
             self._filled.add(int(blocks[index]))
 
     def write(self, req_id: str, blocks: Sequence[int], start: int, stop: int, *, drafted: bool) -> None:
-        """The target writes `start` to `stop` in this step, and the draft model does so too where `drafted`."""
+        """The target writes `start` to `stop` in this step, and the draft model does so too where `drafted`.
+
+        What the draft model computed from `start` on belongs to tokens that were rejected, or to another request.
+        `complete_until` must have been called where `drafted`.
+        """
         size = self._block_size
-        first = -(-start // size)  # a block that is begun in this step held something else before
-        for index in range(first, -(-stop // size)):
+        for index in range(start // size, -(-stop // size)):
             self._filled.discard(int(blocks[index]))
-        if drafted and self._until[req_id] >= start:
+        if req_id in self._until:
+            self._until[req_id] = min(self._until[req_id], start)
+        if drafted and self._until[req_id] == start:
             self.fill(req_id, blocks, start, stop)

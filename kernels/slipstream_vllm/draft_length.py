@@ -14,7 +14,18 @@ from slipstream_vllm.errors import BadRequest
 LENGTH_KEY = "slipstream_draft_length"
 CLASS_KEY = "slipstream_class"
 MAX_CLASS_CHARS = 64
+_PREFIX = "slipstream_"
 _CLASS = re.compile(r"[a-z_]+(/[a-z]+)?")
+
+
+def check_keys(extra_args: Mapping[str, Any]) -> None:
+    """Raises: `BadRequest` for a key of the plugin's that it does not have, such as a misspelt one."""
+    for key in extra_args:
+        if key.startswith(_PREFIX) and key not in (LENGTH_KEY, CLASS_KEY):
+            raise BadRequest(
+                f"vllm_xargs.{key} is unknown; {LENGTH_KEY} and {CLASS_KEY} are the fields of slipstream-vllm.",
+                parameter=f"vllm_xargs.{key}",
+            )
 
 
 def requested_length(extra_args: Mapping[str, Any] | None, most: int) -> int:

@@ -5,20 +5,20 @@ and then asks the workers for drafts. Here both are skipped. What the draft mode
 that drafts needs it: `draft_cache.DraftCache` knows the positions, `catch_up` runs the draft model over them once.
 
 Other drafters: n-gram and Medusa keep no cache, so skipping them leaves nothing behind. EAGLE and MTP need the target's
-hidden states, which are gone a step later: they are not skipped, and neither is anything under asynchronous scheduling,
-where the worker does not know the tokens on the host. vLLM's own pass for 0 draft tokens keeps these caches complete.
+hidden states, which are gone a step later; suffix decoding reads every token into its tree: they are not skipped, and
+neither is anything under asynchronous scheduling, where the worker does not know the tokens on the host. vLLM's own
+pass keeps these caches complete.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 from slipstream_vllm import compatibility
 from slipstream_vllm.draft_cache import DraftCache
+from slipstream_vllm.drafters import may_skip
 from slipstream_vllm.hooks import wrap
-
-_STATELESS_METHODS = ("ngram", "medusa")
 
 
 def install_in_engine() -> None:
@@ -32,6 +32,7 @@ def install_in_worker() -> None:
     """Skip the drafter in steps in which no request drafts."""
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
+    wrap(GPUModelRunner, "_update_states", _noting_each_step)
     wrap(GPUModelRunner, "propose_draft_token_ids", _where_drafts_are_needed)
 
 
@@ -44,49 +45,85 @@ def _without_empty_round_trip(post_step: Callable[..., Any]) -> Callable[..., An
     return post_drafting_step
 
 
+def _noting_each_step(update_states: Callable[..., Any]) -> Callable[..., Any]:
+    # Not where the drafter runs: a step without tokens ends requests, and near the draft model's longest context vLLM
+    # leaves the drafter out by itself.
+    def update_states_and_cache(self: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+        corrections = update_states(self, scheduler_output, *args, **kwargs)
+        if _may_skip(self) and self.speculative_config.uses_draft_model():
+            _note_step(self, scheduler_output)
+        return corrections
+
+    return update_states_and_cache
+
+
 def _where_drafts_are_needed(propose: Callable[..., Any]) -> Callable[..., Any]:
     def propose_where_needed(self: Any, scheduler_output: Any, sampled: Any, *args: Any, **kwargs: Any) -> Any:
         caps = getattr(scheduler_output, "slipstream_caps", None)
         if caps is None or not _may_skip(self):
             return propose(self, scheduler_output, sampled, *args, **kwargs)
-        drafts = scheduler_output.num_spec_tokens_to_schedule > 0
-        if self.speculative_config.uses_draft_model():
-            _keep_cache(self, scheduler_output, caps, drafts)
-        if not drafts:
+        if scheduler_output.num_spec_tokens_to_schedule == 0 or not any(caps.values()):
             self._draft_probs = self._draft_prob_req_ids = None
             return [[] for _ in self.input_batch.req_ids]
+        if self.speculative_config.uses_draft_model():
+            _complete_cache(self, scheduler_output, caps)
         return propose(self, scheduler_output, sampled, *args, **kwargs)
 
     return propose_where_needed
 
 
 def _may_skip(runner: Any) -> bool:
-    if runner.use_async_scheduling or not compatibility.serves(runner.vllm_config):
+    if runner.use_async_scheduling or runner.speculative_config is None:
         return False
-    speculative = runner.speculative_config
-    if speculative.uses_draft_model():
-        return not runner.drafter.supports_mm_inputs
-    return speculative.method in _STATELESS_METHODS
+    if not compatibility.serves(runner.vllm_config):
+        return False
+    drafter = getattr(runner, "drafter", None)  # with pipeline parallelism, only the last rank has one
+    return drafter is not None and may_skip(runner.speculative_config, drafter)
 
 
-def _keep_cache(runner: Any, scheduler_output: Any, caps: dict[str, int], drafts: bool) -> None:
-    """Before the drafter of this step: fill what requests that draft miss, and note what this step writes."""
-    table = runner.input_batch.block_table[runner.drafter.kv_cache_gid]
+class _Row(NamedTuple):
+    """One request of the batch: its index there, its block ids, and the positions that the step writes."""
+
+    batch_index: int
+    req_id: str
+    blocks: Any
+    start: int
+    stop: int
+
+
+def _rows(runner: Any, scheduler_output: Any) -> Iterator[_Row]:
+    blocks = _block_table(runner).block_table.np
+    for index, req_id in enumerate(runner.input_batch.req_ids):
+        start = int(runner.input_batch.num_computed_tokens_cpu[index])
+        yield _Row(index, req_id, blocks[index], start, start + scheduler_output.num_scheduled_tokens[req_id])
+
+
+def _block_table(runner: Any) -> Any:
+    return runner.input_batch.block_table[runner.drafter.kv_cache_gid]
+
+
+def _note_step(runner: Any, scheduler_output: Any) -> None:
+    """Count the step as one that the draft model leaves out; `_complete_cache` corrects that where the drafter runs."""
     cache: DraftCache | None = getattr(runner, "_slipstream_draft_cache", None)
     if cache is None:
-        cache = runner._slipstream_draft_cache = DraftCache(table.block_size)
+        cache = runner._slipstream_draft_cache = DraftCache(_block_table(runner).block_size)
     cache.forget(scheduler_output.finished_req_ids)
     cache.forget(scheduler_output.scheduled_cached_reqs.resumed_req_ids)
+    for row in _rows(runner, scheduler_output):
+        cache.write(row.req_id, row.blocks, row.start, row.stop, drafted=False)
+
+
+def _complete_cache(runner: Any, scheduler_output: Any, caps: dict[str, int]) -> None:
+    """Before the drafter of this step: fill what requests that draft miss, and note what the drafter writes."""
+    cache: DraftCache = runner._slipstream_draft_cache
     holes: list[tuple[int, int, int]] = []
-    for row, req_id in enumerate(runner.input_batch.req_ids):
-        start = int(runner.input_batch.num_computed_tokens_cpu[row])
-        blocks = table.block_table.np[row]
-        complete = cache.complete_until(req_id, blocks, start)
-        if drafts and caps[req_id] and complete < start:
-            holes.append((row, complete, start))
-            cache.fill(req_id, blocks, complete, start)
-        cache.write(req_id, blocks, start, start + scheduler_output.num_scheduled_tokens[req_id], drafted=drafts)
+    for row in _rows(runner, scheduler_output):
+        complete = cache.complete_until(row.req_id, row.blocks, row.start)
+        if caps[row.req_id] and complete < row.start:
+            holes.append((row.batch_index, complete, row.start))
+            cache.fill(row.req_id, row.blocks, complete, row.start)
+        cache.write(row.req_id, row.blocks, row.start, row.stop, drafted=True)
     if holes:
         from slipstream_vllm.catch_up import catch_up
 
-        catch_up(runner, table, holes)
+        catch_up(runner, _block_table(runner), holes)

@@ -7,7 +7,7 @@ from typing import Any
 
 from vllm.logger import init_logger
 
-from slipstream_vllm import admission, compatibility
+from slipstream_vllm import admission, compatibility, settings
 from slipstream_vllm.errors import UnsupportedServerError
 from slipstream_vllm.hooks import is_wrapped, wrap
 
@@ -18,12 +18,15 @@ def register() -> None:
     """Install the hooks of the plugin in this process; a second call does nothing.
 
     Every hook asks the configuration first: without `--scheduler-cls slipstream_vllm.Scheduler` nothing changes.
-    On a release that was not tested, only the check is installed, which refuses to start such a server.
+    On a release that was not tested, and on a build without one of the hooks, only the check is installed, which
+    refuses to start such a server.
     """
     from vllm.engine.arg_utils import EngineArgs
 
     wrap(EngineArgs, "create_engine_config", _checked)
     if compatibility.vllm_version() not in compatibility.TESTED_VERSIONS:
+        return
+    if compatibility.missing(compatibility.COMMON_HOOKS):
         return
     from vllm.v1.worker.worker_base import WorkerWrapperBase
 
@@ -46,10 +49,14 @@ def _checked(create_engine_config: Callable[..., Any]) -> Callable[..., Any]:
         vllm_config = create_engine_config(self, *args, **kwargs)
         if compatibility.serves(vllm_config):
             try:
+                settings.fix_acceptance(vllm_config)
                 compatibility.check_configuration(vllm_config)
+                compatibility.check_hooks()
             except UnsupportedServerError as error:
                 logger.error("%s", error)
                 raise
+            if (warning := compatibility.warning(vllm_config)) is not None:
+                logger.warning("%s", warning)
             _report_counts_per_request(vllm_config)
             admission.keep_booleans()
         return vllm_config
@@ -61,10 +68,11 @@ def _with_worker_hooks(init_device: Callable[..., Any]) -> Callable[..., Any]:
     # Not `init_worker`: that is what loads this plugin in a spawned worker. The model runner is a heavy import, which
     # only workers need.
     def init_device_with_hooks(self: Any, *args: Any, **kwargs: Any) -> Any:
-        from slipstream_vllm import acceptance, drafting, no_drafts, seeds
+        if compatibility.serves(self.vllm_config):
+            from slipstream_vllm import acceptance, drafting, no_drafts, seeds
 
-        for room in (drafting, acceptance, no_drafts, seeds):
-            room.install_in_worker()
+            for room in (drafting, acceptance, no_drafts, seeds):
+                room.install_in_worker()
         return init_device(self, *args, **kwargs)
 
     return init_device_with_hooks

@@ -7,7 +7,7 @@
     POST /slipstream/stop_drafting      what runs or waits goes on with length 0
 
 A bearer token is required where one is configured: SLIPSTREAM_VLLM_TOKEN or vLLM's own API key; either is accepted.
-Without a token, reading is open and changing is reserved to loopback clients.
+Without a token, reading is open and changing is reserved to loopback clients. An engine that does not answer gets 504.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from slipstream_vllm.errors import BadRequest
 from slipstream_vllm.hooks import wrap
 
 PREFIX = "/slipstream"
+ENGINE_DEADLINE_S = 10.0
 
 
 def install() -> None:
@@ -59,7 +60,9 @@ class ControlRoutes:
     required_tasks = ("generate",)
 
     def attach_router(self, app: FastAPI) -> None:
-        """Add the routes, which answer 404 until the engine runs with the plugin's scheduler."""
+        """Add the routes to a server with the plugin's scheduler."""
+        if not compatibility.names_scheduler(getattr(app.state.args, "scheduler_cls", None)):
+            return
         from slipstream_vllm import admission, response_counts
 
         admission.install_responses()
@@ -90,7 +93,8 @@ class Refusal(Exception):
 class Control:
     """The engine behind the routes, and who may change it."""
 
-    def __init__(self, engine_client: Any, tokens: list[str]) -> None:
+    def __init__(self, engine_client: Any, tokens: list[str], *, deadline_s: float = ENGINE_DEADLINE_S) -> None:
+        self._deadline_s = deadline_s
         self._core = engine_client.engine_core
         self._config = engine_client.vllm_config
         self._digests = [_digest(token) for token in tokens]
@@ -101,10 +105,20 @@ class Control:
         return int(self._config.num_speculative_tokens)
 
     async def call(self, method: str, *args: object) -> list[Any]:
-        """Call an engine utility on every data-parallel rank. Returns: one result per rank."""
+        """Call an engine utility on every data-parallel rank. Returns: one result per rank.
+
+        Raises: `Refusal` with 504 where a rank does not answer in time; its utilities run between two steps.
+        """
         engines = self._core.core_engines
         calls = (self._core._call_utility_async(method, *args, engine=engine) for engine in engines)
-        return await asyncio.gather(*calls)
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                return await asyncio.gather(*calls)
+        except TimeoutError as error:
+            raise Refusal(
+                HTTPStatus.GATEWAY_TIMEOUT,
+                f"The engine did not answer within {self._deadline_s:g} s; a change may still take effect.",
+            ) from error
 
     async def limit(self, limit: object = "get") -> int | None:
         """Set the limit, or read it. The bound in force on every rank."""
@@ -118,7 +132,7 @@ class Control:
             "vllm": vllm.__version__,
             "method": speculative.method if speculative is not None else None,
             "max_draft_length": self.max_draft_length,
-            "acceptance": settings.acceptance(),
+            "acceptance": settings.acceptance(self._config),
             "scheduler": "async" if self._config.scheduler_config.async_scheduling else "sync",
             "counters": True,
         }
@@ -145,7 +159,7 @@ def _router() -> APIRouter:
         ("", "GET", _describe),
         ("/limit", "GET", _get_limit),
         ("/limit", "PUT", _put_limit),
-        ("/requests/{request_id}", "PUT", _put_request),
+        ("/requests/{request_id:path}", "PUT", _put_request),  # clients choose ids: X-Request-Id
         ("/stop_drafting", "POST", _stop_drafting),
     ):
         router.add_api_route(path, _guarded(answer, changes=method != "GET"), methods=[method])

@@ -7,12 +7,14 @@ Three places in which stock vLLM uses one number for all rows are adjusted:
 
 - drafts that wait for verification are cut to the cap at the start of a step (`spec_token_ids`; asynchronous
   scheduling keeps placeholders there, which workers read as ragged lengths);
-- the drafter proposes no more tokens than the longest cap of the batch (`num_spec_tokens_to_schedule`);
+- the drafter proposes no more tokens than the longest cap of the batch (`num_spec_tokens_to_schedule`), where
+  `drafters.may_shorten` permits it;
 - a new decode is not padded to 1 + num_speculative_tokens rows, which would count as drafts.
 """
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -21,6 +23,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from slipstream_vllm import compatibility
 from slipstream_vllm.counters import COUNTS_KEY, StepCounts
 from slipstream_vllm.draft_length import checked_length, requested_class, requested_length
+from slipstream_vllm.drafters import may_shorten
 from slipstream_vllm.errors import UnsupportedServerError
 from slipstream_vllm.request_id import client_id
 
@@ -38,8 +41,9 @@ class DraftLengthScheduler(Scheduler):
         self.dynamic_sd_lookup: list[int] | None
         self._latched_limit: int = self.num_spec_tokens
         self._counts = StepCounts()
-        # Data-parallel ranks must draft in step: there, drafts are cut, but drafting itself is not shortened.
-        self._may_shorten = self.vllm_config.parallel_config.data_parallel_size == 1
+        speculative_config = self.vllm_config.speculative_config
+        self._may_shorten = speculative_config is not None and may_shorten(speculative_config)
+        self._verified_caps: dict[str, int] = {}
         if self.num_spec_tokens and self.dynamic_sd_lookup is None:
             # A lookup table stops `schedule` from padding new decodes to 1 + num_speculative_tokens rows.
             self.dynamic_sd_lookup = [self.num_spec_tokens] * (self.scheduler_config.max_num_seqs + 1)
@@ -72,15 +76,28 @@ class DraftLengthScheduler(Scheduler):
             longest = max(caps.values())
             scheduler_output.num_spec_tokens_to_schedule = min(scheduler_output.num_spec_tokens_to_schedule, longest)
         scheduler_output.slipstream_caps = caps
-        self.slipstream_idle = scheduler_output.num_spec_tokens_to_schedule == 0
+        self.slipstream_idle = scheduler_output.num_spec_tokens_to_schedule == 0 or not any(caps.values())
         super()._update_after_schedule(scheduler_output)
 
-    def _drafts_unused(self, request: Any, num_computed_tokens: int, num_new_tokens: int) -> bool:
-        """vLLM 0.33 and later: its V2 model runner drafts nothing where this is true for every row of a step."""
-        if self._cap(request) == 0:
-            return True
-        unused: bool = super()._drafts_unused(request, num_computed_tokens, num_new_tokens)
-        return unused
+    def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
+        # Asynchronous scheduling has begun the next step by now: the caps of this one are those in its output.
+        self._verified_caps = scheduler_output.slipstream_caps
+        outputs = super().update_from_output(scheduler_output, model_runner_output)
+        self._count_unfinished(outputs)
+        return outputs
+
+    def _count_unfinished(self, outputs: Any) -> None:
+        """Give each output of a request with stop strings its counts so far.
+
+        Stop strings are found outside the scheduler, whose counts come with its own last output only.
+        """
+        for output in (output for of_client in outputs.values() for output in of_client.outputs):
+            request = self.requests.get(output.request_id)
+            if request is None or request.sampling_params is None or not request.sampling_params.stop:
+                continue
+            if output.spec_decode_metrics is None and request.spec_decode_metrics is not None:
+                # A copy: another thread sends it while the next step counts on.
+                output.spec_decode_metrics = deepcopy(request.spec_decode_metrics)
 
     def make_spec_decoding_stats(
         self,
@@ -93,7 +110,7 @@ class DraftLengthScheduler(Scheduler):
         if self.log_stats and num_draft_tokens:
             request = self.requests[request_id]
             drafted = num_draft_tokens - (num_invalid_spec_tokens or {}).get(request_id, 0)
-            self._counts.add(request.slipstream_class, self._cap(request), drafted, num_accepted_tokens)
+            self._counts.add(request.slipstream_class, self._verified_caps[request_id], drafted, num_accepted_tokens)
         return super().make_spec_decoding_stats(
             spec_decoding_stats, num_draft_tokens, num_accepted_tokens, num_invalid_spec_tokens, request_id
         )
@@ -136,10 +153,10 @@ def build_scheduler(vllm_config: Any, *args: Any, **kwargs: Any) -> Scheduler:
     """The scheduler that the configuration needs. Raises: `UnsupportedServerError`."""
     from slipstream_vllm.plugin import is_registered
 
-    compatibility.check_configuration(vllm_config)
     if not is_registered():
         raise UnsupportedServerError(
             "slipstream-vllm's plugin is not loaded: add 'slipstream' to VLLM_PLUGINS, or unset VLLM_PLUGINS."
         )
+    compatibility.check_configuration(vllm_config)
     chosen = AsyncDraftLengthScheduler if vllm_config.scheduler_config.async_scheduling else DraftLengthScheduler
     return chosen(vllm_config, *args, **kwargs)

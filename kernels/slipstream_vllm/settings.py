@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Literal
+from typing import Any, Literal
 
 from vllm.platforms import current_platform
 
@@ -13,6 +13,7 @@ Acceptance = Literal["equality", "rejection"]
 
 TOKEN_VARIABLE = "SLIPSTREAM_VLLM_TOKEN"
 ACCEPTANCE_VARIABLE = "SLIPSTREAM_VLLM_ACCEPTANCE"
+_ACCEPTANCE_KEY = "slipstream_acceptance"
 
 
 def control_token() -> str | None:
@@ -20,11 +21,22 @@ def control_token() -> str | None:
     return os.environ.get(TOKEN_VARIABLE) or None
 
 
-def acceptance() -> Acceptance:
-    """The rule by which draft tokens are accepted. Default: `equality` on CPUs, `rejection` elsewhere.
+def acceptance(vllm_config: Any) -> Acceptance:
+    """The rule by which this server accepts draft tokens."""
+    rule: Acceptance = vllm_config.additional_config[_ACCEPTANCE_KEY]
+    return rule
 
-    Raises: `UnsupportedServerError` for another value.
+
+def fix_acceptance(vllm_config: Any) -> None:
+    """Read the rule once, into the configuration: workers on other machines do not get this process's environment.
+
+    Raises: `UnsupportedServerError` for a value that is no rule.
     """
+    vllm_config.additional_config = {**vllm_config.additional_config, _ACCEPTANCE_KEY: _configured_acceptance()}
+
+
+def _configured_acceptance() -> Acceptance:
+    """`equality` on CPUs and `rejection` elsewhere, unless the environment says otherwise."""
     value = os.environ.get(ACCEPTANCE_VARIABLE, "")
     if value == "equality" or (not value and current_platform.is_cpu()):
         return "equality"

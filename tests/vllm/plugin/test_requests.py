@@ -68,6 +68,40 @@ async def test_bad_values_are_refused(speculative: Server, path: str, body: dict
         assert error["param"] == f"vllm_xargs.{field}"
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hello"}]}),
+        ("/v1/responses", {"input": "hello"}),
+        ("/v1/messages", {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 4}),
+    ],
+)
+async def test_unknown_fields_of_the_plugin_are_refused(speculative: Server, path: str, body: dict[str, Any]) -> None:
+    """A misspelt length would otherwise draft as the server does by default."""
+    whole = {"model": MODEL, **body, "vllm_xargs": {"slipstream_draft_lenght": 0}}
+    with pytest.raises(Refused) as refused:
+        await speculative.call("POST", path, whole)
+    assert refused.value.status == 400
+    assert "vllm_xargs.slipstream_draft_lenght is unknown" in refused.value.body["error"]["message"]
+
+
+@pytest.mark.parametrize("value", [True, 5, "4"])
+async def test_bad_lengths_of_messages_are_refused(speculative: Server, value: object) -> None:
+    body = {"model": MODEL, "max_tokens": 4, "messages": [{"role": "user", "content": "hello"}]}
+    with pytest.raises(Refused) as refused:
+        await speculative.call("POST", "/v1/messages", {**body, "vllm_xargs": {"slipstream_draft_length": value}})
+    assert refused.value.status == 400
+    assert f"vllm_xargs.slipstream_draft_length is {value!r}" in refused.value.body["error"]["message"]
+
+
+async def test_an_id_with_a_slash_can_be_changed(speculative: Server, bodies: list[dict[str, Any]]) -> None:
+    running = asyncio.create_task(speculative.chat(bodies[0], 4, request_id="team/7", **LONGER))
+    await drafting(speculative)
+    path = "/slipstream/requests/chatcmpl-team/7"
+    assert await speculative.call("PUT", path, {"draft_length": 0}) == {"changed": 1}
+    assert (await running).id == "chatcmpl-team/7"
+
+
 async def test_a_kill_in_flight_keeps_the_text(
     speculative: Server, plain: Server, bodies: list[dict[str, Any]]
 ) -> None:

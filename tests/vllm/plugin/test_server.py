@@ -41,7 +41,8 @@ async def test_either_token_is_accepted(session: aiohttp.ClientSession, guarded_
 
 @pytest.mark.parametrize("headers", [{}, bearer("wrong"), {"Authorization": f"Basic {TOKEN}"}])
 @pytest.mark.parametrize(
-    ("method", "path"), [("GET", ""), ("GET", "/limit"), ("PUT", "/limit"), ("POST", "/stop_drafting")]
+    ("method", "path"),
+    [("GET", ""), ("GET", "/limit"), ("PUT", "/limit"), ("PUT", "/requests/chatcmpl-a"), ("POST", "/stop_drafting")],
 )
 async def test_a_wrong_or_missing_token_gets_401(
     session: aiohttp.ClientSession, guarded_server: VllmServer, headers: dict[str, str], method: str, path: str

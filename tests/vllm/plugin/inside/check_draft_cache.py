@@ -61,3 +61,49 @@ def test_a_resumed_request_starts_over() -> None:
     assert cache.complete_until("a", [1, 2], 0) == 0
     cache.write("a", [1, 2], 0, 7, drafted=False)
     assert cache.complete_until("a", [1, 2], 7) == 0
+
+
+def test_rejected_then_plain_leaves_what_was_rejected_missing() -> None:
+    cache = DraftCache(SIZE)
+    cache.complete_until("a", BLOCKS, 0)
+    cache.write("a", BLOCKS, 0, 6, drafted=True)
+    cache.complete_until("a", BLOCKS, 6)
+    cache.write("a", BLOCKS, 6, 11, drafted=True)  # four drafts, all rejected
+    for start in range(7, 12):
+        cache.complete_until("a", BLOCKS, start)
+        cache.write("a", BLOCKS, start, start + 1, drafted=False)
+    assert cache.complete_until("a", BLOCKS, 12) == 7
+    cache.forget(["a"])
+    assert cache.complete_until("b", BLOCKS, 12) == 4  # the first block only: the second has rejected positions
+
+
+def test_a_drafted_step_after_a_rejection_is_complete() -> None:
+    cache = DraftCache(SIZE)
+    cache.complete_until("a", BLOCKS, 0)
+    cache.write("a", BLOCKS, 0, 6, drafted=True)
+    cache.complete_until("a", BLOCKS, 6)
+    cache.write("a", BLOCKS, 6, 11, drafted=True)
+    cache.complete_until("a", BLOCKS, 7)
+    cache.write("a", BLOCKS, 7, 12, drafted=True)
+    cache.forget(["a"])
+    assert cache.complete_until("b", BLOCKS, 12) == 12
+
+
+def test_requests_of_one_step_share_what_the_first_one_fills() -> None:
+    """A prefix hit on blocks that are written in the same step: each step is noted before the drafter runs."""
+    cache = DraftCache(SIZE)
+    rows = (("a", BLOCKS, 0, 9), ("b", [7, 3, 11], 8, 10))
+    for name, blocks, start, stop in rows:
+        cache.write(name, blocks, start, stop, drafted=False)
+    for name, blocks, start, stop in rows:
+        assert cache.complete_until(name, blocks, start) == start
+        cache.write(name, blocks, start, stop, drafted=True)
+
+
+def test_a_request_that_never_drafted_is_looked_up_by_its_blocks() -> None:
+    cache = DraftCache(SIZE)
+    cache.complete_until("a", BLOCKS, 0)
+    cache.write("a", BLOCKS, 0, 8, drafted=True)
+    for start in range(4, 7):  # "b" has the first block of "a" and then its own
+        cache.write("b", [7, 9], start, start + 1, drafted=False)
+    assert cache.complete_until("b", [7, 9], 7) == 4

@@ -20,18 +20,22 @@ TOKENS = 256
 calculate: Callable[..., Any] = GPUModelRunner._calc_spec_decode_metadata
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["sync", "async"])
-def runner(request: pytest.FixtureRequest) -> Any:
+def runner_for(*, asynchronous: bool) -> Any:
     """vLLM's own class, with what its layout reads and no model."""
     install_in_worker()
     made = GPUModelRunner.__new__(GPUModelRunner)
-    made.vllm_config = configuration(TARGET, asynchronous=request.param)
-    made.use_async_scheduling = request.param
+    made.vllm_config = configuration(TARGET, asynchronous=asynchronous)
+    made.use_async_scheduling = asynchronous
     made.device = torch.device("cpu")
     made.arange_np = np.arange(TOKENS, dtype=np.int64)
     made._arange_scratch = np.empty(TOKENS, dtype=np.int64)
     made.input_ids = SimpleNamespace(gpu=torch.arange(TOKENS, dtype=torch.int32))
     return made
+
+
+@pytest.fixture(scope="module")
+def runner() -> Any:
+    return runner_for(asynchronous=False)
 
 
 def layouts(runner: Any, drafts: list[int], scheduled: list[int]) -> tuple[Any, Any]:
@@ -66,5 +70,6 @@ def test_layout_with_drafts_is_computed_anew(runner: Any) -> None:
 
 
 def test_only_a_synchronous_step_without_drafts_is_one_without_speculation(runner: Any) -> None:
-    assert verifies_nothing(runner, [0, 0]) is not runner.use_async_scheduling
+    assert verifies_nothing(runner, [0, 0])
     assert not verifies_nothing(runner, [0, 1])
+    assert not verifies_nothing(runner_for(asynchronous=True), [0, 0])

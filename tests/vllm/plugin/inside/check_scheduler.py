@@ -102,6 +102,26 @@ def test_a_limit_within_a_step_waits_for_the_next(engine: Engine) -> None:
     assert drafts_of(engine, "a")[-1] == 0
 
 
+def test_counts_carry_the_length_that_was_verified(engine: Engine) -> None:
+    engine.add(request("a", 4))
+    for _ in range(5):
+        engine.step()
+    engine.drain()
+    engine.stats.clear()
+    before = len(engine.steps)
+    engine.schedule()
+    assert drafts_of(engine, "a")[before:] == [4]
+    engine.scheduler.slipstream_set_limit(1)
+    if engine.is_async:
+        engine.schedule()  # before the output of the step with four drafts is there
+        assert drafts_of(engine, "a")[before:] == [4, 1]
+    else:
+        engine.scheduler.slipstream_set_length("a", 1)
+    engine.drain()
+    rows = [row for stats in engine.stats for row in (stats.kv_connector_stats or {}).get("slipstream", ())]
+    assert [(row[1], row[3]) for row in rows] == ([(4, 4), (1, 1)] if engine.is_async else [(4, 4)])
+
+
 def test_one_request_changes_and_its_neighbour_does_not(engine: Engine) -> None:
     engine.add(request("chatcmpl-a", 0), request("chatcmpl-a-1", 4))
     for _ in range(4):

@@ -120,9 +120,13 @@ class Engine:
             self._prompts[new.request_id] = new.num_prompt_tokens
             self.scheduler.add_request(new)
 
-    def step(self) -> None:
+    def schedule(self) -> None:
+        """Begin a step."""
         output = self.scheduler.schedule()
         self._in_flight.append((output, self._run(output)))
+
+    def step(self) -> None:
+        self.schedule()
         if len(self._in_flight) == (2 if self.is_async else 1):
             self._finish_step()
 

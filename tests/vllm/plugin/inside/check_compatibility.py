@@ -1,0 +1,117 @@
+"""Servers that the plugin refuses, each with one sentence, and vendors' builds that it leaves alone."""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+from typing import Any
+
+import pytest
+import vllm
+from scripted import configuration
+from slipstream_vllm import compatibility, settings
+from slipstream_vllm.errors import UnsupportedServerError
+from slipstream_vllm.plugin import register
+from vllm.entrypoints.openai.responses.serving import OpenAIServingResponses
+from vllm.v1.engine.core import EngineCore
+from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+from vllm.v1.worker.worker_base import WorkerWrapperBase
+
+TARGET = os.environ["SLIPSTREAM_TARGET"]
+
+
+@pytest.fixture
+def config() -> Any:
+    return configuration(TARGET, asynchronous=False)
+
+
+def test_an_untested_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vllm, "__version__", "0.99.1+cpu")
+    with pytest.raises(UnsupportedServerError, match=r"tested with vLLM 0\.32\.0, not with 0\.99\.1: install one"):
+        configuration(TARGET, asynchronous=False)
+
+
+def test_experts_on_several_ranks_are_refused(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    compatibility.check_configuration(config)
+    monkeypatch.setattr(config.parallel_config, "data_parallel_size", 2)
+    compatibility.check_configuration(config)  # dense: vLLM runs its ranks as servers of their own
+    monkeypatch.setattr(type(config.model_config), "get_num_experts", lambda self: 8)
+    with pytest.raises(UnsupportedServerError, match=r"data_parallel_size 2 .* set --data-parallel-size 1\.$"):
+        compatibility.check_configuration(config)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (EngineCore, "post_step"),
+        (GPUModelRunner, "_sample"),
+        (GPUModelRunner, "_update_states"),
+        (OpenAIServingResponses, "responses_full_generator"),
+    ],
+)
+def test_a_missing_hook_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
+    monkeypatch.delattr(owner, name)
+    with pytest.raises(UnsupportedServerError, match=rf"{owner.__name__}\.{name}; install a stock vLLM"):
+        configuration(TARGET, asynchronous=False)
+
+
+def test_a_build_without_a_hook_starts_without_the_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(EngineCore, "post_step")
+    register()
+    assert not hasattr(EngineCore, "post_step")
+    without_plugin()
+
+
+def test_a_worker_without_the_plugin_needs_no_hook(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(GPUModelRunner, "_sample")
+    worker = WorkerWrapperBase.__new__(WorkerWrapperBase)
+    worker.vllm_config = without_plugin()
+    worker.worker = Device()  # type: ignore[assignment]  # stands for the machine
+    worker.init_device()
+    assert worker.worker.initialized
+
+
+class Device:
+    """A worker that only remembers that it was initialized."""
+
+    initialized = False
+
+    def init_device(self) -> None:
+        self.initialized = True
+
+
+def without_plugin() -> Any:
+    args = vllm.EngineArgs(model=TARGET, dtype="float32", max_model_len=512, enforce_eager=True)
+    return args.create_engine_config()
+
+
+def test_the_v2_runner_with_a_draft_model_gets_a_warning(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert compatibility.warning(config) is None
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
+    assert "set VLLM_USE_V2_MODEL_RUNNER=0" in str(compatibility.warning(config))
+    monkeypatch.setattr(config.speculative_config, "method", "eagle3")
+    assert compatibility.warning(config) is None
+
+
+def test_the_warning_is_logged_at_start(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
+    monkeypatch.setenv("SLIPSTREAM_VLLM_ACCEPTANCE", "rejection")
+    monkeypatch.setattr("vllm.config.vllm.HAS_TRITON", True)  # vLLM for CPUs comes without
+    caplog.set_level(logging.WARNING, "vllm.slipstream_vllm.plugin")
+    configuration(TARGET, asynchronous=False)
+    assert [record.levelname for record in caplog.records if "draft length 0 pays" in record.message] == ["WARNING"]
+
+
+def test_equality_needs_the_v1_runner(config: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", "1")
+    with pytest.raises(UnsupportedServerError, match=r"needs vLLM's V1 model runner"):
+        compatibility.check_configuration(config)
+
+
+@pytest.mark.parametrize("rule", ["equality", "rejection"])
+def test_workers_have_the_rule_without_the_environment(monkeypatch: pytest.MonkeyPatch, rule: str) -> None:
+    monkeypatch.setenv("SLIPSTREAM_VLLM_ACCEPTANCE", rule)
+    sent = pickle.dumps(configuration(TARGET, asynchronous=False))
+    monkeypatch.setenv("SLIPSTREAM_VLLM_ACCEPTANCE", "")
+    assert settings.acceptance(pickle.loads(sent)) == rule

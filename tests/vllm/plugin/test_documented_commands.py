@@ -1,0 +1,48 @@
+"""The commands of docs/howto/vllm.md for a server that has just started, on a server that has just started."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from slipstream_gateway.up.vllm_server import VllmServer
+
+PAGE = Path(__file__).parents[3] / "docs" / "howto" / "vllm.md"
+HEADING = "## Test it after the start"
+TIMEOUT_S = 120.0
+
+
+@pytest.fixture(scope="module")
+def block() -> list[str]:
+    """The lines of the section's block; a command begins with `$ ` and goes on in indented lines."""
+    section = PAGE.read_text(encoding="utf-8").partition(HEADING)[2]
+    found = re.search(r"```console\n(.*?)```", section, re.DOTALL)
+    assert found is not None
+    return found[1].splitlines()
+
+
+def test_the_commands_print_what_the_page_says(block: list[str], start_vllm: Callable[..., VllmServer]) -> None:
+    server = start_vllm()
+    printed = _run(block, server).splitlines()
+    [documented] = [json.loads(line) for line in block if line.startswith("{")]
+    assert json.loads(printed[0]) == documented
+    plain_text, plain_drafted, drafted_text, drafted, *counters = printed[1:]
+    assert drafted_text == plain_text
+    assert plain_drafted == '"num_draft_tokens":0'
+    assert re.fullmatch(r'"num_draft_tokens":[1-9]\d*', drafted)
+    assert len(counters) == 3
+    assert all('{draft_length="3",request_class="smoke"}' in line for line in counters)
+    server.stop()
+
+
+def _run(block: list[str], server: VllmServer) -> str:
+    """What the block's commands print, with this server's address and model."""
+    commands = "\n".join(line.removeprefix("$ ") for line in block if line.startswith(("$ ", " ")))
+    script = commands.replace("http://127.0.0.1:8000", server.url).replace("MODEL", server.launch.served_name)
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
