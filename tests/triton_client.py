@@ -32,18 +32,21 @@ DATA_TYPES = {
 }
 
 
+_COUNTS = {"prompt_tokens", "output_tokens", "drafted", "accepted", "steps"}
+
+
 class Part(msgspec.Struct, kw_only=True):
-    """One response."""
+    """One response. What drafts cost is None where the response leaves it out."""
 
     text_output: str
     token_ids: list[int]
     finish_reason: str
     prompt_tokens: int
     output_tokens: int
-    drafted: int
-    accepted: int
-    steps: int
-    rejected_at: list[int]
+    drafted: int | None = None
+    accepted: int | None = None
+    steps: int | None = None
+    rejected_at: list[int] | None = None
     margins: list[float] | None = None
 
 
@@ -78,7 +81,7 @@ class TritonModel:
 
     def open(self, **inputs: Any) -> Any:
         """The raw response iterator, which has `cancel()`."""
-        tensors = [_tensor(name, value) for name, value in inputs.items()]
+        tensors = [tensor(name, value) for name, value in inputs.items()]
 
         async def requests() -> AsyncIterator[dict[str, Any]]:
             yield {"model_name": self._model, "inputs": tensors}
@@ -101,7 +104,8 @@ class TritonModel:
         return await asyncio.gather(*(self.generate(**inputs) for inputs in requests))
 
 
-def _tensor(name: str, value: Any) -> InferInput:
+def tensor(name: str, value: Any) -> InferInput:
+    """The input `name` with `value`, as `TritonModel` takes it."""
     data_type, dtype = DATA_TYPES[name]
     if name == "messages" and not isinstance(value, (bytes, str)):
         value = json.dumps(value)
@@ -118,6 +122,6 @@ def _part(result: Any) -> Part:
     values = {output.name: result.as_numpy(output.name).tolist() for output in result.get_response().outputs}
     for name in ("text_output", "finish_reason"):
         values[name] = values[name][0].decode()
-    for name in ("prompt_tokens", "output_tokens", "drafted", "accepted", "steps"):
+    for name in _COUNTS & values.keys():
         [values[name]] = values[name]
     return Part(**values)

@@ -116,8 +116,9 @@ OnReply = Callable[[Reply], None]
 class OpenAiEngine(ServedEngine, Protocol):
     """An engine that also answers whole OpenAI requests."""
 
-    def ask(self, request_id: str, request: OpenAiRequest, on_reply: OnReply) -> None:
+    def ask(self, request_id: str, request: OpenAiRequest, on_reply: OnReply, *, stops: int | None = None) -> None:
         """Answer `request`; its replies go to `on_reply`, which must not block, until the last. `cancel` ends it.
+        `stops` as in `submit`.
 
         Raises:
             OverloadedError: the queue is full.

@@ -16,12 +16,17 @@ import triton_python_backend_utils as pb_utils
 from slipstream_engine.served import EngineFacts, Reply
 from slipstream_engine.types import Chunk, FinishReason
 
+LARGE_RESPONSE_BYTES = 64 * 1024
+"""Above this, a last response goes out apart from the end, as it may need shared memory that there is no more of."""
+
 
 class Answer:
     """One request's answer. `stops`: how often drafting had been stopped when the request came.
 
     Triton frees what a response sender refers to with the final response; asking that sender afterwards
     whether it was cancelled brings the whole server down. Hence the lock, and `_done`.
+
+    A sender takes nothing any more once it was given the final response, also where sending that failed.
     """
 
     def __init__(self, *, request_id: str, sender: Any, outputs: frozenset[str], stops: int) -> None:
@@ -33,15 +38,18 @@ class Answer:
         self._done = False
 
     def send(self, item: Chunk | Reply) -> None:
-        """Send part of the answer, which may be the last."""
+        """Send part of the answer, which may be the last. Where it raises, `fail` still ends a large answer."""
         if isinstance(item, Chunk) and item.finish_reason is FinishReason.ERROR:
             self.fail(item.error_code, item.error or "the engine gave no reason")
             return
         response = _reply(item) if isinstance(item, Reply) else _response(item, self._outputs)
-        if item.last:
+        if not item.last:
+            self._sender.send(response)
+        elif _size_bytes(item) <= LARGE_RESPONSE_BYTES:
             self._finish(response)
         else:
             self._sender.send(response)
+            self._finish(_reply(Reply(status=item.status, data=b"", last=True)) if isinstance(item, Reply) else None)
 
     def done(self) -> None:
         """End a control message: a response without tensors."""
@@ -67,8 +75,15 @@ class Answer:
 
     def _finish(self, response: Any) -> None:
         with self._lock:
-            self._done = True
+            self._done = True  # also where sending fails: nobody can tell whether Triton has it
             self._sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+
+
+def _size_bytes(item: Chunk | Reply) -> int:
+    """About how many bytes of tensors `item` becomes."""
+    if isinstance(item, Reply):
+        return len(item.data)
+    return 4 * (len(item.text) + len(item.token_ids) + len(item.margins or ()))
 
 
 def _response(chunk: Chunk, outputs: frozenset[str]) -> Any:
@@ -80,11 +95,14 @@ def _response(chunk: Chunk, outputs: frozenset[str]) -> Any:
         "finish_reason": chunk.finish_reason or "",
         "prompt_tokens": (counts.prompt_tokens,),
         "output_tokens": (counts.output_tokens,),
-        "drafted": (counts.drafted,),
-        "accepted": (counts.accepted,),
-        "steps": (counts.steps,),
-        "rejected_at": counts.rejected_at,
     }
+    if counts.counted:
+        values |= {
+            "drafted": (counts.drafted,),
+            "accepted": (counts.accepted,),
+            "steps": (counts.steps,),
+            "rejected_at": counts.rejected_at,
+        }
     tensors = [_tensor(name, value) for name, value in values.items() if name in outputs]
     if chunk.margins is not None and "margins" in outputs:
         tensors.append(pb_utils.Tensor("margins", np.array(chunk.margins, dtype=np.float32)))

@@ -185,7 +185,17 @@ class TritonModel(ABC, Generic[Engine]):
             answer.send(item)
         except Exception as exc:  # The outbox's top: a client that cannot be answered must not stop the others.
             pb_utils.Logger.log_error(f"request {answer.request_id}: sending failed: {exc!r}")
-            self.engine.cancel(answer.request_id)
+            if item.last:
+                self._end(answer)
+            else:
+                self.engine.cancel(answer.request_id)
+
+    def _end(self, answer: Answer) -> None:
+        """End an answer whose last response could not be sent: its client must not wait for ever."""
+        try:
+            answer.fail("internal", "the last response could not be sent")
+        except Exception as exc:  # as in `_send`; nothing more can be done for this client
+            pb_utils.Logger.log_error(f"request {answer.request_id}: it got no end: {exc!r}")
 
     def _watch_cancellation(self) -> None:
         while not self._closing.wait(CANCEL_POLL_S):

@@ -80,7 +80,8 @@ class MergedStream:
 
     @property
     def usage(self) -> Usage:
-        """The sum over the answers; the prompt counts once, as OpenAI counts it."""
+        """The sum over the answers; the prompt counts once, as OpenAI counts it. The drafts of one that were not
+        counted are missing in the sum."""
         parts = [choice.usage for choice in self._choices]
         return Usage(
             prompt_tokens=max(part.prompt_tokens for part in parts),
@@ -89,6 +90,7 @@ class MergedStream:
             accepted=sum(part.accepted for part in parts),
             steps=sum(part.steps for part in parts),
             rejected_at=_sum_positions([part.rejected_at for part in parts]),
+            counted=all(part.counted for part in parts),
         )
 
     async def prefetch(self) -> None:

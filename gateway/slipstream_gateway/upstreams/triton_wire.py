@@ -144,13 +144,15 @@ def read_response(response: service_pb2.ModelInferResponse, usage: Usage) -> Res
     """Decodes one response and brings `usage` up to date. Raises `UpstreamFailed` where it breaks the contract."""
     outputs = _raw_outputs(response)
     try:
-        usage.drafted, usage.accepted = _integer(outputs, "drafted"), _integer(outputs, "accepted")
         usage.prompt_tokens, usage.output_tokens = (
             _integer(outputs, "prompt_tokens"),
             _integer(outputs, "output_tokens"),
         )
-        usage.steps = _integer(outputs, "steps")
-        usage.rejected_at = _integers(outputs.get("rejected_at", b""))
+        usage.counted = "drafted" in outputs  # the model leaves out what its engine has not counted
+        if usage.counted:
+            usage.drafted, usage.accepted = _integer(outputs, "drafted"), _integer(outputs, "accepted")
+            usage.steps = _integer(outputs, "steps")
+            usage.rejected_at = _integers(outputs.get("rejected_at", b""))
         return Response(
             text=_text(outputs["text_output"]),
             token_ids=_integers(outputs["token_ids"]),

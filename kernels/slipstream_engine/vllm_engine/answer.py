@@ -27,13 +27,15 @@ class AnswerWriter:
     """Makes chunks of what vLLM adds to one answer. `resumed` is None for an answer from its beginning: vLLM's own
     text is the answer's then.
 
-    vLLM counts drafts in its last output only; until then the counts of drafts are 0.
+    Where the request `drafts`, vLLM's counts of drafts come with its last output. Until then they are unknown: also at
+    the end of an answer that was cancelled, or that `resumed` ended.
     """
 
-    def __init__(self, request: GenerationRequest, resumed: ResumedText | None) -> None:
+    def __init__(self, request: GenerationRequest, resumed: ResumedText | None, *, drafts: bool) -> None:
         self._request = request
         self._resumed = resumed
         self._output_tokens = len(request.resume_ids)
+        self._counted = not drafts
         self._drafts: _Drafts = (0, 0, 0, ())
 
     def take(self, output: CompletionOutput) -> Chunk:
@@ -46,7 +48,7 @@ class AnswerWriter:
             finish = FinishReason.STOP if stopped else finish
         self._output_tokens += len(token_ids)
         if output.spec_decode_metrics is not None:
-            self._drafts = _draft_counts(output.spec_decode_metrics)
+            self._counted, self._drafts = True, _draft_counts(output.spec_decode_metrics)
         margins = _margins(output.logprobs)[: len(token_ids)] if self._request.margins else None
         error = f"vLLM ended the request with {output.finish_reason!r}" if finish is FinishReason.ERROR else None
         return self._chunk(text, token_ids, finish, error=error, margins=margins)
@@ -74,6 +76,7 @@ class AnswerWriter:
         counts = Counts(
             prompt_tokens=len(self._request.prompt_ids),
             output_tokens=self._output_tokens,
+            counted=self._counted,
             drafted=drafted,
             accepted=accepted,
             # The prompt's pass gives the first token; a step gives one token more than it accepts drafts.

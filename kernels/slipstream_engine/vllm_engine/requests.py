@@ -8,12 +8,13 @@ from collections.abc import Callable
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-from vllm.exceptions import VLLMClientError
+from vllm.exceptions import GracefulHTTPError, VLLMClientError
 from vllm.inputs.engine import tokens_input
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from slipstream_engine.served import OnChunk, OnReply, OpenAiRequest, Reply
 from slipstream_engine.vllm_engine.answer import AnswerWriter
+from slipstream_engine.vllm_engine.late_requests import STOPS_AT_ARRIVAL
 from slipstream_engine.vllm_engine.openai_app import OpenAiCall
 
 if TYPE_CHECKING:
@@ -55,10 +56,10 @@ class Requests:
         task.add_done_callback(deliver_cancelled)
         self._keep(request_id, task, task.cancel)
 
-    def call(self, request_id: str, request: OpenAiRequest, on_reply: OnReply) -> None:
-        """Answer an OpenAI request by vLLM's own application; its replies go to `on_reply`."""
+    def call(self, request_id: str, request: OpenAiRequest, on_reply: OnReply, stops: int | None) -> None:
+        """Answer an OpenAI request by vLLM's own application; its replies go to `on_reply`. `stops` as in `submit`."""
         call = OpenAiCall(self._app, request, on_reply)
-        task = asyncio.get_running_loop().create_task(_run_call(call, on_reply))
+        task = asyncio.get_running_loop().create_task(_run_call(call, on_reply, stops))
         self._keep(request_id, task, call.cancel)
 
     def cancel(self, request_id: str) -> None:
@@ -100,11 +101,14 @@ class Requests:
             on_chunk(writer.failed(DEAD))
         except VLLMClientError as exc:
             on_chunk(writer.failed(str(exc), "invalid_request"))
+        except GracefulHTTPError as exc:  # vLLM's own limits: --max-num-queued-reqs, --max-num-queued-tokens
+            on_chunk(writer.failed(exc.message, "overloaded"))
         except Exception as exc:  # a request's top: whatever it hit is its answer, and nobody else's
             on_chunk(writer.failed(repr(exc.__cause__ or exc)))
 
 
-async def _run_call(call: OpenAiCall, on_reply: OnReply) -> None:
+async def _run_call(call: OpenAiCall, on_reply: OnReply, stops: int | None) -> None:
+    STOPS_AT_ARRIVAL.set(stops)
     try:
         await call.run()
     except Exception:  # a request's top, as above; the application has said why in its log

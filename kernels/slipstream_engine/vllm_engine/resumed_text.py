@@ -37,7 +37,7 @@ class ResumedText:
         )
         self._detokenizer: Any = IncrementalDetokenizer.from_new_request(tokenizer.shared, parts)
         stopped = self._detokenizer.update(list(request.resume_ids), False) is not None
-        if stopped or tokenizer.eos_id in request.resume_ids:
+        if stopped or not tokenizer.eos_ids.isdisjoint(request.resume_ids):
             raise RequestError("resume_ids already hold a stop string or EOS: there is nothing to continue")
         self._detokenizer.get_next_output_text(finished=False, delta=True)
 

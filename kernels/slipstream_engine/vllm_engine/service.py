@@ -8,6 +8,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 
@@ -15,15 +16,20 @@ from slipstream_engine.checks import check_request
 from slipstream_engine.errors import CheckpointError, EngineFailedError, OverloadedError
 from slipstream_engine.served import EngineFacts, OnChunk, OnReply, OpenAiRequest
 from slipstream_engine.types import GenerationRequest
+from slipstream_engine.vllm_engine import late_requests
 from slipstream_engine.vllm_engine.answer import AnswerWriter
-from slipstream_engine.vllm_engine.engine import VERSION, load
+from slipstream_engine.vllm_engine.engine import VERSION, running_engine
+from slipstream_engine.vllm_engine.late_requests import DRAFT_LENGTH
 from slipstream_engine.vllm_engine.requests import DEAD, Requests
 from slipstream_engine.vllm_engine.resumed_text import ResumedText
 from slipstream_engine.vllm_engine.settings import VllmSettings, command_line
 from slipstream_engine.vllm_engine.tokenizer import VllmTokenizer
 
-DRAFT_LENGTH = "slipstream_draft_length"  # the plugin's, among a request's extra arguments
+if TYPE_CHECKING:
+    from vllm.v1.engine.async_llm import AsyncLLM
+
 _STOP_DRAFTING, _LIMIT = "slipstream_stop_drafting", "slipstream_limit"  # what the plugin adds to vLLM's engine core
+_NO_SEED, _ITS_SEED = -1, 2**63 - 1  # vLLM takes -1 for no seed; requests with that seed get another, fixed one
 _END_S = 10.0
 _log = logging.getLogger(__name__)
 
@@ -40,6 +46,7 @@ class VllmService:
         self._stops = 0
         self._closing = False
         self._loaded: Future[None] = Future()
+        self._ended = asyncio.Event()
         self._thread = threading.Thread(target=self._run, name="slipstream-vllm", daemon=True)
 
     @classmethod
@@ -88,21 +95,22 @@ class VllmService:
             resumed = ResumedText(request, self._tokenizer, params)
             params = self._params(request, stop=())  # which vLLM would look for in the new tokens alone
             params.detokenize = False
-        writer = AnswerWriter(request, resumed)
         token_ids = [*request.prompt_ids, *request.resume_ids]
         with self._lock:
+            stopped = stops is not None and stops != self._stops
+            length = 0 if stopped else min(request.draft_tokens, self._max_draft_length)
             if self._max_draft_length:
-                stopped = stops is not None and stops != self._stops
-                params.extra_args = {DRAFT_LENGTH: 0 if stopped else self._draft_length(request)}
+                params.extra_args = {DRAFT_LENGTH: length}
+            writer = AnswerWriter(request, resumed, drafts=length > 0)
             self._take_in(request.request_id)
             begin = partial(self._requests.answer, request.request_id, token_ids, params, writer, on_chunk)
             self._loop.call_soon_threadsafe(begin)
 
-    def ask(self, request_id: str, request: OpenAiRequest, on_reply: OnReply) -> None:
+    def ask(self, request_id: str, request: OpenAiRequest, on_reply: OnReply, *, stops: int | None = None) -> None:
         """Answer an OpenAI request; see `OpenAiEngine.ask`."""
         with self._lock:
             self._take_in(request_id)
-            self._loop.call_soon_threadsafe(self._requests.call, request_id, request, on_reply)
+            self._loop.call_soon_threadsafe(self._requests.call, request_id, request, on_reply, stops)
 
     def cancel(self, request_id: str) -> None:
         """Abort a request. Unknown ids are ignored: the request may just have ended."""
@@ -120,7 +128,7 @@ class VllmService:
         with self._lock:
             self._closing = True
         asyncio.run_coroutine_threadsafe(self._requests.end_all(_END_S), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._loop.call_soon_threadsafe(self._ended.set)
         self._thread.join()
 
     def _check_alive(self) -> None:
@@ -140,16 +148,13 @@ class VllmService:
         with self._lock:
             self._active.discard(request_id)
 
-    def _draft_length(self, request: GenerationRequest) -> int:
-        return min(request.draft_tokens, self._max_draft_length)
-
     def _params(self, request: GenerationRequest, stop: Sequence[str]) -> SamplingParams:
         given, sampling = len(request.prompt_ids) + len(request.resume_ids), request.sampling
         return SamplingParams(
             temperature=sampling.temperature,
             top_p=sampling.top_p,
             top_k=sampling.top_k,
-            seed=sampling.seed if sampling.temperature > 0 else None,
+            seed=_seed(sampling.seed) if sampling.temperature > 0 else None,
             max_tokens=min(request.max_tokens - len(request.resume_ids), self.context_tokens - given),
             stop=list(stop),
             logprobs=2 if request.margins else None,
@@ -165,17 +170,23 @@ class VllmService:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
-            self._loop.run_until_complete(self._load())
+            self._loop.run_until_complete(self._serve())
         except BaseException as exc:  # the thread's top: whoever waits for it hears of it
-            self._loaded.set_exception(exc if isinstance(exc, CheckpointError) else _load_failure(exc))
-            return
-        self._loaded.set_result(None)
-        self._loop.run_forever()
-        self._llm.shutdown()
+            if self._loaded.done():
+                _log.exception("vLLM's end failed")
+            else:
+                self._loaded.set_exception(exc if isinstance(exc, CheckpointError) else _load_failure(exc))
 
-    async def _load(self) -> None:
-        self._llm, app = await load(self._arguments)
-        self._tokenizer = VllmTokenizer(self._llm.get_tokenizer())
+    async def _serve(self) -> None:
+        """Load vLLM, and keep it until `close`; it is shut down where either fails."""
+        async with running_engine(self._arguments) as (llm, app):
+            await self._adopt(llm, app)
+            self._loaded.set_result(None)
+            await self._ended.wait()
+
+    async def _adopt(self, llm: AsyncLLM, app: Any) -> None:
+        self._llm = llm
+        self._tokenizer = VllmTokenizer(llm, app)
         self._vocabulary = self._llm.model_config.get_vocab_size()
         self._requests = Requests(self._llm, app, self._forget)
         config = self._llm.vllm_config
@@ -184,6 +195,11 @@ class VllmService:
         self._max_draft_length = 0 if speculative is None else speculative.num_speculative_tokens
         if self._max_draft_length:
             await self._llm.engine_core.call_utility_async(_LIMIT, "get")  # is the plugin there?
+            late_requests.install(llm, lambda: self._stops)
+
+
+def _seed(seed: int) -> int:
+    return _ITS_SEED if seed == _NO_SEED else seed
 
 
 def _load_failure(exc: BaseException) -> CheckpointError:

@@ -1,34 +1,76 @@
-"""Prompts by the tokenizer that vLLM has loaded."""
+"""Prompts by the tokenizer and the chat template that vLLM's own server uses."""
 
 from __future__ import annotations
 
 import copy
-import threading
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 
 from slipstream_engine.errors import RequestError
 
+if TYPE_CHECKING:
+    from vllm.renderers.params import ChatParams
+    from vllm.v1.engine.async_llm import AsyncLLM
+
 
 class VllmTokenizer:
-    """A copy of vLLM's tokenizer, for other threads than vLLM's: Hugging Face's fast tokenizers refuse to be used by
-    two at once. `shared` is vLLM's own, for decoding, which changes nothing in it."""
+    """Tokenizes for Triton's threads. `shared` is vLLM's own tokenizer, for decoding, which changes nothing in it.
 
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = copy.deepcopy(tokenizer)
-        self._lock = threading.Lock()
-        self.shared = tokenizer
-        self.eos_id: int | None = tokenizer.eos_token_id
+    vLLM's tokenizer is a pool of copies, of which each call takes one. Triton's threads get a pool of their own, so a
+    long prompt holds up no other thread, neither Triton's nor vLLM's.
+
+    Args:
+        llm: the engine.
+        app: vLLM's application over it, which knows the chat template that the command line asks for.
+    """
+
+    def __init__(self, llm: AsyncLLM, app: Any) -> None:
+        self.shared: Any = llm.get_tokenizer()
+        self.eos_ids = _eos_ids(self.shared, llm.model_config.try_get_generation_config())
+        self._tokenizer = copy.deepcopy(self.shared)
+        self._renderer = llm.renderer
+        self._chat_params = _chat_params(app.state.online_renderer)
+        self._context_tokens = int(llm.model_config.max_model_len)
 
     def encode(self, text: str) -> tuple[int, ...]:
         """The ids of `text`, with what the tokenizer adds itself, usually BOS."""
-        with self._lock:
-            return tuple(self._tokenizer.encode(text))
+        self._check_length(text)
+        return tuple(self._tokenizer.encode(text))
 
     def render_chat(self, messages: list[dict[str, str]]) -> tuple[int, ...]:
-        """The prompt for a chat by the tokenizer's template, up to where the answer begins."""
+        """The prompt for a chat up to where the answer begins: the prompt that vLLM's server makes of `messages`."""
         try:
-            with self._lock:
-                text = self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-                return tuple(self._tokenizer.encode(text, add_special_tokens=False))
+            _, prompt = self._renderer.render_messages(messages, self._chat_params)
         except Exception as exc:  # a template is a program of the checkpoint's: it may raise anything
             raise RequestError(f"messages: the model's chat template refuses them: {exc}") from exc
+        text: str = prompt["prompt"]
+        self._check_length(text)
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False))
+
+    def _check_length(self, text: str) -> None:
+        """Refuse what cannot fit before it is tokenized, which may take seconds; the limit is that of vLLM's server."""
+        most = self._context_tokens * self.shared.max_chars_per_token
+        if len(text) > most:
+            raise RequestError(
+                f"the prompt has {len(text)} characters; the context of {self._context_tokens} tokens holds at most "
+                f"{most}",
+                code="context_length_exceeded",
+            )
+
+
+def _chat_params(rendering: Any) -> ChatParams:
+    """How vLLM's server renders a chat whose request sets nothing: `--chat-template` and
+    `--default-chat-template-kwargs` among it."""
+    request = ChatCompletionRequest(messages=[{"role": "user", "content": ""}])
+    params = request.build_chat_params(rendering.chat_template, rendering.chat_template_content_format)
+    defaults = rendering.default_chat_template_kwargs or {}
+    return params.with_defaults({**defaults, "tools": None, "tokenize": False})
+
+
+def _eos_ids(tokenizer: Any, generation_config: Mapping[str, Any]) -> frozenset[int]:
+    """Every token that ends an answer: the tokenizer's, and those that the generation configuration adds."""
+    listed = generation_config.get("eos_token_id")
+    more = listed if isinstance(listed, list) else [listed]
+    return frozenset(token for token in (tokenizer.eos_token_id, *more) if token is not None)

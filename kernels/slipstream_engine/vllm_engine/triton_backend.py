@@ -10,6 +10,7 @@ from slipstream_engine.served import OpenAiRequest
 from slipstream_engine.triton_answer import Answer
 from slipstream_engine.triton_model import TritonModel, settings_from_parameters
 from slipstream_engine.triton_outbox import Delivery, merge_replies
+from slipstream_engine.vllm_engine.compatibility import check_version
 from slipstream_engine.vllm_engine.process import prepare_process
 from slipstream_engine.vllm_engine.settings import VllmSettings
 
@@ -25,10 +26,11 @@ class TritonPythonModel(TritonModel["VllmService"]):
 
     def start_engine(self, name: str, parameters: Mapping[str, str]) -> VllmService:
         settings = settings_from_parameters(parameters, VllmSettings)
+        check_version()
         from slipstream_engine.vllm_engine.service import VllmService  # imports vLLM, for which `prepare` was
 
         return VllmService.start(settings, name)
 
     def ask_openai(self, answer: Answer, request: OpenAiRequest) -> None:
         delivery = Delivery(answer, merge_replies, stream=True)
-        self.engine.ask(answer.request_id, request, partial(self.outbox.put, delivery))
+        self.engine.ask(answer.request_id, request, partial(self.outbox.put, delivery), stops=answer.stops)

@@ -49,10 +49,10 @@ class Repository(NamedTuple):
 
 
 @pytest.fixture(scope="session")
-def write_vllm_repository(vllm_install: VllmInstall) -> Callable[[Path], Repository]:
-    """Write the repository of `PAIR` into a folder, as `slipstream up` does."""
+def write_vllm_repository(vllm_install: VllmInstall) -> Callable[..., Repository]:
+    """Write the repository of `PAIR` into a folder, as `slipstream up` does, with `more` options of vLLM."""
 
-    def write(folder: Path) -> Repository:
+    def write(folder: Path, *more: str) -> Repository:
         manifest = folder / "pair.yaml"
         manifest.write_text(PAIR, encoding="utf-8")
         models = write_repository(
@@ -60,7 +60,7 @@ def write_vllm_repository(vllm_install: VllmInstall) -> Callable[[Path], Reposit
             manifest_folder=folder,
             folder=folder / "models",
             vllm=vllm_install,
-            vllm_arguments=ARGUMENTS,
+            vllm_arguments=(*ARGUMENTS, *more),
         )
         return Repository(manifest, models, folder / "vllm_stub")
 

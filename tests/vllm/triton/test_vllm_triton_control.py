@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 import time
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+import tritonclient.grpc.aio as grpc_client
 from slipstream_engine.embedded import demo
+
+from tests.triton_client import tensor
 
 SLOTS = 16  # requests that decode together
 LONGEST = 4
@@ -111,6 +117,40 @@ async def test_what_is_complete_cannot_be_resumed(vllm_model: Any) -> None:
     assert again.error == (
         "invalid_request: resume_ids already hold a stop string or EOS: there is nothing to continue"
     )
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_stop_reaches_a_relayed_request_that_is_still_rendered(vllm_triton: Any, stream: bool) -> None:
+    """On one stream, Triton hands the model its requests in order: the second overtakes the first one's rendering."""
+    body = {
+        "model": "embedded",
+        "messages": demo.CALL_SUMMARY,
+        "temperature": 0,
+        "max_tokens": 48,
+        "vllm_xargs": {"slipstream_draft_length": LONGEST},
+        **({"stream": True, "stream_options": {"include_usage": True}} if stream else {}),
+    }
+    asked = {"openai_request": list(json.dumps({"endpoint": "chat", "body": body}).encode())}
+    assert await _drafted(vllm_triton, asked) > 0
+    assert await _drafted(vllm_triton, asked, {"stop_drafting": True}) == 0
+    assert await _drafted(vllm_triton, asked) > 0
+
+
+async def _drafted(server: Any, *messages: dict[str, Any]) -> int:
+    """How many tokens vLLM counts as drafted in the answer to the first of `messages`, sent on one stream."""
+
+    async def requests() -> AsyncIterator[dict[str, Any]]:
+        for inputs in messages:
+            yield {"model_name": "embedded", "inputs": [tensor(name, value) for name, value in inputs.items()]}
+
+    data = b""
+    async with grpc_client.InferenceServerClient(f"{server.ports.host}:{server.ports.grpc}") as client:
+        async for result, error in client.stream_infer(requests()):
+            assert error is None
+            if (part := result.as_numpy("openai_response")) is not None:
+                data += part.tobytes()
+    [drafted] = re.findall(rb'"num_draft_tokens": ?(\d+)', data)
+    return int(drafted)
 
 
 async def test_control_message_is_answered_at_once_under_load(vllm_model: Any) -> None:

@@ -25,6 +25,14 @@ async def test_prompt_beyond_the_context_is_refused_with_both_numbers(vllm_model
     assert "60000" in answer.error
 
 
+@pytest.mark.parametrize("kind", ["text_input", "messages"])
+async def test_text_that_cannot_fit_is_refused_untokenized(vllm_model: Any, kind: str) -> None:
+    text = "a" * 3_000_000
+    answer = await vllm_model.generate(**{kind: text if kind == "text_input" else [{**USER[0], "content": text}]})
+    assert answer.error.startswith("context_length_exceeded: ")
+    assert "characters; the context of 2048 tokens" in answer.error
+
+
 @pytest.mark.parametrize(
     ("raw", "more", "message"),
     [

@@ -41,6 +41,21 @@ def test_numpy_that_the_stub_cannot_read_fails_the_load(
         server.stop()
 
 
+def test_speculation_without_the_plugins_scheduler_fails_the_load(
+    tmp_path: Path,
+    write_vllm_repository: Callable[..., Any],
+    run_triton: Callable[[Path, Path], TritonServer],
+) -> None:
+    repository = write_vllm_repository(tmp_path, "--scheduler-cls", "vllm.v1.core.sched.scheduler.Scheduler")
+    server = run_triton(repository.models, tmp_path)
+    try:
+        with pytest.raises(CommandError, match=r"an engine that speculates needs --scheduler-cls slipstream_vllm\."):
+            server.wait_ready(timeout_s=START_TIMEOUT_S)
+        assert "Loading weights" not in (tmp_path / "triton.log").read_text(errors="replace")
+    finally:
+        server.stop()
+
+
 @pytest.fixture
 async def own_triton(
     tmp_path: Path, write_vllm_repository: Callable[[Path], Any], run_triton: Callable[[Path, Path], TritonServer]

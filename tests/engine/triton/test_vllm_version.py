@@ -1,0 +1,38 @@
+"""A vLLM that is not there, or a release that was not tested, ends the model's load with one sentence."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+LOAD = """
+from slipstream_engine.errors import CheckpointError
+from slipstream_engine.vllm_engine.triton_backend import TritonPythonModel
+try:
+    TritonPythonModel().start_engine("embedded", {"vllm_args": "--dtype auto"})
+except CheckpointError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("package", "sentence"),
+    [
+        ("__version__ = '0.99.1+cpu'", "slipstream_vllm was tested with vLLM 0.32.0, not with 0.99.1: install 0.32.0"),
+        ("import nothing_of_the_kind", "vLLM 0.32.0 is not installed in the environment of Triton's stub: No module"),
+    ],
+)
+def test_another_vllm_is_refused_before_its_modules_are_imported(tmp_path: Path, package: str, sentence: str) -> None:
+    """vLLM itself is too large to install a release for this: a package of its name stands in."""
+    (tmp_path / "vllm").mkdir()
+    (tmp_path / "vllm" / "__init__.py").write_text(package, encoding="utf-8")
+    (tmp_path / "triton_python_backend_utils.py").touch()
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD], env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(sentence)
+    assert done.stdout.count("\n") == 1
