@@ -152,10 +152,8 @@ class OpenAiServer:
         if is_response:
             await self._reply(writer, 200, response(request, content, usage, "completed"))
             return True
-        choices = [
-            {"index": i, "message": {"role": "assistant", "content": content}, "finish_reason": self.finish_reason}
-            for i in range(request.get("n") or 1)
-        ]
+        said = {"text": content} if "prompt" in request else {"message": {"role": "assistant", "content": content}}
+        choices = [{"index": i, **said, "finish_reason": self.finish_reason} for i in range(request.get("n") or 1)]
         answer = {"id": "chatcmpl-up", "object": "chat.completion", "created": 1, "model": request["model"]}
         await self._reply(writer, 200, {**answer, "choices": choices, "usage": usage})
         return True

@@ -21,19 +21,21 @@ _encode = msgspec.json.encode
 def usage_object(usage: Usage, *, draft_length: int, resumed: Sequence[str] = ()) -> dict[str, object]:
     """OpenAI's usage, with what speculation did in OpenAI's own fields, and beside them in ours what has none there:
     the draft length, the target's passes after the prompt, how many of them first rejected a draft token at each
-    position, and a cause for each time that the answer's server was lost and another one went on with it."""
+    position, and a cause for each time that the answer's server was lost and another one went on with it. Counts that
+    the server did not tell are null."""
+    counted = usage.counted
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.output_tokens,
         "total_tokens": usage.prompt_tokens + usage.output_tokens,
         "completion_tokens_details": {
-            "accepted_prediction_tokens": usage.accepted,
-            "rejected_prediction_tokens": usage.drafted - usage.accepted,
+            "accepted_prediction_tokens": usage.accepted if counted else None,
+            "rejected_prediction_tokens": usage.drafted - usage.accepted if counted else None,
         },
         "slipstream": {
             "draft_length": draft_length,
-            "target_steps": usage.steps,
-            "rejected_at": usage.rejected_at,
+            "target_steps": usage.steps if counted else None,
+            "rejected_at": usage.rejected_at if counted else None,
             "resumed": resumed,
         },
     }

@@ -9,12 +9,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
 from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from slipstream_gateway.conformance.probes import ProbeAnswer, greedy_requests, read_answer, sampled_requests
+from slipstream_gateway.conformance.probes import (
+    ProbeAnswer,
+    greedy_requests,
+    openai_alone,
+    read_answer,
+    sampled_requests,
+)
 from slipstream_gateway.conformance.verdict import (
     Finding,
     GreedyPair,
@@ -25,7 +31,7 @@ from slipstream_gateway.conformance.verdict import (
     judge_greedy,
     judge_sampled,
 )
-from slipstream_gateway.errors import Incomparable, RequestError
+from slipstream_gateway.errors import Incomparable, RequestError, UpstreamRejected, UpstreamUnavailable
 from slipstream_gateway.manifest.table import Backend
 from slipstream_gateway.types import GenerationRequest
 from slipstream_gateway.upstreams.base import Job, TokenScore
@@ -33,6 +39,7 @@ from slipstream_gateway.upstreams.pool import Replica
 
 AT_ONCE = 4
 """Probes in flight at a time: a server checks in a few batches, and has room for requests beside them."""
+Form = Callable[[GenerationRequest], GenerationRequest]
 _T = TypeVar("_T")
 
 
@@ -45,16 +52,23 @@ class Side(NamedTuple):
 
 
 class Check:
-    """A check of the `speculative` side against the `plain` one; `seed` is the first of the sampled probes'."""
+    """A check of the `speculative` side against the `plain` one; `seed` is the first of the sampled probes', `at_once`
+    how many probes are in flight at a time."""
 
-    def __init__(self, *, speculative: Side, plain: Side, seed: int) -> None:
+    def __init__(self, *, speculative: Side, plain: Side, seed: int, at_once: int = AT_ONCE) -> None:
         self._speculative = speculative
         self._plain = plain
         self._seed = seed
-        self._places = asyncio.Semaphore(AT_ONCE)
+        self._places = asyncio.Semaphore(at_once)
+
+    @property
+    def _counted(self) -> bool:
+        """Whether the speculative side counts its drafts: servers that take a draft length with each request do."""
+        return self._speculative.backend.drafts_per_request
 
     async def run(self) -> list[Finding]:
-        """What is found of each subject. Raises `UpstreamError` or `Overloaded` where a server did not answer."""
+        """What is found of each subject. Raises `UpstreamError` or `Overloaded` where a server did not answer; one
+        that could not be reached is lost (`Replica.lost`)."""
         findings = await self._told(Subject.GREEDY_SPECULATION, self._greedy)
         if self._plain.backend.own_engine:  # its contract has no scores
             return findings
@@ -65,33 +79,42 @@ class Check:
         try:
             return await look()
         except RequestError as exc:
-            detail = f"the probes were refused: {exc}"
+            detail = f"the probes were refused: {exc}{_hint(exc)}"
         except Incomparable as exc:
             detail = f"the server's answers cannot be compared: {exc.cause}"
         return [Finding(subject=subject, result=Result.NO_DATA, detail=detail)]
 
     async def _greedy(self) -> list[Finding]:
-        async with self._sampled_neighbour():
-            pairs = await self._each(greedy_requests(self._plain.backend.model), self._greedy_pair)
-        return [judge_greedy(pairs), judge_draft_length(pairs)]
+        try:
+            pairs = await self._greedy_pairs(_as_it_is)
+        except RequestError:  # texts alone can be compared, too
+            pairs = await self._greedy_pairs(openai_alone)
+        return [judge_greedy(pairs, counted=self._counted), judge_draft_length(pairs)]
+
+    async def _greedy_pairs(self, form: Form) -> list[GreedyPair]:
+        requests = [form(request) for request in greedy_requests(self._plain.backend.model)]
+        async with self._sampled_neighbour(form):
+            return await self._each(requests, self._greedy_pair)
 
     @contextlib.asynccontextmanager
-    async def _sampled_neighbour(self) -> AsyncIterator[None]:
-        """Sampled requests draft beside the greedy ones, as in traffic.
+    async def _sampled_neighbour(self, form: Form) -> AsyncIterator[None]:
+        """Sampled requests draft beside the greedy ones, as in traffic. Raises what ended them meanwhile.
 
         An engine may verify a batch of greedy rows by another kernel than a mixed one: vLLM 0.32 on CPUs answers
         garbage to greedy requests that draft beside a sampled one, and to no others.
         """
-        task = asyncio.create_task(self._keep_sampling())
+        task = asyncio.create_task(self._keep_sampling(form))
         try:
             yield
+            if task.done():
+                task.result()
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    async def _keep_sampling(self) -> None:
+    async def _keep_sampling(self, form: Form) -> None:
         for request in itertools.cycle(sampled_requests(self._plain.backend.model, seed=self._seed)):
-            await self._ask(self._speculative, request)
+            await self._ask(self._speculative, form(request))
 
     async def _greedy_pair(self, request: GenerationRequest) -> GreedyPair:
         speculative, plain = await self._ask(self._speculative, request), await self._ask(self._plain, request)
@@ -110,15 +133,19 @@ class Check:
         return score.top[0] - score.logprob
 
     async def _sampled(self) -> list[Finding]:
+        drafted = 0
+
         async def scored(side: Side, request: GenerationRequest) -> tuple[TokenScore, ...]:
+            nonlocal drafted
             answer = await self._ask(side, request)
+            drafted += answer.drafted if side is self._speculative else 0
             return await self._score(answer.prompt_token_ids, answer.token_ids)
 
         model = self._plain.backend.model
         requests = list(sampled_requests(model, seed=self._seed))
         speculative = await self._each(requests, lambda request: scored(self._speculative, request))
         plain = await self._each(requests, lambda request: scored(self._plain, request))
-        return [judge_sampled(speculative, plain)]
+        return [judge_sampled(speculative, plain, drafted=drafted if self._counted else None)]
 
     async def _each(
         self, requests: Iterable[GenerationRequest], ask: Callable[[GenerationRequest], Awaitable[_T]]
@@ -145,12 +172,33 @@ class Check:
             request_id="conformance",
             margins=True,
         )
-        return read_answer(await side.replica.upstream.complete(job))
+        with _noticing_loss(side.replica):
+            return read_answer(await side.replica.upstream.complete(job))
 
     async def _score(self, prompt: tuple[int, ...], answer: tuple[int, ...]) -> tuple[TokenScore, ...]:
         if not prompt:
             raise Incomparable("the server gives no token ids")
-        return await self._plain.replica.upstream.score(prompt, answer, model=self._plain.backend.model)
+        with _noticing_loss(self._plain.replica):
+            return await self._plain.replica.upstream.score(prompt, answer, model=self._plain.backend.model)
+
+
+def _as_it_is(request: GenerationRequest) -> GenerationRequest:
+    return request
+
+
+@contextlib.contextmanager
+def _noticing_loss(replica: Replica) -> Iterator[None]:
+    try:
+        yield
+    except UpstreamUnavailable:
+        replica.lost()
+        raise
+
+
+def _hint(refusal: RequestError) -> str:
+    if isinstance(refusal, UpstreamRejected) and refusal.status in (401, 403):
+        return " Checks are no client's requests: name a key in apiKeyEnv."
+    return ""
 
 
 def _named(raw: bytes, model: str) -> bytes:

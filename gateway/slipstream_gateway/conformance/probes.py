@@ -26,6 +26,7 @@ MAX_TOKENS = 48
 SAMPLES_PER_PROMPT = 4
 SAMPLING = Sampling()
 _UNREADABLE = "unreadable"
+_BEYOND_OPENAI = frozenset({"return_token_ids", "top_k", "repetition_penalty"})
 
 
 class ProbeAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,6 +62,12 @@ def sampled_requests(model: str, *, seed: int) -> Iterator[GenerationRequest]:
     """Each with a seed of its own, from `seed` on."""
     for index, prompt in enumerate(PROMPTS * SAMPLES_PER_PROMPT):
         yield _request(model, prompt, temperature=SAMPLING.temperature, seed=seed + index)
+
+
+def openai_alone(request: GenerationRequest) -> GenerationRequest:
+    """`request` without the parameters that OpenAI's API does not have, for servers that refuse them."""
+    body = {name: value for name, value in msgspec.json.decode(request.raw).items() if name not in _BEYOND_OPENAI}
+    return msgspec.structs.replace(request, features=frozenset(), raw=msgspec.json.encode(body))
 
 
 def read_answer(completion: Completion) -> ProbeAnswer:

@@ -20,6 +20,8 @@ PROOF = math.log(1e6)
 UNCALIBRATED = PROOF / 2.0
 """Plain answers with this much evidence against them: the probabilities are not those that the server samples by."""
 
+_UNDRAFTED = "the server drafted no token for the probes"
+
 
 class Subject(StrEnum):
     """What a check looks at: two capabilities of a server, and whether its draft lengths are followed."""
@@ -67,13 +69,16 @@ def first_difference(one: ProbeAnswer, other: ProbeAnswer) -> int | None:
     return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))
 
 
-def judge_greedy(pairs: Sequence[GreedyPair]) -> Finding:
-    """Whether the answers are equal up to ties: one difference that is no tie is proof."""
+def judge_greedy(pairs: Sequence[GreedyPair], *, counted: bool) -> Finding:
+    """Whether the answers are equal up to ties: one difference that is no tie is proof. `counted`: the server counts
+    its drafts, and answers without any say nothing of speculation."""
     subject = Subject.GREEDY_SPECULATION
     if not pairs or not any(pair.plain.text for pair in pairs):
         return Finding(subject=subject, result=Result.NO_DATA, detail="no probe was answered")
     differing = [pair for pair in pairs if first_difference(pair.speculative, pair.plain) is not None]
     broken = [pair for pair in differing if pair.tie is None or pair.tie > TIE_NATS]
+    if not broken and counted and not any(pair.speculative.drafted for pair in pairs):
+        return Finding(subject=subject, result=Result.NO_DATA, detail=_UNDRAFTED)
     if not broken:
         ties = f", {len(differing)} of them up to ties" if differing else ""
         return Finding(subject=subject, result=Result.PASS, detail=f"{len(pairs)} greedy answers are equal{ties}")
@@ -81,9 +86,11 @@ def judge_greedy(pairs: Sequence[GreedyPair]) -> Finding:
     return Finding(subject=subject, result=Result.FAIL, detail=detail)
 
 
-def judge_sampled(speculative: Sequence[Sequence[TokenScore]], plain: Sequence[Sequence[TokenScore]]) -> Finding:
+def judge_sampled(
+    speculative: Sequence[Sequence[TokenScore]], plain: Sequence[Sequence[TokenScore]], *, drafted: int | None
+) -> Finding:
     """Whether speculative answers could have been drawn from the target, where plain ones show that the scores say so
-    of answers that were."""
+    of answers that were. `drafted` are the draft tokens of the speculative ones; None: the server does not count."""
     subject = Subject.SAMPLED_SPECULATION
     if not any(speculative) or not any(plain):
         return Finding(subject=subject, result=Result.NO_DATA, detail="no sampled answer could be scored")
@@ -95,6 +102,8 @@ def judge_sampled(speculative: Sequence[Sequence[TokenScore]], plain: Sequence[S
     if evidence >= PROOF:
         detail = f"sampled answers are not the target's: {means}, evidence {evidence:.1f}"
         return Finding(subject=subject, result=Result.FAIL, detail=detail, evidence=evidence)
+    if drafted == 0:
+        return Finding(subject=subject, result=Result.NO_DATA, detail=_UNDRAFTED, evidence=evidence)
     detail = f"{len(speculative)} sampled answers are likely under the target: {means}"
     return Finding(subject=subject, result=Result.PASS, detail=detail, evidence=evidence)
 

@@ -1,4 +1,4 @@
-"""What is known of one server: what the last check found, what is withheld because of it, and when it is due again."""
+"""What is known of one server: what the last check found, and what is withheld because of it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from slipstream_gateway.conformance.verdict import Finding, Result, Subject
 from slipstream_gateway.manifest.table import Backend
 from slipstream_gateway.types import Capability, Reason, Withheld
+from slipstream_gateway.upstreams.base import Drafting
 from slipstream_gateway.upstreams.pool import Replica
 
 _NOT_YET = Withheld(
@@ -21,44 +22,57 @@ _log = logging.getLogger(__name__)
 
 
 class Watch:
-    """The standing of `replica`, a server of the speculative arm `backend` of `pair`.
+    """The standing of `replica`, a server of the speculative arm `backend` of `pairs`.
 
-    A server of another engine does not speculate before its first check. Then it does so on greedy requests unless the
-    check found a fault, and on sampled ones if it passed. Slipstream's own engine is trusted with both until a check
-    says otherwise: its tests do what a check cannot, as it does not score. `findings` are the newest of each subject.
+    A server of another engine speculates on requests of a kind once a check of that kind has passed. Slipstream's own
+    engine is trusted with both kinds until a check says otherwise: its tests do what a check cannot, as it does not
+    score. `findings` are the newest of each subject.
     """
 
-    def __init__(self, pair: str, replica: Replica, backend: Backend) -> None:
-        self.pair = pair
+    def __init__(self, pairs: Sequence[str], replica: Replica, backend: Backend) -> None:
+        self.pairs = tuple(pairs)
         self.replica = replica
         self.findings: dict[Subject, Finding] = {}
         self.checked_s: float | None = None
-        self._seen = (replica.losses, replica.upstream.drafting)
+        self._seen = self._process()
+        self._judged_length = 0
+        self._unchecked: set[Subject] = set()
         self._distrusted: dict[Capability, Withheld] = {}
         trusted = backend.own_engine
         replica.unverified = {} if trusted else dict.fromkeys(_CAPABILITIES.values(), _NOT_YET)
         replica.withheld = replica.unverified
 
     @property
-    def is_another(self) -> bool:
-        """Whether another process may answer than when the check began: the server could not be reached meanwhile, or
-        says something else of what it can draft."""
-        return self._seen != (self.replica.losses, self.replica.upstream.drafting)
+    def _name(self) -> str:
+        return f"{self.replica.name} of {', '.join(self.pairs)}"
 
-    def begin(self) -> None:
-        """A check begins."""
-        self._seen = (self.replica.losses, self.replica.upstream.drafting)
+    @property
+    def is_another(self) -> bool:
+        """Whether another process may answer than at the last `renew`: the server could not be reached meanwhile, or
+        says something else of how it drafts."""
+        return self._seen != self._process()
+
+    @property
+    def is_unverified(self) -> bool:
+        """Whether no check has had a result yet: the server does not speculate at all."""
+        return self.replica.withheld.get(Capability.GREEDY_SPECULATION) is _NOT_YET
+
+    def exceeds(self, draft_length: int) -> bool:
+        """Whether `draft_length` is longer than the drafts that the verdict is about."""
+        return 0 < self._judged_length < draft_length
 
     def renew(self) -> None:
         """Nothing is known of the server any more."""
+        self._seen = self._process()
+        self._judged_length = 0
         self.findings.clear()
         self._distrusted.clear()
         self.replica.withheld = self.replica.unverified
 
-    def apply(self, findings: Sequence[Finding]) -> bool:
-        """Takes in what a check found: a capability that failed is withheld, one that passed is given back. Where there
-        is no data everything stays as it is, but greedy speculation no longer waits for a check that cannot be made.
-        Returns whether a capability was taken away."""
+    def apply(self, findings: Sequence[Finding], *, draft_length: int) -> bool:
+        """Takes in what a check with drafts of `draft_length` found: a capability that failed is withheld, one that
+        passed is given back. Where there is no data everything stays as it is. Returns whether a capability was taken
+        away."""
         for finding in findings:
             known = self.findings.get(finding.subject)
             if known is None or finding.result is not Result.NO_DATA:
@@ -73,9 +87,10 @@ class Watch:
             if capability is None:
                 continue
             if finding.result is Result.NO_DATA:
-                if capability is Capability.GREEDY_SPECULATION and withheld.get(capability) is _NOT_YET:
-                    del withheld[capability]
+                self._report_no_data(finding)
                 continue
+            self._unchecked.discard(finding.subject)
+            self._judged_length = max(self._judged_length, draft_length)
             withheld.pop(capability, None)
             if finding.result is Result.FAIL:
                 withheld[capability] = Withheld(reason=Reason.ENGINE_NOT_LOSSLESS, detail=finding.detail)
@@ -84,7 +99,13 @@ class Watch:
     def _report_draft_length(self, known: Finding | None, finding: Finding) -> None:
         """Takes nothing away: answers are right, but the server does not follow the draft lengths that it is sent."""
         if finding.result is Result.FAIL and (known is None or known.result is not Result.FAIL):
-            _log.warning("%s of %s: draft lengths are not followed: %s", self.replica.name, self.pair, finding.detail)
+            _log.warning("%s: draft lengths are not followed: %s", self._name, finding.detail)
+
+    def _report_no_data(self, finding: Finding) -> None:
+        """Once for each server: repeated checks are no news."""
+        if finding.subject not in self._unchecked:
+            self._unchecked.add(finding.subject)
+            _log.warning("%s: %s cannot be checked: %s", self._name, finding.subject, finding.detail)
 
     def distrust(self, capability: Capability, detail: str) -> bool:
         """Takes a capability away for what answers in traffic have shown, until the server is another one. Returns
@@ -100,12 +121,14 @@ class Watch:
             if why.reason is Reason.ENGINE_NOT_LOSSLESS and _reason(before, capability) is not why.reason
         ]
         for capability in lost:
-            _log.warning(
-                "%s of %s: %s is taken away: %s", self.replica.name, self.pair, capability, withheld[capability].detail
-            )
+            _log.warning("%s: %s is taken away: %s", self._name, capability, withheld[capability].detail)
         for capability in before.keys() - withheld.keys():
-            _log.info("%s of %s: %s passed its check", self.replica.name, self.pair, capability)
+            _log.info("%s: %s passed its check", self._name, capability)
         return bool(lost)
+
+    def _process(self) -> tuple[int, Drafting]:
+        """What tells the server's process from the one before it."""
+        return self.replica.losses, self.replica.upstream.drafting._replace(limit=None)
 
 
 def _reason(withheld: Mapping[Capability, Withheld], capability: Capability) -> Reason | None:

@@ -21,7 +21,6 @@ from slipstream_gateway.director.fleet import Fleet, ServedRoute
 from slipstream_gateway.director.observing import Learner
 from slipstream_gateway.learning import Evidence
 from slipstream_gateway.telemetry.workers import Question, Siblings
-from slipstream_gateway.types import Capability
 from slipstream_gateway.upstreams.pool import Replica
 
 MAP_EVERY_S = 5.0
@@ -194,8 +193,7 @@ def _seats(served: ServedRoute) -> list[Seat]:
 
 
 def _withheld(replica: Replica) -> dict[str, str]:
-    found = {capability: replica.why_withheld(capability) for capability in Capability}
-    return {capability.value: why.reason.value for capability, why in found.items() if why is not None}
+    return {capability.value: why.reason.value for capability, why in replica.withheld_now().items()}
 
 
 def _shorter_draft(replica: Replica, served: ServedRoute) -> int | None:

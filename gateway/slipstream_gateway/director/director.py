@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from slipstream_gateway.director.admission import Admission, Sample
+from slipstream_gateway.director.arguments import check_arguments
 from slipstream_gateway.director.causes import rejection
 from slipstream_gateway.director.exchange import Exchange
 from slipstream_gateway.director.failover import Failover
@@ -188,6 +189,7 @@ class Director:
     def _decide(
         self, request: GenerationRequest, served: ServedRoute, key_id: str, draws: Draws, pressure: float
     ) -> _Judged:
+        check_arguments(request, served.route)
         profile = self._classifier.classify(request)
         route, learner = served.route, self._learner
         subject = learner.subject(request, profile, pair=route.pair.metadata.key, key_id=key_id)

@@ -18,9 +18,8 @@ RULES_MAX_RARE_TOKEN_SHARE = 0.12
 """What a policy that decides by rules alone holds against a request where it names no threshold of its own."""
 
 
-def switches(case: Case) -> Verdict | None:
-    """Step 1: whether this pair may speculate at all now."""
-    route = case.route
+def off(route: Route) -> Verdict | None:
+    """Why nothing of `route` may speculate now, whatever its servers can do; None: it may."""
     pair, policy = route.pair, route.policy
     if route.killed is not None:
         return plain(Reason.KILL_SWITCH, one_line(route.killed))
@@ -37,6 +36,13 @@ def switches(case: Case) -> Verdict | None:
     if not route.status.ready:
         why = route.status.message or "its status says so"
         return plain(Reason.PAIR_NOT_READY, f"ModelPair/{pair.metadata.name} is not ready: {why}")
+    return None
+
+
+def switches(case: Case) -> Verdict | None:
+    """Step 1: whether this pair may speculate at all now."""
+    if (verdict := off(case.route)) is not None:
+        return verdict
     withheld = _withheld(case)
     if withheld is not None:
         return withheld

@@ -29,7 +29,7 @@ def observe_conformance(
     gauge(
         meter,
         "slipstream.engine_conformance",
-        "1 where a server may use a capability, 0 where a check of its engine withholds it.",
+        "1 where a server may use a capability, 0 where its engine cannot or a check withholds it.",
         lambda: [
             (
                 float(capability not in replica.withheld),

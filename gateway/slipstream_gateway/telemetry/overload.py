@@ -112,10 +112,10 @@ def _longest_drafts(fleet: Fleet) -> Iterator[tuple[float, dict[str, str]]]:
     for served in _routes(fleet):
         pool = served.speculative
         for index, replica in enumerate(pool.replicas[:MOST_REPLICAS] if pool is not None else ()):
-            withheld, longest = replica.upstream.drafting
-            if withheld is not None or longest is not None:
+            drafting = replica.upstream.drafting
+            if drafting.withheld is not None or drafting.longest is not None:
                 labels = {"pair": served.route.pair.metadata.key, "arm": "speculative", "replica": str(index)}
-                yield float(longest or 0), labels
+                yield float(drafting.longest or 0), labels
 
 
 def _replicas(fleet: Fleet) -> Iterator[tuple[dict[str, str], ReplicaState]]:

@@ -112,7 +112,7 @@ def _wait_ready(servers: LocalServers, gateway: GatewayProcess, *, options: UpOp
     if not servers.has_vllm:
         return True
     _say("checking that vLLM gives the same answers with drafts as without; until then nothing speculates …")
-    return gateway.wait_checked(timeout_s=CHECKED_S, stopping=stop.is_set)
+    return gateway.wait_checked(timeout_s=CHECKED_S, stopping=stop.is_set, say=_say)
 
 
 def _announce(commands: Sequence[DemoCommand]) -> None:

@@ -10,9 +10,9 @@ import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import msgspec
-
 from slipstream_gateway.errors import CommandError
+from slipstream_gateway.up.cache import Say
+from slipstream_gateway.up.engine_checks import ServerCheck, read_checks, wait_checked
 from slipstream_gateway.up.options import EXAMPLES, LOOPBACK, UpOptions
 from slipstream_gateway.up.processes import Child
 
@@ -20,20 +20,6 @@ DRAIN_S = 5
 STOP_TIMEOUT_S = 10.0
 _POLL_S = 0.05
 _PROBE_TIMEOUT_S = 2.0
-
-
-class _Server(msgspec.Struct):
-    checked_s: float | None = None
-
-
-class _Pair(msgspec.Struct):
-    conformance: list[_Server] = []
-
-
-class _Evidence(msgspec.Struct):
-    """What `GET /v1/evidence` says of checks."""
-
-    data: list[_Pair] = []
 
 
 class GatewayProcess:
@@ -44,6 +30,7 @@ class GatewayProcess:
     def __init__(self, *, options: UpOptions, run_dir: Path, addresses: Mapping[str, str] | None = None) -> None:
         """Start it; it is not ready yet. `addresses`: the URL of a pair's own server, by the pair's name."""
         self._ready_url = f"{options.url}/health/ready"
+        self._workers = options.workers
         self._evidence_url = f"{options.admin_url}/v1/evidence"
         self.child = Child(
             name="the gateway",
@@ -89,30 +76,23 @@ class GatewayProcess:
             time.sleep(_POLL_S)
         return True
 
-    def wait_checked(self, *, timeout_s: float, stopping: Callable[[], bool]) -> bool:
-        """Wait until it has checked the engines behind it once: nothing speculates there before. False when
-        `stopping()` became true first. A gateway with keys does not say, and is not waited for."""
-        deadline = time.monotonic() + timeout_s
-        while self._is_checking() and time.monotonic() < deadline:
-            if stopping():
-                return False
-            time.sleep(_POLL_S)
-        return True
+    def wait_checked(self, *, timeout_s: float, stopping: Callable[[], bool], say: Say = lambda line: None) -> bool:
+        """Wait until it has checked the engines behind it once: nothing speculates there before. Tells `say` what was
+        found. False when `stopping()` became true first."""
+        return wait_checked(self, workers=self._workers, timeout_s=timeout_s, say=say, stopping=stopping)
 
     def stop(self) -> None:
         """End it, giving running streams time to finish."""
         self.child.stop(timeout_s=STOP_TIMEOUT_S)
 
-    def _is_checking(self) -> bool:
-        """Whether a server has not had its first check."""
+    def checks(self) -> list[ServerCheck] | None:
+        """How the gateway's checks of its engines stand; None where it does not say so without a key. Raises `OSError`
+        where it does not answer."""
         try:
             with urllib.request.urlopen(self._evidence_url, timeout=_PROBE_TIMEOUT_S) as answer:  # nosec B310 # ours, too
-                evidence = msgspec.json.decode(answer.read(), type=_Evidence)
+                return read_checks(answer.read())
         except urllib.error.HTTPError:
-            return False
-        except OSError:
-            return True
-        return any(server.checked_s is None for pair in evidence.data for server in pair.conformance)
+            return None
 
     def _not_ready(self) -> str | None:
         """Why it does not take requests yet; None when it does."""

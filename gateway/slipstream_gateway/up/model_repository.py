@@ -1,7 +1,6 @@
 """Triton's model repository for the pairs of a manifest: one model for each, from the template of its engine.
 
-The templates are in `deploy/model_repository`, each of which also runs as it is in NVIDIA's container; the wheel has
-a copy of them.
+The templates are in `deploy/model_repository`, and the wheel has a copy of them.
 """
 
 from __future__ import annotations

@@ -123,10 +123,13 @@ class TokenScore(NamedTuple):
 
 class Drafting(NamedTuple):
     """What a server can draft at this moment. `withheld` says why it may not draft at all, None that it may; `longest`
-    is the longest draft that it takes, None: any that is asked for."""
+    is the longest draft that it takes, None: any that is asked for. `limit` bounds its drafts for now, None: nothing
+    does. `identity` is what it says of itself beyond that: another one drafts in another way."""
 
     withheld: Withheld | None = None
     longest: int | None = None
+    limit: int | None = None
+    identity: str = ""
 
 
 ANY_DRAFT = Drafting()

@@ -30,7 +30,8 @@ class Reader(Protocol):
     failed: bool
 
     def read(self, block: bytes) -> bytes:
-        """Updates the usage from one block of whole events; returns the events for the client."""
+        """Updates the usage from one block of whole events; returns the events for the client. Raises
+        `msgspec.DecodeError` or `UnicodeDecodeError` where one of them is not of the form that it should have."""
         ...
 
 

@@ -256,7 +256,10 @@ class OpenAiStream:
                 return None
             block = self._splitter.feed(data)
             if block:
-                piece = self._take(block)
+                try:
+                    piece = self._take(block)
+                except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+                    raise UpstreamFailed("The upstream sent an event that cannot be read.") from exc
                 if piece.data:
                     return piece
 

@@ -26,14 +26,7 @@ from slipstream_gateway.upstreams.responses_wire import read_response_usage
 from slipstream_gateway.upstreams.triton_streams import end_call
 from slipstream_gateway.upstreams.triton_wire import RelayedPart, read_relayed, rpc_error, triton_error
 from slipstream_gateway.upstreams.vllm_responses import vllm_reader_of
-from slipstream_gateway.upstreams.vllm_wire import (
-    drafting_body,
-    fill_part,
-    has_counts,
-    is_own_field,
-    read_counts,
-    tell,
-)
+from slipstream_gateway.upstreams.vllm_wire import count_body, drafting_body, is_own_field
 
 _MAX_BODY_BYTES = 64 * 1024 * 1024
 
@@ -99,7 +92,10 @@ class RelayedStream:
                 raise UpstreamFailed("The inference server failed within its stream.")
             part = await _read_part(self._call, ())
             self._ended = part.last
-            block = self._reader.read(part.data) if part.data else b""
+            try:
+                block = self._reader.read(part.data) if part.data else b""
+            except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+                raise UpstreamFailed("The inference server sent an event that cannot be read.") from exc
             if block:
                 return Wire(self._names.restore(block), self._reader.generating)
         if not self._reader.done:
@@ -127,10 +123,7 @@ def _with_counts(job: Job, body: bytes) -> tuple[bytes, Usage]:
     """A whole body as the client gets it, and what it cost."""
     responses = job.request.endpoint is Endpoint.RESPONSES
     usage = read_response_usage(body) if responses else read_body_usage(body)
-    if has_counts(body) and (counts := read_counts(body)) is not None:
-        fill_part(usage, counts, job)
-        body = tell(body, usage, job)
-    return body, usage
+    return count_body(body, usage, job), usage
 
 
 def _refusal(status: int, body: bytes) -> SlipstreamError:

@@ -36,7 +36,8 @@ class PluginAnswer(NamedTuple):
 
 
 class PluginFacts(msgspec.Struct, frozen=True):
-    """What the plugin says of its server. `max_draft_length` is 0 without speculation."""
+    """What the plugin says of its server. `max_draft_length` is 0 without speculation. `limit` is what an admin has set
+    for all requests, None: nothing; the rest does not change while the server runs."""
 
     plugin: str
     max_draft_length: int
@@ -44,9 +45,12 @@ class PluginFacts(msgspec.Struct, frozen=True):
     method: str | None = None
     acceptance: str = ""
     scheduler: str = ""
+    limit: int | None = None
 
 
 _decode = msgspec.json.Decoder(PluginFacts).decode
+_decode_raw = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_LIMIT = "limit"
 Ask = Callable[[], Awaitable[PluginAnswer]]
 
 
@@ -112,24 +116,31 @@ def drafting_of(answer: PluginAnswer) -> tuple[Drafting, str]:
     """What a server can draft by its answer, and the same in one sentence."""
     if answer.status == 200:
         try:
-            return _drafting(_decode(answer.body))
+            return _drafting(_decode(answer.body), _identity(answer.body))
         except (msgspec.DecodeError, UnicodeDecodeError):
             return _cannot("its /slipstream does not answer as Slipstream's vLLM plugin does")
     if answer.status == 404:
-        return _cannot("it has no Slipstream plugin: start vLLM with --scheduler-cls slipstream_vllm.Scheduler")
+        return _cannot(
+            "it has no Slipstream plugin: start vLLM with --scheduler-cls slipstream_vllm.Scheduler; drafts by its own "
+            "--speculative-config are neither controlled nor checked"
+        )
     if answer.status in (401, 403):
         return _cannot("its Slipstream plugin refuses the gateway's key: name it in spec.engine.apiKeyEnv")
     return UNKNOWN, f"its /slipstream answers {answer.status}"
 
 
-def _drafting(facts: PluginFacts) -> tuple[Drafting, str]:
+def _identity(body: bytes) -> str:
+    """All that the document says but the limit: a server that says something else drafts in another way."""
+    return repr(sorted((name, bytes(value)) for name, value in _decode_raw(body).items() if name != _LIMIT))
+
+
+def _drafting(facts: PluginFacts, identity: str) -> tuple[Drafting, str]:
     versions = f"slipstream-vllm {facts.plugin} in vLLM {facts.vllm}"
     if facts.max_draft_length < 1:
         return _cannot(f"it runs without speculation ({versions}): start vLLM with --speculative-config")
     how = f"{facts.method}, acceptance by {facts.acceptance}"
-    return Drafting(
-        longest=facts.max_draft_length
-    ), f"drafts of up to {facts.max_draft_length} tokens ({how}; {versions})"
+    drafting = Drafting(longest=facts.max_draft_length, limit=facts.limit, identity=identity)
+    return drafting, f"drafts of up to {facts.max_draft_length} tokens ({how}; {versions})"
 
 
 def _cannot(why: str) -> tuple[Drafting, str]:

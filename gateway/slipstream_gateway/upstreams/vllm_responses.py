@@ -11,7 +11,13 @@ from slipstream_gateway.upstreams.responses_wire import ResponsesReader
 from slipstream_gateway.upstreams.sse import event_data, split_events
 from slipstream_gateway.upstreams.vllm_wire import VllmReader, fill_part, has_counts, read_counts, tell
 
+
+class _Named(msgspec.Struct):
+    type: str
+
+
 _decode_raw = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_decode_named = msgspec.json.Decoder(_Named).decode
 
 
 def vllm_reader_of(job: Job, usage: Usage) -> Reader:
@@ -44,5 +50,5 @@ class VllmResponsesReader(ResponsesReader):
             return event
         fill_part(self._usage, counts, self._job)
         fields["response"] = msgspec.Raw(tell(response, self._usage, self._job))
-        name = msgspec.json.decode(fields["type"], type=str).encode()
+        name = _decode_named(event_data(event)).type.encode()
         return b"event: " + name + b"\ndata: " + msgspec.json.encode(fields) + b"\n\n"

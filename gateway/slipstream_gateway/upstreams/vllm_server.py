@@ -25,14 +25,7 @@ from slipstream_gateway.upstreams.openai_reading import Reader
 from slipstream_gateway.upstreams.openai_server import OpenAiUpstream
 from slipstream_gateway.upstreams.vllm_plugin import PluginAnswer, PluginWatch
 from slipstream_gateway.upstreams.vllm_responses import vllm_reader_of
-from slipstream_gateway.upstreams.vllm_wire import (
-    drafting_body,
-    fill_part,
-    has_counts,
-    is_own_field,
-    read_counts,
-    tell,
-)
+from slipstream_gateway.upstreams.vllm_wire import count_body, drafting_body, is_own_field
 
 CONTROL_TIMEOUT_S = 2.0
 
@@ -91,10 +84,7 @@ class VllmUpstream(OpenAiUpstream):
 
     def _answer(self, job: Job, body: bytes) -> tuple[bytes, Usage]:
         body, usage = super()._answer(job, body)
-        if has_counts(body) and (counts := read_counts(body)) is not None:
-            fill_part(usage, counts, job)
-            body = tell(body, usage, job)
-        return body, usage
+        return count_body(body, usage, job), usage
 
     async def _post(self, job: Job) -> aiohttp.ClientResponse:
         try:

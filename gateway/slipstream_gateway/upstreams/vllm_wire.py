@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from slipstream_gateway.errors import InvalidRequest
+from slipstream_gateway.errors import InvalidRequest, shorten
 from slipstream_gateway.types import Endpoint, GenerationRequest
 from slipstream_gateway.upstreams.base import Job, Usage
 from slipstream_gateway.upstreams.openai_reading import ChatReader
@@ -19,6 +19,11 @@ from slipstream_gateway.upstreams.token_ids import asked_fields
 
 XARGS = "vllm_xargs"
 DRAFT_LENGTH, REQUEST_CLASS = "slipstream_draft_length", "slipstream_class"
+_OWN_KEYS = {
+    DRAFT_LENGTH: "ask for a length with the header 'x-slipstream-draft-length'",
+    REQUEST_CLASS: "leave it out, the gateway finds the class of each request",
+}
+_OWN_FIELDS = frozenset(f"{XARGS}.{name}" for name in _OWN_KEYS)
 _COUNTS = "speculative_decoding"
 _NULL = b"null"
 _decode_raw = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -67,35 +72,57 @@ class _Envelope(msgspec.Struct):
     metrics: _Metrics | None = None
 
 
+class _Error(msgspec.Struct):
+    param: str | None = None
+
+
+class _Refusal(msgspec.Struct):
+    error: _Error | None = None
+
+
 _decode_envelope = msgspec.json.Decoder(_Envelope).decode
+_decode_refusal = msgspec.json.Decoder(_Refusal).decode
 
 
 def drafting_body(job: Job) -> bytes:
     """The body of `job` with its draft length and its class. Raises `InvalidRequest` where the client set them."""
-    xargs = _client_xargs(job.request)
+    xargs = client_xargs(job.request)
     xargs[DRAFT_LENGTH] = msgspec.Raw(b"%d" % job.draft_length)
     if job.request_class:
         xargs[REQUEST_CLASS] = msgspec.Raw(_encode(job.request_class))
     return request_body(job.request, job.model, {XARGS: msgspec.Raw(_encode(xargs)), **asked_fields(job)})
 
 
-def _client_xargs(request: GenerationRequest) -> dict[str, msgspec.Raw]:
+def client_xargs(request: GenerationRequest) -> dict[str, msgspec.Raw]:
+    """The client's own arguments for vLLM. Raises `InvalidRequest` for what is no object, or holds a key of the
+    gateway's."""
     if XARGS not in request.features:
         return {}
+    raw = _decode_raw(request.raw)[XARGS]
     try:
-        xargs = _decode_raw(_decode_raw(request.raw)[XARGS])
-    except (msgspec.DecodeError, KeyError):
-        raise InvalidRequest(f"Invalid '{XARGS}': expected an object.", param=XARGS) from None
-    for name in (DRAFT_LENGTH, REQUEST_CLASS):
+        xargs = _decode_raw(raw)
+    except msgspec.DecodeError:
+        raise InvalidRequest(f"Invalid '{XARGS}': expected an object, got {_shown(raw)}.", param=XARGS) from None
+    for name, advice in _OWN_KEYS.items():
         if name in xargs:
-            message = f"'{XARGS}.{name}' is set by the gateway; ask for a length with 'x-slipstream-draft-length'."
-            raise InvalidRequest(message, param=f"{XARGS}.{name}")
+            field = f"{XARGS}.{name}"
+            message = f"Invalid '{field}': the gateway sets it itself, got {_shown(xargs[name])}; {advice}."
+            raise InvalidRequest(message, param=field)
     return xargs
 
 
+def _shown(raw: msgspec.Raw) -> str:
+    return shorten(bytes(raw).decode())
+
+
 def is_own_field(refusal: bytes) -> bool:
-    """Whether the server refused a field that the gateway has set, not the client."""
-    return b"vllm_xargs.slipstream_" in refusal
+    """Whether the server refused a field that the gateway has set, not the client. The message does not count: it may
+    quote the client."""
+    try:
+        error = _decode_refusal(refusal).error
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
+    return error is not None and error.param in _OWN_FIELDS
 
 
 def has_counts(data: bytes) -> bool:
@@ -155,12 +182,30 @@ def fill_part(usage: Usage, counts: Counts, job: Job) -> None:
     counts.fill(usage, output_tokens=usage.output_tokens - before, draft_length=job.draft_length)
 
 
+def count_body(body: bytes, usage: Usage, job: Job) -> bytes:
+    """A whole body as the client of `job` gets it; brings its counts into `usage`."""
+    counts = read_counts(body) if has_counts(body) else None
+    if counts is None:
+        expect_counts(usage, job)
+        return body
+    fill_part(usage, counts, job)
+    return tell(body, usage, job)
+
+
+def expect_counts(usage: Usage, job: Job) -> None:
+    """Marks the drafts of `job` as not counted, until counts come. vLLM counts none of an answer with several choices,
+    and a proxy before it may leave them out."""
+    if job.draft_length:
+        usage.counted = False
+
+
 class VllmReader(ChatReader):
     """Reads chunks of chat and text completions, and the counts in the last of them."""
 
     def __init__(self, job: Job, usage: Usage) -> None:
         super().__init__(job, usage)
         self._job = job
+        expect_counts(usage, job)
 
     def read(self, block: bytes) -> bytes:
         kept = super().read(block)

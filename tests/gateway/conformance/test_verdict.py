@@ -42,30 +42,30 @@ def _garbage(rng: random.Random, answers: int = 16, tokens: int = 32) -> Scores:
 
 def test_equal_greedy_answers_pass() -> None:
     pairs = [GreedyPair(_answer(1, 2, 3), _answer(1, 2, 3)), GreedyPair(_answer(4), _answer(4))]
-    assert judge_greedy(pairs).result is Result.PASS
+    assert judge_greedy(pairs, counted=False).result is Result.PASS
 
 
 def test_one_difference_that_is_no_tie_fails() -> None:
     good = GreedyPair(_answer(1, 2), _answer(1, 2))
     bad = GreedyPair(_answer(1, 9), _answer(1, 2), tie=TIE_NATS + 0.01)
-    found = judge_greedy([good, bad, good])
+    found = judge_greedy([good, bad, good], counted=False)
     assert found.result is Result.FAIL
     assert found.detail == "1 of 3 greedy answers differ from the plain ones"
 
 
 def test_tie_may_go_either_way_and_is_told() -> None:
-    found = judge_greedy([GreedyPair(_answer(1, 9), _answer(1, 2), tie=TIE_NATS)])
+    found = judge_greedy([GreedyPair(_answer(1, 9), _answer(1, 2), tie=TIE_NATS)], counted=False)
     assert found.result is Result.PASS
     assert "ties" in found.detail
 
 
 def test_difference_whose_likelihood_nobody_knows_fails() -> None:
-    assert judge_greedy([GreedyPair(_answer(1, 9), _answer(1, 2))]).result is Result.FAIL
+    assert judge_greedy([GreedyPair(_answer(1, 9), _answer(1, 2))], counted=False).result is Result.FAIL
 
 
 @pytest.mark.parametrize("pairs", [[], [GreedyPair(ProbeAnswer(text=""), ProbeAnswer(text=""))]])
 def test_no_greedy_answer_is_no_data(pairs: list[GreedyPair]) -> None:
-    assert judge_greedy(pairs).result is Result.NO_DATA
+    assert judge_greedy(pairs, counted=False).result is Result.NO_DATA
 
 
 def test_texts_are_compared_where_one_server_gives_no_ids() -> None:
@@ -77,14 +77,14 @@ def test_texts_are_compared_where_one_server_gives_no_ids() -> None:
 
 def test_sampled_answers_of_the_target_pass_again_and_again() -> None:
     rng = random.Random(1)
-    results = {judge_sampled(_plain(rng), _plain(rng)).result for _ in range(100)}
+    results = {judge_sampled(_plain(rng), _plain(rng), drafted=None).result for _ in range(100)}
     assert results == {Result.PASS}
 
 
 def test_garbage_fails_and_the_means_are_told() -> None:
     rng = random.Random(2)
     for _ in range(50):
-        found = judge_sampled(_garbage(rng), _plain(rng))
+        found = judge_sampled(_garbage(rng), _plain(rng), drafted=None)
         assert found.result is Result.FAIL
     assert found.evidence is not None
     assert found.evidence > 100.0
@@ -94,20 +94,20 @@ def test_garbage_fails_and_the_means_are_told() -> None:
 def test_half_garbage_fails() -> None:
     rng = random.Random(3)
     mixed = _plain(rng, 8) + _garbage(rng, 8)
-    assert judge_sampled(mixed, _plain(rng)).result is Result.FAIL
+    assert judge_sampled(mixed, _plain(rng), drafted=None).result is Result.FAIL
 
 
 def test_scores_that_find_plain_answers_unlikely_too_say_nothing() -> None:
     """Another model's scores, or a sampler with settings that nobody told."""
     rng = random.Random(4)
-    found = judge_sampled(_garbage(rng), _garbage(rng))
+    found = judge_sampled(_garbage(rng), _garbage(rng), drafted=None)
     assert found.result is Result.NO_DATA
     assert found.detail.startswith("plain answers are unlikely")
 
 
 @pytest.mark.parametrize("speculative", [[], [(), ()]])
 def test_nothing_scored_is_no_data(speculative: Scores) -> None:
-    assert judge_sampled(speculative, _plain(random.Random(5))).result is Result.NO_DATA
+    assert judge_sampled(speculative, _plain(random.Random(5)), drafted=None).result is Result.NO_DATA
 
 
 @pytest.mark.parametrize(
@@ -126,3 +126,18 @@ def test_draft_lengths_are_followed(speculative: tuple[int, int], plain: tuple[i
         for drafted, none in zip(speculative, plain, strict=True)
     ]
     assert judge_draft_length(pairs).result is result
+
+
+def test_greedy_answers_without_drafts_say_nothing_where_drafts_are_counted() -> None:
+    plain, drafted = _answer(1, 2), _answer(1, 2, drafted=4)
+    assert judge_greedy([GreedyPair(plain, plain)], counted=True).result is Result.NO_DATA
+    assert judge_greedy([GreedyPair(plain, plain), GreedyPair(drafted, plain)], counted=True).result is Result.PASS
+    different = judge_greedy([GreedyPair(_answer(9), plain)], counted=True)
+    assert different.result is Result.FAIL  # a difference is one, whatever was drafted
+
+
+@pytest.mark.parametrize(("drafted", "result"), [(0, Result.NO_DATA), (1, Result.PASS), (None, Result.PASS)])
+def test_sampled_answers_without_drafts_say_nothing(drafted: int | None, result: Result) -> None:
+    rng = random.Random(6)
+    assert judge_sampled(_plain(rng), _plain(rng), drafted=drafted).result is result
+    assert judge_sampled(_garbage(rng), _plain(rng), drafted=drafted).result is Result.FAIL

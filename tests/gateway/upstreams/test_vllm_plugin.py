@@ -55,6 +55,21 @@ def test_a_server_that_cannot_take_a_draft_length_says_why(answer: PluginAnswer,
     assert said == drafting.withheld.detail
 
 
+@pytest.mark.parametrize(
+    "change", [{"acceptance": "rejection"}, {"method": "ngram"}, {"vllm": "0.33.0"}, {"plugin": "1.2.4"}, {"new": 1}]
+)
+def test_a_server_that_drafts_in_another_way_is_another_one(change: dict[str, object]) -> None:
+    known, changed = drafting_of(facts())[0], drafting_of(facts(**change))[0]
+    assert changed != known
+    assert changed.longest == known.longest
+
+
+def test_a_limit_changes_what_a_server_drafts_now_and_not_what_it_is() -> None:
+    known, limited = drafting_of(facts())[0], drafting_of(facts(limit=2))[0]
+    assert (known.limit, limited.limit) == (None, 2)
+    assert limited._replace(limit=None) == known
+
+
 def test_a_server_that_is_not_ready_has_said_nothing() -> None:
     assert drafting_of(PluginAnswer(503, b""))[0] == UNKNOWN
 

@@ -9,7 +9,15 @@ import pytest
 from slipstream_gateway.errors import InvalidRequest
 from slipstream_gateway.types import Endpoint, GenerationRequest
 from slipstream_gateway.upstreams.base import Committed, Job, Usage
-from slipstream_gateway.upstreams.vllm_wire import Counts, VllmReader, drafting_body, fill_part, read_counts, tell
+from slipstream_gateway.upstreams.vllm_wire import (
+    Counts,
+    VllmReader,
+    drafting_body,
+    fill_part,
+    is_own_field,
+    read_counts,
+    tell,
+)
 
 COUNTS: dict[str, Any] = {
     "mean_acceptance_length": 2.0,
@@ -63,19 +71,50 @@ def test_the_clients_own_arguments_stay() -> None:
 
 
 @pytest.mark.parametrize(
-    ("xargs", "param"),
+    ("xargs", "param", "words"),
     [
-        ({"slipstream_draft_length": 4}, "vllm_xargs.slipstream_draft_length"),
-        ({"slipstream_class": None}, "vllm_xargs.slipstream_class"),
-        ([], "vllm_xargs"),
-        (7, "vllm_xargs"),
+        ({"slipstream_draft_length": 4}, "vllm_xargs.slipstream_draft_length", ("got 4", "x-slipstream-draft-length")),
+        ({"slipstream_class": None}, "vllm_xargs.slipstream_class", ("got null", "leave it out")),
+        ([], "vllm_xargs", ("expected an object, got [].",)),
+        (7, "vllm_xargs", ("expected an object, got 7.",)),
+        ("x" * 500, "vllm_xargs", ("xxx…",)),
     ],
 )
-def test_the_gateways_arguments_and_what_is_no_object_are_refused(xargs: Any, param: str) -> None:
+def test_the_gateways_arguments_and_what_is_no_object_are_refused(
+    xargs: Any, param: str, words: tuple[str, ...]
+) -> None:
     with pytest.raises(InvalidRequest) as refused:
         drafting_body(job({"vllm_xargs": xargs}))
     assert refused.value.param == param
     assert param in str(refused.value)
+    for word in words:
+        assert word in str(refused.value)
+    assert len(str(refused.value)) < 250
+
+
+def refusal(param: str | None, message: str = "bad") -> bytes:
+    return json.dumps({"error": {"message": message, "type": "BadRequestError", "param": param, "code": 400}}).encode()
+
+
+@pytest.mark.parametrize("name", ["slipstream_draft_length", "slipstream_class"])
+def test_a_refusal_of_the_gateways_own_field_is_known_by_its_parameter(name: str) -> None:
+    assert is_own_field(refusal(f"vllm_xargs.{name}"))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        refusal("temperature", "temperature is 'vllm_xargs.slipstream_draft_length'"),
+        refusal(None, "vllm_xargs.slipstream_class"),
+        refusal("vllm_xargs.slipstream_other"),
+        b'{"error": "vllm_xargs.slipstream_class"}',
+        b'"vllm_xargs.slipstream_class"',
+        b"vllm_xargs.slipstream_class",
+        b"\xff",
+    ],
+)
+def test_a_refusal_that_only_quotes_the_gateways_field_is_the_clients(body: bytes) -> None:
+    assert not is_own_field(body)
 
 
 def counts(**changes: Any) -> Counts:

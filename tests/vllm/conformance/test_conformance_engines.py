@@ -167,3 +167,25 @@ def test_server_with_the_plugin_keeps_both_capabilities_and_follows_draft_length
     assert results == dict.fromkeys(("greedy_speculation", "sampled_speculation", "draft_length"), "pass")
     for temperature in (0.0, 0.8):
         assert gateway.ask(temperature).headers["x-slipstream-arm"] == "speculative"
+
+
+def test_server_that_is_kept_from_drafting_is_checked_once_it_may(
+    run_gateway: Callable[[str], Running], vllm_server: VllmServer
+) -> None:
+    limit = f"{vllm_server.url}/slipstream/limit"
+    httpx.put(limit, json={"limit": 0}, timeout=WAIT_S).raise_for_status()
+    try:
+        gateway = run_gateway(ONE_POOL.format(model=MODEL, url=vllm_server.url))
+        deadline = time.monotonic() + WAIT_S
+        while "limit" not in (gateway.conformance()["waits_for"] or ""):
+            assert time.monotonic() < deadline, gateway.log()
+            time.sleep(0.1)
+        answer = gateway.ask(0.0)
+        assert (answer.headers["x-slipstream-arm"], answer.headers["x-slipstream-reason"]) == (
+            "plain",
+            "engine_unverified",
+        )
+        assert gateway.conformance()["checked_s"] is None
+    finally:
+        httpx.put(limit, json={"limit": None}, timeout=WAIT_S).raise_for_status()
+    assert gateway.verdict()["withheld"] == {}

@@ -68,6 +68,11 @@ class Replica:
             return None
         return self.upstream.drafting.withheld or self.withheld.get(capability)
 
+    def withheld_now(self) -> dict[Capability, Withheld]:
+        """Every capability that it may not use now, and why."""
+        found = {capability: self.why_withheld(capability) for capability in Capability}
+        return {capability: why for capability, why in found.items() if why is not None}
+
     def breaker(self, *, speculative: bool) -> Breaker:
         """The health of an arm."""
         return self._breakers[speculative]

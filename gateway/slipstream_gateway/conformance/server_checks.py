@@ -1,0 +1,186 @@
+"""One server's checks, one after the other, for as long as it serves a speculative arm."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from collections.abc import Callable, Sequence
+
+from slipstream_gateway.conformance.checking import AT_ONCE, Check, Side
+from slipstream_gateway.conformance.duties import Duty
+from slipstream_gateway.conformance.schedule import Schedule
+from slipstream_gateway.conformance.verdict import Finding
+from slipstream_gateway.conformance.watch import Watch
+from slipstream_gateway.director.admission import Admission
+from slipstream_gateway.director.fleet import Fleet
+from slipstream_gateway.errors import Overloaded, SlipstreamError, UpstreamError
+from slipstream_gateway.settings import ConformanceSettings
+from slipstream_gateway.types import Reason
+from slipstream_gateway.upstreams.pool import Replica
+
+_LOOK_S = 0.5
+_PROBE_TIMEOUT_S = 5.0
+_SEED_BITS = 31
+_log = logging.getLogger(__name__)
+
+Found = Callable[[Sequence[str], Sequence[Finding]], None]
+"""Is told the pairs of a server and what a check of it found."""
+
+
+class ServerChecks:
+    """Checks `replica` from `start` to `aclose`, and probes it between checks: one that restarts does not answer for a
+    while, and counts as another server afterwards.
+
+    Nothing is checked while none of its pairs may speculate, or the server cannot draft: a draft that crashes an engine
+    must not do so again after the kill switch was turned on. A check that runs then is cancelled.
+    """
+
+    def __init__(
+        self,
+        replica: Replica,
+        duty: Duty,
+        *,
+        fleet: Fleet,
+        admission: Admission,
+        settings: ConformanceSettings,
+        found: Found,
+    ) -> None:
+        self.watch = Watch(duty.pairs, replica, duty.speculative)
+        self.duty = duty
+        self._replica = replica
+        self._fleet = fleet
+        self._admission = admission
+        self._settings = settings
+        self._found = found
+        self._schedule = Schedule(settings.every_s)
+        self._probe_at_s = 0.0
+        self._was_spare = False
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def waits_for(self) -> str | None:
+        """Why the server is not checked until somebody changes something; None: it is checked when it is due."""
+        drafting = self._replica.upstream.drafting
+        if drafting.withheld is not None and drafting.withheld.reason is Reason.ENGINE_CANNOT:
+            return drafting.withheld.detail
+        return self.duty.off or ("the server's own limit keeps it from drafting" if drafting.limit == 0 else None)
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._work())
+
+    def stop(self) -> asyncio.Task[None] | None:
+        """Cancels what runs, and returns it."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+        return task
+
+    def follow(self, duty: Duty) -> asyncio.Task[None] | None:
+        """Goes on for a later snapshot with the same sides. Returns what was cancelled, where nothing may speculate any
+        more."""
+        ends = duty.off is not None and self.duty.off is None
+        self.duty = duty
+        self.watch.pairs = duty.pairs
+        if not ends or self._task is None:
+            return None
+        cancelled = self.stop()
+        self.start()
+        return cancelled
+
+    async def _work(self) -> None:
+        while True:
+            try:
+                if await self._is_due():
+                    await self._check()
+            except Exception:  # the task's top: an unexpected error must not end the checks of a server
+                _log.exception("%s: the check of the engine failed", self._replica.name)
+                self._schedule.unanswered(_now_s())
+            await asyncio.sleep(_LOOK_S)
+
+    async def _is_due(self) -> bool:
+        """One look at the server: whether to check it now."""
+        if _now_s() >= self._probe_at_s:
+            await _probe(self._replica)
+            self._probe_at_s = _now_s() + self._settings.probe_s
+        if self.watch.is_another or self.watch.exceeds(self._draft_length(limited=True)):
+            self.watch.renew()
+            self._schedule.renew(_now_s())
+        is_spare = not self._replica.outstanding and not self._admission.queued
+        was_spare, self._was_spare = self._was_spare, is_spare
+        can_draft = self._replica.upstream.drafting.withheld is None and self.waits_for is None
+        return can_draft and self._schedule.is_due(_now_s(), spare=is_spare and was_spare)
+
+    def _draft_length(self, *, limited: bool = False) -> int:
+        """What the pairs may ask this server for; `limited`: what it drafts of that at most."""
+        drafting = self._replica.upstream.drafting
+        bounds = (drafting.longest, drafting.limit if limited else None)
+        return min([self.duty.draft_length, *(bound for bound in bounds if bound is not None)])
+
+    async def _check(self) -> None:
+        draft_length = self._draft_length(limited=True)
+        findings = await self._answers()
+        if findings is None or self.watch.is_another:
+            self._schedule.unanswered(_now_s())
+            self._probe_at_s = 0.0  # it may be gone
+            return
+        self._found(self.watch.pairs, findings)
+        self.watch.checked_s = time.time()
+        took_away = self.watch.apply(findings, draft_length=draft_length)
+        if self.watch.is_unverified:
+            self._schedule.inconclusive(_now_s())
+        else:
+            self._schedule.concluded(_now_s(), random.random())
+        if took_away:
+            with contextlib.suppress(SlipstreamError):  # what runs there goes on plainly, where it can be told so
+                await self._replica.stop_drafting()
+
+    async def _answers(self) -> list[Finding] | None:
+        """What a check finds; None where a server did not answer, or no plain one is up."""
+        snapshot = self._fleet.enter()  # so that its servers stay connected meanwhile
+        try:
+            plain = self._plain()
+            if plain is None:
+                return None
+            self._replica.acquire(0, time.perf_counter())
+            try:
+                return await self._run(plain)
+            finally:
+                self._replica.release(0, time.perf_counter())
+        except (UpstreamError, Overloaded, TimeoutError) as exc:
+            _log.info("%s: the check of the engine was not answered: %s", self._replica.name, type(exc).__name__)
+            return None
+        finally:
+            self._fleet.leave(snapshot)
+
+    async def _run(self, plain: Replica) -> list[Finding]:
+        """A check that could not wait any longer has one probe in flight at a time, and the time that this takes."""
+        at_once = 1 if self._schedule.is_late(_now_s()) else AT_ONCE
+        speculative, plain_backend = self.duty.sides
+        check = Check(
+            speculative=Side(self._replica, speculative, self._draft_length()),
+            plain=Side(plain, plain_backend, 0),
+            seed=random.getrandbits(_SEED_BITS),
+            at_once=at_once,
+        )
+        async with asyncio.timeout(self._settings.timeout_s * AT_ONCE / at_once):
+            return await check.run()
+
+    def _plain(self) -> Replica | None:
+        pool = self.duty.served.plain
+        return self._replica if self._replica in pool.replicas else pool.least_busy()
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def _probe(replica: Replica) -> None:
+    """A server that does not answer a probe is lost, as one that a request cannot reach."""
+    try:
+        async with asyncio.timeout(_PROBE_TIMEOUT_S):
+            await replica.upstream.probe()
+    except (SlipstreamError, TimeoutError):
+        replica.lost()

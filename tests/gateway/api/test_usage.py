@@ -1,0 +1,31 @@
+"""What an answer's usage says of speculation."""
+
+from __future__ import annotations
+
+import pytest
+from slipstream_gateway.api.render import usage_object
+from slipstream_gateway.upstreams.base import Usage
+
+
+@pytest.mark.parametrize(
+    ("counted", "accepted", "rejected", "steps", "rejected_at"),
+    [(True, 8, 4, 3, (1, 0)), (False, None, None, None, None)],
+)
+def test_counts_that_the_server_did_not_tell_are_null(
+    counted: bool, accepted: int | None, rejected: int | None, steps: int | None, rejected_at: tuple[int, ...] | None
+) -> None:
+    usage = Usage(
+        prompt_tokens=5, output_tokens=11, drafted=12, accepted=8, steps=3, rejected_at=(1, 0), counted=counted
+    )
+    told = usage_object(usage, draft_length=4)
+    assert told["completion_tokens_details"] == {
+        "accepted_prediction_tokens": accepted,
+        "rejected_prediction_tokens": rejected,
+    }
+    assert told["slipstream"] == {
+        "draft_length": 4,
+        "target_steps": steps,
+        "rejected_at": rejected_at,
+        "resumed": (),
+    }
+    assert (told["prompt_tokens"], told["completion_tokens"], told["total_tokens"]) == (5, 11, 16)

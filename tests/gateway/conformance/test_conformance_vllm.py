@@ -1,0 +1,200 @@
+"""The checks of a running gateway in front of a vLLM server that misbehaves in one way."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+from slipstream_gateway.settings import ConformanceSettings
+
+from tests.gateway.conformance.scripted_engine import ScriptedEngine
+
+ON = ConformanceSettings(enabled=True, probe_s=0.2)
+OFTEN = ConformanceSettings(enabled=True, probe_s=0.2, every_s=1.0)
+UNVERIFIED = dict.fromkeys(("greedy_speculation", "sampled_speculation"), "engine_unverified")
+LOOKS = 4
+WAIT_S = 20.0
+Make = Callable[..., Any]
+
+
+def _until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def _servers(gateway: Any) -> list[dict[str, Any]]:
+    data = httpx.get(f"{gateway.url}/v1/evidence", timeout=WAIT_S).json()["data"]
+    return [server for pair in data for server in pair["conformance"]]
+
+
+def _server(gateway: Any) -> dict[str, Any]:
+    [server] = _servers(gateway)
+    return server
+
+
+def _verdict(gateway: Any) -> dict[str, Any]:
+    _until(lambda: _server(gateway)["checked_s"] is not None)
+    return _server(gateway)
+
+
+def _results(server: dict[str, Any]) -> dict[str, str]:
+    return {finding["subject"]: finding["result"] for finding in server["findings"]}
+
+
+@pytest.mark.parametrize(
+    ("policy", "why"),
+    [(", killSwitch: true", "kill switch"), (", enabled: false", "not enabled"), (None, "no SpeculationPolicy")],
+)
+def test_no_draft_is_probed_while_the_pair_may_not_speculate(
+    gateway: Make, engine: ScriptedEngine, vllm_pair: Make, policy: str | None, why: str
+) -> None:
+    engine.slow_s = 60.0
+    running = gateway(vllm_pair("acme", engine.url), conformance=ON)
+    _until(lambda: any(engine.draft_lengths))
+    running.manifest.write_text(vllm_pair("acme", engine.url, policy=policy))
+    _until(lambda: why in (_server(running)["waits_for"] or ""))
+    _until(lambda: engine.in_flight == 0)  # the check that ran is cancelled
+    engine.slow_s = 0.0
+    before, looks = len(engine.requests), engine.probes + LOOKS
+    _until(lambda: engine.probes >= looks)
+    assert len(engine.requests) == before
+    assert _server(running)["withheld"] == UNVERIFIED
+    running.manifest.write_text(vllm_pair("acme", engine.url))
+    assert _verdict(running)["withheld"] == {}
+
+
+def test_check_without_drafts_says_nothing_and_is_logged_once(
+    gateway: Make, engine: ScriptedEngine, vllm_pair: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine.drafts = False
+    running = gateway(vllm_pair("acme", engine.url), conformance=OFTEN)
+    server = _verdict(running)
+    assert set(_results(server).values()) == {"no_data"}
+    assert server["withheld"] == UNVERIFIED
+    _until(lambda: running.metric("slipstream_conformance_checks_total", subject="greedy_speculation") >= 2)
+    said = [record.message for record in caplog.records if "cannot be checked" in record.message]
+    assert len(said) == 2
+    assert all("drafted no token" in message for message in said)
+    engine.drafts = True
+    _until(lambda: _server(running)["withheld"] == {})
+
+
+def test_check_without_drafts_gives_no_capability_back(gateway: Make, engine: ScriptedEngine, vllm_pair: Make) -> None:
+    engine.garbage = True
+    running = gateway(vllm_pair("acme", engine.url), conformance=OFTEN)
+    assert _verdict(running)["withheld"] == {"sampled_speculation": "engine_not_lossless"}
+    engine.drafts = False
+    _until(lambda: running.metric("slipstream_conformance_checks_total", result="no_data") >= 3)
+    assert _server(running)["withheld"] == {"sampled_speculation": "engine_not_lossless"}
+
+
+def test_longer_drafts_than_those_that_were_judged_are_checked_anew(
+    gateway: Make, engine: ScriptedEngine, vllm_pair: Make
+) -> None:
+    engine.facts = {**(engine.facts or {}), "limit": 2}
+    running = gateway(vllm_pair("acme", engine.url), conformance=ON)
+    _verdict(running)
+    before = len(engine.requests)
+    engine.facts["limit"] = 3
+    _until(lambda: len(engine.requests) > before)
+
+
+def test_refused_key_is_told_and_nothing_speculates(
+    gateway: Make, engine: ScriptedEngine, vllm_pair: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine.refuse = lambda body: 401
+    running = gateway(vllm_pair("acme", engine.url), conformance=ON)
+    server = _verdict(running)
+    assert _results(server) == dict.fromkeys(UNVERIFIED, "no_data")
+    assert server["withheld"] == UNVERIFIED
+    assert "greedy_speculation cannot be checked: the probes were refused" in caplog.text
+    assert "apiKeyEnv" in caplog.text
+
+
+def test_server_that_refuses_sampled_probes_has_no_verdict_on_greedy_ones(
+    gateway: Make, engine: ScriptedEngine, vllm_pair: Make
+) -> None:
+    """Greedy answers beside no sampled one are not those of traffic."""
+    engine.refuse = lambda body: 400 if body["temperature"] > 0 else None
+    running = gateway(vllm_pair("acme", engine.url), conformance=ON)
+    server = _verdict(running)
+    assert _results(server)["greedy_speculation"] == "no_data"
+    assert server["withheld"] == UNVERIFIED
+
+
+def test_greedy_answers_are_compared_where_a_server_knows_openais_parameters_alone(
+    gateway: Make, engine: ScriptedEngine, manifest_text: Make
+) -> None:
+    foreign = {"return_token_ids", "top_k", "repetition_penalty", "prompt_logprobs"}
+    engine.refuse = lambda body: 400 if foreign & body.keys() else None
+    running = gateway(manifest_text([engine.url], [engine.url]), conformance=ON)
+    server = _verdict(running)
+    assert _results(server)["greedy_speculation"] == "pass"
+    assert server["withheld"] == {"sampled_speculation": "engine_unverified"}
+    sampled = [body for body in engine.requests if body["temperature"] > 0 and not foreign & body.keys()]
+    assert sampled  # the batch was mixed
+
+
+def test_server_that_is_away_during_a_repeated_check_is_unverified_at_once(
+    gateway: Make, engine: ScriptedEngine, manifest_text: Make
+) -> None:
+    often = ConformanceSettings(enabled=True, every_s=1.0, probe_s=1000.0)
+    running = gateway(manifest_text([engine.url], [engine.url]), conformance=often)
+    assert _verdict(running)["withheld"] == {}
+    engine.refuse = lambda body: 503
+    _until(lambda: _server(running)["withheld"] == UNVERIFIED)
+    _until(lambda: _server(running)["findings"] == [])
+    engine.refuse = lambda body: None
+    _until(lambda: _server(running)["withheld"] == {})
+
+
+def test_server_that_is_never_spare_is_checked_all_the_same_one_probe_at_a_time(
+    gateway: Make, engine: ScriptedEngine, vllm_pair: Make, chat: Make
+) -> None:
+    running = gateway(vllm_pair("acme", engine.url), conformance=OFTEN)
+    _verdict(running)
+    client = threading.Thread(
+        target=httpx.post,
+        args=(f"{running.url}/v1/chat/completions",),
+        kwargs={"json": chat("Hi"), "headers": {"x-slipstream-mode": "plain"}, "timeout": WAIT_S},
+    )
+    client.start()
+    _until(lambda: engine.chats > 0 and engine.in_flight == 0)
+    engine.most_in_flight = 0
+    found = running.metric("slipstream_conformance_checks_total", result="pass")
+    _until(lambda: running.metric("slipstream_conformance_checks_total", result="pass") > found)
+    engine.release.set()
+    client.join(WAIT_S)
+    assert engine.most_in_flight == 2  # a probe, and the sampled request beside it
+
+
+def test_two_pairs_of_one_server_are_checked_once_with_the_longer_drafts(
+    gateway: Make, engine: ScriptedEngine, vllm_pair: Make
+) -> None:
+    text = f"{vllm_pair('one', engine.url)}---\n{vllm_pair('two', engine.url, longest=6)}"
+    running = gateway(text, conformance=ON)
+    _until(lambda: all(server["checked_s"] is not None for server in _servers(running)))
+    assert [(server["pair"], server["withheld"]) for server in _servers(running)] == [("one", {}), ("two", {})]
+    assert max(engine.draft_lengths) == 6
+    for pair in ("one", "two"):
+        labels = {"pair": pair, "subject": "greedy_speculation"}
+        assert running.metric("slipstream_conformance_checks_total", **labels) == 1.0
+
+
+def test_server_without_the_plugin_is_shown_as_what_it_is(
+    gateway: Make, engine: ScriptedEngine, vllm_pair: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine.facts = None
+    running = gateway(vllm_pair("acme", engine.url), conformance=ON)
+    cannot = dict.fromkeys(UNVERIFIED, "engine_cannot")
+    _until(lambda: _server(running)["withheld"] == cannot)
+    assert "no Slipstream plugin" in _server(running)["waits_for"]
+    for capability in cannot:
+        assert running.metric("slipstream_engine_conformance", capability=capability) == 0.0
+    assert "neither controlled nor checked" in caplog.text

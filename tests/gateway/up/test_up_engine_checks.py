@@ -1,0 +1,132 @@
+"""What `slipstream up` says of the gateway's checks of its engines."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from slipstream_gateway.up.engine_checks import ServerCheck, read_checks, wait_checked
+from slipstream_gateway.up.gateway_process import GatewayProcess
+from slipstream_gateway.up.options import UpOptions
+
+from tests.ports import dead_url, lasting_ports
+
+WAIT_S = 30.0
+UNVERIFIED = dict.fromkeys(("greedy_speculation", "sampled_speculation"), "engine_unverified")
+MANIFEST = """apiVersion: slipstream.dev/v1alpha1
+kind: ModelPair
+metadata: {{name: pair}}
+spec: {{model: acme, maxDraftTokens: 4, engine: {{kind: vllm, model: acme, endpoints: ["{url}"]}}}}
+"""
+POLICY = """---
+apiVersion: slipstream.dev/v1alpha1
+kind: SpeculationPolicy
+metadata: {name: pair}
+spec: {pair: pair}
+"""
+
+
+class Gateway:
+    """Says `answers` one after the other, and the last one from then on."""
+
+    def __init__(self, *answers: list[ServerCheck] | OSError | None) -> None:
+        self.answers = list(answers)
+
+    def checks(self) -> list[ServerCheck] | None:
+        answer = self.answers[0] if len(self.answers) == 1 else self.answers.pop(0)
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+
+def check(**fields: Any) -> ServerCheck:
+    known: dict[str, Any] = {"pair": "acme", "server": "http://v:1", "withheld": UNVERIFIED, **fields}
+    [found] = read_checks(json.dumps({"data": [{"conformance": [known]}]}).encode())
+    return found
+
+
+def said(*answers: list[ServerCheck] | OSError | None, workers: int = 1, timeout_s: float = WAIT_S) -> list[str]:
+    lines: list[str] = []
+    assert wait_checked(
+        Gateway(*answers), workers=workers, timeout_s=timeout_s, say=lines.append, stopping=lambda: False
+    )
+    return lines
+
+
+FAILED = {
+    "withheld": {"sampled_speculation": "engine_not_lossless"},
+    "checked_s": 1.0,
+    "findings": [
+        {"subject": "greedy_speculation", "result": "pass", "detail": "4 greedy answers are equal"},
+        {"subject": "sampled_speculation", "result": "fail", "detail": "not the target's", "evidence": 90.0},
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"withheld": {}, "checked_s": 1.0}, "checked, greedy and sampled requests may speculate"),
+        (FAILED, "checked, no sampled_speculation (engine_not_lossless: not the target's)"),
+        ({"waits_for": "it has no plugin"}, "not checked, decodes plainly: it has no plugin"),
+    ],
+)
+def test_what_was_found_is_said_for_each_server(fields: dict[str, Any], words: str) -> None:
+    assert said([check()], OSError(), [check(), check()], [check(**fields)]) == [f"acme at http://v:1: {words}"]
+
+
+def test_a_server_that_was_not_checked_in_time_is_said_so() -> None:
+    assert said([check(), check(withheld={}, checked_s=1.0)], timeout_s=0.1) == [
+        "acme at http://v:1: not checked yet, decodes plainly until then",
+        "acme at http://v:1: checked, greedy and sampled requests may speculate",
+    ]
+
+
+def test_several_workers_and_keys_are_said() -> None:
+    [_, several] = said([check(withheld={}, checked_s=1.0)], workers=3)
+    assert several.startswith("each of the 3 workers checks for itself")
+    [keys] = said(None)
+    assert "with a key" in keys
+
+
+def test_it_ends_when_it_is_told_to() -> None:
+    lines: list[str] = []
+    ended = wait_checked(Gateway([check()]), workers=1, timeout_s=WAIT_S, say=lines.append, stopping=lambda: True)
+    assert (ended, lines) == (False, [])
+
+
+@pytest.mark.parametrize(
+    ("policy", "timeout_s", "words"),
+    [("", WAIT_S, "no SpeculationPolicy is for ModelPair/pair"), (POLICY, 1.0, "not checked yet")],
+    ids=["a pair that may not speculate", "a server that is down"],
+)
+def test_a_running_gateway_says_why_a_server_is_not_checked(
+    tmp_path: Path, policy: str, timeout_s: float, words: str
+) -> None:
+    manifest = tmp_path / "pair.yaml"
+    manifest.write_text(MANIFEST.format(url=dead_url()) + policy)
+    [port] = lasting_ports(1)
+    gateway = GatewayProcess(options=UpOptions(manifest=manifest, port=port, grpc_port=1), run_dir=tmp_path)
+    try:
+        lines: list[str] = []
+        _answers(gateway)
+        assert gateway.wait_checked(timeout_s=timeout_s, stopping=lambda: False, say=lines.append)
+    finally:
+        gateway.stop()
+    [line] = lines
+    assert words in line
+
+
+def _answers(gateway: GatewayProcess) -> None:
+    """Waits until it answers: one whose servers are down does not become ready."""
+    while True:
+        try:
+            gateway.checks()
+        except OSError:
+            assert gateway.child.exit_status() is None, gateway.child.log_tail()
+            time.sleep(0.1)
+        else:
+            return
