@@ -8,9 +8,8 @@
 # The model repository in the image serves the embedded pair; mount your own, with the parameters `target` and
 # `draft` of its config.pbtxt at checkpoint folders, to serve yours. In a cluster the operator does that.
 #
-# For the model `slipstream_vllm`, start from NVIDIA's image with vLLM in it (a tag that ends in -vllm-python-py3), install
-# the wheels of this package and of kernels/slipstream_vllm into its own Python with --no-deps, and copy
-# deploy/model_repository/slipstream_vllm; docs/howto/vllm-triton.md has the file.
+# The model `slipstream_vllm` needs vLLM 0.32.0 and the plugin in an environment of its own, which this image does not
+# have; docs/howto/vllm-triton.md has a Dockerfile for it.
 ARG TRITON_IMAGE=nvidia/tritonserver:25.05-py3
 
 FROM ${TRITON_IMAGE} AS build

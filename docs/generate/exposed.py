@@ -95,7 +95,13 @@ def _observe_areas(telemetry: Telemetry) -> None:
 
 def _observe_conformance(telemetry: Telemetry) -> None:
     server = ReplicaConformance(
-        pair=PAIR, index=0, server="http://vllm:8000", withheld={}, findings=[], checked_s=time.time()
+        pair=PAIR,
+        index=0,
+        server="http://vllm:8000",
+        withheld={},
+        findings=[],
+        checked_s=time.time(),
+        waits_for=None,
     )
     checks = CheckCount(pair=PAIR, subject=Subject.SAMPLED_SPECULATION, result=CheckResult.PASS, count=1)
     evidence = SampledEvidence(pair=PAIR, request_class=CLASS, answers=1, evidence=0.0, alarm=False, is_calibrated=True)

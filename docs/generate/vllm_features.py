@@ -11,11 +11,13 @@ from tests.vllm.gateway.openai_client.features import Feature
 from tests.vllm.gateway.openai_client.other_features import OTHERS
 
 _INTRODUCTION = """\
-The gateway forwards requests to vLLM with the model's name changed and a draft length added (`vllm_xargs`), and sends
-back what vLLM answers. This page lists what the official `openai` client (Python) was tried with, one row per feature:
-directly against a vLLM server without speculation, and through the gateway in front of a speculating one, on the plain
-and on the speculative arm. "yes" means the same result in every field, but for ids, times and what the gateway adds to
-the usage. Sampled requests had a seed; log-probabilities may differ in the third digit."""
+The gateway forwards requests to vLLM with the model's name changed. It adds the draft length and the request class
+(`vllm_xargs`), the header `x-request-id`, and, for some of the answers that are compared for parity, the fields that
+ask for token ids. The client gets vLLM's answer. This page lists what the official `openai` client (Python) was tried
+with, one row per feature: directly against a vLLM server without speculation, and through the gateway in front of a
+speculating one, on the plain and on the speculative arm. "yes" means the same result in every field, but for ids,
+times and what the gateway adds to the usage. Sampled requests had a seed; log-probabilities may differ in the third
+digit."""
 
 _HEAD = ("Feature", "Same as directly, plain", "Same as directly, speculative", "Note")
 _MANIFEST = """\
