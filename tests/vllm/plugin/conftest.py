@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import AsyncIterator, Callable
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import NamedTuple
+from xml.etree import ElementTree
 
 import aiohttp
 import pytest
@@ -22,34 +24,39 @@ REQUEST_TIMEOUT_S = 400.0
 
 
 class Report(NamedTuple):
-    """What pytest said inside vLLM's environment."""
+    """What pytest said inside vLLM's environment. `results` are the outcomes of each file's tests by its name."""
 
-    status: int
     output: str
+    results: dict[str, Counter[str]]
 
 
 @pytest.fixture(scope="session")
-def run_inside(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Report]:
-    """Run a file of `inside/` with vLLM's Python: this project's environment has no vLLM."""
+def inside(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """All files of `inside/` in one process of vLLM's Python, as this project's environment has no vLLM."""
     install = install_vllm(print, extra=(PYTEST,))
     folder = tmp_path_factory.mktemp("inside")  # vLLM would take a folder `triton` here for the package
+    environment = {
+        **install.environment(),
+        "PYTHONPATH": str(INSIDE),
+        "SLIPSTREAM_TARGET": str(TARGET_DIR),
+        "VLLM_LOGGING_LEVEL": "ERROR",
+    }
+    command = [
+        *(str(install.python), "-m", "pytest", "-c", os.devnull, "-p", "no:cacheprovider", "-q"),
+        *("--rootdir", str(INSIDE), "--confcutdir", str(INSIDE), "-o", "python_files=check_*.py"),
+        *("--junit-xml", str(folder / "results.xml"), str(INSIDE)),
+    ]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return Report(done.stdout + done.stderr, _results(folder / "results.xml"))
 
-    def run(file: str) -> Report:
-        environment = {
-            **install.environment(),
-            "PYTHONPATH": str(INSIDE),
-            "SLIPSTREAM_TARGET": str(TARGET_DIR),
-            "VLLM_LOGGING_LEVEL": "ERROR",
-        }
-        command = [
-            *(str(install.python), "-m", "pytest", "-c", os.devnull, "-p", "no:cacheprovider", "-q", "-rA"),
-            *("--rootdir", str(INSIDE), "--confcutdir", str(INSIDE), "-o", "python_files=check_*.py"),
-            str(INSIDE / file),
-        ]
-        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-        return Report(done.returncode, done.stdout + done.stderr)
 
-    return run
+def _results(file: Path) -> dict[str, Counter[str]]:
+    found: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    if file.is_file():
+        for case in ElementTree.parse(file).iter("testcase"):
+            [outcome] = {child.tag for child in case} - {"system-out", "system-err", "properties"} or {"passed"}
+            found[f"{case.attrib['classname'].partition('.')[0]}.py"][outcome] += 1
+    return dict(found)
 
 
 @pytest.fixture
