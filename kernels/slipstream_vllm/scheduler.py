@@ -14,7 +14,7 @@ Three places in which stock vLLM uses one number for all rows are adjusted:
 
 from __future__ import annotations
 
-from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -87,17 +87,24 @@ class DraftLengthScheduler(Scheduler):
         return outputs
 
     def _count_unfinished(self, outputs: Any) -> None:
-        """Give each output of a request with stop strings its counts so far.
+        """Attach the counts so far to each output of a request with stop strings.
 
-        Stop strings are found outside the scheduler, whose counts come with its own last output only.
+        vLLM attaches them to the last output of a request only. A stop string is found outside the scheduler, so none
+        of its outputs is the last one then.
         """
         for output in (output for of_client in outputs.values() for output in of_client.outputs):
             request = self.requests.get(output.request_id)
             if request is None or request.sampling_params is None or not request.sampling_params.stop:
                 continue
-            if output.spec_decode_metrics is None and request.spec_decode_metrics is not None:
-                # A copy: another thread sends it while the next step counts on.
-                output.spec_decode_metrics = deepcopy(request.spec_decode_metrics)
+            counts = request.spec_decode_metrics
+            if output.spec_decode_metrics is None and counts is not None:
+                # A copy: another thread serialises it while the next step changes the original.
+                output.spec_decode_metrics = replace(
+                    counts,
+                    histogram=[*counts.histogram],
+                    per_step_accepted=[*counts.per_step_accepted],
+                    per_step_drafted=[*counts.per_step_drafted],
+                )
 
     def make_spec_decoding_stats(
         self,
