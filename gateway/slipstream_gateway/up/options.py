@@ -93,7 +93,13 @@ def options_of(args: argparse.Namespace) -> UpOptions:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """What `slipstream up --help` shows; the names are those of `UpOptions`."""
-    defaults = UpOptions()
+    _add_served(parser)
+    _add_addresses(parser)
+    _add_processes(parser)
+    _add_vllm(parser)
+
+
+def _add_served(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "-f",
@@ -114,6 +120,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what serves --model: Slipstream's own engine in Triton (slipstream), or vLLM with Slipstream's plugin, "
         "which is installed once (vllm: 600 MB to download, 2.5 GB on disk)",
     )
+
+
+def _add_addresses(parser: argparse.ArgumentParser) -> None:
+    defaults, add = UpOptions(), parser.add_argument
     add("--host", default=defaults.host, help="address that the gateway listens on (%(default)s)")
     add(
         "--admin-port",
@@ -135,10 +145,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--port", type=port, default=defaults.port, help="the gateway's port (%(default)s)")
     for name, text in (("grpc", "gRPC"), ("http", "HTTP"), ("metrics", "metrics")):
         add(f"--{name}-port", type=port, metavar="N", help=f"Triton's {text} port (without it, a free one)")
+
+
+def _add_processes(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     add(
         "--workers",
         type=at_least_one,
-        default=defaults.workers,
+        default=UpOptions().workers,
         metavar="N",
         help="processes of the gateway (%(default)s)",
     )
@@ -160,6 +174,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="how long loading may take; large checkpoints need more (without it, 110 for Triton and 600 for vLLM)",
     )
+
+
+def _add_vllm(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("with vLLM")
     group.add_argument(
         "--vllm-python",
