@@ -21,6 +21,7 @@ from slipstream_gateway.settings import Deadlines, GatewaySettings
 
 from tests.gateway.scripted_chat import ChatEvents, Events
 from tests.gateway.scripted_responses import ResponseEvents, response, script_of
+from tests.threaded_server import ThreadedServer
 
 WAIT_S = 15.0
 
@@ -35,7 +36,7 @@ async def _leaves(reader: asyncio.StreamReader, within_s: float) -> bool:
         return True
 
 
-class OpenAiServer:
+class OpenAiServer(ThreadedServer):
     """An OpenAI-compatible server in a thread. The last message (or the prompt, or the last item of a response's input)
     is a script, words apart:
 
@@ -62,29 +63,10 @@ class OpenAiServer:
         self.finish_reason = "stop"
         self.answer_id = "chatcmpl-up"
         self._scripted = scripted
-        self._loop = asyncio.new_event_loop()
         self._connections: set[asyncio.Task[None]] = set()
-        self._ready = threading.Event()
-        self.port = port
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-        assert self._ready.wait(WAIT_S)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    def stop(self) -> None:
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._stopping.set)
-            self._thread.join(WAIT_S)
-
-    def _run(self) -> None:
-        self._loop.run_until_complete(self._serve())
-        self._loop.close()
+        super().__init__(port)
 
     async def _serve(self) -> None:
-        self._stopping = asyncio.Event()
         server = await asyncio.start_server(self._client, "127.0.0.1", self.port)
         self.port = server.sockets[0].getsockname()[1]
         self._ready.set()

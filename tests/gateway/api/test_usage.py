@@ -11,7 +11,7 @@ from slipstream_gateway.upstreams.base import Usage
     ("counted", "accepted", "rejected", "steps", "rejected_at"),
     [(True, 8, 4, 3, (1, 0)), (False, None, None, None, None)],
 )
-def test_counts_that_the_server_did_not_tell_are_null(
+def test_unknown_counts_are_null(
     counted: bool, accepted: int | None, rejected: int | None, steps: int | None, rejected_at: tuple[int, ...] | None
 ) -> None:
     usage = Usage(

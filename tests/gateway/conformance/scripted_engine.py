@@ -12,6 +12,8 @@ from typing import Any
 
 from aiohttp import web
 
+from tests.threaded_server import ThreadedServer
+
 WAIT_S = 15.0
 PROMPT_IDS, ANSWER_IDS = [1, 2], [3, 4, 5, 6]
 GARBAGE_IDS = [1001, 1002, 1003, 1004]
@@ -29,7 +31,7 @@ FACTS: dict[str, Any] = {
 DRAFTED = 8
 
 
-class ScriptedEngine:
+class ScriptedEngine(ThreadedServer):
     """A server in a thread.
 
     `facts` is its `/slipstream` document, None: it has no plugin. `refuse` maps the body of a completion to the status
@@ -50,15 +52,7 @@ class ScriptedEngine:
         self.chats = 0
         self.in_flight = 0
         self.most_in_flight = 0
-        self._loop = asyncio.new_event_loop()
-        self._ready = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-        assert self._ready.wait(WAIT_S)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        super().__init__()
 
     @property
     def draft_lengths(self) -> list[int]:
@@ -67,15 +61,9 @@ class ScriptedEngine:
 
     def stop(self) -> None:
         self.release.set()
-        self._loop.call_soon_threadsafe(self._stopping.set)
-        self._thread.join(WAIT_S)
-
-    def _run(self) -> None:
-        self._loop.run_until_complete(self._serve())
-        self._loop.close()
+        super().stop()
 
     async def _serve(self) -> None:
-        self._stopping = asyncio.Event()
         app = web.Application()
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/slipstream", self._describe)
@@ -86,7 +74,7 @@ class ScriptedEngine:
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
-        self.port: int = runner.addresses[0][1]
+        self.port = runner.addresses[0][1]
         self._ready.set()
         await self._stopping.wait()
         await runner.cleanup()

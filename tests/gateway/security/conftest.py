@@ -5,40 +5,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import trustme
 
-WAIT_S = 15.0
+from tests.threaded_server import ThreadedServer
 
 
-class TlsFront:
+class TlsFront(ThreadedServer):
     """Takes TLS on a port of its own and hands the bytes to a plain server on this machine."""
 
     def __init__(self, to_port: int, context: ssl.SSLContext) -> None:
-        self.port = 0
         self.peers: list[str] = []
         self._to_port = to_port
         self._context = context
-        self._loop = asyncio.new_event_loop()
-        self._ready = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-        assert self._ready.wait(WAIT_S)
-
-    def stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._stopping.set)
-        self._thread.join(WAIT_S)
-
-    def _run(self) -> None:
-        self._loop.run_until_complete(self._serve())
-        self._loop.close()
+        super().__init__()
 
     async def _serve(self) -> None:
-        self._stopping = asyncio.Event()
         server = await asyncio.start_server(self._client, "127.0.0.1", 0, ssl=self._context)
         self.port = server.sockets[0].getsockname()[1]
         self._ready.set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -67,6 +68,23 @@ def write_vllm_repository(vllm_install: VllmInstall) -> Callable[..., Repository
     return write
 
 
+@contextmanager
+def ready(server: TritonServer) -> Iterator[TritonServer]:
+    """A started server once it is ready, until the end of the context."""
+    try:
+        server.wait_ready(timeout_s=START_TIMEOUT_S)
+        yield server
+    finally:
+        server.stop()
+
+
+@asynccontextmanager
+async def model_of(server: TritonServer) -> AsyncIterator[TritonModel]:
+    """A client of its model `embedded`."""
+    async with grpc_client.InferenceServerClient(f"{server.ports.host}:{server.ports.grpc}") as client:
+        yield TritonModel(client)
+
+
 @pytest.fixture(scope="session")
 def run_triton() -> Callable[[Path, Path], TritonServer]:
     """Start a Triton for a model repository; whoever calls it waits for it and stops it."""
@@ -91,19 +109,14 @@ def vllm_triton(
 ) -> Iterator[TritonServer]:
     """The Triton of this run that serves the embedded pair by vLLM, as its model `embedded`."""
     folder = tmp_path_factory.mktemp("vllm-triton")
-    server = run_triton(write_vllm_repository(folder).models, folder)
-    try:
-        server.wait_ready(timeout_s=START_TIMEOUT_S)
+    with ready(run_triton(write_vllm_repository(folder).models, folder)) as server:
         yield server
-    finally:
-        server.stop()
 
 
 @pytest.fixture
 async def vllm_model(vllm_triton: TritonServer) -> AsyncIterator[TritonModel]:
-    address = f"{vllm_triton.ports.host}:{vllm_triton.ports.grpc}"
-    async with grpc_client.InferenceServerClient(address) as client:
-        yield TritonModel(client)
+    async with model_of(vllm_triton) as model:
+        yield model
 
 
 @pytest.fixture

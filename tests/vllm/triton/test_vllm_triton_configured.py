@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tritonclient.grpc.aio as grpc_client
 from slipstream_engine.embedded import TARGET_DIR
 from slipstream_gateway.up.triton_server import TritonServer
 
 from tests.triton_client import TritonModel
+from tests.vllm.triton.conftest import model_of, ready
 
-START_TIMEOUT_S = 600.0
 USER = [{"role": "user", "content": "status?"}]
 TEMPLATE = "{{ opening }}{% for message in messages %} {{ message.content }}{% endfor %}"
 OPENING = "Order 48213:"
@@ -42,19 +41,14 @@ def configured_triton(
         "--max-num-queued-reqs": str(QUEUED),
     }
     arguments = [word for option in options.items() for word in option]
-    server = run_triton(write_vllm_repository(folder, *arguments).models, folder)
-    try:
-        server.wait_ready(timeout_s=START_TIMEOUT_S)
+    with ready(run_triton(write_vllm_repository(folder, *arguments).models, folder)) as server:
         yield server
-    finally:
-        server.stop()
 
 
 @pytest.fixture
 async def configured_model(configured_triton: TritonServer) -> AsyncIterator[TritonModel]:
-    address = f"{configured_triton.ports.host}:{configured_triton.ports.grpc}"
-    async with grpc_client.InferenceServerClient(address) as client:
-        yield TritonModel(client)
+    async with model_of(configured_triton) as model:
+        yield model
 
 
 async def test_tensors_and_relayed_requests_make_one_prompt_of_a_chat(configured_model: TritonModel) -> None:

@@ -1,4 +1,4 @@
-"""Counts of drafts: also for an answer that a stop string ended, and none, rather than zeros, where nobody knows."""
+"""Counts of drafts: answers that a stop string ended have them; unknown counts are left out instead of 0."""
 
 from __future__ import annotations
 
