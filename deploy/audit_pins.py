@@ -18,7 +18,7 @@ _SHOWN_CHARS = 200
 
 def main() -> int:
     """The exit code: 1 where a pinned version is known to be vulnerable."""
-    return max([_checked(file) for file in PINS])  # a list: a finding in one file does not hide the other's
+    return max([_checked(file) for file in PINS])  # not any(): each file is judged
 
 
 def _checked(pins: Path) -> int:

@@ -17,7 +17,8 @@ from slipstream_engine.served import EngineFacts, Reply
 from slipstream_engine.types import Chunk, FinishReason
 
 LARGE_RESPONSE_BYTES = 64 * 1024
-"""Above this, a last response goes out apart from the end, as it may need shared memory that there is no more of."""
+"""Above this size, the last response and the final flag are sent apart: the response may not fit into shared memory,
+and the flag always does."""
 
 
 class Answer:
@@ -26,7 +27,7 @@ class Answer:
     Triton frees what a response sender refers to with the final response; asking that sender afterwards
     whether it was cancelled brings the whole server down. Hence the lock, and `_done`.
 
-    A sender takes nothing any more once it was given the final response, also where sending that failed.
+    A sender accepts nothing after the final response, even if sending that response failed.
     """
 
     def __init__(self, *, request_id: str, sender: Any, outputs: frozenset[str], stops: int) -> None:
@@ -75,7 +76,7 @@ class Answer:
 
     def _finish(self, response: Any) -> None:
         with self._lock:
-            self._done = True  # also where sending fails: nobody can tell whether Triton has it
+            self._done = True  # also where sending fails: Triton may have received it
             self._sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
 

@@ -51,7 +51,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
     """What a request cost so far. `steps` are passes of the target after the prompt; `rejected_at[i]` counts the
     steps whose first rejected draft token stood at position i. `counted` is False where the engine does not know how
-    many tokens were drafted: what follows it means nothing then."""
+    many tokens were drafted: the fields after it have no meaning then."""
 
     prompt_tokens: int
     output_tokens: int

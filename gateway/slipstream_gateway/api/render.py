@@ -21,8 +21,8 @@ _encode = msgspec.json.encode
 def usage_object(usage: Usage, *, draft_length: int, resumed: Sequence[str] = ()) -> dict[str, object]:
     """OpenAI's usage, with what speculation did in OpenAI's own fields, and beside them in ours what has none there:
     the draft length, the target's passes after the prompt, how many of them first rejected a draft token at each
-    position, and a cause for each time that the answer's server was lost and another one went on with it. Counts that
-    the server did not tell are null."""
+    position, and a cause for each time that the answer's server was lost and another one went on with it. Unknown
+    counts are null."""
     counted = usage.counted
     return {
         "prompt_tokens": usage.prompt_tokens,

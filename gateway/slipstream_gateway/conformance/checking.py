@@ -87,7 +87,7 @@ class Check:
     async def _greedy(self) -> list[Finding]:
         try:
             pairs = await self._greedy_pairs(_as_it_is)
-        except RequestError:  # texts alone can be compared, too
+        except RequestError:  # the server may refuse fields beyond OpenAI's; texts can be compared without them
             pairs = await self._greedy_pairs(openai_alone)
         return [judge_greedy(pairs, counted=self._counted), judge_draft_length(pairs)]
 
@@ -197,7 +197,7 @@ def _noticing_loss(replica: Replica) -> Iterator[None]:
 
 def _hint(refusal: RequestError) -> str:
     if isinstance(refusal, UpstreamRejected) and refusal.status in (401, 403):
-        return " Checks are no client's requests: name a key in apiKeyEnv."
+        return " A check is sent without a client's key: name a key in apiKeyEnv."
     return ""
 
 

@@ -36,7 +36,7 @@ class CheckCount(msgspec.Struct, frozen=True, kw_only=True):
 class ReplicaConformance(msgspec.Struct, frozen=True, kw_only=True):
     """One server of a speculative arm. `index` is its place in the arm's pool. `withheld` maps the capabilities that it
     may not use to the reason codes. `checked_s` is the wall clock's time of the last verdict, None before the first.
-    `waits_for` is why none is made until somebody changes something, None where one is made when it is due."""
+    `waits_for` is the reason why no check is made now, None where checks are made on schedule."""
 
     pair: str
     index: int

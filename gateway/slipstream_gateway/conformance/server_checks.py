@@ -27,7 +27,7 @@ _SEED_BITS = 31
 _log = logging.getLogger(__name__)
 
 Found = Callable[[Sequence[str], Sequence[Finding]], None]
-"""Is told the pairs of a server and what a check of it found."""
+"""Called with the pairs of a server and the findings of its check."""
 
 
 class ServerChecks:
@@ -62,7 +62,8 @@ class ServerChecks:
 
     @property
     def waits_for(self) -> str | None:
-        """Why the server is not checked until somebody changes something; None: it is checked when it is due."""
+        """The reason why no check is made: the manifest or the server has to change first. None: checks are made on
+        schedule."""
         drafting = self._replica.upstream.drafting
         if drafting.withheld is not None and drafting.withheld.reason is Reason.ENGINE_CANNOT:
             return drafting.withheld.detail

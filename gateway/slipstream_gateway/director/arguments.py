@@ -1,4 +1,4 @@
-"""What of a request only the engine of its pair can judge, before it is decided where the request goes."""
+"""Arguments of a request that depend on the engine of its pair. They are checked before the request is routed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from slipstream_gateway.upstreams.vllm_wire import client_xargs
 
 
 def check_arguments(request: GenerationRequest, route: Route) -> None:
-    """Raises `InvalidRequest` for arguments of vLLM's that the gateway sets itself, on whatever server the request
-    would run, and for those that are no object."""
+    """Raises `InvalidRequest` where `vllm_xargs` is no object, or has a key that the gateway sets itself. Whichever
+    server the request would run on, the answer is the same."""
     if isinstance(route.pair.spec.engine, VllmEngine):
         client_xargs(request)

@@ -16,7 +16,7 @@ _BOTH = "greedy and sampled requests may speculate"
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """As the gateway says it."""
+    """One finding in the answer of `GET /v1/evidence`."""
 
     subject: str
     result: str
@@ -24,7 +24,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class ServerCheck(msgspec.Struct, frozen=True):
-    """As the gateway says it: see `conformance.ReplicaConformance`."""
+    """One server in the answer of `GET /v1/evidence`: see `conformance.ReplicaConformance`."""
 
     pair: str
     server: str
