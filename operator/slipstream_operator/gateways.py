@@ -1,10 +1,19 @@
-"""How far a spec has come: the gateways' reports, and what they amount to for one object."""
+"""The gateways' reports, and what they amount to for one object: how far its spec has come, and which of its servers
+may not speculate."""
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from slipstream_gateway.manifest.reports import EXPIRES_S, Sighting, object_key_of, read_report, sighted
+from slipstream_gateway.manifest.reports import (
+    EXPIRES_S,
+    GatewayReport,
+    Sighting,
+    WithheldServer,
+    object_key_of,
+    read_report,
+    sighted,
+)
 from slipstream_gateway.manifest.status import GatewaysStatus
 
 from slipstream_operator.cluster.resources import ObjectKey
@@ -30,8 +39,7 @@ class Gateways:
         self._note_life(key, now)
         if before is None or was_alive != (key in self._alive) or before.report.namespaces != report.namespaces:
             return None
-        old, new = before.report.applied, report.applied
-        return {object_key_of(name) for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
+        return _changed(before.report, report)
 
     def remove(self, key: ObjectKey) -> set[str] | None:
         """Forget the gateway of that Lease; returns as `put` does."""
@@ -67,8 +75,27 @@ class Gateways:
             oldest_generation=min(known, default=None),
         )
 
+    def withheld_of(self, key: ObjectKey) -> tuple[WithheldServer, ...]:
+        """The servers of a pair that may not speculate, by the gateways that `status_of` counts: a server once for
+        each gateway that says so of it."""
+        reports = (self._sightings[lease].report for lease in sorted(self._alive))
+        return tuple(
+            server
+            for report in reports
+            if report.watches(key.namespace)
+            for server in report.withheld.get(str(key), ())
+        )
+
     def _note_life(self, key: ObjectKey, now: datetime) -> None:
         if self._sightings[key].is_alive(now):
             self._alive.add(key)
         else:
             self._alive.discard(key)
+
+
+def _changed(old: GatewayReport, new: GatewayReport) -> set[str]:
+    """The objects of which `new` says something else than `old`."""
+    names = old.applied.keys() | new.applied.keys()
+    applied = {object_key_of(name) for name in names if old.applied.get(name) != new.applied.get(name)}
+    pairs = old.withheld.keys() | new.withheld.keys()
+    return applied | {pair for pair in pairs if old.withheld.get(pair) != new.withheld.get(pair)}

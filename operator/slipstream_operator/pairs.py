@@ -92,6 +92,7 @@ class PairReconciler:
             policy=None if policy_raw is None else read_status(policy_raw.get("status"), SpeculationPolicyStatus),
             policy_killed=bool(self._declared.killed_policies(pair_key)),
             gateways=self._gateways.status_of(key, raw["metadata"].get("generation", 0), raw["metadata"].get("uid")),
+            withheld=self._gateways.withheld_of(key),
             defaults=self._defaults,
         )
 

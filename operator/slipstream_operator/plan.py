@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 from slipstream_gateway.manifest.check import Problem
+from slipstream_gateway.manifest.reports import WithheldServer
 from slipstream_gateway.manifest.status import GatewaysStatus, ModelPairStatus, SpeculationPolicyStatus
 
 KubeObject = dict[str, Any]
@@ -36,7 +37,8 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     `ignored` the fields that this version does not know, `rejected` the children that could not be written at the last
     attempt: `Kind/name` and the API server's words. `deployment` is its own Deployment and `pods` are that
     Deployment's pods; None and empty where there are none (yet). `policy` is the status of the SpeculationPolicy in
-    force, None without one; `policy_killed` says that some policy for this pair has its kill switch on.
+    force, None without one; `policy_killed` says that some policy for this pair has its kill switch on. `gateways`
+    says how far the spec has come, `withheld` which servers gateways keep from speculating: once for each gateway.
     """
 
     raw: KubeObject
@@ -48,6 +50,7 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     policy: SpeculationPolicyStatus | None = None
     policy_killed: bool = False
     gateways: GatewaysStatus = GatewaysStatus()
+    withheld: tuple[WithheldServer, ...] = ()
     defaults: ServingDefaults = ServingDefaults()
 
 

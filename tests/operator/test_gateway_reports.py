@@ -5,7 +5,16 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from slipstream_gateway.manifest.reports import EXPIRES_S, GatewayReport, applied_key, report_lease
+import pytest
+from slipstream_gateway.manifest.reports import (
+    EXPIRES_S,
+    WITHHELD_ANNOTATION,
+    GatewayReport,
+    WithheldServer,
+    applied_key,
+    read_report,
+    report_lease,
+)
 from slipstream_gateway.manifest.status import GatewaysStatus
 from slipstream_operator.cluster.resources import Kind, ObjectKey
 from slipstream_operator.gateways import Gateways
@@ -19,9 +28,16 @@ def lease_key(name: str) -> ObjectKey:
 
 
 def put(
-    gateways: Gateways, name: str, applied: dict[str, int], *, at: datetime = NOW, namespaces: tuple[str, ...] = ()
+    gateways: Gateways,
+    name: str,
+    applied: dict[str, int],
+    *,
+    at: datetime = NOW,
+    namespaces: tuple[str, ...] = (),
+    withheld: tuple[WithheldServer, ...] = (),
 ) -> set[str] | None:
-    report = GatewayReport(name=name, namespaces=namespaces, applied=applied, renewed=at)
+    of_pairs = {str(PAIR): withheld} if withheld else {}
+    report = GatewayReport(name=name, namespaces=namespaces, applied=applied, renewed=at, withheld=of_pairs)
     lease: dict[str, Any] = report_lease(report, namespace="slipstream")
     return gateways.put(lease_key(name), lease, at)
 
@@ -103,3 +119,41 @@ def test_reports_are_given_up_after_an_hour() -> None:
     put(gateways, "b", {}, at=NOW + timedelta(minutes=50))
     assert gateways.dead_for_good(NOW + timedelta(minutes=59)) == []
     assert gateways.dead_for_good(NOW + timedelta(minutes=61)) == [lease_key("a")]
+
+
+SERVER = WithheldServer(server="http://a", capabilities=("sampled_speculation",), reason="engine_not_lossless")
+
+
+def test_withheld_servers_are_those_of_living_gateways_that_watch_the_namespace() -> None:
+    gateways = Gateways()
+    put(gateways, "a", {}, withheld=(SERVER,))
+    put(gateways, "b", {}, withheld=(SERVER,), namespaces=("team",))
+    put(gateways, "c", {}, withheld=(SERVER,), namespaces=("other",))
+    put(gateways, "dead", {}, withheld=(SERVER,), at=NOW - timedelta(hours=1))
+    gateways.expire(NOW)
+    assert gateways.withheld_of(PAIR) == (SERVER, SERVER)
+    assert gateways.withheld_of(ObjectKey(Kind.MODEL_PAIR, "team", "another")) == ()
+
+
+def test_report_of_a_server_concerns_its_pair_when_it_changes() -> None:
+    gateways = Gateways()
+    put(gateways, "a", {})
+    later = NOW + timedelta(seconds=8)
+    assert put(gateways, "a", {}, at=later, withheld=(SERVER,)) == {str(PAIR)}
+    assert put(gateways, "a", {}, at=later, withheld=(SERVER,)) == set()
+    assert put(gateways, "a", {}, at=later) == {str(PAIR)}
+
+
+@pytest.mark.parametrize("text", [None, "", "[]", "{", '{"x": 1}', '{"x": [{"server": 1}]}'])
+def test_report_is_read_without_withheld_servers_that_cannot_be_read(text: str | None) -> None:
+    """An older gateway's report has none. Confirmations of a kill must not depend on it."""
+    report = GatewayReport(name="a", namespaces=(), applied={"x": 1}, renewed=NOW, withheld={"x": (SERVER,)})
+    lease = report_lease(report, namespace="slipstream")
+    assert read_report(lease) == report
+    if text is None:
+        del lease["metadata"]["annotations"][WITHHELD_ANNOTATION]
+    else:
+        lease["metadata"]["annotations"][WITHHELD_ANNOTATION] = text
+    read = read_report(lease)
+    assert read is not None
+    assert (read.applied, read.withheld) == ({"x": 1}, {})

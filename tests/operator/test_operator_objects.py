@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from slipstream_gateway.manifest.reports import GatewayReport, applied_key, object_key, report_lease
+from msgspec.structs import replace
+from slipstream_gateway.manifest.reports import GatewayReport, WithheldServer, applied_key, object_key, report_lease
 
 from tests.kube import KubeApiServer, KubeError
 from tests.operator.operator_process import Cluster, OperatorProcess, eventually, grant, pair_spec
@@ -247,6 +248,34 @@ def test_kill_lands_in_the_status_within_a_second_and_is_an_event(cluster: Clust
     cluster.wait_condition("modelpairs", "killed", "KillSwitchActive", "True")
     cluster.wait_condition("speculationpolicies", "killed", "KillSwitchActive", "True")
     assert eventually(lambda: [event for event in cluster.events("killed") if "kill" in event["message"].lower()])
+
+
+def test_server_that_may_not_speculate_is_in_the_status_and_an_event(cluster: Cluster) -> None:
+    cluster.pair("broken-engine")
+    cluster.wait_condition("modelpairs", "broken-engine", "KillSwitchActive", "False")
+    server = WithheldServer(
+        server="http://10.0.0.1:8000",
+        capabilities=("sampled_speculation",),
+        reason="engine_not_lossless",
+        detail="sampled answers are not the target's",
+    )
+    key = object_key(cluster.namespace, "ModelPair", "broken-engine")
+    report = GatewayReport(name="checks-engines", namespaces=(), applied={}, renewed=datetime.now(UTC))
+    lease = report_lease(replace(report, withheld={key: (server,)}), namespace=cluster.namespace)
+    cluster.client.create(cluster.path("leases"), lease)
+    cluster.wait_condition("modelpairs", "broken-engine", "SpeculationAvailable", "False")
+    status = cluster.client.get(cluster.path("modelpairs", "broken-engine"))["status"]
+    [condition] = [each for each in status["conditions"] if each["type"] == "SpeculationAvailable"]
+    assert condition["reason"] == "EngineNotLossless"
+    assert condition["message"].startswith("http://10.0.0.1:8000 may not use sampled_speculation (1 of ")
+    events = eventually(
+        lambda: [one for one in cluster.events("broken-engine") if one["reason"] == "EngineNotLossless"]
+    )
+    assert events[0]["type"] == "Warning"
+    cured = report_lease(replace(report, renewed=datetime.now(UTC)), namespace=cluster.namespace)
+    cluster.client.apply(cluster.path("leases", "checks-engines"), cured, field_manager="tests")
+    cluster.wait_condition("modelpairs", "broken-engine", "SpeculationAvailable", "True")
+    cluster.client.delete(cluster.path("leases", "checks-engines"))
 
 
 def _lands_s(cluster: Cluster, key: str, *, killed: bool) -> float:

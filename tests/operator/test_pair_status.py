@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from slipstream_gateway.manifest.check import Problem
+from slipstream_gateway.manifest.reports import WithheldServer
 from slipstream_gateway.manifest.status import Condition, GatewaysStatus, ModelPairStatus, SpeculationPolicyStatus
 from slipstream_operator.plan import Observed, PairPlan
 from slipstream_operator.reconcile.pair import reconcile_pair
@@ -64,6 +65,7 @@ def test_a_served_pair_is_ready():
         "Ready": ("True", "MinimumReplicasReady"),
         "ResolvedRefs": ("True", "Resolved"),
         "TokenizerCompatible": ("Unknown", "NotChecked"),
+        "SpeculationAvailable": ("Unknown", "NoGateway"),
         "Progressing": ("False", "Complete"),
         "KillSwitchActive": ("False", "NotKilled"),
     }
@@ -261,6 +263,48 @@ def test_a_preflight_that_fails_says_why():
 
 def gateways(synced: int, total: int) -> GatewaysStatus:
     return GatewaysStatus(synced=synced, total=total)
+
+
+def withheld(reason: str, *, server: str = "http://a:8000", detail: str = "why") -> WithheldServer:
+    return WithheldServer(server=server, capabilities=("sampled_speculation",), reason=reason, detail=detail)
+
+
+def test_servers_that_may_not_speculate_are_told_with_the_gateways_that_say_so():
+    first = plan(RAW, gateways=gateways(2, 2), **SERVED)
+    assert said(first, "SpeculationAvailable") == ("True", "AllServers")
+    found = (withheld("engine_not_lossless", detail="evidence 19.1"), withheld("engine_not_lossless"))
+    made = after(RAW, first, gateways=gateways(2, 2), withheld=found, **SERVED)
+    assert said(made, "SpeculationAvailable") == ("False", "EngineNotLossless")
+    assert condition(made, "SpeculationAvailable").message == (
+        "http://a:8000 may not use sampled_speculation (2 of 2 gateways): evidence 19.1"
+    )
+    assert headline(made) == ("Degraded", "EngineNotLossless")
+    assert noted(made) == ["EngineNotLossless"]
+    again = after(RAW, made, gateways=gateways(2, 2), withheld=found, **SERVED)
+    assert noted(again) == []
+    recovered = after(RAW, again, gateways=gateways(2, 2), **SERVED)
+    assert headline(recovered)[0] == "Ready"
+
+
+def test_worst_reason_is_told_and_a_server_that_was_not_checked_yet_is_no_news():
+    first = plan(RAW, gateways=gateways(1, 1), **SERVED)
+    starting = after(RAW, first, gateways=gateways(1, 1), withheld=(withheld("engine_unverified"),), **SERVED)
+    assert said(starting, "SpeculationAvailable") == ("Unknown", "EngineUnverified")
+    assert headline(starting)[0] == "Ready"
+    assert noted(starting) == []
+    both = (withheld("engine_unverified"), withheld("engine_cannot", server="http://b"))
+    made = after(RAW, starting, gateways=gateways(1, 1), withheld=both, **SERVED)
+    assert said(made, "SpeculationAvailable") == ("False", "EngineCannot")
+    assert condition(made, "SpeculationAvailable").message.startswith("http://b may not use")
+
+
+def test_reason_of_a_newer_gateway_and_many_servers():
+    many = tuple(withheld("engine_asleep", server=f"http://{number}") for number in range(9))
+    made = plan(RAW, gateways=gateways(1, 1), withheld=many, **SERVED)
+    assert said(made, "SpeculationAvailable") == ("False", "EngineCannot")
+    assert condition(made, "SpeculationAvailable").message.endswith(
+        "http://4 may not use sampled_speculation (1 of 1 gateways): why; and 4 more"
+    )
 
 
 def test_a_kill_is_told_when_it_is_ordered_when_it_has_landed_and_when_it_is_lifted():

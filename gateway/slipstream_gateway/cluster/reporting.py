@@ -14,7 +14,7 @@ import random
 import re
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -22,7 +22,7 @@ import msgspec
 
 from slipstream_gateway.cluster.access import Access, Json
 from slipstream_gateway.cluster.errors import ClusterError, ClusterRefused, ClusterUnreachable
-from slipstream_gateway.manifest.reports import RENEW_S, GatewayReport, report_lease
+from slipstream_gateway.manifest.reports import RENEW_S, GatewayReport, WithheldServer, report_lease
 from slipstream_gateway.settings import Pod
 
 COALESCE_S = 0.01
@@ -34,7 +34,8 @@ _log = logging.getLogger(__name__)
 
 class Reporter:
     """Writes one Lease. `applied` gives the generation of every object by `manifest.reports.applied_key`, in the order
-    in which they changed; `namespaces` are those that are watched, none for all; `owner` is the pod that it goes with.
+    in which they changed; `withheld` the servers that may not speculate, as `GatewayReport` has them; `namespaces` are
+    those that are watched, none for all; `owner` is the pod that it goes with.
 
     `reachable` is False while the server does not answer.
     """
@@ -46,6 +47,7 @@ class Reporter:
         namespace: str,
         namespaces: tuple[str, ...],
         applied: Callable[[], Mapping[str, int]],
+        withheld: Callable[[], Mapping[str, Sequence[WithheldServer]]],
         owner: Pod | None = None,
         renew_s: float = RENEW_S,
         name: str | None = None,
@@ -57,6 +59,7 @@ class Reporter:
         self._namespace = namespace
         self._namespaces = namespaces
         self._applied = applied
+        self._withheld = withheld
         self._owners = () if owner is None else (_reference(owner),)
         self._renew_s = renew_s
         self._changed = asyncio.Event()
@@ -126,6 +129,7 @@ class Reporter:
             namespaces=self._namespaces,
             applied=_fitting(self._applied()),
             renewed=datetime.now(UTC),
+            withheld=self._withheld(),
         )
         return report_lease(report, namespace=self._namespace, owners=self._owners)
 

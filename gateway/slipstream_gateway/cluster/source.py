@@ -16,6 +16,7 @@ from slipstream_gateway.cluster.reporting import Reporter
 from slipstream_gateway.cluster.snapshot import ClusterSnapshot, SnapshotWriter, read_snapshot
 from slipstream_gateway.cluster.view import SLICES, ClusterView, resource_of, trim
 from slipstream_gateway.cluster.watching import Pace, Reflector
+from slipstream_gateway.cluster.withheld import withheld_servers
 from slipstream_gateway.director.configuration import ConfigurationStatus, Origin
 from slipstream_gateway.director.fleet import Fleet
 from slipstream_gateway.manifest.reports import RENEW_S
@@ -59,6 +60,7 @@ class ClusterSource:
             namespace=settings.report_namespace,
             namespaces=settings.namespaces,
             applied=lambda: self._confirmed,
+            withheld=lambda: withheld_servers(fleet.current),
             owner=settings.pod,
             renew_s=renew_s,
         )

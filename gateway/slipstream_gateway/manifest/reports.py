@@ -1,12 +1,13 @@
 """A gateway's report of what it goes by: a Lease of `coordination.k8s.io/v1` that it renews.
 
 The gateway writes it, the operator and `slipstream kill` read it. A Lease, because that is how Kubernetes' own nodes
-say that they are alive: small, and without a kind of its own. What was applied stands in an annotation.
+say that they are alive: small, and without a kind of its own. What was applied stands in one annotation, and which
+servers may not speculate in another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -17,6 +18,7 @@ from slipstream_gateway.manifest.naming import COMPONENT, PART_OF, PART_OF_SLIPS
 REPORT_COMPONENT = "gateway-report"
 REPORT_SELECTOR = f"{PART_OF}={PART_OF_SLIPSTREAM},{COMPONENT}={REPORT_COMPONENT}"
 APPLIED_ANNOTATION = "slipstream.dev/applied"
+WITHHELD_ANNOTATION = "slipstream.dev/withheld"
 # A gateway that has died is known to be silent before the 30 s are over that `slipstream kill` waits by default.
 RENEW_S = 8.0
 EXPIRES_S = 25
@@ -25,17 +27,29 @@ _UID_DIGITS = 8  # enough to tell namesakes apart; a whole one for every object 
 _TIME_FORMAT = "%Y-%m-%dT%H:%M:%S.%fZ"
 
 
+class WithheldServer(msgspec.Struct, frozen=True, kw_only=True):
+    """A server that a gateway keeps from speculating. `capabilities` are the kinds of requests, `reason` is the code
+    that decisions give (`types.Reason`), `detail` one sentence."""
+
+    server: str
+    capabilities: tuple[str, ...]
+    reason: str
+    detail: str = ""
+
+
 class GatewayReport(msgspec.Struct, frozen=True, kw_only=True):
     """What one gateway process goes by.
 
     `namespaces` are those that it watches, empty for all. `applied` holds the generation of every object that it has
     applied, by `applied_key`; an older gateway's has bare `namespace/Kind/name`, which says nothing of the uid.
+    `withheld` holds the servers that it keeps from speculating, by the `object_key` of their pair.
     """
 
     name: str
     namespaces: tuple[str, ...]
     applied: Mapping[str, int]
     renewed: datetime
+    withheld: Mapping[str, Sequence[WithheldServer]] = {}
 
     def watches(self, namespace: str) -> bool:
         return not self.namespaces or namespace in self.namespaces
@@ -99,7 +113,10 @@ def report_lease(
         "name": report.name,
         "namespace": namespace,
         "labels": {PART_OF: PART_OF_SLIPSTREAM, COMPONENT: REPORT_COMPONENT},
-        "annotations": {APPLIED_ANNOTATION: applied},
+        "annotations": {
+            APPLIED_ANNOTATION: applied,
+            WITHHELD_ANNOTATION: msgspec.json.encode(report.withheld).decode(),
+        },
     }
     if owners:
         metadata["ownerReferences"] = [dict(owner) for owner in owners]
@@ -125,6 +142,17 @@ def read_report(lease: Mapping[str, Any]) -> GatewayReport | None:
             namespaces=applied.namespaces,
             applied=applied.applied,
             renewed=datetime.fromisoformat(spec["renewTime"]),
+            withheld=_read_withheld(metadata["annotations"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError, msgspec.DecodeError):
         return None
+
+
+def _read_withheld(annotations: Mapping[str, str]) -> dict[str, tuple[WithheldServer, ...]]:
+    """Nothing where it cannot be read: a kill is confirmed all the same."""
+    try:
+        return msgspec.json.decode(
+            annotations.get(WITHHELD_ANNOTATION, "{}"), type=dict[str, tuple[WithheldServer, ...]]
+        )
+    except msgspec.DecodeError:
+        return {}

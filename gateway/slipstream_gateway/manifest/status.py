@@ -25,6 +25,7 @@ class ConditionType(StrEnum):
     READY = "Ready"
     RESOLVED_REFS = "ResolvedRefs"
     TOKENIZER_COMPATIBLE = "TokenizerCompatible"
+    SPECULATION_AVAILABLE = "SpeculationAvailable"
     PROGRESSING = "Progressing"
     ANALYSIS_CONCLUSIVE = "AnalysisConclusive"
     ROLLED_BACK = "RolledBack"

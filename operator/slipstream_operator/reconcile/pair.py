@@ -30,6 +30,7 @@ from slipstream_operator.reconcile import verdicts
 from slipstream_operator.reconcile.pair_notes import pair_notes
 from slipstream_operator.reconcile.pods import worst_problem
 from slipstream_operator.reconcile.verdicts import PairReason, Verdict
+from slipstream_operator.reconcile.withheld import speculation_available
 
 
 def reconcile_pair(observed: Observed, now: datetime) -> PairPlan:
@@ -82,6 +83,7 @@ def _verdicts(
         ConditionType.READY: verdicts.ready(pair, observed, problems, replicas, pod),
         ConditionType.RESOLVED_REFS: verdicts.resolved_refs(pair, problems, pod),
         ConditionType.TOKENIZER_COMPATIBLE: verdicts.tokenizer_compatible(pair, observed.pods, checked, generation),
+        ConditionType.SPECULATION_AVAILABLE: speculation_available(observed.withheld, observed.gateways.total),
         ConditionType.PROGRESSING: verdicts.progressing(pair, observed, replicas, pod),
         ConditionType.KILL_SWITCH_ACTIVE: verdicts.kill_switch(
             own=killed,
@@ -128,6 +130,7 @@ _HEADLINES: tuple[tuple[ConditionType, str, str], ...] = (
     (ConditionType.RESOLVED_REFS, "False", "Unresolved"),
     (ConditionType.READY, "False", "NotReady"),
     (ConditionType.TOKENIZER_COMPATIBLE, "False", "Incompatible"),
+    (ConditionType.SPECULATION_AVAILABLE, "False", "Degraded"),
 )
 
 _STUCK = frozenset({PairReason.CHILDREN_REJECTED, PairReason.DEADLINE_EXCEEDED})
@@ -136,8 +139,9 @@ _STUCK = frozenset({PairReason.CHILDREN_REJECTED, PairReason.DEADLINE_EXCEEDED})
 def headline(conditions: Sequence[Condition], policy: SpeculationPolicyStatus) -> tuple[str, str]:
     """State and reason: of what is wrong, the worst; of a pair that is well, what it is doing.
 
-    Killed, Invalid, Unresolved, NotReady, Incompatible (the target alone is served), RolledBack (classes are, see the
-    policy), Rolling, Stuck (the rollout, while older servers serve), Ready.
+    Killed, Invalid, Unresolved, NotReady, Incompatible (the target alone is served), Degraded (servers answer, but some
+    of them may not speculate), RolledBack (classes are, see the policy), Rolling, Stuck (the rollout, while older
+    servers serve), Ready.
     """
     for type, bad, state in _HEADLINES:
         found = find(conditions, type)

@@ -22,6 +22,7 @@ _UNREMARKABLE = {
         {PairReason.RESOLVED, PairReason.INVALID_SPEC, PairReason.MODEL_NAME_TAKEN, PairReason.UNRESOLVED}
     ),
     ConditionType.TOKENIZER_COMPATIBLE: frozenset({PairReason.NO_DRAFT_MODEL}),
+    ConditionType.SPECULATION_AVAILABLE: frozenset({PairReason.ALL_SERVERS}),
     ConditionType.PROGRESSING: frozenset(PairReason) - {PairReason.DEADLINE_EXCEEDED, PairReason.CHILDREN_REJECTED},
 }
 

@@ -28,6 +28,8 @@ class PairReason(StrEnum):
     ChildrenRejected, ScaledToZero, NoReadyReplicas, or a pod's reason (False).
     `ResolvedRefs`: Resolved (True); InvalidSpec, ModelNameTaken, Unresolved, ClaimNotFound (False).
     `TokenizerCompatible`: SameTokenizer and NoDraftModel (True); TokenizerMismatch (False); NotChecked (Unknown).
+    `SpeculationAvailable`: AllServers (True); EngineNotLossless, EngineCannot (False); EngineUnverified, NoGateway
+    (Unknown).
     `Progressing`: RollingOut (True); Complete, External, NotManaged, InvalidSpec, ChildrenRejected, DeadlineExceeded
     (False).
     `KillSwitchActive`: Killed and KilledEverywhere (True); NotKilled (False).
@@ -47,6 +49,11 @@ class PairReason(StrEnum):
     NO_DRAFT_MODEL = "NoDraftModel"
     TOKENIZER_MISMATCH = "TokenizerMismatch"
     NOT_CHECKED = "NotChecked"
+    ALL_SERVERS = "AllServers"
+    ENGINE_NOT_LOSSLESS = "EngineNotLossless"
+    ENGINE_CANNOT = "EngineCannot"
+    ENGINE_UNVERIFIED = "EngineUnverified"
+    NO_GATEWAY = "NoGateway"
     ROLLING_OUT = "RollingOut"
     COMPLETE = "Complete"
     DEADLINE_EXCEEDED = "DeadlineExceeded"

@@ -102,7 +102,7 @@ async def test_a_table_too_large_for_a_report_is_reported_as_far_as_it_goes_and_
     applied = {f"{space.name}/ModelPair/{'x' * 40}-{index}": 1 for index in range(5000)}
     applied["killed"] = 2
     access = Access(space.kubeconfig())
-    reporter = Reporter(access, namespace=space.name, namespaces=(), applied=lambda: applied)
+    reporter = Reporter(access, namespace=space.name, namespaces=(), applied=lambda: applied, withheld=dict)
     task = asyncio.create_task(reporter.run())
     try:
         report = await soon(lambda: _report(space), "the report is written")
@@ -120,7 +120,7 @@ async def test_leaving_never_fails_for_the_reports_sake(tmp_path: Path, caplog: 
         kubeconfig = tmp_path / str(number)
         kubeconfig.write_text(text)
         access = Access(kubeconfig)
-        reporter = Reporter(access, namespace="default", namespaces=(), applied=dict)
+        reporter = Reporter(access, namespace="default", namespaces=(), applied=dict, withheld=dict)
         with caplog.at_level(logging.INFO):
             await reporter.withdraw()
         await access.aclose()

@@ -1,0 +1,56 @@
+"""Which servers a gateway keeps from speculating, for its report."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from slipstream_gateway.cluster.assemble import PAIRS
+from slipstream_gateway.director.fleet import ServedRoute, Snapshot
+from slipstream_gateway.manifest.reports import WithheldServer, object_key
+from slipstream_gateway.types import Capability, Reason
+from slipstream_gateway.upstreams.pool import Replica
+
+MOST_BYTES = 40_000  # of the report, beside what was applied: an object's annotations may have 256 KiB
+MOST_SERVERS = 5  # of one pair: enough to know where to look
+_MOST_DETAIL = 200  # characters
+
+
+def withheld_servers(snapshot: Snapshot) -> Mapping[str, Sequence[WithheldServer]]:
+    """The servers of speculative arms that may not use a capability, by their pair's `namespace/ModelPair/name`.
+
+    At most `MOST_SERVERS` servers of a pair, and as many pairs as `MOST_BYTES` can hold.
+    """
+    found: dict[str, Sequence[WithheldServer]] = {}
+    size = 0
+    for served in snapshot.routes.values():
+        servers = list(_withheld_of(served))
+        size += len(msgspec.json.encode(servers))
+        if servers and size <= MOST_BYTES:
+            namespace, _, name = served.route.pair.metadata.key.rpartition("/")
+            found[object_key(namespace, PAIRS, name)] = servers
+    return found
+
+
+def _withheld_of(served: ServedRoute) -> Iterator[WithheldServer]:
+    replicas = served.speculative.replicas if served.speculative is not None else ()
+    for replica in [replica for replica in replicas if replica.withheld_now()][:MOST_SERVERS]:
+        yield from _entries(replica)
+
+
+def _entries(replica: Replica) -> Iterator[WithheldServer]:
+    """One for each reason."""
+    by_reason: defaultdict[Reason, list[Capability]] = defaultdict(list)
+    details: dict[Reason, str] = {}
+    for capability, why in replica.withheld_now().items():
+        by_reason[why.reason].append(capability)
+        details.setdefault(why.reason, why.detail)
+    for reason, capabilities in by_reason.items():
+        yield WithheldServer(
+            server=replica.name,
+            capabilities=tuple(capability.value for capability in capabilities),
+            reason=reason.value,
+            detail=details[reason][:_MOST_DETAIL],
+        )

@@ -1,0 +1,46 @@
+"""Whether a pair's servers may speculate, by what the gateways' checks of the engines found."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+
+from slipstream_gateway.manifest.reports import WithheldServer
+from slipstream_gateway.manifest.status import ConditionStatus
+
+from slipstream_operator.reconcile.verdicts import PairReason, Verdict
+
+_MOST_NAMED = 5
+# The worst first. A gateway may be newer than the operator: a code that is not here stops speculation all the same.
+_REASONS = {
+    "engine_not_lossless": PairReason.ENGINE_NOT_LOSSLESS,
+    "engine_cannot": PairReason.ENGINE_CANNOT,
+    "engine_unverified": PairReason.ENGINE_UNVERIFIED,
+}
+
+
+def speculation_available(withheld: Iterable[WithheldServer], gateways: int) -> Verdict:
+    """`withheld` holds a server once for each gateway that keeps it from speculating, of `gateways` that report."""
+    if not gateways:
+        return Verdict("Unknown", PairReason.NO_GATEWAY, "no gateway reports")
+    by_reason: defaultdict[PairReason, list[WithheldServer]] = defaultdict(list)
+    for server in withheld:
+        by_reason[_REASONS.get(server.reason, PairReason.ENGINE_CANNOT)].append(server)
+    for reason in _REASONS.values():
+        if found := by_reason[reason]:
+            status: ConditionStatus = "Unknown" if reason is PairReason.ENGINE_UNVERIFIED else "False"
+            return Verdict(status, reason, _message(found, gateways))
+    return Verdict("True", PairReason.ALL_SERVERS, "no gateway keeps a server from speculating")
+
+
+def _message(found: list[WithheldServer], gateways: int) -> str:
+    """What cannot be used, where, by how many gateways; the sentence is that of the first gateway that says so."""
+    seen = Counter((one.server, one.capabilities) for one in found)
+    details = {(one.server, one.capabilities): one.detail for one in reversed(found)}
+    parts = [
+        f"{server} may not use {' and '.join(capabilities)} ({count} of {gateways} gateways): "
+        f"{details[server, capabilities]}"
+        for (server, capabilities), count in sorted(seen.items())[:_MOST_NAMED]
+    ]
+    more = len(seen) - _MOST_NAMED
+    return "; ".join(parts) + (f"; and {more} more" if more > 0 else "")
