@@ -12,7 +12,7 @@ from datetime import datetime
 from functools import partial
 
 import msgspec
-from slipstream_gateway.manifest.status import Phase
+from slipstream_gateway.manifest.status import ConditionType, Phase
 
 from slipstream_operator.cluster.api import KubeApi
 from slipstream_operator.cluster.cache import ObjectCache
@@ -217,6 +217,12 @@ class Controller:
             watch("watch_missed", "Changes that the watch has missed.", partial(proof.missed, kind), labels)
         for phase in Phase:
             watch("classes", "Request classes by phase.", partial(self._classes_in, phase), {"phase": phase.value})
+        watch("policies_with_slow_servers", "Policies whose condition ServersSlow is True.", self._with_slow_servers)
+
+    def _with_slow_servers(self) -> int:
+        statuses = (raw.get("status") or {} for raw in self._cache.of_kind(Kind.SPECULATION_POLICY))
+        conditions = (condition for status in statuses for condition in status.get("conditions") or ())
+        return sum((one.get("type"), one.get("status")) == (ConditionType.SERVERS_SLOW, "True") for one in conditions)
 
     def _classes_in(self, phase: Phase) -> int:
         statuses = (raw.get("status") or {} for raw in self._cache.of_kind(Kind.SPECULATION_POLICY))

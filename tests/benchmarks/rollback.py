@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betaln
 from slipstream_gateway.manifest.rollout import Analysis, Thresholds
-from slipstream_operator.analysis.means import RunningMean, upper_bound
 from slipstream_operator.analysis.metrics import MIN_ERROR_REQUESTS, WINSOR, Metric, Rule, rules_of
+from slipstream_operator.analysis.paired import PairedTimes
 from slipstream_operator.analysis.record import MIN_FAILURES, MOST_FAIL
 
 Floats = NDArray[np.float64]
@@ -146,15 +146,16 @@ def promotions(random: np.random.Generator, *, gain: float, margin: float, share
     own code, asked after every 20th answer."""
     found = []
     for _ in range(classes):
-        treated, control, at = RunningMean(), RunningMean(), 0
+        seen, at = PairedTimes(), 0
         times = random.lognormal(sigma=SIGMA, size=8_000)
         fast = random.random(8_000) < share
         for index, seconds in enumerate(times.tolist(), start=1):
-            (treated if fast[index - 1] else control).add(seconds * (1.0 - gain) if fast[index - 1] else seconds)
-            if index % 20 or min(treated.n, control.n) < MIN_SAMPLES:
+            mine = bool(fast[index - 1])
+            seen.add(seconds * (1.0 - gain) if mine else seconds, 200, control=not mine)
+            if index % 20 or min(seen.step_speculative, seen.step_control) < MIN_SAMPLES:
                 continue
-            bound = upper_bound(treated, control, margin=margin, confidence=0.95, tuned_for=MIN_SAMPLES).bound
-            if bound is not None and bound < -margin * control.mean:
+            bound = seen.upper_change(confidence=0.95, tuned_for=MIN_SAMPLES)
+            if bound is not None and bound < -margin:
                 at = index
                 break
         found.append(at)

@@ -1,4 +1,4 @@
-"""Means, the confidence sequence on their difference, and the window of latest figures."""
+"""Running means, and the window of latest figures."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from slipstream_operator.analysis.means import RunningMean, upper_bound
+from slipstream_operator.analysis.means import RunningMean
 from slipstream_operator.analysis.window import Window, bin_of, p95_of
-
-from tests.benchmarks import rollback
 
 
 def mean_of(values: list[float]) -> RunningMean:
@@ -31,36 +29,6 @@ def test_fading_mean_follows_a_change() -> None:
     for value in [1.0] * 5_000 + [2.0] * 3_000:
         mean.add(value, keep=0.999)
     assert mean.mean > 1.9
-
-
-def test_too_few_answers_have_no_bound() -> None:
-    found = upper_bound(mean_of([1.0, 1.1] * 14), mean_of([2.0] * 500), margin=0.0, confidence=0.95, tuned_for=200)
-    assert found.difference == pytest.approx(-0.95)
-    assert found.bound is None
-    nothing = upper_bound(RunningMean(), RunningMean(), margin=0.0, confidence=0.95, tuned_for=200)
-    assert nothing.difference is None
-
-
-def test_bound_tightens_with_answers_and_with_less_confidence() -> None:
-    random = np.random.default_rng(0)
-    bounds = []
-    for count, confidence in ((100, 0.95), (1_000, 0.95), (1_000, 0.8)):
-        one, two = (mean_of(random.normal(mean, 1.0, count).tolist()) for mean in (1.0, 2.0))
-        bounds.append(upper_bound(one, two, margin=0.02, confidence=confidence, tuned_for=200).bound)
-    assert bounds[0] > bounds[1] > bounds[2] > -1.2
-
-
-@pytest.mark.parametrize("share", [0.1, 0.5])
-def test_gain_that_is_not_there_is_hardly_ever_shown_however_often_one_looks(share: float) -> None:
-    random = np.random.default_rng(11)
-    shown = rollback.promotions(random, gain=0.02, margin=0.02, share=share, classes=60)
-    assert sum(at > 0 for at in shown) <= 6
-
-
-def test_gain_that_is_there_is_shown_within_a_few_hundred_answers() -> None:
-    random = np.random.default_rng(12)
-    shown = rollback.promotions(random, gain=0.3, margin=0.02, share=0.5, classes=20)
-    assert all(0 < at < 1_500 for at in shown)
 
 
 @given(times=st.lists(st.floats(1e-3, 1e3), min_size=20, max_size=300))

@@ -66,14 +66,16 @@ def share(redis: RedisServer, outcomes: list[Observation]) -> None:
     asyncio.run(send())
 
 
-def outcomes(cluster: Cluster, name: str, count: int, **speculative: float) -> list[Observation]:
-    """`count` answers of each arm, the speculative ones in half the time."""
+def outcomes(
+    cluster: Cluster, name: str, count: int, *, control_s: float = 1.0, **speculative: float
+) -> list[Observation]:
+    """`count` answers of each arm, the speculative ones in half a second, the control's in `control_s`."""
     luck, pair, now_s = random.Random(1), f"{cluster.namespace}/acme", time.time()
     made = []
     for _ in range(count):
         fast = {"e2e_s": 0.5 * luck.uniform(0.8, 1.2), "acceptance": 0.75, **speculative}
         made.append(observation(name, Arm.SPECULATIVE, time_s=now_s, pair=pair, **fast))
-        made.append(observation(name, Arm.CONTROL, time_s=now_s, pair=pair, e2e_s=luck.uniform(0.8, 1.2)))
+        made.append(observation(name, Arm.CONTROL, time_s=now_s, pair=pair, e2e_s=control_s * luck.uniform(0.8, 1.2)))
     return made
 
 
@@ -100,12 +102,12 @@ def play_ready(cluster: Cluster) -> None:
     cluster.wait_condition("speculationpolicies", "acme", "Ready", "True")
 
 
-def serve_until(wanted: str, cluster: Cluster, redis: RedisServer, name: str, **speculative: float) -> None:
+def serve_until(wanted: str, cluster: Cluster, redis: RedisServer, name: str, **answers: float) -> None:
     """Serve until the class has the phase `wanted`."""
     deadline = time.monotonic() + 60
     while phase(cluster, name) != wanted:
         assert time.monotonic() < deadline, class_of(cluster, name)
-        share(redis, outcomes(cluster, name, 60, **speculative))
+        share(redis, outcomes(cluster, name, 60, **answers))
         time.sleep(0.5)
 
 
@@ -227,3 +229,27 @@ def test_of_two_operators_without_an_election_none_lifts_what_the_other_has_take
             time.sleep(0.1)
             assert (class_of(cluster, CODE) or {})["since"] == taken_back["since"]
         assert halted.writes() + other.writes() - before < 10
+
+
+def test_slow_servers_take_nothing_back_and_slow_speculation_does(
+    kube: KubeApiServer, cluster: Cluster, redis: RedisServer, tmp_path: Path
+) -> None:
+    """A busy host: speculative answers take 1.12 s, above the limit of 1 s, and the control's 2.21 s. Beside it a class
+    that keeps to every threshold, and whose speculative answers take 40 % longer than the control's."""
+    cluster.patch("speculationpolicies", "acme", {"spec": {"thresholds": {"p95Seconds": 1.0}}})
+    with OperatorProcess(kube, cluster.namespace, tmp_path, "--redis", redis.url):
+        play_ready(cluster)
+        serve_until("Promoted", cluster, redis, CODE)
+        serve_until("Promoted", cluster, redis, LONG)
+        serve_until("RolledBack", cluster, redis, LONG, control_s=0.5, e2e_s=0.7)
+        cluster.wait_condition("speculationpolicies", "acme", "RolledBack", "True")
+        assert cluster.condition("speculationpolicies", "acme", "RolledBack")[1] == "SlowerThanControl"
+        assert class_of(cluster, LONG)["lastDecision"]["observed"] == pytest.approx(0.4, abs=0.1)
+
+        for _ in range(5):
+            share(redis, outcomes(cluster, CODE, 60, control_s=2.21, e2e_s=1.12))
+        cluster.wait_condition("speculationpolicies", "acme", "ServersSlow", "True")
+        assert phase(cluster, CODE) == "Promoted"
+        told = eventually(lambda: [event for event in cluster.events("acme") if event["reason"] == "LimitsBroken"])
+        assert CODE in told[0]["message"]
+        serve_until("RolledBack", cluster, redis, CODE, control_s=0.5, e2e_s=1.12)

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import zlib
+from typing import Any
+
+import msgspec
 import pytest
 from slipstream_gateway.manifest.status import Phase
 from slipstream_gateway.types import Arm, Reason
@@ -31,7 +37,7 @@ def test_class_is_seen_then_promoted_step_by_step() -> None:
     assert (world.of().phase, world.of().share) == (Phase.PROMOTED, 0.5)
     assert [decision.rule for decision in world.status.decisions] == ["Promote", "Promote"]
     decision = world.of().last_decision
-    assert decision.metric == "meanSeconds"
+    assert decision.metric == "e2eChange"
     assert decision.observed < decision.bound < decision.threshold < 0.0
     assert world.condition("Progressing").reason == "Complete"
     assert world.status.state == "Promoted"
@@ -217,7 +223,7 @@ def test_collapse_of_one_class_rolls_back_that_class_alone_and_says_why() -> Non
 @pytest.mark.parametrize(
     ("thresholds", "outcome", "reason"),
     [
-        ({"p95Seconds": 0.7}, {"e2e_s": 0.9}, "LatencyAboveThreshold"),
+        ({"p95Seconds": 1.5}, {"e2e_s": 1.8}, "LatencyAboveThreshold"),
         ({"ttftP95Seconds": 0.2}, {"ttft_s": 0.3}, "TtftAboveThreshold"),
         ({"costIncrease": 0.05}, {"price_per_gpu_hour": 18.0}, "CostAboveThreshold"),
     ],
@@ -482,3 +488,117 @@ def test_thresholds_of_a_rule_go_before_the_policys() -> None:
     world.look()
     assert world.of().phase is Phase.PROGRESSING
     assert world.of(LONG).phase is Phase.ROLLED_BACK
+
+
+def compared(**spec: Any) -> World:
+    """A promoted class whose p95 is limited to 1.5 s."""
+    world = World(raw_policy(thresholds={"p95Seconds": 1.5}, **spec))
+    for _ in range(3):
+        world.serve(300)
+        world.look()
+    assert world.of().phase is Phase.PROMOTED
+    return world
+
+
+def both(world: World, count: int, *, fast_s: float, slow_s: float) -> None:
+    """Answers of both arms at the same time."""
+    begin = world.now.timestamp()
+    for index in range(count):
+        time_s = begin + 60.0 * (index + 1) / count
+        for arm, seconds in ((Arm.SPECULATIVE, fast_s), (Arm.CONTROL, slow_s)):
+            noise = world.random.uniform(0.8, 1.2)
+            world.tell(observation(CODE, arm, time_s=time_s, e2e_s=seconds * noise))
+    world.wait(60.0)
+
+
+def test_class_that_is_slower_than_its_control_is_taken_back_whatever_thresholds_there_are() -> None:
+    world = World(raw_policy(thresholds={}))
+    for _ in range(3):
+        world.serve(300)
+        world.look()
+    assert world.of().phase is Phase.PROMOTED
+    both(world, 150, fast_s=1.4, slow_s=1.0)
+    world.look()
+    assert world.of().phase is Phase.ROLLED_BACK
+    assert world.condition("RolledBack").reason == "SlowerThanControl"
+    decision = world.of().last_decision
+    assert (decision.rule, decision.metric, decision.threshold) == ("ControlGuard", "e2eChange", 0.02)
+    assert decision.observed == pytest.approx(0.4, abs=0.05)
+    assert decision.message.startswith("speculative answers take +")
+
+
+def test_class_is_kept_where_servers_are_slow_for_both_arms() -> None:
+    """A busy host: both arms break the limit, speculation less."""
+    world = compared()
+    both(world, 200, fast_s=2.0, slow_s=3.5)
+    world.look()
+    assert world.of().phase is Phase.PROMOTED
+    condition = world.condition("ServersSlow")
+    assert (condition.status, condition.reason) == ("True", "LimitsBroken")
+    assert "code/short: " in condition.message
+    assert "took longer than 1.5 s (5% may; of the control's" in condition.message
+    assert world.reasons().count("LimitsBroken") == 1
+    for _ in range(8):
+        world.serve(300)
+        world.look()
+    assert world.condition("ServersSlow").status == "False"
+    assert world.reasons().count("LimitsKept") == 1
+    both(world, 200, fast_s=2.0, slow_s=0.9)  # the guard is awake
+    world.look()
+    assert world.condition("RolledBack").reason == "LatencyAboveThreshold"
+
+
+def test_broken_limit_waits_for_the_controls_answers() -> None:
+    world = compared()
+    world.serve(200, arms=(Arm.SPECULATIVE,), e2e_s=1.8)
+    world.look()
+    assert world.of().phase is Phase.PROMOTED
+    said = world.condition("AnalysisConclusive")
+    assert (said.status, said.reason) == ("False", "InsufficientSamples")
+    assert "p95Seconds: is broken, 0 control answers do not say yet who is to blame" in said.message
+    assert world.condition("ServersSlow").status == "False"
+
+
+def test_broken_limit_takes_a_class_back_where_the_policy_has_no_control() -> None:
+    steps = [{"share": 0.5, "soakSeconds": 60}, {"share": 1.0, "soakSeconds": 60}]
+    world = compared(rollout={"steps": steps}, holdBackShare=0)
+    world.serve(200, arms=(Arm.SPECULATIVE,), e2e_s=1.8)
+    world.look()
+    assert world.condition("RolledBack").reason == "LatencyAboveThreshold"
+
+
+def test_operator_of_this_version_goes_on_from_a_checkpoint_of_version_1() -> None:
+    """Where the classes stand is kept; what was counted is read from the store again."""
+    world = World()
+    for _ in range(3):
+        world.serve(60)
+        world.look()
+    assert world.of().phase is Phase.PROMOTED
+    assert world.status is not None
+    older = world.ledger.checkpoint(world.status)
+    packed = base64.b64decode(older)
+    state = msgspec.msgpack.decode(zlib.decompress(packed[9:]))
+    state[3] = {name: ["of another", "shape"] for name in state[3]}
+    body = bytes([1]) + zlib.compress(msgspec.msgpack.encode(state))
+    text = base64.b64encode(hashlib.sha256(body).digest()[:8] + body).decode()
+    world.status = msgspec.structs.replace(world.status, checkpoint=text)
+    world.restart()
+    world.look()
+    assert world.of().phase is Phase.PROMOTED
+    both(world, 150, fast_s=1.4, slow_s=1.0)
+    world.look()
+    assert world.condition("RolledBack").reason == "SlowerThanControl"
+
+
+def test_promoted_class_says_how_much_of_it_gateways_decide_plain() -> None:
+    world = compared()
+    assert world.of().decided_plain == 0.0
+    world.serve(97, arms=(Arm.PLAIN,), e2e_s=1.0)
+    world.wait(700.0)  # what was before has left the window
+    world.serve(97, arms=(Arm.PLAIN,), e2e_s=1.0)
+    world.serve(2, arms=(Arm.SPECULATIVE,))
+    world.serve(1, arms=(Arm.CONTROL,))
+    world.look()
+    assert world.of().decided_plain == 0.97
+    assert world.of().message == "promoted; share 0.5; decided plain by the gateway: 97%"
+    assert world.of().speculative.samples == 2

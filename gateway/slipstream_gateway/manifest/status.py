@@ -29,6 +29,7 @@ class ConditionType(StrEnum):
     PROGRESSING = "Progressing"
     ANALYSIS_CONCLUSIVE = "AnalysisConclusive"
     ROLLED_BACK = "RolledBack"
+    SERVERS_SLOW = "ServersSlow"
     KILL_SWITCH_ACTIVE = "KillSwitchActive"
 
 
@@ -129,6 +130,10 @@ class ClassStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     retries: Annotated[int, Meta(ge=0, description="Retries of this spec so far.")] = 0
     retry_at: Annotated[Time | None, Meta(description="When the next retry begins; null: never by itself.")] = None
     message: Annotated[str, Meta(max_length=1024, description="Why the class is where it is.")] = ""
+    decided_plain: Annotated[
+        float | None,
+        Meta(description="Share of the latest answers that gateways decoded plainly since speculation would not pay."),
+    ] = None
     speculative: Annotated[ArmFigures, Meta(description="Latest figures of speculative answers.")] = ArmFigures()
     control: Annotated[ArmFigures, Meta(description="Latest figures of the control.")] = ArmFigures()
     last_decision: Annotated[LastDecision | None, Meta(description="The last transition.")] = None

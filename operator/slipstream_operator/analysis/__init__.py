@@ -1,7 +1,15 @@
 """Statistics of live traffic, pure: guards, confidence sequences, windows, and a ledger of them per policy."""
 
 from slipstream_operator.analysis.checkpoint import CheckpointError
-from slipstream_operator.analysis.facts import ClassFacts, ClassMemory, ErrorFacts, GainFacts, GuardFacts, Verdict
+from slipstream_operator.analysis.facts import (
+    ClassFacts,
+    ClassMemory,
+    ErrorFacts,
+    GainFacts,
+    GuardFacts,
+    LossFacts,
+    Verdict,
+)
 from slipstream_operator.analysis.ledger import PolicyLedger
 from slipstream_operator.analysis.metrics import Metric
 
@@ -12,6 +20,7 @@ __all__ = [
     "ErrorFacts",
     "GainFacts",
     "GuardFacts",
+    "LossFacts",
     "Metric",
     "PolicyLedger",
     "Verdict",

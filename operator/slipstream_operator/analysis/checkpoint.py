@@ -20,7 +20,9 @@ MAX_CHARS = 262_144
 """What the resource's schema takes, and what is read."""
 MAX_WRITTEN_CHARS = MAX_CHARS * 15 // 16
 _Value = TypeVar("_Value")
-_VERSION = 1
+_VERSION = 2
+# Of these only where the classes stand is read: their outcomes are read from the store again.
+_OLDER = frozenset({1})
 _DIGEST_BYTES = 8
 _MAX_BYTES = 4 * 1024 * 1024
 
@@ -71,15 +73,19 @@ def write_checkpoint(state: State) -> str:
 
 
 def read_checkpoint(text: str) -> State:
-    """Raises `CheckpointError` for anything but what `write_checkpoint` made."""
-    return _decoded(text, _decoder)
+    """Raises `CheckpointError` for anything but what `write_checkpoint` made, of this version or an older one."""
+    version, packed = _opened(text)
+    if version in _OLDER:
+        older = _decoded(packed, _standings_decoder)
+        return State(pair=older.pair, standings=dict(older.standings))
+    return _decoded(packed, _decoder)
 
 
 def sealed_standings(text: str, pair: str | None = None) -> Mapping[str, ClassMemory]:
     """Where the classes were when `text` was written; empty where it cannot be read, or is of another pair than the one
     with the key `pair` (None: of whichever)."""
     try:
-        sealed = _decoded(text, _standings_decoder)
+        sealed = _decoded(_opened(text)[1], _standings_decoder)
     except CheckpointError:
         return {}
     return sealed.standings if pair in (None, sealed.pair) else {}
@@ -105,7 +111,8 @@ def _without_records(state: State) -> State:
     return msgspec.structs.replace(state, records={})
 
 
-def _decoded(text: str, decoder: msgspec.msgpack.Decoder[_Value]) -> _Value:
+def _opened(text: str) -> tuple[int, bytes]:
+    """The version, and what is compressed."""
     if len(text) > MAX_CHARS:
         raise CheckpointError(f"status.checkpoint: must have at most {MAX_CHARS} characters, got {len(text)}")
     try:
@@ -115,10 +122,14 @@ def _decoded(text: str, decoder: msgspec.msgpack.Decoder[_Value]) -> _Value:
     digest, packed = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
     if not packed or digest != _digest(packed):
         raise CheckpointError("status.checkpoint: its checksum does not fit, it was damaged or edited")
-    if packed[0] != _VERSION:
+    if packed[0] != _VERSION and packed[0] not in _OLDER:
         raise CheckpointError(f"status.checkpoint: is of version {packed[0]}, this operator reads {_VERSION}")
+    return packed[0], packed[1:]
+
+
+def _decoded(packed: bytes, decoder: msgspec.msgpack.Decoder[_Value]) -> _Value:
     try:
-        return decoder.decode(zlib.decompressobj().decompress(packed[1:], _MAX_BYTES))
+        return decoder.decode(zlib.decompressobj().decompress(packed, _MAX_BYTES))
     except (zlib.error, msgspec.DecodeError) as error:
         raise CheckpointError(f"status.checkpoint: cannot be read ({error})") from error
 

@@ -13,12 +13,18 @@ from slipstream_operator.analysis.window import Histogram
 
 class Verdict(StrEnum):
     """The answer to a question about a class. Too little data is an answer of its own, and never a success; that a
-    class has nothing that the question is about (no streams, where first tokens are timed) is another one."""
+    class has nothing that the question is about (no streams, where first tokens are timed) is another one.
+
+    `SHARED`: a limit is broken, and the control breaks it as often: speculation is not to blame. `UNCLEAR`: it is
+    broken, and too few answers of the control are known to say who is to blame.
+    """
 
     PASS = "pass"
     FAIL = "fail"
     NO_DATA = "no data"
     NOT_APPLICABLE = "not applicable"
+    SHARED = "shared with the control"
+    UNCLEAR = "unclear"
 
 
 class ClassMemory(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -50,7 +56,8 @@ class ClassMemory(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 class GuardFacts(msgspec.Struct, frozen=True, kw_only=True):
     """A guard. FAIL: alarm. `observed` is the mean of x over the `samples` answers since it began to doubt, `seen` all
-    that it saw; `limit` what the mean is held to, `threshold` the policy's; `statistic` is held against `alarm_at`."""
+    that it saw; `limit` what the mean is held to, `threshold` the policy's; `statistic` is held against `alarm_at`.
+    `control_observed` is the mean of x over the `control` answers of the control since then."""
 
     metric: Metric
     verdict: Verdict
@@ -62,6 +69,8 @@ class GuardFacts(msgspec.Struct, frozen=True, kw_only=True):
     required: int
     statistic: float
     alarm_at: float
+    control: int = 0
+    control_observed: float | None = None
 
 
 class ErrorFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,31 +83,45 @@ class ErrorFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GainFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The speculative answers' mean time against the control's, since the step began, in seconds.
+    """The speculative answers' mean time against that of the control at the same time, since the step began: the
+    `change` as a share of the control's time.
 
-    PASS: `bound`, above the difference at all times with the policy's confidence, lies below `threshold`. FAIL: there
-    are answers enough, and it does not.
+    PASS: `bound`, above the change at all times with the policy's confidence, lies below `threshold`. FAIL: there are
+    answers enough, and it does not.
     """
 
     verdict: Verdict
     speculative: int
     control: int
     required: int
-    difference: float | None
+    change: float | None
     bound: float | None
-    threshold: float | None
+    threshold: float
+
+
+class LossFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """That speculative answers take longer than those of the control at the same time, by more than `threshold`:
+    `change` is how much, as a share of the control's time, over so many answers of each arm."""
+
+    change: float
+    threshold: float
+    speculative: int
+    control: int
 
 
 class ClassFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is known of a class. `last_outcome_s` is when something was heard of it last, seconds since 1970.
-    `complete` False: there may be outcomes that were not read yet."""
+    """All that is known of a class. `loss` is None where none was shown. `last_outcome_s` is when something was heard
+    of the class last, seconds since 1970. `complete` False: there may be outcomes that were not read yet.
+    `decided_plain` is the share of the latest answers that gateways decoded plainly since speculation would not pay."""
 
     memory: ClassMemory | None
     guards: tuple[GuardFacts, ...]
     errors: ErrorFacts
     gain: GainFacts
+    loss: LossFacts | None
     speculative: ArmFigures
     control: ArmFigures
+    decided_plain: float | None
     explorations: int
     last_outcome_s: float | None
     e2e: Histogram

@@ -6,6 +6,10 @@ else the stream does and however its values depend on what was before, exp(g) is
 g ≥ log(N) lie N requests or more on average (Shin, Ramdas and Rinaldo, "E-detectors", 2023). A weighted mean of such
 e-detectors is one, too, so that several λ are bet at once: a large one sees large changes early, a small one sees
 small ones at all.
+
+A limit on times is broken by busy servers, too. Its guard also sees the control's answers of the same time, and says
+whether they broke it as often: a sequential test (Wald, 1947) of "the control keeps to the limit, or breaks it half as
+often" against "it breaks it as often".
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ import msgspec
 
 # A bet may not lose everything at once: 1 + λ·excess stays at 0.25 or more.
 _MOST_AT_STAKE = 0.75
+_MOST_BROKEN = 0.99  # a share of 1 would make one answer of the control proof
 
 
 def bets_of(wanted: tuple[float, ...], *, limit: float, floor: bool) -> tuple[float, ...]:
@@ -30,7 +35,9 @@ class Guard(msgspec.Struct, kw_only=True, array_like=True, gc=False):
     """The state of one guard; a few floats, written into the checkpoint as they are.
 
     `logs` has one g per bet. `samples` is how many requests it saw. The run is what it saw since it last had no doubt
-    at all, `run_total` the sum of their x: what `observed` is of. With `alarm` it stands still until it is replaced.
+    at all, `run_total` the sum of their x: what `observed` is of. `control` is how many answers of the control there
+    were in the run, `control_total` the sum of their x. With `alarm` it stands still until it is replaced, unless it is
+    not `latched`: then the alarm ends when what it sees is good again.
     """
 
     samples: int = 0
@@ -38,10 +45,21 @@ class Guard(msgspec.Struct, kw_only=True, array_like=True, gc=False):
     run_samples: int = 0
     run_total: float = 0.0
     alarm: bool = False
+    control: int = 0
+    control_total: float = 0.0
 
-    def add(self, x: float, excess: float, bets: tuple[float, ...], *, alarm_at: float, min_samples: int) -> None:
+    def add(
+        self,
+        x: float,
+        excess: float,
+        bets: tuple[float, ...],
+        *,
+        alarm_at: float,
+        min_samples: int,
+        latched: bool = True,
+    ) -> None:
         """Take in a request. `alarm_at` is log(N); before `min_samples` there is no alarm."""
-        if self.alarm:
+        if self.alarm and latched:
             return
         logs = self.logs
         if len(logs) != len(bets):
@@ -49,15 +67,24 @@ class Guard(msgspec.Struct, kw_only=True, array_like=True, gc=False):
         self.samples += 1
         highest = max(logs)
         if highest <= 0.0:
-            self.run_samples, self.run_total = 0, 0.0
+            self.run_samples, self.run_total, self.control, self.control_total = 0, 0.0, 0, 0.0
         self.run_samples += 1
         self.run_total += x
         for index, bet in enumerate(bets):
             before = logs[index]
             logs[index] = (before if before > 0.0 else 0.0) + math.log1p(bet * excess)
         # The mean is never above the highest: most requests need no more than this look.
-        if self.samples >= min_samples and max(logs) >= alarm_at:
-            self.alarm = self.statistic >= alarm_at
+        hit = self.samples >= min_samples and max(logs) >= alarm_at
+        self.alarm = hit and self.statistic >= alarm_at
+        if self.alarm and not latched:
+            most = alarm_at + math.log(len(logs))
+            logs[:] = [min(log, most) for log in logs]
+
+    def compare(self, x: float) -> None:
+        """Take in an answer of the control."""
+        if self.run_samples:
+            self.control += 1
+            self.control_total += x
 
     @property
     def statistic(self) -> float:
@@ -71,3 +98,18 @@ class Guard(msgspec.Struct, kw_only=True, array_like=True, gc=False):
     def observed(self) -> float | None:
         """The mean of x since the guard last had no doubt."""
         return self.run_total / self.run_samples if self.run_samples else None
+
+    def blame(self, limit: float) -> float:
+        """The evidence that the control breaks a cap on a share less often than what is guarded, as a log of a
+        likelihood ratio; below 0 that it breaks it as often."""
+        share = min(self.observed or 0.0, _MOST_BROKEN)
+        if share <= limit:
+            return 0.0
+        logs = [self._likelihood(less) - self._likelihood(share) for less in (limit, max(limit, share / 2.0))]
+        highest = max(logs)
+        return highest + math.log(sum(math.exp(log - highest) for log in logs) / len(logs))
+
+    def _likelihood(self, share: float) -> float:
+        """log of the probability of what the control did, up to a constant, where it breaks the cap with `share`."""
+        kept = self.control - self.control_total
+        return self.control_total * math.log(max(share, 1e-9)) + kept * math.log(1.0 - share)

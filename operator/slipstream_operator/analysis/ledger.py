@@ -138,16 +138,18 @@ class PolicyLedger:
 
     def _make_terms(self, name: str) -> Terms:
         memory = self._record(name).memory
+        share = memory.share if memory is not None else 1.0
         retried = memory is not None and memory.retries > 0 and memory.phase is not Phase.PROMOTED
-        terms = self._terms[name] = terms_of(self._spec, name, retried=retried)
+        terms = self._terms[name] = terms_of(self._spec, name, retried=retried, share=share)
         self._record(name).window_seconds = terms.window_seconds
         return terms
 
 
-def terms_of(spec: SpeculationPolicySpec | None, name: str, *, retried: bool) -> Terms:
-    """What the class `name` is held to; `retried`: stricter, as long as a retry is not promoted."""
+def terms_of(spec: SpeculationPolicySpec | None, name: str, *, retried: bool, share: float = 1.0) -> Terms:
+    """What the class `name` is held to; `retried`: stricter, as long as a retry is not promoted. `share` of what would
+    speculate does."""
     if spec is None:
-        return _terms(Thresholds(error_rate=DEFAULT_ERROR_RATE), Analysis(), margin=0.0)
+        return _terms(Thresholds(error_rate=DEFAULT_ERROR_RATE), Analysis(), margin=0.0, controlled=False)
     rules = {rule.name: rule for rule in spec.classes}
     rule = rules.get(name) or rules.get(name.partition("/")[0])
     thresholds = effective(spec.thresholds, rule.thresholds if rule is not None else None)
@@ -155,7 +157,7 @@ def terms_of(spec: SpeculationPolicySpec | None, name: str, *, retried: bool) ->
         thresholds = Thresholds(error_rate=thresholds.error_rate)
     if retried:
         thresholds = stricter(thresholds, spec.rollback.reenable_margin)
-    return _terms(thresholds, spec.analysis, margin=spec.margin)
+    return _terms(thresholds, spec.analysis, margin=spec.margin, controlled=spec.hold_back_share > 0.0 or share < 1.0)
 
 
 def standings_of(status: SpeculationPolicyStatus) -> dict[str, ClassMemory]:
@@ -176,7 +178,7 @@ def _memory_of(one: ClassStatus, status: SpeculationPolicyStatus) -> ClassMemory
     )
 
 
-def _terms(thresholds: Thresholds, analysis: Analysis, *, margin: float) -> Terms:
+def _terms(thresholds: Thresholds, analysis: Analysis, *, margin: float, controlled: bool) -> Terms:
     rate = thresholds.error_rate
     return Terms(
         rules=rules_of(thresholds, min_samples=analysis.min_samples),
@@ -186,4 +188,5 @@ def _terms(thresholds: Thresholds, analysis: Analysis, *, margin: float) -> Term
         min_samples=analysis.min_samples,
         margin=margin,
         confidence=analysis.confidence,
+        controlled=controlled,
     )

@@ -1,6 +1,6 @@
-"""Means with their spread, and a confidence sequence on the difference of two.
+"""Means with their spread, and the boundary of a confidence sequence.
 
-The sequence may be looked at after every request, for ever: it is the asymptotic, time-uniform one of Waudby-Smith,
+The sequence may be looked at after every answer, for ever: it is the asymptotic, time-uniform one of Waudby-Smith,
 Arbour, Sinha, Kennedy and Ramdas ("Time-uniform central limit theory and asymptotic confidence sequences", Annals of
 Statistics 2024), one-sided. Chosen over an empirical-Bernstein sequence because answer times have no bound that is not
 wider than what is to be shown.
@@ -11,9 +11,6 @@ from __future__ import annotations
 import math
 
 import msgspec
-
-# Below so many answers an arm's variance is not known well enough for a limit theorem, whatever a policy says.
-_FEWEST = 30
 
 
 class RunningMean(msgspec.Struct, kw_only=True, array_like=True, gc=False):
@@ -36,35 +33,7 @@ class RunningMean(msgspec.Struct, kw_only=True, array_like=True, gc=False):
         return self.squares / (self.n - 1.0) / self.n if self.n >= 2.0 else math.inf
 
 
-class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """Mean of the treated minus mean of the control, in their unit. With the wanted confidence it lies below `bound`,
-    at all times at once; None of it where there is too little data."""
-
-    difference: float | None = None
-    bound: float | None = None
-
-
-def upper_bound(
-    treated: RunningMean, control: RunningMean, *, margin: float, confidence: float, tuned_for: int
-) -> Difference:
-    """The difference with a bound that is meant to be held against `-margin · mean(control)`.
-
-    The control's mean is only known from its answers, too: the half width is that of treated − (1 − margin)·control,
-    whose mean is below 0 exactly where the gain is above the margin. `tuned_for` is the number of answers in either arm
-    at which the bound is to be tightest; others are valid, and little wider.
-    """
-    if treated.n < 1.0 or control.n < 1.0:
-        return Difference()
-    difference = treated.mean - control.mean
-    if min(treated.n, control.n) < _FEWEST:
-        return Difference(difference=difference)
-    variance = treated.variance_of_mean + (1.0 - margin) ** 2 * control.variance_of_mean
-    answers = treated.n * control.n / (treated.n + control.n)
-    half = math.sqrt(variance) * _boundary(answers, confidence=confidence, tuned_for=tuned_for / 2.0)
-    return Difference(difference=difference, bound=difference + half)
-
-
-def _boundary(t: float, *, confidence: float, tuned_for: float) -> float:
+def boundary(t: float, *, confidence: float, tuned_for: float) -> float:
     """How many standard errors the bound is away after `t` answers: the one-sided normal mixture boundary."""
     alpha = 1.0 - confidence
     rho2 = _rho2(alpha, tuned_for)

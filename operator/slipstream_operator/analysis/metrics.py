@@ -50,8 +50,12 @@ _BETS: dict[Metric, tuple[float, ...]] = {
 }
 
 
+COMPARED = frozenset({Metric.P95, Metric.TTFT})
+
+
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
-    """How one guard is fed. `threshold` is the policy's, `limit` what the mean of x is held to."""
+    """How one guard is fed. `threshold` is the policy's, `limit` what the mean of x is held to. `compared`: busy
+    servers break it, too, so that the control is asked who is to blame."""
 
     metric: Metric
     threshold: float
@@ -59,6 +63,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     floor: bool
     bets: tuple[float, ...]
     min_samples: int
+    compared: bool
 
     def excess(self, x: float) -> float:
         """How far `x` is on the wrong side of the limit; below 0 where it is on the right one."""
@@ -66,7 +71,8 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
-    """What a class is held to now, made once per change and looked up per request."""
+    """What a class is held to now, made once per change and looked up per request. `controlled`: some of the class's
+    requests are the control's."""
 
     rules: tuple[Rule, ...]
     error_rate: float
@@ -75,6 +81,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     min_samples: int
     margin: float
     confidence: float
+    controlled: bool
 
     def rule(self, metric: Metric) -> Rule | None:
         """The guard's rule; None where the policy does not guard this metric."""
@@ -122,6 +129,7 @@ def rules_of(thresholds: Thresholds, *, min_samples: int) -> tuple[Rule, ...]:
                 # With a cap of 0 the first answer above it is proof: any bet will do, so long as it wins at once.
                 bets=bets_of(_BETS[metric], limit=limit, floor=floor) if limit > 0.0 or floor else (math.exp(40.0),),
                 min_samples=fewest,
+                compared=metric in COMPARED,
             )
         )
     return tuple(rules)

@@ -10,6 +10,7 @@ from slipstream_gateway.types import Arm, LengthBin, Reason, TaskType
 
 CLASSES: Final = frozenset(f"{task}/{length}" for task in TaskType for length in LengthBin)
 
+_NOT_WORTH_IT = frozenset({Reason.BREAK_EVEN, Reason.COST})
 _TREATMENT = frozenset({Reason.SPECULATION_PAYS, Reason.CLASS_ENABLED})
 # What the servers or the gateway are to blame for. A client that left, or asked for what cannot be, is none of it.
 _FAILURES = frozenset({"upstream_timeout", "upstream_unavailable", "upstream_failed", "internal"})
@@ -22,13 +23,15 @@ _SECONDS_PER_HOUR = 3600.0
 class Kind(Enum):
     """`ANSWER`: an answer that is compared, of the speculative arm or the control. `OTHER_ANSWER`: of an arm, but by
     exploration or because a client asked. `FAILURE`: the speculative arm failed. `PARITY`: an answer was decoded
-    again. `HEARD`: shows that the class is alive, and no more."""
+    again. `DECLINED`: a plain answer, since speculation would not pay. `HEARD`: shows that the class is alive, and no
+    more."""
 
     ANSWER = 1
     OTHER_ANSWER = 2
     FAILURE = 3
     PARITY = 4
-    HEARD = 5
+    DECLINED = 5
+    HEARD = 6
 
 
 def kind_of(seen: Observation) -> Kind | None:
@@ -44,7 +47,9 @@ def kind_of(seen: Observation) -> Kind | None:
         return None
     if seen.arm is Arm.CONTROL or (seen.arm is Arm.SPECULATIVE and seen.reason in _TREATMENT):
         return Kind.ANSWER
-    return Kind.OTHER_ANSWER if seen.arm is Arm.SPECULATIVE else Kind.HEARD
+    if seen.arm is Arm.SPECULATIVE:
+        return Kind.OTHER_ANSWER
+    return Kind.DECLINED if seen.reason in _NOT_WORTH_IT else Kind.HEARD
 
 
 def cost_of(seen: Observation) -> float | None:

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import msgspec
 from slipstream_gateway.manifest.status import Phase
 from slipstream_gateway.measurement import Observation
 from slipstream_gateway.types import Arm, Reason
 
-from slipstream_operator.analysis.facts import ClassFacts, ClassMemory, ErrorFacts, GainFacts, GuardFacts, Verdict
+from slipstream_operator.analysis.facts import (
+    ClassFacts,
+    ClassMemory,
+    ErrorFacts,
+    GainFacts,
+    GuardFacts,
+    LossFacts,
+    Verdict,
+)
 from slipstream_operator.analysis.guard import Guard
-from slipstream_operator.analysis.means import RunningMean, upper_bound
+from slipstream_operator.analysis.means import RunningMean
 from slipstream_operator.analysis.metrics import MIN_ERROR_REQUESTS, WINSOR, Metric, Rule, Terms
 from slipstream_operator.analysis.outcomes import Kind, cost_of
+from slipstream_operator.analysis.paired import PairedTimes
 from slipstream_operator.analysis.window import Window, bin_of
 from slipstream_operator.conditions import read_time
 
@@ -26,6 +36,11 @@ NOT_APPLICABLE_AFTER = 3
 _KEEP_COST = 1.0 - 1.0 / 1_000.0
 # The mean is plugged in at its upper bound, one-sided 99 %: too low a mean would be held against every answer.
 _COST_SIGMAS = 2.33
+BLAME_AT = math.log(10_000.0)
+"""Where a limit is broken, evidence that the control breaks it less: then speculation is to blame. A class has this
+asked again in each spell of busy servers."""
+SHARED_AT = -math.log(100.0)
+"""Evidence that the control breaks it as often: then the servers are."""
 _OVER = {Phase.ROLLED_BACK, Phase.DISABLED}
 
 
@@ -46,8 +61,7 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
     controls: int = 0
     guards: dict[Metric, Guard] = {}
     control_cost: RunningMean = msgspec.field(default_factory=RunningMean)
-    speculative_e2e: RunningMean = msgspec.field(default_factory=RunningMean)
-    control_e2e: RunningMean = msgspec.field(default_factory=RunningMean)
+    times: PairedTimes = msgspec.field(default_factory=PairedTimes)
     speculative: Window | None = None
     control: Window | None = None
     answers: int = 0
@@ -61,9 +75,12 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
         if start_s < max(self.begun_s, from_s) or kind is Kind.HEARD:
             return
         if kind is Kind.ANSWER and seen.arm is Arm.CONTROL:
-            self._add_control(seen, time_s, start_s)
+            self._add_control(seen, terms, time_s, start_s)
         elif kind is Kind.ANSWER:
             self._add_speculative(seen, terms, time_s, start_s)
+        elif kind is Kind.DECLINED:
+            if bucket := self._windows()[0].at(time_s):
+                bucket.declined += 1
         elif kind is Kind.PARITY:
             self._bet(Metric.PARITY, float(seen.parity == "mismatch"), terms)
         else:
@@ -90,11 +107,12 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
         if began_again or before.spec_hash != memory.spec_hash or memory.retries > before.retries:
             self.begun_s = since_s
             self.guards, self.explorations, self.answers, self.priced = {}, 0, 0, 0
+            self.times = PairedTimes()
             self.speculative = None
         elif (before.step, before.since) == (memory.step, memory.since):
             return
         self.step_s = since_s
-        self.speculative_e2e, self.control_e2e = RunningMean(), RunningMean()
+        self.times.begin_step()
 
     def facts(self, terms: Terms, now_s: float) -> ClassFacts:
         """What is known of the class at `now_s`."""
@@ -104,8 +122,10 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
             guards=tuple(self._guard_facts(rule, terms) for rule in terms.rules),
             errors=_error_facts(speculative.failures, speculative.requests, terms.error_rate),
             gain=self._gain(terms),
+            loss=self._loss(terms),
             speculative=speculative.figures,
             control=control.figures,
+            decided_plain=_share(speculative.declined, speculative.requests + control.requests),
             explorations=self.explorations,
             last_outcome_s=self.last_outcome_s,
             e2e=speculative.e2e,
@@ -113,13 +133,16 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
             acceptance=speculative.acceptance,
         )
 
-    def _add_control(self, seen: Observation, time_s: float, start_s: float) -> None:
+    def _add_control(self, seen: Observation, terms: Terms, time_s: float, start_s: float) -> None:
         cost = cost_of(seen)
         if cost is not None:
             self.control_cost.add(cost, keep=_KEEP_COST)
             self.controls += 1
         if start_s >= self.step_s:
-            self.control_e2e.add(seen.e2e_s)
+            self.times.add(seen.e2e_s, seen.output_tokens, control=True)
+        for metric, x in _broken(seen, terms):
+            if guard := self.guards.get(metric):
+                guard.compare(x)
         _figures(self._windows()[1], seen, cost, time_s)
 
     def _add_speculative(self, seen: Observation, terms: Terms, time_s: float, start_s: float) -> None:
@@ -127,17 +150,14 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
         self._bet(Metric.ERROR_RATE, 0.0, terms)
         if seen.drafted > 0:
             self._bet(Metric.ACCEPTANCE, seen.accepted / seen.drafted, terms)
-        for rule in terms.rules:
-            if rule.metric is Metric.P95:
-                self._bet(Metric.P95, float(seen.e2e_s > rule.threshold), terms)
-            elif rule.metric is Metric.TTFT and seen.ttft_s is not None:
-                self._bet(Metric.TTFT, float(seen.ttft_s > rule.threshold), terms)
+        for metric, x in _broken(seen, terms):
+            self._bet(metric, x, terms)
         cost = cost_of(seen)
         if cost is not None:
             self.priced += 1
             self._bet_cost(cost, terms)
         if start_s >= self.step_s:
-            self.speculative_e2e.add(seen.e2e_s)
+            self.times.add(seen.e2e_s, seen.output_tokens, control=False)
         _figures(self._windows()[0], seen, cost, time_s)
 
     def _bet_cost(self, cost: float, terms: Terms) -> None:
@@ -155,7 +175,14 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
         guard = self.guards.get(metric)
         if guard is None:
             guard = self.guards[metric] = Guard()
-        guard.add(x, rule.excess(x), rule.bets, alarm_at=terms.alarm_at, min_samples=rule.min_samples)
+        guard.add(
+            x,
+            rule.excess(x),
+            rule.bets,
+            alarm_at=terms.alarm_at,
+            min_samples=rule.min_samples,
+            latched=not rule.compared,
+        )
 
     def _windows(self) -> tuple[Window, Window]:
         """The two arms' windows, made where there are none of this length."""
@@ -178,11 +205,13 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
             required=rule.min_samples,
             statistic=guard.statistic,
             alarm_at=terms.alarm_at,
+            control=guard.control,
+            control_observed=guard.control_total / guard.control if guard.control else None,
         )
 
     def _verdict(self, guard: Guard, rule: Rule, terms: Terms) -> Verdict:
         if guard.alarm:
-            return Verdict.FAIL
+            return _blamed(guard, rule) if rule.compared and terms.controlled else Verdict.FAIL
         if guard.samples >= rule.min_samples:
             return Verdict.PASS
         # Answers with a price are judged once the control's cost is known: they only have to wait.
@@ -191,23 +220,54 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
         return Verdict.NOT_APPLICABLE if unseen else Verdict.NO_DATA
 
     def _gain(self, terms: Terms) -> GainFacts:
-        treated, control = self.speculative_e2e, self.control_e2e
-        found = upper_bound(
-            treated, control, margin=terms.margin, confidence=terms.confidence, tuned_for=terms.min_samples
-        )
-        threshold = -terms.margin * control.mean if control.n else None
+        step, threshold = self.times.step, -terms.margin
+        bound = self.times.upper_change(confidence=terms.confidence, tuned_for=terms.min_samples)
         verdict = Verdict.NO_DATA
-        if min(treated.n, control.n) >= terms.min_samples and found.bound is not None and threshold is not None:
-            verdict = Verdict.PASS if found.bound < threshold else Verdict.FAIL
+        speculative, control = self.times.step_speculative, self.times.step_control
+        if min(speculative, control) >= terms.min_samples and bound is not None:
+            verdict = Verdict.PASS if bound < threshold else Verdict.FAIL
         return GainFacts(
             verdict=verdict,
-            speculative=int(treated.n),
-            control=int(control.n),
+            speculative=speculative,
+            control=control,
             required=terms.min_samples,
-            difference=found.difference,
-            bound=found.bound,
+            change=step.change(step.difference) if step.n else None,
+            bound=bound,
             threshold=threshold,
         )
+
+    def _loss(self, terms: Terms) -> LossFacts | None:
+        found = self.times.found_loss(terms.alarm_at, margin=terms.margin)
+        if found is None:
+            return None
+        return LossFacts(
+            change=found.change(found.difference),
+            threshold=terms.margin,
+            speculative=found.speculative,
+            control=found.control,
+        )
+
+
+def _share(declined: int, others: int) -> float | None:
+    """How much of a class speculation would not have paid for, in whole percents: each is a write of the status."""
+    return round(declined / (declined + others), 2) if declined + others else None
+
+
+def _broken(seen: Observation, terms: Terms) -> Iterator[tuple[Metric, float]]:
+    """Which limits on its times an answer is held to, with 1 where it broke one."""
+    for rule in terms.rules:
+        if rule.metric is Metric.P95:
+            yield Metric.P95, float(seen.e2e_s > rule.threshold)
+        elif rule.metric is Metric.TTFT and seen.ttft_s is not None:
+            yield Metric.TTFT, float(seen.ttft_s > rule.threshold)
+
+
+def _blamed(guard: Guard, rule: Rule) -> Verdict:
+    """What a broken limit is put down to."""
+    blame = guard.blame(rule.limit)
+    if blame >= BLAME_AT:
+        return Verdict.FAIL
+    return Verdict.SHARED if blame <= SHARED_AT else Verdict.UNCLEAR
 
 
 def seconds_of(time: str) -> float:

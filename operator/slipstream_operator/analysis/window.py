@@ -48,7 +48,7 @@ def merge(into: Histogram, other: Histogram) -> None:
 
 class Bucket(msgspec.Struct, kw_only=True, array_like=True):
     """What ended within one part of the window. `others` are answers of the arm that belong to no comparison: they
-    count for the error rate alone."""
+    count for the error rate alone. `declined` are plain answers for which the arm would not have paid."""
 
     index: int
     answers: int = 0
@@ -61,6 +61,7 @@ class Bucket(msgspec.Struct, kw_only=True, array_like=True):
     cost: float = 0.0
     e2e: Histogram = {}
     ttft: Histogram = {}
+    declined: int = 0
 
 
 class Recent(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,6 +74,7 @@ class Recent(msgspec.Struct, frozen=True, kw_only=True):
     e2e: Histogram
     accepts: int
     acceptance: float
+    declined: int
 
 
 class Window(msgspec.Struct, kw_only=True, array_like=True):
@@ -120,6 +122,7 @@ class Window(msgspec.Struct, kw_only=True, array_like=True):
             e2e=total.e2e,
             accepts=total.accepts,
             acceptance=total.acceptance,
+            declined=total.declined,
         )
 
 
@@ -136,6 +139,7 @@ def _add(total: Bucket, bucket: Bucket) -> None:
     total.acceptance += bucket.acceptance
     total.costs += bucket.costs
     total.cost += bucket.cost
+    total.declined += bucket.declined
     merge(total.e2e, bucket.e2e)
     merge(total.ttft, bucket.ttft)
 

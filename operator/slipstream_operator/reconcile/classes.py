@@ -14,11 +14,12 @@ from slipstream_gateway.manifest.status import LastDecision, Phase
 
 from slipstream_operator.analysis import ClassFacts, GainFacts, Verdict
 from slipstream_operator.conditions import rfc3339
-from slipstream_operator.reconcile.trips import NO_NUMBERS, SILENCES, Numbers, Trip, worst_trip
+from slipstream_operator.reconcile.trips import E2E_CHANGE, NO_NUMBERS, SILENCES, Numbers, Trip, worst_trip
 
 _SPECULATING = frozenset({Phase.PROGRESSING, Phase.PROMOTED, Phase.ENABLED})
 _INITIAL = {"plain": Phase.DISABLED, "speculative": Phase.ENABLED, "auto": Phase.PROGRESSING}
 _TRIPPED_BY_GUARDS = frozenset({Phase.PROGRESSING, Phase.PROMOTED})
+_CONTENT = frozenset({Verdict.PASS, Verdict.NOT_APPLICABLE, Verdict.SHARED})
 
 
 class ClassState(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,7 +112,8 @@ def may_promote(state: ClassState, facts: ClassFacts, situation: Situation) -> b
 
 
 def _guards_are_content(facts: ClassFacts) -> bool:
-    return all(guard.verdict in (Verdict.PASS, Verdict.NOT_APPLICABLE) for guard in facts.guards)
+    """Servers that are slow for both arms say nothing against speculation."""
+    return all(guard.verdict in _CONTENT for guard in facts.guards)
 
 
 def needs_gain(state: ClassState, spec: SpeculationPolicySpec) -> bool:
@@ -249,8 +251,8 @@ def _promoted(state: ClassState, facts: ClassFacts, situation: Situation) -> Cla
         retries=state.retries,
     )
     numbers = Numbers(
-        metric="meanSeconds",
-        observed=gain.difference,
+        metric=E2E_CHANGE,
+        observed=gain.change,
         bound=gain.bound,
         threshold=gain.threshold,
         samples=gain.speculative + gain.control,
@@ -269,8 +271,8 @@ def _gain_message(gain: GainFacts, situation: Situation) -> str:
     if gain.verdict is Verdict.NO_DATA:
         return f"the gain was shown at the step before, and nothing speaks against it since {answers}"
     return (
-        f"speculative answers take {gain.difference:+.3g} s beside the control's, at most {gain.bound:+.3g} s at "
-        f"{situation.spec.analysis.confidence:.0%} confidence, needed below {gain.threshold:+.3g} s {answers}"
+        f"speculative answers take {gain.change:+.1%} beside the control's of the same time, at most {gain.bound:+.1%} "
+        f"at {situation.spec.analysis.confidence:.0%} confidence, needed below {gain.threshold:+.1%} {answers}"
     )
 
 

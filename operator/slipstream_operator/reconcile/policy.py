@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from typing import Any
 
 import msgspec
 from slipstream_gateway.manifest.check import Problem
@@ -234,7 +235,13 @@ def _status(
 
 def _class_status(judged: Judged, situation: Situation) -> ClassStatus:
     state, facts = judged.state, judged.facts
-    figures = {} if facts is None else {"speculative": facts.speculative, "control": facts.control}
+    figures: dict[str, Any] = {}
+    if facts is not None:
+        figures = {
+            "speculative": facts.speculative,
+            "control": facts.control,
+            "decided_plain": facts.decided_plain,
+        }
     return ClassStatus(
         name=state.name,
         phase=state.phase,

@@ -35,6 +35,7 @@ def policy_notes(
     return (
         *(_of(decision) for decision in news if _is_news(decision)),
         *_conditions(before, status),
+        *_servers_slow(before, status),
         *_kill(before, status),
         *_edited(edited),
         *_ignored(before, ignored),
@@ -71,6 +72,12 @@ def _conditions(before: SpeculationPolicyStatus, status: SpeculationPolicyStatus
         return
     if now.reason == PolicyReason.STORE_UNREACHABLE:
         yield Note(type="Warning", reason=now.reason, message=now.message)
+
+
+def _servers_slow(before: SpeculationPolicyStatus, status: SpeculationPolicyStatus) -> Iterator[Note]:
+    was, now = (find(each.conditions, ConditionType.SERVERS_SLOW) for each in (before, status))
+    if now is not None and now.status != ("False" if was is None else was.status):
+        yield Note(type="Warning" if now.status == "True" else "Normal", reason=now.reason, message=now.message)
 
 
 def _kill(before: SpeculationPolicyStatus, status: SpeculationPolicyStatus) -> Iterator[Note]:

@@ -13,7 +13,7 @@ from slipstream_gateway.manifest.status import ConditionType, GatewaysStatus, Ph
 from slipstream_operator.analysis import ClassFacts, GainFacts, GuardFacts, Metric, Verdict
 from slipstream_operator.conditions import Conditions
 from slipstream_operator.reconcile.classes import ClassState, Situation, is_stale, needs_gain, without_data
-from slipstream_operator.reconcile.trips import REASONS
+from slipstream_operator.reconcile.trips import REASONS, words
 from slipstream_operator.reconcile.verdicts import Verdict as Said
 from slipstream_operator.reconcile.verdicts import listed
 
@@ -29,6 +29,7 @@ class PolicyReason(StrEnum):
     `Progressing`: RollingOut (True); Held, Complete, NoClasses (False).
     `AnalysisConclusive`: Conclusive (True); InsufficientSamples, NoData, StoreUnreachable, Stale (False).
     `RolledBack`: those of `trips.REASONS` (True); NotRolledBack (False).
+    `ServersSlow`: LimitsBroken (True); LimitsKept (False).
     `KillSwitchActive`: Killed and KilledEverywhere (True); NotKilled (False).
     """
 
@@ -50,6 +51,8 @@ class PolicyReason(StrEnum):
     STALE = "Stale"
     NOT_ROLLED_BACK = "NotRolledBack"
     ROLLED_BACK = "RolledBack"
+    LIMITS_BROKEN = "LimitsBroken"
+    LIMITS_KEPT = "LimitsKept"
     KILLED = "Killed"
     KILLED_EVERYWHERE = "KilledEverywhere"
     NOT_KILLED = "NotKilled"
@@ -76,13 +79,14 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def set_conditions(conditions: Conditions, subject: Subject, judged: Sequence[Judged], situation: Situation) -> None:
-    """Says all six."""
+    """Says all seven."""
     for type, said in (
         (ConditionType.READY, ready(subject)),
         (ConditionType.RESOLVED_REFS, _resolved(subject)),
         (ConditionType.PROGRESSING, _progressing(judged, situation)),
         (ConditionType.ANALYSIS_CONCLUSIVE, _conclusive(judged, situation)),
         (ConditionType.ROLLED_BACK, _rolled_back(judged)),
+        (ConditionType.SERVERS_SLOW, _servers_slow(judged)),
         (ConditionType.KILL_SWITCH_ACTIVE, _killed(subject)),
     ):
         conditions.set(type, said.status, said.reason, said.message)
@@ -107,7 +111,7 @@ def ready(subject: Subject) -> Said:
 
 def waiting_for(facts: ClassFacts, *, gain_needed: bool = True) -> list[str]:
     """What a class has too little of to be judged, with numbers; empty where everything is there."""
-    missing = [_missing_guard(guard) for guard in facts.guards if guard.verdict is Verdict.NO_DATA]
+    missing = _missing_guards(facts)
     if gain_needed and facts.gain.verdict is Verdict.NO_DATA:
         missing.append(_missing_gain(facts.gain))
     return missing
@@ -117,7 +121,13 @@ def _missing_gain(gain: GainFacts) -> str:
     return f"{gain.speculative} speculative and {gain.control} control answers of {gain.required} each"
 
 
+def _missing_guards(facts: ClassFacts) -> list[str]:
+    return [_missing_guard(guard) for guard in facts.guards if guard.verdict in (Verdict.NO_DATA, Verdict.UNCLEAR)]
+
+
 def _missing_guard(guard: GuardFacts) -> str:
+    if guard.verdict is Verdict.UNCLEAR:
+        return f"{guard.metric.value}: is broken, {guard.control} control answers do not say yet who is to blame"
     what = {
         Metric.TTFT: "streamed answers",
         Metric.COST: "answers with a price, once the control's cost is known,",
@@ -196,7 +206,7 @@ def _missing(one: Judged, situation: Situation) -> list[str]:
         return ["no answers since it began anew"]
     if one.state.phase is Phase.PROGRESSING:
         return waiting_for(one.facts, gain_needed=needs_gain(one.state, situation.spec))
-    return [_missing_guard(guard) for guard in one.facts.guards if guard.verdict is Verdict.NO_DATA]
+    return _missing_guards(one.facts)
 
 
 def _rolled_back(judged: Sequence[Judged]) -> Said:
@@ -208,6 +218,20 @@ def _rolled_back(judged: Sequence[Judged]) -> Said:
     reason = REASONS.get(decision.rule, PolicyReason.ROLLED_BACK) if decision else PolicyReason.ROLLED_BACK
     said = [f"{one.name}: {one.last_decision.message if one.last_decision else 'see events'}" for one in back]
     return Said("True", reason, _some(said, " | "))
+
+
+def _servers_slow(judged: Sequence[Judged]) -> Said:
+    """Whether both arms break a limit on times: taking speculation back would not help."""
+    said = [
+        f"{one.state.name}: {words(guard)}"
+        for one in judged
+        if one.facts is not None and one.state.speculates
+        for guard in one.facts.guards
+        if guard.verdict is Verdict.SHARED
+    ]
+    if not said:
+        return Said("False", PolicyReason.LIMITS_KEPT, "no class has both arms above a limit on its times")
+    return Said("True", PolicyReason.LIMITS_BROKEN, f"the servers are slow for both arms: {_some(said)}")
 
 
 def _killed(subject: Subject) -> Said:

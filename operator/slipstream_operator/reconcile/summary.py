@@ -61,10 +61,16 @@ def class_message(state: ClassState, facts: ClassFacts | None, situation: Situat
         return "a rule of the policy has it speculate; only errors take it back"
     idle = without_data(facts) if facts is not None else ""
     if state.phase is Phase.PROMOTED:
-        return f"promoted; share {state.share:.3g}{_used(state, situation)}{idle}"
+        return f"promoted; share {state.share:.3g}{_declined(facts)}{_used(state, situation)}{idle}"
     steps = situation.spec.rollout.steps
     where = f"step {state.step + 1} of {len(steps)}: {state.share:.3g} of what would speculate does"
     return f"{where}; waits for {_waits(state, facts, situation)}{idle}"
+
+
+def _declined(facts: ClassFacts | None) -> str:
+    """What share of a promoted class does not speculate, by the gateways' own forecasts."""
+    share = facts.decided_plain if facts is not None else None
+    return f"; decided plain by the gateway: {share:.0%}" if share else ""
 
 
 def _used(state: ClassState, situation: Situation) -> str:
@@ -88,8 +94,8 @@ def _waits(state: ClassState, facts: ClassFacts | None, situation: Situation) ->
         waits.append("any outcome")
     waits += waiting_for(facts, gain_needed=needs_gain(state, situation.spec))
     gain = facts.gain
-    if gain.verdict is Verdict.FAIL and gain.bound is not None and gain.threshold is not None:
-        waits.append(f"a gain: at most {gain.bound:+.3g} s beside the control, needed below {gain.threshold:+.3g} s")
+    if gain.verdict is Verdict.FAIL and gain.bound is not None:
+        waits.append(f"a gain: at most {gain.bound:+.1%} beside the control, needed below {gain.threshold:+.1%}")
     return ", ".join(waits) or "nothing: it moves on at the next look"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from slipstream_operator.analysis import ClassFacts, ErrorFacts, GuardFacts, Metric, Verdict
+from slipstream_operator.analysis import ClassFacts, ErrorFacts, GuardFacts, LossFacts, Metric, Verdict
 from slipstream_operator.analysis.metrics import EXCEEDANCE, WINSOR
 
 RULES = {
@@ -16,6 +16,7 @@ RULES = {
     Metric.TTFT: "TtftGuard",
     Metric.COST: "CostGuard",
 }
+SLOWER = "ControlGuard"
 REASONS = {
     "ErrorRate": "ErrorRateAboveThreshold",
     "AcceptanceGuard": "AcceptanceBelowThreshold",
@@ -23,10 +24,13 @@ REASONS = {
     "P95Guard": "LatencyAboveThreshold",
     "TtftGuard": "TtftAboveThreshold",
     "CostGuard": "CostAboveThreshold",
+    SLOWER: "SlowerThanControl",
 }
 """A rollback's rule in decisions, and the reason of condition RolledBack that it gives."""
 
 
+E2E_CHANGE = "e2eChange"
+"""The metric of decisions about the speculative answers' time beside the control's, as a share of the latter."""
 SILENCES = "silences"
 """The metric of decisions that are about no data, in place of one that is measured."""
 
@@ -60,7 +64,18 @@ def worst_trip(facts: ClassFacts, *, guards: bool) -> Trip | None:
         return _errors(facts.errors)
     failed = {guard.metric: guard for guard in facts.guards if guard.verdict is Verdict.FAIL}
     asked = Metric if guards else (Metric.ERROR_RATE,)
-    return next((_guard(failed[metric]) for metric in asked if metric in failed), None)
+    tripped = next((_guard(failed[metric]) for metric in asked if metric in failed), None)
+    return tripped or (_slower(facts.loss) if guards and facts.loss is not None else None)
+
+
+def _slower(loss: LossFacts) -> Trip:
+    """Last, since a guard that has failed, too, says why it is slower."""
+    message = (
+        f"speculative answers take {loss.change:+.1%} beside the control's of the same time, allowed is "
+        f"{loss.threshold:+.1%} ({loss.speculative} and {loss.control} answers)"
+    )
+    change = float(f"{loss.change:.4g}")
+    return Trip(SLOWER, Numbers(E2E_CHANGE, change, None, loss.threshold, loss.speculative + loss.control), message)
 
 
 def _errors(errors: ErrorFacts) -> Trip:
@@ -71,11 +86,8 @@ def _errors(errors: ErrorFacts) -> Trip:
 
 
 def _guard(guard: GuardFacts) -> Trip:
-    observed = guard.observed if guard.observed is not None else 0.0
-    threshold = guard.limit
-    if guard.metric is Metric.COST:  # back from winsorised shares of what it may be to an increase over the control
-        observed = observed * WINSOR * (1.0 + guard.threshold) - 1.0
-        threshold = guard.threshold
+    observed = _observed(guard)
+    threshold = guard.threshold if guard.metric is Metric.COST else guard.limit
     evidence = math.exp(min(guard.statistic, 300.0))
     said = f"evidence {evidence:,.3g} reached the alarm at {math.exp(guard.alarm_at):,.0f}"
     numbers = Numbers(
@@ -86,11 +98,21 @@ def _guard(guard: GuardFacts) -> Trip:
         samples=guard.samples,
     )
     seen = "requests" if guard.metric is Metric.ERROR_RATE else "answers"
-    message = f"{_words(guard, observed)} over the last {guard.samples} {seen}; {said}"
+    message = f"{words(guard)} over the last {guard.samples} {seen}; {said}"
     return Trip(RULES[guard.metric], numbers, message)
 
 
-def _words(guard: GuardFacts, observed: float) -> str:
+def _observed(guard: GuardFacts) -> float:
+    """What was seen, in the unit of the policy's threshold."""
+    observed = guard.observed if guard.observed is not None else 0.0
+    if guard.metric is Metric.COST:  # back from winsorised shares of what it may be to an increase over the control
+        return observed * WINSOR * (1.0 + guard.threshold) - 1.0
+    return observed
+
+
+def words(guard: GuardFacts) -> str:
+    """What a guard saw, and what is allowed."""
+    observed = _observed(guard)
     match guard.metric:
         case Metric.ERROR_RATE:
             return f"{observed:.1%} of the speculative requests failed, allowed are {guard.threshold:.3g},"
@@ -101,6 +123,13 @@ def _words(guard: GuardFacts, observed: float) -> str:
         case Metric.COST:
             return f"an answer costs {observed:+.1%} beside the control's, allowed is {guard.threshold:+.1%},"
         case Metric.TTFT:
-            return f"{observed:.1%} waited longer than {guard.threshold:g} s for the first token ({EXCEEDANCE:.0%} may)"
+            return f"{observed:.1%} waited longer than {guard.threshold:g} s for the first token{_allowed(guard)}"
         case _:
-            return f"{observed:.1%} took longer than {guard.threshold:g} s ({EXCEEDANCE:.0%} may)"
+            return f"{observed:.1%} took longer than {guard.threshold:g} s{_allowed(guard)}"
+
+
+def _allowed(guard: GuardFacts) -> str:
+    """How many may break a limit on times, and how many of the control's do."""
+    if guard.control_observed is None:
+        return f" ({EXCEEDANCE:.0%} may)"
+    return f" ({EXCEEDANCE:.0%} may; of the control's {guard.control} answers {guard.control_observed:.1%} did)"

@@ -1,0 +1,190 @@
+"""Speculation against its control in simulated traffic: `python -m tests.benchmarks.rollback_paired`.
+
+Goals: at most 1 class of 100 is rolled back in 100,000 requests without a loss, whatever the load does; with 10 % of
+the requests as control, a loss of 10 % is found within 1,500 speculative answers and one of 40 % within 150 (medians).
+Beside it, on the same requests: the guard of a limit on times that does not look at the control, and the difference of
+the two arms' means since the beginning, with its confidence sequence.
+
+Both arms share the load of a class. It goes up and down four times over: a random walk with memory, a day's swing,
+bursts, and a slow server that both arms meet alike. Lengths are log-normal with a standard deviation of 0.5, as within
+a length bin, and so is the noise of each answer, of 0.25. The comparison and the guard are the operator's own code.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.signal import lfilter
+from slipstream_gateway.manifest.rollout import Analysis, Thresholds
+from slipstream_operator.analysis.guard import Guard
+from slipstream_operator.analysis.means import RunningMean, boundary
+from slipstream_operator.analysis.metrics import rules_of
+from slipstream_operator.analysis.paired import PairedTimes
+from slipstream_operator.analysis.record import BLAME_AT
+
+Floats = NDArray[np.float64]
+
+ALARM_AT = math.log(Analysis().false_alarm_requests)
+MIN_SAMPLES = Analysis().min_samples
+LIMIT_S = 4.0
+RULE = rules_of(Thresholds(p95_seconds=LIMIT_S), min_samples=MIN_SAMPLES)[0]
+MARGIN = 0.02
+
+
+class Trace(NamedTuple):
+    """Requests of a class: seconds, output tokens, and who is control."""
+
+    seconds: Floats
+    tokens: Floats
+    control: NDArray[np.bool_]
+
+
+def load_of(random: np.random.Generator, requests: int) -> Floats:
+    """How many times longer an answer takes than on idle servers: 1 to 4 for most requests."""
+    walk = lfilter([0.02], [1.0, -0.999], random.standard_normal(requests))
+    day = 0.35 * np.sin(np.arange(requests) * 2.0 * math.pi * random.uniform(1.0, 20.0) / requests)
+    load = np.exp(np.clip(walk + day + 0.5, 0.0, math.log(4.0)))
+    for begin in random.integers(0, requests, size=max(requests // 5_000, 1)):
+        load[begin : begin + random.integers(50, 600)] *= random.uniform(1.0, 4.0)
+    begin = int(random.integers(0, requests))
+    slow = random.random(requests) < 0.25
+    slow[:begin], slow[begin + requests // 5 :] = False, False
+    return np.asarray(np.where(slow, 3.0 * load, load))
+
+
+def trace(
+    random: np.random.Generator, *, loss: float, share: float, requests: int, noise: float = 0.25, begin: int = 0
+) -> Trace:
+    """`share` of the requests are control; from `begin` on speculative ones take `loss` longer."""
+    length = np.exp(0.5 * random.standard_normal(requests))
+    seconds = length * load_of(random, requests) * np.exp(noise * random.standard_normal(requests))
+    control = random.random(requests) < share
+    slower = ~control & (np.arange(requests) >= begin)
+    return Trace(np.where(slower, seconds * (1.0 + loss), seconds), np.ceil(200.0 * length), control)
+
+
+def paired(found: Trace) -> int:
+    """The number of the request with which the comparison finds a loss; 0: it finds none."""
+    times, blocks = PairedTimes(), 0
+    rows = zip(found.seconds.tolist(), found.tokens.tolist(), found.control.tolist(), strict=True)
+    for index, (seconds, tokens, control) in enumerate(rows, start=1):
+        times.add(seconds, int(tokens), control=control)
+        if times.began.n != blocks:
+            blocks = times.began.n
+            if times.found_loss(ALARM_AT, margin=MARGIN) is not None:
+                return index
+    return 0
+
+
+def unpaired(found: Trace) -> int:
+    """The same by the means of all answers since the beginning, with a confidence sequence of 99.5 %."""
+    fast, slow = RunningMean(), RunningMean()
+    for index, (seconds, control) in enumerate(
+        zip(found.seconds.tolist(), found.control.tolist(), strict=True), start=1
+    ):
+        (slow if control else fast).add(seconds)
+        if index % 20 or min(fast.n, slow.n) < 30:
+            continue
+        answers = fast.n * slow.n / (fast.n + slow.n)
+        half = boundary(answers, confidence=0.995, tuned_for=MIN_SAMPLES / 2.0)
+        if fast.mean - slow.mean > half * math.sqrt(fast.variance_of_mean + slow.variance_of_mean):
+            return index
+    return 0
+
+
+def limited(found: Trace, *, compared: bool) -> int:
+    """The number of the request with which the guard of a p95 takes the class back; 0: it does not."""
+    guard = Guard()
+    for index, (broken, control) in enumerate(
+        zip((found.seconds > LIMIT_S).tolist(), found.control.tolist(), strict=True), start=1
+    ):
+        if control:
+            guard.compare(float(broken))
+        else:
+            guard.add(
+                float(broken),
+                RULE.excess(float(broken)),
+                RULE.bets,
+                alarm_at=ALARM_AT,
+                min_samples=RULE.min_samples,
+                latched=not compared,
+            )
+        if guard.alarm and (not compared or guard.blame(RULE.limit) >= BLAME_AT):
+            return index
+    return 0
+
+
+def alone(found: Trace) -> int:
+    return limited(found, compared=False)
+
+
+def beside_control(found: Trace) -> int:
+    return limited(found, compared=True)
+
+
+def report_false(random: np.random.Generator, *, classes: int, requests: int) -> bool:
+    """Classes that are taken back though nothing is wrong with speculation; returns whether the goal is kept."""
+    traces = [trace(random, loss=0.0, share=0.1, requests=requests) for _ in range(classes)]
+    noisy = [trace(random, loss=0.0, share=0.1, requests=requests, noise=0.6) for _ in range(classes)]
+    print(f"\nno loss, 10 % control, {classes} classes × {requests:,} requests: rolled back")
+    kept = True
+    for name, rule, bound in (
+        ("paired comparison", paired, 0.01),
+        ("means since the beginning", unpaired, 1.0),
+        ("p95 limit, control is asked", beside_control, 0.01),
+        ("p95 limit alone", alone, 1.0),
+    ):
+        share, noisier = (sum(rule(one) > 0 for one in some) / classes for some in (traces, noisy))
+        kept &= share <= bound
+        print(f"{name:<30}{share:>8.1%}   with noise 0.6: {noisier:.1%}", flush=True)
+    return kept
+
+
+def answers_until(rule: Callable[[Trace], int], found: Trace, begin: int) -> float:
+    """Speculative answers from `begin` until `rule` finds a loss; infinite where it finds none, or did before."""
+    at = rule(found)
+    return float((~found.control[begin:at]).sum()) if at > begin else math.inf
+
+
+def report_losses(random: np.random.Generator, *, classes: int) -> bool:
+    """How soon losses are found; returns whether the goals are kept."""
+    print(f"\nspeculative answers until a loss is found, {classes} classes: median and 90 %")
+    print(f"{'loss':<8}{'control':>8}{'after':>8}{'paired':>16}{'means':>16}")
+    kept = True
+    for loss, share, begin, requests, goal in (
+        (0.1, 0.1, 0, 12_000, 1_500.0),
+        (0.4, 0.1, 0, 3_000, 150.0),
+        (0.4, 0.1, 20_000, 3_000, math.inf),
+        (0.1, 0.1, 20_000, 12_000, math.inf),
+        (0.4, 0.02, 0, 12_000, math.inf),
+        (0.4, 0.5, 0, 2_000, math.inf),
+        (0.4, 0.95, 0, 12_000, math.inf),
+    ):
+        traces = [trace(random, loss=loss, share=share, requests=begin + requests, begin=begin) for _ in range(classes)]
+        cells = []
+        for rule in (paired, unpaired):
+            waits = [answers_until(rule, one, begin) for one in traces]
+            middle, late = np.quantile(waits, [0.5, 0.9], method="lower")
+            cells.append(f"{middle:.0f} {late:.0f}")
+            kept &= rule is not paired or middle <= goal
+        print(f"{loss:<8.0%}{share:>8.0%}{begin:>8,}{cells[0]:>16}{cells[1]:>16}", flush=True)
+    return kept
+
+
+def main(arguments: list[str]) -> int:
+    seed = int(arguments[0]) if arguments else 1
+    random = np.random.default_rng(seed)
+    began = time.process_time()
+    kept = [report_losses(random, classes=100), report_false(random, classes=100, requests=100_000)]
+    print(f"\nseed {seed}, {time.process_time() - began:.0f} s of CPU time; goals kept: {all(kept)}")
+    return 0 if all(kept) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
