@@ -96,7 +96,7 @@ def test_conditions_and_reasons_are_those_of_the_operator() -> None:
 def test_every_reason_that_is_trouble_is_explained() -> None:
     fine = {
         *("MinimumReplicasReady", "External", "Resolved", "SameTokenizer", "NoDraftModel", "NotChecked", "RollingOut"),
-        *("Complete", "NotKilled", "InForce", "Conclusive", "NotRolledBack"),
+        *("Complete", "NotKilled", "InForce", "Conclusive", "NotRolledBack", "AllServers", "LimitsKept"),
         "RolledBack",  # of a rollback without a reason of its own, by another version
     }
     known = {str(reason) for kind in (PairReason, PodReason, PolicyReason) for reason in kind} | set(REASONS.values())
