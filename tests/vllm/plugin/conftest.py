@@ -62,7 +62,9 @@ def _results(file: Path) -> dict[str, Counter[str]]:
 @pytest.fixture
 async def session() -> AsyncIterator[aiohttp.ClientSession]:
     timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_S)
-    async with aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0)) as opened:
+    # vLLM closes a connection that was idle for 5 s, perhaps just as the next request is sent on it.
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=2.0)
+    async with aiohttp.ClientSession(timeout=timeout, connector=connector) as opened:
         yield opened
 
 
