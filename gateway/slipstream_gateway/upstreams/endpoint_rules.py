@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from slipstream_gateway.errors import CommandError
+from slipstream_gateway.upstreams.address_forms import Address, meanings, numeric_ipv4
 
-_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _METADATA = tuple(
     ipaddress.ip_network(text)
@@ -29,8 +29,8 @@ _METADATA = tuple(
     )
 )
 _METADATA_NAMES = ("metadata", "metadata.google.internal", "instance-data", "instance-data.ec2.internal")
-_NAT64 = ipaddress.ip_network("64:ff9b::/96")
-_ODD_NUMBER = re.compile(r"0[xX][0-9a-fA-F]*")  # a last label that the C library reads as part of an IPv4 address
+_NAME = re.compile(r"[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?")
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")  # no domain ends so: a reader may take it for a part of an IPv4 address
 _SUFFIX = re.compile(r"\.?[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?")
 
 
@@ -48,22 +48,26 @@ class EndpointRules:
 
     def refuse(self, endpoint: str) -> str | None:
         """Why there is no connecting to `endpoint` (a URL), or None."""
-        host = (urlsplit(endpoint).hostname or "").removesuffix(".")
+        try:
+            host = (urlsplit(endpoint).hostname or "").removesuffix(".")
+        except ValueError as exc:
+            return f"'{endpoint}' is no URL: {exc}"
         try:
             address = ipaddress.ip_address(host)
         except ValueError:
             return self._refuse_name(host)
         return self.refuse_address(address) or self._refuse_unlisted(address)
 
-    def refuse_address(self, given: _Address) -> str | None:
+    def refuse_address(self, given: Address) -> str | None:
         """Why no connection may go to the address, whatever name it was found by."""
-        address = _embedded(given)
-        if any(address in network for network in _METADATA if network.version == address.version):
-            return f"{given} is link-local or a cloud's metadata service"
-        if address.is_unspecified or address.is_multicast:
-            return f"{given} is no server's address"
-        if self._shared and address.is_loopback and not self._listed(address):
-            return f"{given} is the gateway's own machine"
+        for address in meanings(given):
+            shown = str(given) if address == given else f"{given} ({address})"
+            if any(address in network for network in _METADATA if network.version == address.version):
+                return f"{shown} is link-local or a cloud's metadata service"
+            if address.is_unspecified or address.is_multicast:
+                return f"{shown} is no server's address"
+            if self._shared and address.is_loopback and not self._listed(address):
+                return f"{shown} is the gateway's own machine"
         return None
 
     def _add(self, entry: str) -> None:
@@ -77,8 +81,14 @@ class EndpointRules:
             self._suffixes.append(suffix)
 
     def _refuse_name(self, host: str) -> str | None:
-        if host in _METADATA_NAMES or _ODD_NUMBER.fullmatch(host.rpartition(".")[2]):
-            return f"'{host}' is a cloud's metadata service or an address in disguise"
+        if _NAME.fullmatch(host) is None:
+            return f"'{host}' is no host name"
+        if (address := numeric_ipv4(host)) is not None:  # readers disagree on it: 010.0.0.1 is 8.0.0.1 or 10.0.0.1
+            return self.refuse_address(address) or f"'{host}' is another notation of {address}"
+        if _NUMBER.fullmatch(host.rpartition(".")[2]):
+            return f"'{host}' is neither a host name nor an IPv4 address"
+        if host in _METADATA_NAMES:
+            return f"'{host}' is a cloud's metadata service"
         if self._shared and (host == "localhost" or host.endswith(".localhost")) and not self._names(host):
             return f"'{host}' is the gateway's own machine"
         if (self._networks or self._suffixes) and not self._names(host):
@@ -92,25 +102,19 @@ class EndpointRules:
             for suffix in self._suffixes
         )
 
-    def _refuse_unlisted(self, address: _Address) -> str | None:
+    def _refuse_unlisted(self, address: Address) -> str | None:
         if (self._networks or self._suffixes) and not self._listed(address):
             return f"{address} is in no network of --allow-endpoint"
         return None
 
-    def _listed(self, given: _Address) -> bool:
-        address = _embedded(given)
-        return any(address in network for network in self._networks if network.version == address.version)
+    def _listed(self, given: Address) -> bool:
+        """Whether a network holds the address, or each of those that it may stand for."""
+        return all(
+            any(address in network for network in self._networks if network.version == address.version)
+            for address in meanings(given)
+        )
 
 
 def may_name_variable(name: str, allowed: Sequence[str]) -> bool:
     """Whether a manifest may name the environment variable `name` for an API key. Our own hold other secrets."""
     return not name.startswith("SLIPSTREAM_") and any(fnmatch.fnmatchcase(name, pattern) for pattern in allowed)
-
-
-def _embedded(address: _Address) -> _Address:
-    """The IPv4 address that an IPv6 one stands for, where it does."""
-    if not isinstance(address, ipaddress.IPv6Address):
-        return address
-    if address in _NAT64:
-        return ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
-    return address.ipv4_mapped or address.sixtofour or address

@@ -38,6 +38,23 @@ METADATA = (
     "http://0.0.0.0:8000",
     "http://[::]:8000",
     "http://224.0.0.1",
+    "http://2852039166",
+    "http://0251.0376.0251.0376",
+    "http://025177524776",
+    "http://169.254.43518",
+    "http://169.16689662",
+    "http://0XA9.254.0xA9FE.",
+    "http://0",
+    "http://[64:ff9b:1::a9fe:a9fe]",
+    "http://[64:ff9b:1:a9fe:a9:fe00::]",
+    "http://[64:ff9b:1:a9:fe:a9fe::]",
+    "http://[64:ff9b:1:0:a9:fea9:fe00::]",
+    "http://[64:ff9b:1:2:3:4:a9fe:a9fe]",
+    "http://[::ffff:0:a9fe:a9fe]",
+    "http://[::a9fe:a9fe]",
+    "http://[2001:db8::5efe:169.254.169.254]",
+    "http://[2001:0:a9fe:a9fe::1]",
+    "http://[2001:0:102:304::5601:5601]",
     "grpc://169.254.169.254:8001",
     "grpcs://[::ffff:169.254.169.254]:8001",
 )
@@ -49,12 +66,52 @@ def test_metadata_services_are_refused_even_where_everything_is_allowed(endpoint
     assert rules.refuse(endpoint) is not None
 
 
+@pytest.mark.parametrize(
+    ("host", "means"),
+    [
+        ("127.1", "127.0.0.1"),
+        ("2130706433", "127.0.0.1"),
+        ("0177.0.0.1", "127.0.0.1"),
+        ("0x7f.1", "127.0.0.1"),
+        ("167837953", "10.1.1.1"),
+        ("012.1.1.1", "10.1.1.1"),
+    ],
+)
+def test_a_notation_that_readers_disagree_on_is_refused_with_the_address_it_means(host: str, means: str) -> None:
+    assert socket.getaddrinfo(host, 80, socket.AF_INET)[0][4][0] == means  # a client would connect to it
+    for rules in (EndpointRules(), EndpointRules(["10.0.0.0/8", "12.0.0.0/8", "127.0.0.0/8"])):
+        assert rules.refuse(f"http://{host}:8000") == f"'{host}' is another notation of {means}"
+    shared = EndpointRules(shared=True).refuse(f"http://{host}:8000")
+    assert shared is not None
+    assert means in shared
+
+
+@given(st.ip_addresses(v=4), st.sampled_from(["{:d}", "0x{:x}", "0{:o}"]), st.integers(1, 4))
+def test_no_notation_of_an_ipv4_address_counts_as_a_name(address: Any, number: str, parts: int) -> None:
+    rest = int.from_bytes(address.packed[parts - 1 :])
+    host = ".".join(number.format(part) for part in (*address.packed[: parts - 1], rest))
+    rules = EndpointRules(["example.com"], shared=True)
+    assert rules.refuse(f"http://{host}") is not None
+    assert EndpointRules(["0.0.0.0/0"]).refuse(f"http://{host}") is not None or host == str(address)
+
+
+@pytest.mark.parametrize(
+    "host", ["4294967296", "1.2.3.4.5", "08.1.1.1", "0x", "a.0x1", "a.1", "%31.1", "１.1.1.1", "a b", ""]
+)
+def test_what_is_neither_a_name_nor_an_address_is_refused(host: str) -> None:
+    assert EndpointRules().refuse(f"http://{host}") is not None
+    assert EndpointRules().refuse(f"http://[{host}") is not None
+
+
 @given(st.ip_addresses(v=4))
 def test_an_address_in_ipv6_clothes_is_judged_as_what_it_is(address: Any) -> None:
     rules = EndpointRules(["10.0.0.0/8"], shared=True)
     plain = rules.refuse(f"http://{address}") is None
     assert plain == (rules.refuse(f"http://[::ffff:{address}]") is None)
-    assert plain == (rules.refuse(f"http://[64:ff9b::{int(address) >> 16:x}:{int(address) & 0xFFFF:x}]") is None)
+    low = f"{int(address) >> 16:x}:{int(address) & 0xFFFF:x}"
+    for prefix in ("64:ff9b::", "::ffff:0:", "2001:db8::5efe:"):
+        assert plain == (rules.refuse(f"http://[{prefix}{low}]") is None)
+    assert plain == (rules.refuse(f"http://[2002:{low}::1]") is None)
     assert not plain or address in EndpointRules(["10.0.0.0/8"])._networks[0]
 
 
@@ -115,6 +172,16 @@ async def test_what_a_name_resolves_to_is_looked_at_for_each_connection() -> Non
     plain = ThreadedResolver()
     assert await alone.resolve("localhost", 80, socket.AF_INET) == await plain.resolve("localhost", 80, socket.AF_INET)
     await alone.close()
+
+
+@pytest.mark.parametrize(
+    "found", ["::ffff:169.254.169.254", "64:ff9b:1::a9fe:a9fe", "2002:a9fe:a9fe::1", "::a9fe:a9fe"]
+)
+async def test_an_ipv4_address_within_what_a_name_resolves_to_is_looked_at(found: str) -> None:
+    resolver = CheckedResolver(EndpointRules())
+    with pytest.raises(OSError, match=r"169\.254\.169\.254\)? is link-local"):
+        await resolver.resolve(found, 80, socket.AF_INET6)
+    await resolver.close()
 
 
 def test_pair_with_a_refused_server_is_down_and_the_others_are_not(
