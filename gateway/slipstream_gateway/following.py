@@ -39,6 +39,8 @@ class FileSource:
         self._manifest = manifest
         self._fleet = fleet
         self.kills = kills
+        self._obeyed = kills.kills
+        self._said = ""
         self._table: RoutingTable | None = None
         self._unknown: frozenset[str] = frozenset()
         self._generation = ""
@@ -77,19 +79,24 @@ class FileSource:
         if self._settings.local_endpoints is not None or self._settings.endpoints:
             _warn_of_restart(self._started_with, _local_models(table))
 
-    def obey_kills(self) -> None:
+    async def obey_kills(self) -> None:
         """Takes over the kill switches if they are others. A file that cannot be read is logged, what was read before
         stays."""
         try:
-            if self.kills.refresh() and self._table is not None:
-                self._publish(self._table)
+            await self.kills.arefresh()
         except ManifestError as error:
-            _log.error("the kill switches stay as they are: %s", error)
+            if str(error) != self._said:
+                _log.error("the kill switches stay as they are: %s", error)
+            self._said = str(error)
+        else:
+            self._said = ""
+        if self.kills.kills is not self._obeyed and self._table is not None:
+            self._publish(self._table)
 
     async def _follow_kills(self) -> None:
         while True:
             await asyncio.sleep(LOOK_FOR_KILLS_S)
-            self.obey_kills()
+            await self.obey_kills()
 
     def _swap(self, table: RoutingTable) -> None:
         routed = redirected(table, self._settings.endpoints)
@@ -97,7 +104,8 @@ class FileSource:
         self._table, self._generation = routed, table.generation
 
     def _publish(self, table: RoutingTable) -> None:
-        kills = self.kills.kills.pairs
+        self._obeyed = self.kills.kills
+        kills = self._obeyed.pairs
         unknown = frozenset(kills) - {route.pair.metadata.key for route in table.routes.values()}
         if unknown and unknown != self._unknown:
             _log.warning(

@@ -15,6 +15,7 @@ import socket
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 from types import FrameType
 
@@ -36,13 +37,15 @@ _BACKLOG = 2048
 _KEEP_ALIVE_S = 75
 _WORKER_ANSWERS_S = 60  # uvicorn's 5 s kill a worker that is still loading on a busy machine, again and again
 _PROBES = frozenset({LIVE.encode(), READY.encode()})
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _PR_SET_PDEATHSIG = 1
 
 
 def serve(settings: GatewaySettings, *, manifest: bytes | None) -> None:
-    """Serves until SIGTERM or SIGINT; returns when the last stream is over or the drain limit has passed. `manifest`
-    is the good one that was read at the start; None where there is no manifest file.
+    """Serves until SIGTERM or SIGINT; returns when the last stream is over or the drain limit has passed. A second
+    signal of the same kind ends the process at once, whatever hangs. `manifest` is the good one that was read at the
+    start; None where there is no manifest file.
 
     Raises `CommandError` where the address cannot be had, or where workers no longer start.
     """
@@ -56,10 +59,10 @@ def serve(settings: GatewaySettings, *, manifest: bytes | None) -> None:
         settings = msgspec.structs.replace(settings, admin=bound)
     # uvicorn raises the signal once more when it is done, for whoever handled it before: nobody, and that is a
     # success.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _ignore)
+    for number in _STOP_SIGNALS:
+        signal.signal(number, _ignore_once)
     if settings.workers == 1:
-        uvicorn.Server(_config(settings)).run(sockets=listeners)
+        _Server(_config(settings)).run(sockets=listeners)
         return
     folder = Path(tempfile.mkdtemp(prefix="slipstream-"))
     try:
@@ -86,6 +89,15 @@ def check_apart(public: socket.socket, admin: socket.socket) -> None:
         )
 
 
+class _Server(uvicorn.Server):
+    """uvicorn's, which drains at the first signal. The kernel acts on the second one of the same kind, so that nothing
+    in the process can be in its way."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        signal.signal(sig, signal.SIG_DFL)
+        super().handle_exit(sig, frame)
+
+
 class _Supervisor(Multiprocess):
     """uvicorn's, which tells a stop that was asked for from one that was not, and refuses connections at once. It waits
     for no worker's word: uvicorn's stands still until each has answered, and one that is still loading would keep it
@@ -96,6 +108,18 @@ class _Supervisor(Multiprocess):
     def __init__(self, config: uvicorn.Config, sockets: list[socket.socket]) -> None:
         super().__init__(config, sockets)
         self._asked_s: dict[Process, float] = {}
+        self._signals: Counter[int] = Counter()
+        for number in _STOP_SIGNALS:
+            signal.signal(number, self._take_signal)
+
+    def _take_signal(self, number: int, frame: FrameType | None) -> None:
+        """The first one is for uvicorn's loop; the second one of the same kind ends workers that do not end by
+        themselves, whatever the supervisor waits for."""
+        self.signal_queue.append(number)
+        self._signals[number] += 1
+        if self._signals[number] > 1:
+            for worker in self.processes:
+                worker.process.kill()
 
     def keep_subprocess_alive(self) -> None:
         for place, worker in enumerate(self.processes):
@@ -218,5 +242,7 @@ def _shown(listener: socket.socket) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _ignore(number: int, frame: FrameType | None) -> None:
-    """Until uvicorn takes over, and after it is done."""
+def _ignore_once(number: int, frame: FrameType | None) -> None:
+    """Until uvicorn takes over, and after it is done. The next one of the same kind ends the process, so that nothing
+    that hangs keeps it from ending."""
+    signal.signal(number, signal.SIG_DFL)

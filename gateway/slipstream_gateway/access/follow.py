@@ -11,8 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from slipstream_gateway.access.keyring import Keyring, open_keyring, pepper_path, read_file
+from slipstream_gateway.access.keyring import Keyring, in_time, open_keyring, pepper_path, read_file
 from slipstream_gateway.errors import CommandError
+from slipstream_gateway.file_thread import FileThread
 
 INTERVAL_S = 0.25
 _log = logging.getLogger(__name__)
@@ -37,29 +38,37 @@ class KeyFile:
         self._keys = keys
         self._pepper = pepper
         self._kept = kept
+        self._files = FileThread()
         self._stamps: tuple[_Stamp | None, ...] = ()
         self._said = ""
 
     def load(self) -> Keyring:
         """The first keyring. Raises `CommandError` where the file is bad and no good one was kept."""
-        self._stamps = self._look()
         try:
-            return self._take()
+            with in_time(self._keys):
+                self._stamps = self._files.run(self._look)
+                return self._files.run(self._take)
         except CommandError as exc:
             if self._kept is None or not self._kept.is_file():
                 raise
             self._say(exc)
-            return self._open(read_file(self._kept), name=str(self._kept))
+            kept = self._kept
+            with in_time(kept):
+                return FileThread().run(lambda: self._open(read_file(kept), name=str(kept)))
 
     async def watch(self, changed: Callable[[Keyring], None], *, interval_s: float = INTERVAL_S) -> None:
         """Hands `changed` each new good keyring, until cancelled."""
         while True:
             await asyncio.sleep(interval_s)
-            stamps = await asyncio.to_thread(self._look)  # the file may be on a disk or a network that is slow
-            if stamps == self._stamps:
-                continue
+            stamps: tuple[_Stamp | None, ...] = ()
             try:
-                ring = await asyncio.to_thread(self._take)
+                stamps = await self._files.arun(self._look)  # the file may be on a disk or a network that is slow
+                if stamps == self._stamps:
+                    continue
+                ring = await self._files.arun(self._take)
+            except TimeoutError as exc:
+                self._say(CommandError(f"{self._keys}: cannot be read: {exc.strerror}"))
+                stamps = ()  # it is read again as soon as that works
             except CommandError as exc:
                 self._say(exc)
             except Exception as exc:  # this is the top of the task: watching goes on, whatever the file brings

@@ -16,6 +16,8 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
 from slipstream_gateway.access.jwks_location import check_location
+from slipstream_gateway.file_thread import FileThread
+from slipstream_gateway.regular_files import read_regular
 
 FETCH_S = 5.0
 URL_REFRESH_S = 300.0
@@ -52,6 +54,7 @@ class Jwks:
         self._read_s = float("-inf")
         self._wanted = asyncio.Event()
         self._said = ""
+        self._files = FileThread(timeout_s=FETCH_S)
 
     @property
     def is_ready(self) -> bool:
@@ -78,9 +81,7 @@ class Jwks:
     async def refresh(self) -> bool:
         """Reads the location once; whether that worked."""
         try:
-            async with asyncio.timeout(FETCH_S):
-                data = await (self._fetch() if self._is_url else asyncio.to_thread(_read, Path(self.location)))
-            keys = parse_keys(data)
+            keys = parse_keys(await (self._fetch() if self._is_url else self._files.arun(self._read)))
         except (OSError, TimeoutError, ValueError, aiohttp.ClientError) as exc:
             self._say(str(exc) or type(exc).__name__)
             return False
@@ -94,9 +95,13 @@ class Jwks:
         self._said = ""
         return True
 
+    def _read(self) -> bytes:
+        return read_regular(Path(self.location), max_bytes=MAX_BYTES)
+
     async def _fetch(self) -> bytes:
         timeout = aiohttp.ClientTimeout(total=FETCH_S)
         async with (
+            asyncio.timeout(FETCH_S),
             aiohttp.ClientSession(timeout=timeout, trust_env=False) as session,
             session.get(self.location, allow_redirects=False) as response,
         ):
@@ -136,8 +141,3 @@ def parse_keys(data: bytes) -> dict[str | None, IssuerKey]:
 def _identity(key: IssuerKey) -> tuple[object, ...]:
     public = key.key
     return (public.public_numbers() if hasattr(public, "public_numbers") else public.public_bytes_raw(), key.algorithm)
-
-
-def _read(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(MAX_BYTES)

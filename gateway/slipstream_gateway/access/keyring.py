@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,8 +14,10 @@ import msgspec
 from slipstream_gateway.access.jwks_location import check_location
 from slipstream_gateway.access.key_text import MIN_PEPPER_BYTES, digest, id_of, pepper_id
 from slipstream_gateway.access.principal import Prices, Principal, compile_principal
-from slipstream_gateway.access.records import AccessFile, Jwt, KeyRecord, aware, parse_access
+from slipstream_gateway.access.records import MAX_FILE_BYTES, AccessFile, Jwt, KeyRecord, aware, parse_access
 from slipstream_gateway.errors import CommandError, NotAuthenticated
+from slipstream_gateway.file_thread import FileThread
+from slipstream_gateway.regular_files import read_regular
 
 INCORRECT = "Incorrect API key provided."
 _FOREVER_S = float("inf")
@@ -89,8 +93,11 @@ def pepper_path(keys: Path, pepper: Path | None) -> Path:
 
 
 def load_keyring(keys: Path, pepper: Path | None) -> Keyring:
-    """The keyring of the file `keys`. Raises `CommandError` with one line, where the file or its pepper is bad."""
-    return open_keyring(read_file(keys), name=str(keys), pepper=pepper_path(keys, pepper), folder=keys.parent)
+    """The keyring of the file `keys`. Raises `CommandError` with one line, where the file or its pepper is bad, or
+    cannot be read in time."""
+    at = pepper_path(keys, pepper)
+    with in_time(keys):
+        return FileThread().run(lambda: open_keyring(read_file(keys), name=str(keys), pepper=at, folder=keys.parent))
 
 
 def open_keyring(data: bytes, *, name: str, pepper: Path, folder: Path) -> Keyring:
@@ -122,8 +129,17 @@ def read_pepper(path: Path) -> bytes:
 
 
 def read_file(path: Path) -> bytes:
-    """Raises `CommandError`."""
+    """What `parse_access` takes, and a byte more of what is too large. Raises `CommandError`."""
     try:
-        return path.read_bytes()
+        return read_regular(path, max_bytes=MAX_FILE_BYTES + 1)
     except OSError as exc:
         raise CommandError(f"{path}: cannot be read: {exc.strerror or exc}") from exc
+
+
+@contextlib.contextmanager
+def in_time(path: Path) -> Iterator[None]:
+    """Raises `CommandError` where the file system does not answer about `path` in time."""
+    try:
+        yield
+    except TimeoutError as exc:
+        raise CommandError(f"{path}: cannot be read: {exc.strerror}") from exc

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import zipfile
 import zlib
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ import numpy.typing as npt
 from slipstream_gateway.classify.hashing import TABLE_ROWS
 from slipstream_gateway.classify.prompt import COUNTS
 from slipstream_gateway.errors import CommandError
+from slipstream_gateway.file_thread import FileThread
+from slipstream_gateway.regular_files import read_regular
 from slipstream_gateway.types import TaskType
 
 TASKS = tuple(task for task in TaskType if task is not TaskType.UNKNOWN)
@@ -22,6 +25,7 @@ COLUMNS = len(TASKS) + len(HEADS)
 _FORMAT = 2
 _SHIPPED = Path(__file__).with_name("model.npz")
 _STEPS = 127
+_MAX_BYTES = 256 * 1024 * 1024
 
 Floats = npt.NDArray[np.float32]
 
@@ -73,9 +77,10 @@ def save_model(model: Model, path: Path) -> None:
 
 
 def load_model(path: Path) -> Model:
-    """The model in `path`. Raises CommandError where it cannot be read or is none of this release."""
+    """The model in `path`. Raises CommandError where it cannot be read in time or is none of this release."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        data = FileThread().run(lambda: read_regular(path, max_bytes=_MAX_BYTES))
+        with np.load(io.BytesIO(data), allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         problem = _problem(arrays)
     except OSError as error:

@@ -18,6 +18,9 @@ from typing import Any
 
 import msgspec
 
+from slipstream_gateway.file_thread import FileThread
+from slipstream_gateway.regular_files import read_regular
+
 FORMAT = 1
 MAX_BYTES = 64 * 1024 * 1024
 _FLUSH_TIMEOUT_S = 3.0
@@ -43,8 +46,8 @@ class ClusterSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 def read_snapshot(path: Path) -> ClusterSnapshot | None:
     """The snapshot at `path`; None where there is none that can be used. Says why in the log."""
     try:
-        with path.open("rb") as file:
-            found = msgspec.json.decode(file.read(MAX_BYTES), type=ClusterSnapshot)
+        data = FileThread().run(lambda: read_regular(path, max_bytes=MAX_BYTES))
+        found = msgspec.json.decode(data, type=ClusterSnapshot)
     except FileNotFoundError:
         return None
     except (OSError, msgspec.DecodeError) as exc:

@@ -52,7 +52,7 @@ class FileKillSwitch:
         self,
         file: KillFile,
         *,
-        obey: Callable[[], None],
+        obey: Callable[[], Awaitable[None]],
         ask: Callable[[], Awaitable[Sequence[WorkerSnapshot]]],
         workers: int,
     ) -> None:
@@ -78,13 +78,13 @@ class FileKillSwitch:
         except ManifestError as exc:
             raise NotSwitchable(str(exc)) from exc
         written_s = time.monotonic()
-        self._obey()
+        await self._obey()
         event = await self._landed(event, written_s)
         try:
             await asyncio.to_thread(self._file.change, lambda kills: _noted(kills, event))
         except ManifestError as exc:  # it is turned all the same, and nobody must be told otherwise
             return msgspec.structs.replace(event, note=f"the history lacks how soon it landed: {exc}")
-        self._obey()
+        await self._obey()
         return event
 
     async def _landed(self, event: KillEvent, written_s: float) -> KillEvent:

@@ -7,13 +7,16 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from slipstream_gateway.errors import ManifestError
+from slipstream_gateway.file_thread import FileThread
 from slipstream_gateway.manifest.documents import MAX_BYTES
 from slipstream_gateway.manifest.parse import parse
 from slipstream_gateway.manifest.table import LOCAL, RoutingTable, compile_table
+from slipstream_gateway.regular_files import read_regular
 
 LOOK_EVERY_S = 0.025  # a kill is due within 100 ms, and a look is one call of stat
 # Kernels stamp files with a clock that stands still for some milliseconds, network file systems for longer.
@@ -32,12 +35,11 @@ def load_file(path: Path | str, *, local_endpoints: Sequence[str] = LOCAL) -> Ro
 
 
 def read_file(path: Path) -> bytes:
-    """The manifest at `path` as it stands there. Raises `ManifestError` where it cannot be read."""
+    """The manifest at `path` as it stands there. Raises `ManifestError` where it cannot be read in time."""
     try:
-        with path.open("rb") as file:
-            return file.read(MAX_BYTES + 1)
+        return FileThread().run(partial(_read, path))
     except OSError as error:
-        raise ManifestError(f"cannot be read: {error.strerror or error}", field=str(path)) from error
+        raise _unreadable(path, error) from error
 
 
 def compile_file(path: Path, data: bytes, *, local_endpoints: Sequence[str] = LOCAL) -> RoutingTable:
@@ -71,7 +73,8 @@ class ManifestFile:
         self._local_endpoints = tuple(local_endpoints)
         self._last_good = last_good
         self._last_error = ""
-        self._stamp = _stamp(self._path)
+        self._files = FileThread()
+        self._stamp: _Stamp | None = None  # the first look reads it again: it may have changed meanwhile
         try:
             data = read_file(self._path)
             self.table = self._compile(data)
@@ -80,7 +83,7 @@ class ManifestFile:
                 raise
             data = read_file(last_good)
             self.table = self._compile(data)
-            self._report(error, self._stamp)
+            self._report(error, None)
         self._digest = _digest(data)
 
     async def watch(self, *, interval_s: float = LOOK_EVERY_S) -> None:
@@ -90,12 +93,17 @@ class ManifestFile:
             await self.refresh()
 
     async def refresh(self) -> None:
-        """Look once. A file that looks untouched is not read; parsing runs in a thread."""
-        stamp = _stamp(self._path)
-        if stamp is not None and stamp == self._stamp and not _is_fresh(stamp):
-            return
+        """Look once. A file that looks untouched is not read; looking, reading and parsing run in threads."""
+        stamp = None
         try:
+            stamp = await self._files.arun(partial(_stamp, self._path))
+            if stamp is not None and stamp == self._stamp and not _is_fresh(stamp):
+                return
             await self._take()
+        except TimeoutError as error:
+            self._report(_unreadable(self._path, error), None)  # it is read again as soon as that works
+        except OSError as error:
+            self._report(_unreadable(self._path, error), stamp)
         except ManifestError as error:
             self._report(error, stamp)
         except Exception as error:  # this is the top of the task: watching goes on, whatever a table brings
@@ -105,7 +113,7 @@ class ManifestFile:
 
     async def _take(self) -> None:
         """Reads the file and makes it current if it is another one; all of that or nothing."""
-        data = await asyncio.to_thread(read_file, self._path)
+        data = await self._files.arun(partial(_read, self._path))
         digest = _digest(data)
         if digest == self._digest:
             return
@@ -114,7 +122,7 @@ class ManifestFile:
         self._digest, self.table = digest, table
         if self._last_good is not None:
             try:
-                await asyncio.to_thread(_replace, self._last_good, data)
+                await self._files.arun(partial(_replace, self._last_good, data))
             except OSError as error:
                 message = f"is in use, but no copy of it could be kept: {error.strerror or error}"
                 raise ManifestError(message, field=self._path.name) from error
@@ -137,6 +145,14 @@ class _Stamp(NamedTuple):
     changed_ns: int
     size: int
     inode: int
+
+
+def _read(path: Path) -> bytes:
+    return read_regular(path, max_bytes=MAX_BYTES + 1)
+
+
+def _unreadable(path: Path, error: OSError) -> ManifestError:
+    return ManifestError(f"cannot be read: {error.strerror or error}", field=str(path))
 
 
 def _stamp(path: Path) -> _Stamp | None:

@@ -6,9 +6,10 @@ otherwise.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -16,8 +17,10 @@ import msgspec
 from msgspec import Meta
 
 from slipstream_gateway.errors import ManifestError
+from slipstream_gateway.file_thread import FileThread
 from slipstream_gateway.manifest.status import Time
 from slipstream_gateway.manifest.table import RoutingTable
+from slipstream_gateway.regular_files import read_regular
 
 MAX_EVENTS = 50
 _MAX_BYTES = 1024 * 1024
@@ -81,12 +84,30 @@ class KillFile:
         self.path = path
         self.kills = Kills()
         self._stamp: tuple[int, int, int] | None = None
+        self._files = FileThread()
 
     def refresh(self) -> bool:
-        """Reads the file if it is another one; whether it was. Quick enough for the event loop: the file is small.
+        """Reads the file if it is another one; whether it was.
 
-        Raises `ManifestError` once per bad file; what was read before stays.
+        Raises `ManifestError` once per bad file, and whenever the file system does not answer in time; what was read
+        before stays.
         """
+        with self._in_time():
+            return self._files.run(self._refresh)
+
+    async def arefresh(self) -> bool:
+        """As `refresh`, and the event loop goes on meanwhile."""
+        with self._in_time():
+            return await self._files.arun(self._refresh)
+
+    @contextlib.contextmanager
+    def _in_time(self) -> Iterator[None]:
+        try:
+            yield
+        except TimeoutError as error:
+            raise ManifestError(f"cannot be read: {error.strerror}", field=str(self.path)) from error
+
+    def _refresh(self) -> bool:
         stamp = _stamp(self.path)
         if stamp == self._stamp:
             return False
@@ -110,8 +131,7 @@ class KillFile:
 
 def _read(path: Path) -> Kills:
     try:
-        with path.open("rb") as file:
-            return msgspec.json.decode(file.read(_MAX_BYTES), type=Kills)
+        return msgspec.json.decode(read_regular(path, max_bytes=_MAX_BYTES), type=Kills)
     except FileNotFoundError:
         return Kills()
     except OSError as error:

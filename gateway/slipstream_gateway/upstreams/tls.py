@@ -16,10 +16,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from slipstream_gateway.errors import CommandError
+from slipstream_gateway.file_thread import FileThread
+from slipstream_gateway.regular_files import read_regular
 from slipstream_gateway.settings import TlsSettings
 
 _log = logging.getLogger(__name__)
 _LOOK_S = 2.0
+_MAX_BYTES = 16 * 1024 * 1024
 
 
 class Credentials:
@@ -38,7 +41,15 @@ class Credentials:
 
 
 def read_credentials(settings: TlsSettings) -> Credentials:
-    """What the files hold now. Raises `CommandError`, which names the file, where they are not usable."""
+    """What the files hold now. Raises `CommandError`, which names the file, where they are not usable, or cannot be
+    read in time."""
+    try:
+        return FileThread().run(lambda: _read_credentials(settings))
+    except TimeoutError as exc:
+        raise _unanswered(settings, exc) from exc
+
+
+def _read_credentials(settings: TlsSettings) -> Credentials:
     ca, certificate, key = (_read(path) for path in (settings.ca, settings.certificate, settings.key))
     context = ssl.create_default_context() if ca is None else _trusting(ca, settings.ca)
     if certificate is not None and key is not None:
@@ -50,7 +61,7 @@ def _read(path: Path | None) -> bytes | None:
     if path is None:
         return None
     try:
-        return path.read_bytes()
+        return read_regular(path, max_bytes=_MAX_BYTES)
     except OSError as exc:
         raise CommandError(f"{path}: {exc.strerror or exc}.") from exc
 
@@ -95,6 +106,7 @@ class UpstreamTls:
     def __init__(self, settings: TlsSettings) -> None:
         """Raises `CommandError` where the files are not usable."""
         self._settings = settings
+        self._files = FileThread()
         self.current = read_credentials(settings)
 
     def fingerprint(self) -> str:
@@ -109,7 +121,7 @@ class UpstreamTls:
         while True:
             await asyncio.sleep(interval_s)
             try:
-                found = await asyncio.to_thread(read_credentials, self._settings)
+                found = await self._look()
             except CommandError as exc:
                 if str(exc) != said:  # once, not at every look
                     _log.error("TLS to upstreams, the last good files stay: %s", exc)
@@ -120,3 +132,14 @@ class UpstreamTls:
                 self.current = found
                 _log.info("TLS to upstreams: the files have changed, new connections use them")
                 on_change()
+
+    async def _look(self) -> Credentials:
+        try:
+            return await self._files.arun(lambda: _read_credentials(self._settings))
+        except TimeoutError as exc:
+            raise _unanswered(self._settings, exc) from exc
+
+
+def _unanswered(settings: TlsSettings, error: TimeoutError) -> CommandError:
+    files = ", ".join(str(path) for path in (settings.ca, settings.certificate, settings.key) if path is not None)
+    return CommandError(f"{files}: {error.strerror}.")

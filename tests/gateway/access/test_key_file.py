@@ -19,6 +19,8 @@ import psutil
 import pytest
 from slipstream_gateway.access import KeyFile
 
+from tests.hanging_files import replace_by_fifo
+
 WAIT_S = 30.0
 BAD = "{ this is no file of keys"
 
@@ -214,3 +216,19 @@ async def test_a_file_on_a_slow_disk_keeps_no_request_waiting(keys: Any) -> None
     assert changes[-1] == 2
     assert _Seen.threads
     assert threading.get_ident() not in _Seen.threads
+
+
+async def test_a_fifo_in_the_place_of_the_file_is_said_and_what_was_read_before_stays(
+    keys: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    await asyncio.to_thread(keys.create)
+    file = KeyFile(keys.path, None)
+    await asyncio.to_thread(file.load)
+    watching = asyncio.create_task(file.watch(lambda ring: None, interval_s=0.01))
+    replace_by_fifo(keys.path)
+    async with asyncio.timeout(WAIT_S):
+        while "FIFO" not in caplog.text:  # noqa: ASYNC110 - what is waited for has no event
+            await asyncio.sleep(0.01)
+    watching.cancel()
+    said = f"{keys.path}: cannot be read: it is a FIFO, a regular file is needed"
+    assert f"the last good one stays in force: {said}" in caplog.text

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import http.server
 import json
+import os
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -17,6 +18,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from slipstream_gateway.access import Gate, KeyFile, Limiter, LocalLimits
+from slipstream_gateway.access.jwks import Jwks
 from slipstream_gateway.errors import Forbidden, NotAuthenticated, UpstreamUnavailable
 
 WAIT_S = 15.0
@@ -236,3 +238,11 @@ async def test_file_of_an_issuers_keys_is_looked_for_beside_the_file_that_names_
     (tmp_path / "issuer").mkdir()
     (tmp_path / "issuer" / "jwks.json").write_text(json.dumps({"keys": [jwk(RSA, "one")]}))
     assert (await opened(await gate("issuer/jwks.json"), token())).may_use("acme")
+
+
+async def test_an_issuers_keys_are_read_from_no_fifo(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "jwks.json"
+    os.mkfifo(path)
+    assert not await Jwks(str(path)).refresh()
+    assert f"{path}: " in caplog.text
+    assert "it is a FIFO, a regular file is needed" in caplog.text

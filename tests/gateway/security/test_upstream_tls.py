@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import logging
 import os
@@ -17,8 +18,10 @@ from slipstream_gateway.errors import CommandError, UpstreamUnavailable
 from slipstream_gateway.settings import TlsSettings, UpstreamSettings
 from slipstream_gateway.up.processes import Child
 from slipstream_gateway.up.triton_install import find_triton, link_libraries, triton_environment
-from slipstream_gateway.upstreams.tls import read_credentials
+from slipstream_gateway.upstreams.tls import UpstreamTls, read_credentials
 from slipstream_gateway.upstreams.triton_server import TritonUpstream
+
+from tests.hanging_files import replace_by_fifo
 
 WAIT_S = 30.0
 
@@ -176,3 +179,17 @@ async def test_triton_over_mutual_tls(tls_triton: tuple[int, Any, Any]) -> None:
             await bad.stop_drafting()
         assert said in caught.value.detail
         await bad.aclose()
+
+
+async def test_a_fifo_in_the_place_of_a_file_is_said_and_what_was_read_before_stays(
+    certificates: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    theirs = certificates("theirs")
+    tls = UpstreamTls(TlsSettings(ca=theirs.ca))
+    watching = asyncio.create_task(tls.watch(lambda: None, interval_s=0.01))
+    replace_by_fifo(theirs.ca)
+    async with asyncio.timeout(WAIT_S):
+        while "the last good files stay" not in caplog.text:  # noqa: ASYNC110 - what is waited for has no event
+            await asyncio.sleep(0.01)
+    watching.cancel()
+    assert f"{theirs.ca}: it is a FIFO, a regular file is needed" in caplog.text

@@ -1,12 +1,14 @@
-"""Networks that break, between the gateway and its servers."""
+"""Networks that break, between the gateway and its servers; gateways as processes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.breaking_network import BreakingNetwork
+from tests.gateway.serving.gateway_process import Process
 
 
 @pytest.fixture(scope="module")
@@ -22,3 +24,20 @@ def breaking_network() -> Iterator[Callable[..., BreakingNetwork]]:
     yield make
     for one in made:
         one.stop()
+
+
+@pytest.fixture
+def start(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> Iterator[Callable[..., Process]]:
+    processes: list[Process] = []
+
+    def run(text: str, *options: str) -> Process:
+        manifest = tmp_path / "pair.yaml"
+        manifest.write_text(text)
+        processes.append(Process(manifest, free_ports(1)[0], *options))
+        processes[-1].wait_live()
+        return processes[-1]
+
+    yield run
+    for process in processes:
+        process.child.kill()
+        process.child.communicate()

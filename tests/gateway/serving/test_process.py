@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -19,64 +18,10 @@ import psutil
 import pytest
 from slipstream_gateway.manifest import EMBEDDED_MANIFEST
 
+from tests.gateway.serving.gateway_process import Process, read_all, stream, wait_until, workers_of
 from tests.gateway.serving.resuming import REST, SCRIPT, TEXT, Reading, committed, hold
 
 WAIT_S = 30.0
-
-
-class Process:
-    """A running `slipstream gateway`."""
-
-    def __init__(self, manifest: Path, port: int, *options: str) -> None:
-        command = [sys.executable, "-m", "slipstream_gateway.cli", "gateway", "-f", str(manifest)]
-        self.url = f"http://127.0.0.1:{port}"
-        self.port = port
-        self.child = subprocess.Popen(
-            [*command, "--port", str(port), *options], stderr=subprocess.PIPE, text=True, env=os.environ
-        )
-
-    def wait_live(self) -> None:
-        deadline = time.monotonic() + WAIT_S
-        while True:
-            try:
-                if httpx.get(f"{self.url}/health/live", timeout=WAIT_S).status_code == 200:
-                    return
-            except httpx.TransportError:
-                assert self.child.poll() is None, self.child.stderr and self.child.stderr.read()
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-
-
-@pytest.fixture
-def start(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> Iterator[Callable[..., Process]]:
-    processes: list[Process] = []
-
-    def run(text: str, *options: str) -> Process:
-        manifest = tmp_path / "pair.yaml"
-        manifest.write_text(text)
-        processes.append(Process(manifest, free_ports(1)[0], *options))
-        processes[-1].wait_live()
-        return processes[-1]
-
-    yield run
-    for process in processes:
-        process.child.kill()
-        process.child.communicate()
-
-
-def stream(process: Process, body: dict[str, Any]) -> socket.socket:
-    raw = json.dumps({**body, "stream": True}).encode()
-    connection = socket.create_connection(("127.0.0.1", process.port), timeout=WAIT_S)
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(raw)}\r\n\r\n"
-    connection.sendall(head.encode() + raw)
-    return connection
-
-
-def read_all(connection: socket.socket) -> bytes:
-    parts = []
-    while part := connection.recv(65536):
-        parts.append(part)
-    return b"".join(parts)
 
 
 @contextlib.contextmanager
@@ -203,23 +148,6 @@ def test_workers_share_the_port_and_any_shows_the_metrics_of_all(
     process.child.send_signal(signal.SIGTERM)
     assert process.child.wait(WAIT_S) == 0
     assert psutil.wait_procs(workers, timeout=WAIT_S)[1] == []
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def workers_of(process: Process) -> list[psutil.Process]:
-    """Those that run, without multiprocessing's own helper."""
-    found = []
-    for child in psutil.Process(process.child.pid).children():
-        with contextlib.suppress(psutil.Error):  # it has just ended
-            if "spawn_main" in " ".join(child.cmdline()):
-                found.append(child)
-    return found
 
 
 def test_worker_that_dies_while_the_manifest_is_bad_comes_back_with_the_last_good_one(

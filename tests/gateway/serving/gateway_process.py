@@ -1,0 +1,74 @@
+"""`slipstream gateway` as a process, and connections to it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+WAIT_S = 30.0
+
+
+class Process:
+    """A running `slipstream gateway`."""
+
+    def __init__(self, manifest: Path, port: int, *options: str) -> None:
+        command = [sys.executable, "-m", "slipstream_gateway.cli", "gateway", "-f", str(manifest)]
+        self.url = f"http://127.0.0.1:{port}"
+        self.port = port
+        self.child = subprocess.Popen(
+            [*command, "--port", str(port), *options], stderr=subprocess.PIPE, text=True, env=os.environ
+        )
+
+    def wait_live(self) -> None:
+        deadline = time.monotonic() + WAIT_S
+        while True:
+            try:
+                if httpx.get(f"{self.url}/health/live", timeout=WAIT_S).status_code == 200:
+                    return
+            except httpx.TransportError:
+                assert self.child.poll() is None, self.child.stderr and self.child.stderr.read()
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+
+def stream(process: Process, body: dict[str, Any]) -> socket.socket:
+    raw = json.dumps({**body, "stream": True}).encode()
+    connection = socket.create_connection(("127.0.0.1", process.port), timeout=WAIT_S)
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(raw)}\r\n\r\n"
+    connection.sendall(head.encode() + raw)
+    return connection
+
+
+def read_all(connection: socket.socket) -> bytes:
+    parts = []
+    while part := connection.recv(65536):
+        parts.append(part)
+    return b"".join(parts)
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def workers_of(process: Process) -> list[psutil.Process]:
+    """Those that run, without multiprocessing's own helper."""
+    found = []
+    for child in psutil.Process(process.child.pid).children():
+        with contextlib.suppress(psutil.Error):  # it has just ended
+            if "spawn_main" in " ".join(child.cmdline()):
+                found.append(child)
+    return found
