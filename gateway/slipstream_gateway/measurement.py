@@ -120,7 +120,8 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Draws(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Independent uniform numbers in [0, 1), each a hash of the request id with a purpose of its own."""
+    """Independent uniform numbers in [0, 1), each a part of its own of a keyed hash of the request
+    id."""
 
     hold_back: float
     exploration: float

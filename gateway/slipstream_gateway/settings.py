@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 
+ASSIGNMENT_VARIABLE = "SLIPSTREAM_ASSIGNMENT_SECRET"
 CACHE_VARIABLE = "SLIPSTREAM_VLLM_HOME"
 _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
@@ -171,9 +172,10 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     addresses of pairs, by pair name; `local_endpoints` are those of the pairs that name none, None for the manifest's
     own default. With several workers, `metrics_folder` is where they find each other's metrics, and `last_good` is the
     manifest that one starts with while the file is bad. `redis_url` is where replicas share what they saw, None:
-    nowhere; it may hold a password, so it is no part of the `repr`. `classifier` is a model file of `slipstream
-    train`, None: the one that comes with the package. `state_folder` is where kill switches that an admin turns are
-    kept, None: beside the manifest."""
+    nowhere; it may hold a password, so it is no part of the `repr`, and neither is `assignment_secret`, under which
+    request ids choose hold-back, rollout and exploration (None: a random one of each worker). `classifier` is a model
+    file of `slipstream train`, None: the one that comes with the package. `state_folder` is where kill switches that an
+    admin turns are kept, None: beside the manifest."""
 
     manifest: Path | None = None
     cluster: ClusterSettings | None = None
@@ -192,6 +194,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     metrics_folder: Path | None = None
     last_good: Path | None = None
     redis_url: str | None = None
+    assignment_secret: bytes | None = None
     classifier: Path | None = None
     admin: AdminSettings = AdminSettings()
     access: AccessSettings = AccessSettings()
@@ -200,8 +203,10 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     state_folder: Path | None = None
 
     def __repr__(self) -> str:
-        shown = msgspec.structs.replace(self, redis_url="…") if self.redis_url else self
-        return msgspec.Struct.__repr__(shown)
+        hidden = msgspec.structs.replace(
+            self, redis_url=self.redis_url and "…", assignment_secret=self.assignment_secret and b"..."
+        )
+        return msgspec.Struct.__repr__(hidden)
 
 
 def telemetry_settings(environ: Mapping[str, str] = os.environ) -> TelemetrySettings:
@@ -231,6 +236,11 @@ def redis_url(environ: Mapping[str, str] = os.environ) -> str | None:
     return environ.get("SLIPSTREAM_REDIS_URL") or None
 
 
+def assignment_secret(environ: Mapping[str, str] = os.environ) -> str | None:
+    """Under which request ids are assigned: `SLIPSTREAM_ASSIGNMENT_SECRET`; None where it is unset or empty."""
+    return environ.get(ASSIGNMENT_VARIABLE) or None
+
+
 def pod(environ: Mapping[str, str] = os.environ) -> Pod | None:
     """The pod that this process runs in, by `POD_NAME` and `POD_UID`; None where they are not both set."""
     name, uid = environ.get("POD_NAME"), environ.get("POD_UID")
@@ -255,8 +265,8 @@ def default_kubeconfig(environ: Mapping[str, str] = os.environ) -> Path | None:
 
 
 def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where `slipstream up` keeps what it installs or converts once: `$SLIPSTREAM_VLLM_HOME`, else `slipstream` in the
-    user's cache folder; absolute, perhaps not there yet."""
+    """Where `slipstream up` keeps what it installs, converts or makes once: `$SLIPSTREAM_VLLM_HOME`, else `slipstream`
+    in the user's cache folder; absolute, perhaps not there yet."""
     if home := environ.get(CACHE_VARIABLE):
         return Path(home).expanduser().absolute()
     cache = environ.get("XDG_CACHE_HOME") or "~/.cache"

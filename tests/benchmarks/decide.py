@@ -14,7 +14,7 @@ from slipstream_gateway.classify import LinearClassifier, default_model
 from slipstream_gateway.learning import Learner
 from slipstream_gateway.manifest import EMBEDDED_MANIFEST, Route, load_file
 from slipstream_gateway.measurement import Observation, Subject
-from slipstream_gateway.routing import decide, draws_of
+from slipstream_gateway.routing import RequestDraws, decide
 from slipstream_gateway.types import Arm, Decision, Endpoint, GenerationRequest, Message, RequestProfile
 
 _TURNS = (
@@ -25,6 +25,7 @@ _TURNS = (
     "Agent: Thank you. I can see both payments, and I will refund one of them today.\n"
 )
 _RUNS = 2000
+_DRAWS = RequestDraws(b"benchmark")
 
 
 def prompt(size: int) -> str:
@@ -63,7 +64,7 @@ def decision(
         max_tokens=None,
         temperature=0.0,
     )
-    return subject, decide(request, profile, route, forecast=forecast, draws=draws_of("benchmark"))
+    return subject, decide(request, profile, route, forecast=forecast, draws=_DRAWS.of("benchmark"))
 
 
 def outcome(subject: Subject, made: Decision, index: int) -> Observation:

@@ -154,7 +154,8 @@ def test_gateway_has_time_to_drain(render: Render, only: Only) -> None:
 def test_gateway_knows_its_pod_and_keeps_its_configuration(render: Render, only: Only) -> None:
     pod = only(render(), "Deployment", "-gateway")["spec"]["template"]["spec"]
     [container] = pod["containers"]
-    paths = {entry["name"]: entry["valueFrom"]["fieldRef"]["fieldPath"] for entry in container["env"]}
+    sources = {entry["name"]: entry["valueFrom"] for entry in container["env"]}
+    paths = {name: source["fieldRef"]["fieldPath"] for name, source in sources.items() if "fieldRef" in source}
     assert paths == {"POD_NAME": "metadata.name", "POD_UID": "metadata.uid"}
     [snapshot] = [arg for arg in container["args"] if arg.startswith("--snapshot=")]
     mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
@@ -205,7 +206,7 @@ def test_pods_start_again_when_the_address_of_redis_changes_and_not_otherwise(re
 
 def test_trial_redis_has_one_password_in_two_forms(render: Render, only: Only) -> None:
     for password in ("", "p@ss word/+%"):
-        secret = only(render({"redis": {"trial": {"enabled": True, "password": password}}}), "Secret")
+        secret = only(render({"redis": {"trial": {"enabled": True, "password": password}}}), "Secret", "-redis")
         url = secret["stringData"]["url"]
         assert url.startswith("redis://:")
         assert url.endswith("@demo-slipstream-redis:6379/0")
@@ -214,6 +215,25 @@ def test_trial_redis_has_one_password_in_two_forms(render: Render, only: Only) -
         if password:
             assert configured == password
             assert "p%40ss%20word%2F%2B%25" in url
+
+
+def test_gateways_get_one_assignment_secret(render: Render, only: Only) -> None:
+    made = render()
+    assert len(only(made, "Secret", "-assignment")["stringData"]["secret"]) >= 32
+    assert _assignment(made, only) == {"name": "demo-slipstream-assignment", "key": "secret"}
+    given = render({"gateway": {"assignmentSecret": {"value": "a-secret-of-ours"}}})
+    assert only(given, "Secret", "-assignment")["stringData"] == {"secret": "a-secret-of-ours"}
+    own = render({"gateway": {"assignmentSecret": {"existingSecret": {"name": "ours", "key": "salt"}}}})
+    assert _assignment(own, only) == {"name": "ours", "key": "salt"}
+    assert not [item for item in own if item["kind"] == "Secret"]
+
+
+def _assignment(objects: list[JSON], only: Only) -> JSON:
+    """Where the gateway's assignment secret comes from."""
+    [container] = only(objects, "Deployment", "-gateway")["spec"]["template"]["spec"]["containers"]
+    [entry] = [entry for entry in container["env"] if entry["name"] == "SLIPSTREAM_ASSIGNMENT_SECRET"]
+    found: JSON = entry["valueFrom"]["secretKeyRef"]
+    return found
 
 
 def test_labels_of_values_never_part_pods_from_their_selectors(render: Render, only: Only) -> None:

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
-from slipstream_gateway.routing import draws_of
 from slipstream_gateway.up.processes import Child
 
+from tests.draws import SECRET, draws_of
 from tests.kube import KubeApiServer
 from tests.kube_client import JSON
 
@@ -42,7 +42,7 @@ class Gateway:
                 *("--report-namespace", namespace, "--snapshot", str(folder / f"{name}.json")),
             ],
             log_path=folder / f"{name}.log",
-            env={**os.environ, "SLIPSTREAM_REDIS_URL": redis_url},
+            env={**os.environ, "SLIPSTREAM_REDIS_URL": redis_url, "SLIPSTREAM_ASSIGNMENT_SECRET": SECRET},
         )
 
 

@@ -19,6 +19,7 @@ import uvicorn
 from slipstream_gateway.app import build_app
 from slipstream_gateway.settings import Deadlines, GatewaySettings
 
+from tests.draws import SECRET
 from tests.gateway.scripted_chat import ChatEvents, Events
 from tests.gateway.scripted_responses import ResponseEvents, response, script_of
 from tests.threaded_server import ThreadedServer
@@ -303,6 +304,7 @@ def run_gateway() -> Callable[..., contextlib.AbstractContextManager[Gateway]]:
         path: Path, text: str, *, deadlines: Deadlines | None = None, port: int = 0, **options: Any
     ) -> Iterator[Gateway]:
         path.write_text(text)
+        options = {"assignment_secret": SECRET.encode(), **options}
         settings = GatewaySettings(manifest=path, deadlines=deadlines or Deadlines(connect_s=10.0), **options)
         started = Gateway(path, settings, port=port)
         try:

@@ -156,6 +156,9 @@ Changes with the address of Redis, so that pods start again; not with a generate
 {{- if not (or .Values.gateway.auth.existingSecret.name .Values.gateway.auth.allowAnonymous) -}}
 {{- fail "gateway.auth: name a Secret with API keys in existingSecret.name, or set allowAnonymous=true to let everybody in who reaches the Service" -}}
 {{- end -}}
+{{- if and .Values.gateway.assignmentSecret.value .Values.gateway.assignmentSecret.existingSecret.name -}}
+{{- fail "gateway.assignmentSecret: give value or existingSecret.name, not both" -}}
+{{- end -}}
 {{- if and .Values.gateway.admin.mayKill (not .Values.gateway.auth.existingSecret.name) -}}
 {{- fail "gateway.admin.mayKill: needs API keys (auth.existingSecret.name), else anybody could stop speculation" -}}
 {{- end -}}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -23,6 +24,7 @@ from slipstream_gateway.director.outcome import Observer
 from slipstream_gateway.director.parity import Parity
 from slipstream_gateway.director.retry_budget import RetryBudget
 from slipstream_gateway.learning import Evidence, Learner
+from slipstream_gateway.routing import RequestDraws
 from slipstream_gateway.settings import GatewaySettings
 from slipstream_gateway.stores.memory import MemoryStore
 from slipstream_gateway.telemetry.audit import Audit, Audited, LineSink, swaps
@@ -87,6 +89,7 @@ def build_parts(settings: GatewaySettings) -> Parts:
         learner=learner,
         outcomes=outcomes,
         parity=parity,
+        draws=RequestDraws(settings.assignment_secret or secrets.token_bytes(32)),
         retries=retries,
     )
     parts = Parts(

@@ -23,7 +23,7 @@ from slipstream_gateway.director.observing import Learner
 from slipstream_gateway.errors import RequestError
 from slipstream_gateway.manifest import Route
 from slipstream_gateway.measurement import Forecast, Observation, Subject
-from slipstream_gateway.routing import decide, draws_of
+from slipstream_gateway.routing import RequestDraws, decide
 from slipstream_gateway.types import Arm, Decision, GenerationRequest, RequestProfile
 
 _KEY_ID = "replay"
@@ -76,6 +76,7 @@ class Replayer:
         self._classifier = classifier
         self._learner = learner
         self._seed = seed
+        self._draws = RequestDraws(f"replay {seed}".encode())
 
     def run(self, cases: Sequence[Case], modes: Sequence[str]) -> Replay:
         """Decide `cases` in their order, and add up what the chosen arms were recorded with. `modes` are the run's."""
@@ -106,7 +107,7 @@ class Replayer:
             profile = self._classifier.classify(request)
             subject = self._learner.subject(request, profile, pair=self._route.pair.metadata.key, key_id=_KEY_ID)
             forecast = self._forecast(request, profile, subject, float(case.concurrency))
-            draws = draws_of(f"{self._seed}/{case.draft}/{case.concurrency}/{case.round}/{case.index}")
+            draws = self._draws.of(f"{case.draft}/{case.concurrency}/{case.round}/{case.index}")
             return _Judged(subject, decide(request, profile, self._route, forecast=forecast, draws=draws))
         except RequestError:
             return None

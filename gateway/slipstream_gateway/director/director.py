@@ -32,7 +32,7 @@ from slipstream_gateway.errors import (
 )
 from slipstream_gateway.manifest.table import Route
 from slipstream_gateway.measurement import Draws, Forecast, Subject
-from slipstream_gateway.routing import NO_DRAWS, Health, decide, draws_of
+from slipstream_gateway.routing import NO_DRAWS, Health, RequestDraws, decide
 from slipstream_gateway.routing.pressure import SHRINK_FROM
 from slipstream_gateway.settings import Deadlines
 from slipstream_gateway.types import ANONYMOUS, Caller, Decision, GenerationRequest, RequestProfile, speculation_of
@@ -105,6 +105,7 @@ class Director:
         learner: Learner,
         outcomes: Outcomes,
         parity: Parity,
+        draws: RequestDraws,
         retries: RetryBudget | None = None,
     ) -> None:
         self.fleet = fleet
@@ -115,6 +116,7 @@ class Director:
         self._learner = learner
         self._outcomes = outcomes
         self._parity = parity
+        self._draws = draws
         self._retries = RetryBudget() if retries is None else retries
         self.hedging = Hedging()
         self.failover = Failover(fleet=fleet, retries=self._retries, deadlines=deadlines)
@@ -132,7 +134,7 @@ class Director:
         Raises `ModelNotFound`, `UnsupportedParameter` or `InvalidRequest`.
         """
         served = _served(self.fleet.current, request)
-        draws = NO_DRAWS if request_id is None else draws_of(request_id)
+        draws = NO_DRAWS if request_id is None else self._draws.of(request_id)
         pressure = self.admission.pressure(served.route.pair.metadata.key)
         judged = self._decide(request, served, caller.key_id or key_id_of(authorization), draws, pressure)
         return Explanation(served.route.pair.metadata.key, self._classifier.explain(request), judged.decision)
@@ -234,7 +236,7 @@ class Director:
     async def _start(self, exchange: Exchange, snapshot: Snapshot, context: Context) -> None:
         request = exchange.request
         served = _served(snapshot, request)
-        draws = draws_of(context.request_id)
+        draws = self._draws.of(context.request_id)
         pressure = self.admission.pressure(served.route.pair.metadata.key, inside=True)
         key_id = context.caller.key_id or key_id_of(context.authorization)
         judged = self._decide(request, served, key_id, draws, pressure)

@@ -8,6 +8,7 @@ import argparse
 from slipstream_gateway.gateway_options import (
     access,
     admin,
+    assignment,
     audit,
     classifying,
     conformance,
@@ -30,6 +31,7 @@ _AREAS = (
     admin,
     upstreams,
     sharing,
+    assignment,
     state,
     classifying,
     limits,
@@ -53,6 +55,7 @@ def settings_of(args: argparse.Namespace, table: RoutingTable | None) -> Gateway
         [("--host", args.host), ("--admin-host", admin_settings.host)],
         allowed=args.allow_anonymous or access_settings.enabled,
     )
+    redis_url = sharing.settings_of(args)
     admin.check_kill_switch(admin_settings, in_cluster=cluster is not None, has_keys=access_settings.enabled)
     return GatewaySettings(
         manifest=args.manifest.absolute() if cluster is None else None,
@@ -69,7 +72,8 @@ def settings_of(args: argparse.Namespace, table: RoutingTable | None) -> Gateway
         overload=overload.settings_of(args),
         conformance=conformance.settings_of(args),
         telemetry=telemetry_settings(),
-        redis_url=sharing.settings_of(args),
+        redis_url=redis_url,
+        assignment_secret=assignment.settings_of(args, shares=redis_url is not None or cluster is not None),
         classifier=classifying.settings_of(args),
         access=access_settings,
         admin=admin_settings,

@@ -3,7 +3,7 @@
 from slipstream_gateway.routing.break_even import BreakEven, break_even, saving_se_s
 from slipstream_gateway.routing.case import Health
 from slipstream_gateway.routing.decide import decide
-from slipstream_gateway.routing.draws import NO_DRAWS, draws_of
+from slipstream_gateway.routing.draws import NO_DRAWS, RequestDraws
 from slipstream_gateway.routing.explain import explanation
 
-__all__ = ["NO_DRAWS", "BreakEven", "Health", "break_even", "decide", "draws_of", "explanation", "saving_se_s"]
+__all__ = ["NO_DRAWS", "BreakEven", "Health", "RequestDraws", "break_even", "decide", "explanation", "saving_se_s"]

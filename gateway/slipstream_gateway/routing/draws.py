@@ -1,4 +1,5 @@
-"""Chance by request id: the same request gets the same draws in every gateway, and nothing has to be remembered."""
+"""Chance by request id: the same request gets the same draws in every gateway with the same secret, and nothing has to
+be remembered."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ from hashlib import blake2b
 
 from slipstream_gateway.measurement import Draws
 
-_unpack, _unpack_one = struct.Struct("<4I").unpack, struct.Struct("<I").unpack
+_FORMAT = struct.Struct("<5I")
+_unpack = _FORMAT.unpack
 _SCALE = 2.0**-32
 _NEVER = 1.0 - 2.0**-53  # the largest draw there is: below a share of 1 alone
 
@@ -15,17 +17,23 @@ NO_DRAWS = Draws(hold_back=_NEVER, exploration=_NEVER, draft_length=_NEVER, pari
 """For a decision that chance has no part in: no share below 1 applies."""
 
 
-def draws_of(request_id: str) -> Draws:
-    """The draws of a request. Each is a part of its own of one hash, or a hash of its own, so that none tells anything
-    of another."""
-    text = request_id.encode("utf-8", "surrogatepass")
-    hold_back, exploration, draft_length, parity = _unpack(blake2b(text, digest_size=16).digest())
-    # A longer digest would be another hash, and would change the four draws that every request has had so far.
-    (rollout,) = _unpack_one(blake2b(text, digest_size=4, person=b"rollout").digest())
-    return Draws(
-        hold_back=hold_back * _SCALE,
-        exploration=exploration * _SCALE,
-        draft_length=draft_length * _SCALE,
-        parity=parity * _SCALE,
-        rollout=rollout * _SCALE,
-    )
+class RequestDraws:
+    """The draws of requests under a secret. Clients choose their ids: without the secret they cannot compute which id
+    gives which draws."""
+
+    def __init__(self, secret: bytes) -> None:
+        # Each draw is a part of its own of one digest, so that none tells anything of another.
+        self._keyed = blake2b(digest_size=_FORMAT.size, key=blake2b(secret, person=b"request draws").digest())
+
+    def of(self, request_id: str) -> Draws:
+        """A copy of the keyed hash takes half the time of a new one: 1.4 µs, with everything (one core, one run)."""
+        keyed = self._keyed.copy()
+        keyed.update(request_id.encode("utf-8", "surrogatepass"))
+        hold_back, exploration, draft_length, parity, rollout = _unpack(keyed.digest())
+        return Draws(
+            hold_back=hold_back * _SCALE,
+            exploration=exploration * _SCALE,
+            draft_length=draft_length * _SCALE,
+            parity=parity * _SCALE,
+            rollout=rollout * _SCALE,
+        )

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from slipstream_gateway.errors import CommandError
+from slipstream_gateway.up.assignment_secret import secret_options
 from slipstream_gateway.up.cache import Say
 from slipstream_gateway.up.engine_checks import ServerCheck, read_checks, wait_checked
 from slipstream_gateway.up.options import EXAMPLES, LOOPBACK, UpOptions
@@ -52,6 +53,7 @@ class GatewayProcess:
                 *(("--admin-port", str(options.admin_port)) if options.admin_port is not None else ()),
                 *(("--keys", str(options.keys)) if options.keys is not None else ()),
                 *(("--allow-anonymous",) if options.allow_anonymous else ()),
+                *secret_options(),
             ],
             log_path=run_dir / "gateway.log",
             # Not on the command line, which every user of the machine can read: the address may hold a password.

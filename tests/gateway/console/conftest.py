@@ -14,9 +14,9 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
 from slipstream_gateway.cli import main
-from slipstream_gateway.routing import draws_of
 
 from tests.browser import chromium
+from tests.draws import draws_of
 
 HOLD_BACK_SHARE = 0.5
 # By rules alone, and nothing speaks against speculation: whoever is not held back speculates.

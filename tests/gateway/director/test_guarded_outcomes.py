@@ -23,12 +23,14 @@ from slipstream_gateway.errors import SlipstreamError
 from slipstream_gateway.learning import Evidence, Learner
 from slipstream_gateway.manifest import compile_table, parse
 from slipstream_gateway.measurement import Observation, Subject
+from slipstream_gateway.routing import RequestDraws
 from slipstream_gateway.settings import Deadlines, GatewaySettings
 from slipstream_gateway.stores.memory import MemoryStore
 from slipstream_gateway.stores.wire import decode, encode
 from slipstream_gateway.telemetry.providers import Telemetry
 from slipstream_gateway.types import Arm, Mode, Reason
 
+from tests.draws import SECRET
 from tests.ports import dead_url
 
 Make = Callable[..., Any]
@@ -64,6 +66,7 @@ class Desk:
             learner=self.learner,
             outcomes=Outcomes(learner=self.learner, evidence=self.evidence, store=self.store),
             parity=self.parity,
+            draws=RequestDraws(SECRET.encode()),
         )
 
     async def ask(self, body: dict[str, Any], *, mode: Mode = Mode.SPECULATIVE, learn: bool = True) -> str:

@@ -7,20 +7,32 @@ import math
 
 import pytest
 from slipstream_gateway.measurement import Draws
-from slipstream_gateway.routing import NO_DRAWS, draws_of
+from slipstream_gateway.routing import NO_DRAWS, RequestDraws
+
+from tests.draws import draws_of
 
 COUNT = 20_000
 PURPOSES = ("hold_back", "exploration", "draft_length", "parity", "rollout")
 
 
-def test_an_id_has_the_same_draws_in_every_process_and_release() -> None:
-    assert draws_of("demo") == Draws(
-        hold_back=0.9186533000320196,
-        exploration=0.4328329327981919,
-        draft_length=0.13190605328418314,
-        parity=0.3730392656289041,
-        rollout=0.17171790753491223,
+def test_an_id_has_the_same_draws_under_a_secret_in_every_process_and_release() -> None:
+    assert RequestDraws(b"secret of a deployment").of("demo") == Draws(
+        hold_back=0.08196521690115333,
+        exploration=0.35346956574358046,
+        draft_length=0.14921953761950135,
+        parity=0.19863796094432473,
+        rollout=0.033143792767077684,
     )
+
+
+@pytest.mark.parametrize("purpose", PURPOSES)
+def test_what_is_known_of_one_secret_tells_nothing_of_another(purpose: str) -> None:
+    """Whoever picks ids by a secret of his own, or by none, gets what everybody gets."""
+    for guess in (b"", b"secret of a deploymen", b"secret of a deployment\0"):
+        guessed, real = RequestDraws(guess), RequestDraws(b"secret of a deployment")
+        picked = [f"r-{index}" for index in range(COUNT) if getattr(guessed.of(f"r-{index}"), purpose) < 0.1]
+        held = sum(getattr(real.of(request_id), purpose) < 0.1 for request_id in picked) / len(picked)
+        assert abs(held - 0.1) < 4 * math.sqrt(0.09 / len(picked))
 
 
 def test_ids_of_any_text_have_draws_below_one() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from slipstream_gateway.manifest import ClassStanding, Route, Standing
 from slipstream_gateway.manifest.status import Phase
 from slipstream_gateway.measurement import Draws, Forecast
-from slipstream_gateway.routing import NO_DRAWS, Health, decide, draws_of, explanation
+from slipstream_gateway.routing import NO_DRAWS, Health, decide, explanation
 from slipstream_gateway.types import (
     Arm,
     Decision,
@@ -21,6 +21,7 @@ from slipstream_gateway.types import (
     Reason,
 )
 
+from tests.draws import draws_of
 from tests.gateway.routing import cases
 from tests.gateway.routing.cases import forecast, profile, request
 

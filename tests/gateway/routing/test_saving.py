@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from slipstream_gateway.errors import InvalidRequest
 from slipstream_gateway.manifest import Route
 from slipstream_gateway.measurement import Draws, Forecast, Level
-from slipstream_gateway.routing import NO_DRAWS, Health, decide, draws_of
+from slipstream_gateway.routing import NO_DRAWS, Health, decide
 from slipstream_gateway.types import (
     Arm,
     Decision,
@@ -19,6 +19,7 @@ from slipstream_gateway.types import (
     Reason,
 )
 
+from tests.draws import draws_of
 from tests.gateway.routing import cases
 from tests.gateway.routing.cases import forecast, profile, request
 
