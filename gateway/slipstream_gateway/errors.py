@@ -38,6 +38,14 @@ def shorten(text: str) -> str:
     return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 1] + "…"
 
 
+def for_log(error: BaseException) -> str:
+    """What a log may say of an error: messages other than those of `UpstreamError` and `Overloaded` may quote a client
+    or a server, and so only the name of the class stands for them."""
+    if isinstance(error, UpstreamError | Overloaded):
+        return f"{error} {getattr(error, 'detail', '')}".rstrip()
+    return type(error).__name__
+
+
 class SlipstreamError(Exception):
     """The root. `str(error)` is one clear line for a person."""
 
@@ -175,7 +183,8 @@ class Incomparable(SlipstreamError):
 class UpstreamError(SlipstreamError):
     """The upstream is at fault; before the first byte another replica may be tried.
 
-    The message goes to clients and names no address; `detail` says more, to the log alone.
+    The message goes to clients and names no address; `detail` says more, to the log alone. Neither quotes bytes that
+    the upstream sent: they may be text of an answer.
     """
 
     def __init__(self, message: str, *, detail: str = "") -> None:

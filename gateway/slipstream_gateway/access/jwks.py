@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
 from slipstream_gateway.access.jwks_location import check_location
 from slipstream_gateway.file_thread import FileThread
+from slipstream_gateway.network_errors import describe_network_error
 from slipstream_gateway.regular_files import read_regular
 
 FETCH_S = 5.0
@@ -82,11 +83,11 @@ class Jwks:
         """Reads the location once; whether that worked."""
         try:
             keys = parse_keys(await (self._fetch() if self._is_url else self._files.arun(self._read)))
-        except (OSError, TimeoutError, ValueError, aiohttp.ClientError) as exc:
-            self._say(str(exc) or type(exc).__name__)
+        except ValueError as exc:
+            self._say(str(exc))
             return False
         except Exception as exc:  # the top of a task: it goes on, whatever an issuer answers
-            self._say(repr(exc))
+            self._say(describe_network_error(exc))
             return False
         if {kid: _identity(key) for kid, key in keys.items()} != {k: _identity(v) for k, v in self._keys.items()}:
             self._keys = keys
@@ -132,7 +133,7 @@ def parse_keys(data: bytes) -> dict[str | None, IssuerKey]:
                     if not isinstance(key, RSAPublicKey) or key.key_size >= _MIN_RSA_BITS:
                         found[entry.get("kid")] = IssuerKey(key, entry.get("alg"))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
-        raise ValueError(f"it is no JWK set: {exc}") from exc
+        raise ValueError(f"it is no JWK set ({type(exc).__name__})") from None
     if not found:
         raise ValueError("it has no public key for signatures")
     return found

@@ -79,7 +79,8 @@ class Check:
         try:
             return await look()
         except RequestError as exc:
-            detail = f"the probes were refused: {exc}{_hint(exc)}"
+            refusal = str(exc) if isinstance(exc, UpstreamRejected) else type(exc).__name__  # others quote the server
+            detail = f"the probes were refused: {refusal}{_hint(exc)}"
         except Incomparable as exc:
             detail = f"the server's answers cannot be compared: {exc.cause}"
         return [Finding(subject=subject, result=Result.NO_DATA, detail=detail)]

@@ -17,7 +17,7 @@ from slipstream_gateway.director.observing import Lesson, Times
 from slipstream_gateway.director.outcome import Observer, Outcome, Span
 from slipstream_gateway.director.resume import joined
 from slipstream_gateway.director.watchdog import Watchdog, upstream_late, upstream_stalled
-from slipstream_gateway.errors import Overloaded, SlipstreamError, StreamInterrupted, UpstreamError
+from slipstream_gateway.errors import Overloaded, SlipstreamError, StreamInterrupted, UpstreamError, for_log
 from slipstream_gateway.settings import Deadlines
 from slipstream_gateway.types import Arm, Decision, GenerationRequest
 from slipstream_gateway.upstreams.base import Completion, Piece, Stream, Tokens, Usage
@@ -211,7 +211,7 @@ class Exchange:
         if attempt is None:
             return
         batch = attempt.release()
-        _log.warning("%s: %s %s", attempt.replica.name, error, getattr(error, "detail", ""))
+        _log.warning("%s: %s", attempt.replica.name, for_log(error))
         if self._observer is not None:
             self._observer.upstream_failed(endpoint=attempt.replica.name, error=type(error).__name__)
         if attempt.decision.arm is Arm.SPECULATIVE:  # the client may never hear of it; who guards the arm must

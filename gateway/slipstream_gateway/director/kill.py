@@ -17,6 +17,7 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
+from slipstream_gateway.errors import for_log
 from slipstream_gateway.manifest.table import Route
 from slipstream_gateway.upstreams.pool import Replica
 
@@ -101,8 +102,7 @@ class DraftStops:
         if pair in self._current().killed:  # else what runs now may draft
             error = await _tell(replica)
         if error is not None:
-            said, detail = str(error) or type(error).__name__, getattr(error, "detail", "")
-            _log.warning("%s: what runs there may draft to its end: %s %s", replica.name, said, detail)
+            _log.warning("%s: what runs there may draft to its end: %s", replica.name, for_log(error))
 
 
 async def _tell(replica: Replica) -> Exception | None:

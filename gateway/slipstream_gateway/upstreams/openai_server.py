@@ -11,7 +11,6 @@ import ssl
 from collections.abc import Callable, Sequence
 
 import aiohttp
-import msgspec
 from multidict import CIMultiDict
 from yarl import URL
 
@@ -23,6 +22,7 @@ from slipstream_gateway.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
+from slipstream_gateway.network_errors import NETWORK_ERRORS, describe_network_error
 from slipstream_gateway.types import Endpoint
 from slipstream_gateway.upstreams.base import ANY_DRAFT, Completion, Drafting, Job, TokenScore, Usage, Wire
 from slipstream_gateway.upstreams.checked_resolver import CheckedResolver
@@ -76,17 +76,15 @@ class OpenAiUpstream:
         response = await self._post(job)
         try:
             body = await _read_body(response)
-        except (aiohttp.ClientError, OSError) as exc:
-            raise UpstreamFailed("The upstream broke off its answer.", detail=str(exc)) from exc
+        except NETWORK_ERRORS as exc:
+            raise UpstreamFailed("The upstream broke off its answer.", detail=describe_network_error(exc)) from None
         finally:
             response.release()
         ids = TokenIds(stream=False)
-        if is_asked(job):
-            body = ids.take(body)
         try:
-            body, usage = self._answer(job, body)
-        except (msgspec.DecodeError, UnicodeDecodeError) as exc:
-            raise UpstreamFailed("The upstream answered with something that is not a JSON object.") from exc
+            body, usage = self._answer(job, ids.take(body) if is_asked(job) else body)
+        except (ValueError, RecursionError):
+            raise UpstreamFailed("The upstream answered with something that is not a JSON object.") from None
         names = ModelName(job.request.model, job.model)
         return Completion(pieces=(Wire(names.restore(body), True, *ids.pop()),), usage=usage)
 
@@ -104,8 +102,8 @@ class OpenAiUpstream:
         try:
             async with self._session.get(self._probe_url, headers=self._headers(())) as response:
                 status = response.status
-        except (aiohttp.ClientError, OSError, TimeoutError) as exc:
-            raise UpstreamUnavailable("The upstream cannot be reached.", detail=str(exc)) from exc
+        except NETWORK_ERRORS as exc:
+            raise UpstreamUnavailable("The upstream cannot be reached.", detail=describe_network_error(exc)) from None
         if status >= 500:
             raise UpstreamUnavailable(f"The upstream answers {status}.")
 
@@ -191,9 +189,10 @@ class OpenAiUpstream:
             raise UpstreamTimeout("The upstream did not accept a connection in time.") from exc
         except (aiohttp.ClientConnectionError, OSError) as exc:
             hint = _TLS_HINT if url.scheme == "https" and _is_hung_up(exc) else ""
-            raise UpstreamUnavailable("The upstream cannot be reached.", detail=f"{exc}{hint}") from exc
-        except aiohttp.ClientError as exc:
-            raise UpstreamFailed("The upstream did not answer with HTTP.", detail=str(exc)) from exc
+            detail = f"{describe_network_error(exc)}{hint}"
+            raise UpstreamUnavailable("The upstream cannot be reached.", detail=detail) from None
+        except NETWORK_ERRORS as exc:
+            raise UpstreamFailed("The upstream did not answer with HTTP.", detail=describe_network_error(exc)) from None
         if response.status != 200:
             raise await _refusal(response, own_key=self._api_key is not None)
         return response
@@ -249,8 +248,9 @@ class OpenAiStream:
                 raise UpstreamFailed("The upstream failed within its stream.")
             try:
                 data = await self._content.readany()
-            except (aiohttp.ClientError, OSError) as exc:
-                raise UpstreamFailed("The upstream broke off its stream.", detail=str(exc)) from exc
+            except NETWORK_ERRORS as exc:
+                detail = describe_network_error(exc)
+                raise UpstreamFailed("The upstream broke off its stream.", detail=detail) from None
             if not data:
                 self._check_end()
                 return None
@@ -258,8 +258,8 @@ class OpenAiStream:
             if block:
                 try:
                     piece = self._take(block)
-                except (msgspec.DecodeError, UnicodeDecodeError) as exc:
-                    raise UpstreamFailed("The upstream sent an event that cannot be read.") from exc
+                except (ValueError, RecursionError):
+                    raise UpstreamFailed("The upstream sent an event that cannot be read.") from None
                 if piece.data:
                     return piece
 
@@ -294,8 +294,8 @@ async def _refusal(response: aiohttp.ClientResponse, *, own_key: bool) -> Slipst
     status = response.status
     try:
         body = await _read_body(response)
-    except (aiohttp.ClientError, OSError) as exc:
-        return UpstreamFailed(f"The upstream answered {status} and broke off.", detail=str(exc))
+    except NETWORK_ERRORS as exc:
+        return UpstreamFailed(f"The upstream answered {status} and broke off.", detail=describe_network_error(exc))
     finally:
         response.release()
     if status == 429:

@@ -9,6 +9,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from slipstream_gateway.errors import UpstreamTimeout, UpstreamUnavailable
 from slipstream_gateway.upstreams.tls import Credentials
+from slipstream_gateway.upstreams.triton_errors import describe_call
 
 CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", 64 * 1024 * 1024),
@@ -66,7 +67,7 @@ class TritonChannel:
         try:
             await self.stub.ServerLive(service_pb2.ServerLiveRequest(), timeout=_WHY_TIMEOUT_S)
         except grpc.RpcError as exc:
-            return str(exc.details()) if isinstance(exc, grpc.aio.AioRpcError) else str(exc)
+            return describe_call(exc) if isinstance(exc, grpc.aio.AioRpcError) else type(exc).__name__
         return ""
 
 

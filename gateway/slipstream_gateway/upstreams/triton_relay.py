@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import grpc
-import msgspec
 from tritonclient.grpc import service_pb2
 
 from slipstream_gateway.errors import (
@@ -23,8 +21,9 @@ from slipstream_gateway.types import Endpoint
 from slipstream_gateway.upstreams.base import Completion, Job, Usage, Wire
 from slipstream_gateway.upstreams.openai_wire import ModelName, read_body_usage
 from slipstream_gateway.upstreams.responses_wire import read_response_usage
-from slipstream_gateway.upstreams.triton_streams import end_call
-from slipstream_gateway.upstreams.triton_wire import RelayedPart, read_relayed, rpc_error, triton_error
+from slipstream_gateway.upstreams.triton_errors import triton_error
+from slipstream_gateway.upstreams.triton_streams import end_call, read_message
+from slipstream_gateway.upstreams.triton_wire import RelayedPart, read_relayed
 from slipstream_gateway.upstreams.vllm_responses import vllm_reader_of
 from slipstream_gateway.upstreams.vllm_wire import count_body, drafting_body, is_own_field
 
@@ -54,8 +53,8 @@ async def read_whole(call: Any, job: Job) -> Completion:
     body = b"".join(parts)
     try:
         body, usage = _with_counts(job, body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
-        raise UpstreamFailed("The inference server answered with something that is not a JSON object.") from exc
+    except (ValueError, RecursionError):
+        raise UpstreamFailed("The inference server answered with something that is not a JSON object.") from None
     return Completion(pieces=(Wire(ModelName(job.request.model, job.model).restore(body)),), usage=usage)
 
 
@@ -94,8 +93,8 @@ class RelayedStream:
             self._ended = part.last
             try:
                 block = self._reader.read(part.data) if part.data else b""
-            except (msgspec.DecodeError, UnicodeDecodeError) as exc:
-                raise UpstreamFailed("The inference server sent an event that cannot be read.") from exc
+            except (ValueError, RecursionError):
+                raise UpstreamFailed("The inference server sent an event that cannot be read.") from None
             if block:
                 return Wire(self._names.restore(block), self._reader.generating)
         if not self._reader.done:
@@ -105,12 +104,7 @@ class RelayedStream:
 
 async def _read_part(call: Any, before: list[bytes] | tuple[()]) -> RelayedPart:
     """The next response. Raises the error that it stands for."""
-    try:
-        answer = await call.read()
-    except grpc.RpcError as exc:
-        raise rpc_error(exc) from exc
-    if answer is grpc.aio.EOF:
-        raise UpstreamFailed("The inference server ended its stream before the answer's end.")
+    answer = await read_message(call)
     if answer.error_message:
         raise triton_error(answer.error_message)
     part = read_relayed(answer.infer_response)

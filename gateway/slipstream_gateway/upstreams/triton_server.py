@@ -16,7 +16,7 @@ import grpc
 import msgspec
 from tritonclient.grpc import service_pb2
 
-from slipstream_gateway.errors import Incomparable, UpstreamFailed, UpstreamTimeout, UpstreamUnavailable
+from slipstream_gateway.errors import Incomparable, UpstreamTimeout, UpstreamUnavailable
 from slipstream_gateway.types import GenerationRequest, Reason, Withheld
 from slipstream_gateway.upstreams.base import (
     ANY_DRAFT,
@@ -30,8 +30,9 @@ from slipstream_gateway.upstreams.base import (
 from slipstream_gateway.upstreams.scores import UNSCORED, score_by
 from slipstream_gateway.upstreams.tls import Credentials
 from slipstream_gateway.upstreams.triton_channel import TritonChannel
+from slipstream_gateway.upstreams.triton_errors import rpc_error, triton_error
 from slipstream_gateway.upstreams.triton_relay import RelayedStream, read_whole, relayed_request
-from slipstream_gateway.upstreams.triton_streams import ChoiceStream, MergedStream, end_call
+from slipstream_gateway.upstreams.triton_streams import ChoiceStream, MergedStream, end_call, read_message
 from slipstream_gateway.upstreams.triton_wire import (
     ENGINE_FACTS,
     STOP_DRAFTING,
@@ -39,8 +40,6 @@ from slipstream_gateway.upstreams.triton_wire import (
     control_request,
     infer_request,
     read_facts,
-    rpc_error,
-    triton_error,
 )
 
 _PROBE_TIMEOUT_S = 2.0
@@ -97,7 +96,7 @@ class TritonUpstream:
         try:
             answer = await self._channel.stub.ModelReady(request, timeout=_PROBE_TIMEOUT_S)
         except grpc.RpcError as exc:
-            raise rpc_error(exc) from exc
+            raise rpc_error(exc) from None
         if not answer.ready:
             raise UpstreamUnavailable("The inference server has no such model, or it is not ready.", detail=self._model)
         self._facts = await self._ask_facts()
@@ -190,15 +189,11 @@ class TritonUpstream:
                 await self._channel.connected()
                 call, answer = self._call(control_request(self._model, name), None), None
                 try:
-                    answer = await call.read()
-                except grpc.RpcError as exc:
-                    raise rpc_error(exc) from exc
+                    answer = await read_message(call)
                 finally:
                     end_call(call, ended=answer is not None)
         except TimeoutError as exc:
             raise UpstreamTimeout(f"The inference server did not answer within {timeout_s:g} s.") from exc
-        if answer is grpc.aio.EOF:
-            raise UpstreamFailed("The inference server ended its stream without an answer.")
         return answer
 
     def _call(self, message: service_pb2.ModelInferRequest, timeout_s: float | None) -> Any:

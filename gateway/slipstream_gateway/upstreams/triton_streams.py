@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import grpc
+from tritonclient.grpc import service_pb2
 
 from slipstream_gateway.errors import UpstreamFailed, UpstreamUnavailable
 from slipstream_gateway.upstreams.base import Tokens, Usage
-from slipstream_gateway.upstreams.triton_wire import is_empty_final, read_response, rpc_error, triton_error
+from slipstream_gateway.upstreams.triton_errors import rpc_error, triton_error
+from slipstream_gateway.upstreams.triton_wire import CANCELLED, is_empty_final, read_response
 
-CANCELLED = "cancelled"  # the model's finish reason of work that it gave up
 _END_S = 5.0
 
 
@@ -44,12 +45,9 @@ class ChoiceStream:
     async def _read(self) -> Tokens | None:
         if self._given_up:
             raise _shutting_down()
-        try:
-            answer = await self._call.read()
-        except grpc.RpcError as exc:
-            raise rpc_error(exc) from exc
-        if answer is grpc.aio.EOF or (not answer.error_message and is_empty_final(answer.infer_response)):
-            raise UpstreamFailed("The inference server ended its stream before the answer's end.")
+        answer = await read_message(self._call)
+        if not answer.error_message and is_empty_final(answer.infer_response):
+            raise _ended_early()
         if answer.error_message:
             raise triton_error(answer.error_message, prompt_field=self._prompt_field)
         response = read_response(answer.infer_response, self.usage)
@@ -132,6 +130,24 @@ def _sum_positions(rows: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
 
 def _shutting_down() -> UpstreamUnavailable:
     return UpstreamUnavailable("The inference server is shutting down.")
+
+
+def _ended_early() -> UpstreamFailed:
+    return UpstreamFailed("The inference server ended its stream before the answer's end.")
+
+
+async def read_message(call: Any) -> service_pb2.ModelStreamInferResponse:
+    """The next message of `call`. Raises what the call failed with, and `UpstreamFailed` where there is no message or
+    one that is no protobuf message."""
+    try:
+        message = await call.read()
+    except grpc.RpcError as exc:
+        raise rpc_error(exc) from None
+    if message is grpc.aio.EOF:
+        raise _ended_early()
+    if message is None:  # gRPC has logged that it could not be parsed
+        raise UpstreamFailed("The inference server sent a message that cannot be read.")
+    return message
 
 
 def end_call(call: Any, *, ended: bool) -> None:

@@ -1,4 +1,4 @@
-"""The tensors of Slipstream's Triton model: requests in, responses out, and the codes of its errors.
+"""The tensors of Slipstream's Triton model: requests in, responses out.
 
 Raw tensor contents (KServe v2): little-endian numbers; BYTES elements are a 4-byte length and the bytes.
 """
@@ -8,26 +8,21 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 
-import grpc
 import msgspec
 from tritonclient.grpc import service_pb2
 
-from slipstream_gateway.errors import (
-    ContextLengthExceeded,
-    InvalidRequest,
-    Overloaded,
-    SlipstreamError,
-    UnsupportedParameter,
-    UpstreamFailed,
-    UpstreamTimeout,
-    UpstreamUnavailable,
-)
+from slipstream_gateway.errors import UpstreamFailed
 from slipstream_gateway.types import GenerationRequest, Message
 from slipstream_gateway.upstreams.base import Usage
 
 _encode = msgspec.json.encode
 _INT32_MAX = 2**31 - 1
 _SMALLEST_TOP_P = 2.0**-126  # of what float32 keeps; less would arrive as 0, which the model refuses
+
+
+CANCELLED = "cancelled"
+"""The model's finish reason of work that it gave up."""
+FINISH_REASONS = frozenset({"", "stop", "length", CANCELLED})
 
 
 class Response(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,11 +151,11 @@ def read_response(response: service_pb2.ModelInferResponse, usage: Usage) -> Res
         return Response(
             text=_text(outputs["text_output"]),
             token_ids=_integers(outputs["token_ids"]),
-            finish_reason=_text(outputs["finish_reason"]),
+            finish_reason=_finish_reason(outputs["finish_reason"]),
             margins=_floats(outputs["margins"]) if "margins" in outputs else (),
         )
-    except (KeyError, struct.error, UnicodeDecodeError) as exc:
-        raise _broken_contract(exc) from exc
+    except (KeyError, ValueError, struct.error) as exc:
+        raise _broken_contract(exc) from None
 
 
 def read_relayed(response: service_pb2.ModelInferResponse) -> RelayedPart:
@@ -173,7 +168,7 @@ def read_relayed(response: service_pb2.ModelInferResponse) -> RelayedPart:
             last=response.parameters["triton_final_response"].bool_param,
         )
     except (KeyError, struct.error) as exc:
-        raise _broken_contract(exc) from exc
+        raise _broken_contract(exc) from None
 
 
 def read_facts(response: service_pb2.ModelInferResponse) -> EngineFacts:
@@ -181,7 +176,7 @@ def read_facts(response: service_pb2.ModelInferResponse) -> EngineFacts:
     try:
         return msgspec.json.decode(_raw_outputs(response)[ENGINE_FACTS], type=EngineFacts)
     except (KeyError, msgspec.DecodeError, UnicodeDecodeError) as exc:
-        raise _broken_contract(exc) from exc
+        raise _broken_contract(exc) from None
 
 
 def is_empty_final(response: service_pb2.ModelInferResponse) -> bool:
@@ -194,7 +189,12 @@ def _raw_outputs(response: service_pb2.ModelInferResponse) -> dict[str, bytes]:
 
 
 def _broken_contract(exc: Exception) -> UpstreamFailed:
-    return UpstreamFailed("The inference server's response breaks the tensor contract.", detail=repr(exc))
+    """Names the tensor that is missing; other messages may quote the response."""
+    if isinstance(exc, KeyError):
+        detail = f"no tensor {exc}"
+    else:
+        detail = "a tensor of another size" if isinstance(exc, struct.error) else type(exc).__name__
+    return UpstreamFailed("The inference server's response breaks the tensor contract.", detail=detail)
 
 
 def _integer(outputs: Mapping[str, bytes], name: str) -> int:
@@ -210,42 +210,13 @@ def _floats(raw: bytes) -> tuple[float, ...]:
     return struct.unpack(f"<{len(raw) // 4}f", raw)
 
 
+def _finish_reason(raw: bytes) -> str:
+    """One of a closed set: it goes into spans. Raises `ValueError`."""
+    reason = _text(raw)
+    if reason not in FINISH_REASONS:
+        raise ValueError("unknown finish reason")
+    return reason
+
+
 def _text(raw: bytes) -> str:
     return raw[4 : 4 + struct.unpack_from("<I", raw)[0]].decode() if raw else ""
-
-
-_NOT_READY = ("is not ready", "request for unknown model", "unavailable", "exiting", "not found")
-
-
-def triton_error(message: str, *, prompt_field: str = "messages") -> SlipstreamError:
-    """The error that a Triton error message stands for; the model puts a code first: `code: what went wrong`.
-
-    `prompt_field` is the request's field that a prompt too long is blamed on.
-    """
-    code, _, text = message.partition(": ")
-    known = code.rsplit(" ", 1)[-1].strip()
-    if known == "context_length_exceeded":
-        return ContextLengthExceeded(text, param=prompt_field)
-    if known == "invalid_request":
-        return InvalidRequest(text)
-    if known == "unsupported_parameter":
-        return UnsupportedParameter(text, param=text.split(" ", 1)[0])
-    if known == "overloaded":
-        return Overloaded(text)
-    if known == "internal":
-        return UpstreamFailed("The inference server failed.", detail=text)
-    if any(mark in message.lower() for mark in _NOT_READY):
-        return UpstreamUnavailable("The inference server is not ready.", detail=message)
-    return UpstreamFailed("The inference server failed.", detail=message)
-
-
-def rpc_error(exc: grpc.RpcError) -> SlipstreamError:
-    """The error that a failed call stands for."""
-    if not isinstance(exc, grpc.aio.AioRpcError):
-        return UpstreamFailed("The inference server failed.", detail=str(exc))
-    status, details = exc.code(), exc.details() or ""
-    if status is grpc.StatusCode.UNAVAILABLE:
-        return UpstreamUnavailable("The inference server cannot be reached.", detail=details)
-    if status is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return UpstreamTimeout("The inference server did not answer in time.")
-    return triton_error(details)

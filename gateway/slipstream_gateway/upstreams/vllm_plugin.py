@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 
@@ -35,15 +35,18 @@ class PluginAnswer(NamedTuple):
     body: bytes
 
 
+_Word = Annotated[str, msgspec.Meta(max_length=64, pattern=r"\A[\w.+:-]*\Z")]  # it is logged
+
+
 class PluginFacts(msgspec.Struct, frozen=True):
     """What the plugin says of its server. `max_draft_length` is 0 without speculation. `limit` is what an admin has set
     for all requests, None: nothing; the rest does not change while the server runs."""
 
-    plugin: str
+    plugin: _Word
     max_draft_length: int
-    vllm: str = ""
-    method: str | None = None
-    acceptance: str = ""
+    vllm: _Word = ""
+    method: _Word | None = None
+    acceptance: _Word = ""
     scheduler: str = ""
     limit: int | None = None
 

@@ -9,7 +9,6 @@ import asyncio
 import ssl
 
 import aiohttp
-import msgspec
 from multidict import CIMultiDict
 from yarl import URL
 
@@ -19,6 +18,7 @@ from slipstream_gateway.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
+from slipstream_gateway.network_errors import NETWORK_ERRORS, describe_network_error
 from slipstream_gateway.upstreams.base import Drafting, Job, Usage
 from slipstream_gateway.upstreams.endpoint_rules import EndpointRules
 from slipstream_gateway.upstreams.openai_reading import Reader
@@ -28,14 +28,6 @@ from slipstream_gateway.upstreams.vllm_responses import vllm_reader_of
 from slipstream_gateway.upstreams.vllm_wire import count_body, drafting_body, is_own_field
 
 CONTROL_TIMEOUT_S = 2.0
-
-
-class _Error(msgspec.Struct):
-    message: str = ""
-
-
-class _Refusal(msgspec.Struct):
-    error: _Error = msgspec.field(default_factory=_Error)
 
 
 class VllmUpstream(OpenAiUpstream):
@@ -63,9 +55,8 @@ class VllmUpstream(OpenAiUpstream):
         """Raises `UpstreamError` where the server did not take it."""
         answer = await self._control("POST", self._stop_url)
         if answer.status != 200:
-            raise UpstreamFailed(
-                f"The upstream answers {answer.status} to stop_drafting.", detail=_message(answer.body)
-            )
+            message = f"The upstream answers {answer.status} to stop_drafting."
+            raise UpstreamFailed(message, detail=f"{len(answer.body)} bytes")
 
     async def aclose(self) -> None:
         await self._watch.aclose()
@@ -96,7 +87,8 @@ class VllmUpstream(OpenAiUpstream):
             if not is_own_field(exc.body):
                 raise
             self._watch.ask_now()  # its longest draft is another than it was
-            raise UpstreamFailed("The upstream refused the gateway's draft length.", detail=_message(exc.body)) from exc
+            detail = f"status {exc.status}, {len(exc.body)} bytes"
+            raise UpstreamFailed("The upstream refused the gateway's draft length.", detail=detail) from None
 
     async def _describe(self) -> PluginAnswer:
         return await self._control("GET", self._plugin_url)
@@ -110,13 +102,5 @@ class VllmUpstream(OpenAiUpstream):
                 return PluginAnswer(response.status, await response.read())
         except TimeoutError as exc:
             raise UpstreamTimeout("The upstream does not answer its control routes in time.") from exc
-        except (aiohttp.ClientError, OSError) as exc:
-            raise UpstreamUnavailable("The upstream cannot be reached.", detail=str(exc)) from exc
-
-
-def _message(body: bytes) -> str:
-    """The server's own words, of an error that does not quote a prompt."""
-    try:
-        return msgspec.json.decode(body, type=_Refusal).error.message
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return f"{len(body)} bytes"
+        except NETWORK_ERRORS as exc:
+            raise UpstreamUnavailable("The upstream cannot be reached.", detail=describe_network_error(exc)) from None

@@ -1,17 +1,26 @@
-"""Certificates of authorities that live as long as a test, and a TLS terminator before a plain server."""
+"""Certificates of authorities that live as long as a test, a TLS terminator before a plain server, and a collector of
+spans."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.server
 import ssl
+import subprocess
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import ClassVar
 
+import httpx
 import pytest
 import trustme
 
 from tests.threaded_server import ThreadedServer
+
+WAIT_S = 30.0
 
 
 class TlsFront(ThreadedServer):
@@ -97,3 +106,45 @@ def tls_front() -> Iterator[Callable[[int, ssl.SSLContext], TlsFront]]:
     yield start
     for front in fronts:
         front.stop()
+
+
+class _Spans(http.server.BaseHTTPRequestHandler):
+    """An OTLP receiver that keeps what it gets; strings are plain bytes in protobuf."""
+
+    got: ClassVar[list[bytes]] = []
+
+    def do_POST(self) -> None:
+        self.got.append(self.rfile.read(int(self.headers["content-length"])))
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Says nothing."""
+
+
+@pytest.fixture
+def collector() -> Iterator[tuple[str, list[bytes]]]:
+    _Spans.got.clear()
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Spans)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_address[1]}", _Spans.got
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(scope="session")
+def wait_live() -> Callable[[httpx.Client, subprocess.Popen[bytes]], None]:
+    """Waits until the gateway that `child` runs answers `client`."""
+
+    def wait(client: httpx.Client, child: subprocess.Popen[bytes]) -> None:
+        deadline = time.monotonic() + WAIT_S
+        while True:
+            try:
+                if client.get("/health/live").status_code == 200:
+                    return
+            except httpx.TransportError:
+                assert child.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+    return wait

@@ -2,49 +2,21 @@
 
 from __future__ import annotations
 
-import http.server
 import json
 import os
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import httpx
-import pytest
 
 WAIT_S = 30.0
 PROMPT = "canary-prompt-7f3a"
 WRONG_KEY = "sk-canary-wrong-key-11d0"
 UPSTREAM_KEY = "canary-upstream-key-52be"
 REDIS_PASSWORD = "canary-redis-password-93aa"
-
-
-class _Spans(http.server.BaseHTTPRequestHandler):
-    """An OTLP receiver that keeps what it gets; strings are plain bytes in protobuf."""
-
-    got: ClassVar[list[bytes]] = []
-
-    def do_POST(self) -> None:
-        self.got.append(self.rfile.read(int(self.headers["content-length"])))
-        self.send_response(200)
-        self.end_headers()
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Says nothing."""
-
-
-@pytest.fixture
-def collector() -> Iterator[tuple[str, list[bytes]]]:
-    _Spans.got.clear()
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Spans)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_address[1]}", _Spans.got
-    server.shutdown()
-    server.server_close()
 
 
 def new_key(file: Path, *rights: str) -> str:
@@ -77,6 +49,7 @@ def test_no_prompt_and_no_secret_is_anywhere_but_where_it_belongs(
     manifest_text: Callable[..., str],
     chat: Callable[..., dict[str, Any]],
     collector: tuple[str, list[bytes]],
+    wait_live: Callable[..., None],
 ) -> None:
     keys, audit, log = tmp_path / "keys.json", tmp_path / "audit.jsonl", tmp_path / "gateway.log"
     key, server = new_key(keys, "--name", "team", "--admin"), openai_server()
@@ -125,15 +98,3 @@ def test_no_prompt_and_no_secret_is_anywhere_but_where_it_belongs(
         if canary.encode() in data
     ]
     assert found == []
-
-
-def wait_live(client: httpx.Client, child: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while True:
-        try:
-            if client.get("/health/live").status_code == 200:
-                return
-        except httpx.TransportError:
-            assert child.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

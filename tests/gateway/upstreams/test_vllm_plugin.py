@@ -44,6 +44,8 @@ def test_a_server_with_the_plugin_says_how_far_it_drafts() -> None:
         (PluginAnswer(403, b""), "spec.engine.apiKeyEnv"),
         (PluginAnswer(200, b"<html>"), "does not answer as Slipstream's vLLM plugin does"),
         (PluginAnswer(200, b'{"status": "ok"}'), "does not answer as Slipstream's vLLM plugin does"),
+        (facts(plugin="1.0 of a server that writes the log"), "does not answer as Slipstream's vLLM plugin does"),
+        (facts(vllm="1.0\nforged line"), "does not answer as Slipstream's vLLM plugin does"),
         (facts(method=None, max_draft_length=0), "start vLLM with --speculative-config"),
     ],
 )

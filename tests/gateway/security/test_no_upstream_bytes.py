@@ -1,0 +1,97 @@
+"""Where a server breaks its protocol, none of its bytes is in a log, a span, a metric, the audit log or an error."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.gateway.security.broken_servers import (
+    GRPC_ANSWERS,
+    HTTP_ANSWERS,
+    SECRET,
+    BrokenHttpServer,
+    BrokenTriton,
+    started,
+)
+from tests.threaded_server import ThreadedServer
+
+WAIT_S = 30.0
+PAIR = """
+apiVersion: slipstream.dev/v1alpha1
+kind: ModelPair
+metadata: {{name: {name}}}
+spec:
+  model: {name}
+  engine: {{kind: external, arms: {{plain: {{protocol: {protocol}, model: {name}, endpoints: ["{endpoint}"]}}}}}}
+"""
+
+
+@pytest.fixture
+def http_server() -> Iterator[ThreadedServer]:
+    yield from started(BrokenHttpServer)
+
+
+@pytest.fixture
+def triton() -> Iterator[ThreadedServer]:
+    yield from started(BrokenTriton)
+
+
+def ask(client: httpx.Client, model: str, kind: str, *, stream: bool) -> tuple[int, bytes]:
+    """The status, and what of the answer is an error."""
+    answer = client.post("/v1/completions", json={"model": model, "prompt": kind, "stream": stream})
+    if answer.status_code != 200:
+        return answer.status_code, answer.content
+    errors = [event for event in answer.content.split(b"\n\n") if b'"error"' in event]
+    return 200, b"\n\n".join(errors)
+
+
+def test_bytes_of_a_server_that_breaks_its_protocol_are_nowhere(
+    tmp_path: Path,
+    free_ports: Callable[[int], list[int]],
+    http_server: ThreadedServer,
+    triton: ThreadedServer,
+    collector: tuple[str, list[bytes]],
+    wait_live: Callable[..., None],
+) -> None:
+    manifest, audit, log = tmp_path / "pairs.yaml", tmp_path / "audit.jsonl", tmp_path / "gateway.log"
+    pairs = [
+        PAIR.format(name="web", protocol="openai", endpoint=http_server.url),
+        PAIR.format(name="triton", protocol="triton", endpoint=f"grpc://127.0.0.1:{triton.port}"),
+    ]
+    manifest.write_text("---".join(pairs))
+    [port], (otlp, spans) = free_ports(1), collector
+    command = [sys.executable, "-m", "slipstream_gateway.cli", "gateway", "-f", str(manifest), "--port", str(port)]
+    command += ["--log-level", "debug", "--audit-log", str(audit)]
+    # aiohttp waits for more of a body whose framing broke after a part of it.
+    command += ["--chunk-timeout", "1", "--total-timeout", "3"]
+    environment = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": otlp, "OTEL_BSP_SCHEDULE_DELAY": "100"}
+    found: dict[str, Any] = {}
+    with log.open("wb") as written:
+        child = subprocess.Popen(command, stdout=written, stderr=written, env=environment)
+        try:
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=WAIT_S) as client:
+                wait_live(client, child)
+                for model, kinds in (("web", HTTP_ANSWERS), ("triton", GRPC_ANSWERS)):
+                    for kind in kinds:
+                        for stream in (False, True):
+                            found[f"{model}, {kind}, stream {stream}"] = ask(client, model, kind, stream=stream)
+                metrics = client.get("/metrics").content + client.get("/v1/evidence").content
+        finally:
+            child.terminate()
+            child.communicate(timeout=WAIT_S)
+    assert child.returncode == 0
+    failed = [json.loads(line).get("status") for line in audit.read_text().splitlines()]
+    assert failed.count("upstream_failed") > len(HTTP_ANSWERS)  # the servers were asked, and not believed
+    assert spans
+    places = {"log": log.read_bytes(), "spans": b"".join(spans), "audit log": audit.read_bytes(), "metrics": metrics}
+    places |= {what: error for what, (_, error) in found.items()}
+    assert [place for place, data in places.items() if SECRET in data] == []
+    assert b"slipstream_gateway/" not in places["log"]  # no traceback of ours, which would print the causes of an error
