@@ -193,7 +193,9 @@ def main() -> int:
         for url in (None, redis.url):
             uvloop.run(in_process(keys, key, url))
         port = stack.enter_context(upstream(cores[-1]))
-        with_key = WHOLE.replace(b"host: x\r\n", b"host: x\r\nauthorization: Bearer %s\r\n" % key.encode())
+        with_key = WHOLE.replace(
+            b"host: localhost\r\n", b"host: localhost\r\nauthorization: Bearer %s\r\n" % key.encode()
+        )
         ports = []
         for what, more, request in (
             ("no keys", (), WHOLE),

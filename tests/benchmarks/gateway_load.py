@@ -71,7 +71,8 @@ class Client(asyncio.Protocol):
 def request_bytes(*, model: str, stream: bool, max_tokens: int, key: str = "") -> bytes:
     body = {"model": model, "messages": [{"role": "user", "content": _PROMPT}], "max_tokens": max_tokens}
     raw = json.dumps({**body, "stream": stream}).encode()
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(raw)}\r\n"
+    head = "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n"
+    head += f"content-type: application/json\r\ncontent-length: {len(raw)}\r\n"
     access = f"authorization: Bearer {key}\r\n" if key else ""
     return f"{head}{access}\r\n".encode() + raw
 

@@ -56,8 +56,8 @@ PATHS = tuple(
 BODY = json.dumps({"model": "canned", "messages": [{"role": "user", "content": "Summarise this call."}]}).encode()
 # What the client asks for comes after the kill switch in the order of reasons: without a kill, always speculative.
 ASK = (
-    b"POST /v1/route HTTP/1.1\r\nhost: bench\r\ncontent-type: application/json\r\nx-slipstream-mode: speculative\r\n"
-    b"content-length: %d\r\n\r\n" % len(BODY)
+    b"POST /v1/route HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    b"x-slipstream-mode: speculative\r\ncontent-length: %d\r\n\r\n" % len(BODY)
 ) + BODY
 
 

@@ -7,9 +7,8 @@ from typing import Protocol
 from slipstream_gateway.access import Principal
 from slipstream_gateway.access.records import Scopes
 from slipstream_gateway.api.http import Scope, read_headers
-from slipstream_gateway.api.sides import AdminCheck, anybody
-from slipstream_gateway.errors import Forbidden, shorten
-from slipstream_gateway.hosts import is_loopback_address, without_port
+from slipstream_gateway.api.sides import RequestCheck, anybody
+from slipstream_gateway.errors import Forbidden
 from slipstream_gateway.types import ANONYMOUS, GenerationRequest
 
 
@@ -77,30 +76,11 @@ class OpenGate:
 OPEN_GATE = OpenGate()
 
 
-def own_host(bound: str) -> AdminCheck:
-    """A check for a listener on the address or name `bound` of the loopback: requests must be for it, for another
-    address of the loopback, or for `localhost`. It raises `Forbidden`.
-
-    A page of another site may have its own name point here (DNS rebinding); its browser then takes both for one site,
-    and still says in `Host` which name it went by.
-    """
-    known = ("localhost", bound.lower())
+def admin_check(gate: Gatekeeper, site: RequestCheck = anybody) -> RequestCheck:
+    """A check that lets admins pass whose request `site` lets pass. It raises `NotAuthenticated` or `Forbidden`."""
 
     async def check(scope: Scope) -> None:
-        sent = next((value for name, value in scope["headers"] if name == b"host"), b"").decode("latin-1")
-        host = without_port(sent)
-        if host not in known and not is_loopback_address(host):
-            ways = "by an address of this machine's loopback or as 'localhost'"
-            raise Forbidden(f"Without keys, the admin paths are reached {ways}, not as '{shorten(sent)}'.")
-
-    return check
-
-
-def admin_check(gate: Gatekeeper, host: AdminCheck = anybody) -> AdminCheck:
-    """A check that lets admins pass whose request `host` lets pass. It raises `NotAuthenticated` or `Forbidden`."""
-
-    async def check(scope: Scope) -> None:
-        await host(scope)
+        await site(scope)
         require_admin(gate, scope)
 
     return check

@@ -22,7 +22,7 @@ BODY_TIMEOUT_S = 30.0
 WATCH_DELAY_S = 0.02
 _MAX_REQUEST_ID = 128
 _BODY_IS_LATE = "the body is late"
-_PLAIN_JSON = (None, "application/json")
+_PLAIN_JSON = "application/json"
 _CONFLICT = "several"  # no credential has this form
 
 
@@ -88,7 +88,7 @@ def chosen_headers(scope: Scope, names: Set[bytes]) -> tuple[tuple[str, str], ..
 async def read_body(headers: RequestHeaders, receive: Receive, limit_bytes: int) -> bytes:
     """The whole body. Raises `UnsupportedMedia` or `BodyTooLarge` as soon as that is known, `InvalidRequest` when it
     does not come."""
-    if headers.content_type not in _PLAIN_JSON or headers.content_encoding is not None:
+    if headers.content_type != _PLAIN_JSON or headers.content_encoding is not None:
         _check_media(headers)
     length = headers.content_length
     if length is not None and length.isdigit() and int(length) > limit_bytes:
@@ -110,14 +110,15 @@ async def read_body(headers: RequestHeaders, receive: Receive, limit_bytes: int)
 
 
 def _check_media(headers: RequestHeaders) -> None:
-    """A page of another site can send what it calls text or a form without asking, so only what is called JSON, or
-    nothing at all, is taken for it."""
+    """A page of another site can send what it calls text, a form or nothing without asking, so only what is called
+    JSON is taken for it."""
     kind, encoding = headers.content_type, headers.content_encoding
-    if kind is not None:
-        media = kind.partition(";")[0].strip().lower()
-        if media != "application/json" and not media.endswith("+json"):
-            message = f"Invalid header 'content-type': expected application/json, got '{shorten(kind)}'."
-            raise UnsupportedMedia(message, param="content-type")
+    if kind is None:
+        raise UnsupportedMedia(f"Missing header 'content-type': expected {_PLAIN_JSON}.", param="content-type")
+    media = kind.partition(";")[0].strip().lower()
+    if media != _PLAIN_JSON and not media.endswith("+json"):
+        message = f"Invalid header 'content-type': expected {_PLAIN_JSON}, got '{shorten(kind)}'."
+        raise UnsupportedMedia(message, param="content-type")
     if encoding is not None and encoding.strip().lower() != "identity":
         message = f"Invalid header 'content-encoding': only identity is taken, got '{shorten(encoding)}'."
         raise UnsupportedMedia(message, param="content-encoding")

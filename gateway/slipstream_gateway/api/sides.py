@@ -7,7 +7,7 @@ which uvicorn asks the kernel for), never a header; and each side has a router o
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 
 from starlette.applications import Starlette
@@ -23,18 +23,18 @@ from slipstream_gateway.errors import SlipstreamError
 Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 Respond = Callable[[Request], Awaitable[Response]]
 Lifespan = Callable[[Starlette], AbstractAsyncContextManager[None]]
-AdminCheck = Callable[[Scope], Awaitable[None]]
-"""Raises a `SlipstreamError` (401, 403) where a request does not come from an admin."""
+RequestCheck = Callable[[Scope], Awaitable[None]]
+"""Raises a `SlipstreamError` (401, 403) where a request is refused by its head alone."""
 
 
 async def anybody(scope: Scope) -> None:
-    """The check where there are no keys."""
+    """The check that refuses nobody."""
 
 
-class AdminOnly:
+class Checked:
     """An endpoint that answers those alone whom `check` lets pass."""
 
-    def __init__(self, endpoint: Asgi, check: AdminCheck) -> None:
+    def __init__(self, endpoint: Asgi, check: RequestCheck) -> None:
         self._endpoint = endpoint
         self._check = check
 
@@ -49,14 +49,30 @@ class AdminOnly:
 
 class HotPaths:
     """The public side, with the way to the generation endpoints cut short: they handle every error themselves, and
-    the router and its two middlewares would cost a tenth of what a request costs."""
+    the router and its two middlewares would cost a tenth of what a request costs. `check` is asked about every request
+    but those of the paths `unchecked`."""
 
-    def __init__(self, app: Starlette, posts: Mapping[str, Asgi]) -> None:
+    def __init__(
+        self,
+        app: Starlette,
+        posts: Mapping[str, Asgi],
+        *,
+        check: RequestCheck = anybody,
+        unchecked: Collection[str] = (),
+    ) -> None:
         self.app = app
         self._posts = posts
+        self._unchecked = frozenset(unchecked)
+        self._checked = Checked(self._route, check)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["method"] == "POST":
+        if scope["type"] == "http" and scope["path"] not in self._unchecked:
+            await self._checked(scope, receive, send)
+        else:
+            await self.app(scope, receive, send)
+
+    async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] == "POST":
             endpoint = self._posts.get(scope["path"])
             if endpoint is not None:
                 await endpoint(scope, receive, send)

@@ -9,7 +9,7 @@ from starlette.routing import BaseRoute, Route, request_response
 
 from slipstream_gateway.access import Gate
 from slipstream_gateway.api.gatekeeper import Gatekeeper, require_admin
-from slipstream_gateway.api.sides import AdminCheck, AdminOnly
+from slipstream_gateway.api.sides import Checked, RequestCheck
 from slipstream_gateway.assembly.parts import Parts
 from slipstream_gateway.console.endpoints import EventsEndpoint, KillsEndpoint, PageEndpoint
 from slipstream_gateway.console.feed import Feed
@@ -24,9 +24,9 @@ from slipstream_gateway.telemetry.workers import Question
 
 
 def console_routes(
-    parts: Parts, settings: GatewaySettings, *, host: AdminCheck, check: AdminCheck
+    parts: Parts, settings: GatewaySettings, *, site: RequestCheck, check: RequestCheck
 ) -> Sequence[BaseRoute]:
-    """The page and its files for everybody who reaches this side by its own `host`: they hold no data. The figures and
+    """The page and its files for everybody who reaches this side as `site` has it: they hold no data. The figures and
     the kill switch for admins, by `check`."""
     keys = KeysView(parts.gate if isinstance(parts.gate, Gate) else None)
     worker = WorkerView(
@@ -57,14 +57,14 @@ def console_routes(
         has_keys=not parts.gate.is_open,
         told=_told(parts.audit),
     )
-    events = AdminOnly(EventsEndpoint(Feed(view.sections), check), check)
+    events = Checked(EventsEndpoint(Feed(view.sections), check), check)
     return [
-        Route("/console", AdminOnly(request_response(page.page), host), methods=["GET"]),
-        Route("/console/{name}", AdminOnly(request_response(page.asset), host), methods=["GET"]),
+        Route("/console", Checked(request_response(page.page), site), methods=["GET"]),
+        Route("/console/{name}", Checked(request_response(page.asset), site), methods=["GET"]),
         Route("/admin/events", events, methods=["GET"]),
         Route(
             "/admin/kills/{pair:path}",
-            AdminOnly(request_response(kills.respond), check),
+            Checked(request_response(kills.respond), check),
             methods=["POST", "DELETE"],
         ),
     ]

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from slipstream_gateway.api.errors import error_reply
 from slipstream_gateway.api.http import ClientGone, json_response, read_body, read_headers
-from slipstream_gateway.api.sides import AdminCheck
+from slipstream_gateway.api.sides import RequestCheck
 from slipstream_gateway.console.assets import HEADERS, PAGE, load_assets
 from slipstream_gateway.console.feed import EVERY_S, Feed
 from slipstream_gateway.console.switching import KillSwitch, NotSwitchable
@@ -57,7 +57,7 @@ class EventsEndpoint:
     A stream may outlive the right to see it, so `check` is asked again about every second.
     """
 
-    def __init__(self, feed: Feed, check: AdminCheck) -> None:
+    def __init__(self, feed: Feed, check: RequestCheck) -> None:
         self._feed = feed
         self._check = check
 

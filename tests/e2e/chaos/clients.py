@@ -195,7 +195,7 @@ def _paced(*, words: int, gap_ms: int, kilobytes: int) -> Ask:
 
 def _request(ask: Ask) -> bytes:
     body = json.dumps(ask.body).encode()
-    fields = {"host": "chaos", "content-length": str(len(body)), **ask.headers}
+    fields = {"host": "localhost", "content-length": str(len(body)), **ask.headers}
     head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
     return f"POST {ask.path} HTTP/1.1\r\n{head}\r\n".encode() + body
 

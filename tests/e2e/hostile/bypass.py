@@ -11,7 +11,7 @@ import base64
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from tests.e2e.hostile.corpus import GOOD, LIVE, chunked, post, raw
+from tests.e2e.hostile.corpus import GOOD, JSON, LIVE, chunked, post, raw
 from tests.e2e.hostile.tokens import Secrets, good_token, wrong_keys, wrong_tokens
 from tests.e2e.hostile.wire import talk
 
@@ -30,7 +30,7 @@ class Attack(NamedTuple):
 
 
 def get(path: bytes, *fields: bytes) -> bytes:
-    return raw(b"GET %b HTTP/1.1" % path, b"host: x", *fields)
+    return raw(b"GET %b HTTP/1.1" % path, b"host: localhost", *fields)
 
 
 def bearer(text: str) -> bytes:
@@ -46,7 +46,7 @@ def credentials(known: Secrets) -> Iterator[Attack]:
         yield Attack(f"{name}: models", get(b"/v1/models", *fields))
         yield Attack(f"{name}: route", post(GOOD, *fields, path="/v1/route"))
         yield Attack(f"{name}: metrics", get(b"/metrics", *fields))
-        yield Attack(f"{name}: kill", raw(b"DELETE /admin/kills/default/pair HTTP/1.1", b"host: x", *fields))
+        yield Attack(f"{name}: kill", raw(b"DELETE /admin/kills/default/pair HTTP/1.1", b"host: localhost", *fields))
 
 
 def _other_places(key: str) -> Iterator[tuple[str, tuple[bytes, ...]]]:
@@ -145,7 +145,9 @@ def overrides() -> Iterator[Attack]:
             yield Attack(f"{name.decode()} {path.decode()}", get(b"/health/live", name + b": " + path), open=1)
             yield Attack(f"{name.decode()} hides {path.decode()}", get(path, name + b": /health/live"))
         for method in (b"HEAD", b"OPTIONS", b"POST", b"PUT", b"PATCH", b"DELETE", b"TRACE", b"PROPFIND"):
-            yield Attack(f"{method.decode()} {path.decode()}", raw(method + b" " + path + b" HTTP/1.1", b"host: x"))
+            yield Attack(
+                f"{method.decode()} {path.decode()}", raw(method + b" " + path + b" HTTP/1.1", b"host: localhost")
+            )
         for name in (b"x-http-method-override", b"x-http-method", b"x-method-override"):
             yield Attack(f"{name.decode()} {path.decode()}", get(path, name + b": OPTIONS"))
         for host in (b"127.0.0.1:1", b"localhost", b"", b"admin", b"x@127.0.0.1"):
@@ -169,16 +171,22 @@ def smuggled(known: Secrets) -> Iterator[Attack]:
             "TE in a folded line": (b"x-a: b\r\n transfer-encoding: chunked",),
             "TE xchunked": (b"transfer-encoding: xchunked",),
         }.items():
-            data = raw(b"GET /health/live HTTP/1.1", b"host: x", *fields, body=b"0\r\n\r\n" + hidden)
+            data = raw(b"GET /health/live HTTP/1.1", b"host: localhost", *fields, body=b"0\r\n\r\n" + hidden)
             yield Attack(f"{name} {path.decode()}", data)
-        split = b"GET /health/live HTTP/1.1\r\nhost: x\r\nx-a: b\n\n" + hidden
+        split = b"GET /health/live HTTP/1.1\r\nhost: localhost\r\nx-a: b\n\n" + hidden
         yield Attack(f"line break alone {path.decode()}", split)
         upgrade = (b"connection: upgrade", b"upgrade: h2c", b"http2-settings: AAMAAABk")
         yield Attack(f"behind an upgrade {path.decode()}", get(b"/health/live", *upgrade) + hidden, open=1)
     trailing = chunked(GOOD, trailer=key + b"\r\n")
     yield Attack(
         "key in a trailer",
-        raw(b"POST /v1/chat/completions HTTP/1.1", b"host: x", b"transfer-encoding: chunked", body=trailing),
+        raw(
+            b"POST /v1/chat/completions HTTP/1.1",
+            b"host: localhost",
+            JSON,
+            b"transfer-encoding: chunked",
+            body=trailing,
+        ),
     )
     yield Attack("key in the body", post(key + b"\r\n\r\n" + GOOD))
     yield Attack("key of the request before", LIVE[:-2] + key + b"\r\n\r\n" + post(GOOD), open=1)
@@ -191,7 +199,7 @@ def as_user(known: Secrets) -> Iterator[Attack]:
         yield Attack(f"user reads {path.decode()}", get(path, key))
         yield Attack(f"user says admin {path.decode()}", get(path, key, b"x-slipstream-admin: true", b"x-role: admin"))
     yield Attack("user kills", post(b"{}", key, path="/admin/kills"))
-    yield Attack("user ends a kill", raw(b"DELETE /admin/kills/default/pair HTTP/1.1", b"host: x", key))
+    yield Attack("user ends a kill", raw(b"DELETE /admin/kills/default/pair HTTP/1.1", b"host: localhost", key))
 
 
 def with_admin(known: Secrets) -> Iterator[Attack]:

@@ -32,9 +32,14 @@ def chat(**more: Any) -> dict[str, Any]:
     return {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 2, **more}
 
 
+JSON = b"content-type: application/json"
+
+
 def post(body: bytes, *fields: bytes, path: str = CHAT, length: bool = True) -> bytes:
     """A request of its own connection: only `fields` may say otherwise."""
-    lines = [b"POST %b HTTP/1.1" % path.encode(), b"host: x", *fields]
+    lines = [b"POST %b HTTP/1.1" % path.encode(), b"host: localhost", *fields]
+    if not any(field.startswith(b"content-type:") for field in fields):
+        lines.append(JSON)
     if length:
         lines.append(b"content-length: %d" % len(body))
     return b"\r\n".join(lines) + b"\r\n\r\n" + body
@@ -49,7 +54,7 @@ def raw(*lines: bytes, body: bytes = b"") -> bytes:
 
 
 GOOD = json.dumps(chat()).encode()
-LIVE = raw(b"GET /health/live HTTP/1.1", b"host: x")
+LIVE = raw(b"GET /health/live HTTP/1.1", b"host: localhost")
 _POST = b"POST /v1/chat/completions HTTP/1.1"
 _CHUNKED = b"transfer-encoding: chunked"
 
@@ -60,40 +65,40 @@ def chunked(body: bytes, *, extension: bytes = b"", trailer: bytes = b"") -> byt
 
 def framing() -> Iterator[Case]:
     """Where two servers could see different requests: one 4xx, and nothing after it is heard."""
-    smuggled = b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n"
+    smuggled = b"GET /v1/models HTTP/1.1\r\nhost: localhost\r\n\r\n"
     length = b"content-length: %d" % len(GOOD)
     heads = {
-        "both lengths": (b"host: x", b"content-length: 5", _CHUNKED),
-        "both lengths, other order": (b"host: x", _CHUNKED, b"content-length: 5"),
-        "two lengths": (b"host: x", b"content-length: 5", b"content-length: 6"),
-        "two equal lengths": (b"host: x", length, length),
-        "length list": (b"host: x", b"content-length: 5, 5"),
-        "negative length": (b"host: x", b"content-length: -1"),
-        "signed length": (b"host: x", b"content-length: +5"),
-        "hexadecimal length": (b"host: x", b"content-length: 0x5"),
-        "length with a point": (b"host: x", b"content-length: 5.0"),
-        "length beyond 64 bits": (b"host: x", b"content-length: " + b"9" * 30),
-        "empty length": (b"host: x", b"content-length: "),
-        "length in other digits": (b"host: x", "content-length: ５".encode()),
-        "xchunked": (b"host: x", b"transfer-encoding: xchunked"),
-        "chunked twice": (b"host: x", b"transfer-encoding: chunked, chunked"),
-        "two codings": (b"host: x", _CHUNKED, b"transfer-encoding: identity"),
-        "coding before chunked": (b"host: x", b"transfer-encoding: gzip, chunked"),
-        "identity": (b"host: x", b"transfer-encoding: identity"),
-        "coding with a vertical tab": (b"host: x", b"transfer-encoding: \x0bchunked"),
-        "coding on the next line": (b"host: x", b"transfer-encoding:\r\n chunked"),
-        "space before the colon": (b"host: x", b"content-length : 5"),
-        "folded line": (b"host: x", b"x-a: b\r\n c"),
-        "line break alone": (b"host: x\nx-a: b",),
-        "carriage return alone": (b"host: x\rx-a: b",),
-        "zero byte": (b"host: x", b"x-a: b\x00c"),
-        "zero byte in a name": (b"host: x", b"x\x00a: b"),
-        "control character": (b"host: x", b"x-a: b\x01c"),
-        "no name": (b"host: x", b": b"),
-        "no colon": (b"host: x", b"x-a"),
-        "name in Latin-1": (b"host: x", b"x-\xe4: b"),
+        "both lengths": (b"host: localhost", b"content-length: 5", _CHUNKED),
+        "both lengths, other order": (b"host: localhost", _CHUNKED, b"content-length: 5"),
+        "two lengths": (b"host: localhost", b"content-length: 5", b"content-length: 6"),
+        "two equal lengths": (b"host: localhost", length, length),
+        "length list": (b"host: localhost", b"content-length: 5, 5"),
+        "negative length": (b"host: localhost", b"content-length: -1"),
+        "signed length": (b"host: localhost", b"content-length: +5"),
+        "hexadecimal length": (b"host: localhost", b"content-length: 0x5"),
+        "length with a point": (b"host: localhost", b"content-length: 5.0"),
+        "length beyond 64 bits": (b"host: localhost", b"content-length: " + b"9" * 30),
+        "empty length": (b"host: localhost", b"content-length: "),
+        "length in other digits": (b"host: localhost", "content-length: ５".encode()),
+        "xchunked": (b"host: localhost", b"transfer-encoding: xchunked"),
+        "chunked twice": (b"host: localhost", b"transfer-encoding: chunked, chunked"),
+        "two codings": (b"host: localhost", _CHUNKED, b"transfer-encoding: identity"),
+        "coding before chunked": (b"host: localhost", b"transfer-encoding: gzip, chunked"),
+        "identity": (b"host: localhost", b"transfer-encoding: identity"),
+        "coding with a vertical tab": (b"host: localhost", b"transfer-encoding: \x0bchunked"),
+        "coding on the next line": (b"host: localhost", b"transfer-encoding:\r\n chunked"),
+        "space before the colon": (b"host: localhost", b"content-length : 5"),
+        "folded line": (b"host: localhost", b"x-a: b\r\n c"),
+        "line break alone": (b"host: localhost\nx-a: b",),
+        "carriage return alone": (b"host: localhost\rx-a: b",),
+        "zero byte": (b"host: localhost", b"x-a: b\x00c"),
+        "zero byte in a name": (b"host: localhost", b"x\x00a: b"),
+        "control character": (b"host: localhost", b"x-a: b\x01c"),
+        "no name": (b"host: localhost", b": b"),
+        "no colon": (b"host: localhost", b"x-a"),
+        "name in Latin-1": (b"host: localhost", b"x-\xe4: b"),
         "no host": (length,),
-        "two hosts": (b"host: x", b"host: y", length),
+        "two hosts": (b"host: localhost", b"host: y", length),
     }
     for name, lines in heads.items():
         yield Case(name, raw(_POST, *lines, body=b"0\r\n\r\n" + smuggled), (400,), closes=True, body=b'"error"')
@@ -113,7 +118,7 @@ def framing() -> Iterator[Case]:
         "chunks of one byte": b"1\r\n \r\n" * 100_000,
     }
     for name, body in broken.items():
-        data = raw(_POST, b"host: x", _CHUNKED, body=body + smuggled)
+        data = raw(_POST, b"host: localhost", _CHUNKED, body=body + smuggled)
         yield Case(name, data, (400,), closes=True, body=b'"error"')
 
 
@@ -126,7 +131,7 @@ def heads() -> Iterator[Case]:
         b"GET / XTTP/1.1",
         b"get / HTTP/1.1",
     ):
-        yield Case(f"request line {line.decode()}", raw(line, b"host: x"), (400,), closes=True)
+        yield Case(f"request line {line.decode()}", raw(line, b"host: localhost"), (400,), closes=True)
     for line in (
         b"PRI * HTTP/2.0",
         b"GET\t/\tHTTP/1.1",
@@ -134,31 +139,34 @@ def heads() -> Iterator[Case]:
         b"GET /\xff HTTP/1.1",
         b"GET /\x00 HTTP/1.1",
     ):
-        yield Case(f"request line {line!r}", raw(line, b"host: x"), (400,), closes=True)
+        yield Case(f"request line {line!r}", raw(line, b"host: localhost"), (400,), closes=True)
     for target in (b"v1/models", b"\\v1\\models", b"?x", b"example.com:443", b"#a", b"/\x7f"):
-        yield Case(f"target {target!r}", raw(b"GET %b HTTP/1.1" % target, b"host: x"), (400,), closes=True)
+        yield Case(f"target {target!r}", raw(b"GET %b HTTP/1.1" % target, b"host: localhost"), (400,), closes=True)
     yield Case("TLS hello", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 64, (400,), closes=True)
     yield Case("no HTTP at all", b"\x00\xff" * 500, (400,), closes=True)
     yield Case("empty lines first", b"\r\n\r\n" + LIVE, (200,))
-    yield Case("absolute target", raw(b"GET http://other/health/live HTTP/1.1", b"host: x"), (200,))
-    yield Case("absolute target without a path", raw(b"GET http://other HTTP/1.1", b"host: x"), (404,))
-    yield Case("OPTIONS *", raw(b"OPTIONS * HTTP/1.1", b"host: x"), (404,))
-    yield Case("CONNECT", raw(b"CONNECT example.com:443 HTTP/1.1", b"host: x"), (405,), closes=True)
-    yield Case("TRACE", raw(b"TRACE /v1/models HTTP/1.1", b"host: x"), (405,))
-    yield Case("unknown method", raw(b"PWN / HTTP/1.1", b"host: x"), (400,), closes=True)
+    yield Case("absolute target", raw(b"GET http://other/health/live HTTP/1.1", b"host: localhost"), (200,))
+    yield Case("absolute target without a path", raw(b"GET http://other HTTP/1.1", b"host: localhost"), (404,))
+    yield Case("OPTIONS *", raw(b"OPTIONS * HTTP/1.1", b"host: localhost"), (404,))
+    yield Case("CONNECT", raw(b"CONNECT example.com:443 HTTP/1.1", b"host: localhost"), (405,), closes=True)
+    yield Case("TRACE", raw(b"TRACE /v1/models HTTP/1.1", b"host: localhost"), (405,))
+    yield Case("unknown method", raw(b"PWN / HTTP/1.1", b"host: localhost"), (400,), closes=True)
     yield Case("HTTP/1.0", raw(b"GET /health/live HTTP/1.0"), (200,), closes=True)
     yield Case("HTTP/1.0 with chunks", raw(_POST[:-1] + b"0", _CHUNKED, body=b"0\r\n\r\n"), (400,), closes=True)
     many = [b"x-%d: a" % index for index in range(500)]
-    yield Case("many fields", raw(b"GET /health/live HTTP/1.1", b"host: x", *many), (431,), closes=True)
+    yield Case("many fields", raw(b"GET /health/live HTTP/1.1", b"host: localhost", *many), (431,), closes=True)
     yield Case(
-        "long field", raw(b"GET /health/live HTTP/1.1", b"host: x", b"x-a: " + b"a" * 70_000), (431,), closes=True
+        "long field",
+        raw(b"GET /health/live HTTP/1.1", b"host: localhost", b"x-a: " + b"a" * 70_000),
+        (431,),
+        closes=True,
     )
-    yield Case("endless field", b"GET / HTTP/1.1\r\nhost: x\r\nx-a: " + b"a" * 500_000, (431,), closes=True)
-    yield Case("endless name", b"GET / HTTP/1.1\r\nhost: x\r\n" + b"a" * 500_000, (431,), closes=True)
-    yield Case("long URL", raw(b"GET /%b HTTP/1.1" % (b"a" * 20_000), b"host: x"), (414,), closes=True)
+    yield Case("endless field", b"GET / HTTP/1.1\r\nhost: localhost\r\nx-a: " + b"a" * 500_000, (431,), closes=True)
+    yield Case("endless name", b"GET / HTTP/1.1\r\nhost: localhost\r\n" + b"a" * 500_000, (431,), closes=True)
+    yield Case("long URL", raw(b"GET /%b HTTP/1.1" % (b"a" * 20_000), b"host: localhost"), (414,), closes=True)
     yield Case("endless URL", b"GET /" + b"a" * 500_000, (431,), closes=True)
-    yield Case("bad escape in the path", raw(b"GET /v1/models/%zz%ff%00 HTTP/1.1", b"host: x"), (404,))
-    yield Case("path out of the root", raw(b"GET /../../etc/passwd HTTP/1.1", b"host: x"), (404,))
+    yield Case("bad escape in the path", raw(b"GET /v1/models/%zz%ff%00 HTTP/1.1", b"host: localhost"), (404,))
+    yield Case("path out of the root", raw(b"GET /../../etc/passwd HTTP/1.1", b"host: localhost"), (404,))
 
 
 def connections() -> Iterator[Case]:
@@ -169,13 +177,13 @@ def connections() -> Iterator[Case]:
     yield Case("pipelined, the middle one malformed", good + b"GET / HTTP/9\r\n\r\n" + good, (200, 400), closes=True)
     yield Case(
         "pipelined, the last one's chunks broken",
-        good + raw(_POST, b"host: x", _CHUNKED, body=b"zz\r\n") + LIVE,
+        good + raw(_POST, b"host: localhost", _CHUNKED, body=b"zz\r\n") + LIVE,
         (200, 400),
         closes=True,
     )
     yield Case(
         "pipelined after the last",
-        raw(b"GET /health/live HTTP/1.1", b"host: x", b"connection: close") * 2,
+        raw(b"GET /health/live HTTP/1.1", b"host: localhost", b"connection: close") * 2,
         (200,),
         closes=True,
         whole=True,
@@ -184,12 +192,20 @@ def connections() -> Iterator[Case]:
     yield Case("waits for something else", post(GOOD, b"expect: 200-ok") + LIVE, (200, 200))
     h2c = (b"connection: upgrade, http2-settings", b"upgrade: h2c", b"http2-settings: AAMAAABkAAQCAAAAAAIAAAAA")
     yield Case("upgrade to h2c", post(GOOD, *h2c) + LIVE, (200, 200))
-    yield Case("upgrade to h2c, chunked", raw(_POST, b"host: x", *h2c, _CHUNKED, body=chunked(GOOD)) + LIVE, (200, 200))
     yield Case(
-        "upgrade to a web socket", raw(b"GET /v1/models HTTP/1.1", b"host: x", *h2c[:1], b"upgrade: websocket"), (200,)
+        "upgrade to h2c, chunked",
+        raw(_POST, b"host: localhost", JSON, *h2c, _CHUNKED, body=chunked(GOOD)) + LIVE,
+        (200, 200),
+    )
+    yield Case(
+        "upgrade to a web socket",
+        raw(b"GET /v1/models HTTP/1.1", b"host: localhost", *h2c[:1], b"upgrade: websocket"),
+        (200,),
     )
     trailing = chunked(GOOD, extension=b';a="b"', trailer=b"authorization: Bearer x\r\nx-slipstream-mode: warp\r\n")
-    yield Case("trailers are not headers", raw(_POST, b"host: x", _CHUNKED, body=trailing) + LIVE, (200, 200))
+    yield Case(
+        "trailers are not headers", raw(_POST, b"host: localhost", JSON, _CHUNKED, body=trailing) + LIVE, (200, 200)
+    )
     yield Case("not found, with a body", post(b"x" * 1000, path="/nowhere") + LIVE, (404, 200), whole=True)
 
 

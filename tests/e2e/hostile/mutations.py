@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
-from tests.e2e.hostile.corpus import GOOD, LIVE, chunked, corpus, post, posted, raw
+from tests.e2e.hostile.corpus import GOOD, JSON, LIVE, chunked, corpus, post, posted, raw
 
 Mutation = Callable[[random.Random, bytes], bytes]
 LIGHT_BYTES = 20_000
@@ -58,10 +58,16 @@ def seeds() -> tuple[bytes, ...]:
         post(b'{"model": "acme", "prompt": [1, 2, 3], "max_tokens": 2, "stream": true}', path="/v1/completions"),
         post(GOOD, path="/v1/route"),
         posted(stop=["a", "b"], n=2, seed=7, temperature=0.5, top_p=0.9, tools=[], logprobs=True),
-        raw(b"GET /v1/models HTTP/1.1", b"host: x", b"accept: application/json"),
-        raw(b"GET /v1/models/acme HTTP/1.1", b"host: x"),
-        raw(b"GET /metrics HTTP/1.1", b"host: x"),
-        raw(b"POST /v1/chat/completions HTTP/1.1", b"host: x", b"transfer-encoding: chunked", body=chunked(GOOD)),
+        raw(b"GET /v1/models HTTP/1.1", b"host: localhost", b"accept: application/json"),
+        raw(b"GET /v1/models/acme HTTP/1.1", b"host: localhost"),
+        raw(b"GET /metrics HTTP/1.1", b"host: localhost"),
+        raw(
+            b"POST /v1/chat/completions HTTP/1.1",
+            b"host: localhost",
+            JSON,
+            b"transfer-encoding: chunked",
+            body=chunked(GOOD),
+        ),
     )
     return good * 4 + tuple(case.data for case in corpus() if len(case.data) < LIGHT_BYTES)
 

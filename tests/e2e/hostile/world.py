@@ -94,7 +94,7 @@ async def _is_live(port: int) -> bool:
     except OSError:
         return False
     try:
-        writer.write(b"GET /health/live HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        writer.write(b"GET /health/live HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
         return b" 200 " in await reader.read(64)
     finally:
         writer.close()

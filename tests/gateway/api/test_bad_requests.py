@@ -32,7 +32,8 @@ def served(
 
 @pytest.fixture(scope="module")
 def http(served: Any) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=served.url, timeout=20) as client:
+    headers = {"content-type": "application/json"}
+    with httpx.Client(base_url=served.url, headers=headers, timeout=20) as client:
         yield client
 
 
@@ -107,7 +108,8 @@ def test_odd_request_ids_are_replaced(http: httpx.Client, chat: Callable[..., An
 
 def test_client_that_leaves_inside_its_body_costs_nothing(served: Any) -> None:
     with socket.create_connection(("127.0.0.1", served.port)) as connection:
-        connection.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n{")
+        head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        connection.sendall(head + b"content-length: 1000\r\n\r\n{")
     assert httpx.get(f"{served.url}/health/live").status_code == 200
     assert served.metric("slipstream_requests_in_flight") == 0
 

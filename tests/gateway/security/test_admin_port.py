@@ -56,6 +56,8 @@ class Sides:
     def ask(self, port: int, target: str, *headers: str, method: str = "GET", body: bytes = b"") -> int:
         """The status of a request whose first line says `target`, byte by byte."""
         lines = [f"{method} {target} HTTP/1.1", *headers, f"content-length: {len(body)}", "connection: close"]
+        if method == "POST":
+            lines.append("content-type: application/json")
         if not any(line.lower().startswith("host:") for line in headers):
             lines.append(f"host: 127.0.0.1:{port}")
         with socket.create_connection(("127.0.0.1", port), timeout=WAIT_S) as connection:
@@ -170,7 +172,9 @@ def test_a_name_that_was_made_to_point_here_opens_nothing(sides: Sides) -> None:
             assert sides.ask(sides.admin, path, f"host: {host}") == (405 if "kills" in path else 403), (path, host)
         assert sides.ask(sides.admin, "/v1/route", f"host: {host}", method="POST", body=body) == 403
         assert sides.ask(sides.admin, "/health/live", f"host: {host}") == 200
-        assert sides.ask(sides.public, "/v1/models", f"host: {host}") == 200
+        assert sides.ask(sides.public, "/v1/models", f"host: {host}") == 403
+        assert sides.ask(sides.public, "/v1/completions", f"host: {host}", method="POST", body=body) == 403
+        assert sides.ask(sides.public, "/health/live", f"host: {host}") == 200
     for host in ("localhost", f"LOCALHOST:{sides.admin}", "127.0.0.1", "127.8.8.8:1", "[::1]:80", "[::ffff:127.0.0.1]"):
         assert sides.ask(sides.admin, "/metrics", f"host: {host}") == 200, host
     assert sides.ask(sides.admin, "/v1/route", "host: localhost", method="POST", body=body) == 200

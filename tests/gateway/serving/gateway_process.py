@@ -45,7 +45,8 @@ class Process:
 def stream(process: Process, body: dict[str, Any]) -> socket.socket:
     raw = json.dumps({**body, "stream": True}).encode()
     connection = socket.create_connection(("127.0.0.1", process.port), timeout=WAIT_S)
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(raw)}\r\n\r\n"
+    head = "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n"
+    head += f"content-type: application/json\r\ncontent-length: {len(raw)}\r\n\r\n"
     connection.sendall(head.encode() + raw)
     return connection
 

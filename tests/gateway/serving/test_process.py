@@ -111,7 +111,8 @@ def test_half_a_body_at_the_end_gets_503_and_no_traceback(
 ) -> None:
     process = start(manifest_text([openai_server().url]), "--drain", "1")
     with socket.create_connection(("127.0.0.1", process.port), timeout=WAIT_S) as connection:
-        connection.sendall(f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n{{".encode())
+        head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        connection.sendall(f"{head}content-length: 1000\r\n\r\n{{".encode())
         deadline = time.monotonic() + WAIT_S
         url = f"{process.url}/metrics"
         while "slipstream_requests" not in httpx.get(url, timeout=WAIT_S).text:  # the body's head has been seen

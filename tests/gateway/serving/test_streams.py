@@ -29,7 +29,8 @@ def start_stream(port: int, body: dict[str, Any]) -> socket.socket:
     """A connection on which a stream has been asked for; nothing is read."""
     raw = json.dumps({**body, "stream": True}).encode()
     connection = socket.create_connection(("127.0.0.1", port))
-    head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(raw)}\r\n\r\n"
+    head = "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\n"
+    head += f"content-type: application/json\r\ncontent-length: {len(raw)}\r\n\r\n"
     connection.sendall(head.encode() + raw)
     return connection
 
