@@ -8,6 +8,7 @@ from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
+from slipstream_gateway.api.body_bounds import check_fields, check_values
 from slipstream_gateway.errors import InvalidRequest, shorten
 
 _WHERE = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<path>.*)`)?$", re.DOTALL)
@@ -102,10 +103,13 @@ def decode_fields(raw: bytes) -> dict[str, msgspec.Raw]:
 
 
 def _decode(raw: bytes, decode: Callable[[bytes], _Body]) -> tuple[_Body, dict[str, msgspec.Raw]]:
+    check_values(raw)
     try:
         if not raw.isascii():
             raw.decode()  # the decoders look only into the texts that they hand out, and the rest goes upstream
-        return decode(raw), _decode_names(raw)
+        fields = _decode_names(raw)
+        check_fields(fields)
+        return decode(raw), fields
     except msgspec.ValidationError as exc:
         _explain(raw, exc)
     except UnicodeDecodeError as exc:

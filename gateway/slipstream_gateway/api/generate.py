@@ -27,8 +27,8 @@ from slipstream_gateway.api.http import (
     send_error,
     send_reply,
 )
+from slipstream_gateway.api.parsing import BodyParser
 from slipstream_gateway.api.render import ChunkRenderer, whole_answer
-from slipstream_gateway.api.request import Parse
 from slipstream_gateway.api.wishes import Wishes
 from slipstream_gateway.director.causes import rejection
 from slipstream_gateway.director.director import Context, Director
@@ -66,7 +66,7 @@ class GenerateEndpoint:
     def __init__(
         self,
         director: Director,
-        parse: Parse,
+        parse: BodyParser,
         rejections: Rejections,
         *,
         max_body_bytes: int,
@@ -89,7 +89,7 @@ class GenerateEndpoint:
             if self._forwarded:
                 context = context._replace(forwarded=chosen_headers(scope, self._forwarded))
             body = await read_body(headers, receive, self._max_body_bytes)
-            request = self._parse(body, wishes_of(headers))
+            request = await self._parse(body, wishes_of(headers))
             self._gate.authorize(principal, request)
             lease = await self._gate.admit(principal, request)
         except SlipstreamError as exc:

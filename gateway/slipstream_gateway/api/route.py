@@ -10,7 +10,7 @@ from starlette.responses import Response
 from slipstream_gateway.api.gatekeeper import OPEN_GATE, Gatekeeper
 from slipstream_gateway.api.generate import shutting_down, wishes_of
 from slipstream_gateway.api.http import ClientGone, error_response, json_response, read_body, read_headers
-from slipstream_gateway.api.request import Parse
+from slipstream_gateway.api.parsing import BodyParser
 from slipstream_gateway.director.director import Director
 from slipstream_gateway.errors import SlipstreamError
 from slipstream_gateway.routing import explanation
@@ -28,7 +28,7 @@ class RouteEndpoint:
         self,
         director: Director,
         *,
-        parse: Parse,
+        parse: BodyParser,
         max_body_bytes: int,
         internals: bool,
         gate: Gatekeeper = OPEN_GATE,
@@ -44,7 +44,7 @@ class RouteEndpoint:
             headers = read_headers(request.scope)
             principal = self._gate.authenticate(headers.authorization)
             body = await read_body(headers, request.receive, self._max_body_bytes)
-            parsed = self._parse(body, wishes_of(headers))
+            parsed = await self._parse(body, wishes_of(headers))
             self._gate.authorize(principal, parsed)
             standing = await self._gate.ask(principal)
             explained = self._director.explain(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 
 from starlette.routing import BaseRoute, Route, request_response
 
@@ -15,6 +16,7 @@ from slipstream_gateway.api.metrics import MetricsEndpoint
 from slipstream_gateway.api.models import ModelsEndpoint
 from slipstream_gateway.api.own_site import own_site
 from slipstream_gateway.api.parse import parse_chat_request, parse_completion_request, parse_request
+from slipstream_gateway.api.parsing import BodyParser
 from slipstream_gateway.api.responses import parse_responses_request
 from slipstream_gateway.api.route import RouteEndpoint
 from slipstream_gateway.api.sides import Checked, HotPaths, RequestCheck, Respond, Sides, anybody, application
@@ -32,16 +34,18 @@ _PROBES = (LIVE, READY)
 
 def build_sides(parts: Parts, settings: GatewaySettings) -> Sides:
     """Everything that answers: on one port, or admin paths on a port of their own."""
-    hot = _generation(parts, settings)
+    threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="parse")  # more would share the same time
+    hot = _generation(parts, settings, threads)
     public = [*_posts(hot), *_models(parts), *_health(parts)]
     site = _site_check(parts, settings.host)
     if settings.admin.port is None:
-        routes = [*public, _route(parts, settings, internals=True), *_admin(parts, settings, site=site)]
+        routes = [*public, _route(parts, settings, threads, internals=True), *_admin(parts, settings, site=site)]
         return Sides(HotPaths(application(routes), hot, check=site, unchecked=_PROBES))
-    on_public = application([*public, _route(parts, settings, internals=False)])
+    on_public = application([*public, _route(parts, settings, threads, internals=False)])
     admin_site = _site_check(parts, settings.admin.host)
     admin = _admin(parts, settings, site=admin_site)
-    on_admin = application([_route(parts, settings, internals=True, site=admin_site), *_health(parts), *admin])
+    route = _route(parts, settings, threads, internals=True, site=admin_site)
+    on_admin = application([route, *_health(parts), *admin])
     public_side = HotPaths(on_public, hot, check=site, unchecked=_PROBES)
     return Sides(public_side, admin=on_admin, admin_port=settings.admin.port)
 
@@ -53,11 +57,16 @@ def _site_check(parts: Parts, listening: str) -> RequestCheck:
     return own_site(listening) if parts.gate.is_open and is_loopback(listening) else anybody
 
 
-def _generation(parts: Parts, settings: GatewaySettings) -> dict[str, GenerateEndpoint]:
+def _generation(parts: Parts, settings: GatewaySettings, threads: Executor) -> dict[str, GenerateEndpoint]:
     limit, forwarded = settings.limits.max_body_bytes, settings.upstreams.forwarded_headers
     return {
         path: GenerateEndpoint(
-            parts.director, parse, parts.observer, max_body_bytes=limit, gate=parts.gate, forwarded=forwarded
+            parts.director,
+            BodyParser(parse, threads),
+            parts.observer,
+            max_body_bytes=limit,
+            gate=parts.gate,
+            forwarded=forwarded,
         )
         for path, parse in (
             (_CHAT, parse_chat_request),
@@ -89,11 +98,11 @@ def _health(parts: Parts) -> list[BaseRoute]:
     ]
 
 
-def _route(parts: Parts, settings: GatewaySettings, *, internals: bool, site: RequestCheck = anybody) -> Route:
-    limit = settings.limits.max_body_bytes
-    route = RouteEndpoint(
-        parts.director, parse=parse_request, max_body_bytes=limit, internals=internals, gate=parts.gate
-    )
+def _route(
+    parts: Parts, settings: GatewaySettings, threads: Executor, *, internals: bool, site: RequestCheck = anybody
+) -> Route:
+    limit, parse = settings.limits.max_body_bytes, BodyParser(parse_request, threads)
+    route = RouteEndpoint(parts.director, parse=parse, max_body_bytes=limit, internals=internals, gate=parts.gate)
     return Route("/v1/route", Checked(request_response(route.post), site), methods=["POST"])
 
 
