@@ -31,9 +31,11 @@ from slipstream_gateway.api.sides import Sides
 from slipstream_gateway.app import build_app
 from slipstream_gateway.bounded_http import SPARE_CONNECTIONS, Bounds, bounded_http, tune
 from slipstream_gateway.errors import CommandError
-from slipstream_gateway.settings import GatewaySettings
+from slipstream_gateway.open_files import raise_open_files
+from slipstream_gateway.settings import GatewaySettings, Limits
 
 _BACKLOG = 2048
+_OTHER_FILES = 128  # listeners, logs, Redis, the manifest, worker pipes
 _KEEP_ALIVE_S = 75
 _WORKER_ANSWERS_S = 60  # uvicorn's 5 s kill a worker that is still loading on a busy machine, again and again
 _PROBES = frozenset({LIVE.encode(), READY.encode()})
@@ -57,6 +59,7 @@ def serve(settings: GatewaySettings, *, manifest: bytes | None) -> None:
         print(f"admin paths on http://{_shown(listeners[1])}", file=sys.stderr, flush=True)
         bound = msgspec.structs.replace(settings.admin, port=listeners[1].getsockname()[1])
         settings = msgspec.structs.replace(settings, admin=bound)
+    _allow_open_files(settings.limits)
     # uvicorn raises the signal once more when it is done, for whoever handled it before: nobody, and that is a
     # success.
     for number in _STOP_SIGNALS:
@@ -206,7 +209,7 @@ def _config(settings: GatewaySettings) -> uvicorn.Config:
         workers=settings.workers,
         loop="uvloop",
         http=bounded_http(Bounds(bodies_bytes=settings.limits.max_bodies_bytes, probes=_PROBES)),
-        limit_concurrency=settings.limits.max_in_flight + settings.limits.max_queued + SPARE_CONNECTIONS,
+        limit_concurrency=_max_connections(settings.limits),
         ws="none",
         lifespan="on",
         log_level=settings.log_level,
@@ -218,6 +221,21 @@ def _config(settings: GatewaySettings) -> uvicorn.Config:
         timeout_worker_healthcheck=_WORKER_ANSWERS_S,
         timeout_graceful_shutdown=max(1, math.ceil(settings.limits.drain_s)),
     )
+
+
+def _max_connections(limits: Limits) -> int:
+    """Of one worker. With as many idle connections are closed, with twice as many new ones."""
+    return limits.max_in_flight + limits.max_queued + SPARE_CONNECTIONS
+
+
+def _allow_open_files(limits: Limits) -> None:
+    """Lets this process and its workers open as many files as the system allows, and says where these are too few: a
+    client's connection is one, and so is that to an upstream."""
+    allowed, needed = raise_open_files(), 2 * _max_connections(limits) + 2 * limits.max_in_flight + _OTHER_FILES
+    if allowed < needed:
+        what = f"open files are limited to {allowed}, and a worker may need {needed}"
+        options = f"--max-in-flight ({limits.max_in_flight}) and --max-queued ({limits.max_queued})"
+        print(f"{what}: raise the hard limit (ulimit -Hn), or lower {options}.", file=sys.stderr, flush=True)
 
 
 def _listen(host: str, port: int) -> socket.socket:

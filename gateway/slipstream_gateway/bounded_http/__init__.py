@@ -8,6 +8,7 @@ import socket
 from typing import cast
 
 from slipstream_gateway.bounded_http.bounds import SPARE_CONNECTIONS, BodyBudget, Bounds
+from slipstream_gateway.bounded_http.idle import IdleConnections
 from slipstream_gateway.bounded_http.protocol import BoundedHttp
 
 __all__ = ["SPARE_CONNECTIONS", "BodyBudget", "BoundedHttp", "Bounds", "bounded_http", "tune"]
@@ -17,9 +18,10 @@ _UNACKNOWLEDGED_MS = 120_000
 
 
 def bounded_http(bounds: Bounds) -> type[asyncio.Protocol]:
-    """What uvicorn takes for `http`: makes a protocol per connection, all of which share one budget. It is pickled
-    into workers, each of which so gets a budget of its own."""
-    protocol = functools.partial(BoundedHttp, bounds=bounds, budget=BodyBudget(bounds.bodies_bytes))
+    """What uvicorn takes for `http`: makes a protocol per connection, all of which share one budget and one order of
+    idle connections. It is pickled into workers, each of which so gets its own."""
+    budget, idle = BodyBudget(bounds.bodies_bytes), IdleConnections()
+    protocol = functools.partial(BoundedHttp, bounds=bounds, budget=budget, idle=idle)
     return cast("type[asyncio.Protocol]", protocol)
 
 

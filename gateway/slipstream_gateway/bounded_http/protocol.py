@@ -17,6 +17,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from slipstream_gateway.bounded_http.bounds import BodyBudget, Bounds
 from slipstream_gateway.bounded_http.cycle import Cycle
+from slipstream_gateway.bounded_http.idle import IdleConnections
 from slipstream_gateway.bounded_http.refusals import (
     TOO_MANY_BODIES,
     TOO_MANY_CONNECTIONS,
@@ -34,14 +35,16 @@ _RESET = struct.pack("ii", 1, 0)
 
 class BoundedHttp(HttpToolsProtocol):
     """One connection. What it refuses gets one answer that says why, after the answers that are still due before it,
-    and ends the connection. Beyond uvicorn's limit of connections requests get 429, but for probes of the process's
-    health, whose connections then end; beyond twice of it connections are dropped.
+    and ends the connection. At uvicorn's limit of connections the idlest are closed. Where all others are busy,
+    requests get 429, but for probes of the process's health, whose connections then end; beyond twice the limit
+    connections are dropped.
     """
 
-    def __init__(self, *args: Any, bounds: Bounds, budget: BodyBudget, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, bounds: Bounds, budget: BodyBudget, idle: IdleConnections, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._bounds = bounds
         self._budget = budget
+        self._idle = idle
         self._in_head = False
         self._head_bytes = 0  # of the head so far, in the pieces before this one
         self._piece_bytes = 0
@@ -60,13 +63,16 @@ class BoundedHttp(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
+        self._make_room()
         if self.limit_concurrency is not None and len(self.connections) > 2 * self.limit_concurrency:
             transport.abort()
             return
+        self._idle.add(self)
         transport.set_write_buffer_limits(high=self._bounds.unsent_bytes)
         self._timer = self.loop.call_later(self._bounds.head_s, self._head_late)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._idle.discard(self)
         self._stop_timers()
         self._unset_keepalive_if_required()
         self._tell_gone()
@@ -99,6 +105,22 @@ class BoundedHttp(HttpToolsProtocol):
 
     def timeout_keep_alive_handler(self) -> None:
         self._hang_up()
+
+    def close_idle(self) -> None:
+        """Closes a connection on which nothing runs, at once: others need its place."""
+        self.connections.discard(self)
+        self._stop_timers()
+        self._unset_keepalive_if_required()
+        if self.transport.get_write_buffer_size():
+            self._reset()
+        else:
+            self.transport.close()
+
+    def _make_room(self) -> None:
+        """Closes the idlest connections where the worker has too many."""
+        limit = self.limit_concurrency
+        while limit is not None and len(self.connections) >= limit and self._idle.close_idlest():
+            pass
 
     # --- what comes
 
@@ -138,6 +160,8 @@ class BoundedHttp(HttpToolsProtocol):
         method, version = self.parser.get_method(), self.parser.get_http_version()
         if (refusal := check_head(method, self.url, version, self.headers, bounds)) is not None:
             raise Refused(refusal)
+        self._idle.discard(self)
+        self._make_room()
         is_crowded = self.limit_concurrency is not None and self._is_crowded(self.limit_concurrency)
         if is_crowded and self.url.partition(b"?")[0] not in self._bounds.probes:
             raise Refused(TOO_MANY_CONNECTIONS)
@@ -263,6 +287,7 @@ class BoundedHttp(HttpToolsProtocol):
     def _refuse(self, refusal: Refusal) -> None:
         """Answers with `refusal`, in its turn, and hears no more. A request whose body is at fault gets it as its
         answer: it is told that the client left, and stops."""
+        self._idle.discard(self)
         self._stop_timer()
         self._in_head = False
         self._is_deaf = True
@@ -286,8 +311,12 @@ class BoundedHttp(HttpToolsProtocol):
         if not self.pipeline:
             self._give_back()
         super().on_response_complete()
-        if self._last_words is not None and self._running is not None and self._running.response_complete:
+        if self._running is None or not self._running.response_complete:
+            return
+        if self._last_words is not None:
             self._say_last(self._last_words)
+        elif not self._is_deaf and not self.transport.is_closing():
+            self._idle.add(self)
 
     def _say_last(self, refusal: Refusal) -> None:
         self._last_words = None
@@ -310,6 +339,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     def _hang_up(self) -> None:
         """Closes when what was written is out; cuts off who takes nothing of it for `flush_s`."""
+        self._idle.discard(self)
         self._stop_timers()
         self.transport.close()
         self._flush(-1)
@@ -317,11 +347,14 @@ class BoundedHttp(HttpToolsProtocol):
     def _flush(self, left_before: int) -> None:
         left = self.transport.get_write_buffer_size()
         if left == left_before:
-            # A reset, so that the kernel gives up too what it holds for this client.
-            self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-            self.transport.abort()
+            self._reset()
         elif left:
             self._end_timer = self.loop.call_later(self._bounds.flush_s, self._flush, left)
+
+    def _reset(self) -> None:
+        """Ends the connection with a reset, so that the kernel gives up, too, what it holds for this client."""
+        self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        self.transport.abort()
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

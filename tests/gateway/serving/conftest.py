@@ -1,9 +1,10 @@
-"""Networks that break, between the gateway and its servers; gateways as processes."""
+"""Gateways as processes, and networks that break between them and their servers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,12 +29,13 @@ def breaking_network() -> Iterator[Callable[..., BreakingNetwork]]:
 
 @pytest.fixture
 def start(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> Iterator[Callable[..., Process]]:
+    """Starts gateways for a manifest's text and waits for them; all are killed after the test."""
     processes: list[Process] = []
 
-    def run(text: str, *options: str) -> Process:
+    def run(text: str, *options: str, **more: Any) -> Process:
         manifest = tmp_path / "pair.yaml"
         manifest.write_text(text)
-        processes.append(Process(manifest, free_ports(1)[0], *options))
+        processes.append(Process(manifest, free_ports(1)[0], *options, **more))
         processes[-1].wait_live()
         return processes[-1]
 

@@ -22,10 +22,14 @@ WAIT_S = 30.0
 class Process:
     """A running `slipstream gateway`."""
 
-    def __init__(self, manifest: Path, port: int, *options: str) -> None:
+    def __init__(self, manifest: Path, port: int, *options: str, open_files: tuple[int, int] | None = None) -> None:
+        """`open_files`: its soft and its hard limit, not those of this process."""
         command = [sys.executable, "-m", "slipstream_gateway.cli", "gateway", "-f", str(manifest)]
         self.url = f"http://127.0.0.1:{port}"
         self.port = port
+        if open_files is not None:
+            limits = "ulimit -S -n {} && ulimit -H -n {}".format(*open_files)
+            command = ["sh", "-c", f'{limits} && exec "$@"', "sh", *command]
         self.child = subprocess.Popen(
             [*command, "--port", str(port), *options], stderr=subprocess.PIPE, text=True, env=os.environ
         )

@@ -9,7 +9,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import msgspec
@@ -227,8 +227,21 @@ def test_a_client_that_leaves_takes_its_requests_along(app: App, reset: bool) ->
             time.sleep(0.01)
 
 
-def test_beyond_the_limit_of_connections_requests_get_429(app: App) -> None:
-    with serving(app, limit_concurrency=3) as (connect, _), connect(), connect(), connect() as third:
+@contextmanager
+def busy(connect: Connect, count: int) -> Iterator[list[socket.socket]]:
+    """Connections with a request each whose body is not whole."""
+    clients = [connect() for _ in range(count)]
+    for client in clients:
+        client.sendall(head("content-length: 5") + b"1")
+        client.sendall(b"23")
+    yield clients
+    for client in clients:
+        client.close()
+
+
+def test_beyond_the_limit_of_busy_connections_requests_get_429(app: App) -> None:
+    with serving(app, limit_concurrency=3) as (connect, server), busy(connect, 2), connect() as third:
+        until(lambda: len(server.server_state.tasks) == 2)
         third.sendall(head(line="GET / HTTP/1.1"))
         answer = all_of(third)
     assert refusal(answer) == (429, "The gateway has too many open connections.")
@@ -237,7 +250,8 @@ def test_beyond_the_limit_of_connections_requests_get_429(app: App) -> None:
 
 def test_beyond_the_limit_of_connections_health_is_told_and_the_connection_ends(app: App) -> None:
     """A process with many clients is not one that must be started anew."""
-    with serving(app, limit_concurrency=3) as (connect, _), connect(), connect(), connect() as third:
+    with serving(app, limit_concurrency=3) as (connect, server), busy(connect, 2), connect() as third:
+        until(lambda: len(server.server_state.tasks) == 2)
         third.sendall(head(line="GET /health/live?full=1 HTTP/1.1"))
         answer = all_of(third)
         for line in ("GET /health/lively HTTP/1.1", "GET /health/live/x HTTP/1.1", "GET /?/health/live HTTP/1.1"):
@@ -246,3 +260,72 @@ def test_beyond_the_limit_of_connections_health_is_told_and_the_connection_ends(
                 assert refusal(all_of(other))[0] == 429
     assert answer.startswith(b"HTTP/1.1 200 ")
     assert b"connection: close\r\n" in answer
+
+
+def until(found: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not found():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def answered(client: socket.socket) -> bytes:
+    """The answer to a request on `client`, which stays open."""
+    client.sendall(head(line="GET / HTTP/1.1"))
+    answer = b""
+    while not answer.endswith(b"\r\n\r\n0"):  # the size of the body, which is empty
+        part = client.recv(65536)
+        assert part
+        answer += part
+    return answer
+
+
+def is_closed(client: socket.socket) -> bool:
+    """Whether the server has closed a connection on which no answer is due."""
+    client.setblocking(False)
+    try:
+        return client.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        return True
+    finally:
+        client.settimeout(WAIT_S)
+
+
+def test_idle_connections_make_room_for_others_the_idlest_first(app: App) -> None:
+    with serving(app, limit_concurrency=5) as (connect, server), ExitStack() as stack:
+        first, second, third, fourth = (stack.enter_context(connect()) for _ in range(4))
+        until(lambda: len(server.server_state.connections) == 4)
+        assert b"200 OK" in answered(first)  # the second is the idlest now, before the first byte
+        third.sendall(b"GET / HT")  # a head that is not whole makes nothing younger
+        assert b"200 OK" in answered(stack.enter_context(connect()))
+        until(lambda: is_closed(second))
+        assert b"200 OK" in answered(stack.enter_context(connect()))
+        until(lambda: is_closed(third))
+        assert not any(is_closed(client) for client in (first, fourth))
+        assert b"200 OK" in answered(first)
+
+
+def test_busy_connections_are_not_closed_for_others(app: App) -> None:
+    with serving(app, limit_concurrency=5) as (connect, server), busy(connect, 3) as waiting, ExitStack() as stack:
+        until(lambda: len(server.server_state.tasks) == 3)
+        for _ in range(20):
+            assert b"200 OK" in answered(stack.enter_context(connect()))
+        assert len(server.server_state.connections) < 6
+        for client in waiting:
+            client.sendall(b"45")
+            assert client.recv(65536).startswith(b"HTTP/1.1 200 ")
+
+
+def test_an_idle_client_that_has_not_read_its_answer_makes_room_too(app: App) -> None:
+    app.stream = 4_000_000
+    bounds = msgspec.structs.replace(PATIENT, unsent_bytes=64 * 1024 * 1024)  # the answer is written, and waits
+    with serving(app, bounds, limit_concurrency=2) as (connect, server), connect() as lazy:
+        lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        lazy.sendall(head(line="GET / HTTP/1.1"))
+        assert app.left.wait(WAIT_S)
+        app.stream = 0
+        with connect() as other:
+            assert b"200 OK" in answered(other)
+            assert len(server.server_state.connections) == 1
