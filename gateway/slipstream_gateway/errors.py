@@ -39,9 +39,9 @@ def shorten(text: str) -> str:
 
 
 def for_log(error: BaseException) -> str:
-    """What a log may say of an error: messages other than those of `UpstreamError` and `Overloaded` may quote a client
-    or a server, and so only the name of the class stands for them."""
-    if isinstance(error, UpstreamError | Overloaded):
+    """What a log may say of an error: messages other than those of `UpstreamError`, `UpstreamRejected` and `Overloaded`
+    may quote a client or a server, and so only the name of the class stands for them."""
+    if isinstance(error, UpstreamError | UpstreamRejected | Overloaded):
         return f"{error} {getattr(error, 'detail', '')}".rstrip()
     return type(error).__name__
 

@@ -224,7 +224,7 @@ def _config(settings: GatewaySettings) -> uvicorn.Config:
 
 
 def _max_connections(limits: Limits) -> int:
-    """Of one worker. With as many idle connections are closed, with twice as many new ones."""
+    """Of one worker. At this number idle connections are closed, at twice this number new ones."""
     return limits.max_in_flight + limits.max_queued + SPARE_CONNECTIONS
 
 

@@ -31,7 +31,7 @@ from slipstream_gateway.conformance.verdict import (
     judge_greedy,
     judge_sampled,
 )
-from slipstream_gateway.errors import Incomparable, RequestError, UpstreamRejected, UpstreamUnavailable
+from slipstream_gateway.errors import Incomparable, RequestError, UpstreamRejected, UpstreamUnavailable, for_log
 from slipstream_gateway.manifest.table import Backend
 from slipstream_gateway.types import GenerationRequest
 from slipstream_gateway.upstreams.base import Job, TokenScore
@@ -79,8 +79,7 @@ class Check:
         try:
             return await look()
         except RequestError as exc:
-            refusal = str(exc) if isinstance(exc, UpstreamRejected) else type(exc).__name__  # others quote the server
-            detail = f"the probes were refused: {refusal}{_hint(exc)}"
+            detail = f"the probes were refused: {for_log(exc)}{_hint(exc)}"
         except Incomparable as exc:
             detail = f"the server's answers cannot be compared: {exc.cause}"
         return [Finding(subject=subject, result=Result.NO_DATA, detail=detail)]

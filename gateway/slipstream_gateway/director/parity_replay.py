@@ -17,6 +17,7 @@ from slipstream_gateway.upstreams.pool import Replica
 
 _CHECKED_REASONS = frozenset({Reason.SPECULATION_PAYS, Reason.CLASS_ENABLED, Reason.CLIENT_ASKED, Reason.EXPLORATION})
 _EXCERPT_CHARS = 2000
+_FINISH_REASONS = frozenset({None, "stop", "length", "tool_calls", "function_call", "content_filter"})
 _MEDIA = frozenset({"image_url", "input_audio", "audio_url", "video_url", "file", "prompt_embeds"})
 
 _log = logging.getLogger(__name__)
@@ -130,4 +131,5 @@ def _around(text: str, at: int) -> str:
 
 
 def _described(answer: Answer) -> str:
-    return f"sha256={answer.sha256} length={len(answer)} finish_reason={answer.finish_reason}"
+    known = answer.finish_reason if answer.finish_reason in _FINISH_REASONS else "other"
+    return f"sha256={answer.sha256} length={len(answer)} finish_reason={known}"

@@ -16,7 +16,7 @@ import grpc
 import msgspec
 from tritonclient.grpc import service_pb2
 
-from slipstream_gateway.errors import Incomparable, UpstreamTimeout, UpstreamUnavailable
+from slipstream_gateway.errors import Incomparable, UpstreamFailed, UpstreamTimeout, UpstreamUnavailable
 from slipstream_gateway.types import GenerationRequest, Reason, Withheld
 from slipstream_gateway.upstreams.base import (
     ANY_DRAFT,
@@ -103,7 +103,10 @@ class TritonUpstream:
 
     async def stop_drafting(self) -> None:
         self._stops += 1
-        if error := (await self._control(STOP_DRAFTING, timeout_s=_CONTROL_TIMEOUT_S)).error_message:
+        error = (await self._control(STOP_DRAFTING, timeout_s=_CONTROL_TIMEOUT_S)).error_message
+        if _UNKNOWN_INPUT in error:
+            raise UpstreamFailed("The inference server failed.", detail=f"{_UNKNOWN_INPUT} '{STOP_DRAFTING}'")
+        if error:
             raise triton_error(error)
 
     async def score(

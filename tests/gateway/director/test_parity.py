@@ -93,6 +93,15 @@ async def test_another_reason_to_stop_is_a_difference_at_the_end(pair: Make, cha
     assert "finish_reason=length" in said()[0]
 
 
+async def test_a_reason_to_stop_that_nobody_knows_is_not_quoted(pair: Make, chat: Make, said: Said) -> None:
+    bench, plain, _ = pair()
+    plain.finish_reason = "text of an answer"
+    await bench.ask(chat("tokens=2", stream=True))
+    await bench.counted({"checked": 1, "mismatched": 1})
+    assert "finish_reason=other" in said()[0]
+    assert plain.finish_reason not in said()[0]
+
+
 async def test_a_shorter_plain_answer_differs_where_it_ends(pair: Make, chat: Make, said: Said) -> None:
     """The plain server plays another script: an answer kept from before stands for the speculative one."""
     bench, _, _ = pair()
