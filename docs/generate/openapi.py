@@ -47,6 +47,7 @@ _BOUNDS: Mapping[str, Schema] = {
     "top_k": {"minimum": -1, "maximum": MAX_TOKENS},
     "seed": {"minimum": -(2**63), "maximum": 2**63 - 1},
     "n": {"minimum": 1, "maximum": MAX_CHOICES},
+    "best_of": {"minimum": 1, "maximum": MAX_CHOICES},
 }
 _DESCRIPTIONS: Mapping[str, str] = {
     "model": "The name of a model pair's target as the manifest calls it: see `/v1/models`.",
@@ -67,7 +68,8 @@ _DESCRIPTIONS: Mapping[str, str] = {
     "top_k": "0 and -1 switch it off.",
     "seed": "The same seed gives the same answer, where the upstream can promise it.",
     "stop": f"Up to {MAX_STOP_STRINGS} texts that end the answer; they are no part of it.",
-    "n": "How many choices.",
+    "n": f"How many choices of each prompt. All prompts together have at most {MAX_CHOICES}.",
+    "best_of": "How many answers to generate of each prompt, for upstreams that return the best `n` of them.",
 }
 _OTHERS = (
     "Every other parameter of OpenAI's API, or of the upstream's, is passed on to upstreams that can honour it; where "

@@ -44,10 +44,11 @@ NO_LIMITS = Limits()
 
 
 class Charge(NamedTuple):
-    """What a request is expected to take; its real use corrects it."""
+    """What a request is expected to take; its real use corrects it. Each of its choices takes one of the `places`."""
 
     tokens: int = 0
     nano_usd: int = 0
+    places: int = 1
 
 
 class Room(NamedTuple):
@@ -81,7 +82,7 @@ class Refusal(NamedTuple):
 
 
 class InUse(NamedTuple):
-    """What a caller uses of its limits at a moment: what its rates have not worked off yet, the requests that run, and
+    """What a caller uses of its limits at a moment: what its rates have not worked off yet, the choices that run, and
     what was spent today (UTC)."""
 
     requests: float = 0.0

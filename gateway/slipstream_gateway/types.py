@@ -147,11 +147,20 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
 
 
+class PromptSize(msgspec.Struct, frozen=True, kw_only=True):
+    """How much a request gives a model to read, all of its prompts together: UTF-8 bytes of text, and token ids."""
+
+    text_bytes: int = 0
+    token_ids: int = 0
+
+
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     """An OpenAI request, parsed and validated once at the edge.
 
-    `messages` for chat and responses, `prompt` (text or token ids) for completions. `seed` and `max_tokens` are None
-    where the client left them out. `features` names the optional parameters in use that a backend must be able to
+    `messages` for chat and responses, `prompt` (text or token ids) for completions: the first one where there are
+    several. `prompt_size` and `choices` cover all prompts: `choices` counts the answers that are generated, one for
+    each prompt and choice (`n`, or `best_of` where it is larger). `seed` and `max_tokens` are None where the client
+    left them out. `features` names the optional parameters in use that a backend must be able to
     honour (`"logprobs"`, `"logit_bias"`, `"tools"`, `"n"`, …), by their OpenAI or vLLM name, and the endpoint
     `RESPONSES_FEATURE` where the request came in by it: not every backend has it. `mode` and `draft_length` are
     the client's wish, which a policy may grant; `learn` False keeps the outcome out of the estimates. `raw` is the
@@ -169,6 +178,8 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     seed: int | None = None
     stop: tuple[str, ...] = ()
     n: int = 1
+    choices: int = 1
+    prompt_size: PromptSize = PromptSize()
     stream: bool = False
     include_usage: bool = False
     structured_output: bool = False

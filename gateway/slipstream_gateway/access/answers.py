@@ -17,6 +17,7 @@ _WORDS = {
 }
 _NEVER = {
     LimitName.TOKENS: "Request too large for the limit on tokens per minute: its prompt alone is about {tokens}.",
+    LimitName.CONCURRENT: "Request too large for the limit on concurrent requests: it takes {places}, one per choice.",
 }
 
 
@@ -29,7 +30,7 @@ def rate_headers(grant: Grant | Refusal) -> tuple[Header, ...]:
 def limit_reached(refusal: Refusal, charge: Charge) -> LimitReached:
     message = _WORDS[refusal.limit]
     if refusal.retry_after_s is None:
-        message = _NEVER.get(refusal.limit, message).format(tokens=charge.tokens)
+        message = _NEVER.get(refusal.limit, message).format(tokens=charge.tokens, places=charge.places)
     return LimitReached(
         message, limit=str(refusal.limit), retry_after_s=refusal.retry_after_s, headers=rate_headers(refusal)
     )

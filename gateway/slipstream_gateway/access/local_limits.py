@@ -63,7 +63,7 @@ class LocalLimits:
         self._leases = count()
 
     def admit(self, key_id: str, limits: Limits, charge: Charge) -> Grant | Refusal:
-        """Takes `charge` and a place, or nothing at all."""
+        """Takes `charge` with its places, or nothing at all."""
         state = self._states.get(key_id)
         if state is None:
             state = self._new_state(key_id)
@@ -74,11 +74,11 @@ class LocalLimits:
         return self._take(state, limits, charge, now_us)
 
     def settle(self, use: Use) -> None:
-        """Gives the place back, and corrects what was charged by what was taken."""
+        """Gives the places back, and corrects what was charged by what was taken."""
         state = self._states.get(use.key_id)
         if state is None:
             return
-        state.in_flight = max(state.in_flight - 1, 0)
+        state.in_flight = max(state.in_flight - use.charged.places, 0)
         limits, grant, now_us = use.limits, use.grant, self._clock_us()
         if limits.tokens_per_minute is not None:
             more_us = (use.taken.tokens - use.charged.tokens) * interval_us(self._share(limits.tokens_per_minute))
@@ -106,8 +106,11 @@ class LocalLimits:
         )
 
     def _refusal(self, state: _State, limits: Limits, charge: Charge, now_us: float) -> Refusal | None:
-        if limits.concurrent is not None and state.in_flight >= self._share(limits.concurrent):
-            return self._refuse(LimitName.CONCURRENT, 1.0, state, limits, now_us)
+        if limits.concurrent is not None:
+            most = self._share(limits.concurrent)
+            if state.in_flight + charge.places > most:
+                retry_after_s = 1.0 if charge.places <= most else None
+                return self._refuse(LimitName.CONCURRENT, retry_after_s, state, limits, now_us)
         if limits.usd_per_day is not None:
             self._turn(state)
             budget = limits.usd_per_day * NANO_PER_USD / self._parts
@@ -129,7 +132,7 @@ class LocalLimits:
 
     def _take(self, state: _State, limits: Limits, charge: Charge, now_us: float) -> Grant:
         self._turn(state)
-        state.in_flight += 1
+        state.in_flight += charge.places
         state.nano_usd += charge.nano_usd
         if limits.requests_per_minute is not None:
             step_us = interval_us(self._share(limits.requests_per_minute))

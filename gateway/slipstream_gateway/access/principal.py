@@ -13,7 +13,7 @@ from slipstream_gateway.allowance import Charge, Limits
 from slipstream_gateway.types import ANONYMOUS, Caller, GenerationRequest, Mode, Priority
 
 MOST_OUTPUT_TOKENS = 1024
-_CHARS_PER_TOKEN = 4
+_BYTES_PER_TOKEN = 4
 _NANO_PER_USD_PER_MILLION = 1000
 
 
@@ -75,22 +75,21 @@ class Prices:
         return 0
 
     def expected(self, request: GenerationRequest, limits: Limits) -> Charge:
-        """What `request` is charged before it runs: its prompt by a rule of thumb, and its longest answer up to
-        `MOST_OUTPUT_TOKENS`. An answer that may be longer than the whole limit is charged as much as fits."""
+        """What `request` is charged before it runs: its prompts by a rule of thumb, and for each of its choices a
+        place and the longest answer up to `MOST_OUTPUT_TOKENS`. Answers that may be longer than the whole limit are
+        charged as much as fits."""
         prompt = expected_prompt_tokens(request)
-        output = min(request.max_tokens or MOST_OUTPUT_TOKENS, MOST_OUTPUT_TOKENS) * request.n
+        output = min(request.max_tokens or MOST_OUTPUT_TOKENS, MOST_OUTPUT_TOKENS) * request.choices
         cost = self.nano_usd(request.model, prompt, output) if limits.usd_per_day is not None else 0
         if limits.tokens_per_minute is not None:
             output = min(output, max(limits.tokens_per_minute - prompt, 0))
-        return Charge(prompt + output, cost)
+        return Charge(prompt + output, cost, request.choices)
 
     def taken(self, model: str, prompt_tokens: int, output_tokens: int) -> Charge:
         return Charge(prompt_tokens + output_tokens, self.nano_usd(model, prompt_tokens, output_tokens))
 
 
 def expected_prompt_tokens(request: GenerationRequest) -> int:
-    """About how many tokens the prompt has: four characters each, as English has them, where it is text."""
-    if isinstance(request.prompt, tuple):
-        return len(request.prompt)
-    chars = len(request.prompt or "") + sum([len(message.content) for message in request.messages])
-    return 1 + chars // _CHARS_PER_TOKEN
+    """About how many tokens the prompts have: four bytes each, as English has them, where they are text."""
+    size = request.prompt_size
+    return 1 + size.text_bytes // _BYTES_PER_TOKEN + size.token_ids

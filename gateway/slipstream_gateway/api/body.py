@@ -56,6 +56,7 @@ class WireBody(WireSampling):
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     n: int | None = None
+    best_of: int | None = None
 
 
 class WireItem(msgspec.Struct):
@@ -79,7 +80,7 @@ class WireResponsesBody(WireSampling):
     background: bool | None = None
 
 
-CORE_FIELDS = frozenset(WireBody.__struct_fields__)
+CORE_FIELDS = frozenset(WireBody.__struct_fields__) - {"best_of"}  # read to be counted; backends must honour it
 RESPONSES_FIELDS = frozenset(WireResponsesBody.__struct_fields__)
 _Body = TypeVar("_Body")
 _decode_body = msgspec.json.Decoder(WireBody).decode

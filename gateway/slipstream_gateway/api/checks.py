@@ -19,6 +19,15 @@ def integer(name: str, value: int | None, low: int, high: int) -> int | None:
     raise InvalidRequest(f"Invalid '{name}': expected {low} to {high}, got {show(value)}.", param=name)
 
 
+def choices_of(prompts: int, n: int | None, best_of: int | None) -> int:
+    """How many answers a request has generated: one for each choice of each prompt. Raises `InvalidRequest`."""
+    each = max(integer("n", n, 1, MAX_CHOICES) or 1, integer("best_of", best_of, 1, MAX_CHOICES) or 1)
+    if prompts * each <= MAX_CHOICES:
+        return prompts * each
+    message = f"Invalid 'prompt': expected at most {MAX_CHOICES} choices (prompts times n), got {prompts} times {each}."
+    raise InvalidRequest(message, param="prompt")
+
+
 def between(name: str, value: float | None, default: float, low: float, high: float) -> float:
     """`value`, or `default` where it is None. Raises `InvalidRequest` outside the bounds."""
     if value is None:

@@ -8,13 +8,14 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from slipstream_gateway.api.body import WireBody, WireMessage, decode_body, decode_fields, show
-from slipstream_gateway.api.checks import MAX_CHOICES, MAX_TOKENS, integer
+from slipstream_gateway.api.checks import MAX_TOKENS, choices_of, integer
 from slipstream_gateway.api.features import features_in_use, message_features, stream_option_features
+from slipstream_gateway.api.prompts import Prompt, parse_prompts, size_of_messages, size_of_prompts
 from slipstream_gateway.api.request import generation_request
 from slipstream_gateway.api.responses import parse_responses_request
 from slipstream_gateway.api.wishes import NO_WISHES, Wishes
 from slipstream_gateway.errors import InvalidRequest
-from slipstream_gateway.types import Endpoint, GenerationRequest, Message
+from slipstream_gateway.types import Endpoint, GenerationRequest, Message, PromptSize
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
@@ -28,17 +29,27 @@ def parse_chat_request(raw: bytes, wishes: Wishes = NO_WISHES) -> GenerationRequ
         raise InvalidRequest("Invalid 'messages': expected at least one message, got [].", param="messages")
     messages = tuple([_message(message, index) for index, message in enumerate(body.messages)])
     features = features_in_use(fields) | message_features(body.messages, fields["messages"])
-    return _request(body, Endpoint.CHAT, wishes, fields, messages=messages, features=features)
+    size = size_of_messages(messages)
+    return _request(body, Endpoint.CHAT, wishes, fields, messages=messages, prompt_size=size, features=features)
 
 
 def parse_completion_request(raw: bytes, wishes: Wishes = NO_WISHES) -> GenerationRequest:
     """The body of `POST /v1/completions`. Raises `InvalidRequest`."""
     body, fields = decode_body(raw)
-    prompt, several = _prompt(body.prompt)
+    prompts = parse_prompts(body.prompt)
     features = features_in_use(fields)
-    if several:
+    if len(prompts) > 1:
         features |= {"prompt"}
-    return _request(body, Endpoint.COMPLETION, wishes, fields, prompt=prompt, features=features)
+    return _request(
+        body,
+        Endpoint.COMPLETION,
+        wishes,
+        fields,
+        features=features,
+        prompt=prompts[0],
+        prompts=len(prompts),
+        prompt_size=size_of_prompts(prompts),
+    )
 
 
 def parse_request(raw: bytes, wishes: Wishes = NO_WISHES) -> GenerationRequest:
@@ -58,8 +69,10 @@ def _request(
     fields: Mapping[str, msgspec.Raw],
     *,
     features: frozenset[str],
+    prompt_size: PromptSize,
     messages: tuple[Message, ...] = (),
-    prompt: str | tuple[int, ...] | None = None,
+    prompt: Prompt | None = None,
+    prompts: int = 1,
 ) -> GenerationRequest:
     options = body.stream_options
     if options is not None and not body.stream:
@@ -75,7 +88,9 @@ def _request(
         max_tokens=_max_tokens(body),
         messages=messages,
         prompt=prompt,
-        n=integer("n", body.n, 1, MAX_CHOICES) or 1,
+        n=body.n or 1,
+        choices=choices_of(prompts, body.n, body.best_of),
+        prompt_size=prompt_size,
         include_usage=bool(options is not None and options.include_usage),
     )
 
@@ -108,34 +123,6 @@ def _joined(parts: Sequence[object], index: int) -> str:
             raise InvalidRequest(f"Missing required parameter: '{where}'.", param=where)
         texts.append(text or "")
     return "".join(texts)
-
-
-def _prompt(prompt: str | Sequence[str | int | list[int]] | None) -> tuple[str | tuple[int, ...], bool]:
-    """The prompt as text or token ids, and whether there are several (the first stands for all)."""
-    if isinstance(prompt, str):
-        return prompt, False
-    if prompt is None:
-        raise InvalidRequest("Missing required parameter: 'prompt'.", param="prompt")
-    if not prompt:
-        raise InvalidRequest("Invalid 'prompt': expected text or token ids, got [].", param="prompt")
-    kinds = {type(item) for item in prompt}
-    if len(kinds) > 1:
-        raise InvalidRequest("Invalid 'prompt': texts, token ids and lists of them cannot be mixed.", param="prompt")
-    first = prompt[0]
-    if isinstance(first, str):
-        return first, len(prompt) > 1
-    if isinstance(first, int):
-        return _token_ids([item for item in prompt if isinstance(item, int)]), False
-    return _token_ids(first), len(prompt) > 1
-
-
-def _token_ids(ids: Sequence[int]) -> tuple[int, ...]:
-    if not ids:
-        raise InvalidRequest("Invalid 'prompt': expected token ids, got [].", param="prompt")
-    for token_id in ids:
-        if not 0 <= token_id <= MAX_TOKENS:
-            raise InvalidRequest(f"Invalid 'prompt': {show(token_id)} is not a token id.", param="prompt")
-    return tuple(ids)
 
 
 def _max_tokens(body: WireBody) -> int | None:

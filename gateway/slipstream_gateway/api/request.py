@@ -12,7 +12,7 @@ from slipstream_gateway.api.checks import between, seed_of, stop_strings, top_k_
 from slipstream_gateway.api.features import FOR_SAMPLING, is_structured
 from slipstream_gateway.api.wishes import NO_WISHES, Wishes, draft_length_of, learn_of, mode_of
 from slipstream_gateway.errors import InvalidRequest
-from slipstream_gateway.types import Endpoint, GenerationRequest, Message
+from slipstream_gateway.types import Endpoint, GenerationRequest, Message, PromptSize
 
 
 class Parse(Protocol):
@@ -32,6 +32,8 @@ def generation_request(
     messages: tuple[Message, ...] = (),
     prompt: str | tuple[int, ...] | None = None,
     n: int = 1,
+    choices: int = 1,
+    prompt_size: PromptSize,
     include_usage: bool = False,
 ) -> GenerationRequest:
     """The request that `body` and `wishes` ask for. `fields` is the body by name. Raises `InvalidRequest`."""
@@ -50,6 +52,8 @@ def generation_request(
         seed=seed_of(body.seed),
         stop=stop_strings(body.stop),
         n=n,
+        choices=choices,
+        prompt_size=prompt_size,
         stream=body.stream or False,
         include_usage=include_usage,
         structured_output=is_structured(features),

@@ -281,7 +281,7 @@ class Director:
     def _lesson(self, request: GenerationRequest, route: Route, judged: _Judged) -> Lesson | None:
         """Several choices share their time and tell nothing of one. Only clients that may choose may keep quiet."""
         may_choose = route.policy is not None and route.policy.spec.allow_client_mode
-        if request.n > 1 or (may_choose and not request.learn):
+        if request.choices > 1 or (may_choose and not request.learn):
             return None
         return Lesson(judged.subject, judged.profile.prompt_tokens, self._outcomes)
 

@@ -287,7 +287,7 @@ class Exchange:
             ttft_s = self._first_s - self._started_s
             output_tokens = self.usage.output_tokens
             # Several choices share the time, and their tokens come summed up: there is no time per token to tell.
-            if output_tokens > 1 and self.request.n == 1:
+            if output_tokens > 1 and self.request.choices == 1:
                 tpot_s = (self._last_s - self._first_s) / (output_tokens - 1)
         return Times(ended_s - self._started_s, ttft_s, tpot_s)
 

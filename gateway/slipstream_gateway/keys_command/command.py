@@ -182,7 +182,7 @@ def _add_rights(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--priority", choices=[str(one) for one in Priority], default=str(Priority.NORMAL))
     parser.add_argument("--requests-per-minute", type=at_least_one, metavar="N")
     parser.add_argument("--tokens-per-minute", type=at_least_one, metavar="N", help="of prompts and answers together")
-    parser.add_argument("--concurrent", type=at_least_one, metavar="N", help="requests at once")
+    parser.add_argument("--concurrent", type=at_least_one, metavar="N", help="requests at once, each choice counted")
     parser.add_argument("--usd-per-day", type=_usd, metavar="USD", help="by the prices in the file; days are UTC's")
 
 

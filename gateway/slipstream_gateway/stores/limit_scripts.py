@@ -6,8 +6,8 @@ that a double holds them to a hundredth of one.
 
     slipstream:limits:{id}   hash: r, t: up to when the rates of requests and of tokens are used; day, usd: what was
                              spent on that day (UTC), in billionths of a USD
-    slipstream:leases:{id}   sorted set: requests that run, by the instant at which their place comes back unless it is
-                             renewed: those of a gateway that died do
+    slipstream:leases:{id}   sorted set: places that are taken, one for each choice of a request that runs, by the
+                             instant at which they come back unless they are renewed: those of a gateway that died do
 """
 
 from __future__ import annotations
@@ -45,11 +45,12 @@ local function text(number) return string.format('%.17g', number) end
 """
 
 # KEYS: limits, leases. ARGV: requests a minute, tokens a minute, places, budget (each 0: no such limit), tokens and
-# cost of this request, its lease's name, a lease's life in µs. Returns {0 or which limit refuses, as in REFUSED_BY,
-# µs until it may come again (-1: never), now, until when the two rates are used, day}.
+# cost of this request, how many places it takes, a lease's life in µs, then names of leases, one for each place.
+# Returns {0 or which limit refuses, as in REFUSED_BY, µs until it may come again (-1: never), now, until when the two
+# rates are used, day}.
 ADMIT = Script(f"""
 local rpm, tpm, most, budget = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
-local tokens, usd = tonumber(ARGV[5]), tonumber(ARGV[6])
+local tokens, usd, places = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
 local state = redis.call('HMGET', KEYS[1], 'r', 't', 'day', 'usd')
 local r = math.max(tonumber(state[1] or 0), now)
 local t = math.max(tonumber(state[2] or 0), now)
@@ -60,7 +61,8 @@ local function refuse(which, wait)
 end
 if most > 0 then
   redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', text(now))
-  if redis.call('ZCARD', KEYS[2]) >= most then return refuse(1, 1e6) end
+  if places > most then return refuse(1, -1) end
+  if redis.call('ZCARD', KEYS[2]) + places > most then return refuse(1, 1e6) end
 end
 if budget > 0 and spent + usd > budget then return refuse(2, ((day + 1) * 86400 - tonumber(time[1])) * 1e6) end
 local next_r = rpm > 0 and r + {MINUTE_US} / rpm or r
@@ -71,7 +73,7 @@ if next_t - now > {MINUTE_US} then return refuse(4, next_t - now - {MINUTE_US}) 
 
 r, t = next_r, next_t
 if most > 0 then
-  redis.call('ZADD', KEYS[2], text(now + tonumber(ARGV[8])), ARGV[7])
+  for i = 9, #ARGV do redis.call('ZADD', KEYS[2], text(now + tonumber(ARGV[8])), ARGV[i]) end
   redis.call('PEXPIRE', KEYS[2], math.ceil(tonumber(ARGV[8]) / 1000))
 end
 redis.call('HSET', KEYS[1], 'r', text(r), 't', text(t), 'day', day, 'usd', text(spent + usd))
@@ -81,11 +83,11 @@ return {{0, 0, now, math.ceil(r), math.floor(t), day}}
 """)
 
 # KEYS: limits, leases. ARGV: tokens a minute (0: no such limit), tokens and cost beyond what was charged (below 0:
-# less), until when the rate of tokens was used after the charge, the day of the charge, the lease's name ('': none).
+# less), until when the rate of tokens was used after the charge, the day of the charge, then names of leases that end.
 # How much is given back: `allowance.refund_us`.
 SETTLE = Script(f"""
 local tpm, tokens, usd = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-if ARGV[6] ~= '' then redis.call('ZREM', KEYS[2], ARGV[6]) end
+for i = 6, #ARGV do redis.call('ZREM', KEYS[2], ARGV[i]) end
 local state = redis.call('HMGET', KEYS[1], 't', 'day', 'usd')
 if tpm > 0 and tokens ~= 0 then
   local t, more = tonumber(state[1] or 0), tokens * ({MINUTE_US} / tpm)
@@ -103,7 +105,7 @@ end
 return 1
 """)
 
-# KEYS: limits, leases. Returns {µs from now until which the two rates are used, requests that run, spent today}.
+# KEYS: limits, leases. Returns {µs from now until which the two rates are used, places that are taken, spent today}.
 USAGE = Script("""
 local state = redis.call('HMGET', KEYS[1], 'r', 't', 'day', 'usd')
 local spent = tonumber(state[3] or -1) == day and tonumber(state[4]) or 0

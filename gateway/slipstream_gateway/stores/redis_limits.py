@@ -58,9 +58,12 @@ class _Waiting(NamedTuple):
     def command(self) -> Command:
         limits = self.limits
         budget = 0 if limits.usd_per_day is None else max(1, round(limits.usd_per_day * NANO_PER_USD))
-        rates = (limits.requests_per_minute or 0, limits.tokens_per_minute or 0)
-        life_us = int(LEASE_S * US_PER_S)
-        return Command(ADMIT, self.key_id, (*rates, limits.concurrent or 0, budget, *self.charge, self.lease, life_us))
+        most = (limits.requests_per_minute or 0, limits.tokens_per_minute or 0, limits.concurrent or 0, budget)
+        return Command(ADMIT, self.key_id, (*most, *self.charge, int(LEASE_S * US_PER_S), *self.places()))
+
+    def places(self) -> Sequence[str]:
+        """The names of the leases that it takes; none where the places of its caller are not limited."""
+        return () if self.limits.concurrent is None else _places(self.lease, self.charge)
 
 
 class RedisLimits:
@@ -114,15 +117,14 @@ class RedisLimits:
         if not grant.shared:
             if limits.usd_per_day is None or not use.taken.nano_usd:
                 return
-            arguments: tuple[str | int, ...] = (0, 0, use.taken.nano_usd, 0, grant.day, "")
+            arguments: tuple[str | int, ...] = (0, 0, use.taken.nano_usd, 0, grant.day)
         else:
-            held = self._held.pop(grant.lease, None)
-            tokens, usd = (taken - charged for taken, charged in zip(use.taken, use.charged, strict=True))
+            held = [name for name in _places(grant.lease, use.charged) if self._held.pop(name, None) is not None]
+            tokens, usd = use.taken.tokens - use.charged.tokens, use.taken.nano_usd - use.charged.nano_usd
             tpm = limits.tokens_per_minute or 0
-            if held is None and not (tpm and tokens) and not usd:
+            if not held and not (tpm and tokens) and not usd:
                 return
-            lease = grant.lease if held is not None else ""
-            arguments = (tpm, tokens, usd, grant.tokens_until_us, grant.day, lease)
+            arguments = (tpm, tokens, usd, grant.tokens_until_us, grant.day, *held)
         self._unsettled.append(Command(SETTLE, use.key_id, arguments))
         if self._settling is None:
             self._settling = asyncio.get_running_loop().call_later(SETTLE_S, self._wake.set)
@@ -198,8 +200,8 @@ class RedisLimits:
             self._wake.set()
 
     def _answer(self, one: _Waiting, verdict: Grant | Refusal) -> None:
-        if isinstance(verdict, Grant) and one.limits.concurrent is not None:
-            self._held[one.lease] = one.key_id
+        if isinstance(verdict, Grant):
+            self._held.update(dict.fromkeys(one.places(), one.key_id))
         if one.answer.done():  # whoever asked has gone
             self._give_back(one, verdict)
         else:
@@ -235,6 +237,11 @@ class RedisLimits:
             one = self._waiting.popleft()
             if not one.answer.done():
                 one.answer.set_result(None)
+
+
+def _places(lease: str, charge: Charge) -> list[str]:
+    """The names of the places that a request takes under `lease`."""
+    return [lease, *(f"{lease}.{index}" for index in range(1, charge.places))]
 
 
 def _again(settling: Command) -> Command:

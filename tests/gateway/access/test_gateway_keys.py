@@ -88,6 +88,50 @@ def test_responses_are_for_keys_and_count_their_tokens(served: Callable[..., Any
     assert "authorization" not in running.upstream.headers[0]
 
 
+def completion(url: str, key: str, **body: Any) -> httpx.Response:
+    headers = {"authorization": f"Bearer {key}"}
+    return httpx.post(f"{url}/v1/completions", json={"model": "acme", **body}, headers=headers, timeout=WAIT_S)
+
+
+def test_every_prompt_and_every_choice_counts_in_tokens(served: Callable[..., Any], keys: Any) -> None:
+    key = keys.create("--tokens-per-minute", "20000")
+    url = served().url
+    for body, tokens in (
+        ({"prompt": "tokens=3", "max_tokens": 1000, "n": 8}, 8000),
+        ({"prompt": ["tokens=3"] * 4, "max_tokens": 1000, "n": 2}, 8000),
+        ({"prompt": ["tokens=3", "x " * 8000], "max_tokens": 1}, 4000),
+        ({"prompt": [[1] * 3000, [2] * 3000], "max_tokens": 1}, 6000),
+    ):
+        answer = completion(url, key, **body)
+        assert answer.status_code == 200
+        used = 20_000 - int(answer.headers["x-ratelimit-remaining-tokens"])
+        assert tokens <= used < tokens + 300, body
+
+
+def test_prompts_beyond_the_cap_on_choices_are_refused(served: Callable[..., Any], keys: Any) -> None:
+    key = keys.create("--tokens-per-minute", "2000")
+    running = served()
+    refused = completion(running.url, key, prompt=["x"] * 100_000, max_tokens=1000)
+    assert refused.status_code == 400
+    assert "got 100000 times 1" in refused.json()["error"]["message"]
+    assert refused.json()["error"]["param"] == "prompt"
+    assert running.upstream.requests == []
+
+
+def test_every_choice_takes_a_place(served: Callable[..., Any], keys: Any) -> None:
+    key = keys.create("--concurrent", "4")
+    url = served().url
+    refused = completion(url, key, prompt="x", n=5)
+    assert error_of(refused) == (429, "requests", "rate_limit_exceeded")
+    assert refused.headers["x-should-retry"] == "false"
+    assert "it takes 5" in refused.json()["error"]["message"]
+    stream = ask(url, key, "tokens=1000 gap=0.05", stream=True, n=3)
+    next(iter(stream))
+    assert completion(url, key, prompt=["tokens=3"] * 2).status_code == 429
+    assert completion(url, key, prompt="tokens=3").status_code == 200
+    stream.close()
+
+
 def test_place_comes_back_when_a_stream_ends_or_its_client_leaves(served: Callable[..., Any], keys: Any) -> None:
     key = keys.create("--concurrent", "1")
     url = served().url

@@ -118,6 +118,23 @@ def test_request_larger_than_the_limit_is_told_never() -> None:
     assert refusal.retry_after_s is None
 
 
+def test_each_choice_takes_a_place_and_all_come_back_together() -> None:
+    clock, limits = Clock(), Limits(concurrent=4)
+    local = limiter(clock)
+    grant = local.admit("k", limits, Charge(places=3))
+    assert isinstance(grant, Grant)
+    assert local.usage("k", limits).concurrent == 3
+    refusal = local.admit("k", limits, Charge(places=2))
+    assert isinstance(refusal, Refusal)
+    assert (refusal.limit, refusal.retry_after_s) == (LimitName.CONCURRENT, 1.0)
+    never = local.admit("k", limits, Charge(places=5))
+    assert isinstance(never, Refusal)
+    assert (never.limit, never.retry_after_s) == (LimitName.CONCURRENT, None)
+    local.settle(Use("k", limits, grant, Charge(places=3), Charge()))
+    assert local.usage("k", limits).concurrent == 0
+    assert isinstance(local.admit("k", limits, Charge(places=4)), Grant)
+
+
 def test_tokens_beyond_the_expected_are_charged_afterwards() -> None:
     clock, limits = Clock(), Limits(tokens_per_minute=60)
     local = limiter(clock)

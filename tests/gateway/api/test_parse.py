@@ -76,7 +76,17 @@ def test_bad_body_names_the_field_and_the_value(raw: bytes, param: str | None, p
 
 @pytest.mark.parametrize(
     ("prompt", "part"),
-    [(None, "Missing"), ([], "got []"), ([[]], "got []"), ([1, "a"], "mixed"), ([-1], "-1"), ([2**31], "token id")],
+    [
+        (None, "Missing"),
+        ([], "got []"),
+        ([[]], "got []"),
+        ([1, "a"], "mixed"),
+        ([-1], "-1"),
+        ([2**31], "token id"),
+        ([[1], []], "got []"),
+        ([[1], [-7]], "-7"),
+        (["x"] * 100_000, "at most 8 choices (prompts times n), got 100000 times 1"),
+    ],
 )
 def test_bad_prompt_is_refused(prompt: Any, part: str) -> None:
     with pytest.raises(InvalidRequest, match="prompt") as caught:
@@ -91,6 +101,45 @@ def test_prompts_are_text_or_token_ids_and_several_are_a_feature() -> None:
     assert parse("hello").prompt == parse(["hello"]).prompt == "hello"
     assert parse([1, 2]).prompt == parse([[1, 2]]).prompt == (1, 2)
     assert parse(["a", "b"]).features == {"prompt"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "choices"),
+    [
+        ({}, 1),
+        ({"n": 3}, 3),
+        ({"prompt": ["a", "b"]}, 2),
+        ({"prompt": [1, 2, 3]}, 1),
+        ({"prompt": [[1], [2], [3]], "n": 2}, 6),
+        ({"best_of": 5, "n": 2}, 5),
+        ({"prompt": ["a"] * 8}, 8),
+    ],
+)
+def test_every_choice_of_every_prompt_counts(fields: dict[str, Any], choices: int) -> None:
+    assert parse_completion_request(json.dumps({"model": "m", "prompt": "x", **fields}).encode()).choices == choices
+
+
+@pytest.mark.parametrize(
+    ("fields", "part"),
+    [
+        ({"prompt": ["a"] * 5, "n": 2}, "at most 8 choices (prompts times n), got 5 times 2"),
+        ({"prompt": ["a"] * 3, "best_of": 3}, "at most 8 choices (prompts times n), got 3 times 3"),
+        ({"prompt": "a", "best_of": 9}, "Invalid 'best_of': expected 1 to 8, got 9"),
+    ],
+)
+def test_more_choices_than_the_cap_are_refused(fields: dict[str, Any], part: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        parse_completion_request(json.dumps({"model": "m", **fields}).encode())
+    assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "text_bytes", "token_ids"),
+    [("abc", 3, 0), (["abc", "é"], 5, 0), ([5, 6, 7], 0, 3), ([[5, 6], [7]], 0, 3)],
+)
+def test_all_prompts_are_in_the_size(prompt: Any, text_bytes: int, token_ids: int) -> None:
+    size = parse_completion_request(json.dumps({"model": "m", "prompt": prompt}).encode()).prompt_size
+    assert (size.text_bytes, size.token_ids) == (text_bytes, token_ids)
 
 
 def test_text_parts_are_joined_and_other_parts_are_features() -> None:

@@ -200,6 +200,26 @@ async def test_places_of_a_gateway_that_died_come_back_and_those_of_the_living_s
         await admitted(living, "places", limits, Charge())
 
 
+async def test_each_choice_takes_a_place_of_all_gateways_and_keeps_it(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("slipstream_gateway.stores.redis_limits.LEASE_S", 3.0)
+    monkeypatch.setattr("slipstream_gateway.stores.redis_limits.RENEW_S", 0.2)
+    limits, three = Limits(concurrent=4), Charge(places=3)
+    async with gateways(server.url, 2) as (one, other):
+        grant = await one.admit("choices", limits, three)
+        assert isinstance(grant, Grant)
+        never = await other.admit("choices", limits, Charge(places=5))
+        assert isinstance(never, Refusal)
+        assert (never.limit, never.retry_after_s) == (LimitName.CONCURRENT, None)
+        await asyncio.sleep(3.5)  # longer than a lease that nobody renews
+        refusal = await other.admit("choices", limits, Charge(places=2))
+        assert isinstance(refusal, Refusal)
+        assert (refusal.limit, refusal.retry_after_s) == (LimitName.CONCURRENT, 1.0)
+        one.settle(Use("choices", limits, grant, three, Charge()))
+        await admitted(other, "choices", limits, Charge(places=4))
+
+
 async def test_redis_that_is_slow_or_gone_costs_a_request_little_and_the_next_nothing(
     redis_server: Callable[..., RedisServer],
 ) -> None:
