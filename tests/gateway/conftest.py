@@ -37,14 +37,21 @@ async def _leaves(reader: asyncio.StreamReader, within_s: float) -> bool:
         return True
 
 
+def _usage(script: dict[str, str]) -> dict[str, int]:
+    """What a scripted answer says that it cost."""
+    tokens = int(script.get("tokens", 3))
+    usage = {"prompt_tokens": 5, "completion_tokens": tokens, "total_tokens": 5 + tokens}
+    return {name: int(script.get("told", count)) for name, count in usage.items()}
+
+
 class OpenAiServer(ThreadedServer):
     """An OpenAI-compatible server in a thread. The last message (or the prompt, or the last item of a response's input)
     is a script, words apart:
 
     `tokens=N` how many, `gap=S` seconds between them, `big=N` bytes of each, `status=N` to refuse, `die=N` to drop
     the connection after N tokens (0: before the head; announced: of a response, before its first item), `fail=N` to
-    tell an error after N, `early-end` to leave out the stream's end, `crlf`, `nousage`, `slow=S` before the head,
-    `garbage` for what is no HTTP, `split=N` to send N bytes at a time.
+    tell an error after N, `early-end` to leave out the stream's end, `crlf`, `nousage`, `told=N` to say N for every
+    number of the usage, `slow=S` before the head, `garbage` for what is no HTTP, `split=N` to send N bytes at a time.
 
     `slow_s` and `status` are as in a script, whatever the text says. `pace_s` are the seconds between tokens where the
     text says `gap` alone; `odd_token` is the index of a token that this server spells otherwise, `finish_reason` what
@@ -129,7 +136,7 @@ class OpenAiServer(ThreadedServer):
         if request.get("stream"):
             return await self._stream(request, script, reader, writer, is_response=is_response)
         tokens = int(script.get("tokens", 3))
-        usage = {"prompt_tokens": 5, "completion_tokens": tokens, "total_tokens": 5 + tokens}
+        usage: dict[str, Any] = _usage(script)
         usage["completion_tokens_details"] = {"accepted_prediction_tokens": 2, "rejected_prediction_tokens": 1}
         content = "".join("odd " if index == self.odd_token else "word " for index in range(tokens))
         if is_response:
@@ -158,7 +165,7 @@ class OpenAiServer(ThreadedServer):
     ) -> bool:
         end = b"\r\n\r\n" if "crlf" in script else b"\n\n"
         tokens = int(script.get("tokens", 3))
-        usage = {"prompt_tokens": 5, "completion_tokens": tokens, "total_tokens": 5 + tokens}
+        usage = _usage(script)
         told = None if "nousage" in script else usage
         events = self._events(request, end, is_response=is_response)
 

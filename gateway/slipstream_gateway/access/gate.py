@@ -134,12 +134,14 @@ class Gate:
     def settle(
         self, principal: Principal, model: str, charge: Charge, grant: Grant, prompt_tokens: int, output_tokens: int
     ) -> None:
-        """For `Lease` alone."""
-        taken = self._keyring.prices.taken(model, prompt_tokens, output_tokens)
-        self.counts.use(principal.key_id, tokens=taken.tokens, nano_usd=taken.nano_usd)
-        if principal.limits.usd_per_day is None:
-            taken = Charge(taken.tokens)
-        self._limiter.settle(Use(principal.key_id, principal.limits, grant, charge, taken))
+        """For `Lease` alone. Its places come back whatever is wrong with the rest; the charge stands then."""
+        taken = charge
+        try:
+            used = self._keyring.prices.taken(model, prompt_tokens, output_tokens)
+            self.counts.use(principal.key_id, tokens=used.tokens, nano_usd=used.nano_usd)
+            taken = used if principal.limits.usd_per_day is not None else Charge(used.tokens)
+        finally:
+            self._limiter.settle(Use(principal.key_id, principal.limits, grant, charge, taken))
 
     def limited(self) -> list[Principal]:
         """The keys of the file that are valid now and have limits."""

@@ -18,6 +18,7 @@ MAX_TOKEN_CHARS = 8192
 MOST_KEPT = 4096
 _REQUIRED = ["exp", "iss", "aud", "sub"]
 _RETRY_S = 2.0
+_LATEST_EXPIRY_S = 253_402_300_799  # the end of the year 9999
 
 
 class _Kept(NamedTuple):
@@ -76,7 +77,10 @@ class Tokens:
                 leeway=config.leeway_s,
                 options={"require": _REQUIRED},
             )
-        except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as exc:  # the latter for what is no token
+            if int(claims["exp"]) > _LATEST_EXPIRY_S:
+                raise NotAuthenticated(INCORRECT)
+        # The library raises those that are not its own for what is no token, and for instants beyond all bounds.
+        except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError) as exc:
             raise NotAuthenticated(INCORRECT) from exc
         return claims
 

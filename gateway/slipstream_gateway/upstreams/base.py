@@ -7,11 +7,17 @@ piece has arrived, so that everything that fails before it can still be tried el
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Annotated, NamedTuple, Protocol
 
 import msgspec
+from msgspec import Meta
 
 from slipstream_gateway.types import GenerationRequest, Withheld
+
+MAX_COUNT = 2**31 - 1
+Count = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
+"""A number of tokens or steps as an upstream reports it: beyond the bounds it is a fault of the upstream's."""
+DraftLength = Annotated[int, Meta(ge=0, le=4096)]
 
 
 class Committed(msgspec.Struct, frozen=True, kw_only=True):

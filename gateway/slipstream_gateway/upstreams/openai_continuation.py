@@ -10,8 +10,10 @@ https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from slipstream_gateway.types import Endpoint, GenerationRequest
 from slipstream_gateway.upstreams.base import Committed, Usage
@@ -28,7 +30,7 @@ _encode = msgspec.json.encode
 
 class _Head(msgspec.Struct):
     id: str | None = None
-    created: int | None = None
+    created: Annotated[int, Meta(ge=0, le=2**53)] | None = None
 
 
 class _Delta(msgspec.Struct):

@@ -7,12 +7,13 @@ Response: the model's name back, and the usage event is taken out again where th
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 import msgspec
 
 from slipstream_gateway.types import Endpoint, GenerationRequest
-from slipstream_gateway.upstreams.base import Usage
+from slipstream_gateway.upstreams.base import Count, Usage
 from slipstream_gateway.upstreams.sse import event_data, split_events
 
 _USAGE_OBJECT = re.compile(rb'"usage"\s*:\s*\{')
@@ -21,30 +22,32 @@ _GENERATED = re.compile(
 )
 _decode_raw = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode = msgspec.json.encode
+_Told = TypeVar("_Told")
 _NONE: Mapping[str, msgspec.Raw] = {}
+NO_USAGE = msgspec.Raw(b"null")
 
 
 class _TokenDetails(msgspec.Struct):
-    accepted_prediction_tokens: int | None = None
-    rejected_prediction_tokens: int | None = None
+    accepted_prediction_tokens: Count | None = None
+    rejected_prediction_tokens: Count | None = None
 
 
 class _Steps(msgspec.Struct):
     """What another Slipstream gateway says beyond OpenAI's fields."""
 
-    target_steps: int | None = None
-    rejected_at: tuple[int, ...] | None = None
+    target_steps: Count | None = None
+    rejected_at: tuple[Count, ...] | None = None
 
 
 class _WireUsage(msgspec.Struct):
-    prompt_tokens: int | None = 0
-    completion_tokens: int | None = 0
+    prompt_tokens: Count | None = None
+    completion_tokens: Count | None = None
     completion_tokens_details: _TokenDetails | None = None
     slipstream: _Steps | None = None
 
 
 class _Envelope(msgspec.Struct):
-    usage: _WireUsage | None = None
+    usage: msgspec.Raw = NO_USAGE
     choices: list[msgspec.Raw] | None = None
 
 
@@ -67,6 +70,7 @@ class _Failure(msgspec.Struct):
 
 _decode_failure = msgspec.json.Decoder(_Failure).decode
 _decode_envelope = msgspec.json.Decoder(_Envelope).decode
+_decode_usage = msgspec.json.Decoder(_WireUsage | None).decode
 
 
 def request_body(request: GenerationRequest, model: str, fields: Mapping[str, msgspec.Raw] = _NONE) -> bytes:
@@ -149,8 +153,7 @@ def _read_usage(data: bytes, usage: Usage) -> bool:
         envelope = _decode_envelope(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return False
-    _fill(envelope.usage, usage)
-    return envelope.usage is not None and not envelope.choices
+    return _fill(envelope.usage, usage) and not envelope.choices
 
 
 def read_body_usage(body: bytes) -> Usage:
@@ -160,12 +163,23 @@ def read_body_usage(body: bytes) -> Usage:
     return usage
 
 
-def _fill(wire: _WireUsage | None, usage: Usage) -> None:
+def usage_told(raw: msgspec.Raw, decode: Callable[[msgspec.Raw], _Told | None]) -> _Told | None:
+    """The usage object `raw` of a server; None where there is none, or one that cannot be: negative, beyond all bounds,
+    or no numbers."""
+    try:
+        return decode(raw)
+    except msgspec.DecodeError:
+        return None
+
+
+def _fill(raw: msgspec.Raw, usage: Usage) -> bool:
+    """Fills `usage` from `raw`; False where there is none in it, or one that cannot be."""
+    wire = usage_told(raw, _decode_usage)
     if wire is None:
-        return
+        return False
     usage.prompt_tokens = wire.prompt_tokens or 0
-    usage.output_tokens = wire.completion_tokens or 0
-    usage.exact = True
+    if wire.completion_tokens is not None:
+        usage.output_tokens, usage.exact = wire.completion_tokens, True
     details = wire.completion_tokens_details
     if details is not None:
         usage.accepted = details.accepted_prediction_tokens or 0
@@ -173,3 +187,4 @@ def _fill(wire: _WireUsage | None, usage: Usage) -> None:
     if wire.slipstream is not None:
         usage.steps = wire.slipstream.target_steps or 0
         usage.rejected_at = wire.slipstream.rejected_at or ()
+    return True

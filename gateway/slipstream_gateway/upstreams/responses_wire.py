@@ -13,8 +13,8 @@ import re
 
 import msgspec
 
-from slipstream_gateway.upstreams.base import Usage
-from slipstream_gateway.upstreams.openai_wire import WireError
+from slipstream_gateway.upstreams.base import Count, Usage
+from slipstream_gateway.upstreams.openai_wire import NO_USAGE, WireError, usage_told
 from slipstream_gateway.upstreams.sse import count_events, event_data, split_events
 
 # Only a real key matches: inside a JSON string the quotes are escaped.
@@ -26,12 +26,12 @@ _SEQUENCE_NUMBER = re.compile(rb'"sequence_number"\s*:\s*(\d{1,12})')
 
 
 class _Usage(msgspec.Struct):
-    input_tokens: int | None = None
-    output_tokens: int | None = None
+    input_tokens: Count | None = None
+    output_tokens: Count | None = None
 
 
 class _Response(msgspec.Struct):
-    usage: _Usage | None = None
+    usage: msgspec.Raw = NO_USAGE
     error: WireError | None = None
 
 
@@ -46,6 +46,7 @@ class _Event(msgspec.Struct):
 
 _decode_response = msgspec.json.Decoder(_Response).decode
 _decode_event = msgspec.json.Decoder(_Event).decode
+_decode_usage = msgspec.json.Decoder(_Usage | None).decode
 
 
 class ResponsesReader:
@@ -122,7 +123,8 @@ def _is_failure(event: _Event) -> bool:
     return error is None or not error.is_of_request
 
 
-def _fill(wire: _Usage | None, usage: Usage) -> None:
+def _fill(raw: msgspec.Raw, usage: Usage) -> None:
+    wire = usage_told(raw, _decode_usage)
     if wire is None or wire.input_tokens is None or wire.output_tokens is None:
         return
     usage.prompt_tokens, usage.output_tokens, usage.exact = wire.input_tokens, wire.output_tokens, True

@@ -139,15 +139,12 @@ def read_response(response: service_pb2.ModelInferResponse, usage: Usage) -> Res
     """Decodes one response and brings `usage` up to date. Raises `UpstreamFailed` where it breaks the contract."""
     outputs = _raw_outputs(response)
     try:
-        usage.prompt_tokens, usage.output_tokens = (
-            _integer(outputs, "prompt_tokens"),
-            _integer(outputs, "output_tokens"),
-        )
+        usage.prompt_tokens, usage.output_tokens = _count(outputs, "prompt_tokens"), _count(outputs, "output_tokens")
         usage.counted = "drafted" in outputs  # the model leaves out what its engine has not counted
         if usage.counted:
-            usage.drafted, usage.accepted = _integer(outputs, "drafted"), _integer(outputs, "accepted")
-            usage.steps = _integer(outputs, "steps")
-            usage.rejected_at = _integers(outputs.get("rejected_at", b""))
+            usage.drafted, usage.accepted = _count(outputs, "drafted"), _count(outputs, "accepted")
+            usage.steps = _count(outputs, "steps")
+            usage.rejected_at = _counts(outputs.get("rejected_at", b""), "rejected_at")
         return Response(
             text=_text(outputs["text_output"]),
             token_ids=_integers(outputs["token_ids"]),
@@ -200,6 +197,18 @@ def _broken_contract(exc: Exception) -> UpstreamFailed:
 def _integer(outputs: Mapping[str, bytes], name: str) -> int:
     value: int = struct.unpack("<i", outputs[name])[0]
     return value
+
+
+def _count(outputs: Mapping[str, bytes], name: str) -> int:
+    return _counts(outputs[name], name)[0]
+
+
+def _counts(raw: bytes, name: str) -> tuple[int, ...]:
+    """Raises `ValueError` for what cannot be a count."""
+    counts = _integers(raw)
+    if any(count < 0 for count in counts):
+        raise ValueError(f"{name} is {list(counts)}, which is below 0")
+    return counts
 
 
 def _integers(raw: bytes) -> tuple[int, ...]:

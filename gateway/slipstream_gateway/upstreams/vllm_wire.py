@@ -11,7 +11,7 @@ import msgspec
 
 from slipstream_gateway.errors import InvalidRequest, shorten
 from slipstream_gateway.types import Endpoint, GenerationRequest
-from slipstream_gateway.upstreams.base import Job, Usage
+from slipstream_gateway.upstreams.base import Count, DraftLength, Job, Usage
 from slipstream_gateway.upstreams.openai_reading import ChatReader
 from slipstream_gateway.upstreams.openai_wire import request_body
 from slipstream_gateway.upstreams.sse import event_data, split_events
@@ -35,12 +35,12 @@ class Counts(msgspec.Struct, frozen=True):
     `acceptance_histogram[j]` counts the steps that accepted j draft tokens. The lists by step are there with
     `--per-request-spec-decode-metrics detailed`."""
 
-    num_draft_tokens: int
-    num_accepted_draft_tokens: int
-    num_spec_steps: int
-    acceptance_histogram: tuple[int, ...] = ()
-    per_step_accepted: tuple[int, ...] | None = None
-    per_step_drafted: tuple[int, ...] | None = None
+    num_draft_tokens: Count
+    num_accepted_draft_tokens: Count
+    num_spec_steps: Count
+    acceptance_histogram: tuple[Count, ...] = ()
+    per_step_accepted: tuple[DraftLength, ...] | None = None
+    per_step_drafted: tuple[DraftLength, ...] | None = None
 
     def fill(self, usage: Usage, *, output_tokens: int, draft_length: int) -> None:
         """Writes them into `usage`; `output_tokens` are those of this sequence."""

@@ -152,6 +152,31 @@ def test_place_comes_back_when_a_stream_ends_or_its_client_leaves(served: Callab
     assert ask(url, key)
 
 
+@pytest.mark.parametrize("told", ["9" * 400, "2147483648", "-1000000"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_usage_that_cannot_be_locks_no_place_and_refunds_no_budget(
+    served: Callable[..., Any], keys: Any, told: str, stream: bool
+) -> None:
+    keys.run("price", "--input", "0", "--output", "1000")
+    key = keys.create("--concurrent", "1", "--usd-per-day", "0.01", "--tokens-per-minute", "5000")
+    url = served().url
+    headers = {"authorization": f"Bearer {key}"}
+    assert ask(url, key, max_tokens=8)  # 3 tokens, 0.003 USD
+    for path, script in (
+        ("chat/completions", {"messages": [{"role": "user", "content": f"tokens=1 told={told}"}]}),
+        ("responses", {"input": f"tokens=1 told={told}"}),
+    ):
+        body = {"model": "acme", "stream": stream, ("max_output_tokens" if "input" in script else "max_tokens"): 1}
+        answer = httpx.post(f"{url}/v1/{path}", json={**body, **script}, headers=headers, timeout=WAIT_S)
+        assert answer.status_code == 200, answer.text
+        assert "word" in answer.text or "w0" in answer.text
+    with pytest.raises(openai.RateLimitError) as refused:
+        ask(url, key, max_tokens=8)  # 0.003 USD are still spent
+    assert refused.value.code == "insufficient_quota"
+    answer = client(url, key).chat.completions.with_raw_response.create(**{**BODY, "max_tokens": 3})
+    assert 4000 < int(answer.headers["x-ratelimit-remaining-tokens"]) < 5000
+
+
 def test_budget_ends_with_openais_quota_error(served: Callable[..., Any], keys: Any) -> None:
     keys.run("price", "--input", "0", "--output", "1000")
     key = keys.create("--usd-per-day", "0.01")
