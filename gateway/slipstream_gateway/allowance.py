@@ -44,11 +44,22 @@ NO_LIMITS = Limits()
 
 
 class Charge(NamedTuple):
-    """What a request is expected to take; its real use corrects it. Each of its choices takes one of the `places`."""
+    """What a request is expected to take; its real use corrects it. Each of its choices takes one of the `places`.
+    `output_tokens` and `output_nano_usd` are the part of `tokens` and `nano_usd` that its answers may take."""
 
     tokens: int = 0
     nano_usd: int = 0
     places: int = 1
+    output_tokens: int = 0
+    output_nano_usd: int = 0
+
+    def fitted(self, tokens: float | None, nano_usd: float | None) -> Charge:
+        """The charge under limits of `tokens` and `nano_usd`, None: without. Answers that may take more than a whole
+        limit are charged as much as fits, as most are shorter than they may be; prompts never."""
+        return self._replace(
+            tokens=_fitted(self.tokens, self.output_tokens, tokens),
+            nano_usd=_fitted(self.nano_usd, self.output_nano_usd, nano_usd),
+        )
 
 
 class Room(NamedTuple):
@@ -62,7 +73,7 @@ class Room(NamedTuple):
 class Grant(NamedTuple):
     """What an admitted request holds. `tokens_until_us` is the instant up to which the token rate was used after it,
     by the clock of whoever granted it; see `refund_us`. `day` is the one whose budget was charged. `shared`: the
-    replicas decided, not this process alone."""
+    replicas decided, not this process alone. `charged` is what was taken of the limits."""
 
     lease: str = ""
     requests: Room | None = None
@@ -70,6 +81,7 @@ class Grant(NamedTuple):
     tokens_until_us: int = 0
     day: int = 0
     shared: bool = False
+    charged: Charge = Charge()
 
 
 class Refusal(NamedTuple):
@@ -107,6 +119,10 @@ class Use(NamedTuple):
     grant: Grant
     charged: Charge
     taken: Charge
+
+
+def _fitted(amount: int, cuttable: int, limit: float | None) -> int:
+    return amount if limit is None or amount <= limit else max(int(limit), amount - cuttable)
 
 
 def interval_us(per_minute: int) -> float:

@@ -148,10 +148,13 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PromptSize(msgspec.Struct, frozen=True, kw_only=True):
-    """How much a request gives a model to read, all of its prompts together: UTF-8 bytes of text, and token ids."""
+    """How much a request gives a model to read, all of its prompts together. `text_bytes` are those of the whole body,
+    with tools, schemas and what else may be rendered into a prompt, but for what is counted apart: the `token_ids` of
+    prompts, and the parts that are `media` (images, audio, video)."""
 
     text_bytes: int = 0
     token_ids: int = 0
+    media: int = 0
 
 
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):

@@ -51,7 +51,8 @@ class OpenAiServer(ThreadedServer):
     `tokens=N` how many, `gap=S` seconds between them, `big=N` bytes of each, `status=N` to refuse, `die=N` to drop
     the connection after N tokens (0: before the head; announced: of a response, before its first item), `fail=N` to
     tell an error after N, `early-end` to leave out the stream's end, `crlf`, `nousage`, `told=N` to say N for every
-    number of the usage, `slow=S` before the head, `garbage` for what is no HTTP, `split=N` to send N bytes at a time.
+    number of the usage, `scored=N` to tell the log-probabilities of N tokens with each, `slow=S` before the head,
+    `garbage` for what is no HTTP, `split=N` to send N bytes at a time.
 
     `slow_s` and `status` are as in a script, whatever the text says. `pace_s` are the seconds between tokens where the
     text says `gap` alone; `odd_token` is the index of a token that this server spells otherwise, `finish_reason` what
@@ -136,8 +137,10 @@ class OpenAiServer(ThreadedServer):
         if request.get("stream"):
             return await self._stream(request, script, reader, writer, is_response=is_response)
         tokens = int(script.get("tokens", 3))
-        usage: dict[str, Any] = _usage(script)
-        usage["completion_tokens_details"] = {"accepted_prediction_tokens": 2, "rejected_prediction_tokens": 1}
+        usage: dict[str, Any] | None = None
+        if "nousage" not in script:
+            details = {"accepted_prediction_tokens": 2, "rejected_prediction_tokens": 1}
+            usage = {**_usage(script), "completion_tokens_details": details}
         content = "".join("odd " if index == self.odd_token else "word " for index in range(tokens))
         if is_response:
             await self._reply(writer, 200, response(request, content, usage, "completed"))
@@ -155,10 +158,11 @@ class OpenAiServer(ThreadedServer):
         writer.write(head.encode() + body)
         await writer.drain()
 
-    def _events(self, request: Any, end: bytes, *, is_response: bool) -> Events:
+    def _events(self, request: Any, script: dict[str, str], end: bytes, *, is_response: bool) -> Events:
         if is_response:
             return ResponseEvents(request, end)
-        return ChatEvents(request, end, answer_id=self.answer_id, finish_reason=self.finish_reason)
+        scored = int(script.get("scored", 0))
+        return ChatEvents(request, end, answer_id=self.answer_id, finish_reason=self.finish_reason, scored=scored)
 
     async def _stream(
         self, request: Any, script: dict[str, str], reader: Any, writer: Any, *, is_response: bool
@@ -167,7 +171,7 @@ class OpenAiServer(ThreadedServer):
         tokens = int(script.get("tokens", 3))
         usage = _usage(script)
         told = None if "nousage" in script else usage
-        events = self._events(request, end, is_response=is_response)
+        events = self._events(request, script, end, is_response=is_response)
 
         async def send(data: bytes) -> None:
             step = int(script.get("split", len(data)))

@@ -36,10 +36,13 @@ class Events(ABC):
 
 
 class ChatEvents(Events):
-    """The chunks of one streamed chat completion."""
+    """The chunks of one streamed chat completion; `scored` tokens of each have log-probabilities."""
 
-    def __init__(self, request: dict[str, Any], end: bytes, *, answer_id: str, finish_reason: str) -> None:
+    def __init__(
+        self, request: dict[str, Any], end: bytes, *, answer_id: str, finish_reason: str, scored: int = 0
+    ) -> None:
         super().__init__(request, end)
+        self._scores = {"logprobs": {"content": [{"token": "x", "logprob": -0.1}] * scored}} if scored else {}
         self._answer_id = answer_id
         self._finish_reason = finish_reason
 
@@ -47,7 +50,7 @@ class ChatEvents(Events):
         return [self._delta({"role": "assistant", "content": ""})]
 
     def token(self, word: str) -> bytes:
-        return self._delta({"content": word})
+        return self._delta({"content": word}, **self._scores)
 
     def failure(self) -> list[bytes]:
         error = {"message": "scripted failure", "type": "InternalServerError", "code": 500}
@@ -62,8 +65,8 @@ class ChatEvents(Events):
     def close(self, usage: dict[str, int] | None) -> bytes:
         return b"data: [DONE]" + self._end
 
-    def _delta(self, value: dict[str, str], finish: str | None = None) -> bytes:
-        return self._event([{"index": 0, "delta": value, "finish_reason": finish}])
+    def _delta(self, value: dict[str, str], finish: str | None = None, **more: Any) -> bytes:
+        return self._event([{"index": 0, "delta": value, **more, "finish_reason": finish}])
 
     def _event(self, choices: list[Any], **more: Any) -> bytes:
         model = self._request["model"]

@@ -13,7 +13,7 @@ _WORDS = {
     LimitName.REQUESTS: "Rate limit reached: requests per minute.",
     LimitName.TOKENS: "Rate limit reached: tokens per minute.",
     LimitName.CONCURRENT: "Rate limit reached: concurrent requests.",
-    LimitName.BUDGET: "You exceeded your budget for today (UTC).",
+    LimitName.BUDGET: "You exceeded your budget for today (UTC), or this request may cost more than is left of it.",
 }
 _NEVER = {
     LimitName.TOKENS: "Request too large for the limit on tokens per minute: its prompt alone is about {tokens}.",

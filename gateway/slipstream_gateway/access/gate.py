@@ -13,7 +13,7 @@ from slipstream_gateway.access.follow import KeyFile
 from slipstream_gateway.access.key_text import PREFIX
 from slipstream_gateway.access.keyring import INCORRECT, Keyring
 from slipstream_gateway.access.limiting import Limiter
-from slipstream_gateway.access.principal import Principal, expected_prompt_tokens
+from slipstream_gateway.access.principal import Principal, asked_output_tokens, most_prompt_tokens
 from slipstream_gateway.access.records import Jwt
 from slipstream_gateway.allowance import Charge, Grant, InUse, Limits, Refusal, Use
 from slipstream_gateway.errors import AccessError, Forbidden, ModelNotFound, NotAuthenticated
@@ -29,25 +29,25 @@ _MISSING = "You didn't provide an API key: send it as 'Authorization: Bearer <ke
 class Lease:
     """What an admitted request holds until it is settled, which happens exactly once."""
 
-    __slots__ = ("_charge", "_gate", "_grant", "_principal", "_request", "headers")
+    __slots__ = ("_gate", "_grant", "_principal", "_request", "headers")
 
-    def __init__(
-        self, gate: Gate, principal: Principal, request: GenerationRequest, charge: Charge, grant: Grant
-    ) -> None:
+    def __init__(self, gate: Gate, principal: Principal, request: GenerationRequest, grant: Grant) -> None:
         self._gate: Gate | None = gate
         self._principal = principal
         self._request = request
-        self._charge = charge
         self._grant = grant
         self.headers = rate_headers(grant)
 
-    def settle(self, prompt_tokens: int | None, output_tokens: int) -> None:
-        """Corrects what was charged by what the request took; a prompt whose size nobody told (None) counts as it was
-        expected. A second time nothing happens."""
+    def settle(self, prompt_tokens: int | None, output_tokens: int | None) -> None:
+        """Corrects what was charged by what the request took. Where nobody told it (None), a prompt counts with the
+        most that it can have, and an answer with all that was asked for. A second time nothing happens."""
         gate, self._gate = self._gate, None
-        if gate is not None:
-            prompt = expected_prompt_tokens(self._request) if prompt_tokens is None else prompt_tokens
-            gate.settle(self._principal, self._request.model, self._charge, self._grant, prompt, output_tokens)
+        if gate is None:
+            return
+        request = self._request
+        prompt = most_prompt_tokens(request.prompt_size) if prompt_tokens is None else prompt_tokens
+        output = asked_output_tokens(request) if output_tokens is None else output_tokens
+        gate.settle(self._principal, request.model, self._grant, prompt, output)
 
 
 class Gate:
@@ -121,7 +121,7 @@ class Gate:
         """Takes a place for `request` under the caller's limits. Raises `LimitReached`."""
         charge = self._keyring.prices.expected(request, principal.limits)
         grant = await self._take(principal.key_id, principal.limits, charge)
-        return Lease(self, principal, request, charge, grant)
+        return Lease(self, principal, request, grant)
 
     async def ask(self, principal: Principal) -> tuple[Header, ...]:
         """Counts a question that runs nothing: one of the caller's requests a minute, and nothing of its other limits.
@@ -131,17 +131,15 @@ class Gate:
         self._limiter.settle(Use(principal.key_id, limits, grant, nothing, nothing))
         return rate_headers(grant)
 
-    def settle(
-        self, principal: Principal, model: str, charge: Charge, grant: Grant, prompt_tokens: int, output_tokens: int
-    ) -> None:
+    def settle(self, principal: Principal, model: str, grant: Grant, prompt_tokens: int, output_tokens: int) -> None:
         """For `Lease` alone. Its places come back whatever is wrong with the rest; the charge stands then."""
-        taken = charge
+        taken = grant.charged
         try:
             used = self._keyring.prices.taken(model, prompt_tokens, output_tokens)
             self.counts.use(principal.key_id, tokens=used.tokens, nano_usd=used.nano_usd)
             taken = used if principal.limits.usd_per_day is not None else Charge(used.tokens)
         finally:
-            self._limiter.settle(Use(principal.key_id, principal.limits, grant, charge, taken))
+            self._limiter.settle(Use(principal.key_id, principal.limits, grant, grant.charged, taken))
 
     def limited(self) -> list[Principal]:
         """The keys of the file that are valid now and have limits."""

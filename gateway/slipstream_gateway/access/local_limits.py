@@ -67,7 +67,7 @@ class LocalLimits:
         state = self._states.get(key_id)
         if state is None:
             state = self._new_state(key_id)
-        now_us = self._clock_us()
+        now_us, charge = self._clock_us(), self._fitted(charge, limits)
         refusal = self._refusal(state, limits, charge, now_us)
         if refusal is not None:
             return refusal
@@ -113,8 +113,7 @@ class LocalLimits:
                 return self._refuse(LimitName.CONCURRENT, retry_after_s, state, limits, now_us)
         if limits.usd_per_day is not None:
             self._turn(state)
-            budget = limits.usd_per_day * NANO_PER_USD / self._parts
-            if state.nano_usd + charge.nano_usd > budget:
+            if state.nano_usd + charge.nano_usd > self._budget(limits.usd_per_day):
                 return self._refuse(LimitName.BUDGET, DAY_S - self._wall_s() % DAY_S, state, limits, now_us)
         for name, per_minute, until_us, amount in (
             (LimitName.REQUESTS, limits.requests_per_minute, state.requests_us, 1),
@@ -146,6 +145,7 @@ class LocalLimits:
             tokens=self._room(limits.tokens_per_minute, state.tokens_us, now_us),
             tokens_until_us=int(state.tokens_us),
             day=state.day,
+            charged=charge,
         )
 
     def _refuse(
@@ -163,6 +163,14 @@ class LocalLimits:
 
     def _used(self, per_minute: int | None, until_us: float, now_us: float) -> float:
         return used(None if per_minute is None else self._share(per_minute), until_us - now_us)
+
+    def _fitted(self, charge: Charge, limits: Limits) -> Charge:
+        tokens, usd = limits.tokens_per_minute, limits.usd_per_day
+        most_tokens = None if tokens is None else self._share(tokens)
+        return charge.fitted(most_tokens, None if usd is None else self._budget(usd))
+
+    def _budget(self, usd_per_day: float) -> float:
+        return usd_per_day * NANO_PER_USD / self._parts
 
     def _share(self, limit: int) -> int:
         return limit if self._parts == 1 else max(1, limit // self._parts)

@@ -10,10 +10,12 @@ import msgspec
 
 from slipstream_gateway.access.records import Price, Scopes
 from slipstream_gateway.allowance import Charge, Limits
-from slipstream_gateway.types import ANONYMOUS, Caller, GenerationRequest, Mode, Priority
+from slipstream_gateway.types import ANONYMOUS, Caller, GenerationRequest, Mode, Priority, PromptSize
 
-MOST_OUTPUT_TOKENS = 1024
+UNLIMITED_OUTPUT_TOKENS = 1024
 _BYTES_PER_TOKEN = 4
+_MEDIA_TOKENS = 1024
+_MOST_MEDIA_TOKENS = 16_384  # an image of Qwen2-VL's at its full size
 _NANO_PER_USD_PER_MILLION = 1000
 
 
@@ -75,21 +77,28 @@ class Prices:
         return 0
 
     def expected(self, request: GenerationRequest, limits: Limits) -> Charge:
-        """What `request` is charged before it runs: its prompts by a rule of thumb, and for each of its choices a
-        place and the longest answer up to `MOST_OUTPUT_TOKENS`. Answers that may be longer than the whole limit are
-        charged as much as fits."""
-        prompt = expected_prompt_tokens(request)
-        output = min(request.max_tokens or MOST_OUTPUT_TOKENS, MOST_OUTPUT_TOKENS) * request.choices
-        cost = self.nano_usd(request.model, prompt, output) if limits.usd_per_day is not None else 0
-        if limits.tokens_per_minute is not None:
-            output = min(output, max(limits.tokens_per_minute - prompt, 0))
-        return Charge(prompt + output, cost, request.choices)
+        """What `request` is charged before it runs: its prompts by a rule of thumb, all the output that it asks for,
+        and a place for each of its choices."""
+        prompt, output = expected_prompt_tokens(request.prompt_size), asked_output_tokens(request)
+        if limits.usd_per_day is None:
+            return Charge(prompt + output, 0, request.choices, output)
+        prompt_cost, output_cost = self.nano_usd(request.model, prompt, 0), self.nano_usd(request.model, 0, output)
+        return Charge(prompt + output, prompt_cost + output_cost, request.choices, output, output_cost)
 
     def taken(self, model: str, prompt_tokens: int, output_tokens: int) -> Charge:
         return Charge(prompt_tokens + output_tokens, self.nano_usd(model, prompt_tokens, output_tokens))
 
 
-def expected_prompt_tokens(request: GenerationRequest) -> int:
-    """About how many tokens the prompts have: four bytes each, as English has them, where they are text."""
-    size = request.prompt_size
-    return 1 + size.text_bytes // _BYTES_PER_TOKEN + size.token_ids
+def asked_output_tokens(request: GenerationRequest) -> int:
+    """How many tokens the answers have at the most; of one without a limit `UNLIMITED_OUTPUT_TOKENS` are expected."""
+    return (request.max_tokens or UNLIMITED_OUTPUT_TOKENS) * request.choices
+
+
+def expected_prompt_tokens(size: PromptSize) -> int:
+    """About how many tokens the prompts have: four bytes of text each, as English has them."""
+    return 1 + size.text_bytes // _BYTES_PER_TOKEN + size.token_ids + size.media * _MEDIA_TOKENS
+
+
+def most_prompt_tokens(size: PromptSize) -> int:
+    """At most how many tokens the prompts have: every byte of text may be one, as it is of digits."""
+    return size.text_bytes + size.token_ids + size.media * _MOST_MEDIA_TOKENS

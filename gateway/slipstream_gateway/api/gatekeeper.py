@@ -17,8 +17,9 @@ class Lease(Protocol):
 
     headers: tuple[tuple[bytes, bytes], ...]
 
-    def settle(self, prompt_tokens: int | None, output_tokens: int) -> None:
-        """What it took in the end, once; a prompt whose size nobody told (None) counts as it was expected."""
+    def settle(self, prompt_tokens: int | None, output_tokens: int | None) -> None:
+        """What it took in the end, once. Where nobody told it (None), a prompt counts with the most that it can have,
+        and an answer with all that was asked for."""
         ...
 
 
@@ -47,7 +48,7 @@ class _NoLease:
 
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
-    def settle(self, prompt_tokens: int | None, output_tokens: int) -> None:
+    def settle(self, prompt_tokens: int | None, output_tokens: int | None) -> None:
         pass
 
 

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Protocol
 
 from slipstream_gateway.access import Principal
+from slipstream_gateway.api.bill import bill_of
 from slipstream_gateway.api.deadline import deadline_of
 from slipstream_gateway.api.errors import Headers, error_event, error_reply, response_error_event
 from slipstream_gateway.api.gatekeeper import OPEN_GATE, Gatekeeper, Lease
@@ -116,9 +117,11 @@ class GenerateEndpoint:
         watch = ClientWatch(receive)
         answer = _Answer(send, extra, context.request_id)
         exchange: Exchange | None = None
-        prompt_tokens: int | None = 0  # of a request that nobody answers nothing counts
+        client_waited = True
         try:
-            exchange = await self._director.run(request, context)
+            entered = await self._director.enter(request, context)
+            exchange = entered.exchange
+            await self._director.start(entered)
             try:
                 await answer.send(exchange)
             except BaseException as exc:  # every way out closes the exchange, then goes on
@@ -127,23 +130,18 @@ class GenerateEndpoint:
             watch.close()  # the server calls the answer's end a disconnect, too
             await exchange.finish()
         except SlipstreamError as exc:
-            if isinstance(exc, DeadlineExceeded):
-                prompt_tokens = None  # the client's own wish: what was worked for it counts
+            client_waited = not isinstance(exc, DeadlineExceeded)  # which is the client's own wish
             await answer.fail(exc)
         except asyncio.CancelledError:
-            prompt_tokens = None
-            if watch.gone:
-                return  # nobody is left to answer
-            await answer.fail(shutting_down())
+            client_waited = not watch.gone
+            if client_waited:
+                await answer.fail(shutting_down())
         except Exception as exc:  # the task's top: an error of ours must not break the protocol
             _log.exception("request %s failed", context.request_id)
             await answer.fail(exc)
         finally:
             watch.close()
-            if exchange is None:
-                lease.settle(prompt_tokens, 0)
-            else:
-                lease.settle(exchange.usage.prompt_tokens or None, exchange.usage.output_tokens)
+            lease.settle(*bill_of(exchange, client_waited=client_waited))
 
 
 def wishes_of(headers: RequestHeaders) -> Wishes:

@@ -10,12 +10,13 @@ import msgspec
 from slipstream_gateway.api.body import WireBody, WireMessage, decode_body, decode_fields, show
 from slipstream_gateway.api.checks import MAX_TOKENS, choices_of, integer
 from slipstream_gateway.api.features import features_in_use, message_features, stream_option_features
-from slipstream_gateway.api.prompts import Prompt, parse_prompts, size_of_messages, size_of_prompts
+from slipstream_gateway.api.prompt_size import NonText, media_of_messages
+from slipstream_gateway.api.prompts import Prompt, parse_prompts, token_ids_of
 from slipstream_gateway.api.request import generation_request
 from slipstream_gateway.api.responses import parse_responses_request
 from slipstream_gateway.api.wishes import NO_WISHES, Wishes
 from slipstream_gateway.errors import InvalidRequest
-from slipstream_gateway.types import Endpoint, GenerationRequest, Message, PromptSize
+from slipstream_gateway.types import Endpoint, GenerationRequest, Message
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
@@ -29,8 +30,8 @@ def parse_chat_request(raw: bytes, wishes: Wishes = NO_WISHES) -> GenerationRequ
         raise InvalidRequest("Invalid 'messages': expected at least one message, got [].", param="messages")
     messages = tuple([_message(message, index) for index, message in enumerate(body.messages)])
     features = features_in_use(fields) | message_features(body.messages, fields["messages"])
-    size = size_of_messages(messages)
-    return _request(body, Endpoint.CHAT, wishes, fields, messages=messages, prompt_size=size, features=features)
+    media = media_of_messages(body.messages, fields["messages"])
+    return _request(body, Endpoint.CHAT, wishes, fields, messages=messages, non_text=media, features=features)
 
 
 def parse_completion_request(raw: bytes, wishes: Wishes = NO_WISHES) -> GenerationRequest:
@@ -48,7 +49,7 @@ def parse_completion_request(raw: bytes, wishes: Wishes = NO_WISHES) -> Generati
         features=features,
         prompt=prompts[0],
         prompts=len(prompts),
-        prompt_size=size_of_prompts(prompts),
+        non_text=token_ids_of(prompts, fields["prompt"]),
     )
 
 
@@ -69,7 +70,7 @@ def _request(
     fields: Mapping[str, msgspec.Raw],
     *,
     features: frozenset[str],
-    prompt_size: PromptSize,
+    non_text: NonText,
     messages: tuple[Message, ...] = (),
     prompt: Prompt | None = None,
     prompts: int = 1,
@@ -90,7 +91,7 @@ def _request(
         prompt=prompt,
         n=body.n or 1,
         choices=choices_of(prompts, body.n, body.best_of),
-        prompt_size=prompt_size,
+        non_text=non_text,
         include_usage=bool(options is not None and options.include_usage),
     )
 

@@ -1,13 +1,15 @@
-"""The prompts of a text completion, and how much there is to read in prompts and messages."""
+"""The prompts of a text completion: one or several, as text or as token ids."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from slipstream_gateway.api.body import show
 from slipstream_gateway.api.checks import MAX_TOKENS
+from slipstream_gateway.api.prompt_size import ALL_TEXT, NonText
 from slipstream_gateway.errors import InvalidRequest
-from slipstream_gateway.types import Message, PromptSize
 
 Prompt = str | tuple[int, ...]
 
@@ -27,21 +29,11 @@ def parse_prompts(prompt: str | Sequence[str | int | list[int]] | None) -> Seque
     return [_token_ids(item) if isinstance(item, list) else str(item) for item in prompt]
 
 
-def size_of_prompts(prompts: Sequence[Prompt]) -> PromptSize:
-    """What a model reads of `prompts`."""
-    return PromptSize(
-        text_bytes=sum(_text_bytes(prompt) for prompt in prompts if isinstance(prompt, str)),
-        token_ids=sum(len(prompt) for prompt in prompts if not isinstance(prompt, str)),
-    )
-
-
-def size_of_messages(messages: Sequence[Message]) -> PromptSize:
-    """What a model reads of the texts of `messages`."""
-    return PromptSize(text_bytes=sum([_text_bytes(message.content) for message in messages]))
-
-
-def _text_bytes(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode())
+def token_ids_of(prompts: Sequence[Prompt], raw: msgspec.Raw) -> NonText:
+    """The token ids among `prompts`, whose JSON is `raw`."""
+    if isinstance(prompts[0], str):
+        return ALL_TEXT
+    return NonText(json_bytes=len(memoryview(raw)), token_ids=sum(map(len, prompts)))
 
 
 def _token_ids(ids: Sequence[int]) -> tuple[int, ...]:

@@ -10,9 +10,10 @@ import msgspec
 from slipstream_gateway.api.body import WireSampling
 from slipstream_gateway.api.checks import between, seed_of, stop_strings, top_k_of
 from slipstream_gateway.api.features import FOR_SAMPLING, is_structured
+from slipstream_gateway.api.prompt_size import NonText, prompt_size
 from slipstream_gateway.api.wishes import NO_WISHES, Wishes, draft_length_of, learn_of, mode_of
 from slipstream_gateway.errors import InvalidRequest
-from slipstream_gateway.types import Endpoint, GenerationRequest, Message, PromptSize
+from slipstream_gateway.types import Endpoint, GenerationRequest, Message
 
 
 class Parse(Protocol):
@@ -33,12 +34,14 @@ def generation_request(
     prompt: str | tuple[int, ...] | None = None,
     n: int = 1,
     choices: int = 1,
-    prompt_size: PromptSize,
+    non_text: NonText,
     include_usage: bool = False,
 ) -> GenerationRequest:
-    """The request that `body` and `wishes` ask for. `fields` is the body by name. Raises `InvalidRequest`."""
+    """The request that `body` and `wishes` ask for. `fields` is the body by name, `non_text` what is no text in it.
+    Raises `InvalidRequest`."""
     if not body.model:
         raise InvalidRequest("Missing required parameter: 'model'.", param="model")
+    raw = msgspec.json.encode(fields)  # where a field stood twice, everybody now sees the one that was checked
     temperature = between("temperature", body.temperature, 1.0, 0.0, 2.0)
     return GenerationRequest(
         endpoint=endpoint,
@@ -53,7 +56,7 @@ def generation_request(
         stop=stop_strings(body.stop),
         n=n,
         choices=choices,
-        prompt_size=prompt_size,
+        prompt_size=prompt_size(raw, non_text),
         stream=body.stream or False,
         include_usage=include_usage,
         structured_output=is_structured(features),
@@ -61,5 +64,5 @@ def generation_request(
         mode=mode_of(wishes.mode),
         draft_length=draft_length_of(wishes.draft_length),
         learn=learn_of(wishes.learn),
-        raw=msgspec.json.encode(fields),  # where a field stood twice, everybody now sees the one that was checked
+        raw=raw,
     )

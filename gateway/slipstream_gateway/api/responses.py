@@ -17,7 +17,7 @@ import msgspec
 from slipstream_gateway.api.body import RESPONSES_FIELDS, WireItem, WireResponsesBody, decode_responses_body, show
 from slipstream_gateway.api.checks import MAX_TOKENS, integer
 from slipstream_gateway.api.features import features_in_use
-from slipstream_gateway.api.prompts import size_of_messages
+from slipstream_gateway.api.prompt_size import ALL_TEXT, media_of_items
 from slipstream_gateway.api.request import generation_request
 from slipstream_gateway.api.wishes import NO_WISHES, Wishes
 from slipstream_gateway.errors import InvalidRequest, UnsupportedParameter, shorten
@@ -45,7 +45,7 @@ def parse_responses_request(raw: bytes, wishes: Wishes = NO_WISHES) -> Generatio
         features=features | {RESPONSES_FEATURE},
         max_tokens=integer("max_output_tokens", body.max_output_tokens, 1, MAX_TOKENS),
         messages=messages,
-        prompt_size=size_of_messages(messages),
+        non_text=media_of_items(body.input, fields["input"]) if isinstance(body.input, list) else ALL_TEXT,
     )
 
 

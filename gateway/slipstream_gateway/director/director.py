@@ -65,6 +65,14 @@ class Context(NamedTuple):
     forwarded: tuple[tuple[str, str], ...] = ()  # request headers that go on to upstreams, because settings say so
 
 
+class Entered(NamedTuple):
+    """A request that has a place, with the routes as they were then."""
+
+    exchange: Exchange
+    snapshot: Snapshot
+    context: Context
+
+
 class Explanation(NamedTuple):
     """A decision with what it was made from, without running the request."""
 
@@ -139,12 +147,9 @@ class Director:
         judged = self._decide(request, served, caller.key_id or key_id_of(authorization), draws, pressure)
         return Explanation(served.route.pair.metadata.key, self._classifier.explain(request), judged.decision)
 
-    async def run(self, request: GenerationRequest, context: Context) -> Exchange:
-        """Starts `request` and returns when its first piece (or, not streamed, its whole answer) is here.
-
-        The caller closes the exchange. Raises `RequestError`, `Overloaded` or `UpstreamError`; nothing has been
-        promised to the client by then.
-        """
+    async def enter(self, request: GenerationRequest, context: Context) -> Entered:
+        """Takes a place for `request`; no server is asked before `start`. The caller closes the exchange. Raises
+        `RequestError`, `Overloaded` or `DeadlineExceeded`."""
         started_s = time.perf_counter()
         self._retries.deposit()
         pair = await self._enter(request, context)
@@ -163,14 +168,19 @@ class Director:
             request_id=context.request_id,
             key_id=context.caller.key_id,
         )
+        return Entered(exchange, snapshot, context)
+
+    async def start(self, entered: Entered) -> None:
+        """Returns when the first piece of the answer (or, not streamed, all of it) is here. Raises `RequestError`,
+        `Overloaded` or `UpstreamError`, with the exchange closed; nothing has been promised to the client by then."""
+        exchange = entered.exchange
         try:
-            await self._start(exchange, snapshot, context)
+            await self._start(exchange, entered.snapshot, entered.context)
         except BaseException as exc:  # also a client that left: every way out is recorded, then goes on
             if isinstance(exc, SlipstreamError) and not exchange.is_decided:
                 self._observer.rejected(rejection(exc))
             await exchange.fail(exc)
             raise
-        return exchange
 
     async def _enter(self, request: GenerationRequest, context: Context) -> str:
         """Takes a place for `request`. Returns the key of the pair that serves it."""

@@ -96,6 +96,16 @@ class Exchange:
         return self._decision is not None
 
     @property
+    def was_sent(self) -> bool:
+        """Whether a server was asked."""
+        return self._attempts > 0
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether there is an answer, or the beginning of one."""
+        return self._completion is not None or self._stream is not None or self._spent is not None
+
+    @property
     def is_resumable(self) -> bool:
         """Whether the stream could go on elsewhere if its server broke it off."""
         return self._note is not None

@@ -122,6 +122,7 @@ def joined(before: Usage, now: Usage) -> Usage:
     return Usage(
         prompt_tokens=max(before.prompt_tokens, now.prompt_tokens),
         output_tokens=max(before.output_tokens, now.output_tokens),
+        most_output_tokens=max(before.most_output_tokens, now.most_output_tokens),
         drafted=before.drafted + now.drafted,
         accepted=before.accepted + now.accepted,
         steps=before.steps + now.steps,

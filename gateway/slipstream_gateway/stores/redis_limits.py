@@ -56,10 +56,11 @@ class _Waiting(NamedTuple):
     lease: str
 
     def command(self) -> Command:
-        limits = self.limits
-        budget = 0 if limits.usd_per_day is None else max(1, round(limits.usd_per_day * NANO_PER_USD))
-        most = (limits.requests_per_minute or 0, limits.tokens_per_minute or 0, limits.concurrent or 0, budget)
-        return Command(ADMIT, self.key_id, (*most, *self.charge, int(LEASE_S * US_PER_S), *self.places()))
+        limits, charge = self.limits, self.charge
+        rates = (limits.requests_per_minute or 0, limits.tokens_per_minute or 0)
+        most = (*rates, limits.concurrent or 0, _budget(limits) or 0)
+        takes = (charge.tokens, charge.nano_usd, charge.places)
+        return Command(ADMIT, self.key_id, (*most, *takes, int(LEASE_S * US_PER_S), *self.places()))
 
     def places(self) -> Sequence[str]:
         """The names of the leases that it takes; none where the places of its caller are not limited."""
@@ -101,7 +102,7 @@ class RedisLimits:
             return None
         answer: asyncio.Future[Grant | Refusal | None] = asyncio.get_running_loop().create_future()
         lease = f"{self._origin}-{next(self._numbers)}"
-        one = _Waiting(answer, key_id, limits, charge, lease)
+        one = _Waiting(answer, key_id, limits, charge.fitted(limits.tokens_per_minute, _budget(limits)), lease)
         self._waiting.append(one)
         self._wake.set()
         try:
@@ -239,6 +240,11 @@ class RedisLimits:
                 one.answer.set_result(None)
 
 
+def _budget(limits: Limits) -> int | None:
+    """In billionths of a USD, one at least."""
+    return None if limits.usd_per_day is None else max(1, round(limits.usd_per_day * NANO_PER_USD))
+
+
 def _places(lease: str, charge: Charge) -> list[str]:
     """The names of the places that a request takes under `lease`."""
     return [lease, *(f"{lease}.{index}" for index in range(1, charge.places))]
@@ -256,7 +262,7 @@ def _verdict(one: _Waiting, reply: Sequence[int]) -> Grant | Refusal:
     tokens = _room(one.limits.tokens_per_minute, tokens_us - now_us)
     if refused:
         return Refusal(REFUSED_BY[refused - 1], None if wait_us < 0 else wait_us / US_PER_S, requests, tokens)
-    return Grant(one.lease, requests, tokens, tokens_us, day, shared=True)
+    return Grant(one.lease, requests, tokens, tokens_us, day, shared=True, charged=one.charge)
 
 
 def _room(limit: int | None, ahead_us: float) -> Room | None:

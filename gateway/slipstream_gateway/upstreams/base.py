@@ -22,14 +22,15 @@ DraftLength = Annotated[int, Meta(ge=0, le=4096)]
 
 class Committed(msgspec.Struct, frozen=True, kw_only=True):
     """What the client has of an answer that another server began: its tokens, or, where no server told their ids, its
-    `text`. `output_tokens` are counted as far as can be told, `prompt_tokens` is 0 where nobody said. `answer_id` and
-    `created` are those that the client knows the answer by, where the server made them. `resumed` has a cause for each
-    server that was lost."""
+    `text`. `output_tokens` are counted as far as can be told, `most_output_tokens` as in `Usage`, `prompt_tokens` is 0
+    where nobody said. `answer_id` and `created` are those that the client knows the answer by, where the server made
+    them. `resumed` has a cause for each server that was lost."""
 
     token_ids: tuple[int, ...] = ()
     text: str = ""
     prompt_tokens: int = 0
     output_tokens: int = 0
+    most_output_tokens: int = 0
     answer_id: str = ""
     created: int = 0
     resumed: tuple[str, ...] = ()
@@ -71,12 +72,15 @@ class Usage(msgspec.Struct, kw_only=True):
     """What a request has cost so far; an upstream updates it while the stream runs.
 
     `exact` is False where `output_tokens` was counted by stream events because the upstream reported nothing.
+    `most_output_tokens` is what can have been generated so far at the most: what the upstream reported, and what
+    `output_bound` says of the answer since.
     `counted` is False where the upstream counts no drafts in such an answer: the zeros mean nothing.
     `rejected_at[i]` counts the steps whose first rejected draft token stood at position i.
     """
 
     prompt_tokens: int = 0
     output_tokens: int = 0
+    most_output_tokens: int = 0
     drafted: int = 0
     accepted: int = 0
     steps: int = 0

@@ -23,7 +23,9 @@ class _ToolCall(msgspec.Struct):
     function: _Function = msgspec.field(default_factory=_Function)
 
 
-class _Message(msgspec.Struct):
+class AnswerMessage(msgspec.Struct):
+    """Everything that a model wrote of one message, or of the part of it that an event adds."""
+
     content: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
@@ -31,15 +33,17 @@ class _Message(msgspec.Struct):
     tool_calls: list[_ToolCall] | None = None
 
 
-class _Choice(msgspec.Struct):
-    message: _Message | None = None
-    delta: _Message | None = None
+class AnswerChoice(msgspec.Struct):
+    """One choice: `message` of a whole chat, `delta` of an event, `text` of a text completion."""
+
+    message: AnswerMessage | None = None
+    delta: AnswerMessage | None = None
     text: str | None = None
     finish_reason: str | None = None
 
 
 class _Answer(msgspec.Struct):
-    choices: list[_Choice] | None = None
+    choices: list[AnswerChoice] | None = None
     error: msgspec.Raw | None = None
 
 
@@ -80,10 +84,10 @@ class AnswerReader:
             raise ValueError("the answer is an error")
         for choice in answer.choices or ():
             self._add("content", choice.text)
-            self._message(choice.delta or choice.message or _Message())
+            self._message(choice.delta or choice.message or AnswerMessage())
             self.finish_reason = choice.finish_reason or self.finish_reason
 
-    def _message(self, message: _Message) -> None:
+    def _message(self, message: AnswerMessage) -> None:
         self._add("reasoning", message.reasoning_content or message.reasoning)
         self._add("content", message.content)
         self._add("refusal", message.refusal)

@@ -72,6 +72,7 @@ def read_forwarded(blocks: Iterable[bytes], usage: Usage) -> Committed | None:
         text=reader.text,
         prompt_tokens=usage.prompt_tokens,
         output_tokens=usage.output_tokens if usage.exact else events,
+        most_output_tokens=usage.most_output_tokens,
         answer_id=head.id or "",
         created=head.created or 0,
     )
@@ -116,6 +117,7 @@ class Continued:
         known = self._committed
         usage.prompt_tokens = known.prompt_tokens or max(usage.prompt_tokens - known.output_tokens, 0)
         usage.output_tokens += known.output_tokens
+        usage.most_output_tokens += known.most_output_tokens
 
     def rewrite(self, block: bytes, usage: Usage) -> bytes:
         """The events of `block` that the client is to see. `usage` is that of the whole, where it is known."""

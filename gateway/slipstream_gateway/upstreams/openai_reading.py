@@ -13,6 +13,7 @@ from slipstream_gateway.types import Endpoint
 from slipstream_gateway.upstreams.base import Job, Usage
 from slipstream_gateway.upstreams.openai_continuation import Continued
 from slipstream_gateway.upstreams.openai_wire import failure_at, has_generated_text, has_usage, take_usage
+from slipstream_gateway.upstreams.output_bound import most_tokens_of_events
 from slipstream_gateway.upstreams.responses_wire import ResponsesReader
 from slipstream_gateway.upstreams.sse import count_events
 
@@ -52,10 +53,12 @@ class ChatReader:
         self.failed = False
         self._usage = usage
         self._keep_usage = job.request.include_usage
+        self._choices = job.request.choices
         self._continued = Continued(job.committed) if job.committed is not None else None
 
     def read(self, block: bytes) -> bytes:
         usage = self._usage
+        usage.most_output_tokens += most_tokens_of_events(block)
         if not usage.exact:
             usage.output_tokens += count_events(block)
         if not self.generating:
@@ -67,7 +70,7 @@ class ChatReader:
         if b'"error"' in block and (at := failure_at(block)) is not None:
             block, self.failed = block[:at], True
         if has_usage(block):
-            block = take_usage(block, usage, keep=self._keep_usage)
+            block = take_usage(block, usage, keep=self._keep_usage, choices=self._choices)
             if self._continued is not None and usage.exact:
                 self._continued.count(usage)
         if self._continued is not None:

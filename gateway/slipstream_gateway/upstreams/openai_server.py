@@ -212,7 +212,12 @@ class OpenAiStream:
         known = job.committed
         self.usage = Usage(exact=False)
         if known is not None:
-            self.usage = Usage(prompt_tokens=known.prompt_tokens, output_tokens=known.output_tokens, exact=False)
+            self.usage = Usage(
+                prompt_tokens=known.prompt_tokens,
+                output_tokens=known.output_tokens,
+                most_output_tokens=known.most_output_tokens,
+                exact=False,
+            )
         self._response = response
         self._content = response.content
         self._splitter = EventSplitter()
@@ -266,7 +271,7 @@ class OpenAiStream:
     def _take(self, block: bytes) -> Wire:
         if self._ids is None:
             return Wire(self._names.restore(self._reader.read(block)), self._reader.generating)
-        block = self._names.restore(self._reader.read(self._ids.take(block)))
+        block = self._names.restore(self._ids.take(self._reader.read(block)))  # ids tell the reader what it cost
         # Ids of a block that the client does not get go with the next one.
         ids, prompt_ids = self._ids.pop() if block else ((), ())
         return Wire(block, self._reader.generating, ids, prompt_ids)

@@ -14,6 +14,7 @@ import msgspec
 
 from slipstream_gateway.types import Endpoint, GenerationRequest
 from slipstream_gateway.upstreams.base import Count, Usage
+from slipstream_gateway.upstreams.output_bound import most_tokens_of_answer
 from slipstream_gateway.upstreams.sse import event_data, split_events
 
 _USAGE_OBJECT = re.compile(rb'"usage"\s*:\s*\{')
@@ -136,30 +137,35 @@ def has_usage(block: bytes) -> bool:
     return b'"usage"' in block and _USAGE_OBJECT.search(block) is not None
 
 
-def take_usage(block: bytes, usage: Usage, *, keep: bool) -> bytes:
-    """Reads usage objects out of `block` into `usage`; with `keep` False drops events that carry nothing else."""
+def take_usage(block: bytes, usage: Usage, *, keep: bool, choices: int = 1) -> bytes:
+    """Reads usage objects out of `block` into `usage`; with `keep` False drops events that carry nothing else. The
+    answer has that many `choices`."""
     return b"".join(
         [
             event
             for event in split_events(block)
-            if not has_usage(event) or not _read_usage(event_data(event), usage) or keep
+            if not has_usage(event) or not _read_usage(event_data(event), usage, choices) or keep
         ]
     )
 
 
-def _read_usage(data: bytes, usage: Usage) -> bool:
-    """Fills `usage`; True where the event has no choices, i.e. is the usage event itself."""
+def _read_usage(data: bytes, usage: Usage, choices: int) -> bool:
+    """Fills `usage`; True where the event has no choices, i.e. is the usage event itself. Of several choices, one that
+    has some tells the usage of those alone (vLLM's `continuous_usage_stats`)."""
     try:
         envelope = _decode_envelope(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return False
-    return _fill(envelope.usage, usage) and not envelope.choices
+    is_told = (choices == 1 or not envelope.choices) and _fill(envelope.usage, usage)
+    return is_told and not envelope.choices
 
 
 def read_body_usage(body: bytes) -> Usage:
     """The usage of a whole JSON answer. Raises `msgspec.DecodeError` where it is not a JSON object."""
     usage = Usage(exact=False)
     _fill(_decode_envelope(body).usage, usage)
+    if not usage.exact:
+        usage.most_output_tokens = most_tokens_of_answer(body)
     return usage
 
 
@@ -179,7 +185,8 @@ def _fill(raw: msgspec.Raw, usage: Usage) -> bool:
         return False
     usage.prompt_tokens = wire.prompt_tokens or 0
     if wire.completion_tokens is not None:
-        usage.output_tokens, usage.exact = wire.completion_tokens, True
+        usage.output_tokens = usage.most_output_tokens = wire.completion_tokens
+        usage.exact = True
     details = wire.completion_tokens_details
     if details is not None:
         usage.accepted = details.accepted_prediction_tokens or 0

@@ -15,6 +15,7 @@ import msgspec
 
 from slipstream_gateway.upstreams.base import Count, Usage
 from slipstream_gateway.upstreams.openai_wire import NO_USAGE, WireError, usage_told
+from slipstream_gateway.upstreams.output_bound import most_tokens_of_delta, most_tokens_of_response
 from slipstream_gateway.upstreams.sse import count_events, event_data, split_events
 
 # Only a real key matches: inside a JSON string the quotes are escaped.
@@ -64,8 +65,9 @@ class ResponsesReader:
         self.begun = self.begun or len(_ANNOUNCEMENT.findall(block)) < count_events(block)
         deltas = len(_DELTA.findall(block))
         self.generating = self.generating or deltas > 0
-        if not self._usage.exact:
+        if deltas and not self._usage.exact:
             self._usage.output_tokens += deltas
+            self._usage.most_output_tokens += _most_tokens(block)
         if _FAILURE.search(block) is not None and (at := failure_at(block)) is not None:
             block, self.failed = block[:at], True
         if _END.search(block) is not None:
@@ -97,6 +99,8 @@ def read_response_usage(body: bytes) -> Usage:
     """The usage of a whole response. Raises `msgspec.DecodeError` where it is not a JSON object."""
     usage = Usage(exact=False, counted=False)
     _fill(_decode_response(body).usage, usage)
+    if not usage.exact:
+        usage.most_output_tokens = most_tokens_of_response(body)
     return usage
 
 
@@ -104,6 +108,11 @@ def next_sequence_number(data: bytes) -> int:
     """The sequence number of the event that follows `data`, the last events that were sent; 0 where there were none."""
     found = _SEQUENCE_NUMBER.findall(data)
     return int(found[-1]) + 1 if found else 0
+
+
+def _most_tokens(block: bytes) -> int:
+    deltas = [event for event in split_events(block) if _DELTA.search(event) is not None]
+    return sum([most_tokens_of_delta(event_data(event)) for event in deltas])
 
 
 def _parse(event: bytes) -> _Event | None:
@@ -127,4 +136,5 @@ def _fill(raw: msgspec.Raw, usage: Usage) -> None:
     wire = usage_told(raw, _decode_usage)
     if wire is None or wire.input_tokens is None or wire.output_tokens is None:
         return
-    usage.prompt_tokens, usage.output_tokens, usage.exact = wire.input_tokens, wire.output_tokens, True
+    usage.prompt_tokens, usage.exact = wire.input_tokens, True
+    usage.output_tokens = usage.most_output_tokens = wire.output_tokens

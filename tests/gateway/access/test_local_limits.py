@@ -135,6 +135,23 @@ def test_each_choice_takes_a_place_and_all_come_back_together() -> None:
     assert isinstance(local.admit("k", limits, Charge(places=4)), Grant)
 
 
+@pytest.mark.parametrize("parts", [1, 4])
+def test_answers_that_may_be_longer_than_a_limit_are_charged_as_much_as_fits(parts: int) -> None:
+    """Of the share of each process, where several know nothing of each other."""
+    clock, limits = Clock(), Limits(tokens_per_minute=4000 * parts, usd_per_day=1.0 * parts)
+    local = limiter(clock, parts=parts)
+    charge = Charge(100_500, 2_000_000_000, 1, 100_000, 1_900_000_000)
+    grant = local.admit("k", limits, charge)
+    assert isinstance(grant, Grant)
+    assert (grant.charged.tokens, grant.charged.nano_usd) == (4000, 1_000_000_000)
+    assert isinstance(local.admit("k", limits, Charge(1, 1)), Refusal)
+    local.settle(Use("k", limits, grant, grant.charged, Charge(600, 200_000_000)))
+    assert local.usage("k", limits)[1:] == (pytest.approx(600), 0, 200_000_000)
+    never = local.admit("other", limits, Charge(104_001, 0, 1, 100_000))
+    assert isinstance(never, Refusal)  # its prompt alone is beyond the limit
+    assert (never.limit, never.retry_after_s) == (LimitName.TOKENS, None)
+
+
 def test_tokens_beyond_the_expected_are_charged_afterwards() -> None:
     clock, limits = Clock(), Limits(tokens_per_minute=60)
     local = limiter(clock)

@@ -135,11 +135,45 @@ def test_more_choices_than_the_cap_are_refused(fields: dict[str, Any], part: str
 
 @pytest.mark.parametrize(
     ("prompt", "text_bytes", "token_ids"),
-    [("abc", 3, 0), (["abc", "é"], 5, 0), ([5, 6, 7], 0, 3), ([[5, 6], [7]], 0, 3)],
+    [("a" * 300, 300, 0), (["a" * 300, "é" * 300], 900, 0), ([5] * 300, 0, 300), ([[555] * 300, [7]], 0, 301)],
 )
 def test_all_prompts_are_in_the_size(prompt: Any, text_bytes: int, token_ids: int) -> None:
-    size = parse_completion_request(json.dumps({"model": "m", "prompt": prompt}).encode()).prompt_size
-    assert (size.text_bytes, size.token_ids) == (text_bytes, token_ids)
+    raw = json.dumps({"model": "m", "prompt": prompt}, ensure_ascii=False).encode()
+    size = parse_completion_request(raw).prompt_size
+    assert text_bytes <= size.text_bytes <= text_bytes + len('{"model": "m", "prompt": ["", ""]}')
+    assert (size.token_ids, size.media) == (token_ids, 0)
+
+
+DATA = "data:image/png;base64," + "A" * 10_000
+
+
+@pytest.mark.parametrize(
+    ("part", "media", "least_bytes"),
+    [
+        ({"type": "image_url", "image_url": {"url": DATA}}, 1, 0),
+        ({"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}, 1, 0),
+        ({"type": "input_audio", "input_audio": {"data": "A" * 10_000, "format": "wav"}}, 1, 0),
+        ({"type": "video_url", "video_url": {"url": DATA}}, 1, 0),
+        ({"type": "file", "file": {"file_data": DATA}}, 0, 10_000),
+        ({"type": "thinking", "thinking": "A" * 10_000}, 0, 10_000),
+        ({"type": "text", "text": DATA}, 0, 10_000),
+    ],
+)
+def test_media_count_by_their_number_and_other_parts_by_their_bytes(
+    part: dict[str, Any], media: int, least_bytes: int
+) -> None:
+    messages = [{"role": "user", "content": [part, {"type": "text", "text": "x"}]}]
+    size = parse_chat_request(chat(messages=messages)).prompt_size
+    assert size.media == media
+    assert least_bytes <= size.text_bytes <= least_bytes + 250
+
+
+def test_media_part_that_is_nested_deeply_counts_with_all_its_bytes() -> None:
+    part = b'{"type": "image_url", "image_url": {"url": "x"}, "more": ' + b"[" * 900 + b"]" * 900 + b"}"
+    raw = b'{"model": "m", "messages": [ {"role": "user" , "content":  [%s, %s]}]}' % (part, part)
+    size = parse_chat_request(raw).prompt_size
+    assert size.media == 2
+    assert 0 < size.text_bytes < 100
 
 
 def test_text_parts_are_joined_and_other_parts_are_features() -> None:

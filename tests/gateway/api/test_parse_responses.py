@@ -159,3 +159,20 @@ JSON = st.recursive(
 def test_no_body_raises_anything_but_a_request_error(fields: dict[str, Any]) -> None:
     with contextlib.suppress(RequestError):
         parse_responses_request(json.dumps(fields).encode())
+
+
+IMAGE = {"type": "input_image", "image_url": "A" * 10_000}
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"role": "user", "content": [IMAGE]},
+        {"type": "function_call_output", "call_id": "x", "output": [IMAGE]},
+        {"type": "computer_call_output", "output": {**IMAGE, "type": "computer_screenshot"}},
+    ],
+)
+def test_media_count_by_their_number(item: dict[str, Any]) -> None:
+    size = parse_responses_request(body(input=[item])).prompt_size
+    assert size.media == 1
+    assert size.text_bytes < 250

@@ -74,9 +74,11 @@ class Desk:
         request = parse_chat_request(json.dumps({"temperature": 0, **body}).encode())
         request = msgspec.structs.replace(request, mode=mode, learn=learn)
         try:
-            exchange = await self.director.run(request, Context("r-1"))
+            entered = await self.director.enter(request, Context("r-1"))
+            await self.director.start(entered)
         except SlipstreamError as exc:
             return type(exc).__name__
+        exchange = entered.exchange
         try:
             while request.stream and await exchange.next() is not None:
                 pass

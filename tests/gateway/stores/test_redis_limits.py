@@ -220,6 +220,17 @@ async def test_each_choice_takes_a_place_of_all_gateways_and_keeps_it(
         await admitted(other, "choices", limits, Charge(places=4))
 
 
+async def test_answers_that_may_be_longer_than_a_limit_are_charged_as_much_as_fits(server: RedisServer) -> None:
+    limits = Limits(tokens_per_minute=4000, usd_per_day=1.0)
+    async with gateways(server.url, 1) as (one,):
+        grant = await one.admit("long", limits, Charge(100_500, 2_000_000_000, 1, 100_000, 1_900_000_000))
+        assert isinstance(grant, Grant)
+        assert (grant.charged.tokens, grant.charged.nano_usd) == (4000, 1_000_000_000)
+        assert isinstance(await one.admit("long", limits, Charge(1000, 1)), Refusal)
+        one.settle(Use("long", limits, grant, grant.charged, Charge(600, 200_000_000)))
+        await admitted(one, "long", limits, Charge(3000, 800_000_000))
+
+
 async def test_redis_that_is_slow_or_gone_costs_a_request_little_and_the_next_nothing(
     redis_server: Callable[..., RedisServer],
 ) -> None:

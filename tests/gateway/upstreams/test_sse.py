@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 from slipstream_gateway.errors import UpstreamFailed
 from slipstream_gateway.upstreams.base import Usage
 from slipstream_gateway.upstreams.openai_wire import take_usage
-from slipstream_gateway.upstreams.sse import MAX_EVENT_BYTES, EventSplitter, count_events, event_data, split_events
+from slipstream_gateway.upstreams.sse import (
+    MAX_EVENT_BYTES,
+    EventSplitter,
+    count_events,
+    data_of_events,
+    event_data,
+    split_events,
+)
 
 TEXT = st.text(st.characters(exclude_characters="\r\n", exclude_categories=["Cs"]), min_size=1, max_size=12)
 
@@ -54,6 +61,15 @@ def test_an_endless_event_is_refused() -> None:
 
 def test_data_lines_of_an_event_are_joined() -> None:
     assert event_data(b": comment\r\ndata: a\r\ndata:b\r\n\r\n") == b"a\nb"
+
+
+LINES = st.lists(st.sampled_from([b"data: {}", b"data:{}", b"data: ", b": ping", b"event: x", b"datax: y"]), min_size=1)
+
+
+@given(st.lists(LINES, max_size=4), st.sampled_from([b"\n", b"\r\n"]))
+def test_data_of_a_block_is_that_of_its_events(events: list[list[bytes]], end: bytes) -> None:
+    block = b"".join(end.join(lines) + end + end for lines in events)
+    assert data_of_events(block) == [event_data(event) for event in split_events(block)]
 
 
 @pytest.mark.parametrize("keep", [True, False])

@@ -1,0 +1,52 @@
+"""What a request is to be charged for in the end: what is known of it, and where that ends, what was asked for."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from slipstream_gateway.director.exchange import Exchange
+from slipstream_gateway.types import GenerationRequest
+from slipstream_gateway.upstreams.base import Usage
+
+# With these a server may generate tokens of which nothing is seen in its answer: special tokens have no text.
+_UNSEEN = frozenset(
+    {"allowed_token_ids", "best_of", "ignore_eos", "include_reasoning", "logit_bias", "use_beam_search"}
+)
+
+
+class Bill(NamedTuple):
+    """Tokens; None where nobody told how many."""
+
+    prompt_tokens: int | None
+    output_tokens: int | None
+
+
+_NOTHING = Bill(0, 0)
+
+
+def bill_of(exchange: Exchange | None, *, client_waited: bool) -> Bill:
+    """What was worked for a request that is over; None: it got no place. `client_waited` False: the client did not wait
+    for the answer, which a server may have worked on all the same."""
+    if exchange is None or not exchange.was_sent:
+        return _NOTHING
+    if exchange.has_begun:
+        usage = exchange.usage
+        return Bill(usage.prompt_tokens or None, _output_tokens(exchange.request, usage))
+    if client_waited:
+        return _NOTHING
+    seen = exchange.request.stream and not _hides_tokens(exchange.request)
+    return Bill(None, 0 if seen else None)
+
+
+def _output_tokens(request: GenerationRequest, usage: Usage) -> int | None:
+    """Those of an answer that has begun, as far as it came."""
+    if usage.exact:
+        return usage.most_output_tokens
+    if _hides_tokens(request):
+        return None
+    limit = request.max_tokens
+    return usage.most_output_tokens if limit is None else min(usage.most_output_tokens, limit * request.choices)
+
+
+def _hides_tokens(request: GenerationRequest) -> bool:
+    return not _UNSEEN.isdisjoint(request.features)
