@@ -17,6 +17,7 @@ from slipstream_gateway.upstreams.base import Usage
 
 _encode = msgspec.json.encode
 _INT32_MAX = 2**31 - 1
+_INT32_BYTES = 4
 _SMALLEST_TOP_P = 2.0**-126  # of what float32 keeps; less would arrive as 0, which the model refuses
 
 
@@ -186,10 +187,16 @@ def _raw_outputs(response: service_pb2.ModelInferResponse) -> dict[str, bytes]:
     return {output.name: raw for output, raw in zip(response.outputs, response.raw_output_contents, strict=False)}
 
 
+class _NoCount(ValueError):
+    """A number that cannot be a count. The message quotes numbers alone."""
+
+
 def _broken_contract(exc: Exception) -> UpstreamFailed:
-    """Names the tensor that is missing; other messages may quote the response."""
+    """Names the tensor that is missing or cannot be; other messages may quote the response."""
     if isinstance(exc, KeyError):
         detail = f"no tensor {exc}"
+    elif isinstance(exc, _NoCount):
+        detail = str(exc)
     else:
         detail = "a tensor of another size" if isinstance(exc, struct.error) else type(exc).__name__
     return UpstreamFailed("The inference server's response breaks the tensor contract.", detail=detail)
@@ -201,14 +208,15 @@ def _integer(outputs: Mapping[str, bytes], name: str) -> int:
 
 
 def _count(outputs: Mapping[str, bytes], name: str) -> int:
+    if len(outputs[name]) != _INT32_BYTES:
+        raise struct.error
     return _counts(outputs[name], name)[0]
 
 
 def _counts(raw: bytes, name: str) -> tuple[int, ...]:
-    """Raises `ValueError` for what cannot be a count."""
     counts = _integers(raw)
-    if any(count < 0 for count in counts):
-        raise ValueError(f"{name} is {list(counts)}, which is below 0")
+    if counts and min(counts) < 0:
+        raise _NoCount(f"{name} has {min(counts)}, which is below 0")
     return counts
 
 

@@ -111,9 +111,9 @@ def test_every_prompt_and_every_choice_counts_in_tokens(served: Callable[..., An
 def test_prompts_beyond_the_cap_on_choices_are_refused(served: Callable[..., Any], keys: Any) -> None:
     key = keys.create("--tokens-per-minute", "2000")
     running = served()
-    refused = completion(running.url, key, prompt=["x"] * 100_000, max_tokens=1000)
+    refused = completion(running.url, key, prompt=["x"] * 60_000, max_tokens=1000)
     assert refused.status_code == 400
-    assert "got 100000 times 1" in refused.json()["error"]["message"]
+    assert "got 60000 times 1" in refused.json()["error"]["message"]
     assert refused.json()["error"]["param"] == "prompt"
     assert running.upstream.requests == []
 

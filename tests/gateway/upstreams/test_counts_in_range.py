@@ -88,7 +88,14 @@ def test_tensor_below_zero_breaks_the_contract_and_is_named(name: str) -> None:
     assert (usage.prompt_tokens, usage.steps) == (3, 3)
     with pytest.raises(UpstreamFailed) as caught:
         read_response(response(**{name: struct.pack("<i", -5)}), usage)
-    assert f"{name} is [-5]" in caught.value.detail
+    assert caught.value.detail == f"{name} has -5, which is below 0"
+
+
+@pytest.mark.parametrize("raw", [b"", b"\0\0", struct.pack("<2i", 1, 2)])
+def test_count_of_another_size_breaks_the_contract(raw: bytes) -> None:
+    with pytest.raises(UpstreamFailed) as caught:
+        read_response(response(drafted=raw), Usage())
+    assert caught.value.detail == "a tensor of another size"
 
 
 @pytest.mark.parametrize("created", [-1, 10**400], ids=["negative", "401 digits"])
