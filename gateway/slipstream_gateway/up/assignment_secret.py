@@ -14,7 +14,7 @@ _FILE = "assignment-secret"
 
 def secret_options(folder: Path | None = None) -> tuple[str, ...]:
     """The gateway's options for the secret in `folder` (the user's cache folder), which is made where it is missing.
-    None where the environment holds a secret; and none where the folder cannot be written: then the gateway makes one
+    No options where the environment holds a secret, or where the folder cannot be written: then the gateway makes one
     for itself."""
     if assignment_secret() is not None:
         return ()
