@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -85,7 +86,11 @@ def test_service_accounts_of_pods_are_those_that_are_bound(variant: list[JSON]) 
 
 
 def test_redis_secret_that_pods_read_is_there(variant: list[JSON]) -> None:
-    made = {item["metadata"]["name"]: set(item["stringData"]) for item in variant if item["kind"] == "Secret"}
+    made = {
+        item["metadata"]["name"]: {*item.get("data", ()), *item.get("stringData", ())}
+        for item in variant
+        if item["kind"] == "Secret"
+    }
     for deployment in (item for item in variant if item["kind"] == "Deployment"):
         for container in deployment["spec"]["template"]["spec"]["containers"]:
             for variable in container.get("env", []):
@@ -219,10 +224,10 @@ def test_trial_redis_has_one_password_in_two_forms(render: Render, only: Only) -
 
 def test_gateways_get_one_assignment_secret(render: Render, only: Only) -> None:
     made = render()
-    assert len(only(made, "Secret", "-assignment")["stringData"]["secret"]) >= 32
+    assert len(b64decode(only(made, "Secret", "-assignment")["data"]["secret"])) >= 32
     assert _assignment(made, only) == {"name": "demo-slipstream-assignment", "key": "secret"}
     given = render({"gateway": {"assignmentSecret": {"value": "a-secret-of-ours"}}})
-    assert only(given, "Secret", "-assignment")["stringData"] == {"secret": "a-secret-of-ours"}
+    assert b64decode(only(given, "Secret", "-assignment")["data"]["secret"]) == b"a-secret-of-ours"
     own = render({"gateway": {"assignmentSecret": {"existingSecret": {"name": "ours", "key": "salt"}}}})
     assert _assignment(own, only) == {"name": "ours", "key": "salt"}
     assert not [item for item in own if item["kind"] == "Secret"]
