@@ -27,10 +27,6 @@ _BESIDE = (
     "operator",
     "triton",
     "layout",
-    "charts",
-    "gateway/bench",
-    "gateway/learning",
-    "gateway/training",
     "vllm",
 )
 _NO_TESTS = 5  # what pytest exits with where it found none
