@@ -32,7 +32,8 @@ from slipstream_gateway.api.parsing import BodyParser
 from slipstream_gateway.api.render import ChunkRenderer, whole_answer
 from slipstream_gateway.api.wishes import Wishes
 from slipstream_gateway.director.causes import rejection
-from slipstream_gateway.director.director import Context, Director
+from slipstream_gateway.director.director import Director
+from slipstream_gateway.director.entry import Context
 from slipstream_gateway.director.exchange import Exchange
 from slipstream_gateway.director.watchdog import client_late
 from slipstream_gateway.errors import DeadlineExceeded, SlipstreamError, UpstreamUnavailable

@@ -12,6 +12,7 @@ import msgspec
 from slipstream_gateway.director.admission import Admission, Sample
 from slipstream_gateway.director.arguments import check_arguments
 from slipstream_gateway.director.causes import rejection
+from slipstream_gateway.director.entry import Context, Entered, Explanation
 from slipstream_gateway.director.exchange import Exchange
 from slipstream_gateway.director.failover import Failover
 from slipstream_gateway.director.fleet import Fleet, ServedRoute, Snapshot
@@ -51,34 +52,6 @@ class Classifier(Protocol):
     def explain(self, request: GenerationRequest) -> RequestProfile:
         """The same profile with its evidence, which takes longer to gather."""
         ...
-
-
-class Context(NamedTuple):
-    """What came with a request besides its body. `authorization` goes to HTTP upstreams as it came. `deadline_s` is
-    the `time.monotonic()` instant by which the client wants its answer; None: whenever it comes."""
-
-    request_id: str
-    authorization: str | None = None
-    traceparent: str | None = None
-    caller: Caller = ANONYMOUS
-    deadline_s: float | None = None
-    forwarded: tuple[tuple[str, str], ...] = ()  # request headers that go on to upstreams, because settings say so
-
-
-class Entered(NamedTuple):
-    """A request that has a place, with the routes as they were then."""
-
-    exchange: Exchange
-    snapshot: Snapshot
-    context: Context
-
-
-class Explanation(NamedTuple):
-    """A decision with what it was made from, without running the request."""
-
-    pair: str
-    profile: RequestProfile
-    decision: Decision
 
 
 class _Judged(NamedTuple):

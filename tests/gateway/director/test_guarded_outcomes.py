@@ -15,7 +15,8 @@ from slipstream_gateway.api.parse import parse_chat_request
 from slipstream_gateway.app import connect
 from slipstream_gateway.classify import LinearClassifier, default_model
 from slipstream_gateway.director.admission import Admission
-from slipstream_gateway.director.director import Context, Director
+from slipstream_gateway.director.director import Director
+from slipstream_gateway.director.entry import Context
 from slipstream_gateway.director.fleet import Fleet
 from slipstream_gateway.director.observing import Outcomes
 from slipstream_gateway.director.parity import Parity
