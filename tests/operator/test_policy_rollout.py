@@ -555,7 +555,7 @@ def test_broken_limit_waits_for_the_controls_answers() -> None:
     assert world.of().phase is Phase.PROMOTED
     said = world.condition("AnalysisConclusive")
     assert (said.status, said.reason) == ("False", "InsufficientSamples")
-    assert "p95Seconds: is broken, 0 control answers do not say yet who is to blame" in said.message
+    assert "p95Seconds: the limit is broken; 0 answers of the control are too few to compare" in said.message
     assert world.condition("ServersSlow").status == "False"
 
 
@@ -600,5 +600,5 @@ def test_promoted_class_says_how_much_of_it_gateways_decide_plain() -> None:
     world.serve(1, arms=(Arm.CONTROL,))
     world.look()
     assert world.of().decided_plain == 0.97
-    assert world.of().message == "promoted; share 0.5; decided plain by the gateway: 97%"
+    assert world.of().message == "promoted; share 0.5; decided plain by the gateways: 97%"
     assert world.of().speculative.samples == 2

@@ -39,8 +39,8 @@ class Lease:
         self.headers = rate_headers(grant)
 
     def settle(self, prompt_tokens: int | None, output_tokens: int | None) -> None:
-        """Corrects what was charged by what the request took. Where nobody told it (None), a prompt counts with the
-        most that it can have, and an answer with all that was asked for. A second time nothing happens."""
+        """Corrects the charge by the tokens that the request took. None: unknown. An unknown prompt counts with the
+        most tokens that it can have, an unknown answer with all that was asked for. A second call does nothing."""
         gate, self._gate = self._gate, None
         if gate is None:
             return

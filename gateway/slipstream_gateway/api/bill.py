@@ -1,4 +1,4 @@
-"""What a request is to be charged for in the end: what is known of it, and where that ends, what was asked for."""
+"""How many tokens a request is charged for in the end: those that are known, else those that were asked for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _UNSEEN = frozenset(
 
 
 class Bill(NamedTuple):
-    """Tokens; None where nobody told how many."""
+    """Numbers of tokens; None where they are unknown."""
 
     prompt_tokens: int | None
     output_tokens: int | None
@@ -25,8 +25,8 @@ _NOTHING = Bill(0, 0)
 
 
 def bill_of(exchange: Exchange | None, *, client_waited: bool) -> Bill:
-    """What was worked for a request that is over; None: it got no place. `client_waited` False: the client did not wait
-    for the answer, which a server may have worked on all the same."""
+    """The bill of a request that is over. `exchange` is None where the request got no place. `client_waited` is False
+    where the client left before its answer; a server may have worked on the answer all the same."""
     if exchange is None or not exchange.was_sent:
         return _NOTHING
     if exchange.has_begun:

@@ -18,8 +18,8 @@ class Lease(Protocol):
     headers: tuple[tuple[bytes, bytes], ...]
 
     def settle(self, prompt_tokens: int | None, output_tokens: int | None) -> None:
-        """What it took in the end, once. Where nobody told it (None), a prompt counts with the most that it can have,
-        and an answer with all that was asked for."""
+        """Corrects the charge by the tokens that the request took, once. None: unknown. An unknown prompt counts with
+        the most tokens that it can have, an unknown answer with all that was asked for."""
         ...
 
 

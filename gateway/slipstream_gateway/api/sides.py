@@ -28,7 +28,7 @@ RequestCheck = Callable[[Scope], Awaitable[None]]
 
 
 async def anybody(scope: Scope) -> None:
-    """The check that refuses nobody."""
+    """The check that lets every request pass."""
 
 
 class Checked:

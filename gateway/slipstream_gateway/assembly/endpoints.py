@@ -51,9 +51,9 @@ def build_sides(parts: Parts, settings: GatewaySettings) -> Sides:
 
 
 def _site_check(parts: Parts, listening: str) -> RequestCheck:
-    """Without keys, what keeps others out is that the loopback is this machine's alone: then pages of other sites are
-    refused, and names that were made to point here. A key is what no such page has; and a listener for other machines,
-    such as a pod's, has names that nobody here knows."""
+    """The check of `Host` and `Origin`. It is made where a gateway without keys listens on the loopback: a browser of
+    this machine could otherwise be made to send requests of another site. Pages of other sites have no key, and the
+    names of a listener for other machines, such as a pod's, are not known here."""
     return own_site(listening) if parts.gate.is_open and is_loopback(listening) else anybody
 
 

@@ -132,7 +132,7 @@ class ClassStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     message: Annotated[str, Meta(max_length=1024, description="Why the class is where it is.")] = ""
     decided_plain: Annotated[
         float | None,
-        Meta(description="Share of the latest answers that gateways decoded plainly since speculation would not pay."),
+        Meta(description="Share of the latest answers that were decoded plainly because speculation would not pay."),
     ] = None
     speculative: Annotated[ArmFigures, Meta(description="Latest figures of speculative answers.")] = ArmFigures()
     control: Annotated[ArmFigures, Meta(description="Latest figures of the control.")] = ArmFigures()

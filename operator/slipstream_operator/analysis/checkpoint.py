@@ -21,7 +21,7 @@ MAX_CHARS = 262_144
 MAX_WRITTEN_CHARS = MAX_CHARS * 15 // 16
 _Value = TypeVar("_Value")
 _VERSION = 2
-# Of these only where the classes stand is read: their outcomes are read from the store again.
+# From these versions only the phases of the classes are read. The outcomes are read from the store again.
 _OLDER = frozenset({1})
 _DIGEST_BYTES = 8
 _MAX_BYTES = 4 * 1024 * 1024
@@ -112,7 +112,7 @@ def _without_records(state: State) -> State:
 
 
 def _opened(text: str) -> tuple[int, bytes]:
-    """The version, and what is compressed."""
+    """The version, and the compressed rest. Raises `CheckpointError`."""
     if len(text) > MAX_CHARS:
         raise CheckpointError(f"status.checkpoint: must have at most {MAX_CHARS} characters, got {len(text)}")
     try:

@@ -100,8 +100,9 @@ class GainFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LossFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """That speculative answers take longer than those of the control at the same time, by more than `threshold`:
-    `change` is how much, as a share of the control's time, over so many answers of each arm."""
+    """A loss that was shown: speculative answers take longer than those of the control at the same time. `change` says
+    by how much, as a share of the control's time, and `threshold` how much is allowed. `speculative` and `control` are
+    the numbers of answers behind it."""
 
     change: float
     threshold: float
@@ -112,7 +113,7 @@ class LossFacts(msgspec.Struct, frozen=True, kw_only=True):
 class ClassFacts(msgspec.Struct, frozen=True, kw_only=True):
     """All that is known of a class. `loss` is None where none was shown. `last_outcome_s` is when something was heard
     of the class last, seconds since 1970. `complete` False: there may be outcomes that were not read yet.
-    `decided_plain` is the share of the latest answers that gateways decoded plainly since speculation would not pay."""
+    `decided_plain` is the share of the latest answers that were decoded plainly because speculation would not pay."""
 
     memory: ClassMemory | None
     guards: tuple[GuardFacts, ...]

@@ -55,7 +55,7 @@ COMPARED = frozenset({Metric.P95, Metric.TTFT})
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
     """How one guard is fed. `threshold` is the policy's, `limit` what the mean of x is held to. `compared`: busy
-    servers break it, too, so that the control is asked who is to blame."""
+    servers break it, too, so that the control's answers are compared before a rollback."""
 
     metric: Metric
     threshold: float

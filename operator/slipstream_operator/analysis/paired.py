@@ -1,16 +1,17 @@
 """Whether speculative answers take longer than the control's of the same time: blocked differences.
 
-Both arms slow down together when servers are busy, so that the times of one arm say nothing of speculation. Answers are
-therefore put into blocks of neighbours. Who of a block is control was drawn at random: where speculation changes
-nothing, the difference of a block's two means is 0 on average, whatever the load does. Three things make it sharp:
+Both arms slow down together when servers are busy, so that the times of one arm alone say nothing of speculation. The
+answers of a class form blocks, in the order in which they end. Each request of a block was assigned to its arm at
+random. Where speculation changes nothing, the difference of a block's two means is therefore 0 on average, whatever the
+load does. Three things reduce its variance:
 
 - Times are divided by their block's mean, so that busy blocks do not outweigh quiet ones.
-- What the number of output tokens explains is taken off (Deng, Xu, Kohavi and Walker, "CUPED", 2013). Lossless
+- What the number of output tokens explains is subtracted (Deng, Xu, Kohavi and Walker, "CUPED", 2013). Lossless
   speculation does not change that number.
-- A block counts by how many answers of both arms it has.
+- A block with s speculative answers and c of the control has the weight s · c / (s + c).
 
-The size of a block is chosen before its first answer. A block that ended with the arm that it lacks would have that arm
-at its end, and a load that rises would look like a loss.
+The size of a block is chosen before its first answer. A block that waited for the arm that it lacks would always have
+that arm at its end, and a rising load would look like a loss.
 
 A loss is looked for twice, by likelihood ratios of normal block means with a loss against those without: since the
 comparison began (a sequential test; Wald, "Sequential Analysis", 1947), and since any later moment (CUSUM; Page,
@@ -28,8 +29,8 @@ from slipstream_operator.analysis.means import boundary
 FALSE_LOSS = 0.005
 """The probability that a comparison without a loss is ever taken for one since it began."""
 FEWEST_BLOCKS = 5
-"""Blocks with both arms before a loss is said."""
-# A small loss and a large one: a test for either finds the other late.
+"""Blocks with both arms before a loss counts as shown."""
+# A small loss and a large one: a test for one of them finds the other one late.
 _LOSSES = (0.1, 0.35)
 # Answers of the rarer arm that a block has on average. With more of them the load changes within the block.
 _RARER = 1.0
@@ -40,7 +41,7 @@ _KEEP_SHARE = 1.0 - 1.0 / 500.0  # the arms' shares change with the rollout
 _KEEP_BLOCK = 1.0 - 1.0 / 50.0
 _BLOCKS_OF_ARMS = 10.0
 _PRIOR_ANSWERS, _PRIOR_VARIANCE = 5.0, 0.25
-_PRIOR_SPREAD = 3.0  # of tokens: so many squares of a block's mean for "time goes with tokens"
+_PRIOR_SPREAD = 3.0  # evidence, in squares of a block's mean, for a time in proportion to the tokens
 _MOST = 3.0  # block means: one endless answer is no evidence of many
 _LEAST = 0.01  # of a block's mean for the control
 
@@ -104,11 +105,12 @@ class Blocks(msgspec.Struct, kw_only=True, array_like=True, gc=False):
 class PairedTimes(msgspec.Struct, kw_only=True, array_like=True, gc=False):
     """The comparison of a class; written into the checkpoint as it is.
 
-    `share` is the control's share of the latest answers, `size` that of the block that fills, 0 before its first
-    answer. `products` over `spread` is how time goes with tokens, both in block means. `free` and `unexplained` are
-    degrees of freedom and squares within arms, `blocks`, `weight`, `differences` and `squares` those between blocks;
-    both fade. `since_began` and `since_doubt` are the evidence for each loss, `began` and `doubted` their blocks.
-    `step` are the blocks since the rollout's step began, `step_speculative` and `step_control` all answers since then.
+    `share` is the control's share of the latest answers. `size` is that of the current block, 0 before its first
+    answer. `products` / `spread` is the regression slope of time on tokens, both in block means. `free` and
+    `unexplained` are the degrees of freedom and the sum of squares within arms; `blocks`, `weight`, `differences` and
+    `squares` are the sums between blocks. Both fade. `since_began` and `since_doubt` are log likelihood ratios, one for
+    each of `_LOSSES`; `began` and `doubted` are their blocks. `step` has the blocks since the rollout's step began,
+    `step_speculative` and `step_control` count all answers since then.
     """
 
     share: float = 0.5
@@ -144,7 +146,7 @@ class PairedTimes(msgspec.Struct, kw_only=True, array_like=True, gc=False):
             self._close()
 
     def begin_step(self) -> None:
-        """What was seen so far is of another step of the rollout."""
+        """Begins the comparison of a new step of the rollout; the search for a loss goes on."""
         self.speculative, self.control, self.size = _Arm(), _Arm(), 0
         self.step, self.step_speculative, self.step_control = Blocks(), 0, 0
 

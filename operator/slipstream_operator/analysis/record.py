@@ -37,10 +37,10 @@ _KEEP_COST = 1.0 - 1.0 / 1_000.0
 # The mean is plugged in at its upper bound, one-sided 99 %: too low a mean would be held against every answer.
 _COST_SIGMAS = 2.33
 BLAME_AT = math.log(10_000.0)
-"""Where a limit is broken, evidence that the control breaks it less: then speculation is to blame. A class has this
-asked again in each spell of busy servers."""
+"""From this log likelihood ratio on, the control breaks a limit less often, so that speculation is the cause. It is
+high because the test is made again in each period of busy servers."""
 SHARED_AT = -math.log(100.0)
-"""Evidence that the control breaks it as often: then the servers are."""
+"""Up to this one, the control breaks the limit as often, so that the servers are the cause."""
 _OVER = {Phase.ROLLED_BACK, Phase.DISABLED}
 
 
@@ -249,7 +249,8 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
 
 
 def _share(declined: int, others: int) -> float | None:
-    """How much of a class speculation would not have paid for, in whole percents: each is a write of the status."""
+    """The share of answers for which speculation would not have paid. In whole percents, as each change is a write of
+    the status."""
     return round(declined / (declined + others), 2) if declined + others else None
 
 
@@ -263,7 +264,7 @@ def _broken(seen: Observation, terms: Terms) -> Iterator[tuple[Metric, float]]:
 
 
 def _blamed(guard: Guard, rule: Rule) -> Verdict:
-    """What a broken limit is put down to."""
+    """Whether speculation or the servers cause a broken limit."""
     blame = guard.blame(rule.limit)
     if blame >= BLAME_AT:
         return Verdict.FAIL

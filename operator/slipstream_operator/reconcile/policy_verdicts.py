@@ -127,7 +127,9 @@ def _missing_guards(facts: ClassFacts) -> list[str]:
 
 def _missing_guard(guard: GuardFacts) -> str:
     if guard.verdict is Verdict.UNCLEAR:
-        return f"{guard.metric.value}: is broken, {guard.control} control answers do not say yet who is to blame"
+        return (
+            f"{guard.metric.value}: the limit is broken; {guard.control} answers of the control are too few to compare"
+        )
     what = {
         Metric.TTFT: "streamed answers",
         Metric.COST: "answers with a price, once the control's cost is known,",

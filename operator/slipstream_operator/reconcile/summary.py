@@ -70,7 +70,7 @@ def class_message(state: ClassState, facts: ClassFacts | None, situation: Situat
 def _declined(facts: ClassFacts | None) -> str:
     """What share of a promoted class does not speculate, by the gateways' own forecasts."""
     share = facts.decided_plain if facts is not None else None
-    return f"; decided plain by the gateway: {share:.0%}" if share else ""
+    return f"; decided plain by the gateways: {share:.0%}" if share else ""
 
 
 def _used(state: ClassState, situation: Situation) -> str:
