@@ -239,7 +239,7 @@ class Stream:
     def __init__(self, client: grpc_client.InferenceServerClient, *, text: str = "a", tokens: int = TOKENS) -> None:
         self.token_ids: list[int] = []
         self.ended: str | None = None
-        self.begun = asyncio.Event()
+        self.sent, self.begun = asyncio.Event(), asyncio.Event()
         inputs = [
             _tensor("text_input", "BYTES", np.array([text.encode()], dtype=np.object_)),
             _tensor("temperature", "FP32", np.array([0.0], dtype=np.float32)),
@@ -250,6 +250,7 @@ class Stream:
 
         async def requests() -> AsyncIterator[JSON]:
             yield {"model_name": "acme", "inputs": inputs}
+            self.sent.set()
 
         self._responses = client.stream_infer(requests())
 
@@ -300,14 +301,16 @@ async def test_a_change_of_weights_drops_no_answer(volume: Path, tmp_path: Path,
             # With these there are more than the engine's slots: some have not begun when the server has to end.
             leaving += [Stream(to_old, text=text) for text in ENDLESS[6:]]
             answers = [asyncio.create_task(stream.run()) for stream in leaving]
-            await leaving[6].begun.wait()
+            await asyncio.gather(*(stream.sent.wait() for stream in leaving), leaving[6].begun.wait())
+            assert await takes_requests(to_old)  # and has read, on the same connection, what was sent before
+            assert not leaving[-1].begun.is_set()
             os.kill(old.child.pid, signal.SIGTERM)
             started = time.monotonic()
             await asyncio.to_thread(old.wait_not_ready)
             while await takes_requests(to_old):  # noqa: ASYNC110 - HTTP closes a moment before gRPC
                 await asyncio.sleep(0.01)
             await refused_at_once(Stream(to_old))
-            assert not any(answer.done() for answer in answers)
+            assert [stream.ended for stream in leaving] == [None] * len(ENDLESS)
             taken_over = Stream(to_new, text=ENDLESS[0])
             await asyncio.gather(taken_over.run(), *answers)
         assert await asyncio.to_thread(old.child.wait, old.grace_period_s)
