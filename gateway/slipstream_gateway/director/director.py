@@ -21,6 +21,7 @@ from slipstream_gateway.director.legs import Leg, first_attempts
 from slipstream_gateway.director.observing import Learner, Lesson, Outcomes, key_id_of
 from slipstream_gateway.director.outcome import Observer
 from slipstream_gateway.director.parity import Parity
+from slipstream_gateway.director.resume import Journal, journal_of
 from slipstream_gateway.director.retry_budget import RetryBudget
 from slipstream_gateway.director.watchdog import Watchdog
 from slipstream_gateway.errors import (
@@ -272,7 +273,9 @@ class Director:
         wants_token_ids = self._parity.wants_token_ids(
             replica, served=run.served, decision=leg.decision, request=run.request, draw=run.draws.parity
         )
-        job = self._job(exchange, run, leg, token_ids=wants_token_ids)
+        journal = journal_of(run.request, run.served.route, leg.backend)
+        token_ids = wants_token_ids or _counts_by_ids(journal, replica)
+        job = self._job(exchange, run, leg, token_ids=token_ids)
         if not job.request.stream:
             with exchange.watchdog.waiting(self._deadlines.total_s, "the answer"):
                 completion = await self._complete(exchange, run, leg, replica, job)
@@ -281,9 +284,10 @@ class Director:
         stream = await self._open(exchange, run, leg, replica, job)
 
         async def reopen(leg: Leg, replica: Replica, committed: Committed) -> Stream:
-            return await self._open(exchange, run, leg, replica, self._job(exchange, run, leg, committed))
+            job = self._job(exchange, run, leg, committed, token_ids=_counts_by_ids(journal, replica))
+            return await self._open(exchange, run, leg, replica, job)
 
-        continuation = self.failover.continuation(run.served, leg, replica, run.request, reopen)
+        continuation = self.failover.continuation(run.served, leg, replica, run.request, journal, reopen)
         exchange.answered(self._watched(stream, exchange, run, leg, job), continuation)
 
     async def _complete(self, exchange: Exchange, run: _Run, leg: Leg, replica: Replica, job: Job) -> Completion:
@@ -335,7 +339,14 @@ class Director:
             deadline_s=context.deadline_s,
             request_class=leg.decision.request_class,
             token_ids=token_ids,
+            bounds_output=bool(context.caller.key_id),  # nobody else is charged
         )
+
+
+def _counts_by_ids(journal: Journal | None, replica: Replica) -> bool:
+    return (
+        journal is not None and journal.asks_token_ids and (replica.gives_token_ids or replica.upstream.gives_token_ids)
+    )
 
 
 def _sample(exchange: Exchange, entered_s: float) -> Sample:

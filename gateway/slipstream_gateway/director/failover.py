@@ -20,7 +20,7 @@ from slipstream_gateway.director.exchange import Exchange
 from slipstream_gateway.director.fleet import Fleet, ServedRoute, Snapshot
 from slipstream_gateway.director.legs import Leg, has_elsewhere, next_attempts
 from slipstream_gateway.director.lookout import Lookout
-from slipstream_gateway.director.resume import Journal, journal_of, same_target
+from slipstream_gateway.director.resume import Journal, same_target
 from slipstream_gateway.director.retry_budget import RetryBudget
 from slipstream_gateway.errors import (
     Overloaded,
@@ -80,14 +80,20 @@ class Failover:
         self._counts: dict[tuple[str, str, str, Result], int] = {}
 
     def continuation(
-        self, served: ServedRoute, leg: Leg, replica: Replica, request: GenerationRequest, open_: Open
+        self,
+        served: ServedRoute,
+        leg: Leg,
+        replica: Replica,
+        request: GenerationRequest,
+        journal: Journal | None,
+        open_: Open,
     ) -> Continuation:
-        """How the stream that `replica` gives for `request` could go on."""
+        """How the stream that `replica` gives for `request`, noted in `journal`, could go on."""
         return Continuation(
             self,
             served=served,
             request=request,
-            journal=journal_of(request, served.route, leg.backend),
+            journal=journal,
             open_=open_,
             silence_tells=leg.backend.protocol is not WireProtocol.TRITON and has_elsewhere(served, replica),
         )

@@ -29,7 +29,10 @@ _PER_TOKEN = frozenset(
 
 
 class Journal(Protocol):
-    """Notes what a stream's client has, in the order in which it goes out."""
+    """Notes what a stream's client has, in the order in which it goes out. `asks_token_ids`: a server that sends them
+    only on request is to be asked."""
+
+    asks_token_ids: bool
 
     def add(self, piece: Piece) -> None:
         """Notes one piece. Costs next to nothing: it is done for every chunk of every stream."""
@@ -43,6 +46,8 @@ class Journal(Protocol):
 class TokenJournal:
     """The token ids of one answer. With them another server of the same target goes on exactly: its text stream stands
     where the ids end, so that what the first one held back of a character or of a stop string comes out once."""
+
+    asks_token_ids = False
 
     def __init__(self) -> None:
         self._token_ids = array("i")
@@ -58,22 +63,29 @@ class TokenJournal:
 
 
 class TextJournal:
-    """What was forwarded of an answer whose tokens nobody told, read only when it comes to that."""
+    """What was forwarded of an answer that another server goes on with by its text, read only when it comes to that.
+
+    Until the end of a stream only its token ids say how many tokens its text has: an event may hold several, of one
+    speculative step or of several steps that the server sent at once."""
+
+    asks_token_ids = True
 
     def __init__(self, request: GenerationRequest) -> None:
         self._request = request
         self._blocks: list[bytes] = []
         self._size_bytes = 0
+        self._tokens = 0
 
     def add(self, piece: Piece) -> None:
         if isinstance(piece, Wire) and self._size_bytes <= MAX_FORWARDED_BYTES:
             self._blocks.append(piece.data)
             self._size_bytes += len(piece.data)
+            self._tokens += len(piece.token_ids)
 
     def committed(self, usage: Usage) -> Committed | None:
         if self._size_bytes > MAX_FORWARDED_BYTES:
             return None
-        found = read_forwarded(self._blocks, usage)
+        found = read_forwarded(self._blocks, usage, least_tokens=self._tokens)
         if found is None or is_open_stop(found.text, self._request.stop):
             return None
         limit = self._request.max_tokens

@@ -44,7 +44,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     its usage is of the whole: prompt and output count once, drafts and steps are those of this part.
     `deadline_s`, by `time.monotonic`, is when nobody waits for the answer any more. `request_class` is the decision's,
     for servers that count by it. `token_ids` asks for those of the answer beside its text, where the server can give
-    them; the client does not see them.
+    them; the client does not see them. `bounds_output`: `Usage.most_output_tokens` is needed while the answer streams.
     """
 
     request: GenerationRequest
@@ -57,6 +57,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     deadline_s: float | None = None
     request_class: str = ""
     token_ids: bool = False
+    bounds_output: bool = True
 
 
 _TENSOR_FEATURES = frozenset({"n"})
@@ -161,7 +162,13 @@ class Stream(Protocol):
 
 
 class Upstream(Protocol):
-    """One replica of an inference server. Methods raise `UpstreamError`, `Overloaded` or `RequestError`."""
+    """One replica of an inference server. Methods raise `UpstreamError`, `Overloaded` or `RequestError`.
+
+    `gives_token_ids`: every server of this kind gives the token ids of its answers (see `Job.token_ids`). Of others a
+    check finds out.
+    """
+
+    gives_token_ids: bool
 
     @property
     def drafting(self) -> Drafting:

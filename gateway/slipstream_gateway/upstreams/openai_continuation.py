@@ -51,10 +51,10 @@ _decode_head = msgspec.json.Decoder(_Head).decode
 _decode_event = msgspec.json.Decoder(_Event).decode
 
 
-def read_forwarded(blocks: Iterable[bytes], usage: Usage) -> Committed | None:
+def read_forwarded(blocks: Iterable[bytes], usage: Usage, *, least_tokens: int = 0) -> Committed | None:
     """What a client has, from the events that it got; None where another server cannot go on from there: the answer
     has parts besides its text (reasoning, tool calls), is complete, or is not OpenAI's form. Tokens are those that the
-    server counted, else the events with text: at least one token each."""
+    server counted, else the events with text, at least one token each, or `least_tokens` where those are more."""
     reader, head, events = AnswerReader(stream=True), _Head(), 0
     try:
         for event in (event for block in blocks for event in split_events(block)):
@@ -71,7 +71,7 @@ def read_forwarded(blocks: Iterable[bytes], usage: Usage) -> Committed | None:
     return Committed(
         text=reader.text,
         prompt_tokens=usage.prompt_tokens,
-        output_tokens=usage.output_tokens if usage.exact else events,
+        output_tokens=usage.output_tokens if usage.exact else max(events, least_tokens),
         most_output_tokens=usage.most_output_tokens,
         answer_id=head.id or "",
         created=head.created or 0,

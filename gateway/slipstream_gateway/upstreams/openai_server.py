@@ -48,6 +48,8 @@ _TLS_HINT = " (over TLS: a server that misses the client's certificate ends so, 
 class OpenAiUpstream:
     """One server at `base_url` (`http://host:port`, with or without a closing `/v1`)."""
 
+    gives_token_ids = False
+
     def __init__(
         self,
         base_url: str,

@@ -11,6 +11,8 @@ from slipstream_gateway.upstreams.base import ANY_DRAFT, Completion, Drafting, J
 class RefusedUpstream:
     """Every request to it fails as to a server that is down, so that a pair with another server goes on."""
 
+    gives_token_ids = False
+
     def __init__(self, reason: str) -> None:
         self._reason = reason
 

@@ -55,6 +55,8 @@ _NO_DRAFTS = Drafting(
 class TritonUpstream:
     """One Triton server at `address` (`host:port` of its gRPC port) with Slipstream's model in it."""
 
+    gives_token_ids = True
+
     def __init__(self, address: str, *, model: str, connect_timeout_s: float, tls: Credentials | None = None) -> None:
         self._model = model
         self._stops = 0

@@ -33,6 +33,8 @@ CONTROL_TIMEOUT_S = 2.0
 class VllmUpstream(OpenAiUpstream):
     """One server at `base_url`, as `OpenAiUpstream`. `api_key` also opens the plugin's control routes."""
 
+    gives_token_ids = True
+
     def __init__(
         self,
         base_url: str,

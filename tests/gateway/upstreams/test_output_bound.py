@@ -113,6 +113,16 @@ def test_bound_of_a_stream_that_goes_on_elsewhere_is_of_both_parts() -> None:
     assert joined(before, read(event(delta("xyz")), end, committed=committed)).most_output_tokens == 8
 
 
+def test_a_stream_goes_on_after_as_many_tokens_as_it_told_the_ids_of() -> None:
+    """An event may hold several: `max_tokens` of the rest is what is left of the answer's."""
+    first = event(delta("abcdef"))
+    journal = TextJournal(GenerationRequest(endpoint=Endpoint.CHAT, model="m", stream=True))
+    journal.add(Wire(first, token_ids=(7, 8, 9)))
+    committed = journal.committed(read(first))
+    assert committed is not None
+    assert committed.output_tokens == 3
+
+
 def test_whole_answers_without_a_usage_are_bounded_by_their_text() -> None:
     body = json.dumps({"choices": [{"message": {"content": "abc"}}, {"message": {"content": "de"}}]}).encode()
     assert read_body_usage(body).most_output_tokens == 5

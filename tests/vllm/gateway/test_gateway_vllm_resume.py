@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections.abc import Callable
 
 import pytest
@@ -14,6 +17,13 @@ from tests.vllm.gateway.conftest import manifest
 from tests.vllm.gateway.vllm_answers import until_reason
 
 CUT_BYTES = 20_000  # some tens of the answer's 400 tokens
+
+
+def send_at_once(server: VllmServer) -> None:
+    """Lets the server send what it generates in a moment as one event. Its engine is a process of its own."""
+    os.kill(server.child.pid, signal.SIGSTOP)
+    time.sleep(0.2)
+    os.kill(server.child.pid, signal.SIGCONT)
 
 
 @pytest.mark.parametrize("resume", ["text", "exact"])
@@ -35,6 +45,8 @@ def test_a_stream_goes_on_by_its_text_where_the_policy_says_so(
                 with pytest.raises(KeyError):  # the last event is an error, without choices
                     found.read()
             else:
+                found.read(5)
+                send_at_once(vllm_server)
                 found.read()
         assert network.made == 1
         if resume == "exact":
