@@ -30,7 +30,9 @@ def rate_headers(grant: Grant | Refusal) -> tuple[Header, ...]:
 def limit_reached(refusal: Refusal, charge: Charge) -> LimitReached:
     message = _WORDS[refusal.limit]
     if refusal.retry_after_s is None:
-        message = _NEVER.get(refusal.limit, message).format(tokens=charge.tokens, places=charge.places)
+        message = _NEVER.get(refusal.limit, message).format(
+            tokens=charge.tokens - charge.output_tokens, places=charge.places
+        )
     return LimitReached(
         message, limit=str(refusal.limit), retry_after_s=refusal.retry_after_s, headers=rate_headers(refusal)
     )

@@ -49,6 +49,7 @@ class KeyFile:
                 self._stamps = self._files.run(self._look)
                 return self._files.run(self._take)
         except CommandError as exc:
+            self._stamps = ()  # it is read again at the first look
             if self._kept is None or not self._kept.is_file():
                 raise
             self._say(exc)

@@ -13,6 +13,9 @@ from slipstream_gateway.allowance import Charge, Limits
 from slipstream_gateway.types import ANONYMOUS, Caller, GenerationRequest, Mode, Priority, PromptSize
 
 UNLIMITED_OUTPUT_TOKENS = 1024
+MOST_OUTPUT_TOKENS = 131_072
+"""Of one choice. A request may ask for two billion tokens, which no model generates: such a charge would lock its key
+for years."""
 _BYTES_PER_TOKEN = 4
 _MEDIA_TOKENS = 1024
 _MOST_MEDIA_TOKENS = 16_384  # an image of Qwen2-VL's at its full size
@@ -91,7 +94,7 @@ class Prices:
 
 def asked_output_tokens(request: GenerationRequest) -> int:
     """How many tokens the answers have at the most; of one without a limit `UNLIMITED_OUTPUT_TOKENS` are expected."""
-    return (request.max_tokens or UNLIMITED_OUTPUT_TOKENS) * request.choices
+    return min(request.max_tokens or UNLIMITED_OUTPUT_TOKENS, MOST_OUTPUT_TOKENS) * request.choices
 
 
 def expected_prompt_tokens(size: PromptSize) -> int:

@@ -54,11 +54,13 @@ class ChatReader:
         self._usage = usage
         self._keep_usage = job.request.include_usage
         self._choices = job.request.choices
+        self._bounds_output = job.bounds_output
         self._continued = Continued(job.committed) if job.committed is not None else None
 
     def read(self, block: bytes) -> bytes:
         usage = self._usage
-        usage.most_output_tokens += most_tokens_of_events(block)
+        if self._bounds_output:
+            usage.most_output_tokens += most_tokens_of_events(block)
         if not usage.exact:
             usage.output_tokens += count_events(block)
         if not self.generating:
@@ -70,9 +72,11 @@ class ChatReader:
         if b'"error"' in block and (at := failure_at(block)) is not None:
             block, self.failed = block[:at], True
         if has_usage(block):
+            was_exact, usage.exact = usage.exact, False
             block = take_usage(block, usage, keep=self._keep_usage, choices=self._choices)
-            if self._continued is not None and usage.exact:
+            if self._continued is not None and usage.exact:  # this block told a usage, of this part alone
                 self._continued.count(usage)
+            usage.exact = usage.exact or was_exact
         if self._continued is not None:
             block = self._continued.rewrite(block, usage)
         return block

@@ -156,8 +156,9 @@ def _read_usage(data: bytes, usage: Usage, choices: int) -> bool:
         envelope = _decode_envelope(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return False
-    is_told = (choices == 1 or not envelope.choices) and _fill(envelope.usage, usage)
-    return is_told and not envelope.choices
+    if choices == 1 or not envelope.choices:
+        _fill(envelope.usage, usage)
+    return not envelope.choices
 
 
 def read_body_usage(body: bytes) -> Usage:
@@ -178,12 +179,12 @@ def usage_told(raw: msgspec.Raw, decode: Callable[[msgspec.Raw], _Told | None]) 
         return None
 
 
-def _fill(raw: msgspec.Raw, usage: Usage) -> bool:
-    """Fills `usage` from `raw`; False where there is none in it, or one that cannot be."""
+def _fill(raw: msgspec.Raw, usage: Usage) -> None:
+    """Fills `usage` from `raw`; not where there is none in it, or one that cannot be."""
     wire = usage_told(raw, _decode_usage)
     if wire is None:
-        return False
-    usage.prompt_tokens = wire.prompt_tokens or 0
+        return
+    usage.prompt_tokens = wire.prompt_tokens or usage.prompt_tokens
     if wire.completion_tokens is not None:
         usage.output_tokens = usage.most_output_tokens = wire.completion_tokens
         usage.exact = True
@@ -194,4 +195,3 @@ def _fill(raw: msgspec.Raw, usage: Usage) -> bool:
     if wire.slipstream is not None:
         usage.steps = wire.slipstream.target_steps or 0
         usage.rejected_at = wire.slipstream.rejected_at or ()
-    return True

@@ -59,7 +59,7 @@ def most_tokens_of_answer(data: bytes) -> int:
         return 0
     try:
         choices = _decode_answer(data).choices
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return len(data)
     most = 0
     for choice in choices or ():
@@ -71,7 +71,7 @@ def most_tokens_of_delta(data: bytes) -> int:
     """Of the data of a `response.<kind>.delta`."""
     try:
         event = _decode_delta(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return len(data)
     return len(event.logprobs or ()) or _bytes_of(event.delta)
 
@@ -82,7 +82,7 @@ def most_tokens_of_response(body: bytes) -> int:
 
 
 def _of_choice(choice: _Choice) -> int:
-    if choice.token_ids is not None:
+    if choice.token_ids:
         return len(choice.token_ids)
     if choice.logprobs is not None and (scored := _scored(choice.logprobs)):
         return scored

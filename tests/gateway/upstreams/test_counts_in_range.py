@@ -34,12 +34,13 @@ def bad_usages(value: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("value", IMPOSSIBLE, ids=NAMES)
-def test_usage_that_cannot_be_is_none_and_its_event_passes_as_it_came(value: Any) -> None:
+def test_usage_that_cannot_be_is_none_and_its_event_is_for_those_who_asked(value: Any) -> None:
     for wire in bad_usages(value):
         assert read_body_usage(json.dumps({"choices": [{}], "usage": wire}).encode()) == Usage(exact=False)
         streamed = Usage(exact=False)
         event = b"data: " + json.dumps({"choices": [], "usage": wire}).encode() + b"\n\n"
-        assert take_usage(event, streamed, keep=False) == event
+        assert take_usage(event, streamed, keep=False) == b""
+        assert take_usage(event, streamed, keep=True) == event
         assert streamed == Usage(exact=False)
 
 

@@ -75,7 +75,9 @@ def response_end(**fields: object) -> bytes:
         (
             Endpoint.CHAT,
             b"data: "
-            + json.dumps({"usage": USAGE | {"completion_tokens_details": []}, "metrics": METRICS}).encode()
+            + json.dumps(
+                {"choices": [{}], "usage": USAGE | {"completion_tokens_details": []}, "metrics": METRICS}
+            ).encode()
             + b"\n\n",
         ),
     ],
