@@ -12,12 +12,14 @@ from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
 CALL_TIMEOUT_S = 5.0
+_LOOK_EVERY_S = 0.01  # whether a call that hangs has returned
 T = TypeVar("T")
 
 
 class _Work(NamedTuple):
     call: Callable[[], Any]
     result: Future[Any]
+    done: threading.Event
 
 
 class FileThread:
@@ -30,25 +32,28 @@ class FileThread:
 
     def __init__(self, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
         self._timeout_s = timeout_s
-        self._last: Future[Any] | None = None
+        self._last: threading.Event | None = None  # that the last call is done; not what it returned
         self._queue: SimpleQueue[_Work | None] = SimpleQueue()
         weakref.finalize(self, self._queue.put, None)
 
     def run(self, call: Callable[[], T]) -> T:
         """What `call` returns or raises; the calling thread waits for it."""
-        if self._last is not None and wait([self._last], self._timeout_s).not_done:
+        if self._last is not None and not self._last.wait(self._timeout_s):
             raise self._timeout()
         result = self._start(call)
-        if wait([result], self._timeout_s).not_done:
-            raise self._timeout()
-        return result.result()
+        try:
+            if wait([result], self._timeout_s).not_done:
+                raise self._timeout()
+            return result.result()
+        finally:
+            del self, result  # an error knows this frame: without this the thread would stay until a collection
 
     async def arun(self, call: Callable[[], T]) -> T:
         """What `call` returns or raises; the event loop goes on meanwhile."""
         try:
             async with asyncio.timeout(self._timeout_s) as deadline:
-                while self._last is not None and not self._last.done():
-                    await asyncio.wait([asyncio.wrap_future(self._last)])
+                while self._last is not None and not self._last.is_set():  # noqa: ASYNC110 - set by a thread
+                    await asyncio.sleep(_LOOK_EVERY_S)
                 return await asyncio.wrap_future(self._start(call))
         except TimeoutError:
             if deadline.expired():
@@ -58,10 +63,11 @@ class FileThread:
     def _start(self, call: Callable[[], T]) -> Future[T]:
         result: Future[T] = Future()
         result.set_running_or_notify_cancel()  # from here on nobody can cancel it: a call cannot be stopped
+        done = threading.Event()
         if self._last is None:
             threading.Thread(target=_work, args=(self._queue,), name="files", daemon=True).start()
-        self._last = result
-        self._queue.put(_Work(call, result))
+        self._last = done
+        self._queue.put(_Work(call, result, done))
         return result
 
     def _timeout(self) -> TimeoutError:
@@ -74,8 +80,10 @@ def _work(queue: SimpleQueue[_Work | None]) -> None:
         try:
             value = work.call()
         except BaseException as exc:  # the top of a thread: whoever waits gets it
+            work.done.set()
             work.result.set_exception(exc)
         else:
+            work.done.set()
             work.result.set_result(value)
             del value
         del work

@@ -151,8 +151,11 @@ class _Supervisor(Multiprocess):
         if worker.exitcode == STARTUP_FAILURE:  # it would fail the same way again and again
             self.should_exit.set()
             return
-        self.processes[place] = Process(self.config, self.sockets)
-        self.processes[place].start()
+        started = Process(self.config, self.sockets)
+        started.start()
+        self.processes[place] = started
+        if any(times > 1 for times in self._signals.values()):  # it came before this was one of the workers
+            started.process.kill()
 
     def handle_term(self) -> None:
         self.asked_to_stop = True

@@ -18,6 +18,7 @@ _WORDS = {
 _NEVER = {
     LimitName.TOKENS: "Request too large for the limit on tokens per minute: its prompt alone is about {tokens}.",
     LimitName.CONCURRENT: "Request too large for the limit on concurrent requests: it takes {places}, one per choice.",
+    LimitName.BUDGET: "Request too large for the budget of a day: its prompt alone may cost more than that.",
 }
 
 

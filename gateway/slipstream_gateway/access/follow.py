@@ -50,12 +50,19 @@ class KeyFile:
                 return self._files.run(self._take)
         except CommandError as exc:
             self._stamps = ()  # it is read again at the first look
-            if self._kept is None or not self._kept.is_file():
+            ring = self._load_kept()
+            if ring is None:
                 raise
             self._say(exc)
-            kept = self._kept
-            with in_time(kept):
-                return FileThread().run(lambda: self._open(read_file(kept), name=str(kept)))
+            return ring
+
+    def _load_kept(self) -> Keyring | None:
+        """The keyring of the last good file; None where none was kept."""
+        kept = self._kept
+        if kept is None:
+            return None
+        with in_time(kept):
+            return FileThread().run(lambda: self._open(read_file(kept), name=str(kept)) if kept.is_file() else None)
 
     async def watch(self, changed: Callable[[Keyring], None], *, interval_s: float = INTERVAL_S) -> None:
         """Hands `changed` each new good keyring, until cancelled."""
@@ -72,6 +79,8 @@ class KeyFile:
                 stamps = ()  # it is read again as soon as that works
             except CommandError as exc:
                 self._say(exc)
+                if isinstance(exc.__cause__, OSError):
+                    stamps = ()
             except Exception as exc:  # this is the top of the task: watching goes on, whatever the file brings
                 _log.exception("the file of keys failed in an unforeseen way")
                 self._say(CommandError(f"{self._keys}: cannot be used: {exc!r}"))

@@ -113,8 +113,10 @@ class LocalLimits:
                 return self._refuse(LimitName.CONCURRENT, retry_after_s, state, limits, now_us)
         if limits.usd_per_day is not None:
             self._turn(state)
-            if state.nano_usd + charge.nano_usd > self._budget(limits.usd_per_day):
-                return self._refuse(LimitName.BUDGET, DAY_S - self._wall_s() % DAY_S, state, limits, now_us)
+            budget = self._budget(limits.usd_per_day)
+            if state.nano_usd + charge.nano_usd > budget:
+                tomorrow_s = DAY_S - self._wall_s() % DAY_S if charge.nano_usd <= budget else None
+                return self._refuse(LimitName.BUDGET, tomorrow_s, state, limits, now_us)
         for name, per_minute, until_us, amount in (
             (LimitName.REQUESTS, limits.requests_per_minute, state.requests_us, 1),
             (LimitName.TOKENS, limits.tokens_per_minute, state.tokens_us, charge.tokens),

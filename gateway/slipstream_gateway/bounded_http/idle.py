@@ -6,6 +6,11 @@ from typing import Protocol
 
 
 class Closable(Protocol):
+    @property
+    def has_unsent(self) -> bool:
+        """Whether its client has not taken all of the last answer yet."""
+        ...
+
     def close_idle(self) -> None:
         """Closes the connection now. Nothing runs on it."""
         ...
@@ -30,10 +35,11 @@ class IdleConnections:
         self._order.pop(connection, None)
 
     def close_idlest(self) -> bool:
-        """Closes the connection that has been idle for longest; False where there is none."""
-        connection = next(iter(self._order), None)
-        if connection is None:
+        """Closes the connection that has been idle for longest, and one whose client has not taken all of its answer
+        only where there is no other. False where there is none."""
+        if not self._order:
             return False
+        connection = next((one for one in self._order if not one.has_unsent), next(iter(self._order)))
         self.discard(connection)
         connection.close_idle()
         return True

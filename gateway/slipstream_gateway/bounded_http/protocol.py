@@ -106,12 +106,16 @@ class BoundedHttp(HttpToolsProtocol):
     def timeout_keep_alive_handler(self) -> None:
         self._hang_up()
 
+    @property
+    def has_unsent(self) -> bool:
+        return bool(self.transport.get_write_buffer_size())
+
     def close_idle(self) -> None:
         """Closes a connection on which nothing runs, at once: others need its place."""
         self.connections.discard(self)
         self._stop_timers()
         self._unset_keepalive_if_required()
-        if self.transport.get_write_buffer_size():
+        if self.has_unsent:
             self._reset()
         else:
             self.transport.close()

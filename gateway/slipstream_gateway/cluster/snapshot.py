@@ -13,6 +13,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def read_snapshot(path: Path) -> ClusterSnapshot | None:
         found = msgspec.json.decode(data, type=ClusterSnapshot)
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.DecodeError) as exc:
+    except (OSError, ValueError, RecursionError) as exc:
         _log.warning("the snapshot %s cannot be used: %s", path, exc)
         return None
     if found.format != FORMAT or not all(_is_object(kept.item) for kept in found.objects):
@@ -71,7 +72,7 @@ class SnapshotWriter:
         self._hurry = asyncio.Event()
         self._progress = asyncio.Event()
         self._asked = self._done = 0
-        self._writing: asyncio.Future[None] | None = None
+        self._files = FileThread()
         self._problem = ""
 
     def changed(self, *, at_once: bool = False) -> int:
@@ -98,12 +99,9 @@ class SnapshotWriter:
             await self._write()
 
     async def flush(self) -> None:
-        """Writes at once what was not written yet, where the volume can keep up. For when the task has ended: a write
-        of it may go on."""
+        """Writes at once what was not written yet, where the volume can keep up. For when the task has ended."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_FLUSH_TIMEOUT_S):
-                if self._writing is not None:
-                    await asyncio.wait([self._writing])
                 if self._changed.is_set():
                     await self._write()
 
@@ -111,10 +109,11 @@ class SnapshotWriter:
         self._changed.clear()
         self._hurry.clear()
         asked = self._asked
-        self._writing = asyncio.ensure_future(asyncio.to_thread(_replace, self._path, self._take()))
-        self._writing.add_done_callback(_take_note)
         try:
-            await asyncio.shield(self._writing)  # a thread cannot be stopped halfway
+            await self._files.arun(partial(_replace, self._path, self._take()))
+        except asyncio.CancelledError:
+            self._changed.set()  # nobody knows whether it was written
+            raise
         except OSError as exc:
             if str(exc) != self._problem:
                 _log.warning("the snapshot %s cannot be written: %s", self._path, exc)
@@ -124,12 +123,6 @@ class SnapshotWriter:
         self._done = asked
         self._progress.set()
         self._progress = asyncio.Event()
-
-
-def _take_note(writing: asyncio.Future[None]) -> None:
-    """Keeps the event loop from complaining of a failure that nobody waited for any more."""
-    if not writing.cancelled():
-        writing.exception()
 
 
 def _replace(path: Path, snapshot: ClusterSnapshot) -> None:

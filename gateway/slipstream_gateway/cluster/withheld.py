@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 
 import msgspec
 
 from slipstream_gateway.cluster.assemble import PAIRS
 from slipstream_gateway.director.fleet import ServedRoute, Snapshot
 from slipstream_gateway.manifest.reports import WithheldServer, object_key
-from slipstream_gateway.types import Capability, Reason
-from slipstream_gateway.upstreams.pool import Replica
+from slipstream_gateway.types import Capability, Reason, Withheld
 
 MOST_BYTES = 40_000  # of the report, beside what was applied: an object's annotations may have 256 KiB
 MOST_SERVERS = 5  # of one pair: enough to know where to look
@@ -24,32 +24,37 @@ def withheld_servers(snapshot: Snapshot) -> Mapping[str, Sequence[WithheldServer
     At most `MOST_SERVERS` servers of a pair, and as many pairs as `MOST_BYTES` can hold.
     """
     found: dict[str, Sequence[WithheldServer]] = {}
-    size = 0
+    left = MOST_BYTES
     for served in snapshot.routes.values():
-        servers = list(_withheld_of(served))
-        size += len(msgspec.json.encode(servers))
-        if servers and size <= MOST_BYTES:
-            namespace, _, name = served.route.pair.metadata.key.rpartition("/")
-            found[object_key(namespace, PAIRS, name)] = servers
+        servers = _withheld_of(served)
+        if not servers:
+            continue
+        namespace, _, name = served.route.pair.metadata.key.rpartition("/")
+        entry = {object_key(namespace, PAIRS, name): servers}
+        left -= len(msgspec.json.encode(entry))
+        if left < 0:
+            break
+        found.update(entry)
     return found
 
 
-def _withheld_of(served: ServedRoute) -> Iterator[WithheldServer]:
+def _withheld_of(served: ServedRoute) -> list[WithheldServer]:
     replicas = served.speculative.replicas if served.speculative is not None else ()
-    for replica in [replica for replica in replicas if replica.withheld_now()][:MOST_SERVERS]:
-        yield from _entries(replica)
+    known = ((replica.name, replica.withheld_now()) for replica in replicas)
+    some = islice(((name, withheld) for name, withheld in known if withheld), MOST_SERVERS)
+    return [entry for name, withheld in some for entry in _entries(name, withheld)]
 
 
-def _entries(replica: Replica) -> Iterator[WithheldServer]:
+def _entries(server: str, withheld: Mapping[Capability, Withheld]) -> Iterator[WithheldServer]:
     """One for each reason."""
     by_reason: defaultdict[Reason, list[Capability]] = defaultdict(list)
     details: dict[Reason, str] = {}
-    for capability, why in replica.withheld_now().items():
+    for capability, why in withheld.items():
         by_reason[why.reason].append(capability)
         details.setdefault(why.reason, why.detail)
     for reason, capabilities in by_reason.items():
         yield WithheldServer(
-            server=replica.name,
+            server=server,
             capabilities=tuple(capability.value for capability in capabilities),
             reason=reason.value,
             detail=details[reason][:_MOST_DETAIL],

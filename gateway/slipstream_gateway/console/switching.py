@@ -74,14 +74,14 @@ class FileKillSwitch:
     async def turn(self, pair: str, *, on: bool, by: str, reason: str) -> KillEvent:
         event = KillEvent(at=now(), pair=pair, on=on, by=by, reason=reason)
         try:
-            await asyncio.to_thread(self._file.change, lambda kills: _turned(kills, event))
+            await self._file.achange(lambda kills: _turned(kills, event))
         except ManifestError as exc:
             raise NotSwitchable(str(exc)) from exc
         written_s = time.monotonic()
         await self._obey()
         event = await self._landed(event, written_s)
         try:
-            await asyncio.to_thread(self._file.change, lambda kills: _noted(kills, event))
+            await self._file.achange(lambda kills: _noted(kills, event))
         except ManifestError as exc:  # it is turned all the same, and nobody must be told otherwise
             return msgspec.structs.replace(event, note=f"the history lacks how soon it landed: {exc}")
         await self._obey()

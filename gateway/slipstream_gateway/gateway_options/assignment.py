@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import secrets
 import sys
 from pathlib import Path
@@ -26,9 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--assignment-secret",
         type=Path,
         metavar="FILE",
-        help=f"a secret of {MIN_BYTES} bytes or more, the same for all gateways of a deployment: under it request ids "
-        f"choose hold-back, rollout and exploration; or its text in {ASSIGNMENT_VARIABLE} (without either: a random "
-        "one at each start)",
+        help=f"a secret of {MIN_BYTES} bytes or more, the same for all gateways of a deployment, or its text in "
+        f"{ASSIGNMENT_VARIABLE} (without either: a random one at each start). Hold-back, rollout and exploration go by "
+        "the hash of a request's id with this secret",
     )
 
 
@@ -38,7 +39,7 @@ def settings_of(args: argparse.Namespace, *, shares: bool) -> bytes:
     if args.assignment_secret is not None:
         return _long_enough(_read(args.assignment_secret), f"--assignment-secret {args.assignment_secret}")
     if (given := assignment_secret()) is not None:
-        return _long_enough(given.encode().strip(), ASSIGNMENT_VARIABLE)
+        return _long_enough(os.fsencode(given).rstrip(b"\r\n"), ASSIGNMENT_VARIABLE)
     if shares:
         print(_ALONE, file=sys.stderr, flush=True)
     return secrets.token_bytes(32)
@@ -46,7 +47,7 @@ def settings_of(args: argparse.Namespace, *, shares: bool) -> bytes:
 
 def _read(path: Path) -> bytes:
     try:
-        return FileThread().run(lambda: read_regular(path, max_bytes=_MAX_BYTES)).strip()
+        return FileThread().run(lambda: read_regular(path, max_bytes=_MAX_BYTES)).rstrip(b"\r\n")
     except OSError as exc:
         message = f"--assignment-secret {path}: cannot be read: {exc.strerror or exc}."
         raise CommandError(message, exit_code=2) from exc

@@ -45,7 +45,11 @@ def read_file(path: Path) -> bytes:
 def compile_file(path: Path, data: bytes, *, local_endpoints: Sequence[str] = LOCAL) -> RoutingTable:
     """The routing table of `data`, which was read from `path`. Raises `ManifestError`."""
     objects = parse(data, name=path.name)
-    return compile_table(objects, folder=path.resolve().parent, local_endpoints=local_endpoints)
+    try:
+        folder = FileThread().run(path.resolve).parent
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    return compile_table(objects, folder=folder, local_endpoints=local_endpoints)
 
 
 class ManifestFile:
@@ -100,10 +104,8 @@ class ManifestFile:
             if stamp is not None and stamp == self._stamp and not _is_fresh(stamp):
                 return
             await self._take()
-        except TimeoutError as error:
-            self._report(_unreadable(self._path, error), None)  # it is read again as soon as that works
         except OSError as error:
-            self._report(_unreadable(self._path, error), stamp)
+            self._report(_unreadable(self._path, error), None)  # it is read again as soon as that works
         except ManifestError as error:
             self._report(error, stamp)
         except Exception as error:  # this is the top of the task: watching goes on, whatever a table brings

@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import os
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -84,13 +85,12 @@ class KillFile:
         self.path = path
         self.kills = Kills()
         self._stamp: tuple[int, int, int] | None = None
-        self._files = FileThread()
+        self._files, self._changes = FileThread(), FileThread()
 
     def refresh(self) -> bool:
         """Reads the file if it is another one; whether it was.
 
-        Raises `ManifestError` once per bad file, and whenever the file system does not answer in time; what was read
-        before stays.
+        Raises `ManifestError` once per bad file, and each time that it cannot be read; what was read before stays.
         """
         with self._in_time():
             return self._files.run(self._refresh)
@@ -101,19 +101,25 @@ class KillFile:
             return await self._files.arun(self._refresh)
 
     @contextlib.contextmanager
-    def _in_time(self) -> Iterator[None]:
+    def _in_time(self, problem: str = "cannot be read") -> Iterator[None]:
         try:
             yield
         except TimeoutError as error:
-            raise ManifestError(f"cannot be read: {error.strerror}", field=str(self.path)) from error
+            raise ManifestError(f"{problem}: {error.strerror}", field=str(self.path)) from error
 
     def _refresh(self) -> bool:
         stamp = _stamp(self.path)
         if stamp == self._stamp:
             return False
+        data = _bytes(self.path)  # where that fails, the next look reads it again
         self._stamp = stamp
-        self.kills = _read(self.path)
+        self.kills = _decode(data, self.path)
         return True
+
+    async def achange(self, edit: Callable[[Kills], Kills]) -> Kills:
+        """As `change`, and the event loop goes on meanwhile. A change that does not land in time may land later."""
+        with self._in_time("the kill switch cannot be kept here"):
+            return await self._changes.arun(partial(self.change, edit))
 
     def change(self, edit: Callable[[Kills], Kills]) -> Kills:
         """Replaces the file by what `edit` makes of it, durably, one process at a time; blocks for as long. Raises
@@ -121,7 +127,7 @@ class KillFile:
         try:
             with self.path.with_name(f"{self.path.name}.lock").open("w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)
-                kills = edit(_read(self.path))
+                kills = edit(_decode(_bytes(self.path), self.path))
                 _write(self.path, msgspec.json.format(msgspec.json.encode(kills)))
         except OSError as error:
             reason = error.strerror or str(error)
@@ -129,14 +135,22 @@ class KillFile:
         return kills
 
 
-def _read(path: Path) -> Kills:
+def _bytes(path: Path) -> bytes | None:
+    """None where there is no file."""
     try:
-        return msgspec.json.decode(read_regular(path, max_bytes=_MAX_BYTES), type=Kills)
+        return read_regular(path, max_bytes=_MAX_BYTES)
     except FileNotFoundError:
-        return Kills()
+        return None
     except OSError as error:
         raise ManifestError(f"cannot be read: {error.strerror or error}. {_REMEDY}", field=str(path)) from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+
+
+def _decode(data: bytes | None, path: Path) -> Kills:
+    if data is None:
+        return Kills()
+    try:
+        return msgspec.json.decode(data, type=Kills)
+    except (ValueError, RecursionError) as error:
         raise ManifestError(f"is no file of kill switches: {error}. {_REMEDY}", field=str(path)) from error
 
 

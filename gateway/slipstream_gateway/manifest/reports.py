@@ -144,7 +144,7 @@ def read_report(lease: Mapping[str, Any]) -> GatewayReport | None:
             renewed=datetime.fromisoformat(spec["renewTime"]),
             withheld=_read_withheld(metadata["annotations"]),
         )
-    except (KeyError, TypeError, ValueError, AttributeError, msgspec.DecodeError):
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
         return None
 
 
@@ -154,5 +154,5 @@ def _read_withheld(annotations: Mapping[str, str]) -> dict[str, tuple[WithheldSe
         return msgspec.json.decode(
             annotations.get(WITHHELD_ANNOTATION, "{}"), type=dict[str, tuple[WithheldServer, ...]]
         )
-    except msgspec.DecodeError:
+    except (ValueError, RecursionError):
         return {}

@@ -64,6 +64,7 @@ if most > 0 then
   if places > most then return refuse(1, -1) end
   if redis.call('ZCARD', KEYS[2]) + places > most then return refuse(1, 1e6) end
 end
+if budget > 0 and usd > budget then return refuse(2, -1) end
 if budget > 0 and spent + usd > budget then return refuse(2, ((day + 1) * 86400 - tonumber(time[1])) * 1e6) end
 local next_r = rpm > 0 and r + {MINUTE_US} / rpm or r
 local next_t = tpm > 0 and t + tokens * ({MINUTE_US} / tpm) or t

@@ -16,8 +16,8 @@ _ISATAP = (b"\x00\x00\x5e\xfe", b"\x02\x00\x5e\xfe")  # RFC 5214, section 6.1
 
 
 def numeric_ipv4(host: str) -> ipaddress.IPv4Address | None:
-    """The address that `inet_aton` and `getaddrinfo` read in `host`: one to four numbers, decimal, octal or
-    hexadecimal (`127.1`, `2852039166`, `0xa9fea9fe`). None where they read none."""
+    """The address for which `inet_aton` and `getaddrinfo` take `host`: one to four numbers, decimal, octal or
+    hexadecimal (`127.1`, `2852039166`, `0xa9fea9fe`). None where `host` is no such number."""
     try:
         return ipaddress.IPv4Address(socket.inet_aton(host))
     except OSError:
@@ -25,10 +25,14 @@ def numeric_ipv4(host: str) -> ipaddress.IPv4Address | None:
 
 
 def meanings(address: Address) -> tuple[Address, ...]:
-    """Where packets to `address` may end: the IPv4 addresses that it holds, or else `address` itself."""
+    """Where packets to `address` may end: the IPv4 addresses that it holds, or else `address` itself. An ISATAP address
+    is both: any network may give its hosts such addresses without a tunnel."""
     if isinstance(address, ipaddress.IPv4Address):
         return (address,)
-    return _held(address) or (address,)
+    found = _held(address) or (address,)
+    if address.packed[8:12] in _ISATAP:
+        return (address, *found, ipaddress.IPv4Address(address.packed[12:]))
+    return found
 
 
 def _held(address: ipaddress.IPv6Address) -> tuple[Address, ...]:
@@ -36,7 +40,7 @@ def _held(address: ipaddress.IPv6Address) -> tuple[Address, ...]:
     last = ipaddress.IPv4Address(packed[12:])
     if address in _NAT64_LOCAL:
         return _by_prefix_length(packed)
-    if address in _NAT64 or address in _TRANSLATED or packed[8:12] in _ISATAP:
+    if address in _NAT64 or address in _TRANSLATED:
         return (last,)
     if address in _COMPATIBLE and not address.is_unspecified and int(address) != int(_LOOPBACK):
         return (last,)

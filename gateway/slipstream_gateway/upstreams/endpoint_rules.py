@@ -109,10 +109,10 @@ class EndpointRules:
 
     def _listed(self, given: Address) -> bool:
         """Whether a network holds the address, or each of those that it may stand for."""
-        return all(
-            any(address in network for network in self._networks if network.version == address.version)
-            for address in meanings(given)
-        )
+        return self._holds(given) or all(self._holds(address) for address in meanings(given))
+
+    def _holds(self, address: Address) -> bool:
+        return any(address in network for network in self._networks if network.version == address.version)
 
 
 def may_name_variable(name: str, allowed: Sequence[str]) -> bool:

@@ -174,7 +174,7 @@ def read_facts(response: service_pb2.ModelInferResponse) -> EngineFacts:
     """Decodes the answer to `ENGINE_FACTS`. Raises `UpstreamFailed` where it breaks the contract."""
     try:
         return msgspec.json.decode(_raw_outputs(response)[ENGINE_FACTS], type=EngineFacts)
-    except (KeyError, msgspec.DecodeError, UnicodeDecodeError) as exc:
+    except (KeyError, ValueError, RecursionError) as exc:
         raise _broken_contract(exc) from None
 
 
@@ -198,7 +198,7 @@ def _broken_contract(exc: Exception) -> UpstreamFailed:
     elif isinstance(exc, _NoCount):
         detail = str(exc)
     else:
-        detail = "a tensor of another size" if isinstance(exc, struct.error) else type(exc).__name__
+        detail = "a tensor has an unexpected size" if isinstance(exc, struct.error) else type(exc).__name__
     return UpstreamFailed("The inference server's response breaks the tensor contract.", detail=detail)
 
 

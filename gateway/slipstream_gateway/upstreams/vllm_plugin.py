@@ -120,7 +120,7 @@ def drafting_of(answer: PluginAnswer) -> tuple[Drafting, str]:
     if answer.status == 200:
         try:
             return _drafting(_decode(answer.body), _identity(answer.body))
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (ValueError, RecursionError):
             return _cannot("its /slipstream does not answer as Slipstream's vLLM plugin does")
     if answer.status == 404:
         return _cannot(

@@ -118,6 +118,13 @@ def test_request_larger_than_the_limit_is_told_never() -> None:
     assert refusal.retry_after_s is None
 
 
+def test_prompt_dearer_than_the_budget_of_a_day_is_told_never() -> None:
+    limits = Limits(usd_per_day=1.0)
+    refusal = limiter(Clock()).admit("k", limits, Charge(0, 1_000_000_001))
+    assert isinstance(refusal, Refusal)
+    assert (refusal.limit, refusal.retry_after_s) == (LimitName.BUDGET, None)
+
+
 def test_each_choice_takes_a_place_and_all_come_back_together() -> None:
     clock, limits = Clock(), Limits(concurrent=4)
     local = limiter(clock)

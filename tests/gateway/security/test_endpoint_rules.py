@@ -53,6 +53,10 @@ METADATA = (
     "http://[::ffff:0:a9fe:a9fe]",
     "http://[::a9fe:a9fe]",
     "http://[2001:db8::5efe:169.254.169.254]",
+    "http://[fe80::5efe:808:808]",
+    "http://[fe80::200:5efe:808:808]",
+    "http://[2002:a9fe:a9fe::5efe:808:808]",
+    "http://[2001:0:a9fe:a9fe:0:5efe:808:808]",
     "http://[2001:0:a9fe:a9fe::1]",
     "http://[2001:0:102:304::5601:5601]",
     "grpc://169.254.169.254:8001",
@@ -109,10 +113,18 @@ def test_an_address_in_ipv6_clothes_is_judged_as_what_it_is(address: Any) -> Non
     plain = rules.refuse(f"http://{address}") is None
     assert plain == (rules.refuse(f"http://[::ffff:{address}]") is None)
     low = f"{int(address) >> 16:x}:{int(address) & 0xFFFF:x}"
-    for prefix in ("64:ff9b::", "::ffff:0:", "2001:db8::5efe:"):
+    for prefix in ("64:ff9b::", "::ffff:0:"):
         assert plain == (rules.refuse(f"http://[{prefix}{low}]") is None)
     assert plain == (rules.refuse(f"http://[2002:{low}::1]") is None)
     assert not plain or address in EndpointRules(["10.0.0.0/8"])._networks[0]
+
+
+def test_an_isatap_address_is_judged_as_itself_and_as_what_it_holds() -> None:
+    address = "http://[2a01:4f8::5efe:a00:5]"  # any network may give its hosts such addresses
+    assert EndpointRules(["10.0.0.0/8"]).refuse(address) is not None
+    assert EndpointRules(["10.0.0.0/8", "2a01:4f8::/32"]).refuse(address) is None
+    assert EndpointRules(["2a01:4f8::/32"]).refuse(address) is None
+    assert EndpointRules(["2a01:4f8::/32"]).refuse("http://[2a01:4f8::5efe:a9fe:a9fe]") is not None
 
 
 @pytest.mark.parametrize(

@@ -318,6 +318,23 @@ def test_busy_connections_are_not_closed_for_others(app: App) -> None:
             assert client.recv(65536).startswith(b"HTTP/1.1 200 ")
 
 
+def test_an_idle_client_gets_all_of_its_answer_where_another_can_make_room(app: App) -> None:
+    app.stream = 8_000_000
+    bounds = msgspec.structs.replace(PATIENT, unsent_bytes=64 * 1024 * 1024)  # the answer is written, and waits
+    with serving(app, bounds, limit_concurrency=3, timeout_keep_alive=60) as (connect, _), connect() as slow:
+        slow.sendall(head(line="GET / HTTP/1.1"))
+        assert app.left.wait(WAIT_S)
+        app.stream = 0
+        with connect() as younger, connect() as other:
+            assert b"200 OK" in answered(other)
+            until(lambda: is_closed(younger))
+        size = 0
+        while size < 8_000_000:
+            data = slow.recv(65536)
+            assert data
+            size += len(data)
+
+
 def test_an_idle_client_that_has_not_read_its_answer_makes_room_too(app: App) -> None:
     app.stream = 4_000_000
     bounds = msgspec.structs.replace(PATIENT, unsent_bytes=64 * 1024 * 1024)  # the answer is written, and waits

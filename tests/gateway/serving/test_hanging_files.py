@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
+import gc
 import logging
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -116,6 +119,38 @@ async def test_kill_switches_that_hang_hold_nothing_up(tmp_path: Path) -> None:
         await kills.arefresh()
 
 
+async def test_files_that_could_not_be_read_once_are_read_at_the_next_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though they look as they did when it failed."""
+    path, keys = tmp_path / "kills.json", tmp_path / "pair.yaml"
+    kills = KillFile(path)
+    kills.refresh()
+    keys.write_bytes(EMBEDDED_MANIFEST.read_bytes())
+    changes: list[Any] = []
+    errors: list[ManifestError] = []
+    file = ManifestFile(keys, on_change=changes.append, on_error=errors.append)
+    path.write_text('{"pairs": {"pair": {"at": "2026-01-01T00:00:00Z", "by": "Ada"}}}')
+    keys.write_bytes(EMBEDDED_MANIFEST.read_bytes() + b"# changed\n")
+    os.utime(keys, (1, 1))  # long ago: only a look at its stamp tells whether to read it
+    with monkeypatch.context() as patch:
+        for module in ("kills", "files"):
+            patch.setattr(f"slipstream_gateway.manifest.{module}.read_regular", _fails)
+        with pytest.raises(ManifestError, match="Input/output error"):
+            await kills.arefresh()
+        await file.refresh()
+        await file.refresh()
+    assert len(errors) == 1
+    assert await kills.arefresh()
+    assert kills.kills.pairs
+    await file.refresh()
+    assert len(changes) == 1
+
+
+def _fails(path: Path, *, max_bytes: int) -> bytes:
+    raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+
 async def _ticks_until(work: asyncio.Future[Any]) -> int:
     """How often the event loop comes round, every 10 ms at most, before `work` is done."""
     ticks = 0
@@ -138,6 +173,38 @@ async def test_a_call_that_hangs_gets_no_second_thread_and_later_ones_go_on_afte
     assert await files.arun(partial(os.read, reading, 1)) == b"b"  # the first call alone was made, and took "a"
     os.close(writing)
     os.close(reading)
+
+
+async def test_calls_that_wait_for_one_that_hangs_leave_nothing_behind(caplog: pytest.LogCaptureFixture) -> None:
+    reading, writing = os.pipe()
+    files = FileThread(timeout_s=0.2)
+
+    def fail() -> None:
+        os.read(reading, 1)
+        raise OSError(errno.EIO, "failed late")
+
+    for _ in range(5):
+        with pytest.raises(TimeoutError, match="did not answer within"):
+            await files.arun(fail)
+    os.write(writing, b"a")
+    assert await files.arun(lambda: 1) == 1
+    gc.collect()
+    await asyncio.sleep(0)
+    assert "never retrieved" not in caplog.text
+    os.close(writing)
+    os.close(reading)
+
+
+def test_a_call_that_fails_leaves_no_thread_behind() -> None:
+    gc.disable()
+    try:
+        before = set(threading.enumerate())
+        for _ in range(10):
+            with pytest.raises(FileNotFoundError):
+                FileThread().run(Path("/no/such").stat)
+        wait_until(lambda: set(threading.enumerate()) <= before)
+    finally:
+        gc.enable()
 
 
 def test_an_error_of_a_call_is_the_callers() -> None:
@@ -187,20 +254,18 @@ def test_a_second_signal_ends_a_gateway_that_drains(
         process.child.wait(WAIT_S)
 
 
-def test_a_second_signal_ends_a_gateway_in_which_a_thread_hangs(
+def test_a_kill_switch_whose_file_hangs_is_said_and_holds_up_no_end(
     start: Callable[..., Process], openai_server: Callable[..., Any], manifest_text: Any, tmp_path: Path
 ) -> None:
-    """The kill switch waits for the lock of its file, as on a network file system whose server is away."""
+    """It waits for the lock of its file, as on a network file system whose server is away."""
     process = start(manifest_text([openai_server().url]), "--drain", "1")
     with (tmp_path / "pair.yaml.kills.json.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         headers = {"x-slipstream-console": "1"}
-        with pytest.raises(httpx.ReadTimeout):
-            httpx.post(f"{process.url}/admin/kills/pair", json={"by": "Ada"}, headers=headers, timeout=1.0)
-        process.child.send_signal(signal.SIGTERM)
-        wait_until(lambda: _is_refused(process))
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.child.wait(3.0)
+        url = f"{process.url}/admin/kills/pair"
+        answer = httpx.post(url, json={"by": "Ada"}, headers=headers, timeout=WAIT_S)
+        assert answer.is_error
+        assert f"the kill switch cannot be kept here: {LATE}" in answer.text
         process.child.send_signal(signal.SIGTERM)
         process.child.wait(WAIT_S)
 
@@ -208,3 +273,13 @@ def test_a_second_signal_ends_a_gateway_in_which_a_thread_hangs(
 def _is_refused(process: Process) -> bool:
     with socket.socket() as connection:
         return connection.connect_ex(("127.0.0.1", process.port)) != 0
+
+
+def test_a_file_nested_too_deeply_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "nested.json"
+    path.write_text('{"events":' + "[" * 100_000)
+    with pytest.raises(ManifestError, match="is no file of kill switches"):
+        KillFile(path).refresh()
+    path.write_text('{"objects":' + "[" * 100_000)
+    assert read_snapshot(path) is None
+    assert f"the snapshot {path} cannot be used" in caplog.text

@@ -220,6 +220,13 @@ async def test_each_choice_takes_a_place_of_all_gateways_and_keeps_it(
         await admitted(other, "choices", limits, Charge(places=4))
 
 
+async def test_prompt_dearer_than_the_budget_of_a_day_is_told_never(server: RedisServer) -> None:
+    async with gateways(server.url, 1) as (one,):
+        refusal = await one.admit("dear", Limits(usd_per_day=1.0), Charge(0, 1_000_000_001))
+    assert isinstance(refusal, Refusal)
+    assert (refusal.limit, refusal.retry_after_s) == (LimitName.BUDGET, None)
+
+
 async def test_answers_that_may_be_longer_than_a_limit_are_charged_as_much_as_fits(server: RedisServer) -> None:
     limits = Limits(tokens_per_minute=4000, usd_per_day=1.0)
     async with gateways(server.url, 1) as (one,):
