@@ -24,7 +24,12 @@ def choices_of(prompts: int, n: int | None, best_of: int | None) -> int:
     each = max(integer("n", n, 1, MAX_CHOICES) or 1, integer("best_of", best_of, 1, MAX_CHOICES) or 1)
     if prompts * each <= MAX_CHOICES:
         return prompts * each
-    message = f"Invalid 'prompt': expected at most {MAX_CHOICES} choices (prompts times n), got {prompts} times {each}."
+    factor = "n" if each == n else "best_of"
+    if each == 1:
+        message = f"Invalid 'prompt': expected at most {MAX_CHOICES} prompts, got {prompts}."
+    else:
+        asked = f"got {prompts} prompts times {factor} {each}"
+        message = f"Invalid 'prompt': expected at most {MAX_CHOICES} choices over all prompts, {asked}."
     raise InvalidRequest(message, param="prompt")
 
 

@@ -85,7 +85,7 @@ def test_bad_body_names_the_field_and_the_value(raw: bytes, param: str | None, p
         ([2**31], "token id"),
         ([[1], []], "got []"),
         ([[1], [-7]], "-7"),
-        (["x"] * 60_000, "at most 8 choices (prompts times n), got 60000 times 1"),
+        (["x"] * 60_000, "at most 8 prompts, got 60000"),
     ],
 )
 def test_bad_prompt_is_refused(prompt: Any, part: str) -> None:
@@ -122,8 +122,8 @@ def test_every_choice_of_every_prompt_counts(fields: dict[str, Any], choices: in
 @pytest.mark.parametrize(
     ("fields", "part"),
     [
-        ({"prompt": ["a"] * 5, "n": 2}, "at most 8 choices (prompts times n), got 5 times 2"),
-        ({"prompt": ["a"] * 3, "best_of": 3}, "at most 8 choices (prompts times n), got 3 times 3"),
+        ({"prompt": ["a"] * 5, "n": 2}, "at most 8 choices over all prompts, got 5 prompts times n 2"),
+        ({"prompt": ["a"] * 3, "best_of": 3}, "at most 8 choices over all prompts, got 3 prompts times best_of 3"),
         ({"prompt": "a", "best_of": 9}, "Invalid 'best_of': expected 1 to 8, got 9"),
     ],
 )
