@@ -1,0 +1,95 @@
+"""The code blocks of README.md and docs/, and `@runs`, which hands a test the blocks that it executes.
+
+A block that no test executes has its reason in a comment right above it: `<!-- not run: it needs a GPU -->`.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+_FENCE = re.compile(
+    r"^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<text>.*?)^(?P=indent)```", re.MULTILINE | re.DOTALL
+)
+_MARK = re.compile(r"<!-- not run:(?P<reason>.*?)-->\s*\Z", re.DOTALL)
+
+
+class Block(NamedTuple):
+    """A fenced block. `reason` is that of its `not run` mark; None where it has no mark."""
+
+    page: str
+    line: int
+    language: str
+    text: str
+    reason: str | None
+
+    def __str__(self) -> str:
+        first = self.text.strip().splitlines()[0] if self.text.strip() else ""
+        return f"{self.page}:{self.line} `{first}`"
+
+    @property
+    def commands(self) -> list[str]:
+        """Its commands without prompts, and without what they print."""
+        lines = self.text.splitlines()
+        has_prompts = any(line.startswith("$ ") for line in lines)
+        found: list[str] = []
+        is_open = False
+        for line in lines:
+            if is_open:
+                found[-1] += "\n" + line
+            elif line.startswith("$ ") or (line and not has_prompts):
+                found.append(line.removeprefix("$ "))
+            else:
+                continue
+            is_open = _goes_on(found[-1])
+        return found
+
+    @property
+    def output(self) -> str:
+        """What stands below the last command: what it prints."""
+        last = self.commands[-1].splitlines()[-1]
+        return self.text.rpartition(last + "\n")[2]
+
+
+def _goes_on(command: str) -> bool:
+    """Whether a shell would wait for another line: a quote or a loop is open, or the last line ends with `\\`."""
+    try:
+        words = shlex.split(command, comments=True)
+    except ValueError:
+        return True
+    return command.endswith("\\") or ("do" in words and "done" not in words)
+
+
+def pages() -> list[str]:
+    """README.md and all pages of docs/."""
+    return ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))]
+
+
+def blocks_of(page: str) -> list[Block]:
+    """All fenced blocks of a page, in order."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    found = []
+    for match in _FENCE.finditer(text):
+        mark = _MARK.search(text, 0, match.start())
+        body = re.sub(rf"^{match['indent']}", "", match["text"], flags=re.MULTILINE)
+        reason = " ".join(mark["reason"].split()) if mark else None
+        found.append(Block(page, text.count("\n", 0, match.start()) + 1, match["language"], body, reason))
+    return found
+
+
+def find(page: str, beginning: str) -> Block:
+    """The one block of a page that begins so; a prompt does not count."""
+    found = [block for block in blocks_of(page) if block.text.removeprefix("$ ").startswith(beginning)]
+    if len(found) != 1:
+        raise LookupError(f"{page}: {len(found)} blocks begin with {beginning!r}, expected one")
+    return found[0]
+
+
+def runs(page: str, *beginnings: str) -> pytest.MarkDecorator:
+    """The test gets these blocks as `blocks`, and executes them. tests/docs/test_blocks.py reads this decorator."""
+    return pytest.mark.parametrize("blocks", [[find(page, beginning) for beginning in beginnings]], ids=[page])

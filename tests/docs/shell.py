@@ -1,0 +1,54 @@
+"""A shell in which documented commands run: our command line, `helm` and `kubectl` in front of real servers."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from tests.doc_blocks import Block
+
+TIMEOUT_S = 120.0
+
+
+class Shell:
+    """`bash` with a PATH, a HOME and a working folder of the test's own.
+
+    `replaced` says what a command means here: an address, a port, a namespace. It names whole pieces of text, and each
+    must be in the block that it is for.
+    """
+
+    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+        self.folder = folder
+        self.environment = dict(environment)
+
+    def script(self, block: Block, replaced: Mapping[str, str] | None = None) -> str:
+        text = "\n".join(block.commands)
+        for old, new in (replaced or {}).items():
+            assert old in text, f"{block}: no {old!r} in it"
+            text = text.replace(old, new)
+        return text
+
+    def run(self, block: Block, replaced: Mapping[str, str] | None = None, *, folder: Path | None = None) -> str:
+        """What the block's commands print; the test fails at the first command that fails."""
+        script = "set -euo pipefail\n" + self.script(block, replaced)
+        done = subprocess.run(
+            ["bash", "-c", script],
+            cwd=folder or self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+        assert done.returncode == 0, f"{block}\n{script}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+
+def until(holds: Callable[[], bool], said: Callable[[], str] = str) -> None:
+    """Wait for it; where it does not come, fail with what `said` returns."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while not holds():
+        assert time.monotonic() < deadline, said()
+        time.sleep(0.05)

@@ -1,0 +1,98 @@
+"""The commands that lead into a cluster, against a real API server; the gateway of a release runs on this machine."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from slipstream_gateway.up.processes import Child
+
+from tests.doc_blocks import ROOT, Block, blocks_of, pages, runs
+from tests.docs.shell import Shell, until
+from tests.kube import KubeApiServer
+
+PAIR = "/apis/slipstream.dev/v1alpha1/namespaces/{}/modelpairs/embedded"
+
+
+def named(namespace: str) -> dict[str, str]:
+    """Tests share a server: the release has a namespace of the test's own."""
+    return {"--namespace slipstream": f"--namespace {namespace}"}
+
+
+@pytest.fixture
+def gateway(kube: KubeApiServer, crds: object, namespace: str, tmp_path: Path, free_ports: Any) -> Iterator[Child]:
+    """A gateway that reports in `namespace`, once it is ready."""
+    [port] = free_ports(1)
+    child = Child(
+        name="gateway",
+        command=[
+            *(sys.executable, "-m", "slipstream_gateway.cli", "gateway", "--source", "kubernetes"),
+            *("--kubeconfig", str(kube.kubeconfig(namespace=namespace)), "--namespace", namespace),
+            *("--report-namespace", namespace, "--port", str(port)),
+        ],
+        log_path=tmp_path / "gateway.log",
+        env=dict(os.environ),
+    )
+    try:
+        until(lambda: _is_ready(port), child.log_tail)
+        yield child
+    finally:
+        child.stop(timeout_s=10.0)
+
+
+def _is_ready(port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/health/ready", timeout=5).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+@runs("docs/tutorial/cluster.md", "helm upgrade", "kubectl apply", "slipstream kill")
+def test_tutorial_leads_into_a_cluster_and_back(
+    blocks: list[Block], cluster_shell: Shell, gateway: Child, kube: KubeApiServer, namespace: str
+) -> None:
+    install, apply, kill = blocks
+    cluster_shell.run(install, named(namespace), folder=ROOT)
+    _assert_redis_is_set(kube, namespace)
+    assert "embedded" in cluster_shell.run(apply, folder=ROOT)
+    printed = cluster_shell.run(kill, {"--report-namespace slipstream": f"--report-namespace {namespace}"})
+    assert "kill switch set" in printed
+    assert printed.count("1 of 1 gateways go by it") == 2
+    assert "killSwitch" not in kube.client().get(PAIR.format(namespace))["spec"]
+
+
+@runs("README.md", "helm upgrade", "kubectl patch modelpair")
+def test_readme_leads_into_a_cluster_with_redis(
+    blocks: list[Block], cluster_shell: Shell, kube: KubeApiServer, namespace: str
+) -> None:
+    install, kill = blocks
+    assert "embedded" in cluster_shell.run(install, named(namespace), folder=ROOT)
+    _assert_redis_is_set(kube, namespace)
+    cluster_shell.run(kill)
+    assert kube.client().get(PAIR.format(namespace))["spec"]["killSwitch"] is True
+
+
+def _assert_redis_is_set(kube: KubeApiServer, namespace: str) -> None:
+    """Gateway and operator get its address from a Secret that is there: without Redis nothing is ever promoted."""
+    for component in ("gateway", "operator"):
+        deployment = kube.client().get(f"/apis/apps/v1/namespaces/{namespace}/deployments/slipstream-{component}")
+        [container] = deployment["spec"]["template"]["spec"]["containers"]
+        [source] = [each["valueFrom"] for each in container["env"] if each["name"] == "SLIPSTREAM_REDIS_URL"]
+        secret = kube.client().get(f"/api/v1/namespaces/{namespace}/secrets/{source['secretKeyRef']['name']}")
+        assert secret["data"][source["secretKeyRef"]["key"]]
+
+
+def test_no_page_promises_that_a_name_is_downloaded() -> None:
+    """A source is a folder or `embedded:…`; nothing fetches checkpoints from a hub."""
+    texts = {page: (ROOT / page).read_text(encoding="utf-8") for page in pages()}
+    assert [page for page, text in texts.items() if "Hugging Face name" in text] == []
+    manifests = [block.text for page in pages() for block in blocks_of(page) if block.language == "yaml"]
+    sources = re.findall(r"source: *([^ },]+)", "\n".join(manifests))
+    assert sources
+    assert [source for source in sources if not source.startswith(("./", "embedded:"))] == []
