@@ -29,7 +29,7 @@ def main() -> None:
     upgrade.add_argument("chart", type=Path)
     upgrade.add_argument("--namespace", required=True)
     upgrade.add_argument("--set", action="append", default=[])
-    for flag in ("--install", "--create-namespace", "--wait", "--reuse-values"):
+    for flag in ("--install", "--create-namespace", "--wait", "--reset-then-reuse-values"):
         upgrade.add_argument(flag, action="store_true")
     upgrade.set_defaults(run=_upgrade)
     uninstall = verbs.add_parser("uninstall", allow_abbrev=False)
@@ -46,7 +46,11 @@ def _upgrade(args: argparse.Namespace) -> None:
         raise SystemExit(f"Error: UPGRADE FAILED: {args.name!r} has no deployed releases")
     if args.create_namespace:
         _kubectl("create", "namespace", args.namespace, may_fail=True)
-    values = json.loads(release.read_text())["values"] if args.reuse_values else parse_set_json(",".join(args.set))
+    values = (
+        json.loads(release.read_text())["values"]
+        if args.reset_then_reuse_values
+        else parse_set_json(",".join(args.set))
+    )
     objects = _render(args, values)
     _kubectl("apply", "--validate=false", "--filename=-", objects=objects)
     release.write_text(json.dumps({"values": values, "objects": objects}))

@@ -61,7 +61,7 @@ EVERYTHING: JSON = {
         },
     },
     "operator": {"replicas": 2, "leaderElection": {"enabled": True}, "priorityClassName": "serving"},
-    "redis": {"trial": {"enabled": True, "password": "let me in"}},
+    "redis": {"password": "let me in", "storage": {"className": "fast"}},
     "networkPolicy": {
         "apiServer": {"cidrs": ["10.0.0.1/32"]},
         "gateway": {
@@ -82,7 +82,7 @@ MATRIX: dict[str, JSON] = {
     "namespaced": {**EVERYTHING, "watchNamespaces": ["team-a", "team-b"]},
     "namespaced-with-own": {"watchNamespaces": [NAMESPACE]},
     "autoscaled": {"gateway": {"autoscaling": {"enabled": True}}},
-    "trial-redis": {"redis": {"trial": {"enabled": True}}},
+    "no-redis": {"redis": {"enabled": False}},
     "redis-by-url": {"redis": {"url": "rediss://:secret@cache.example.com:6380/1"}},
     "redis-by-secret": {"redis": {"existingSecret": {"name": "cache", "key": "address"}}},
     "leader-election": {"operator": {"replicas": 3, "leaderElection": {"enabled": True}}},
@@ -173,7 +173,7 @@ def pod_specs() -> Callable[[list[JSON]], dict[str, JSON]]:
 
     def found(objects: list[JSON]) -> dict[str, JSON]:
         specs = {item["metadata"]["name"]: item["spec"] for item in objects if item["kind"] == "Pod"}
-        deployments = [item for item in objects if item["kind"] == "Deployment"]
-        return specs | {item["metadata"]["name"]: item["spec"]["template"]["spec"] for item in deployments}
+        owners = [item for item in objects if item["kind"] in ("Deployment", "StatefulSet")]
+        return specs | {item["metadata"]["name"]: item["spec"]["template"]["spec"] for item in owners}
 
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from base64 import b64decode
 from collections.abc import Callable
 from typing import Any
 
@@ -64,15 +65,18 @@ def test_tokens_are_mounted_where_they_are_used_and_nowhere_else(variant: list[J
 
 
 def test_no_password_is_outside_a_secret(render: Render) -> None:
-    objects = render({"redis": {"url": "redis://:tell-nobody@cache:6379"}})
-    assert {item["kind"] for item in objects if "tell-nobody" in str(item)} == {"Secret"}
+    for redis in ({"url": "redis://:tell-nobody@cache:6379"}, {"password": "tell-nobody"}):
+        objects = render({"redis": redis})
+        assert [item["kind"] for item in objects if "tell-nobody" in str(item)] == []
+        [secret] = [item for item in objects if item["kind"] == "Secret" and "url" in item["data"]]
+        assert b"tell-nobody" in b64decode(secret["data"]["url"])
 
 
 def policy(objects: list[JSON], only: Only, component: str) -> tuple[list[JSON], list[JSON]]:
     """Its ways in and out."""
     spec = only(objects, "NetworkPolicy", component)["spec"]
     assert spec["policyTypes"] == ["Ingress", "Egress"]
-    return spec["ingress"], spec["egress"]
+    return spec["ingress"], spec.get("egress", [])
 
 
 def ports(rules: list[JSON]) -> list[int]:
@@ -111,9 +115,8 @@ def test_external_upstreams_and_callers_are_configured(render: Render, only: Onl
     assert any(peer["matchLabels"].items() <= test.items() for peer in callers), "helm test must get in"
 
 
-def test_trial_redis_is_reached_by_the_two_alone(render: Render, only: Only) -> None:
-    objects = render({"redis": {"trial": {"enabled": True}}})
-    ingress, egress = policy(objects, only, "redis")
+def test_redis_of_the_chart_is_reached_by_the_two_alone(render: Render, only: Only) -> None:
+    ingress, egress = policy(render(), only, "redis")
     [rule] = ingress
     components = {peer["podSelector"]["matchLabels"]["app.kubernetes.io/component"] for peer in rule["from"]}
     assert (components, egress) == ({"gateway", "operator"}, [])
@@ -121,7 +124,7 @@ def test_trial_redis_is_reached_by_the_two_alone(render: Render, only: Only) -> 
 
 def test_without_redis_nobody_has_a_way_to_it(render: Render, only: Only) -> None:
     for component in ("gateway", "operator"):
-        assert 6379 not in ports(policy(render(), only, component)[1])
+        assert 6379 not in ports(policy(render({"redis": {"enabled": False}}), only, component)[1])
 
 
 def test_helm_test_asks_the_gateway_by_its_service(render: Render, only: Only) -> None:

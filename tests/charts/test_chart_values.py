@@ -95,7 +95,9 @@ def test_schema_refuses_unknown_keys_everywhere(chart: Chart) -> None:
         ({"gateway": {"logLevel": "verbose"}}, "/gateway/logLevel"),
         ({"operator": {"leaderElection": {"lease": "x"}}}, "lease"),
         ({"redis": {"url": "cache.example.com:6379"}}, "/redis/url"),
-        ({"redis": {"trial": {"password": 'a"b'}}}, "/redis/trial/password"),
+        ({"redis": {"password": 'a"b'}}, "/redis/password"),
+        ({"redis": {"storage": {"size": "1"}}}, "/redis/storage/size"),
+        ({"redis": {"trial": {"enabled": True}}}, "trial"),
         ({"gateway": {"assignmentSecret": {"value": "too short"}}}, "/gateway/assignmentSecret/value"),
         ({"watchNamespaces": ["Team_A"]}, "/watchNamespaces/0"),
         ({"networkPolicy": {"apiServer": {"cidrs": ["10.0.0.1"]}}}, "/networkPolicy/apiServer/cidrs/0"),
@@ -111,8 +113,8 @@ def test_wrong_value_is_refused_by_name(chart: Chart, values: JSON, named: str) 
     ("values", "message"),
     [
         (
-            {"redis": {"url": "redis://one:6379", "trial": {"enabled": True}}},
-            "redis: give one of url, existingSecret.name and trial.enabled",
+            {"redis": {"url": "redis://one:6379", "existingSecret": {"name": "cache"}}},
+            "redis: give url or existingSecret.name, not both",
         ),
         ({"operator": {"replicas": 2}}, "operator.replicas: 2 operators need operator.leaderElection.enabled"),
         (
@@ -139,7 +141,7 @@ def test_chart_goes_with_global_values_of_a_parent(render: Render) -> None:
 def test_no_value_names_a_registry(chart: Chart) -> None:
     values = chart.values
     images = [values["gateway"]["image"], values["operator"]["image"], values["triton"]["image"]]
-    images.append(values["redis"]["trial"]["image"])
+    images.append(values["redis"]["image"])
     assert not any("/" in image["repository"] or "." in image["repository"] for image in images)
 
 
@@ -151,14 +153,16 @@ def test_notes_say_how_to_kill_and_unkill(notes: Callable[..., str]) -> None:
         assert f"{patch}null}}}}'" in text
     for command in ("kill", "unkill"):
         assert f"slipstream {command} modelpair/NAME --namespace NAMESPACE --report-namespace serving" in text
-    assert "rollouts stay at their first step" in text
+    assert "For production,\nname the address of your own in redis.existingSecret.name." in text
     assert "WARNING: the kinds ModelPair and SpeculationPolicy are not there" in text  # as in this cluster of none
 
 
 def test_notes_follow_the_values(notes: Callable[..., str], everything: JSON) -> None:
     everywhere, namespaced = notes(everything), notes({**everything, "watchNamespaces": ["team-a", "team-b"]})
-    assert "trials only" in everywhere
     assert "rollouts stay at their first step" not in everywhere
+    without = notes({"redis": {"enabled": False}})
+    assert "rollouts stay at their first step" in without
+    assert "without a replica" not in without
     assert "--clusterrole slipstream-kill" in everywhere
     assert "--role slipstream-kill" in namespaced
     assert "the namespaces team-a, team-b" in namespaced

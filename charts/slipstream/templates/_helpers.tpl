@@ -114,41 +114,10 @@ affinity:
 {{- end }}
 {{- end -}}
 
-{{/* Environment that gateway and operator share: where Redis is. */}}
-{{- define "slipstream.redisEnv" -}}
-{{- if eq (include "slipstream.hasRedis" .) "true" -}}
-- name: SLIPSTREAM_REDIS_URL
-  valueFrom:
-    secretKeyRef:
-      {{- if .Values.redis.existingSecret.name }}
-      name: {{ .Values.redis.existingSecret.name }}
-      key: {{ .Values.redis.existingSecret.key }}
-      {{- else }}
-      name: {{ include "slipstream.fullname" . }}-redis
-      key: url
-      {{- end }}
-{{- end }}
-{{- end -}}
-
-{{- define "slipstream.hasRedis" -}}
-{{- if or .Values.redis.url .Values.redis.existingSecret.name .Values.redis.trial.enabled -}}true{{- end -}}
-{{- end -}}
-
-{{/*
-Changes with the address of Redis, so that pods start again; not with a generated password, which is looked up.
-*/}}
-{{- define "slipstream.redisChecksum" -}}
-{{- printf "%s %s %t %s" .Values.redis.url .Values.redis.existingSecret.name .Values.redis.trial.enabled .Values.redis.trial.password | sha256sum | trunc 16 -}}
-{{- end -}}
-
 {{/* Contradictions that a schema cannot say. */}}
 {{- define "slipstream.check" -}}
-{{- $sources := 0 -}}
-{{- if .Values.redis.url }}{{- $sources = add1 $sources }}{{- end -}}
-{{- if .Values.redis.existingSecret.name }}{{- $sources = add1 $sources }}{{- end -}}
-{{- if .Values.redis.trial.enabled }}{{- $sources = add1 $sources }}{{- end -}}
-{{- if gt (int $sources) 1 -}}
-{{- fail "redis: give one of url, existingSecret.name and trial.enabled, not several" -}}
+{{- if and .Values.redis.url .Values.redis.existingSecret.name -}}
+{{- fail "redis: give url or existingSecret.name, not both" -}}
 {{- end -}}
 {{- if and (gt (int .Values.operator.replicas) 1) (not .Values.operator.leaderElection.enabled) -}}
 {{- fail (printf "operator.replicas: %d operators need operator.leaderElection.enabled, else they overwrite each other" (int .Values.operator.replicas)) -}}

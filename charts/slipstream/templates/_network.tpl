@@ -22,7 +22,7 @@
     - ipBlock: {cidr: {{ . | quote }}}
     {{- end }}
   {{- end }}
-{{- if .Values.redis.trial.enabled }}
+{{- if include "slipstream.ownRedis" . }}
 - to:
     - podSelector:
         matchLabels:
