@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 _FENCE = re.compile(
     r"^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<text>.*?)^(?P=indent)```", re.MULTILINE | re.DOTALL
 )
-_MARK = re.compile(r"<!-- not run:(?P<reason>.*?)-->\s*\Z", re.DOTALL)
+_MARK = re.compile(r"<!-- not run:(?P<reason>(?:(?!-->).)*)-->\s*\Z", re.DOTALL)
 
 
 class Block(NamedTuple):
@@ -91,5 +91,18 @@ def find(page: str, beginning: str) -> Block:
 
 
 def runs(page: str, *beginnings: str) -> pytest.MarkDecorator:
-    """The test gets these blocks as `blocks`, and executes them. tests/docs/test_blocks.py reads this decorator."""
+    """The test gets these blocks as `blocks`, in this order, and executes them; tests/docs/test_blocks.py counts."""
     return pytest.mark.parametrize("blocks", [[find(page, beginning) for beginning in beginnings]], ids=[page])
+
+
+def runs_each(*where: tuple[str, str]) -> pytest.MarkDecorator:
+    """As `runs`, but the test is called once for each (page, beginning), with one `block`."""
+    return pytest.mark.parametrize("block", [find(*each) for each in where], ids=[page for page, _ in where])
+
+
+def runs_once(*where: tuple[str, str]) -> pytest.MarkDecorator:
+    """As `runs_each`, for the same commands on several pages: the test is called once, with the first."""
+    found = [find(*each) for each in where]
+    if any(block.commands != found[0].commands for block in found):
+        raise LookupError(f"not the same commands: {', '.join(map(str, found))}")
+    return pytest.mark.parametrize("block", found[:1], ids=[page for page, _ in where[:1]])

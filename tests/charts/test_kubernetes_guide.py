@@ -39,7 +39,7 @@ def commands(*beginning: str) -> list[list[str]]:
 
 
 def test_files_that_are_named_are_there() -> None:
-    named = set(re.findall(r"\b(?:deploy|charts)/[\w./-]*\w", GUIDE))
+    named = set(re.findall(r"\b(?:tests/)?(?:deploy|charts)/[\w./-]*\w", GUIDE))
     assert len(named) >= 8
     assert [path for path in named if not (ROOT / path).exists()] == []
 

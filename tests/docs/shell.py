@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+
+import httpx
 
 from tests.doc_blocks import Block
 
@@ -44,6 +49,36 @@ class Shell:
         )
         assert done.returncode == 0, f"{block}\n{script}\n{done.stdout}{done.stderr}"
         return done.stdout
+
+    @contextmanager
+    def serving(self, block: Block, replaced: Mapping[str, str], *, url: str) -> Iterator[None]:
+        """While the block's last command serves at `url`."""
+        script = "set -euo pipefail\n" + self.script(block, replaced)
+        log = self.folder / "serving.log"
+        with log.open("wb") as file:
+            process = subprocess.Popen(
+                ["bash", "-c", script],
+                cwd=self.folder,
+                env=self.environment,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
+            )
+        try:
+            until(lambda: process.poll() is not None or _answers(url), log.read_text)
+            assert process.poll() is None, log.read_text()
+            yield
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGTERM)
+            process.wait(TIMEOUT_S)
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/health/ready", timeout=5).status_code == 200
+    except httpx.HTTPError:
+        return False
 
 
 def until(holds: Callable[[], bool], said: Callable[[], str] = str) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 import sys
+from base64 import b64decode
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,13 @@ from tests.doc_blocks import ROOT, Block, blocks_of, pages, runs
 from tests.docs.shell import Shell, until
 from tests.kube import KubeApiServer
 
+READY = {
+    "type": "Ready",
+    "status": "True",
+    "reason": "MinimumReplicasReady",
+    "message": "1 of 1 servers is ready",
+    "lastTransitionTime": "2026-01-01T00:00:00Z",
+}
 PAIR = "/apis/slipstream.dev/v1alpha1/namespaces/{}/modelpairs/embedded"
 
 
@@ -33,8 +42,8 @@ def gateway(kube: KubeApiServer, crds: object, namespace: str, tmp_path: Path, f
         name="gateway",
         command=[
             *(sys.executable, "-m", "slipstream_gateway.cli", "gateway", "--source", "kubernetes"),
-            *("--kubeconfig", str(kube.kubeconfig(namespace=namespace)), "--namespace", namespace),
-            *("--report-namespace", namespace, "--port", str(port)),
+            *("--kubeconfig", str(kube.kubeconfig(namespace=namespace)), "--report-namespace", namespace),
+            *("--namespace", namespace, "--namespace", f"{namespace}-demo", "--port", str(port)),
         ],
         log_path=tmp_path / "gateway.log",
         env=dict(os.environ),
@@ -76,6 +85,80 @@ def test_readme_leads_into_a_cluster_with_redis(
     _assert_redis_is_set(kube, namespace)
     cluster_shell.run(kill)
     assert kube.client().get(PAIR.format(namespace))["spec"]["killSwitch"] is True
+
+
+@runs(
+    "docs/kubernetes.md",
+    "helm upgrade --install slipstream-crds",
+    "kubectl get pods",
+    "kubectl create namespace demo",
+    "kubectl get mp,sp",
+    'kubectl patch modelpair embedded --namespace demo --type merge --patch \'{"spec":{"killSwitch":true}}\'',
+    'kubectl patch modelpair embedded --namespace demo --type merge --patch \'{"spec":{"killSwitch":null}}\'',
+    "slipstream kill",
+    "helm upgrade slipstream-crds",
+    "kubectl delete modelpairs",
+    "kubectl delete customresourcedefinitions",
+)
+def test_guide_goes_from_an_empty_cluster_to_an_uninstall(
+    blocks: list[Block], cluster_shell: Shell, gateway: Child, kube: KubeApiServer, namespace: str
+) -> None:
+    install, pods, pair, watch, kill, unkill, command, upgrade, uninstall, kinds = blocks
+    here, demo = named(namespace), {"--namespace demo": f"--namespace {namespace}-demo"}
+    path = PAIR.format(f"{namespace}-demo")
+    cluster_shell.run(install, here, folder=ROOT)
+    _assert_redis_is_set(kube, namespace)
+    cluster_shell.run(pods, here)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(
+            cluster_shell.run, pair, demo | {"namespace demo": f"namespace {namespace}-demo"}, folder=ROOT
+        )
+        until(lambda: kube.client().exists(path) or waiting.done())
+        kube.client().patch(f"{path}/status", {"status": {"conditions": [READY]}})  # as the operator does
+        assert "condition met" in waiting.result()
+    assert "embedded" in cluster_shell.run(watch, demo | {" --watch": ""})
+    for switch, is_killed in ((kill, True), (unkill, None)):
+        cluster_shell.run(switch, demo)
+        assert kube.client().get(path)["spec"].get("killSwitch") is is_killed
+    assert (
+        cluster_shell.run(command, demo | {"report-namespace slipstream": f"report-namespace {namespace}"}).count(
+            "go by it"
+        )
+        == 2
+    )
+    password = _redis(kube, namespace)
+    cluster_shell.run(upgrade, here, folder=ROOT)
+    assert _redis(kube, namespace) == password
+    cluster_shell.run(
+        uninstall, here | demo | {"delete persistentvolumeclaim": "delete --wait=false persistentvolumeclaim"}
+    )
+    assert not kube.client().exists(path)
+    # The other tests of this server need the kinds.
+    cluster_shell.run(kinds, {"kubectl delete": "kubectl delete --dry-run=server"})
+
+
+@runs(
+    "docs/kubernetes.md",
+    "kubectl create secret generic slipstream-redis",
+    "kubectl create secret generic slipstream-assignment",
+    "kubectl create rolebinding",
+)
+def test_preparations_for_production_are_taken(
+    blocks: list[Block], cluster_shell: Shell, kube: KubeApiServer, namespace: str
+) -> None:
+    redis, assignment, bindings = blocks
+    cluster_shell.run(redis, named(namespace))
+    cluster_shell.run(assignment, named(namespace))
+    secret = kube.client().get(f"/api/v1/namespaces/{namespace}/secrets/slipstream-assignment")
+    assert len(b64decode(secret["data"]["secret"])) == 64
+    kube.namespace(f"{namespace}-llm")
+    cluster_shell.run(bindings, named(namespace) | {"--namespace llm": f"--namespace {namespace}-llm"})
+
+
+def _redis(kube: KubeApiServer, namespace: str) -> str:
+    """Its password."""
+    secret = kube.client().get(f"/api/v1/namespaces/{namespace}/secrets/slipstream-redis")
+    return str(secret["data"]["password"])
 
 
 def _assert_redis_is_set(kube: KubeApiServer, namespace: str) -> None:

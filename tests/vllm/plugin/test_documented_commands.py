@@ -6,26 +6,17 @@ import json
 import re
 import subprocess
 from collections.abc import Callable
-from pathlib import Path
 
-import pytest
 from slipstream_gateway.up.vllm_server import VllmServer
 
-PAGE = Path(__file__).parents[3] / "docs" / "howto" / "vllm.md"
-HEADING = "## Test it after the start"
+from tests.doc_blocks import Block, runs
+
 TIMEOUT_S = 120.0
 
 
-@pytest.fixture(scope="module")
-def block() -> list[str]:
-    """The lines of the section's block; a command begins with `$ ` and goes on in indented lines."""
-    section = PAGE.read_text(encoding="utf-8").partition(HEADING)[2]
-    found = re.search(r"```console\n(.*?)```", section, re.DOTALL)
-    assert found is not None
-    return found[1].splitlines()
-
-
-def test_the_commands_print_what_the_page_says(block: list[str], start_vllm: Callable[..., VllmServer]) -> None:
+@runs("docs/howto/vllm.md", "URL=http")
+def test_the_commands_print_what_the_page_says(blocks: list[Block], start_vllm: Callable[..., VllmServer]) -> None:
+    block = blocks[0].text.splitlines()
     server = start_vllm()
     printed = _run(block, server).splitlines()
     [documented] = [json.loads(line) for line in block if line.startswith("{")]

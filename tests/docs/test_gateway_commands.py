@@ -1,0 +1,227 @@
+"""Commands of the documentation on one machine: a real gateway before the embedded pair, or before scripted servers."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.doc_blocks import Block, find, runs, runs_each, runs_once
+from tests.docs.shell import Shell, until
+from tests.gateway.conftest import OpenAiServer
+from tests.redis_server import RedisServer
+
+ADDRESS = "http://127.0.0.1:8080"
+PORTS = Callable[[int], list[int]]
+PAIR = """\
+apiVersion: slipstream.dev/v1alpha1
+kind: ModelPair
+metadata: {{name: support}}
+spec:
+  model: support-8b
+  engine:
+    kind: external
+    arms:
+      plain: {{protocol: openai, endpoints: ["{plain}"], model: support-8b}}
+      speculative: {{protocol: openai, endpoints: ["{speculative}"], model: support-8b}}
+---
+apiVersion: slipstream.dev/v1alpha1
+kind: SpeculationPolicy
+metadata: {{name: support}}
+spec: {{pair: support, allowClientMode: true}}
+"""
+ASKED = {"model": "support-8b", "messages": [{"role": "user", "content": "tokens=3"}]}
+
+
+@pytest.fixture
+def servers(shell: Shell) -> Iterator[list[OpenAiServer]]:
+    """One for each arm of the pair in `pair.yaml`."""
+    found = [OpenAiServer(), OpenAiServer()]
+    manifest = PAIR.format(plain=found[0].url, speculative=found[1].url)
+    (shell.folder / "pair.yaml").write_text(manifest, encoding="utf-8")
+    yield found
+    for server in found:
+        server.stop()
+
+
+@pytest.fixture
+def redis(tmp_path: Path, free_ports: PORTS) -> Iterator[RedisServer]:
+    folder = tmp_path / "redis"
+    folder.mkdir()
+    server = RedisServer(folder, free_ports(1)[0])
+    yield server
+    server.stop()
+
+
+def post(url: str, body: dict[str, Any] | None = None, **headers: str) -> httpx.Response:
+    return httpx.post(f"{url}/v1/chat/completions", json=body or ASKED, headers=headers, timeout=60)
+
+
+@runs("README.md", "curl -i")
+def test_readme_request_is_answered_as_it_shows(blocks: list[Block], shell: Shell, gateway_url: str) -> None:
+    [block] = blocks
+    shown, printed = (
+        text.replace("\r", "").partition("\n\n") for text in (block.output, shell.run(block, {ADDRESS: gateway_url}))
+    )
+    names = {line.partition(":")[0] for line in shown[0].splitlines()[1:]}
+    headers = dict(line.split(": ", 1) for line in printed[0].splitlines()[1:])
+    assert names <= headers.keys()
+    assert headers["x-slipstream-class"] == "short_qa/short"
+    answers = [json.loads(text) for text in (shown[2], printed[2])]
+    assert answers[0].keys() == answers[1].keys()
+    assert answers[0]["usage"].keys() == answers[1]["usage"].keys()
+    assert answers[0]["choices"] == answers[1]["choices"]
+
+
+@runs_each(("docs/kubernetes.md", "curl -i"), ("docs/tutorial/first-request.md", "curl -si"))
+def test_requests_say_what_was_decided(block: Block, shell: Shell, gateway_url: str) -> None:
+    printed = shell.run(block, {ADDRESS: gateway_url})
+    for header in ("arm", "class", "reason", "draft-length"):
+        assert f"x-slipstream-{header}: " in printed
+    assert "x-slipstream-class: summarization/" in printed
+
+
+@runs_once(("README.md", "slipstream route"), ("docs/tutorial/first-request.md", "slipstream route"))
+def test_route_explains_as_readme_shows(block: Block, shell: Shell) -> None:
+    transcript = "Agent: Good morning. Customer: my order 48213 has not arrived. " * 8
+    body = {
+        "model": "slipstream-embedded",
+        "messages": [{"role": "user", "content": f"Summarize this call. {transcript}"}],
+    }
+    (shell.folder / "request.json").write_text(json.dumps(body), encoding="utf-8")
+    shown, printed = block.output, shell.run(block)
+    labels = [line[:24].strip() for line in shown.splitlines() if line.strip() not in ("", "…")]
+    assert len(labels) >= 8
+    assert set(labels) <= {line[:24].strip() for line in printed.splitlines()}
+    assert "slipstream-embedded (ModelPair/embedded)" in printed
+
+
+@runs("docs/tutorial/first-request.md", "from openai import")
+def test_the_openai_client_works(blocks: list[Block], shell: Shell, gateway_url: str) -> None:
+    code = blocks[0].text.replace(ADDRESS, gateway_url) + "print(answer.choices[0].message.content)"
+    assert _python(code, shell).strip()
+
+
+@runs("README.md", "from slipstream_kernels")
+def test_verification_on_its_own(blocks: list[Block], shell: Shell) -> None:
+    given = """
+import torch
+device = "cpu"
+target_logits, draft_logits = torch.randn(7, 64), torch.randn(2, 3, 64)
+draft_token_ids, draft_lengths = torch.randint(32, (2, 3)), torch.tensor([3, 2])
+positions = torch.tensor([5, 9])
+"""
+    assert _python(given + blocks[0].text + "print(step.token_ids.shape)", shell) == "torch.Size([2, 4])\n"
+
+
+def _python(code: str, shell: Shell) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=shell.environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@runs_once(("README.md", "slipstream gateway -f pair.yaml --workers"), ("docs/howto/engines.md", "slipstream gateway"))
+def test_gateway_with_workers_serves_the_manifest_above(
+    block: Block, shell: Shell, servers: list[OpenAiServer], free_ports: PORTS
+) -> None:
+    above = find("README.md", "spec:\n  model: llama-70b").text
+    for address, server in (("plain-0", 0), ("plain-1", 0), ("spec-0", 1)):
+        above = above.replace(f"http://{address}:8000", servers[server].url)
+    manifest = "apiVersion: slipstream.dev/v1alpha1\nkind: ModelPair\nmetadata: {name: llama}\n" + above
+    (shell.folder / "pair.yaml").write_text(manifest.replace(f', "{servers[0].url}"', ""), encoding="utf-8")
+    shell.environment["SPEC_API_KEY"] = "a-key"
+    [port] = free_ports(1)
+    url = f"http://127.0.0.1:{port}"
+    with shell.serving(block, {"--workers 4": f"--workers 4 --port {port}"}, url=url):
+        assert post(url, {**ASKED, "model": "llama-70b"}).status_code == 200
+
+
+@runs_each(("README.md", "slipstream keys create"), ("docs/access.md", "slipstream keys create"))
+def test_gateway_with_keys_asks_for_one(
+    block: Block, shell: Shell, servers: list[OpenAiServer], redis: RedisServer, free_ports: PORTS
+) -> None:
+    port, admin = free_ports(2)
+    url = f"http://127.0.0.1:{port}"
+    replaced = {"--host 0.0.0.0": f"--host 127.0.0.1 --port {port}"}
+    if "--redis" in block.text:
+        replaced |= {"redis://cache:6379/0": redis.url, "--admin-port 8081": f"--admin-port {admin}"}
+    with shell.serving(block, replaced, url=url):
+        log = (shell.folder / "serving.log").read_text()
+        [key] = [word for word in log.split() if word.startswith("sk-slip-")]
+        assert post(url).status_code == 401
+        assert post(url, authorization=f"Bearer {key}").status_code == 200
+
+
+@runs("docs/state.md", "slipstream gateway")
+def test_gateways_share_over_redis(
+    blocks: list[Block], shell: Shell, servers: list[OpenAiServer], redis: RedisServer, free_ports: PORTS
+) -> None:
+    plain, secret = blocks[0].commands
+    assert "rediss://:password@cache:6380/0" in secret
+    for command in (plain, secret.replace("rediss://:password@cache:6380/0", "redis://cache:6379/0")):
+        [port] = free_ports(1)
+        url = f"http://127.0.0.1:{port}"
+        one = blocks[0]._replace(text=command)
+        with shell.serving(one, {"redis://cache:6379/0": redis.url, "-f pair": f"--port {port} -f pair"}, url=url):
+            until(partial(is_connected, url))
+
+
+def is_connected(url: str) -> bool:
+    metrics = httpx.get(f"{url}/metrics", timeout=30).text
+    return re.search(r"^slipstream_store_connected\S* 1(\.0)?$", metrics, re.MULTILINE) is not None
+
+
+@runs("docs/howto/console.md", "curl -X POST")
+def test_kill_of_the_console_is_set_and_taken_back(
+    blocks: list[Block], shell: Shell, servers: list[OpenAiServer], free_ports: PORTS
+) -> None:
+    [port] = free_ports(1)
+    url = f"http://127.0.0.1:{port}"
+    start = blocks[0]._replace(text=f"slipstream gateway -f pair.yaml --port {port}")
+    kill, unkill = (blocks[0]._replace(text=command) for command in blocks[0].commands)
+    with shell.serving(start, {}, url=url):
+        shell.run(kill, {ADDRESS: url, "curl": "curl --fail"})
+        until(lambda: post(url).headers["x-slipstream-reason"] == "kill_switch")
+        shell.run(unkill, {ADDRESS: url, "curl": "curl --fail"})
+        until(lambda: post(url).headers["x-slipstream-reason"] != "kill_switch")
+
+
+@runs_once(("README.md", "slipstream up -f"), ("docs/tutorial/own-pair.md", "slipstream up -f"))
+def test_up_serves_a_manifest(block: Block, shell: Shell, servers: list[OpenAiServer], free_ports: PORTS) -> None:
+    """A pair of servers elsewhere: tests/e2e start Triton."""
+    [port] = free_ports(1)
+    url = f"http://127.0.0.1:{port}"
+    with shell.serving(block, {"pair.yaml": f"pair.yaml --port {port}"}, url=url):
+        assert post(url).status_code == 200
+
+
+@runs("docs/bench.md", "slipstream bench -f")
+def test_bench_measures_and_replay_reads_it(blocks: list[Block], shell: Shell, servers: list[OpenAiServer]) -> None:
+    write_calls(shell)
+    (shell.folder / "cautious.yaml").write_text(PAIR.partition("---\n")[2].format(), encoding="utf-8")
+    shell.run(blocks[0])
+    assert all(server.requests for server in servers)
+
+
+@runs_once(("README.md", "slipstream bench"), ("docs/tutorial/own-pair.md", "slipstream bench"))
+def test_bench_writes_a_report(block: Block, shell: Shell, servers: list[OpenAiServer]) -> None:
+    write_calls(shell)
+    shell.run(block)
+    assert (shell.folder / "report" / "report.html").exists()
+
+
+def write_calls(shell: Shell) -> None:
+    bodies = (
+        {"messages": [{"role": "user", "content": f"tokens={4 + index}"}], "temperature": 0} for index in range(3)
+    )
+    (shell.folder / "calls.jsonl").write_text("".join(json.dumps(body) + "\n" for body in bodies), encoding="utf-8")
