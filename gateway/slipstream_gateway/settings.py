@@ -153,17 +153,34 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
     uid: str
 
 
+class KeyGrant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Who may use an API key: pairs of these namespaces (`*`: all), towards these hosts (`.suffix`: all below it)."""
+
+    namespaces: tuple[str, ...]
+    hosts: tuple[str, ...]
+
+
+class Grants(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    """What namespaces of a cluster may use. `api_keys` are by the gateway's environment variable that holds the key."""
+
+    api_keys: dict[str, KeyGrant] = {}
+
+
+NO_GRANTS = Grants()
+
+
 class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Where a manifest of custom resources is watched. `kubeconfig` None: as a pod of the cluster, by its service
-    account. `namespaces` empty: all. `snapshot` is a file that keeps what is known for the next start; without one,
-    `fallback` is a manifest to serve plainly until the cluster is heard. Reports go to `report_namespace`; with `pod`
-    known, they go away with it."""
+    account. `namespaces` empty: all; `grants` is what they may use. `snapshot` is a file that keeps what is known for
+    the next start; without one, `fallback` is a manifest to serve plainly until the cluster is heard. Reports go to
+    `report_namespace`; with `pod` known, they go away with it."""
 
     kubeconfig: Path | None = None
     namespaces: tuple[str, ...] = ()
     snapshot: Path | None = None
     fallback: Path | None = None
     report_namespace: str = "default"
+    grants: Grants = NO_GRANTS
     pod: Pod | None = None
 
 

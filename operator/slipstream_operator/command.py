@@ -11,7 +11,8 @@ from pathlib import Path
 
 from slipstream_gateway.arguments import at_least_one, port, seconds
 from slipstream_gateway.errors import CommandError, SlipstreamError
-from slipstream_gateway.settings import redis_url
+from slipstream_gateway.manifest.grants import read_grants
+from slipstream_gateway.settings import NO_GRANTS, redis_url
 
 from slipstream_operator.plan import DEFAULT_IMAGE
 from slipstream_operator.settings import LIVENESS_PORT, METRICS_PORT, PATIENCE_S, RESYNC_S, WORKERS, OperatorSettings
@@ -34,6 +35,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--report-namespace",
         metavar="NS",
         help="where the gateways' reports lie (the operator's own namespace)",
+    )
+    parser.add_argument(
+        "--grants",
+        type=Path,
+        metavar="FILE",
+        help="which namespaces may use which API keys: the same file as the gateways' (without it, none may use any)",
     )
     parser.add_argument(
         "--kubeconfig", type=Path, metavar="FILE", help="cluster and login (in a pod its own account, else the usual)"
@@ -124,6 +131,7 @@ def settings_of(args: argparse.Namespace) -> OperatorSettings:
     """What the options, as `add_arguments` defines them, say."""
     return OperatorSettings(
         namespaces=tuple(dict.fromkeys(args.namespace)),
+        grants=read_grants(args.grants) if args.grants else NO_GRANTS,
         report_namespace=args.report_namespace,
         kubeconfig=args.kubeconfig,
         context=args.context,

@@ -13,6 +13,7 @@ from functools import partial
 
 import msgspec
 from slipstream_gateway.manifest.status import ConditionType, Phase
+from slipstream_gateway.settings import NO_GRANTS, Grants
 
 from slipstream_operator.cluster.api import KubeApi
 from slipstream_operator.cluster.cache import ObjectCache
@@ -42,9 +43,11 @@ _logger = logging.getLogger(__name__)
 
 
 class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`namespaces` are those watched, empty for all; `report_namespace` is where the gateways' reports lie."""
+    """`namespaces` are those watched, empty for all, and `grants` is what they may use. `report_namespace` is where the
+    gateways' reports lie."""
 
     namespaces: tuple[str, ...] = ()
+    grants: Grants = NO_GRANTS
     report_namespace: str = "default"
     workers: int = 16
     resync_s: float = 600.0
@@ -75,7 +78,7 @@ class Controller:
         self._api, self._resources, self._settings = api, resources, settings
         self._fed = fed
         self._metrics, self._clock, self._clock_s = metrics, clock, clock_s
-        self._cache, self._declared, self._gateways = ObjectCache(), Declared(), Gateways()
+        self._cache, self._declared, self._gateways = ObjectCache(), Declared(settings.grants), Gateways()
         self.queue: WorkQueue[ObjectKey] = WorkQueue()
         self.proof = WatchProof(clock_s=clock_s)
         intake = Intake(

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from slipstream_gateway.manifest.resolve import Resolution, resolve
 from slipstream_gateway.manifest.resources import ParsedResource, parse_resource
+from slipstream_gateway.settings import NO_GRANTS, Grants
 
 from slipstream_operator.cluster.cache import key_of
 from slipstream_operator.cluster.resources import Kind, ObjectKey
@@ -23,9 +24,10 @@ class _Entry(NamedTuple):
 
 
 class Declared:
-    """The ModelPairs and SpeculationPolicies of the cluster, and the verdicts over them."""
+    """The ModelPairs and SpeculationPolicies of the cluster, and the verdicts over them, which depend on `grants`."""
 
-    def __init__(self) -> None:
+    def __init__(self, grants: Grants = NO_GRANTS) -> None:
+        self._grants = grants
         self._entries: dict[ObjectKey, _Entry] = {}
         self._of_pair: defaultdict[str, set[ObjectKey]] = defaultdict(set)
         self._resolution = _NOTHING
@@ -94,7 +96,8 @@ class Declared:
         """Judge anew if anything changed; returns the objects whose verdict, or whose partner's, is another now."""
         if not self._stale:
             return set()
-        before, after = self._resolution, resolve(entry.parsed for entry in self._entries.values())
+        before = self._resolution
+        after = resolve((entry.parsed for entry in self._entries.values()), self._grants)
         self._resolution, self._stale = after, False
         changed = _changed(before.problems, after.problems)
         affected = {key for key in self._entries if str(key) in changed} if changed else set()

@@ -94,6 +94,7 @@ def _build(
         resources=resources,
         settings=ControllerSettings(
             namespaces=settings.namespaces,
+            grants=settings.grants,
             report_namespace=settings.report_namespace or own_namespace(),
             workers=settings.workers,
             resync_s=settings.resync_s,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+from slipstream_gateway.settings import NO_GRANTS, Grants
 
 from slipstream_operator.plan import DEFAULT_IMAGE
 
@@ -16,10 +17,12 @@ WORKERS = 16
 
 
 class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`namespaces` are those watched, empty for all. `report_namespace` and `lease_namespace` are the operator's own
-    where they are None. `patience_s` is how long the API server may refuse, or fail, before the process ends."""
+    """`namespaces` are those watched, empty for all, and `grants` is what they may use. `report_namespace` and
+    `lease_namespace` are the operator's own where they are None. `patience_s` is how long the API server may refuse, or
+    fail, before the process ends."""
 
     namespaces: tuple[str, ...] = ()
+    grants: Grants = NO_GRANTS
     report_namespace: str | None = None
     kubeconfig: Path | None = None
     context: str | None = None

@@ -60,6 +60,7 @@ EVERYTHING: JSON = {
             "requestTimeout": "900s",
         },
     },
+    "grants": {"apiKeys": {"VLLM_API_KEY": {"namespaces": ["team-a"], "hosts": [".vllm.svc"]}}},
     "operator": {"replicas": 2, "leaderElection": {"enabled": True}, "priorityClassName": "serving"},
     "redis": {"password": "let me in", "storage": {"className": "fast"}},
     "networkPolicy": {

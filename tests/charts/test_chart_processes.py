@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import httpx
@@ -35,14 +38,14 @@ class Release:
     """A release of the chart in a namespace: its rights in the API server, its processes on this machine."""
 
     def __init__(self, kube: KubeApiServer, objects: list[JSON], only: Only, namespace: str, folder: Path) -> None:
-        self._kube, self._objects, self._only = kube, objects, only
+        self._kube, self.objects, self._only = kube, objects, only
         self.namespace, self._folder = namespace, folder
         self.processes = ExitStack()
         kube.client().apply_yaml([item for item in objects if item["kind"] in RBAC])
 
     def start(self, component: str, **replaced: object) -> Child:
         """Its process, with those options of the chart replaced that are a matter of the machine."""
-        pod = self._only(self._objects, "Deployment", f"-{component}")["spec"]["template"]["spec"]
+        pod = self._only(self.objects, "Deployment", f"-{component}")["spec"]["template"]["spec"]
         [container] = pod["containers"]
         account = f"{self.namespace}/{pod['serviceAccountName']}"
         options = {"host": "127.0.0.1", "kubeconfig": self._kube.kubeconfig(account, namespace=self.namespace)}
@@ -115,6 +118,86 @@ def test_gateway_reads_pairs_reports_and_is_ready(
     assert "forbidden" not in gateway.log_tail(lines=1000)
     gateway.stop(timeout_s=10)
     assert kube.client().items(leases, labelSelector=REPORT_SELECTOR) == []
+
+
+class Tenant(ThreadingHTTPServer):
+    """A server of a tenant, which keeps the `authorization` of each request."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _TenantHandler)
+        self.seen: list[str | None] = []
+        Thread(target=self.serve_forever, daemon=True).start()
+
+
+class _TenantHandler(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        assert isinstance(self.server, Tenant)
+        self.rfile.read(int(self.headers["content-length"]))
+        self.server.seen.append(self.headers["authorization"])
+        message = {"role": "assistant", "content": "hello"}
+        body = json.dumps({"choices": [{"index": 0, "message": message, "finish_reason": "stop"}]}).encode()
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing is printed."""
+
+
+@pytest.fixture
+def tenant() -> Iterator[Tenant]:
+    with Tenant() as server:
+        yield server
+        server.shutdown()
+
+
+GRANTED: JSON = {"grants": {"apiKeys": {"TEAM_API_KEY": {"namespaces": ["*"], "hosts": ["127.0.0.1"]}}}}
+
+
+@pytest.mark.parametrize("release", [GRANTED], ids=["granted"], indirect=True)
+def test_key_goes_to_the_granted_host_alone_and_the_refused_pair_says_why(
+    release: Release,
+    kube: KubeApiServer,
+    free_ports: Callable[[int], list[int]],
+    tmp_path: Path,
+    tenant: Tenant,
+    only: Only,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TEAM_API_KEY", "the-gateways-own")
+    grants = tmp_path / "grants.yaml"
+    grants.write_text(only(release.objects, "ConfigMap", "-grants")["data"]["grants.yaml"])
+    pairs = f"/apis/slipstream.dev/v1alpha1/namespaces/{release.namespace}/modelpairs"
+    for name, host in (("granted", "127.0.0.1"), ("foreign", "localhost")):
+        arm = {"protocol": "openai", "model": "m", "apiKeyEnv": "TEAM_API_KEY"}
+        arm["endpoints"] = [f"http://{host}:{tenant.server_port}"]
+        spec = {"model": name, "engine": {"kind": "external", "arms": {"plain": arm}}}
+        body = {"apiVersion": "slipstream.dev/v1alpha1", "kind": "ModelPair", "metadata": {"name": name}, "spec": spec}
+        kube.client().create(pairs, body)
+
+    port, liveness, metrics = free_ports(3)
+    gateway = release.start("gateway", port=port, snapshot=tmp_path / "snapshot.json", grants=grants)
+    operator = release.start("operator", liveness_port=liveness, metrics_port=metrics, grants=grants)
+    models = answers(f"http://127.0.0.1:{port}/v1/models")
+    until(lambda: (found := models()) and '"granted"' in found["text"], gateway)
+    chat = {"messages": [{"role": "user", "content": "hello"}]}
+    for name in ("foreign", "granted"):
+        httpx.post(f"http://127.0.0.1:{port}/v1/chat/completions", json=chat | {"model": name}, timeout=TIMEOUT_S)
+    assert tenant.seen == ["Bearer the-gateways-own"]
+    refusal = (
+        f"spec.engine.arms.plain.apiKeyEnv: 'TEAM_API_KEY' is not granted to 'http://localhost:{tenant.server_port}'"
+    )
+    assert refusal in gateway.log_tail(lines=1000)
+
+    def ready() -> JSON | None:
+        conditions = kube.client().get(f"{pairs}/foreign").get("status", {}).get("conditions", ())
+        return next((condition for condition in conditions if condition["type"] == "Ready"), None)
+
+    condition = until(ready, operator)
+    assert (condition["status"], condition["reason"]) == ("False", "ApiKeyNotGranted")
+    assert refusal in condition["message"]
 
 
 ALONE: JSON = {}

@@ -114,6 +114,10 @@ affinity:
 {{- end }}
 {{- end -}}
 
+{{- define "slipstream.hasGrants" -}}
+{{- if .Values.grants.apiKeys -}}true{{- end -}}
+{{- end -}}
+
 {{/* Contradictions that a schema cannot say. */}}
 {{- define "slipstream.check" -}}
 {{- if and .Values.redis.url .Values.redis.existingSecret.name -}}

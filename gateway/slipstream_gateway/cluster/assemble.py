@@ -23,6 +23,7 @@ from slipstream_gateway.manifest.resources import ParsedResource, parse_resource
 from slipstream_gateway.manifest.standing import Standing, pair_status_of, standing_of
 from slipstream_gateway.manifest.status import Phase
 from slipstream_gateway.manifest.table import Route, RoutingTable, compile_route, table_of
+from slipstream_gateway.settings import NO_GRANTS, Grants
 
 PAIRS, POLICIES = "ModelPair", "SpeculationPolicy"
 _MOST_TOLD = 8  # texts of one object that are remembered
@@ -62,11 +63,11 @@ class _Hashed(NamedTuple):
 class Assembler:
     """Keeps a routing table in step with objects.
 
-    `endpoints_of` gives the Triton addresses of a pair by the key of its Service.
+    `endpoints_of` gives the Triton addresses of a pair by the key of its Service. `grants` is what namespaces may use.
     """
 
-    def __init__(self, endpoints_of: Callable[[str], tuple[str, ...]]) -> None:
-        self._endpoints_of = endpoints_of
+    def __init__(self, endpoints_of: Callable[[str], tuple[str, ...]], grants: Grants = NO_GRANTS) -> None:
+        self._endpoints_of, self._grants = endpoints_of, grants
         self._known: dict[tuple[str, str], _Known] = {}
         self._pairs_by_model: defaultdict[str, set[str]] = defaultdict(set)
         self._policies_by_pair: defaultdict[str, set[str]] = defaultdict(set)
@@ -173,7 +174,7 @@ class Assembler:
                 yield from self._known[POLICIES, policy].resources()
 
     def _compiled(self, model: str, resources: list[ParsedResource]) -> Route | None:
-        resolution = resolve(resources)
+        resolution = resolve(resources, self._grants)
         self._tell(resolution, resources)
         pair = next((pair for pair in resolution.pairs.values() if pair.spec.model == model), None)
         if pair is None:

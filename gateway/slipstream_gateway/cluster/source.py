@@ -50,7 +50,7 @@ class ClusterSource:
         self._heard_before_s = time.monotonic()
         self._kept: Origin = "none"
         self._fallback: RoutingTable | None = None
-        self._view = ClusterView(self._publish, self._read_kept(), settings.namespaces)
+        self._view = ClusterView(self._publish, self._read_kept(), settings.namespaces, settings.grants)
         self._reflectors = {
             kind: [self._reflector(kind, namespace, pace) for namespace in settings.namespaces or (None,)]
             for kind in (PAIRS, POLICIES, SLICES)

@@ -13,6 +13,7 @@ from slipstream_gateway.cluster.snapshot import ClusterSnapshot, KeptObject, new
 from slipstream_gateway.cluster.watching import Resource, Sink
 from slipstream_gateway.manifest.naming import PART_OF, PART_OF_SLIPSTREAM
 from slipstream_gateway.manifest.table import RoutingTable
+from slipstream_gateway.settings import NO_GRANTS, Grants
 
 SLICES = "EndpointSlice"
 _GROUP = "/apis/slipstream.dev/v1alpha1"
@@ -26,12 +27,18 @@ class ClusterView:
     `applied` has the generation of every object by `namespace/Kind/name`, what changed last at the end.
     """
 
-    def __init__(self, news: Callable[[], None], kept: ClusterSnapshot | None, namespaces: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        news: Callable[[], None],
+        kept: ClusterSnapshot | None,
+        namespaces: tuple[str, ...],
+        grants: Grants = NO_GRANTS,
+    ) -> None:
         """`kept` is where it starts from, as far as it is about `namespaces` (none: all)."""
         self.applied: dict[str, int] = {}
         self._news = news
         self._endpoints = Endpoints(kept.endpoints if kept is not None else {})
-        self._assembler = Assembler(self._endpoints.of)
+        self._assembler = Assembler(self._endpoints.of, grants)
         self._collections = {kind: Collection(kind) for kind in _PLURALS}
         for item in kept.objects if kept is not None else ():
             self._preload(item, namespaces)

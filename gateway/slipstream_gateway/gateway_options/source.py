@@ -9,7 +9,8 @@ from pathlib import Path
 
 from slipstream_gateway.errors import CommandError
 from slipstream_gateway.manifest import Protocol, RoutingTable, check_address
-from slipstream_gateway.settings import ClusterSettings, default_kubeconfig, own_namespace, pod
+from slipstream_gateway.manifest.grants import read_grants
+from slipstream_gateway.settings import NO_GRANTS, ClusterSettings, default_kubeconfig, own_namespace, pod
 
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
@@ -69,6 +70,13 @@ def _add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NS",
         help="where this gateway reports what it has applied (its own namespace; outside of a cluster: default)",
     )
+    group.add_argument(
+        "--grants",
+        type=Path,
+        metavar="FILE",
+        help="which namespaces may use which API keys, and towards which hosts (without it, ModelPairs with apiKeyEnv "
+        "are refused); read at the start",
+    )
 
 
 def check(args: argparse.Namespace) -> None:
@@ -76,7 +84,7 @@ def check(args: argparse.Namespace) -> None:
     if args.source == "file":
         if args.manifest is None:
             raise CommandError("-f FILE is required, unless --source kubernetes is given.", exit_code=2)
-        for option in ("namespace", "kubeconfig", "snapshot", "report_namespace"):
+        for option in ("namespace", "kubeconfig", "snapshot", "report_namespace", "grants"):
             if getattr(args, option):
                 name = option.replace("_", "-")
                 raise CommandError(f"--{name} is for --source kubernetes, not for a manifest file.", exit_code=2)
@@ -106,6 +114,7 @@ def cluster_of(args: argparse.Namespace) -> ClusterSettings | None:
         snapshot=args.snapshot.absolute() if args.snapshot else None,
         fallback=args.manifest.absolute() if args.manifest else None,
         report_namespace=args.report_namespace or own_namespace() or "default",
+        grants=read_grants(args.grants) if args.grants else NO_GRANTS,
         pod=pod(),
     )
 

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from slipstream_gateway.errors import CommandError
+from slipstream_gateway.manifest.grants import read_grants
 from slipstream_gateway.settings import TlsSettings, UpstreamSettings
 from slipstream_gateway.upstreams.endpoint_rules import EndpointRules
 from slipstream_gateway.upstreams.tls import read_credentials
@@ -46,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         metavar="PATTERN",
         help="manifests may name environment variables like this in apiKeyEnv; may be repeated (without it: any with "
-        "a manifest file, *_API_KEY with --source kubernetes)",
+        "a manifest file; with --source kubernetes *_API_KEY and those of --grants)",
     )
     group.add_argument(
         "--forward-header",
@@ -65,10 +66,12 @@ def settings_of(args: argparse.Namespace) -> UpstreamSettings:
     tls = TlsSettings(ca=files[0], certificate=files[1], key=files[2])
     read_credentials(tls)
     EndpointRules(args.allow_endpoint)
+    granted = tuple(read_grants(args.grants).api_keys) if args.grants else ()
+    key_variables = (*SHARED_KEY_VARIABLES, *granted) if args.source == "kubernetes" else ("*",)
     return UpstreamSettings(
         tls=tls,
         endpoints=tuple(args.allow_endpoint),
-        key_variables=tuple(args.allow_key_env or (SHARED_KEY_VARIABLES if args.source == "kubernetes" else ("*",))),
+        key_variables=tuple(args.allow_key_env or key_variables),
         forwarded_headers=tuple(dict.fromkeys(map(_header, args.forward_header))),
     )
 

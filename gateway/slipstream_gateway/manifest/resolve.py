@@ -15,9 +15,11 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from slipstream_gateway.manifest.check import Problem, show
+from slipstream_gateway.manifest.grants import grant_problems
 from slipstream_gateway.manifest.objects import ModelPair, SpeculationPolicy
 from slipstream_gateway.manifest.resources import ParsedResource
 from slipstream_gateway.manifest.rules import check_against_pair, missing_pair, pair_key_of
+from slipstream_gateway.settings import NO_GRANTS, Grants
 
 
 class Resolution(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,11 +35,11 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True):
     kills: Mapping[str, str]
 
 
-def resolve(resources: Iterable[ParsedResource]) -> Resolution:
-    """The verdicts over `resources`, in whatever order they come."""
+def resolve(resources: Iterable[ParsedResource], grants: Grants = NO_GRANTS) -> Resolution:
+    """The verdicts over `resources`, in whatever order they come. `grants` is what their namespaces may use."""
     oldest_first = sorted(resources, key=lambda resource: (resource.created, resource.name, resource.namespace or ""))
     problems = {resource.key: resource.problems for resource in oldest_first if resource.item is None}
-    pairs = _resolve_pairs(oldest_first, problems)
+    pairs = _resolve_pairs(oldest_first, grants, problems)
     policies = _resolve_policies(oldest_first, pairs, problems)
     return Resolution(pairs=pairs, policies=policies, problems=problems, kills=kills_of(oldest_first, pairs.values()))
 
@@ -64,13 +66,16 @@ def kills_of(resources: Iterable[ParsedResource], serving: Iterable[ModelPair]) 
 
 
 def _resolve_pairs(
-    oldest_first: list[ParsedResource], problems: dict[str, tuple[Problem, ...]]
+    oldest_first: list[ParsedResource], grants: Grants, problems: dict[str, tuple[Problem, ...]]
 ) -> dict[str, ModelPair]:
     pairs: dict[str, ModelPair] = {}
     owners: dict[str, ModelPair] = {}
     for resource in oldest_first:
         pair = resource.item
         if not isinstance(pair, ModelPair):
+            continue
+        if found := tuple(grant_problems(pair, grants)):
+            problems[resource.key] = found
             continue
         owner = owners.setdefault(pair.spec.model, pair)
         if owner is pair:

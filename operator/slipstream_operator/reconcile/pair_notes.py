@@ -19,7 +19,13 @@ KILL_LIFTED = "KillLifted"
 _UNREMARKABLE = {
     ConditionType.READY: frozenset({PairReason.NO_READY_REPLICAS}),
     ConditionType.RESOLVED_REFS: frozenset(
-        {PairReason.RESOLVED, PairReason.INVALID_SPEC, PairReason.MODEL_NAME_TAKEN, PairReason.UNRESOLVED}
+        {
+            PairReason.RESOLVED,
+            PairReason.INVALID_SPEC,
+            PairReason.MODEL_NAME_TAKEN,
+            PairReason.API_KEY_NOT_GRANTED,
+            PairReason.UNRESOLVED,
+        }
     ),
     ConditionType.TOKENIZER_COMPATIBLE: frozenset({PairReason.NO_DRAFT_MODEL}),
     ConditionType.SPECULATION_AVAILABLE: frozenset({PairReason.ALL_SERVERS}),
