@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import importlib.util
 import logging
+import re
 import signal
 from pathlib import Path
 
@@ -30,6 +31,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="NS",
         help="namespace whose pairs are served; may be repeated (without it, the whole cluster)",
+    )
+    parser.add_argument(
+        "--release",
+        type=_label,
+        metavar="NAME",
+        help="this installation, by which its objects are labelled; where another one manages a namespace already, "
+        "nothing is changed there (NAMESPACE.slipstream, by the operator's own namespace)",
     )
     parser.add_argument(
         "--report-namespace",
@@ -90,6 +98,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--log-level", choices=_LEVELS, default="info", help="what is logged (%(default)s)")
 
 
+def _label(text: str) -> str:
+    """`text`, which will be the value of a label."""
+    if re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", text) is None:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: letters, digits, dots and dashes, with a letter or digit at both ends"
+        )
+    return text
+
+
 def run(args: argparse.Namespace) -> int:
     _check_packages()
     settings = settings_of(args)
@@ -130,6 +147,7 @@ def _check_packages() -> None:
 def settings_of(args: argparse.Namespace) -> OperatorSettings:
     """What the options, as `add_arguments` defines them, say."""
     return OperatorSettings(
+        release=args.release,
         namespaces=tuple(dict.fromkeys(args.namespace)),
         grants=read_grants(args.grants) if args.grants else NO_GRANTS,
         report_namespace=args.report_namespace,

@@ -26,6 +26,7 @@ from slipstream_operator.errors import ApiConflict, ApiError, OperatorError
 from slipstream_operator.gateways import Gateways
 from slipstream_operator.intake import Intake
 from slipstream_operator.metrics import Metrics
+from slipstream_operator.ownership import RENEW_S, Ownership
 from slipstream_operator.pairs import PairDecision, PairReconciler
 from slipstream_operator.plan import KubeObject, ServingDefaults
 from slipstream_operator.policies import Evidence, PolicyDecision, PolicyReconciler
@@ -43,9 +44,10 @@ _logger = logging.getLogger(__name__)
 
 
 class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`namespaces` are those watched, empty for all, and `grants` is what they may use. `report_namespace` is where the
-    gateways' reports lie."""
+    """`release` is what children are labelled with. `namespaces` are those watched, empty for all, and `grants` is what
+    they may use. `report_namespace` is where the gateways' reports lie."""
 
+    release: str = "slipstream"
     namespaces: tuple[str, ...] = ()
     grants: Grants = NO_GRANTS
     report_namespace: str = "default"
@@ -102,7 +104,7 @@ class Controller:
             cache=self._cache,
             declared=self._declared,
             gateways=self._gateways,
-            children=ChildWriter(api, self._cache, resources),
+            children=ChildWriter(api, self._cache, resources, release=settings.release),
             statuses=statuses,
             events=self._events,
             defaults=settings.defaults,
@@ -118,6 +120,7 @@ class Controller:
             events=self._events,
             clock=clock,
         )
+        self._ownership = Ownership(api, release=settings.release, clock_s=clock_s)
         self._begun_s: dict[ObjectKey, float] = {}
         self._show_metrics()
 
@@ -141,6 +144,7 @@ class Controller:
             tasks.create_task(self._tick())
             tasks.create_task(self._clear_dead_leases())
             tasks.create_task(self._reports.run())
+            tasks.create_task(self._ownership.run())
             tasks.create_task(self._events.run())
             tasks.create_task(self.resync.run())
 
@@ -182,6 +186,9 @@ class Controller:
             reconciler.forget(key)
             self.queue.forget(key)
             return None
+        if (refusal := await self._ownership.refusal(key.namespace)) is not None:
+            self._events.post(raw, (refusal,))
+            return RENEW_S
         # Also of one that is being deleted: gateways go by it until it is gone, which a finalizer may put off for long.
         return await reconciler.reconcile(key, raw, parsed)
 

@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
+from slipstream_gateway.manifest.naming import label_value
+
 from slipstream_operator import watches
 from slipstream_operator.cluster.api import KubeApi
 from slipstream_operator.cluster.connection import connect, own_namespace
@@ -93,6 +95,7 @@ def _build(
         api=api,
         resources=resources,
         settings=ControllerSettings(
+            release=label_value(settings.release or f"{own_namespace()}.slipstream"),
             namespaces=settings.namespaces,
             grants=settings.grants,
             report_namespace=settings.report_namespace or own_namespace(),

@@ -17,10 +17,11 @@ WORKERS = 16
 
 
 class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`namespaces` are those watched, empty for all, and `grants` is what they may use. `report_namespace` and
-    `lease_namespace` are the operator's own where they are None. `patience_s` is how long the API server may refuse, or
-    fail, before the process ends."""
+    """`release` names this installation, None for one after its namespace. `namespaces` are those watched,
+    empty for all, and `grants` is what they may use. `report_namespace` and `lease_namespace` are the operator's own
+    where they are None. `patience_s` is how long the API server may refuse, or fail, before the process ends."""
 
+    release: str | None = None
     namespaces: tuple[str, ...] = ()
     grants: Grants = NO_GRANTS
     report_namespace: str | None = None

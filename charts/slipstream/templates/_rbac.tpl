@@ -51,6 +51,14 @@
 - apiGroups: [""]
   resources: [events]
   verbs: [create, patch]
+{{- /* A Lease says which release manages a namespace. Kubernetes cannot limit creation by name. */}}
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  verbs: [create]
+- apiGroups: [coordination.k8s.io]
+  resources: [leases]
+  resourceNames: [slipstream-release]
+  verbs: [get, update]
 {{- end -}}
 
 {{/* What the operator may do in the release's namespace: read the gateways' reports, and hold its own Lease. */}}

@@ -10,6 +10,7 @@ MANAGED_BY = "app.kubernetes.io/managed-by"
 PART_OF_SLIPSTREAM = "slipstream"
 OPERATOR = "slipstream-operator"
 PAIR_LABEL = "slipstream.dev/pair"
+RELEASE_LABEL = "slipstream.dev/release"
 GRPC_PORT_NAME = "grpc"
 
 _LONGEST = 63  # a DNS label, which a Service's name has to be

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 from slipstream_gateway.manifest.check import Problem
-from slipstream_gateway.manifest.naming import MANAGED_BY, OPERATOR, PAIR_LABEL, child_name
+from slipstream_gateway.manifest.naming import MANAGED_BY, OPERATOR, PAIR_LABEL, RELEASE_LABEL, child_name
 
 from slipstream_operator.cluster.api import KubeApi
 from slipstream_operator.cluster.cache import ObjectCache, key_of, owner_uid
@@ -32,8 +32,11 @@ class Outcome(NamedTuple):
 class ChildWriter:
     """Brings the children of pairs to what a plan says."""
 
-    def __init__(self, api: KubeApi, cache: ObjectCache, resources: dict[Kind, Resource]) -> None:
-        self._api, self._cache, self._resources = api, cache, resources
+    def __init__(
+        self, api: KubeApi, cache: ObjectCache, resources: dict[Kind, Resource], *, release: str = "slipstream"
+    ) -> None:
+        """`release` is the operator's; each child has it as a label."""
+        self._api, self._cache, self._resources, self._release = api, cache, resources, release
         self._settled: dict[ObjectKey, tuple[str, str]] = {}
 
     async def bring_about(self, pair: KubeObject, wanted: tuple[KubeObject, ...]) -> Outcome:
@@ -61,7 +64,7 @@ class ChildWriter:
 
     async def _write(self, pair: KubeObject, child: KubeObject) -> bool:
         """Whether it had to be written."""
-        key, body, digest = key_of(child), *_with_digest(child)
+        key, body, digest = key_of(child), *_with_digest(_with_release(child, self._release))
         live = self._cache.get(key)
         if live is not None and (has(live, body) or self._settled.get(key) == (digest, _essence(live))):
             return False
@@ -98,6 +101,12 @@ def _is_ours(live: KubeObject, pair: KubeObject) -> bool:
         return False
     labels = metadata.get("labels") or {}
     return labels.get(MANAGED_BY) == OPERATOR or PAIR_LABEL in labels
+
+
+def _with_release(child: KubeObject, release: str) -> KubeObject:
+    """`child` with the label of its release; the pod template stays as it is, so no server restarts."""
+    metadata = child["metadata"]
+    return {**child, "metadata": {**metadata, "labels": {**metadata["labels"], RELEASE_LABEL: release}}}
 
 
 def _with_digest(child: KubeObject) -> tuple[KubeObject, str]:
