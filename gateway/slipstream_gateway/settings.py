@@ -160,10 +160,19 @@ class KeyGrant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     hosts: tuple[str, ...]
 
 
+class NameGrant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Model names that begin with `prefix` belong to pairs of these namespaces (`*`: all)."""
+
+    prefix: str
+    namespaces: tuple[str, ...]
+
+
 class Grants(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """What namespaces of a cluster may use. `api_keys` are by the gateway's environment variable that holds the key."""
+    """What namespaces of a cluster may use. `api_keys` are by the gateway's environment variable that holds the key. Of
+    the `model_names` that fit a name, the longest prefix decides; a name that none fits is open to all."""
 
     api_keys: dict[str, KeyGrant] = {}
+    model_names: tuple[NameGrant, ...] = ()
 
 
 NO_GRANTS = Grants()

@@ -48,7 +48,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--grants",
         type=Path,
         metavar="FILE",
-        help="which namespaces may use which API keys: the same file as the gateways' (without it, none may use any)",
+        help="which namespaces may use which API keys and model names: the same file as the gateways' (without "
+        "it, none may use any key)",
     )
     parser.add_argument(
         "--kubeconfig", type=Path, metavar="FILE", help="cluster and login (in a pod its own account, else the usual)"

@@ -60,7 +60,10 @@ EVERYTHING: JSON = {
             "requestTimeout": "900s",
         },
     },
-    "grants": {"apiKeys": {"VLLM_API_KEY": {"namespaces": ["team-a"], "hosts": [".vllm.svc"]}}},
+    "grants": {
+        "apiKeys": {"VLLM_API_KEY": {"namespaces": ["team-a"], "hosts": [".vllm.svc"]}},
+        "modelNames": [{"prefix": "team-a/", "namespaces": ["team-a"]}],
+    },
     "operator": {"replicas": 2, "leaderElection": {"enabled": True}, "priorityClassName": "serving"},
     "redis": {"password": "let me in", "storage": {"className": "fast"}},
     "networkPolicy": {

@@ -153,11 +153,16 @@ def tenant() -> Iterator[Tenant]:
         server.shutdown()
 
 
-GRANTED: JSON = {"grants": {"apiKeys": {"TEAM_API_KEY": {"namespaces": ["*"], "hosts": ["127.0.0.1"]}}}}
+GRANTED: JSON = {
+    "grants": {
+        "apiKeys": {"TEAM_API_KEY": {"namespaces": ["*"], "hosts": ["127.0.0.1"]}},
+        "modelNames": [{"prefix": "theirs", "namespaces": ["elsewhere"]}],
+    }
+}
 
 
 @pytest.mark.parametrize("release", [GRANTED], ids=["granted"], indirect=True)
-def test_key_goes_to_the_granted_host_alone_and_the_refused_pair_says_why(
+def test_keys_and_names_are_for_the_granted_alone_and_refused_pairs_say_why(
     release: Release,
     kube: KubeApiServer,
     free_ports: Callable[[int], list[int]],
@@ -170,7 +175,7 @@ def test_key_goes_to_the_granted_host_alone_and_the_refused_pair_says_why(
     grants = tmp_path / "grants.yaml"
     grants.write_text(only(release.objects, "ConfigMap", "-grants")["data"]["grants.yaml"])
     pairs = f"/apis/slipstream.dev/v1alpha1/namespaces/{release.namespace}/modelpairs"
-    for name, host in (("granted", "127.0.0.1"), ("foreign", "localhost")):
+    for name, host in (("granted", "127.0.0.1"), ("foreign", "localhost"), ("theirs", "127.0.0.1")):
         arm = {"protocol": "openai", "model": "m", "apiKeyEnv": "TEAM_API_KEY"}
         arm["endpoints"] = [f"http://{host}:{tenant.server_port}"]
         spec = {"model": name, "engine": {"kind": "external", "arms": {"plain": arm}}}
@@ -183,7 +188,7 @@ def test_key_goes_to_the_granted_host_alone_and_the_refused_pair_says_why(
     models = answers(f"http://127.0.0.1:{port}/v1/models")
     until(lambda: (found := models()) and '"granted"' in found["text"], gateway)
     chat = {"messages": [{"role": "user", "content": "hello"}]}
-    for name in ("foreign", "granted"):
+    for name in ("foreign", "theirs", "granted"):
         httpx.post(f"http://127.0.0.1:{port}/v1/chat/completions", json=chat | {"model": name}, timeout=TIMEOUT_S)
     assert tenant.seen == ["Bearer the-gateways-own"]
     refusal = (
@@ -191,13 +196,16 @@ def test_key_goes_to_the_granted_host_alone_and_the_refused_pair_says_why(
     )
     assert refusal in gateway.log_tail(lines=1000)
 
-    def ready() -> JSON | None:
-        conditions = kube.client().get(f"{pairs}/foreign").get("status", {}).get("conditions", ())
+    def ready(name: str) -> JSON | None:
+        conditions = kube.client().get(f"{pairs}/{name}").get("status", {}).get("conditions", ())
         return next((condition for condition in conditions if condition["type"] == "Ready"), None)
 
-    condition = until(ready, operator)
+    condition = until(lambda: ready("foreign"), operator)
     assert (condition["status"], condition["reason"]) == ("False", "ApiKeyNotGranted")
     assert refusal in condition["message"]
+    condition = until(lambda: ready("theirs"), operator)
+    assert condition["reason"] == "ModelNameNotGranted"
+    assert f"'theirs' is not granted to namespace {release.namespace}" in condition["message"]
 
 
 ALONE: JSON = {}

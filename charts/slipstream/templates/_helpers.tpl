@@ -115,7 +115,7 @@ affinity:
 {{- end -}}
 
 {{- define "slipstream.hasGrants" -}}
-{{- if .Values.grants.apiKeys -}}true{{- end -}}
+{{- if or .Values.grants.apiKeys .Values.grants.modelNames -}}true{{- end -}}
 {{- end -}}
 
 {{/* Contradictions that a schema cannot say. */}}

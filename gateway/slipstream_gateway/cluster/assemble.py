@@ -163,7 +163,7 @@ class Assembler:
             route = self._routes.get(model)
             if route is None:
                 return None
-            kills = kills_of(resources, (route.pair,))
+            kills = kills_of(resources, (route.pair,), self._grants)
             return msgspec.structs.replace(route, killed=kills.get(route.pair.metadata.key))
 
     def _resources(self, model: str) -> Iterator[ParsedResource]:

@@ -74,8 +74,8 @@ def _add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
         "--grants",
         type=Path,
         metavar="FILE",
-        help="which namespaces may use which API keys, and towards which hosts (without it, ModelPairs with apiKeyEnv "
-        "are refused); read at the start",
+        help="which namespaces may use which API keys, towards which hosts, and which model names (without it, "
+        "ModelPairs with apiKeyEnv are refused); read at the start",
     )
 
 

@@ -1,7 +1,8 @@
 """What the owner of a cluster's gateways grants to the namespaces of ModelPairs.
 
 Authors of pairs share the gateway's environment. A key goes to the servers that a pair names, so a namespace needs a
-grant for the key, and the grant lists the hosts that may get it. Nothing is granted by default.
+grant for the key, and the grant lists the hosts that may get it. No key is granted by default. Model names are shared
+by all namespaces, too: a grant keeps those with a prefix for some of them.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from slipstream_gateway.settings import Grants, KeyGrant
 
 API_KEY_FIELD = "apiKeyEnv"
 _ANY = "*"
+_NAMES_HINT = "(--grants, modelNames)"
 _OURS = "SLIPSTREAM_"
 
 
@@ -50,7 +52,11 @@ def read_grants(path: Path) -> Grants:
 
 
 def grant_problems(pair: ModelPair, grants: Grants) -> Iterator[Problem]:
-    """The keys that `pair` names without a grant for its namespace and its servers' hosts."""
+    """What keeps `pair` from being served: a model name of other namespaces, or a key without a grant for its namespace
+    and its servers' hosts."""
+    if not may_serve(pair.spec.model, pair.metadata.namespace, grants):
+        message = f"{show(pair.spec.model)} is not granted to namespace {pair.metadata.namespace} {_NAMES_HINT}"
+        yield Problem("spec.model", message)
     for use in _uses(pair):
         grant = grants.api_keys.get(use.variable)
         field = f"{use.path}.{API_KEY_FIELD}"
@@ -59,6 +65,19 @@ def grant_problems(pair: ModelPair, grants: Grants) -> Iterator[Problem]:
             yield Problem(field, message)
         elif foreign := [endpoint for endpoint in use.endpoints if not _is_host_granted(endpoint, grant)]:
             yield Problem(field, f"{show(use.variable)} is not granted to {show(foreign[0])} (--grants, apiKeys)")
+
+
+def may_serve(model: str, namespace: str | None, grants: Grants) -> bool:
+    """Whether pairs of `namespace` may serve the model name."""
+    fitting = [grant for grant in grants.model_names if model.startswith(grant.prefix)]
+    longest = max((len(grant.prefix) for grant in fitting), default=0)
+    allowed = {name for grant in fitting if len(grant.prefix) == longest for name in grant.namespaces}
+    return not fitting or bool({_ANY, namespace} & allowed)
+
+
+def is_foreign_name(problem: Problem) -> bool:
+    """Whether a problem of `grant_problems` is about the model name."""
+    return problem.message.endswith(_NAMES_HINT)
 
 
 def _uses(pair: ModelPair) -> Iterator[_Use]:

@@ -6,6 +6,7 @@ nothing else can be told from the objects alone, and so it comes out the same in
 Hence a pair that changes its `spec.model` to that of a younger one takes that name over.
 
 A kill does not ask who has it: the switch of a pair that claims a model also kills the pair that serves that model.
+Grants come first: a pair that may not use a name or a key claims nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from slipstream_gateway.manifest.check import Problem, show
-from slipstream_gateway.manifest.grants import grant_problems
+from slipstream_gateway.manifest.grants import grant_problems, may_serve
 from slipstream_gateway.manifest.objects import ModelPair, SpeculationPolicy
 from slipstream_gateway.manifest.resources import ParsedResource
 from slipstream_gateway.manifest.rules import check_against_pair, missing_pair, pair_key_of
@@ -41,20 +42,24 @@ def resolve(resources: Iterable[ParsedResource], grants: Grants = NO_GRANTS) -> 
     problems = {resource.key: resource.problems for resource in oldest_first if resource.item is None}
     pairs = _resolve_pairs(oldest_first, grants, problems)
     policies = _resolve_policies(oldest_first, pairs, problems)
-    return Resolution(pairs=pairs, policies=policies, problems=problems, kills=kills_of(oldest_first, pairs.values()))
+    return Resolution(
+        pairs=pairs, policies=policies, problems=problems, kills=kills_of(oldest_first, pairs.values(), grants)
+    )
 
 
-def kills_of(resources: Iterable[ParsedResource], serving: Iterable[ModelPair]) -> dict[str, str]:
+def kills_of(
+    resources: Iterable[ParsedResource], serving: Iterable[ModelPair], grants: Grants = NO_GRANTS
+) -> dict[str, str]:
     """Why pairs are killed, by their keys: by themselves or by any of their policies, though these do not count or
     cannot be parsed; a pair's own switch is named before a policy's. The pairs that are `serving` are also killed by
-    the switch of any other that claims their model.
+    the switch of any other that claims their model, unless `grants` keep the name from it.
     """
     kills: dict[str, str] = {}
     claims: dict[str, ParsedResource] = {}
     for resource in sorted(resources, key=lambda resource: (resource.kind, resource.name, resource.namespace or "")):
         if resource.killed and (key := resource.pair_key) is not None:
             kills.setdefault(key, f"the kill switch of {resource.kind}/{resource.name} is on")
-            if resource.model is not None:
+            if resource.model is not None and may_serve(resource.model, resource.namespace, grants):
                 claims.setdefault(resource.model, resource)
     for pair in serving:
         claim = claims.get(pair.spec.model)

@@ -23,6 +23,7 @@ _UNREMARKABLE = {
             PairReason.RESOLVED,
             PairReason.INVALID_SPEC,
             PairReason.MODEL_NAME_TAKEN,
+            PairReason.MODEL_NAME_NOT_GRANTED,
             PairReason.API_KEY_NOT_GRANTED,
             PairReason.UNRESOLVED,
         }

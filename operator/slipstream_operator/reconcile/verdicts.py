@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from slipstream_gateway.manifest.check import Problem
 from slipstream_gateway.manifest.engines import VllmEngine
-from slipstream_gateway.manifest.grants import API_KEY_FIELD
+from slipstream_gateway.manifest.grants import API_KEY_FIELD, is_foreign_name
 from slipstream_gateway.manifest.objects import ModelPair
 from slipstream_gateway.manifest.status import Condition, ConditionStatus, GatewaysStatus, Replicas
 
@@ -25,10 +25,11 @@ _ELSEWHERE = "the pair names servers that run elsewhere"
 class PairReason(StrEnum):
     """The reasons of a pair's conditions, beside those of `PodReason`.
 
-    `Ready`: MinimumReplicasReady and External (True); InvalidSpec, ModelNameTaken, ApiKeyNotGranted, Unresolved,
-    NotManaged, ChildrenRejected, ScaledToZero, NoReadyReplicas, or a pod's reason (False).
-    `ResolvedRefs`: Resolved (True); InvalidSpec, ModelNameTaken, ApiKeyNotGranted, Unresolved, ClaimNotFound
+    `Ready`: MinimumReplicasReady and External (True); InvalidSpec, ModelNameTaken, ModelNameNotGranted,
+    ApiKeyNotGranted, Unresolved, NotManaged, ChildrenRejected, ScaledToZero, NoReadyReplicas, or a pod's reason
     (False).
+    `ResolvedRefs`: Resolved (True); InvalidSpec, ModelNameTaken, ModelNameNotGranted, ApiKeyNotGranted, Unresolved,
+    ClaimNotFound (False).
     `TokenizerCompatible`: SameTokenizer and NoDraftModel (True); TokenizerMismatch (False); NotChecked (Unknown).
     `SpeculationAvailable`: AllServers (True); EngineNotLossless, EngineCannot (False); EngineUnverified, NoGateway
     (Unknown).
@@ -42,6 +43,7 @@ class PairReason(StrEnum):
     NOT_MANAGED = "NotManaged"
     INVALID_SPEC = "InvalidSpec"
     MODEL_NAME_TAKEN = "ModelNameTaken"
+    MODEL_NAME_NOT_GRANTED = "ModelNameNotGranted"
     API_KEY_NOT_GRANTED = "ApiKeyNotGranted"
     UNRESOLVED = "Unresolved"
     CHILDREN_REJECTED = "ChildrenRejected"
@@ -195,6 +197,8 @@ def kill_switch(*, own: bool, policy: bool, gateways: GatewaysStatus, of_policy:
 
 
 def unresolved_reason(problems: Sequence[Problem]) -> PairReason:
+    if any(map(is_foreign_name, problems)):
+        return PairReason.MODEL_NAME_NOT_GRANTED
     if any(problem.path.endswith(API_KEY_FIELD) for problem in problems):
         return PairReason.API_KEY_NOT_GRANTED
     taken = any(problem.path == "spec.model" for problem in problems)

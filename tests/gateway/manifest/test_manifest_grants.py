@@ -9,7 +9,7 @@ import pytest
 from slipstream_gateway.errors import CommandError
 from slipstream_gateway.manifest import parse_resource, resolve
 from slipstream_gateway.manifest.grants import read_grants
-from slipstream_gateway.settings import Grants, KeyGrant
+from slipstream_gateway.settings import Grants, KeyGrant, NameGrant
 
 JSON = dict[str, Any]
 
@@ -99,10 +99,61 @@ def test_refused_pair_keeps_no_model_name_from_a_younger_one() -> None:
     assert list(resolve([older, younger], GRANTS).pairs) == ["team-a/younger"]
 
 
+NAMES = Grants(
+    model_names=(
+        NameGrant(prefix="acme", namespaces=("team-a",)),
+        NameGrant(prefix="acme-free", namespaces=("*",)),
+        NameGrant(prefix="acme-b", namespaces=("team-b",)),
+        NameGrant(prefix="acme-b", namespaces=("team-c",)),
+    )
+)
+
+
+def named(model: str, namespace: str, *, created: str = "", **spec: Any) -> JSON:
+    item = pair(external("http://a", key=None), namespace=namespace, created=created)
+    return {**item, "spec": {**item["spec"], "model": model, **spec}}
+
+
+@pytest.mark.parametrize(
+    ("model", "namespaces"),
+    [
+        ("acme", {"team-a"}),
+        ("acme-8b", {"team-a"}),
+        ("acme-b", {"team-b", "team-c"}),
+        ("acme-b2", {"team-b", "team-c"}),
+        ("acme-free-1", {"team-a", "team-b", "team-c"}),
+        ("other", {"team-a", "team-b", "team-c"}),
+        ("ACME", {"team-a", "team-b", "team-c"}),
+    ],
+)
+def test_longest_prefix_says_whose_a_model_name_is(model: str, namespaces: set[str]) -> None:
+    allowed = {name for name in ("team-a", "team-b", "team-c") if not problems(named(model, name), NAMES)}
+    assert allowed == namespaces
+    if "team-b" not in namespaces:
+        assert problems(named(model, "team-b"), NAMES).startswith(f"spec.model: '{model}' is not granted to namespace")
+
+
+def test_older_pair_of_another_namespace_never_gets_a_granted_name() -> None:
+    thief = parse_resource(named("acme", "team-b", created="2026-01-01T00:00:00Z"))
+    owner = parse_resource(named("acme", "team-a", created="2026-03-01T00:00:00Z"))
+    assert list(resolve([thief, owner], NAMES).pairs) == ["team-a/acme"]
+    assert list(resolve([thief], NAMES).pairs) == []  # while the owner is being re-created
+    assert list(resolve([thief, owner]).pairs) == ["team-b/acme"]
+
+
+def test_kill_switch_of_a_pair_that_may_not_have_the_name_kills_nothing_of_others() -> None:
+    thief = parse_resource(named("acme", "team-b", killSwitch=True))
+    owner = parse_resource(named("acme", "team-a"))
+    assert set(resolve([thief, owner], NAMES).kills) == {"team-b/acme"}
+    assert set(resolve([owner, thief]).kills) == {"team-a/acme", "team-b/acme"}
+
+
 def test_grants_are_read_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "grants.yaml"
     path.write_text("apiKeys:\n  TEAM_A_KEY: {namespaces: [team-a], hosts: [vllm.team-a.svc, .models.svc, 10.0.0.7]}\n")
     assert read_grants(path) == GRANTS
+    path.write_text("modelNames: [{prefix: acme, namespaces: [team-a]}]")
+    assert read_grants(path) == Grants(model_names=NAMES.model_names[:1])
 
 
 @pytest.mark.parametrize(
