@@ -10,12 +10,13 @@ import re
 import signal
 from pathlib import Path
 
+import msgspec
 from slipstream_gateway.arguments import at_least_one, port, seconds
 from slipstream_gateway.errors import CommandError, SlipstreamError
 from slipstream_gateway.manifest.grants import read_grants
 from slipstream_gateway.settings import NO_GRANTS, redis_url
 
-from slipstream_operator.plan import DEFAULT_IMAGE
+from slipstream_operator.plan import DEFAULT_IMAGE, KubeObject
 from slipstream_operator.settings import LIVENESS_PORT, METRICS_PORT, PATIENCE_S, RESYNC_S, WORKERS, OperatorSettings
 
 _LEVELS = ("critical", "error", "warning", "info", "debug")
@@ -68,6 +69,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="IMAGE",
         help="Triton with Slipstream's engine, for pairs that name none (%(default)s)",
     )
+    parser.add_argument(
+        "--server-ingress",
+        type=_ingress_rules,
+        metavar="JSON",
+        help="ingress rules of a NetworkPolicy for each pair's servers, as a list (without it, there is no policy)",
+    )
     parser.add_argument("--host", default="0.0.0.0", help="address of the two ports below (%(default)s)")  # nosec B104
     parser.add_argument(
         "--liveness-port", type=port, default=LIVENESS_PORT, help="port of /healthz (%(default)s)", metavar="N"
@@ -106,6 +113,13 @@ def _label(text: str) -> str:
             f"{text!r}: letters, digits, dots and dashes, with a letter or digit at both ends"
         )
     return text
+
+
+def _ingress_rules(text: str) -> tuple[KubeObject, ...]:
+    try:
+        return msgspec.json.decode(text, type=tuple[KubeObject, ...])
+    except msgspec.MsgspecError as exc:
+        raise argparse.ArgumentTypeError(f"expected a list of objects in JSON: {exc}") from exc
 
 
 def run(args: argparse.Namespace) -> int:
@@ -156,6 +170,7 @@ def settings_of(args: argparse.Namespace) -> OperatorSettings:
         context=args.context,
         redis_url=args.redis or redis_url(),
         image=args.triton_image,
+        server_ingress=args.server_ingress,
         host=args.host,
         liveness_port=args.liveness_port,
         metrics_port=args.metrics_port,

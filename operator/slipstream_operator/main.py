@@ -101,7 +101,9 @@ def _build(
             report_namespace=settings.report_namespace or own_namespace(),
             workers=settings.workers,
             resync_s=settings.resync_s,
-            defaults=ServingDefaults(image=settings.image, pdb_api_version=budgets),
+            defaults=ServingDefaults(
+                image=settings.image, pdb_api_version=budgets, server_ingress=settings.server_ingress
+            ),
         ),
         decide_pair=decide_pair,
         decide_policy=decide_policy,

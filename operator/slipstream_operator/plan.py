@@ -16,10 +16,12 @@ DEFAULT_IMAGE = "slipstream-triton:0.1.0"
 
 
 class ServingDefaults(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds for every pair that does not say otherwise. `image` is Triton with Slipstream's engine."""
+    """What holds for every pair that does not say otherwise. `image` is Triton with Slipstream's engine.
+    `server_ingress` are the rules of the servers' NetworkPolicy; None: they have no policy."""
 
     image: str = DEFAULT_IMAGE
     pdb_api_version: str = "policy/v1"
+    server_ingress: tuple[KubeObject, ...] | None = None
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):

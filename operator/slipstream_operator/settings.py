@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 from slipstream_gateway.settings import NO_GRANTS, Grants
 
-from slipstream_operator.plan import DEFAULT_IMAGE
+from slipstream_operator.plan import DEFAULT_IMAGE, KubeObject
 
 LIVENESS_PORT = 8081
 METRICS_PORT = 9090
@@ -19,7 +19,8 @@ WORKERS = 16
 class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True):
     """`release` names this installation, None for one after its namespace. `namespaces` are those watched,
     empty for all, and `grants` is what they may use. `report_namespace` and `lease_namespace` are the operator's own
-    where they are None. `patience_s` is how long the API server may refuse, or fail, before the process ends."""
+    where they are None. `server_ingress`: see `ServingDefaults`. `patience_s` is how long the API server may refuse, or
+    fail, before the process ends."""
 
     release: str | None = None
     namespaces: tuple[str, ...] = ()
@@ -29,6 +30,7 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True):
     context: str | None = None
     redis_url: str | None = None
     image: str = DEFAULT_IMAGE
+    server_ingress: tuple[KubeObject, ...] | None = None
     host: str = "127.0.0.1"
     liveness_port: int = LIVENESS_PORT
     metrics_port: int = METRICS_PORT

@@ -72,6 +72,7 @@ EVERYTHING: JSON = {
             "from": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "apps"}}}],
             "upstreams": [{"ports": [{"protocol": "TCP", "port": 8000}]}],
         },
+        "servers": {"metricsFrom": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]},
     },
     "monitoring": {
         "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},

@@ -30,6 +30,7 @@ CHILDREN = {
     "/apis/apps/v1/namespaces/{}/deployments",
     "/api/v1/namespaces/{}/services",
     "/api/v1/namespaces/{}/configmaps",
+    "/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies",
 }
 RBAC = {"ServiceAccount", "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding"}
 
@@ -43,9 +44,15 @@ class Release:
         self.processes = ExitStack()
         kube.client().apply_yaml([item for item in objects if item["kind"] in RBAC])
 
+    def pods(self, component: str) -> JSON:
+        """The template of its pods."""
+        template = self._only(self.objects, "Deployment", f"-{component}")["spec"]["template"]
+        assert isinstance(template, dict)
+        return template
+
     def start(self, component: str, **replaced: object) -> Child:
         """Its process, with those options of the chart replaced that are a matter of the machine."""
-        pod = self._only(self.objects, "Deployment", f"-{component}")["spec"]["template"]["spec"]
+        pod = self.pods(component)["spec"]
         [container] = pod["containers"]
         account = f"{self.namespace}/{pod['serviceAccountName']}"
         options = {"host": "127.0.0.1", "kubeconfig": self._kube.kubeconfig(account, namespace=self.namespace)}
@@ -229,6 +236,17 @@ def test_operator_makes_children_and_writes_status(
     deployment = client.get(f"/apis/apps/v1/namespaces/{release.namespace}/deployments/slipstream-embedded")
     [container] = deployment["spec"]["template"]["spec"]["containers"]
     assert container["image"] == "slipstream-triton:0.1.0"
+    policy = client.get(
+        f"/apis/networking.k8s.io/v1/namespaces/{release.namespace}/networkpolicies/slipstream-embedded"
+    )
+    assert policy["spec"]["podSelector"] == deployment["spec"]["selector"]
+    assert policy["spec"]["policyTypes"] == ["Ingress"]
+    gateways = release.pods("gateway")
+    [rule] = policy["spec"]["ingress"]  # nobody scrapes without a value that says so
+    [peer] = rule["from"]
+    assert peer["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": release.namespace}
+    assert peer["podSelector"]["matchLabels"].items() <= gateways["metadata"]["labels"].items()
+    assert rule["ports"] == [{"protocol": "TCP", "port": 8001}]
     for port, path in ((liveness, "/healthz"), (metrics, "/ready"), (metrics, "/metrics")):
         ask = answers(f"http://127.0.0.1:{port}{path}")
         until(lambda ask=ask: (found := ask()) and found["status"] == 200, operator)  # type: ignore[misc]

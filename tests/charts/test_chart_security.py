@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from base64 import b64decode
@@ -103,6 +104,22 @@ def test_gateway_reaches_the_servers_of_pairs_by_the_operators_label(render: Ren
         _, egress = policy(render({"watchNamespaces": namespaces}), only, "gateway")
         [rule] = [rule for rule in egress if ports([rule]) == [PORTS[GRPC_PORT_NAME]]]
         assert rule["to"] == [{"namespaceSelector": selector, "podSelector": servers} for selector in expected]
+
+
+def test_servers_of_pairs_are_for_gateways_and_whoever_scrapes(render: Render, only: Only) -> None:
+    def server_rules(values: JSON) -> list[JSON] | None:
+        [container] = only(render(values), "Deployment", "-operator")["spec"]["template"]["spec"]["containers"]
+        found = [text.removeprefix("--server-ingress=") for text in container["args"] if "--server-ingress" in text]
+        return json.loads(found[0]) if found else None
+
+    prometheus = [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]
+    rules = server_rules({"networkPolicy": {"servers": {"metricsFrom": prometheus}}})
+    assert rules is not None
+    gateways, scrapers = rules
+    assert (ports([gateways]), ports([scrapers])) == ([PORTS[GRPC_PORT_NAME]], [PORTS["metrics"]])
+    assert scrapers["from"] == prometheus
+    assert server_rules({}) == [gateways]
+    assert server_rules({"networkPolicy": {"enabled": False}}) is None
 
 
 def test_external_upstreams_and_callers_are_configured(render: Render, only: Only, everything: JSON) -> None:

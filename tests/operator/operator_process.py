@@ -34,8 +34,10 @@ _RULES: list[JSON] = [
         "verbs": ["patch"],
     },
     {
-        "apiGroups": ["apps", "", "policy"],
-        "resources": ["deployments", "services", "configmaps", "serviceaccounts", "poddisruptionbudgets"],
+        "apiGroups": ["apps", "", "policy", "networking.k8s.io"],
+        "resources": [
+            *("deployments", "services", "configmaps", "serviceaccounts", "poddisruptionbudgets", "networkpolicies")
+        ],
         "verbs": ["get", "list", "watch", "create", "patch", "delete"],
     },
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},

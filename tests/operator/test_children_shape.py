@@ -19,6 +19,15 @@ def test_the_children_come_in_the_order_in_which_they_need_each_other():
     assert kinds == ["ServiceAccount", "ConfigMap", "Service", "PodDisruptionBudget", "Deployment"]
 
 
+def test_servers_have_a_network_policy_where_the_operator_has_rules():
+    rule = {"from": [{"podSelector": {}}], "ports": [{"port": 8001}]}
+    made = children(pair_object(), server_ingress=(rule,))
+    policy = made["NetworkPolicy"]["spec"]
+    assert policy["ingress"] == [rule]
+    assert policy["podSelector"] == made["Deployment"]["spec"]["selector"]
+    assert children(pair_object(), server_ingress=())["NetworkPolicy"]["spec"]["ingress"] == []  # nobody gets in
+
+
 def test_every_child_has_the_pairs_name_namespace_labels_and_owner():
     for child in children(pair_object()).values():
         metadata = child["metadata"]

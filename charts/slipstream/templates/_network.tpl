@@ -1,3 +1,18 @@
+{{/*
+Who reaches the servers of pairs, in JSON: the gateways of this release, and whoever scrapes. The operator makes the
+NetworkPolicies of it, wherever pairs are.
+*/}}
+{{- define "slipstream.serverIngress" -}}
+{{- $home := dict "matchLabels" (dict "kubernetes.io/metadata.name" .Release.Namespace) -}}
+{{- $gateways := include "slipstream.selector" (dict "root" . "component" "gateway") | fromYaml -}}
+{{- $peer := dict "namespaceSelector" $home "podSelector" (dict "matchLabels" $gateways) -}}
+{{- $rules := list (dict "from" (list $peer) "ports" (list (dict "protocol" "TCP" "port" 8001))) -}}
+{{- with .Values.networkPolicy.servers.metricsFrom -}}
+{{- $rules = append $rules (dict "from" . "ports" (list (dict "protocol" "TCP" "port" 8002))) -}}
+{{- end -}}
+{{- toJson $rules -}}
+{{- end -}}
+
 {{/* Ways out that gateway and operator share: names, the API server, Redis. */}}
 {{- define "slipstream.commonEgress" -}}
 {{- $policy := .Values.networkPolicy -}}

@@ -10,6 +10,7 @@ from slipstream_gateway.manifest.objects import ModelPair
 from slipstream_operator.children.budget import disruption_budget
 from slipstream_operator.children.deployment import deployment
 from slipstream_operator.children.identity import Owner, child
+from slipstream_operator.children.network import network_policy
 from slipstream_operator.children.repository import repository_config_map
 from slipstream_operator.children.service import service
 from slipstream_operator.plan import KubeObject, ServingDefaults
@@ -37,8 +38,15 @@ def children_of(
         config_map,
         service(owner),
         disruption_budget(owner, api_version=defaults.pdb_api_version),
+        *_network_policies(owner, defaults),
         deployment(pair, owner, defaults=defaults, repository=config_map["data"], live=live),
     )
+
+
+def _network_policies(owner: Owner, defaults: ServingDefaults) -> tuple[dict[str, Any], ...]:
+    if defaults.server_ingress is None:
+        return ()
+    return (network_policy(owner, ingress=defaults.server_ingress),)
 
 
 def _service_account(owner: Owner) -> dict[str, Any]:

@@ -21,6 +21,7 @@ class Kind(StrEnum):
     CONFIG_MAP = "ConfigMap"
     SERVICE_ACCOUNT = "ServiceAccount"
     POD_DISRUPTION_BUDGET = "PodDisruptionBudget"
+    NETWORK_POLICY = "NetworkPolicy"
     POD = "Pod"
     LEASE = "Lease"
 
@@ -33,6 +34,7 @@ CHILDREN = (
     Kind.CONFIG_MAP,
     Kind.SERVICE_ACCOUNT,
     Kind.POD_DISRUPTION_BUDGET,
+    Kind.NETWORK_POLICY,
 )
 
 
@@ -91,6 +93,13 @@ def resources(*, pdb_version: str = "v1") -> dict[Kind, Resource]:
             group="policy",
             version=pdb_version,
             plural="poddisruptionbudgets",
+            selector=CHILD_SELECTOR,
+        ),
+        Resource(
+            kind=Kind.NETWORK_POLICY,
+            group="networking.k8s.io",
+            version="v1",
+            plural="networkpolicies",
             selector=CHILD_SELECTOR,
         ),
         Resource(kind=Kind.POD, group="", version="v1", plural="pods", selector=pods),

@@ -1,0 +1,15 @@
+"""Who reaches a pair's servers: Triton asks no caller for a key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from slipstream_operator.children.identity import Owner, child, selector
+from slipstream_operator.plan import KubeObject
+
+
+def network_policy(owner: Owner, *, ingress: tuple[KubeObject, ...]) -> dict[str, Any]:
+    """`ingress` are the rules of a NetworkPolicy; whatever they do not name is kept out. Ways out stay open: weights
+    may come from anywhere."""
+    spec = {"podSelector": {"matchLabels": selector(owner.name)}, "policyTypes": ["Ingress"], "ingress": list(ingress)}
+    return child("networking.k8s.io/v1", "NetworkPolicy", owner, spec=spec)
