@@ -93,7 +93,7 @@ MATRIX: dict[str, JSON] = {
     "leader-election": {"operator": {"replicas": 3, "leaderElection": {"enabled": True}}},
     "bare": {
         "networkPolicy": {"enabled": False},
-        "rbac": {"create": False, "killRole": {"create": False}},
+        "rbac": {"create": False, "aggregate": False, "killRole": {"create": False}},
         "gateway": {
             "replicas": 1,
             "podDisruptionBudget": {"enabled": False},

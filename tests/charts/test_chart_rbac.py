@@ -110,6 +110,44 @@ def test_with_namespaces_nothing_is_outside_of_one(render: Render) -> None:
     assert {(namespace, "slipstream-kill") for namespace in ("team-a", "team-b", "serving")} <= roles
 
 
+AGGREGATED = "rbac.authorization.k8s.io/aggregate-to-"
+
+
+def test_roles_of_the_cluster_collect_rights_on_pairs_and_policies(render: Render, only: Only) -> None:
+    changes = {"create", "update", "patch", "delete", "deletecollection"}
+    for name, verbs, into in (("view", READ, {"view", "edit", "admin"}), ("edit", changes, {"edit", "admin"})):
+        role = only(render(), "ClusterRole", f"-{name}")
+        assert rights(role) == {("slipstream.dev", kind): verbs for kind in KINDS}
+        labels = role["metadata"]["labels"].items()
+        found = {
+            key.removeprefix(AGGREGATED) for key, value in labels if key.startswith(AGGREGATED) and value == "true"
+        }
+        assert found == into
+    for values in ({"rbac": {"aggregate": False}}, {"watchNamespaces": ["team-a"]}):
+        assert AGGREGATED not in str(render(values))
+
+
+def test_viewer_reads_and_editor_changes_pairs_and_neither_writes_a_status(
+    kube: KubeApiServer, namespace: str, install: Callable[[JSON], None]
+) -> None:
+    install({})
+    people = {}
+    for role in ("view", "edit"):
+        kube.client().create(f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": role}})
+        # Not by the cluster's own roles: no controller collects anything here.
+        roles = ("--clusterrole", f"{namespace}-{ACCOUNT}-{role}", "--serviceaccount", f"{namespace}:{role}")
+        kube.kubectl("create", "rolebinding", role, *roles, namespace=namespace)
+        people[role] = kube.client(f"{namespace}/{role}")
+    once_allowed(lambda: people["edit"].create(pairs(namespace), PAIR))
+    assert len(once_allowed(lambda: people["view"].items(pairs(namespace)))) == 1
+    for attempt in (
+        lambda: people["view"].patch(f"{pairs(namespace)}/acme", {"spec": {"killSwitch": True}}),
+        lambda: people["edit"].patch_status(f"{pairs(namespace)}/acme", {"state": "Ready"}),
+    ):
+        with pytest.raises(KubeError, match="forbidden"):
+            attempt()
+
+
 def test_lease_of_the_leader_is_written_with_leader_election_alone(render: Render, only: Only) -> None:
     lease = ("coordination.k8s.io", "leases")
     without = only(render(), "Role", "-operator-reports")
