@@ -106,7 +106,8 @@ def _is_ours(live: KubeObject, pair: KubeObject) -> bool:
 def _with_release(child: KubeObject, release: str) -> KubeObject:
     """`child` with the label of its release; the pod template stays as it is, so no server restarts."""
     metadata = child["metadata"]
-    return {**child, "metadata": {**metadata, "labels": {**metadata["labels"], RELEASE_LABEL: release}}}
+    labels = {**(metadata.get("labels") or {}), RELEASE_LABEL: release}
+    return {**child, "metadata": {**metadata, "labels": labels}}
 
 
 def _with_digest(child: KubeObject) -> tuple[KubeObject, str]:
