@@ -180,7 +180,7 @@ class Controller:
         """Returns in how many seconds to look again, though nothing happens."""
         for affected in self._declared.resolve():
             self.queue.add(affected)
-        raw, parsed = self._cache.get(key), self._declared.parsed(key)
+        raw, parsed = self._cache.get(key), self._declared.served(key)
         reconciler = self._pairs if key.kind is Kind.MODEL_PAIR else self._policies
         if raw is None or parsed is None:
             reconciler.forget(key)

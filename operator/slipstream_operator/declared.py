@@ -6,6 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+import msgspec
+from slipstream_gateway.manifest.last_good import GoodVersion, good_version
 from slipstream_gateway.manifest.resolve import Resolution, resolve
 from slipstream_gateway.manifest.resources import ParsedResource, parse_resource
 from slipstream_gateway.settings import NO_GRANTS, Grants
@@ -18,9 +20,23 @@ _NOTHING = Resolution(pairs={}, policies={}, problems={}, kills={})
 
 
 class _Entry(NamedTuple):
+    """An object's newest version, and its last usable one."""
+
     version: tuple[Any, ...]
     spec: Any
     parsed: ParsedResource
+    good: GoodVersion | None
+
+    @property
+    def served(self) -> ParsedResource:
+        """The version that gateways go by; the kill switch is that of the newest."""
+        if self.good is None or self.parsed.item is not None:
+            return self.parsed
+        return msgspec.structs.replace(self.good.parsed, killed=self.parsed.killed)
+
+    @property
+    def resources(self) -> tuple[ParsedResource, ...]:
+        return (self.parsed,) if self.served is self.parsed else (self.parsed, self.served)
 
 
 class Declared:
@@ -43,9 +59,11 @@ class Declared:
             return
         self.remove(key)
         parsed = parse_resource(raw)
-        self._entries[key] = _Entry(version, raw.get("spec"), parsed)
-        if parsed.pair_key is not None:
-            self._of_pair[parsed.pair_key].add(key)
+        good = good_version(raw, parsed, known.good if known is not None else None)
+        self._entries[key] = entry = _Entry(version, raw.get("spec"), parsed, good)
+        for resource in entry.resources:
+            if resource.pair_key is not None:
+                self._of_pair[resource.pair_key].add(key)
         self._stale = True
 
     def remove(self, key: ObjectKey) -> None:
@@ -53,14 +71,25 @@ class Declared:
         if entry is None:
             return
         self._stale = True
-        if (pair := entry.parsed.pair_key) is not None:
+        for pair in {resource.pair_key for resource in entry.resources if resource.pair_key is not None}:
             self._of_pair[pair].discard(key)
             if not self._of_pair[pair]:
                 del self._of_pair[pair]
 
     def parsed(self, key: ObjectKey) -> ParsedResource | None:
+        """The newest version."""
         entry = self._entries.get(key)
         return None if entry is None else entry.parsed
+
+    def served(self, key: ObjectKey) -> ParsedResource | None:
+        """The version that gateways go by: the last usable one, or the newest where there is none."""
+        entry = self._entries.get(key)
+        return None if entry is None else entry.served
+
+    def last_good(self, key: ObjectKey) -> GoodVersion | None:
+        """The last usable version that is known."""
+        entry = self._entries.get(key)
+        return None if entry is None else entry.good
 
     def related(self, pair_key: str | None) -> Iterator[ObjectKey]:
         """The pair of that key, where it is there, and every policy that names it."""
@@ -96,8 +125,7 @@ class Declared:
         """Judge anew if anything changed; returns the objects whose verdict, or whose partner's, is another now."""
         if not self._stale:
             return set()
-        before = self._resolution
-        after = resolve((entry.parsed for entry in self._entries.values()), self._grants)
+        before, after = self._resolution, resolve(self._resources(), self._grants)
         self._resolution, self._stale = after, False
         changed = _changed(before.problems, after.problems)
         affected = {key for key in self._entries if str(key) in changed} if changed else set()
@@ -105,6 +133,10 @@ class Declared:
         for pair_key in pairs | _changed(before.kills, after.kills):
             affected.update(self.related(pair_key))
         return affected
+
+    def _resources(self) -> Iterator[ParsedResource]:
+        for entry in self._entries.values():
+            yield from entry.resources
 
     def _seniority(self, key: ObjectKey) -> tuple[bool, str, ObjectKey]:
         """The oldest first, those that can be read before the others."""

@@ -95,7 +95,7 @@ class Intake:
             self._queue.add(other)
 
     def _relations(self, key: ObjectKey) -> tuple[ObjectKey, ...]:
-        parsed = self._declared.parsed(key)
+        parsed = self._declared.served(key)
         return () if parsed is None else tuple(self._declared.related(parsed.pair_key))
 
     def _take_report(self, change: Change) -> None:

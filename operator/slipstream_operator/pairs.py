@@ -84,6 +84,7 @@ class PairReconciler:
         policy_raw = None if policy is None else self._cache.get(policy)
         return Observed(
             raw={**raw, "status": self._statuses.prior(raw)},
+            last_good=self._declared.last_good(key),
             problems=self._declared.resolution.problems.get(str(key), ()),
             ignored=parsed.ignored,
             rejected=self._rejected.get(key, ()),

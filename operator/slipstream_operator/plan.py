@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 from slipstream_gateway.manifest.check import Problem
+from slipstream_gateway.manifest.last_good import GoodVersion
 from slipstream_gateway.manifest.reports import WithheldServer
 from slipstream_gateway.manifest.status import GatewaysStatus, ModelPairStatus, SpeculationPolicyStatus
 
@@ -35,15 +36,17 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
 class Observed(msgspec.Struct, frozen=True, kw_only=True):
     """All that is known of a ModelPair when it is reconciled.
 
-    `raw` is the ModelPair as the API server has it. `problems` are what keeps it from being served as it is,
-    `ignored` the fields that this version does not know, `rejected` the children that could not be written at the last
-    attempt: `Kind/name` and the API server's words. `deployment` is its own Deployment and `pods` are that
+    `raw` is the ModelPair as the API server has it, `last_good` its last usable version, None where the status alone
+    may have one. `problems` are what keeps it from being served as it is, `ignored` the fields that this version does
+    not know, `rejected` the children that could not be written at the last attempt: `Kind/name` and the API server's
+    words. `deployment` is its own Deployment and `pods` are that
     Deployment's pods; None and empty where there are none (yet). `policy` is the status of the SpeculationPolicy in
     force, None without one; `policy_killed` says that some policy for this pair has its kill switch on. `gateways`
     says how far the spec has come, `withheld` which servers gateways keep from speculating: once for each gateway.
     """
 
     raw: KubeObject
+    last_good: GoodVersion | None = None
     problems: tuple[Problem, ...] = ()
     ignored: tuple[str, ...] = ()
     rejected: tuple[Problem, ...] = ()

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, Protocol
 
 import msgspec
+from slipstream_gateway.manifest.last_good import GoodVersion
 from slipstream_gateway.manifest.naming import child_name
 from slipstream_gateway.manifest.objects import SpeculationPolicy
 from slipstream_gateway.manifest.resources import ParsedResource
@@ -30,6 +31,7 @@ class PolicyDecision(Protocol):
         self,
         raw: KubeObject,
         *,
+        last_good: GoodVersion | None,
         problems: tuple[Any, ...],
         ignored: tuple[str, ...],
         pair: Any,
@@ -149,6 +151,7 @@ class PolicyReconciler:
         pair = resolution.pairs.get(pair_key)
         return self._decide(
             raw,
+            last_good=self._declared.last_good(key),
             problems=resolution.problems.get(str(key), ()),
             ignored=parsed.ignored,
             pair=pair,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from slipstream_operator.cluster.resources import Kind, ObjectKey
 from slipstream_operator.declared import Declared
 
@@ -108,11 +109,13 @@ def test_same_generation_with_another_spec_is_read_anew() -> None:
 def test_policy_stays_at_work_while_its_pair_is_refused_and_not_when_the_pair_is_gone() -> None:
     made = declared(pair("a"), policy("old", "a"), policy("young", "a", created=5))
     same = {"kind": "model", "source": "embedded:target"}
+    made.remove(pair_key("a"))
     made.put(pair("a", generation=2, draft=same))
     made.resolve()
     assert made.policy_in_force("ns/a") is None
     assert made.policy_at_work("ns/a") == policy_key("old")
     made.put(pair("a", generation=3))
+    made.remove(policy_key("old"))
     made.put(policy("old", "a", generation=2, margin="much"))
     made.resolve()
     assert made.policy_at_work("ns/a") == policy_key("young")
@@ -122,3 +125,30 @@ def test_policy_stays_at_work_while_its_pair_is_refused_and_not_when_the_pair_is
     made.remove(pair_key("a"))
     made.resolve()
     assert made.policy_at_work("ns/a") is None
+
+
+def test_last_good_pair_and_policy_count_while_the_newest_are_broken() -> None:
+    made = declared(pair("a", maxDraftTokens=3), policy("old", "a", margin=0.1), policy("young", "a", created=5))
+    made.put(pair("a", generation=2, maxDraftTokens=99))
+    made.put(policy("old", "elsewhere", generation=2, margin="much", killSwitch=True))
+    made.resolve()
+    assert made.resolution.pairs["ns/a"].spec.max_draft_tokens == 3
+    assert made.resolution.policies["ns/a"].spec.margin == 0.1
+    assert made.policy_at_work("ns/a") == policy_key("old")
+    assert "ns/a" in made.resolution.kills, "the kill switch is that of the newest version"
+    assert made.resolution.problems.keys() >= {str(pair_key("a")), str(policy_key("old"))}
+    made.remove(pair_key("a"))
+    made.remove(policy_key("old"))
+    made.resolve()
+    assert not made.resolution.pairs
+    assert list(made.related("ns/a")) == [policy_key("young")]
+
+
+def test_operator_that_starts_finds_the_last_good_version_in_the_status() -> None:
+    broken = pair("a", generation=2, maxDraftTokens=99)
+    kept = {"generation": 1, "spec": msgspec.json.encode(pair("a", maxDraftTokens=3)["spec"]).decode()}
+    made = declared({**broken, "status": {"lastGood": kept}})
+    assert made.resolution.pairs["ns/a"].spec.max_draft_tokens == 3
+    good = made.last_good(pair_key("a"))
+    assert good is not None
+    assert good.generation == 1

@@ -223,7 +223,12 @@ def test_spec_that_cannot_be_served_is_said_and_its_children_stay(cluster: Clust
     cluster.pair("broken")
     before = all_children(cluster, "broken")
     cluster.patch("modelpairs", "broken", {"spec": {"draft": {"source": None}}})
-    cluster.wait_condition("modelpairs", "broken", "ResolvedRefs", "False")
+    said = cluster.wait_condition("modelpairs", "broken", "Accepted", "False", "InvalidSpec")
+    assert "spec.draft.source" in said
+    assert "generation 1 counts until then" in said
+    # Gateways go by the last good spec, so that nothing here may close them.
+    cluster.wait_condition("modelpairs", "broken", "ResolvedRefs", "True")
+    assert cluster.client.get(cluster.path("modelpairs", "broken"))["status"]["lastGood"]["generation"] == 1
     after = cluster.children("broken")
     assert after["deployments"]["metadata"]["uid"] == before["deployments"]["metadata"]["uid"]
     assert after["deployments"]["metadata"]["generation"] == before["deployments"]["metadata"]["generation"]

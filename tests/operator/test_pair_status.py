@@ -62,6 +62,7 @@ SERVED: JSON = {"deployment": live_deployment(RAW)}
 def test_a_served_pair_is_ready():
     made = plan(RAW, **SERVED)
     assert {each.type: (each.status, each.reason) for each in made.status.conditions} == {
+        "Accepted": ("True", "Accepted"),
         "Ready": ("True", "MinimumReplicasReady"),
         "ResolvedRefs": ("True", "Resolved"),
         "TokenizerCompatible": ("Unknown", "NotChecked"),
@@ -154,7 +155,7 @@ def test_no_servers_on_purpose_is_not_ready_but_no_fault():
 
 def test_a_broken_spec_keeps_the_children_and_says_what_is_wrong():
     raw = pair_object(maxDraftTokens=99)
-    made = after(raw, plan(RAW, **SERVED), **SERVED)
+    made = plan(raw, **SERVED)
     assert made.children is None
     assert said(made, "Ready") == ("False", "InvalidSpec")
     message = condition(made, "Ready").message
@@ -162,6 +163,46 @@ def test_a_broken_spec_keeps_the_children_and_says_what_is_wrong():
     assert "2 of 2 servers are ready" in message
     assert headline(made) == ("Invalid", "InvalidSpec")
     assert noted(made) == ["InvalidSpec"]
+
+
+def test_a_broken_spec_leaves_the_last_good_one_in_use_until_it_is_put_right():
+    broken = pair_object(maxDraftTokens=99, generation=2)
+    made = after(broken, plan(RAW, **SERVED), **SERVED)
+    assert made.children is None
+    assert said(made, "Ready") == ("True", "MinimumReplicasReady")
+    assert said(made, "Accepted") == ("False", "InvalidSpec")
+    message = condition(made, "Accepted").message
+    assert "spec.maxDraftTokens: must be between 1 and 32, got 99" in message
+    assert "generation 1 counts until then" in message
+    assert headline(made) == ("Invalid", "InvalidSpec")
+    assert noted(made) == ["InvalidSpec"]
+    assert noted(after(broken, made, **SERVED)) == []
+    mended = after(pair_object(generation=3), made, **SERVED)
+    assert (said(mended, "Accepted"), headline(mended)[0]) == (("True", "Accepted"), "Ready")
+    assert noted(mended) == ["Accepted"]
+    assert mended.status.last_good is not None
+    assert mended.status.last_good.generation == 3
+
+
+def test_what_was_found_of_the_last_good_tokenizer_outlives_a_broken_spec_and_the_pods():
+    found = {"initContainerStatuses": [preflight_ended(compatible=False, message="id 3 differs")]}
+    made = plan(RAW, pods=(pod(RAW, **found),), **SERVED)
+    assert said(made, "TokenizerCompatible")[0] == "False"
+    broken = after(pair_object(maxDraftTokens=99, generation=2), made, **SERVED)
+    assert said(broken, "TokenizerCompatible")[0] == "False"
+    assert (
+        said(after(pair_object(maxDraftTokens=7, generation=3), broken, **SERVED), "TokenizerCompatible")[0]
+        == "Unknown"
+    )
+
+
+def test_a_spec_too_large_for_the_status_is_not_kept():
+    endpoints = [f"http://{'.'.join(['x' * 60] * 4)}.s{number}:8000" for number in range(256)]
+    arm = {"protocol": "openai", "endpoints": endpoints, "model": "demo"}
+    made = plan(pair_object(EXTERNAL_SPEC, engine={"kind": "external", "arms": {"plain": arm}}))
+    assert said(made, "Accepted") == ("True", "Accepted")
+    assert "too large" in condition(made, "Accepted").message
+    assert made.status.last_good is None
 
 
 def test_a_spec_that_is_no_mapping_still_gets_a_status():

@@ -16,6 +16,7 @@ import msgspec
 from slipstream_gateway.cluster.access import Json
 from slipstream_gateway.cluster.collection import key_of
 from slipstream_gateway.manifest.fingerprint import spec_hash
+from slipstream_gateway.manifest.last_good import GoodVersion, good_version
 from slipstream_gateway.manifest.naming import child_name
 from slipstream_gateway.manifest.objects import ModelPair, SpeculationPolicy
 from slipstream_gateway.manifest.resolve import Resolution, kills_of, resolve
@@ -31,25 +32,24 @@ _log = logging.getLogger(__name__)
 
 
 class _Known(msgspec.Struct, kw_only=True):
-    """An object: as it is now, and its last version that could be used; `good` is without the kill switch that this
-    version had, where it is not the newest one. `taken` is what must speculate no longer, by this object."""
+    """An object: as it is now, and its last version that could be used. `taken` is what must speculate no longer, by
+    this object."""
 
     raw: Json
     newest: ParsedResource
-    good: ParsedResource | None = None
-    good_raw: Json | None = None
+    good: GoodVersion | None
     taken: frozenset[str] = frozenset()
 
     def resources(self) -> Iterator[ParsedResource]:
         """What counts of it. The kill switch is always that of the newest version."""
         yield self.newest
         if self.newest.item is None and self.good is not None:
-            yield msgspec.structs.replace(self.good, killed=self.newest.killed)
+            yield msgspec.structs.replace(self.good.parsed, killed=self.newest.killed)
 
     @property
     def ignored(self) -> tuple[str, ...]:
         """The unknown fields of the version that counts."""
-        return (self.newest if self.newest.item is not None or self.good is None else self.good).ignored
+        return (self.newest if self.good is None else self.good.parsed).ignored
 
 
 class _Hashed(NamedTuple):
@@ -86,11 +86,8 @@ class Assembler:
         newest = self._parsed(item, before)
         if killed != newest.killed:
             newest = msgspec.structs.replace(newest, killed=killed)
-        known = _Known(raw=item, newest=newest, taken=_taken(item, killed=killed))
-        if newest.item is not None:
-            known.good, known.good_raw = newest, item
-        elif before is not None and before.good is not None and _uid(before.raw) == _uid(item):
-            known.good, known.good_raw = _without_switch(before.good), before.good_raw
+        good = good_version(item, newest, before.good if before is not None else None)
+        known = _Known(raw=item, newest=newest, good=good, taken=_taken(item, killed=killed))
         self._is_urgent |= known.taken != (before.taken if before is not None else frozenset())
         self._unindex(kind, key)
         self._known[kind, key] = known
@@ -280,24 +277,12 @@ def _taken(item: Json, *, killed: bool) -> frozenset[str]:
     return frozenset(taken | {""} if killed else taken)
 
 
-def _without_switch(good: ParsedResource) -> ParsedResource:
-    """An older version with its kill switch off: it is the newest version's that counts."""
-    item = good.item
-    if item is None or not item.spec.kill_switch:
-        return good
-    # Two branches, since a replaced specification has to be of its object's own type.
-    if isinstance(item, ModelPair):
-        pair_spec = msgspec.structs.replace(item.spec, kill_switch=None)
-        return msgspec.structs.replace(good, item=msgspec.structs.replace(item, spec=pair_spec))
-    policy_spec = msgspec.structs.replace(item.spec, kill_switch=None)
-    return msgspec.structs.replace(good, item=msgspec.structs.replace(item, spec=policy_spec))
-
-
 def _kept(known: _Known) -> Json:
     """What the next start is to begin with."""
-    good, raw = known.good_raw, known.raw
-    if good is None or good is raw:
+    raw = known.raw
+    if known.good is None or known.good.raw is raw:
         return raw
+    good = known.good.raw
     kept = {name: value for name, value in good.items() if name != "status"}
     if not known.newest.killed:
         kept["spec"] = {name: value for name, value in good["spec"].items() if name != "killSwitch"}

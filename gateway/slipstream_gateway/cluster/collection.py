@@ -24,15 +24,19 @@ def trim_object(item: Json, *, kind: str) -> Json:
         "spec": item.get("spec"),
     }
     if status is not None:
-        trimmed["status"] = _trim_status(status)
+        trimmed["status"] = _trim_status(status, generation=metadata.get("generation"))
     return trimmed
 
 
-def _trim_status(status: Any) -> Any:
-    """What is obeyed or shown. The operator's figures are new every half minute, and its checkpoint is large."""
+def _trim_status(status: Any, *, generation: Any) -> Any:
+    """What is obeyed or shown. The operator's figures are new every half minute, and its checkpoint is large. The last
+    good spec counts only where it is another than that of the object's own `generation`."""
     if not isinstance(status, dict):
         return status
     kept = {key: status[key] for key in ("classes", "conditions", "decisions", "specHash") if key in status}
+    good = status.get("lastGood")
+    if isinstance(good, dict) and good.get("generation") != generation:
+        kept["lastGood"] = good
     if isinstance(kept.get("classes"), list):
         kept["classes"] = [
             {key: entry[key] for key in _CLASS if key in entry} if isinstance(entry, dict) else entry

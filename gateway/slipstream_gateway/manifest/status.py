@@ -14,6 +14,7 @@ from msgspec import Meta
 
 MAX_DECISIONS = 10
 MAX_CLASSES = 40
+MAX_LAST_GOOD_CHARS = 65_536
 
 ConditionStatus = Literal["True", "False", "Unknown"]
 Time = Annotated[str, Meta(max_length=64, extra_json_schema={"format": "date-time"})]
@@ -23,6 +24,7 @@ class ConditionType(StrEnum):
     """The aspects of an object that have a condition of their own."""
 
     READY = "Ready"
+    ACCEPTED = "Accepted"
     RESOLVED_REFS = "ResolvedRefs"
     TOKENIZER_COMPATIBLE = "TokenizerCompatible"
     SPECULATION_AVAILABLE = "SpeculationAvailable"
@@ -59,6 +61,14 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     observed_generation: Annotated[int, Meta(ge=0, description="The spec that this was said of.")] = 0
 
 
+class LastGood(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The last spec that could be used: it counts while the newest cannot be."""
+
+    generation: Annotated[int, Meta(ge=0, description="The generation of that spec.")]
+    # As text: in a merge patch, a null within would say that the field goes away.
+    spec: Annotated[str, Meta(max_length=MAX_LAST_GOOD_CHARS, description="The spec as JSON, without its kill switch.")]
+
+
 class GatewaysStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """How far the object has come to the gateways. With all `synced`, a kill has landed."""
 
@@ -88,6 +98,7 @@ class ModelPairStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     replicas: Annotated[Replicas, Meta(description="The pair's servers.")] = Replicas()
     gateways: Annotated[GatewaysStatus, Meta(description="How far this spec has come.")] = GatewaysStatus()
     conditions: Annotated[tuple[Condition, ...], Meta(max_length=16, description="The pair's aspects.")] = ()
+    last_good: Annotated[LastGood | None, Meta(description="What is served while the newest spec cannot be.")] = None
 
 
 class ArmFigures(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
@@ -158,6 +169,7 @@ class SpeculationPolicyStatus(msgspec.Struct, frozen=True, kw_only=True, rename=
     ] = ()
     gateways: Annotated[GatewaysStatus, Meta(description="How far this spec has come.")] = GatewaysStatus()
     conditions: Annotated[tuple[Condition, ...], Meta(max_length=16, description="The policy's aspects.")] = ()
+    last_good: Annotated[LastGood | None, Meta(description="What is served while the newest spec cannot be.")] = None
     checkpoint: Annotated[
         str, Meta(max_length=262_144, description="The operator's own: guards and how far outcomes were read.")
     ] = ""

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 from slipstream_gateway.manifest.check import Problem
+from slipstream_gateway.manifest.last_good import good_version, to_keep
 from slipstream_gateway.manifest.objects import ModelPair
 from slipstream_gateway.manifest.resources import parse_resource
 from slipstream_gateway.manifest.status import (
@@ -36,20 +37,29 @@ from slipstream_operator.reconcile.withheld import speculation_available
 def reconcile_pair(observed: Observed, now: datetime) -> PairPlan:
     """The plan for one pair. `now` has a time zone.
 
-    While the spec is broken, or another pair has what it claims, the children stay as they are: the last good.
+    While the spec is broken, the last good one counts. The children stay as they are then, and where another pair has
+    what this one claims.
     """
     parsed = parse_resource(observed.raw)
-    pair = parsed.item if isinstance(parsed.item, ModelPair) else None
+    good = good_version(observed.raw, parsed, observed.last_good)
+    pair = good.parsed.item if good is not None and isinstance(good.parsed.item, ModelPair) else None
     problems = observed.problems or parsed.problems
+    if pair is not None:  # nothing in the newest spec is wrong with the one that counts
+        problems = tuple(problem for problem in problems if problem not in parsed.problems)
     ignored = observed.ignored or parsed.ignored
     prior = prior_status(observed.raw)
     generation = _generation(observed.raw)
     replicas = verdicts.replicas_of(pair, observed.deployment)
     conditions = Conditions(prior.conditions, generation, now)
-    for type, verdict in _verdicts(pair, observed, problems, replicas, prior, killed=parsed.killed).items():
+    conditions.set(ConditionType.ACCEPTED, *verdicts.accepted(parsed.problems, good))
+    served_generation = generation if good is None else good.generation
+    for type, verdict in _verdicts(
+        pair, observed, problems, replicas, prior, killed=parsed.killed, generation=served_generation
+    ).items():
         conditions.set(type, *(_with_ignored(verdict, ignored) if type is ConditionType.READY else verdict))
     status = _status(observed, generation, replicas, conditions.all)
-    children = None if pair is None or problems else _children(pair, observed)
+    status = msgspec.structs.replace(status, last_good=to_keep(good))
+    children = None if pair is None or problems or parsed.item is None else _children(pair, observed)
     return PairPlan(children=children, status=status, notes=pair_notes(prior, status, ignored=ignored))
 
 
@@ -75,10 +85,11 @@ def _verdicts(
     prior: ModelPairStatus,
     *,
     killed: bool,
+    generation: int,
 ) -> dict[ConditionType, Verdict]:
+    """`generation` is that of `pair`."""
     pod = worst_problem(observed.pods)
     checked = find(prior.conditions, ConditionType.TOKENIZER_COMPATIBLE)
-    generation = _generation(observed.raw)
     return {
         ConditionType.READY: verdicts.ready(pair, observed, problems, replicas, pod),
         ConditionType.RESOLVED_REFS: verdicts.resolved_refs(pair, problems, pod),
@@ -127,6 +138,7 @@ def _status(
 
 _HEADLINES: tuple[tuple[ConditionType, str, str], ...] = (
     (ConditionType.KILL_SWITCH_ACTIVE, "True", "Killed"),
+    (ConditionType.ACCEPTED, "False", "Invalid"),
     (ConditionType.RESOLVED_REFS, "False", "Unresolved"),
     (ConditionType.READY, "False", "NotReady"),
     (ConditionType.TOKENIZER_COMPATIBLE, "False", "Incompatible"),

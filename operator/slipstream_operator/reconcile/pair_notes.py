@@ -17,6 +17,7 @@ KILL_LIFTED = "KillLifted"
 
 # A pair begins without conditions: what it begins with anyway is no news, nor what another condition says, too.
 _UNREMARKABLE = {
+    ConditionType.ACCEPTED: frozenset({PairReason.ACCEPTED}),
     ConditionType.READY: frozenset({PairReason.NO_READY_REPLICAS}),
     ConditionType.RESOLVED_REFS: frozenset(
         {
@@ -33,6 +34,8 @@ _UNREMARKABLE = {
     ConditionType.PROGRESSING: frozenset(PairReason) - {PairReason.DEADLINE_EXCEEDED, PairReason.CHILDREN_REJECTED},
 }
 
+_SAID_AGAIN = (ConditionType.READY, ConditionType.ACCEPTED)
+
 
 def pair_notes(prior: ModelPairStatus, status: ModelPairStatus, *, ignored: Sequence[str]) -> tuple[Note, ...]:
     """The notes between two statuses of one pair. `ignored` are fields of its spec that this version does not know."""
@@ -44,8 +47,16 @@ def _transitions(prior: ModelPairStatus, status: ModelPairStatus) -> Iterator[No
         before, after = find(prior.conditions, type), find(status.conditions, type)
         if after is None or after.status == "Unknown" or not _differs(before, after):
             continue
-        if not (after.reason in unremarkable and (before is None or type is not ConditionType.READY)):
+        if type is ConditionType.ACCEPTED and _ready_says(after.reason, status):
+            continue  # one note is enough
+        if not (after.reason in unremarkable and (before is None or type not in _SAID_AGAIN)):
             yield Note(type=_kind(after.status), reason=after.reason, message=after.message)
+
+
+def _ready_says(reason: str, status: ModelPairStatus) -> bool:
+    """Whether Ready gives that reason, too."""
+    ready = find(status.conditions, ConditionType.READY)
+    return ready is not None and ready.reason == reason
 
 
 def _kill(prior: ModelPairStatus, status: ModelPairStatus) -> Iterator[Note]:

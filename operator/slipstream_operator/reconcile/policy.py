@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from slipstream_gateway.manifest.check import Problem
 from slipstream_gateway.manifest.fingerprint import spec_hash
+from slipstream_gateway.manifest.last_good import GoodVersion, good_version, to_keep
 from slipstream_gateway.manifest.objects import ModelPair, SpeculationPolicy, SpeculationPolicySpec
 from slipstream_gateway.manifest.resources import parse_resource, raw_kill_switch
 from slipstream_gateway.manifest.status import (
@@ -29,6 +30,7 @@ from slipstream_operator.reconcile.policy_notes import policy_notes
 from slipstream_operator.reconcile.policy_verdicts import Judged, PolicyReason, Subject, ready, set_conditions
 from slipstream_operator.reconcile.starting import Start, edited_classes, remembered, salvaged, sealed_in
 from slipstream_operator.reconcile.summary import class_message, columns
+from slipstream_operator.reconcile.verdicts import accepted
 
 _OTHER_SERVERS = "servers are being brought to this spec"
 
@@ -36,6 +38,7 @@ _OTHER_SERVERS = "servers are being brought to this spec"
 def reconcile_policy(
     raw: KubeObject,
     *,
+    last_good: GoodVersion | None = None,
     problems: tuple[Problem, ...],
     ignored: tuple[str, ...],
     pair: ModelPair | None,
@@ -50,19 +53,23 @@ def reconcile_policy(
 ) -> PolicyPlan:
     """The status of the SpeculationPolicy `raw` now, what happened, and when to look again.
 
-    `problems` are what is wrong with it by itself or beside others, `ignored` the fields that this version does not
-    know; `pair` is None where it does not exist or is refused. `pair_killed` by another switch than this policy's.
+    `last_good` is its last usable version, None where the status alone may have one. `problems` are what is wrong with
+    the newest by itself or beside others, `ignored` the fields that this version does not know; `pair` is None where it
+    does not exist or is refused. `pair_killed` by another switch than this policy's.
     `prior` is the last status, None where there is none that can be read. `evidence` is what the policy's ledger says
     of each class; `store_connected`: everything that gateways have stored is in it. `now` has a time zone.
     `servers_current` False: some of the pair's servers have another spec than the pair. The checkpoint is the caller's
     to add.
     """
     parsed = parse_resource(raw)
+    good = good_version(raw, parsed, last_good)
     policy = parsed.item if isinstance(parsed.item, SpeculationPolicy) else None
+    counts = good.parsed.item if good is not None else None  # while the newest spec is broken, nothing goes up
     before = prior if prior is not None else salvaged(raw)
-    sealed = sealed_in(before.checkpoint, parsed.pair_key)
+    sealed = sealed_in(before.checkpoint, (parsed if good is None else good.parsed).pair_key)
     subject = Subject(
         policy=policy,
+        accepted=accepted(parsed.problems, good),
         problems=problems,
         ignored=ignored,
         pair=pair,
@@ -72,7 +79,7 @@ def reconcile_policy(
         connected=store_connected,
     )
     now = now.replace(microsecond=0)
-    spec = policy.spec if policy is not None else SpeculationPolicySpec(pair="unknown")
+    spec = counts.spec if isinstance(counts, SpeculationPolicy) else SpeculationPolicySpec(pair="unknown")
     held = _held(subject, servers_current=servers_current)
     situation = Situation(spec=spec, now=now, held=held, released=_released(before, now), connected=store_connected)
     starts = remembered(before, sealed, evidence, spec, now)
@@ -81,7 +88,8 @@ def reconcile_policy(
     judged, renewal = _judge(subject, before, starts, evidence, situation)
     news = _news(before, judged, renewal, now)
     status = _status(raw, subject, before, judged, renewal, situation)
-    status = msgspec.structs.replace(status, decisions=(*news, *before.decisions)[:MAX_DECISIONS])
+    decisions = (*news, *before.decisions)[:MAX_DECISIONS]
+    status = msgspec.structs.replace(status, decisions=decisions, last_good=to_keep(good))
     notes = policy_notes(prior, status, news=news, edited=edited_classes(before, sealed), ignored=ignored)
     return PolicyPlan(status=status, notes=notes, next_look_s=_next_look_s(judged, situation))
 

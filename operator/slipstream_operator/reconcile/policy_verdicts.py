@@ -24,6 +24,7 @@ _PAIR_FIELD = "spec.pair"
 class PolicyReason(StrEnum):
     """The reasons of a policy's conditions.
 
+    `Accepted`: Accepted (True); InvalidSpec (False).
     `Ready`: InForce (True); InvalidSpec, Unresolved, PairNotReady, Disabled (False).
     `ResolvedRefs`: Resolved (True); InvalidSpec, PairNotFound, Unresolved (False).
     `Progressing`: RollingOut (True); Held, Complete, NoClasses (False).
@@ -33,6 +34,7 @@ class PolicyReason(StrEnum):
     `KillSwitchActive`: Killed and KilledEverywhere (True); NotKilled (False).
     """
 
+    ACCEPTED = "Accepted"
     IN_FORCE = "InForce"
     INVALID_SPEC = "InvalidSpec"
     UNRESOLVED = "Unresolved"
@@ -59,9 +61,11 @@ class PolicyReason(StrEnum):
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
-    """The policy and what is around it. `policy` is None where its spec cannot be read; `killed` says by whom."""
+    """The policy and what is around it. `policy` is None where its spec cannot be read; `accepted` says
+    whether it can, `killed` by whom nothing speculates."""
 
     policy: SpeculationPolicy | None
+    accepted: Said
     problems: tuple[Problem, ...]
     ignored: tuple[str, ...]
     pair: ModelPair | None
@@ -79,8 +83,9 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def set_conditions(conditions: Conditions, subject: Subject, judged: Sequence[Judged], situation: Situation) -> None:
-    """Says all seven."""
+    """Says all eight."""
     for type, said in (
+        (ConditionType.ACCEPTED, subject.accepted),
         (ConditionType.READY, ready(subject)),
         (ConditionType.RESOLVED_REFS, _resolved(subject)),
         (ConditionType.PROGRESSING, _progressing(judged, situation)),

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from slipstream_gateway.manifest.check import Problem
 from slipstream_gateway.manifest.engines import VllmEngine
 from slipstream_gateway.manifest.grants import API_KEY_FIELD, is_foreign_name
+from slipstream_gateway.manifest.last_good import GoodVersion, to_keep
 from slipstream_gateway.manifest.objects import ModelPair
 from slipstream_gateway.manifest.status import Condition, ConditionStatus, GatewaysStatus, Replicas
 
@@ -25,6 +26,7 @@ _ELSEWHERE = "the pair names servers that run elsewhere"
 class PairReason(StrEnum):
     """The reasons of a pair's conditions, beside those of `PodReason`.
 
+    `Accepted`: Accepted (True); InvalidSpec (False).
     `Ready`: MinimumReplicasReady and External (True); InvalidSpec, ModelNameTaken, ModelNameNotGranted,
     ApiKeyNotGranted, Unresolved, NotManaged, ChildrenRejected, ScaledToZero, NoReadyReplicas, or a pod's reason
     (False).
@@ -38,6 +40,7 @@ class PairReason(StrEnum):
     `KillSwitchActive`: Killed and KilledEverywhere (True); NotKilled (False).
     """
 
+    ACCEPTED = "Accepted"
     MINIMUM_REPLICAS_READY = "MinimumReplicasReady"
     EXTERNAL = "External"
     NOT_MANAGED = "NotManaged"
@@ -92,10 +95,22 @@ def replicas_of(pair: ModelPair | None, live: KubeObject | None) -> Replicas:
     return Replicas(ready=count(live, "status", "readyReplicas"), desired=count(live, "spec", "replicas"))
 
 
+def accepted(problems: Sequence[Problem], good: GoodVersion | None) -> Verdict:
+    """Whether the newest spec can be used. `problems` are its own, `good` is the last version that had none."""
+    if not problems:
+        is_large = good is not None and to_keep(good) is None
+        large = (
+            ", but is too large to be kept in the status for gateways that start after a bad one" if is_large else ""
+        )
+        return Verdict("True", PairReason.ACCEPTED, f"the spec can be used{large}")
+    in_use = "no earlier one is known" if good is None else f"generation {good.generation} counts until then"
+    return Verdict("False", PairReason.INVALID_SPEC, f"{listed(problems)}. The spec cannot be used: {in_use}")
+
+
 def ready(
     pair: ModelPair | None, observed: Observed, problems: Sequence[Problem], replicas: Replicas, pod: PodProblem | None
 ) -> Verdict:
-    """Whether the pair can be served. `pair` is None where its spec is broken; `problems` are what is wrong."""
+    """Whether the pair can be served. `pair` is None where no usable spec is known; `problems` are what is wrong."""
     servers = f"{replicas.ready} of {replicas.desired} servers are ready"
     if pair is None:
         return Verdict("False", PairReason.INVALID_SPEC, f"{listed(problems)}. Servers stay as they are: {servers}")
@@ -131,7 +146,8 @@ def tokenizer_compatible(
 ) -> Verdict:
     """Whether the draft speaks the target's token ids, as the servers found before they loaded anything.
 
-    What was found of this very spec stays when the pod that found it has gone.
+    What was found of this very spec, of `generation`, stays when the pod that found it has gone: newer
+    ones could not be used.
     """
     if pair is None or not has_servers(pair):
         return Verdict(
@@ -145,7 +161,7 @@ def tokenizer_compatible(
     if report is not None:
         message = f"{report.message}. The target is served plainly"
         return Verdict("False", PairReason.TOKENIZER_MISMATCH, message)
-    if prior is not None and prior.observed_generation == generation:
+    if prior is not None and prior.observed_generation >= generation:
         return Verdict(prior.status, prior.reason, prior.message)
     return Verdict("Unknown", PairReason.NOT_CHECKED, "no server has compared the tokenizers yet")
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from slipstream_gateway.cluster.assemble import PAIRS, POLICIES, Assembler
+from slipstream_gateway.cluster.collection import trim_object
 from slipstream_gateway.manifest import (
     ModelPair,
     Phase,
@@ -269,3 +270,42 @@ def test_two_versions_of_an_object_do_not_fill_the_log(caplog: pytest.LogCapture
         assembler.servers_changed("prod/slipstream-a")
         assembler.flush()
     assert len(caplog.records) == 1
+
+
+def _kept(item: dict[str, Any], good: dict[str, Any]) -> dict[str, Any]:
+    """`item` with what the operator keeps of a version before, as a gateway's watch trims it."""
+    kept = {"generation": good["metadata"]["generation"], "spec": msgspec.json.encode(good["spec"]).decode()}
+    trimmed = trim_object({**item, "status": {"lastGood": kept}}, kind=item["kind"])
+    assert ("lastGood" in trimmed["status"]) == (kept["generation"] != item["metadata"]["generation"])
+    return trimmed
+
+
+def test_a_gateway_that_starts_serves_the_last_good_versions_that_the_status_keeps() -> None:
+    pair, policy = _pair("a", "x"), _policy("p", "a")
+    assembler = _assembler()
+    _put(assembler, _kept(_broken(_pair("a", "x", killed=True, generation=3)), pair))
+    _put(assembler, _kept(_broken(_policy("p", "a", generation=2)), policy))
+    for found in (assembler, _restarted(assembler)):
+        route = _table(found).routes["x"]
+        assert route.pair.spec.max_draft_tokens == 8
+        assert route.policy is not None
+        assert route.killed, "the kill switch is that of the newest version"
+    _put(assembler, _pair("a", "x", generation=4))
+    assert _table(assembler).routes["x"].killed is None
+
+
+def test_of_the_versions_that_were_good_the_newest_counts() -> None:
+    versions = [_pair("a", "x", generation=generation) for generation in (1, 2)]
+    for draft_tokens, version in enumerate(versions, start=1):
+        version["spec"]["maxDraftTokens"] = draft_tokens
+    for in_use, kept in (versions, reversed(versions)):
+        assembler = _assembler()
+        _versions(assembler, in_use, _kept(_broken(_pair("a", "x", generation=3)), kept))
+        assert _table(assembler).routes["x"].pair.spec.max_draft_tokens == 2
+
+
+@pytest.mark.parametrize("kept", [5, {}, {"generation": 1, "spec": "no JSON"}, {"generation": 1, "spec": "{}"}])
+def test_a_last_good_version_that_cannot_be_read_is_none(kept: Any) -> None:
+    assembler = _assembler()
+    _put(assembler, {**_broken(_pair("a", "x", generation=2)), "status": {"lastGood": kept}})
+    assert not _table(assembler).routes
