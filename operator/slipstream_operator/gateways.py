@@ -1,5 +1,5 @@
 """The gateways' reports, and what they amount to for one object: how far its spec has come, and which of its servers
-may not speculate."""
+may not speculate or cannot be reached."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from slipstream_gateway.manifest.reports import (
     EXPIRES_S,
     GatewayReport,
     Sighting,
+    UnreachableServers,
     WithheldServer,
     object_key_of,
     read_report,
@@ -38,6 +39,8 @@ class Gateways:
         was_alive = key in self._alive
         self._note_life(key, now)
         if before is None or was_alive != (key in self._alive) or before.report.namespaces != report.namespaces:
+            return None
+        if (before.report.unreachable is None) != (report.unreachable is None):
             return None
         return _changed(before.report, report)
 
@@ -86,6 +89,16 @@ class Gateways:
             for server in report.withheld.get(str(key), ())
         )
 
+    def unreachable_of(self, key: ObjectKey) -> tuple[UnreachableServers | None, ...]:
+        """What cannot be reached of a pair's servers: one for each gateway that `status_of` counts and that has looked,
+        None where all of them answer it."""
+        reports = (self._sightings[lease].report for lease in sorted(self._alive))
+        return tuple(
+            report.unreachable.get(str(key))
+            for report in reports
+            if report.watches(key.namespace) and report.unreachable is not None
+        )
+
     def _note_life(self, key: ObjectKey, now: datetime) -> None:
         if self._sightings[key].is_alive(now):
             self._alive.add(key)
@@ -98,4 +111,6 @@ def _changed(old: GatewayReport, new: GatewayReport) -> set[str]:
     names = old.applied.keys() | new.applied.keys()
     applied = {object_key_of(name) for name in names if old.applied.get(name) != new.applied.get(name)}
     pairs = old.withheld.keys() | new.withheld.keys()
-    return applied | {pair for pair in pairs if old.withheld.get(pair) != new.withheld.get(pair)}
+    withheld = {pair for pair in pairs if old.withheld.get(pair) != new.withheld.get(pair)}
+    before, after = old.unreachable or {}, new.unreachable or {}
+    return applied | withheld | {pair for pair in before.keys() | after.keys() if before.get(pair) != after.get(pair)}

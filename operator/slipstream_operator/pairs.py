@@ -94,6 +94,7 @@ class PairReconciler:
             policy_killed=bool(self._declared.killed_policies(pair_key)),
             gateways=self._gateways.status_of(key, raw["metadata"].get("generation", 0), raw["metadata"].get("uid")),
             withheld=self._gateways.withheld_of(key),
+            unreachable=self._gateways.unreachable_of(key),
             defaults=self._defaults,
         )
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 from slipstream_gateway.manifest.check import Problem
 from slipstream_gateway.manifest.last_good import GoodVersion
-from slipstream_gateway.manifest.reports import WithheldServer
+from slipstream_gateway.manifest.reports import UnreachableServers, WithheldServer
 from slipstream_gateway.manifest.status import GatewaysStatus, ModelPairStatus, SpeculationPolicyStatus
 
 KubeObject = dict[str, Any]
@@ -43,6 +43,7 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     Deployment's pods; None and empty where there are none (yet). `policy` is the status of the SpeculationPolicy in
     force, None without one; `policy_killed` says that some policy for this pair has its kill switch on. `gateways`
     says how far the spec has come, `withheld` which servers gateways keep from speculating: once for each gateway.
+    `unreachable` says what each gateway that has looked cannot reach of the pair's servers, None where all answer it.
     """
 
     raw: KubeObject
@@ -56,6 +57,7 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     policy_killed: bool = False
     gateways: GatewaysStatus = GatewaysStatus()
     withheld: tuple[WithheldServer, ...] = ()
+    unreachable: tuple[UnreachableServers | None, ...] = ()
     defaults: ServingDefaults = ServingDefaults()
 
 

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from slipstream_gateway.manifest.reports import (
     EXPIRES_S,
+    UNREACHABLE_ANNOTATION,
     WITHHELD_ANNOTATION,
     GatewayReport,
+    UnreachableServers,
     WithheldServer,
     applied_key,
     read_report,
@@ -157,3 +159,30 @@ def test_report_is_read_without_withheld_servers_that_cannot_be_read(text: str |
     read = read_report(lease)
     assert read is not None
     assert (read.applied, read.withheld) == ({"x": 1}, {})
+
+
+def _looked(name: str, unreachable: dict[str, UnreachableServers] | None, *, at: datetime = NOW) -> dict[str, Any]:
+    report = GatewayReport(name=name, namespaces=(), applied={}, renewed=at, unreachable=unreachable)
+    return report_lease(report, namespace="slipstream")
+
+
+def test_gateways_that_have_not_looked_yet_say_nothing_of_servers() -> None:
+    gateways, lost = Gateways(), UnreachableServers(servers=("http://a",), unreachable=1, total=1)
+    gateways.put(lease_key("a"), _looked("a", None), NOW)
+    assert gateways.unreachable_of(PAIR) == ()
+    assert gateways.put(lease_key("a"), _looked("a", {}), NOW) is None
+    assert gateways.unreachable_of(PAIR) == (None,)
+    gateways.put(lease_key("b"), _looked("b", {str(PAIR): lost}), NOW)
+    assert gateways.unreachable_of(PAIR) == (None, lost)
+    later = NOW + timedelta(seconds=8)
+    assert gateways.put(lease_key("a"), _looked("a", {str(PAIR): lost}, at=later), later) == {str(PAIR)}
+    assert gateways.put(lease_key("a"), _looked("a", {str(PAIR): lost}, at=later), later) == set()
+
+
+@pytest.mark.parametrize("text", ["?", "[]", '{"x": 5}'])
+def test_report_of_unreachable_servers_that_cannot_be_read_says_nothing(text: str) -> None:
+    lease = _looked("a", {})
+    lease["metadata"]["annotations"][UNREACHABLE_ANNOTATION] = text
+    report = read_report(lease)
+    assert report is not None
+    assert report.unreachable is None

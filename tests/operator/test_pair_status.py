@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from slipstream_gateway.manifest.check import Problem
-from slipstream_gateway.manifest.reports import WithheldServer
+from slipstream_gateway.manifest.reports import UnreachableServers, WithheldServer
 from slipstream_gateway.manifest.status import Condition, GatewaysStatus, ModelPairStatus, SpeculationPolicyStatus
 from slipstream_operator.plan import Observed, PairPlan
 from slipstream_operator.reconcile.pair import reconcile_pair
@@ -95,6 +95,26 @@ def test_servers_that_run_elsewhere_are_taken_as_ready(raw: JSON):
     assert said(made, "Ready") == ("True", "External")
     assert said(made, "TokenizerCompatible") == ("Unknown", "NotChecked")
     assert headline(made) == ("Ready", "External")
+
+
+def unreachable(count: int, total: int = 2) -> UnreachableServers:
+    return UnreachableServers(servers=("http://a:8000",), unreachable=count, total=total)
+
+
+def test_servers_that_run_elsewhere_are_unready_once_no_gateway_reaches_any():
+    raw = pair_object(EXTERNAL_SPEC)
+    first = plan(raw, unreachable=(None, None))
+    assert said(first, "Ready") == ("True", "External")
+    for some in ((unreachable(2), None), (unreachable(2), unreachable(1))):
+        made = after(raw, first, unreachable=some)
+        assert said(made, "Ready") == ("True", "External")
+        assert "cannot reach up to 2 of 2 servers: http://a:8000" in condition(made, "Ready").message
+        assert noted(made) == []
+    gone = after(raw, first, unreachable=(unreachable(2), unreachable(2)))
+    assert said(gone, "Ready") == ("False", "EndpointsUnreachable")
+    assert headline(gone) == ("NotReady", "EndpointsUnreachable")
+    assert noted(gone) == ["EndpointsUnreachable"]
+    assert noted(after(raw, gone, unreachable=(None, None))) == ["External"]
 
 
 def test_vllm_at_named_addresses_is_served_elsewhere_and_without_them_by_nobody_yet():

@@ -22,7 +22,13 @@ import msgspec
 
 from slipstream_gateway.cluster.access import Access, Json
 from slipstream_gateway.cluster.errors import ClusterError, ClusterRefused, ClusterUnreachable
-from slipstream_gateway.manifest.reports import RENEW_S, GatewayReport, WithheldServer, report_lease
+from slipstream_gateway.manifest.reports import (
+    RENEW_S,
+    GatewayReport,
+    UnreachableServers,
+    WithheldServer,
+    report_lease,
+)
 from slipstream_gateway.settings import Pod
 
 COALESCE_S = 0.01
@@ -34,8 +40,9 @@ _log = logging.getLogger(__name__)
 
 class Reporter:
     """Writes one Lease. `applied` gives the generation of every object by `manifest.reports.applied_key`, in the order
-    in which they changed; `withheld` the servers that may not speculate, as `GatewayReport` has them; `namespaces` are
-    those that are watched, none for all; `owner` is the pod that it goes with.
+    in which they changed; `withheld` the servers that may not speculate and `unreachable` those that do not
+    answer, as `GatewayReport` has them; `namespaces` are those that are watched, none for all; `owner` is the pod that
+    it goes with.
 
     `reachable` is False while the server does not answer.
     """
@@ -48,6 +55,7 @@ class Reporter:
         namespaces: tuple[str, ...],
         applied: Callable[[], Mapping[str, int]],
         withheld: Callable[[], Mapping[str, Sequence[WithheldServer]]],
+        unreachable: Callable[[], Mapping[str, UnreachableServers] | None] = lambda: None,
         owner: Pod | None = None,
         renew_s: float = RENEW_S,
         name: str | None = None,
@@ -60,6 +68,7 @@ class Reporter:
         self._namespaces = namespaces
         self._applied = applied
         self._withheld = withheld
+        self._unreachable = unreachable
         self._owners = () if owner is None else (_reference(owner),)
         self._renew_s = renew_s
         self._changed = asyncio.Event()
@@ -68,7 +77,7 @@ class Reporter:
         self._folder = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
 
     def changed(self) -> None:
-        """Another generation was applied."""
+        """Another generation was applied, or other servers answer."""
         self._changed.set()
 
     async def run(self) -> None:
@@ -130,6 +139,7 @@ class Reporter:
             applied=_fitting(self._applied()),
             renewed=datetime.now(UTC),
             withheld=self._withheld(),
+            unreachable=self._unreachable(),
         )
         return report_lease(report, namespace=self._namespace, owners=self._owners)
 

@@ -12,6 +12,7 @@ from typing import Any, Self
 from slipstream_gateway.cluster.access import Access
 from slipstream_gateway.cluster.assemble import PAIRS, POLICIES
 from slipstream_gateway.cluster.fallback import fallback_table
+from slipstream_gateway.cluster.reachability import Reachability
 from slipstream_gateway.cluster.reporting import Reporter
 from slipstream_gateway.cluster.snapshot import ClusterSnapshot, SnapshotWriter, read_snapshot
 from slipstream_gateway.cluster.view import SLICES, ClusterView, resource_of, trim
@@ -61,9 +62,11 @@ class ClusterSource:
             namespaces=settings.namespaces,
             applied=lambda: self._confirmed,
             withheld=lambda: withheld_servers(fleet.current),
+            unreachable=lambda: self._reachability.unreachable,
             owner=settings.pod,
             renew_s=renew_s,
         )
+        self._reachability = Reachability(lambda: fleet.current, every_s=renew_s, changed=self._reporter.changed)
         self._writer = SnapshotWriter(settings.snapshot, self._view.snapshot) if settings.snapshot else None
         self._is_open = self._is_different = False
         self._to_keep = 0
@@ -85,6 +88,7 @@ class ClusterSource:
         await self._confirm()
         self._start(self._confirm_on())
         self._start(self._reporter.run())
+        self._start(self._reachability.run())
         return self
 
     async def __aexit__(

@@ -1,8 +1,8 @@
 """A gateway's report of what it goes by: a Lease of `coordination.k8s.io/v1` that it renews.
 
 The gateway writes it, the operator and `slipstream kill` read it. A Lease, because that is how Kubernetes' own nodes
-say that they are alive: small, and without a kind of its own. What was applied stands in one annotation, and which
-servers may not speculate in another.
+say that they are alive: small, and without a kind of its own. What was applied stands in one annotation, which
+servers may not speculate in another, and which cannot be reached in a third.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ REPORT_COMPONENT = "gateway-report"
 REPORT_SELECTOR = f"{PART_OF}={PART_OF_SLIPSTREAM},{COMPONENT}={REPORT_COMPONENT}"
 APPLIED_ANNOTATION = "slipstream.dev/applied"
 WITHHELD_ANNOTATION = "slipstream.dev/withheld"
+UNREACHABLE_ANNOTATION = "slipstream.dev/unreachable"
 # A gateway that has died is known to be silent before the 30 s are over that `slipstream kill` waits by default.
 RENEW_S = 8.0
 EXPIRES_S = 25
@@ -37,12 +38,21 @@ class WithheldServer(msgspec.Struct, frozen=True, kw_only=True):
     detail: str = ""
 
 
+class UnreachableServers(msgspec.Struct, frozen=True, kw_only=True):
+    """What a gateway cannot reach of a pair: `unreachable` of its `total` servers, the first few by their addresses."""
+
+    servers: tuple[str, ...]
+    unreachable: int
+    total: int
+
+
 class GatewayReport(msgspec.Struct, frozen=True, kw_only=True):
     """What one gateway process goes by.
 
     `namespaces` are those that it watches, empty for all. `applied` holds the generation of every object that it has
     applied, by `applied_key`; an older gateway's has bare `namespace/Kind/name`, which says nothing of the uid.
-    `withheld` holds the servers that it keeps from speculating, by the `object_key` of their pair.
+    `withheld` holds the servers that it keeps from speculating, by the `object_key` of their pair, and `unreachable`
+    those that do not answer, of pairs that name their servers; None: it has not looked yet.
     """
 
     name: str
@@ -50,6 +60,7 @@ class GatewayReport(msgspec.Struct, frozen=True, kw_only=True):
     applied: Mapping[str, int]
     renewed: datetime
     withheld: Mapping[str, Sequence[WithheldServer]] = {}
+    unreachable: Mapping[str, UnreachableServers] | None = None
 
     def watches(self, namespace: str) -> bool:
         return not self.namespaces or namespace in self.namespaces
@@ -116,6 +127,7 @@ def report_lease(
         "annotations": {
             APPLIED_ANNOTATION: applied,
             WITHHELD_ANNOTATION: msgspec.json.encode(report.withheld).decode(),
+            UNREACHABLE_ANNOTATION: msgspec.json.encode(report.unreachable).decode(),
         },
     }
     if owners:
@@ -143,6 +155,7 @@ def read_report(lease: Mapping[str, Any]) -> GatewayReport | None:
             applied=applied.applied,
             renewed=datetime.fromisoformat(spec["renewTime"]),
             withheld=_read_withheld(metadata["annotations"]),
+            unreachable=_read_unreachable(metadata["annotations"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
         return None
@@ -156,3 +169,12 @@ def _read_withheld(annotations: Mapping[str, str]) -> dict[str, tuple[WithheldSe
         )
     except (ValueError, RecursionError):
         return {}
+
+
+def _read_unreachable(annotations: Mapping[str, str]) -> dict[str, UnreachableServers] | None:
+    try:
+        return msgspec.json.decode(
+            annotations.get(UNREACHABLE_ANNOTATION, "null"), type=dict[str, UnreachableServers] | None
+        )
+    except msgspec.DecodeError:
+        return None

@@ -11,6 +11,7 @@ from slipstream_gateway.manifest.engines import VllmEngine
 from slipstream_gateway.manifest.grants import API_KEY_FIELD, is_foreign_name
 from slipstream_gateway.manifest.last_good import GoodVersion, to_keep
 from slipstream_gateway.manifest.objects import ModelPair
+from slipstream_gateway.manifest.reports import UnreachableServers
 from slipstream_gateway.manifest.status import Condition, ConditionStatus, GatewaysStatus, Replicas
 
 from slipstream_operator.children.all import has_servers
@@ -28,8 +29,8 @@ class PairReason(StrEnum):
 
     `Accepted`: Accepted (True); InvalidSpec (False).
     `Ready`: MinimumReplicasReady and External (True); InvalidSpec, ModelNameTaken, ModelNameNotGranted,
-    ApiKeyNotGranted, Unresolved, NotManaged, ChildrenRejected, ScaledToZero, NoReadyReplicas, or a pod's reason
-    (False).
+    ApiKeyNotGranted, Unresolved, NotManaged, EndpointsUnreachable, ChildrenRejected, ScaledToZero, NoReadyReplicas, or
+    a pod's reason (False).
     `ResolvedRefs`: Resolved (True); InvalidSpec, ModelNameTaken, ModelNameNotGranted, ApiKeyNotGranted, Unresolved,
     ClaimNotFound (False).
     `TokenizerCompatible`: SameTokenizer and NoDraftModel (True); TokenizerMismatch (False); NotChecked (Unknown).
@@ -44,6 +45,7 @@ class PairReason(StrEnum):
     MINIMUM_REPLICAS_READY = "MinimumReplicasReady"
     EXTERNAL = "External"
     NOT_MANAGED = "NotManaged"
+    ENDPOINTS_UNREACHABLE = "EndpointsUnreachable"
     INVALID_SPEC = "InvalidSpec"
     MODEL_NAME_TAKEN = "ModelNameTaken"
     MODEL_NAME_NOT_GRANTED = "ModelNameNotGranted"
@@ -117,7 +119,7 @@ def ready(
     if problems:
         return Verdict("False", unresolved_reason(problems), listed(problems))
     if not has_servers(pair):
-        return _not_managed(pair) or Verdict("True", PairReason.EXTERNAL, _ELSEWHERE)
+        return _not_managed(pair) or _external(observed.unreachable)
     rejected = listed(observed.rejected)
     trouble = "; ".join(part for part in (rejected, pod.message if pod is not None else "") if part)
     message = f"{servers}; {trouble}" if trouble else servers
@@ -194,6 +196,19 @@ def _not_managed(pair: ModelPair) -> Verdict | None:
         return None
     message = "the operator does not run servers of engine kind vllm yet: name their addresses in spec.engine.endpoints"
     return Verdict("False", PairReason.NOT_MANAGED, message)
+
+
+def _external(reports: Sequence[UnreachableServers | None]) -> Verdict:
+    """Whether servers that run elsewhere answer the gateways that looked: one gateway and one server are enough."""
+    lost = [report for report in reports if report is not None]
+    if not lost:
+        return Verdict("True", PairReason.EXTERNAL, _ELSEWHERE)
+    servers = ", ".join(sorted({server for report in lost for server in report.servers})[:_MAX_LISTED])
+    most = max(report.unreachable for report in lost)
+    seen = f"{len(lost)} of {len(reports)} gateways cannot reach up to {most} of {lost[0].total} servers: {servers}"
+    if len(lost) == len(reports) and all(report.unreachable >= report.total for report in lost):
+        return Verdict("False", PairReason.ENDPOINTS_UNREACHABLE, f"no gateway reaches any server; {seen}")
+    return Verdict("True", PairReason.EXTERNAL, f"{_ELSEWHERE}; {seen}")
 
 
 def kill_switch(*, own: bool, policy: bool, gateways: GatewaysStatus, of_policy: GatewaysStatus | None) -> Verdict:
