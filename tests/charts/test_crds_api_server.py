@@ -158,7 +158,8 @@ STATUS = {
     "p95": "1.20s",
     "speculating": "3/8",
     "reason": "Promoting",
-    "gateways": {"synced": 1, "total": 2, "oldestGeneration": None},
+    "observedGeneration": 1,
+    "gateways": {"synced": 2, "total": 2, "oldestGeneration": 1},
     "conditions": [
         {
             "type": kind,
@@ -210,8 +211,22 @@ def test_the_wide_columns_show_that_a_kill_has_landed(kube: KubeApiServer, names
     for resource in (pair(killSwitch=True), policy(killSwitch=True)):
         kube.client().patch_status(create(kube, namespace, resource), STATUS)
     [row] = columns(kube.kubectl("get", short, "-o", "wide", namespace=namespace))
-    assert (row["KILLED"], row["SYNCED"], row["GATEWAYS"]) == ("true", "1", "2")
+    assert (row["KILLED"], row["GENERATION"], row["OBSERVED"], row["APPLIED"]) == ("true", "1", "1", "1")
+    assert row["GATEWAYS"] == "2"
     assert short == "sp" or (row["SERVERS"], row["DESIRED"]) == ("1", "2")
+
+
+@pytest.mark.parametrize("short", ["mp", "sp"])
+def test_without_an_operator_no_column_says_that_gateways_have_the_newest_spec(
+    kube: KubeApiServer, namespace: str, short: str
+) -> None:
+    for resource in (pair(), policy()):
+        path = create(kube, namespace, resource)
+        kube.client().patch_status(path, STATUS)
+        kube.client().patch(path, {"spec": {"killSwitch": True}})
+    [row] = columns(kube.kubectl("get", short, "-o", "wide", namespace=namespace))
+    assert (row["KILLED"], row["GENERATION"], row["OBSERVED"], row["APPLIED"]) == ("true", "2", "1", "1")
+    assert "SYNCED" not in row
 
 
 def test_the_category_lists_both_kinds(kube: KubeApiServer, namespace: str) -> None:

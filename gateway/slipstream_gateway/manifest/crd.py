@@ -57,9 +57,19 @@ _FIGURES = (
     Column("Speculating", ".status.speculating", "Classes that speculate, of those seen."),
     Column("Reason", ".status.reason", "Why it is as it is."),
 )
+# Generations, not "synced: 3": a column shows one field, so that a count would still stand there, as if it were of the
+# newest spec, when the operator is dead. The first is the API server's own; the others can only lag behind it.
 _REACH = (
     Column("Killed", ".spec.killSwitch", "Whether the kill switch is on.", "boolean", wide=True),
-    Column("Synced", ".status.gateways.synced", "Gateways that have applied this version.", "integer", wide=True),
+    Column("Generation", ".metadata.generation", "The newest spec.", "integer", wide=True),
+    Column("Observed", ".status.observedGeneration", "The spec that the status is of.", "integer", wide=True),
+    Column(
+        "Applied",
+        ".status.gateways.oldestGeneration",
+        "The oldest spec that any gateway goes by: once it is the newest, all have applied it.",
+        "integer",
+        wide=True,
+    ),
     Column("Gateways", ".status.gateways.total", "Gateways that watch this namespace.", "integer", wide=True),
 )
 _AGE = Column("Age", ".metadata.creationTimestamp", "When it was made.", "date")
