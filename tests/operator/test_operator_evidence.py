@@ -169,10 +169,11 @@ def test_class_is_taken_back_though_its_pair_is_refused_or_its_policy_is_leaving
         share(redis, outcomes(cluster, CODE, 20) + outcomes(cluster, LONG, 20))
         eventually(lambda: phase(cluster, CODE) == phase(cluster, LONG) == "Progressing")
         cluster.patch("modelpairs", "acme", {"spec": {"draft": {"source": "embedded:target"}}})
-        cluster.wait_condition("speculationpolicies", "acme", "Ready", "False")
+        cluster.wait_condition("modelpairs", "acme", "Accepted", "False")  # gateways go by the last good spec
         serve_until("RolledBack", cluster, redis, CODE, acceptance=0.1)
 
         cluster.patch("modelpairs", "acme", {"spec": {"draft": {"source": "embedded:draft"}}})
+        cluster.wait_condition("modelpairs", "acme", "Accepted", "True")
         cluster.wait_condition("speculationpolicies", "acme", "Ready", "True")
         assert (phase(cluster, CODE), phase(cluster, LONG)) == ("RolledBack", "Progressing")
         cluster.patch("speculationpolicies", "acme", {"metadata": {"finalizers": ["tests.slipstream.dev/waits"]}})
