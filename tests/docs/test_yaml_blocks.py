@@ -9,6 +9,7 @@ import pytest
 import yaml
 from helm_python.chart import Chart
 from slipstream_gateway.manifest import load_file
+from slipstream_gateway.manifest.grants import read_grants
 
 from tests.doc_blocks import ROOT, Block, runs_each
 
@@ -47,12 +48,26 @@ def test_manifests_are_taken(block: Block, tmp_path: Path) -> None:
     assert len(load_file(path).routes) == 1
 
 
-@runs_each(("docs/kubernetes.md", "networkPolicy:"), ("docs/howto/monitoring.md", "monitoring:"))
+@runs_each(
+    ("docs/kubernetes.md", "networkPolicy:\n  apiServer"),
+    ("docs/kubernetes.md", "networkPolicy:\n  servers"),
+    ("docs/kubernetes.md", "gateway:\n  extraEnv"),
+    ("docs/kubernetes.md", "grants:"),
+    ("docs/howto/monitoring.md", "monitoring:"),
+)
 def test_values_are_taken_by_the_chart(block: Block) -> None:
-    values = yaml.safe_load(block.text) | {"gateway": {"auth": {"allowAnonymous": True}}}
+    values = yaml.safe_load(block.text)
+    values["gateway"] = values.get("gateway", {}) | {"auth": {"allowAnonymous": True}}
     with Chart.load(ROOT / "charts" / "slipstream") as chart:
         chart.validate_schema(values)
         assert chart.render(values, name="demo", namespace="serving")
+
+
+@runs_each(("docs/security.md", "apiKeys:"))
+def test_grants_are_read(block: Block, tmp_path: Path) -> None:
+    path = tmp_path / "grants.yaml"
+    path.write_text(block.text, encoding="utf-8")
+    assert read_grants(path).api_keys
 
 
 @pytest.mark.parametrize("text", ["spec: {engine: {kind: nothing}}", "engine: {kind: vllm, endpoint: x}"])
