@@ -228,8 +228,8 @@ def test_a_server_that_cannot_load_says_why_in_the_pairs_status(tmp_path: Path, 
     ended = {"exitCode": 1, "reason": "Error", "message": message}
     crashed = {"name": "triton", "ready": False, "restartCount": 1, "lastState": {"terminated": ended}}
     seen = Observed(raw=raw, deployment=live_deployment(raw, ready=0), pods=(pod(raw, containerStatuses=[crashed]),))
-    ready = reconcile_pair(seen, NOW).status.conditions[0]
-    assert (ready.type, ready.status, ready.reason) == ("Ready", "False", "CrashLoop")
+    ready = {condition.type: condition for condition in reconcile_pair(seen, NOW).status.conditions}["Ready"]
+    assert (ready.status, ready.reason) == ("False", "CrashLoop")
     assert ready.message.endswith("checkpoint '/models/nowhere': there is no config.json in /models/nowhere")
 
 
