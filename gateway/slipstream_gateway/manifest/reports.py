@@ -176,5 +176,5 @@ def _read_unreachable(annotations: Mapping[str, str]) -> dict[str, UnreachableSe
         return msgspec.json.decode(
             annotations.get(UNREACHABLE_ANNOTATION, "null"), type=dict[str, UnreachableServers] | None
         )
-    except msgspec.DecodeError:
+    except (ValueError, RecursionError):
         return None
