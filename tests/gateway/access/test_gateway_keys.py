@@ -113,7 +113,7 @@ def test_prompts_beyond_the_cap_on_choices_are_refused(served: Callable[..., Any
     running = served()
     refused = completion(running.url, key, prompt=["x"] * 60_000, max_tokens=1000)
     assert refused.status_code == 400
-    assert "got 60000 times 1" in refused.json()["error"]["message"]
+    assert "at most 8 prompts, got 60000" in refused.json()["error"]["message"]
     assert refused.json()["error"]["param"] == "prompt"
     assert running.upstream.requests == []
 
