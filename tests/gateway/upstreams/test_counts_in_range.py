@@ -96,7 +96,7 @@ def test_tensor_below_zero_breaks_the_contract_and_is_named(name: str) -> None:
 def test_count_of_another_size_breaks_the_contract(raw: bytes) -> None:
     with pytest.raises(UpstreamFailed) as caught:
         read_response(response(drafted=raw), Usage())
-    assert caught.value.detail == "a tensor of another size"
+    assert caught.value.detail == "a tensor has an unexpected size"
 
 
 @pytest.mark.parametrize("created", [-1, 10**400], ids=["negative", "401 digits"])
