@@ -46,6 +46,15 @@ class Process:
             time.sleep(0.05)
 
 
+def workers_that_serve(process: Process) -> int:
+    """How many workers answer for the console: `wait_live` only says that one does."""
+    try:
+        answer = httpx.get(f"{process.url}/admin/events", headers={"accept": "application/json"}, timeout=WAIT_S)
+        return int(answer.json()["gateway"]["workers"])
+    except (httpx.TransportError, KeyError):
+        return 0
+
+
 def stream(process: Process, body: dict[str, Any]) -> socket.socket:
     raw = json.dumps({**body, "stream": True}).encode()
     connection = socket.create_connection(("127.0.0.1", process.port), timeout=WAIT_S)

@@ -29,7 +29,7 @@ from slipstream_gateway.manifest import EMBEDDED_MANIFEST, ManifestFile
 from slipstream_gateway.manifest.kills import KillFile
 from slipstream_gateway.regular_files import read_regular
 
-from tests.gateway.serving.gateway_process import Process, stream, wait_until
+from tests.gateway.serving.gateway_process import Process, stream, wait_until, workers_that_serve
 from tests.hanging_files import leased, replace_by_fifo
 
 WAIT_S = 30.0
@@ -225,6 +225,7 @@ def test_files_that_become_fifos_hold_up_neither_requests_nor_the_end(
     workers: int,
 ) -> None:  # fmt: skip
     process = start(manifest_text([openai_server().url]), "--workers", str(workers), "--drain", "1")
+    wait_until(lambda: workers_that_serve(process) == workers)
     replace_by_fifo(tmp_path / "pair.yaml")
     replace_by_fifo(tmp_path / "pair.yaml.kills.json")
     for _ in range(20):
