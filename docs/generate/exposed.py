@@ -156,8 +156,15 @@ def operator_metrics() -> list[Metric]:
         metrics.transition("ModelPair", "Normal", "Promoted")
         metrics.wrote("PATCH", "/apis/apps/v1/namespaces/llm/deployments/acme")
         metrics.event(Kind.MODEL_PAIR)
-    _controller(metrics)
+    _controller(metrics).observe(None, _pair_that_is_ready())
     return [family for family in text_format(metrics.page().decode()) if family.name.startswith("slipstream_")]
+
+
+def _pair_that_is_ready() -> dict[str, Any]:
+    namespace, name = PAIR.split("/")
+    metadata = {"namespace": namespace, "name": name, "uid": "1", "resourceVersion": "1", "generation": 1}
+    condition = {"type": "Ready", "status": "True", "reason": "External"}
+    return {"kind": "ModelPair", "metadata": metadata, "status": {"conditions": [condition]}}
 
 
 def _controller(metrics: Metrics) -> Controller:

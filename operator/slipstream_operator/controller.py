@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 
 import msgspec
-from slipstream_gateway.manifest.status import ConditionType, Phase
+from slipstream_gateway.manifest.status import Phase
 from slipstream_gateway.settings import NO_GRANTS, Grants
 
 from slipstream_operator.cluster.api import KubeApi
 from slipstream_operator.cluster.cache import ObjectCache
 from slipstream_operator.cluster.children import ChildWriter
 from slipstream_operator.cluster.events import EventPoster
-from slipstream_operator.cluster.resources import Kind, ObjectKey, Resource, watched
+from slipstream_operator.cluster.resources import PARENTS, Kind, ObjectKey, Resource, watched
 from slipstream_operator.cluster.statuses import StatusWriter
 from slipstream_operator.declared import Declared
 from slipstream_operator.errors import ApiConflict, ApiError, OperatorError
@@ -227,12 +228,16 @@ class Controller:
             watch("watch_missed", "Changes that the watch has missed.", partial(proof.missed, kind), labels)
         for phase in Phase:
             watch("classes", "Request classes by phase.", partial(self._classes_in, phase), {"phase": phase.value})
-        watch("policies_with_slow_servers", "Policies whose condition ServersSlow is True.", self._with_slow_servers)
+        names = ("kind", "condition", "status", "reason")
+        self._metrics.count("conditions", "Objects by what a condition of theirs says.", names, self._conditions)
 
-    def _with_slow_servers(self) -> int:
-        statuses = (raw.get("status") or {} for raw in self._cache.of_kind(Kind.SPECULATION_POLICY))
-        conditions = (condition for status in statuses for condition in status.get("conditions") or ())
-        return sum((one.get("type"), one.get("status")) == (ConditionType.SERVERS_SLOW, "True") for one in conditions)
+    def _conditions(self) -> Counter[tuple[str, ...]]:
+        return Counter(
+            (kind.value, condition["type"], condition["status"], condition["reason"])
+            for kind in PARENTS
+            for raw in self._cache.of_kind(kind)
+            for condition in (raw.get("status") or {}).get("conditions") or ()
+        )
 
     def _classes_in(self, phase: Phase) -> int:
         statuses = (raw.get("status") or {} for raw in self._cache.of_kind(Kind.SPECULATION_POLICY))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
 
 from slipstream_operator.cluster.resources import Kind
 
@@ -60,6 +62,12 @@ class Metrics:
         gauge = known[full].labels(**labels) if labels else known[full]
         gauge.set_function(read)
 
+    def count(
+        self, name: str, text: str, labels: tuple[str, ...], read: Callable[[], Mapping[tuple[str, ...], int]]
+    ) -> None:
+        """A gauge `slipstream_operator_<name>` with a series for each key of `read()`, which has a value per label."""
+        self.registry.register(_Counted(f"slipstream_operator_{name}", text, labels, read))
+
     @contextmanager
     def reconcile(self, kind: Kind) -> Iterator[None]:
         """Times one reconcile and counts how it ended."""
@@ -83,6 +91,21 @@ class Metrics:
 
     def page(self) -> bytes:
         return generate_latest(self.registry)
+
+
+class _Counted(Collector):
+    """A gauge whose series come and go with what is counted: a `Gauge` would keep those that are gone."""
+
+    def __init__(
+        self, name: str, text: str, labels: tuple[str, ...], read: Callable[[], Mapping[tuple[str, ...], int]]
+    ) -> None:
+        self._name, self._text, self._labels, self._read = name, text, labels, read
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        family = GaugeMetricFamily(self._name, self._text, labels=self._labels)
+        for values, count in sorted(self._read().items()):
+            family.add_metric(values, count)
+        yield family
 
 
 def _resource_of(path: str) -> str:

@@ -17,6 +17,7 @@ from slipstream_operator.lease import Lease
 from slipstream_operator.plan import Note
 
 LEASE_NAME = "slipstream-release"
+REFUSED_REASON = "ManagedByAnotherRelease"
 DURATION_S = 120
 RENEW_S = 30.0  # no answer is older than this, so no write is based on a Lease that has run out
 
@@ -50,7 +51,7 @@ class Ownership:
             f"release {holder} manages namespace {namespace} (Lease {LEASE_NAME}); release {self._release} changes "
             "nothing here: have one of them watch other namespaces"
         )
-        return Note(type="Warning", reason="ManagedByAnotherRelease", message=message)
+        return Note(type="Warning", reason=REFUSED_REASON, message=message)
 
     async def run(self) -> None:
         """Renew what is held until cancelled."""

@@ -344,6 +344,20 @@ def test_probes_and_metrics_answer(operator: OperatorProcess) -> None:
     assert operator.metric("slipstream_operator_watch_missed") == 0
 
 
+def test_conditions_are_counted_and_those_that_are_over_are_not(cluster: Cluster, operator: OperatorProcess) -> None:
+    def refused() -> float:
+        return operator.metric("slipstream_operator_conditions", condition="Accepted", reason="InvalidSpec")
+
+    cluster.pair("counted")
+    cluster.wait_condition("modelpairs", "counted", "Accepted", "True")
+    before = refused()
+    source = cluster.client.get(cluster.path("modelpairs", "counted"))["spec"]["draft"]["source"]
+    cluster.patch("modelpairs", "counted", {"spec": {"draft": {"source": None}}})
+    eventually(lambda: refused() == before + 1)
+    cluster.patch("modelpairs", "counted", {"spec": {"draft": {"source": source}}})
+    eventually(lambda: refused() == before)
+
+
 def _gateways(cluster: Cluster, name: str) -> dict | None:
     status = cluster.client.get(cluster.path("modelpairs", name)).get("status") or {}
     return status.get("gateways")

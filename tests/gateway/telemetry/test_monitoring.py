@@ -7,16 +7,21 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
 from slipstream_gateway.director import causes
 from slipstream_gateway.director.failover import Result
+from slipstream_gateway.manifest.status import ConditionStatus, ConditionType
 from slipstream_gateway.types import Arm, Reason
 from slipstream_gateway.upstreams.pool import Circuit
+from slipstream_operator.ownership import REFUSED_REASON
+from slipstream_operator.reconcile.pods import PodReason
+from slipstream_operator.reconcile.policy_verdicts import PolicyReason
+from slipstream_operator.reconcile.verdicts import PairReason
 
 from deploy.generate.__main__ import ALERTS, ROOT, dashboards, files
 from docs.generate.exposed import all_series
@@ -40,6 +45,17 @@ VALUES = {
     "by": {"redis", "local"},
     "state": {str(circuit) for circuit in Circuit},
 }
+OPERATOR_VALUES = {
+    "outcome": VALUES["outcome"],
+    "condition": {str(type) for type in ConditionType},
+    "status": set(get_args(ConditionStatus)),
+    "reason": {*(str(reason) for reason in chain(PairReason, PodReason, PolicyReason)), REFUSED_REASON},
+}
+
+
+def values_of(expression: str) -> dict[str, set[str]]:
+    """The closed sets of whoever exposes what is asked for: both have labels of these names."""
+    return OPERATOR_VALUES if "slipstream_operator_" in expression else VALUES
 
 
 def panels() -> Iterator[Any]:
@@ -58,12 +74,12 @@ def series() -> dict[str, set[str]]:
 def test_panel_asks_for_what_there_is(panel: JSON, series: dict[str, set[str]]) -> None:
     assert panel["description"]
     for target in panel["targets"]:
-        assert list(faults(target["expr"], series, VALUES)) == []
+        assert list(faults(target["expr"], series, values_of(target["expr"]))) == []
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
 def test_alert_asks_for_what_there_is(rule: JSON, series: dict[str, set[str]]) -> None:
-    assert list(faults(rule["expr"], series, VALUES)) == []
+    assert list(faults(rule["expr"], series, values_of(rule["expr"]))) == []
 
 
 @pytest.mark.parametrize(
