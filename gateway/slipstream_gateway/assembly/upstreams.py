@@ -32,7 +32,9 @@ def connect(key: ReplicaKey, settings: GatewaySettings, tls: Credentials | None 
 
         scheme, _, address = key.endpoint.partition("://")
         credentials = tls if scheme == "grpcs" else None
-        return TritonUpstream(address, model=key.model, connect_timeout_s=connect_timeout_s, tls=credentials)
+        return TritonUpstream(
+            address, model=key.model, connect_timeout_s=connect_timeout_s, tls=credentials, rules=rules
+        )
     from slipstream_gateway.upstreams.openai_server import OpenAiUpstream
     from slipstream_gateway.upstreams.vllm_server import VllmUpstream
 

@@ -29,7 +29,8 @@ _METADATA = tuple(
     )
 )
 _METADATA_NAMES = ("metadata", "metadata.google.internal", "instance-data", "instance-data.ec2.internal")
-_NAME = re.compile(r"[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?")
+_LABEL = "[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
+_NAME = re.compile(rf"(?=.{{1,253}}$){_LABEL}(\.{_LABEL})*")  # RFC 1123, and the underscores of some clusters
 _NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")  # no domain ends so: a reader may take it for a part of an IPv4 address
 _SUFFIX = re.compile(r"\.?[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?")
 

@@ -1,13 +1,26 @@
-"""The connection to one Triton server: told apart whether it cannot be reached or only takes long to answer."""
+"""The connection to one Triton server: told apart whether it cannot be reached or only takes long to answer.
+
+Its name is resolved here and not by gRPC, so that a connection goes to nothing but addresses that were looked at.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ipaddress
+import socket
+import time
+from collections import deque
+from typing import NamedTuple
+from urllib.parse import urlsplit
 
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from slipstream_gateway.errors import UpstreamTimeout, UpstreamUnavailable
+from slipstream_gateway.upstreams.address_forms import Address
+from slipstream_gateway.upstreams.checked_resolver import CheckedResolver
+from slipstream_gateway.upstreams.endpoint_rules import EndpointRules
 from slipstream_gateway.upstreams.tls import Credentials
 from slipstream_gateway.upstreams.triton_errors import describe_call
 
@@ -23,27 +36,56 @@ CHANNEL_OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 500),  # a request waits for the next attempt, so it must come soon
 )
 _RECONNECT_WAIT_S = 0.8  # longer than the longest pause between two attempts to connect
+_RESOLVE_AGAIN_S = 1.0
 _WHY_TIMEOUT_S = 0.5
+_MOST_LEFT = 16
+_CANNOT = "The inference server cannot be reached."
+
+
+class _Target(NamedTuple):
+    """Addresses with their ports, in gRPC's notation (its `naming.md`)."""
+
+    family: str
+    addresses: tuple[str, ...]
+
+    def is_same(self, other: _Target) -> bool:
+        """Name servers give the same addresses in changing order."""
+        return self.family == other.family and set(self.addresses) == set(other.addresses)
 
 
 class TritonChannel:
-    """A gRPC channel to `address` (`host:port`); `stub` has Triton's calls."""
+    """A gRPC channel to `address` (`host:port`), as far as `rules` allow what its name resolves to. `stub` has Triton's
+    calls once `connected` has returned."""
 
-    def __init__(self, address: str, *, connect_timeout_s: float, tls: Credentials | None) -> None:
-        self._connect_timeout_s = connect_timeout_s
-        self._tls = tls
-        self._channel = _channel(address, tls)
-        self.stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+    stub: service_pb2_grpc.GRPCInferenceServiceStub
+
+    def __init__(
+        self, address: str, *, connect_timeout_s: float, tls: Credentials | None, rules: EndpointRules
+    ) -> None:
+        self._address, self._connect_timeout_s, self._tls = address, connect_timeout_s, tls
+        self._resolver = CheckedResolver(rules)
+        self._resolution: asyncio.Task[None] | None = None
+        self._resolved_s = 0.0
+        self._refusal = ""
+        self._target = _Target("", ())
+        self._channel: grpc.aio.Channel | None = None
+        self._left: deque[grpc.aio.Channel] = deque()  # to former addresses: streams may still run there
 
     async def aclose(self) -> None:
-        await self._channel.close()
+        if self._resolution is not None:
+            self._resolution.cancel()
+        for channel in (*self._left, self._channel):
+            if channel is not None:
+                await channel.close()
+        await self._resolver.close()
 
     async def connected(self) -> None:
         """Waits for the channel, within the connect deadline, so that a dead host is told from a slow answer."""
         ready, failed = grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.TRANSIENT_FAILURE
-        first = state = self._channel.get_state(try_to_connect=True)
-        if state is ready:
+        if self._channel is not None and self._channel.get_state(try_to_connect=True) is ready:
             return
+        channel = await self._resolved()
+        first = state = channel.get_state(try_to_connect=True)
         # A channel that has failed says so until it is connected again, so its state tells nothing of the attempt
         # that is due now: that one is waited for instead.
         wait_s = min(self._connect_timeout_s, _RECONNECT_WAIT_S) if first is failed else self._connect_timeout_s
@@ -51,13 +93,56 @@ class TritonChannel:
             async with asyncio.timeout(wait_s):
                 while state is not ready:
                     if state is failed and first is not failed:
-                        raise UpstreamUnavailable("The inference server cannot be reached.", detail=await self._why())
-                    await self._channel.wait_for_state_change(state)
-                    state = self._channel.get_state(try_to_connect=True)
+                        raise UpstreamUnavailable(_CANNOT, detail=await self._why())
+                    await channel.wait_for_state_change(state)
+                    state = channel.get_state(try_to_connect=True)
         except TimeoutError as exc:
             if state is failed:
-                raise UpstreamUnavailable("The inference server cannot be reached.", detail=await self._why()) from exc
+                raise UpstreamUnavailable(_CANNOT, detail=await self._why()) from exc
             raise UpstreamTimeout("The inference server did not accept a connection in time.") from exc
+
+    async def _resolved(self) -> grpc.aio.Channel:
+        """The channel to what the name stands for now, or stood for when it was resolved last. Requests that wait at
+        the same time share one look."""
+        is_over = self._resolution is None or self._resolution.done()
+        if self._resolution is None or (is_over and time.monotonic() - self._resolved_s >= _RESOLVE_AGAIN_S):
+            self._resolution = asyncio.create_task(self._resolve())
+        try:
+            async with asyncio.timeout(self._connect_timeout_s):
+                await asyncio.shield(self._resolution)
+        except TimeoutError as exc:
+            if self._channel is None:
+                raise UpstreamTimeout("The inference server's name was not resolved in time.") from exc
+        if self._channel is None:
+            raise UpstreamUnavailable(_CANNOT, detail=self._refusal)
+        return self._channel
+
+    async def _resolve(self) -> None:
+        try:
+            target = await self._find()
+        except OSError as exc:
+            self._refusal = str(exc)
+        else:
+            if not target.is_same(self._target):
+                await self._move(target)
+        self._resolved_s = time.monotonic()
+
+    async def _find(self) -> _Target:
+        """Raises `OSError`."""
+        parts = urlsplit(f"//{self._address}")
+        host, port = parts.hostname or "", parts.port or 0
+        with contextlib.suppress(ValueError):  # the rules were asked about it before there was a channel
+            return _target([(ipaddress.ip_address(host), port)])
+        found = await self._resolver.resolve(host, port, socket.AF_UNSPEC)
+        return _target([(ipaddress.ip_address(one["host"]), one["port"]) for one in found])
+
+    async def _move(self, target: _Target) -> None:
+        if self._channel is not None:
+            self._left.append(self._channel)
+        self._target, self._channel = target, _channel(target, self._address, self._tls)
+        self.stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+        while len(self._left) > _MOST_LEFT:
+            await self._left.popleft().close()
 
     async def _why(self) -> str:
         """What is wrong with a channel that has failed; asked for where TLS is spoken, of which much can be. The call
@@ -71,8 +156,18 @@ class TritonChannel:
         return ""
 
 
-def _channel(address: str, tls: Credentials | None) -> grpc.aio.Channel:
+def _target(found: list[tuple[Address, int]]) -> _Target:
+    """IPv4 alone where there is any: a channel takes one family."""
+    four = [f"{address}:{port}" for address, port in found if address.version == 4]
+    six = [f"[{address}]:{port}" for address, port in found if address.version == 6]
+    return _Target("ipv4", tuple(four)) if four else _Target("ipv6", tuple(six))
+
+
+def _channel(target: _Target, authority: str, tls: Credentials | None) -> grpc.aio.Channel:
+    """`authority` is what the server's certificate is checked against."""
+    address = f"{target.family}:{','.join(target.addresses)}"
+    options = (*CHANNEL_OPTIONS, ("grpc.default_authority", authority))
     if tls is None:
-        return grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        return grpc.aio.insecure_channel(address, options=options)
     credentials = grpc.ssl_channel_credentials(tls.ca, tls.key, tls.certificate)
-    return grpc.aio.secure_channel(address, credentials, options=CHANNEL_OPTIONS)
+    return grpc.aio.secure_channel(address, credentials, options=options)

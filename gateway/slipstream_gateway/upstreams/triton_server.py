@@ -27,6 +27,7 @@ from slipstream_gateway.upstreams.base import (
     TokenScore,
     has_relayed_features,
 )
+from slipstream_gateway.upstreams.endpoint_rules import EndpointRules
 from slipstream_gateway.upstreams.scores import UNSCORED, score_by
 from slipstream_gateway.upstreams.tls import Credentials
 from slipstream_gateway.upstreams.triton_channel import TritonChannel
@@ -57,11 +58,21 @@ class TritonUpstream:
 
     gives_token_ids = True
 
-    def __init__(self, address: str, *, model: str, connect_timeout_s: float, tls: Credentials | None = None) -> None:
+    def __init__(
+        self,
+        address: str,
+        *,
+        model: str,
+        connect_timeout_s: float,
+        tls: Credentials | None = None,
+        rules: EndpointRules | None = None,
+    ) -> None:
         self._model = model
         self._stops = 0
         self._facts: EngineFacts | None = None
-        self._channel = TritonChannel(address, connect_timeout_s=connect_timeout_s, tls=tls)
+        self._channel = TritonChannel(
+            address, connect_timeout_s=connect_timeout_s, tls=tls, rules=rules or EndpointRules()
+        )
 
     @property
     def drafting(self) -> Drafting:
@@ -94,6 +105,7 @@ class TritonUpstream:
 
     async def probe(self) -> None:
         """A model whose engine has ended is not ready, whatever Triton says of it: its facts tell."""
+        await self._channel.connected()
         request = service_pb2.ModelReadyRequest(name=self._model)
         try:
             answer = await self._channel.stub.ModelReady(request, timeout=_PROBE_TIMEOUT_S)

@@ -100,7 +100,11 @@ def test_no_notation_of_an_ipv4_address_counts_as_a_name(address: Any, number: s
 
 
 @pytest.mark.parametrize(
-    "host", ["4294967296", "1.2.3.4.5", "08.1.1.1", "0x", "a.0x1", "a.1", "%31.1", "１.1.1.1", "a b", ""]
+    "host",
+    [
+        *("4294967296", "1.2.3.4.5", "08.1.1.1", "0x", "a.0x1", "a.1", "%31.1", "１.1.1.1", "a b", ""),
+        *("a..b", f"{'a' * 64}.svc", f"{'a.' * 126}bc"),  # a resolver fails on them with no error of its own
+    ],
 )
 def test_what_is_neither_a_name_nor_an_address_is_refused(host: str) -> None:
     assert EndpointRules().refuse(f"http://{host}") is not None

@@ -6,6 +6,7 @@ import asyncio
 import datetime
 import logging
 import os
+import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -159,17 +160,26 @@ def tls_triton(
     child.stop(timeout_s=WAIT_S)
 
 
-async def test_triton_over_mutual_tls(tls_triton: tuple[int, Any, Any]) -> None:
+async def test_triton_over_mutual_tls(tls_triton: tuple[int, Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     port, ours, theirs = tls_triton
 
-    def upstream(settings: TlsSettings) -> TritonUpstream:
+    def upstream(settings: TlsSettings, host: str = "127.0.0.1") -> TritonUpstream:
         tls = read_credentials(settings)
-        return TritonUpstream(f"127.0.0.1:{port}", model="no_model", connect_timeout_s=5.0, tls=tls)
+        return TritonUpstream(f"{host}:{port}", model="no_model", connect_timeout_s=5.0, tls=tls)
 
-    good = upstream(TlsSettings(ca=theirs.ca, certificate=ours.certificate, key=ours.key))
-    with pytest.raises(UpstreamUnavailable, match="has no such model"):  # which only a connection tells
-        await good.probe()
-    await good.aclose()
+    ours_and_theirs = TlsSettings(ca=theirs.ca, certificate=ours.certificate, key=ours.key)
+    for host in ("127.0.0.1", "localhost"):  # the certificate is for both
+        good = upstream(ours_and_theirs, host)
+        with pytest.raises(UpstreamUnavailable, match="has no such model"):  # which only a connection tells
+            await good.probe()
+        await good.aclose()
+    known = socket.getaddrinfo
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, *rest, **more: known("127.0.0.1", *rest, **more))
+    elsewhere = upstream(ours_and_theirs, "other.example")
+    with pytest.raises(UpstreamUnavailable, match="cannot be reached") as caught:
+        await elsewhere.stop_drafting()
+    assert "Hostname Verification" in caught.value.detail
+    await elsewhere.aclose()
     for settings, said in (
         (TlsSettings(ca=ours.ca, certificate=ours.certificate, key=ours.key), "CERTIFICATE_VERIFY_FAILED"),
         (TlsSettings(ca=theirs.ca), "failed to connect"),  # it breaks the connection off and gives no reason
