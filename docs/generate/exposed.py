@@ -29,6 +29,7 @@ from slipstream_gateway.settings import TelemetrySettings
 from slipstream_gateway.stores.status import StoreStatus
 from slipstream_gateway.telemetry.access import observe_access
 from slipstream_gateway.telemetry.conformance import observe_conformance
+from slipstream_gateway.telemetry.departures import observe_departures
 from slipstream_gateway.telemetry.failover import observe_failover
 from slipstream_gateway.telemetry.overload import observe_overload
 from slipstream_gateway.telemetry.providers import Telemetry
@@ -86,6 +87,7 @@ def _observe_areas(telemetry: Telemetry) -> None:
     """What areas of the gateway register for themselves."""
     resumption = ResumptionCount(pair=PAIR, request_class=CLASS, cause="stalled", result=Result.RESUMED, count=1)
     observe_failover(telemetry.meter, lambda: [resumption])
+    observe_departures(telemetry.meter, lambda: 1)
     use = KeyUse()
     access = AccessStatus(keys=1, denied={"forbidden": 1}, used={"key": use}, decided={"redis": 1}, shared=True)
     observe_access(telemetry.meter, lambda: access)

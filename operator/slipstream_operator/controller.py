@@ -85,7 +85,12 @@ class Controller:
         self.queue: WorkQueue[ObjectKey] = WorkQueue()
         self.proof = WatchProof(clock_s=clock_s)
         intake = Intake(
-            cache=self._cache, declared=self._declared, gateways=self._gateways, queue=self.queue, clock=clock
+            cache=self._cache,
+            declared=self._declared,
+            gateways=self._gateways,
+            queue=self.queue,
+            clock=clock,
+            on_deleted=self._pair_deleted,
         )
         self._reports = ReportWatch(api, resources[Kind.LEASE], settings.report_namespace, intake)
         self.resync = Resync(
@@ -192,6 +197,9 @@ class Controller:
             return RENEW_S
         # Also of one that is being deleted: gateways go by it until it is gone, which a finalizer may put off for long.
         return await reconciler.reconcile(key, raw, parsed)
+
+    def _pair_deleted(self, raw: KubeObject) -> None:
+        self._pairs.deleted(raw)
 
     async def _tick(self) -> None:
         look_s = 0.0

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 from slipstream_gateway.manifest.last_good import GoodVersion, good_version
+from slipstream_gateway.manifest.renames import parse_version, pending_rename
 from slipstream_gateway.manifest.resolve import Resolution, resolve
-from slipstream_gateway.manifest.resources import ParsedResource, parse_resource
+from slipstream_gateway.manifest.resources import ParsedResource
 from slipstream_gateway.settings import NO_GRANTS, Grants
 
 from slipstream_operator.cluster.cache import key_of
@@ -50,15 +51,15 @@ class Declared:
         self._stale = False
 
     def put(self, raw: KubeObject) -> None:
-        """Take in a parent. Its status does not count: only another generation or spec is parsed; the same generation
-        may have another spec after the cluster was restored from a backup."""
+        """Take in a parent. Of its status and annotations only a rename counts: else only another generation or spec is
+        parsed; the same generation may have another spec after the cluster was restored from a backup."""
         key, metadata = key_of(raw), raw["metadata"]
-        version = (metadata.get("uid"), metadata.get("generation"))
+        version = (metadata.get("uid"), metadata.get("generation"), pending_rename(raw))
         known = self._entries.get(key)
         if known is not None and known.version == version and known.spec == raw.get("spec"):
             return
         self.remove(key)
-        parsed = parse_resource(raw)
+        parsed = parse_version(raw)
         good = good_version(raw, parsed, known.good if known is not None else None)
         self._entries[key] = entry = _Entry(version, raw.get("spec"), parsed, good)
         for resource in entry.resources:

@@ -1,5 +1,5 @@
-"""The gateways' reports, and what they amount to for one object: how far its spec has come, and which of its servers
-may not speculate or cannot be reached."""
+"""The gateways' reports, and what they amount to for one object: how far its spec has come, which of its servers may
+not speculate or cannot be reached, and when clients asked for it last."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from slipstream_operator.cluster.resources import ObjectKey
 from slipstream_operator.plan import KubeObject
 
 DEAD_FOR_GOOD = timedelta(hours=1)
+_REQUESTS_KEPT = timedelta(hours=1)
 
 
 class Gateways:
@@ -29,13 +30,16 @@ class Gateways:
     def __init__(self) -> None:
         self._sightings: dict[ObjectKey, Sighting] = {}
         self._alive: set[ObjectKey] = set()
+        self._last_request: dict[str, datetime] = {}
 
     def put(self, key: ObjectKey, lease: KubeObject, now: datetime) -> set[str] | None:
         """Take in a report: the objects (`namespace/Kind/name`) that it says something new of; None: of all."""
         before, report = self._sightings.get(key), read_report(lease)
         if report is None:
             return self.remove(key)
-        self._sightings[key] = sighted(before, report, now)
+        self._sightings[key] = after = sighted(before, report, now)
+        for pair in report.in_use:
+            self._last_request[pair] = max(self._last_request.get(pair, after.sign), after.sign)
         was_alive = key in self._alive
         self._note_life(key, now)
         if before is None or was_alive != (key in self._alive) or before.report.namespaces != report.namespaces:
@@ -55,6 +59,8 @@ class Gateways:
         before = set(self._alive)
         for key in self._sightings:
             self._note_life(key, now)
+        kept = {pair: at for pair, at in self._last_request.items() if now - at < _REQUESTS_KEPT}
+        self._last_request = kept
         return before != self._alive
 
     def dead_for_good(self, now: datetime) -> list[ObjectKey]:
@@ -99,6 +105,10 @@ class Gateways:
             if report.watches(key.namespace) and report.unreachable is not None
         )
 
+    def last_request_of(self, key: ObjectKey) -> datetime | None:
+        """When a gateway said last that clients ask for that pair, by the operator's clock: a minute late at most."""
+        return self._last_request.get(str(key))
+
     def _note_life(self, key: ObjectKey, now: datetime) -> None:
         if self._sightings[key].is_alive(now):
             self._alive.add(key)
@@ -113,4 +123,5 @@ def _changed(old: GatewayReport, new: GatewayReport) -> set[str]:
     pairs = old.withheld.keys() | new.withheld.keys()
     withheld = {pair for pair in pairs if old.withheld.get(pair) != new.withheld.get(pair)}
     before, after = old.unreachable or {}, new.unreachable or {}
-    return applied | withheld | {pair for pair in before.keys() | after.keys() if before.get(pair) != after.get(pair)}
+    unreachable = {pair for pair in before.keys() | after.keys() if before.get(pair) != after.get(pair)}
+    return applied | withheld | unreachable | {*old.in_use} ^ {*new.in_use}

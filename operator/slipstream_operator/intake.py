@@ -29,7 +29,10 @@ class Intake:
         gateways: Gateways,
         queue: WorkQueue[ObjectKey],
         clock: Callable[[], datetime],
+        on_deleted: Callable[[KubeObject], None],
     ) -> None:
+        """`on_deleted` is told each pair that is gone, as it was known last."""
+        self._on_deleted = on_deleted
         self._cache, self._declared, self._gateways = cache, declared, gateways
         self._queue, self._clock = queue, clock
 
@@ -84,6 +87,8 @@ class Intake:
 
     def _take_parent(self, change: Change, *, queue_itself: bool = True) -> None:
         key, related = change.key, self._relations(change.key)
+        if key.kind is Kind.MODEL_PAIR and change.before is not None and _uid(change.before) != _uid(change.after):
+            self._on_deleted(change.before)
         if change.after is None:
             self._declared.remove(key)
         else:
@@ -110,3 +115,7 @@ class Intake:
                 for key in self._cache.keys(kind):
                     if str(key) in concerned:
                         self._queue.add(key)
+
+
+def _uid(item: KubeObject | None) -> object:
+    return None if item is None else item["metadata"]["uid"]

@@ -9,10 +9,11 @@ from typing import Any, TypeVar
 import msgspec
 from slipstream_gateway.manifest.check import Problem
 from slipstream_gateway.manifest.naming import child_name
+from slipstream_gateway.manifest.renames import model_kept
 from slipstream_gateway.manifest.resources import ParsedResource
-from slipstream_gateway.manifest.status import SpeculationPolicyStatus
+from slipstream_gateway.manifest.status import ModelPairStatus, SpeculationPolicyStatus
 
-from slipstream_operator.cluster.cache import ObjectCache, owner_uid
+from slipstream_operator.cluster.cache import ObjectCache, key_of, owner_uid
 from slipstream_operator.cluster.children import ChildWriter
 from slipstream_operator.cluster.events import EventPoster
 from slipstream_operator.cluster.resources import Kind, ObjectKey
@@ -21,6 +22,7 @@ from slipstream_operator.declared import Declared
 from slipstream_operator.errors import ApiRejected
 from slipstream_operator.gateways import Gateways
 from slipstream_operator.plan import KubeObject, Observed, PairPlan, ServingDefaults
+from slipstream_operator.reconcile.usage import deleted_in_use, usage_of
 
 PairDecision = Callable[[Observed, datetime], PairPlan]
 Status = TypeVar("Status")
@@ -65,7 +67,15 @@ class PairReconciler:
             self._events.post(raw, plan.notes)
         if plan.children is not None and not has_last_hours and (rejected := self._rejected.get(key)):
             raise ApiRejected("; ".join(map(str, rejected)))
-        return look_again_s
+        return min((s for s in (look_again_s, plan.next_look_s) if s is not None), default=None)
+
+    def deleted(self, raw: KubeObject) -> None:
+        """The pair is gone, and was last known as `raw`."""
+        status = read_status(raw.get("status"), ModelPairStatus) or ModelPairStatus()
+        usage = usage_of(status, self._gateways.last_request_of(key_of(raw)), self._clock())
+        if usage.in_use:
+            model = None if status.last_good is None else model_kept(status.last_good)
+            self._events.post(raw, (deleted_in_use(model or raw["spec"].get("model"), usage),))
 
     def forget(self, key: ObjectKey) -> None:
         self._rejected.pop(key, None)
@@ -95,6 +105,7 @@ class PairReconciler:
             gateways=self._gateways.status_of(key, raw["metadata"].get("generation", 0), raw["metadata"].get("uid")),
             withheld=self._gateways.withheld_of(key),
             unreachable=self._gateways.unreachable_of(key),
+            last_request=self._gateways.last_request_of(key),
             defaults=self._defaults,
         )
 

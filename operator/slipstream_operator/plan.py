@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, Literal
 
 import msgspec
@@ -44,6 +45,7 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     force, None without one; `policy_killed` says that some policy for this pair has its kill switch on. `gateways`
     says how far the spec has come, `withheld` which servers gateways keep from speculating: once for each gateway.
     `unreachable` says what each gateway that has looked cannot reach of the pair's servers, None where all answer it.
+    `last_request` is when gateways said last that clients ask for the pair; None: not since the operator started.
     """
 
     raw: KubeObject
@@ -58,6 +60,7 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     gateways: GatewaysStatus = GatewaysStatus()
     withheld: tuple[WithheldServer, ...] = ()
     unreachable: tuple[UnreachableServers | None, ...] = ()
+    last_request: datetime | None = None
     defaults: ServingDefaults = ServingDefaults()
 
 
@@ -66,12 +69,13 @@ class PairPlan(msgspec.Struct, frozen=True, kw_only=True):
     they stay as they are, because a broken spec says nothing of them.
 
     Every child carries `apiVersion`, `kind`, its namespace and name, labels and owner reference, and only those fields
-    that the operator wants to own.
+    that the operator wants to own. `next_look_s`: when to look again though nothing happens; None: no need.
     """
 
     children: tuple[KubeObject, ...] | None
     status: ModelPairStatus
     notes: tuple[Note, ...] = ()
+    next_look_s: float | None = None
 
 
 class PolicyPlan(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
+from slipstream_gateway.manifest.renames import ALLOW_RENAME
 from slipstream_gateway.up.processes import Child
 
 from tests.doc_blocks import ROOT, Block, blocks_of, pages, runs
@@ -96,6 +97,7 @@ def test_readme_leads_into_a_cluster_with_redis(
     'kubectl patch modelpair embedded --namespace demo --type merge --patch \'{"spec":{"killSwitch":true}}\'',
     'kubectl patch modelpair embedded --namespace demo --type merge --patch \'{"spec":{"killSwitch":null}}\'',
     "slipstream kill",
+    "kubectl annotate modelpair embedded --namespace demo --overwrite slipstream.dev/allow-rename",
     "helm upgrade slipstream-crds",
     "kubectl delete modelpairs",
     "kubectl delete customresourcedefinitions",
@@ -103,7 +105,7 @@ def test_readme_leads_into_a_cluster_with_redis(
 def test_guide_goes_from_an_empty_cluster_to_an_uninstall(
     blocks: list[Block], cluster_shell: Shell, gateway: Child, kube: KubeApiServer, namespace: str
 ) -> None:
-    install, pods, pair, watch, kill, unkill, command, upgrade, uninstall, kinds = blocks
+    install, pods, pair, watch, kill, unkill, command, rename, upgrade, uninstall, kinds = blocks
     here, demo = named(namespace), {"--namespace demo": f"--namespace {namespace}-demo"}
     path = PAIR.format(f"{namespace}-demo")
     cluster_shell.run(install, here, folder=ROOT)
@@ -126,6 +128,8 @@ def test_guide_goes_from_an_empty_cluster_to_an_uninstall(
         )
         == 2
     )
+    cluster_shell.run(rename, demo)
+    assert kube.client().get(path)["metadata"]["annotations"][ALLOW_RENAME] == "slipstream-large"
     password = _redis(kube, namespace)
     cluster_shell.run(upgrade, here, folder=ROOT)
     assert _redis(kube, namespace) == password

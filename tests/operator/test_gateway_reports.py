@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from slipstream_gateway.manifest.reports import (
     EXPIRES_S,
+    IN_USE_ANNOTATION,
     UNREACHABLE_ANNOTATION,
     WITHHELD_ANNOTATION,
     GatewayReport,
@@ -177,6 +178,39 @@ def test_gateways_that_have_not_looked_yet_say_nothing_of_servers() -> None:
     later = NOW + timedelta(seconds=8)
     assert gateways.put(lease_key("a"), _looked("a", {str(PAIR): lost}, at=later), later) == {str(PAIR)}
     assert gateways.put(lease_key("a"), _looked("a", {str(PAIR): lost}, at=later), later) == set()
+
+
+def _used(*pairs: str, renewed: datetime) -> dict[str, Any]:
+    report = GatewayReport(name="a", namespaces=(), applied={}, renewed=renewed, in_use=pairs)
+    return report_lease(report, namespace="slipstream")
+
+
+def test_last_request_is_the_latest_report_that_a_pair_is_in() -> None:
+    gateways, late = Gateways(), NOW + timedelta(seconds=8)
+    gateways.put(lease_key("a"), _used(str(PAIR), renewed=NOW), NOW)
+    assert gateways.last_request_of(PAIR) == NOW
+    assert gateways.put(lease_key("a"), _used(str(PAIR), renewed=late), late) == set()
+    assert gateways.put(lease_key("a"), _used(renewed=late), late + timedelta(seconds=8)) == {str(PAIR)}
+    old = _used(str(PAIR), renewed=NOW - timedelta(minutes=50))
+    gateways.put(lease_key("gone"), old, late)
+    gateways.remove(lease_key("a"))
+    assert gateways.last_request_of(PAIR) == late
+    assert gateways.last_request_of(ObjectKey(Kind.MODEL_PAIR, "team", "another")) is None
+    gateways.expire(late + timedelta(hours=2))
+    assert gateways.last_request_of(PAIR) is None
+
+
+@pytest.mark.parametrize("text", [None, "?", "{}", "[5]"])
+def test_report_of_requests_that_cannot_be_read_says_nothing(text: str | None) -> None:
+    """An older gateway's report has none."""
+    lease = _used(str(PAIR), renewed=NOW)
+    if text is None:
+        del lease["metadata"]["annotations"][IN_USE_ANNOTATION]
+    else:
+        lease["metadata"]["annotations"][IN_USE_ANNOTATION] = text
+    report = read_report(lease)
+    assert report is not None
+    assert report.in_use == ()
 
 
 @pytest.mark.parametrize("text", ["?", "[]", '{"x": 5}'])

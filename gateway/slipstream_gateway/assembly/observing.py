@@ -8,6 +8,7 @@ from slipstream_gateway.access import Gate
 from slipstream_gateway.assembly.sources import pairs
 from slipstream_gateway.telemetry.access import observe_access
 from slipstream_gateway.telemetry.conformance import observe_conformance
+from slipstream_gateway.telemetry.departures import observe_departures
 from slipstream_gateway.telemetry.failover import observe_failover
 from slipstream_gateway.telemetry.overload import observe_overload
 from slipstream_gateway.telemetry.workers import Question
@@ -27,6 +28,7 @@ def observe(parts: Parts) -> None:
         lambda: [(pair, found) for pair in pairs(parts.fleet) for found in evidence.report(pair)]
     )
     observe_failover(telemetry.meter, parts.director.failover.counts)
+    observe_departures(telemetry.meter, lambda: parts.departures.count)
     observe_conformance(
         telemetry.meter,
         replicas=parts.conformance.replicas,

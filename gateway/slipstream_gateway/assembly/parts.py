@@ -17,6 +17,7 @@ from slipstream_gateway.console.recorder import Recorder
 from slipstream_gateway.console.watching import Watching
 from slipstream_gateway.director.admission import Admission
 from slipstream_gateway.director.configuration import ConfigurationSource
+from slipstream_gateway.director.departures import Departures
 from slipstream_gateway.director.director import Director
 from slipstream_gateway.director.fleet import Fleet
 from slipstream_gateway.director.observing import Outcomes
@@ -58,6 +59,7 @@ class Parts:
     telemetry: Telemetry
     siblings: Siblings
     gate: Gatekeeper
+    departures: Departures
 
 
 def build_parts(settings: GatewaySettings) -> Parts:
@@ -111,6 +113,7 @@ def build_parts(settings: GatewaySettings) -> Parts:
         telemetry=telemetry,
         siblings=Siblings(settings.metrics_folder),
         gate=build_gate(settings, audit),
+        departures=Departures(fleet),
     )
     observe(parts)
     return parts

@@ -19,8 +19,9 @@ from slipstream_gateway.manifest.fingerprint import spec_hash
 from slipstream_gateway.manifest.last_good import GoodVersion, good_version
 from slipstream_gateway.manifest.naming import child_name
 from slipstream_gateway.manifest.objects import ModelPair, SpeculationPolicy
+from slipstream_gateway.manifest.renames import parse_version, pending_rename
 from slipstream_gateway.manifest.resolve import Resolution, kills_of, resolve
-from slipstream_gateway.manifest.resources import ParsedResource, parse_resource
+from slipstream_gateway.manifest.resources import ParsedResource
 from slipstream_gateway.manifest.standing import Standing, pair_status_of, standing_of
 from slipstream_gateway.manifest.status import Phase
 from slipstream_gateway.manifest.table import Route, RoutingTable, compile_route, table_of
@@ -146,10 +147,10 @@ class Assembler:
         return table_of(self._routes[model] for model in sorted(self._routes))
 
     def _parsed(self, item: Json, before: _Known | None) -> ParsedResource:
-        """Parsed anew only where the spec can be another one: the operator writes status all the time."""
+        """Parsed anew only where another spec may count: the operator writes status all the time."""
         if before is not None and _version(before.raw) == _version(item) and before.raw.get("spec") == item.get("spec"):
             return before.newest
-        return parse_resource(item)
+        return parse_version(item)
 
     def _route(self, model: str) -> Route | None:
         resources = list(self._resources(model))
@@ -295,5 +296,5 @@ def _uid(item: Json) -> object:
     return item["metadata"].get("uid")
 
 
-def _version(item: Json) -> tuple[object, object]:
-    return _uid(item), item["metadata"].get("generation")
+def _version(item: Json) -> tuple[object, object, object]:
+    return _uid(item), item["metadata"].get("generation"), pending_rename(item)

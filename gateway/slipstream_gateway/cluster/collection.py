@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from slipstream_gateway.cluster.access import Json
+from slipstream_gateway.manifest.renames import ALLOW_RENAME
 from slipstream_gateway.manifest.resources import raw_kill_switch
 
 _log = logging.getLogger(__name__)
@@ -17,12 +18,11 @@ _CLASS = ("name", "phase", "share", "message")
 def trim_object(item: Json, *, kind: str) -> Json:
     """A custom resource without what no gateway reads."""
     metadata, status = item.get("metadata") or {}, item.get("status")
-    trimmed = {
-        "apiVersion": item.get("apiVersion"),
-        "kind": kind,
-        "metadata": {key: metadata[key] for key in _METADATA if key in metadata},
-        "spec": item.get("spec"),
-    }
+    kept = {key: metadata[key] for key in _METADATA if key in metadata}
+    annotations = metadata.get("annotations")
+    if isinstance(annotations, dict) and ALLOW_RENAME in annotations:
+        kept["annotations"] = {ALLOW_RENAME: annotations[ALLOW_RENAME]}
+    trimmed = {"apiVersion": item.get("apiVersion"), "kind": kind, "metadata": kept, "spec": item.get("spec")}
     if status is not None:
         trimmed["status"] = _trim_status(status, generation=metadata.get("generation"))
     return trimmed

@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from slipstream_gateway.cluster.assemble import PAIRS
 from slipstream_gateway.director.fleet import ServedRoute, Snapshot
 from slipstream_gateway.errors import SlipstreamError
 from slipstream_gateway.manifest.engines import SlipstreamEngine
-from slipstream_gateway.manifest.reports import UnreachableServers, object_key
+from slipstream_gateway.manifest.reports import UnreachableServers, pair_object_key
 from slipstream_gateway.upstreams.pool import Replica
 
 PROBE_WITHIN_S = 4.0
@@ -64,10 +63,9 @@ class Reachability:
         return _fitting(self._lost(pair, servers) for pair, servers in pairs.items())
 
     def _lost(self, pair: str, servers: Sequence[Replica]) -> tuple[str, UnreachableServers]:
-        namespace, _, name = pair.rpartition("/")
         lost = [replica.name for replica in servers if self._misses[replica] >= _MISSES]
         found = UnreachableServers(servers=tuple(lost[:MOST_NAMED]), unreachable=len(lost), total=len(servers))
-        return object_key(namespace, PAIRS, name), found
+        return pair_object_key(pair), found
 
 
 def _fitting(pairs: Iterable[tuple[str, UnreachableServers]]) -> Mapping[str, UnreachableServers]:

@@ -16,6 +16,7 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import accumulate
 from typing import Any
 
 import msgspec
@@ -34,15 +35,16 @@ from slipstream_gateway.settings import Pod
 COALESCE_S = 0.01
 _LONGEST_PAUSE_S = RENEW_S  # a server that is back hears of a living gateway before it counts as silent
 _DELETE_TIMEOUT_S = 2.0
-_MOST_BYTES = 200_000  # of what was applied: an object's annotations may have 256 KiB
+_MOST_BYTES = 180_000  # of what was applied: an object's annotations may have 256 KiB
+_MOST_IN_USE_BYTES = 20_000
 _log = logging.getLogger(__name__)
 
 
 class Reporter:
     """Writes one Lease. `applied` gives the generation of every object by `manifest.reports.applied_key`, in the order
-    in which they changed; `withheld` the servers that may not speculate and `unreachable` those that do not
-    answer, as `GatewayReport` has them; `namespaces` are those that are watched, none for all; `owner` is the pod that
-    it goes with.
+    in which they changed; `withheld` the servers that may not speculate, `unreachable` those that do not answer and
+    `in_use` the pairs that clients ask for, as `GatewayReport` has them; `namespaces` are those that are watched, none
+    for all; `owner` is the pod that it goes with.
 
     `reachable` is False while the server does not answer.
     """
@@ -56,6 +58,7 @@ class Reporter:
         applied: Callable[[], Mapping[str, int]],
         withheld: Callable[[], Mapping[str, Sequence[WithheldServer]]],
         unreachable: Callable[[], Mapping[str, UnreachableServers] | None] = lambda: None,
+        in_use: Callable[[], Sequence[str]] = tuple,
         owner: Pod | None = None,
         renew_s: float = RENEW_S,
         name: str | None = None,
@@ -69,6 +72,7 @@ class Reporter:
         self._applied = applied
         self._withheld = withheld
         self._unreachable = unreachable
+        self._in_use = in_use
         self._owners = () if owner is None else (_reference(owner),)
         self._renew_s = renew_s
         self._changed = asyncio.Event()
@@ -140,6 +144,7 @@ class Reporter:
             renewed=datetime.now(UTC),
             withheld=self._withheld(),
             unreachable=self._unreachable(),
+            in_use=_fitting_names(self._in_use()),
         )
         return report_lease(report, namespace=self._namespace, owners=self._owners)
 
@@ -172,3 +177,9 @@ def _fitting(applied: Mapping[str, int]) -> Mapping[str, int]:
             break
         fitting[key] = generation
     return fitting
+
+
+def _fitting_names(names: Sequence[str]) -> Sequence[str]:
+    """As many of the first ones as the report has room for."""
+    sizes = accumulate(len(name) + 3 for name in names)
+    return tuple(name for name, size in zip(names, sizes, strict=True) if size <= _MOST_IN_USE_BYTES)

@@ -20,7 +20,7 @@ from slipstream_gateway.cluster.watching import Pace, Reflector
 from slipstream_gateway.cluster.withheld import withheld_servers
 from slipstream_gateway.director.configuration import ConfigurationStatus, Origin
 from slipstream_gateway.director.fleet import Fleet
-from slipstream_gateway.manifest.reports import RENEW_S
+from slipstream_gateway.manifest.reports import RENEW_S, pair_object_key
 from slipstream_gateway.manifest.table import RoutingTable
 from slipstream_gateway.settings import ClusterSettings
 
@@ -63,6 +63,7 @@ class ClusterSource:
             applied=lambda: self._confirmed,
             withheld=lambda: withheld_servers(fleet.current),
             unreachable=lambda: self._reachability.unreachable,
+            in_use=lambda: [pair_object_key(pair) for pair in sorted(fleet.use.lately())],
             owner=settings.pod,
             renew_s=renew_s,
         )

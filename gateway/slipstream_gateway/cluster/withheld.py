@@ -8,9 +8,8 @@ from itertools import islice
 
 import msgspec
 
-from slipstream_gateway.cluster.assemble import PAIRS
 from slipstream_gateway.director.fleet import ServedRoute, Snapshot
-from slipstream_gateway.manifest.reports import WithheldServer, object_key
+from slipstream_gateway.manifest.reports import WithheldServer, pair_object_key
 from slipstream_gateway.types import Capability, Reason, Withheld
 
 MOST_BYTES = 40_000  # of the report, beside what was applied: an object's annotations may have 256 KiB
@@ -29,8 +28,7 @@ def withheld_servers(snapshot: Snapshot) -> Mapping[str, Sequence[WithheldServer
         servers = _withheld_of(served)
         if not servers:
             continue
-        namespace, _, name = served.route.pair.metadata.key.rpartition("/")
-        entry = {object_key(namespace, PAIRS, name): servers}
+        entry = {pair_object_key(served.route.pair.metadata.key): servers}
         left -= len(msgspec.json.encode(entry))
         if left < 0:
             break

@@ -133,6 +133,7 @@ class Director:
         except BaseException:
             self.admission.leave(pair)
             raise
+        self.fleet.use.begin(pair)
         exchange = Exchange(
             request=request,
             started_s=started_s,
@@ -169,6 +170,7 @@ class Director:
 
     def _leave(self, snapshot: Snapshot, pair: str, entered_s: float, exchange: Exchange, status: str) -> None:
         self.fleet.leave(snapshot)
+        self.fleet.use.end(pair)
         sample = _sample(exchange, entered_s) if status == "ok" and exchange.is_first_attempt else None
         self.admission.leave(pair, sample, refused=status == "overloaded")
 

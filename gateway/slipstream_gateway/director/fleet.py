@@ -13,6 +13,7 @@ from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
 from slipstream_gateway.director.kill import DraftStops, is_killed
+from slipstream_gateway.director.pair_use import PairUse
 from slipstream_gateway.errors import UpstreamError
 from slipstream_gateway.manifest.engines import Protocol
 from slipstream_gateway.manifest.table import Backend, Route, RoutingTable
@@ -72,7 +73,7 @@ class Snapshot:
 
 
 class Fleet:
-    """All replicas, by key, and the current snapshot."""
+    """All replicas, by key, the current snapshot, and the `use` that clients make of it."""
 
     def __init__(
         self,
@@ -92,6 +93,7 @@ class Fleet:
         self._current: Snapshot | None = None
         self._snapshots: list[Snapshot] = []
         self._watchers: list[Swapped] = []
+        self.use = PairUse(clock)
         self._stops = DraftStops(leave=self.leave, current=lambda: self.current)
 
     @property

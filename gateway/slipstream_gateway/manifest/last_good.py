@@ -38,11 +38,24 @@ def good_version(
         return GoodVersion(raw, newest)
     if before is not None and _uid(before.raw) != _uid(raw):
         before = None
-    kept = _kept_in(raw)
-    if kept is None or (before is not None and before.generation >= _generation(kept)):
+    kept = kept_of(raw)
+    if kept is None or (before is not None and before.generation >= kept.generation):
         return _without_switch(before)
-    parsed = parse_resource(kept)
-    return GoodVersion(kept, parsed) if parsed.item is not None else _without_switch(before)
+    return kept_version(raw) or _without_switch(before)
+
+
+def kept_version(raw: Mapping[str, Any]) -> GoodVersion | None:
+    """The last usable version that the status of `raw` keeps; None where there is none, or it cannot be used."""
+    kept = kept_of(raw)
+    try:
+        spec = None if kept is None else msgspec.json.decode(kept.spec, type=dict[str, Any])
+    except msgspec.MsgspecError:
+        return None
+    if kept is None or spec is None:
+        return None
+    version = {**raw, "metadata": {**raw["metadata"], "generation": kept.generation}, "spec": spec}
+    parsed = parse_resource(version)
+    return None if parsed.item is None else GoodVersion(version, parsed)
 
 
 def to_keep(good: GoodVersion | None) -> LastGood | None:
@@ -54,17 +67,13 @@ def to_keep(good: GoodVersion | None) -> LastGood | None:
     return LastGood(generation=good.generation, spec=text) if len(text) <= MAX_LAST_GOOD_CHARS else None
 
 
-def _kept_in(raw: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The object with the spec that its status keeps; None where there is none, or none that can be read."""
+def kept_of(raw: Mapping[str, Any]) -> LastGood | None:
+    """What the status of `raw` keeps; None where there is nothing, or nothing that can be read."""
     status = raw.get("status")
     try:
-        kept = msgspec.convert(status.get("lastGood") if isinstance(status, Mapping) else None, LastGood | None)
-        spec = None if kept is None else msgspec.json.decode(kept.spec, type=dict[str, Any])
-    except msgspec.MsgspecError:
+        return msgspec.convert(status.get("lastGood") if isinstance(status, Mapping) else None, LastGood | None)
+    except msgspec.ValidationError:
         return None
-    if kept is None or spec is None:
-        return None
-    return {**raw, "metadata": {**raw["metadata"], "generation": kept.generation}, "spec": spec}
 
 
 def _without_switch(good: GoodVersion | None) -> GoodVersion | None:

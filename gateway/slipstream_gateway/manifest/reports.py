@@ -2,7 +2,7 @@
 
 The gateway writes it, the operator and `slipstream kill` read it. A Lease, because that is how Kubernetes' own nodes
 say that they are alive: small, and without a kind of its own. What was applied stands in one annotation, which
-servers may not speculate in another, and which cannot be reached in a third.
+servers may not speculate in another, which cannot be reached in a third, and what clients ask for in a fourth.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ REPORT_SELECTOR = f"{PART_OF}={PART_OF_SLIPSTREAM},{COMPONENT}={REPORT_COMPONENT
 APPLIED_ANNOTATION = "slipstream.dev/applied"
 WITHHELD_ANNOTATION = "slipstream.dev/withheld"
 UNREACHABLE_ANNOTATION = "slipstream.dev/unreachable"
+IN_USE_ANNOTATION = "slipstream.dev/in-use"
 # A gateway that has died is known to be silent before the 30 s are over that `slipstream kill` waits by default.
 RENEW_S = 8.0
 EXPIRES_S = 25
@@ -52,7 +53,8 @@ class GatewayReport(msgspec.Struct, frozen=True, kw_only=True):
     `namespaces` are those that it watches, empty for all. `applied` holds the generation of every object that it has
     applied, by `applied_key`; an older gateway's has bare `namespace/Kind/name`, which says nothing of the uid.
     `withheld` holds the servers that it keeps from speculating, by the `object_key` of their pair, and `unreachable`
-    those that do not answer, of pairs that name their servers; None: it has not looked yet.
+    those that do not answer, of pairs that name their servers; None: it has not looked yet. `in_use` are the pairs,
+    by `object_key`, that clients have asked for within the last minute: no times, since clocks differ.
     """
 
     name: str
@@ -61,6 +63,7 @@ class GatewayReport(msgspec.Struct, frozen=True, kw_only=True):
     renewed: datetime
     withheld: Mapping[str, Sequence[WithheldServer]] = {}
     unreachable: Mapping[str, UnreachableServers] | None = None
+    in_use: Sequence[str] = ()
 
     def watches(self, namespace: str) -> bool:
         return not self.namespaces or namespace in self.namespaces
@@ -105,6 +108,12 @@ def object_key(namespace: str, kind: str, name: str) -> str:
     return f"{namespace}/{kind}/{name}"
 
 
+def pair_object_key(pair: str) -> str:
+    """How reports call the pair `namespace/name`."""
+    namespace, _, name = pair.rpartition("/")
+    return object_key(namespace, "ModelPair", name)
+
+
 def applied_key(key: str, uid: str) -> str:
     """The object `key` as that very one: an object that is deleted and made again begins with generation 1 again."""
     return f"{key}#{uid[:_UID_DIGITS]}"
@@ -128,6 +137,7 @@ def report_lease(
             APPLIED_ANNOTATION: applied,
             WITHHELD_ANNOTATION: msgspec.json.encode(report.withheld).decode(),
             UNREACHABLE_ANNOTATION: msgspec.json.encode(report.unreachable).decode(),
+            IN_USE_ANNOTATION: msgspec.json.encode(report.in_use).decode(),
         },
     }
     if owners:
@@ -156,6 +166,7 @@ def read_report(lease: Mapping[str, Any]) -> GatewayReport | None:
             renewed=datetime.fromisoformat(spec["renewTime"]),
             withheld=_read_withheld(metadata["annotations"]),
             unreachable=_read_unreachable(metadata["annotations"]),
+            in_use=_read_in_use(metadata["annotations"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
         return None
@@ -178,3 +189,10 @@ def _read_unreachable(annotations: Mapping[str, str]) -> dict[str, UnreachableSe
         )
     except (ValueError, RecursionError):
         return None
+
+
+def _read_in_use(annotations: Mapping[str, str]) -> tuple[str, ...]:
+    try:
+        return msgspec.json.decode(annotations.get(IN_USE_ANNOTATION, "[]"), type=tuple[str, ...])
+    except (ValueError, RecursionError):
+        return ()

@@ -96,6 +96,12 @@ class ModelPairStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     accept: Annotated[str, Meta(max_length=32, description="Acceptance rate over all classes.")] = ""
     p95: Annotated[str, Meta(max_length=32, description="p95 of the speculative answers, end to end.")] = ""
     replicas: Annotated[Replicas, Meta(description="The pair's servers.")] = Replicas()
+    last_request_time: Annotated[
+        Time | None, Meta(description="When clients asked for the pair last, to the minute; null: not known.")
+    ] = None
+    in_use: Annotated[bool, Meta(description="Whether clients asked for the pair within the last five minutes.")] = (
+        False
+    )
     gateways: Annotated[GatewaysStatus, Meta(description="How far this spec has come.")] = GatewaysStatus()
     conditions: Annotated[tuple[Condition, ...], Meta(max_length=16, description="The pair's aspects.")] = ()
     last_good: Annotated[LastGood | None, Meta(description="What is served while the newest spec cannot be.")] = None

@@ -21,7 +21,7 @@ from slipstream_operator.work_queue import FIRST_RETRY_S
 FIGURES_EVERY_S = 30.0
 DISPUTE_OVER_S = 120.0
 
-_FIGURES = frozenset({"accept", "p95", "checkpoint"})
+_FIGURES = frozenset({"accept", "p95", "checkpoint", "lastRequestTime"})
 _CLASS_FIGURES = frozenset({"speculative", "control", "message"})
 _CONDITION_FIGURES = frozenset({"message"})
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from slipstream_gateway.manifest.check import Problem
-from slipstream_gateway.manifest.last_good import good_version, to_keep
+from slipstream_gateway.manifest.last_good import GoodVersion, good_version, to_keep
 from slipstream_gateway.manifest.objects import ModelPair
-from slipstream_gateway.manifest.resources import parse_resource
+from slipstream_gateway.manifest.renames import Rename, held_back, waiting_rename
+from slipstream_gateway.manifest.resources import ParsedResource, parse_resource
 from slipstream_gateway.manifest.status import (
     Condition,
     ConditionType,
@@ -30,6 +31,7 @@ from slipstream_operator.plan import KubeObject, Observed, PairPlan
 from slipstream_operator.reconcile import verdicts
 from slipstream_operator.reconcile.pair_notes import pair_notes
 from slipstream_operator.reconcile.pods import worst_problem
+from slipstream_operator.reconcile.usage import Usage, name_in_use, usage_of
 from slipstream_operator.reconcile.verdicts import PairReason, Verdict
 from slipstream_operator.reconcile.withheld import speculation_available
 
@@ -40,27 +42,55 @@ def reconcile_pair(observed: Observed, now: datetime) -> PairPlan:
     While the spec is broken, the last good one counts. The children stay as they are then, and where another pair has
     what this one claims.
     """
-    parsed = parse_resource(observed.raw)
+    prior = prior_status(observed.raw)
+    usage = usage_of(prior, observed.last_request, now)
+    parsed, judged, rename = _newest(observed.raw, usage)
     good = good_version(observed.raw, parsed, observed.last_good)
     pair = good.parsed.item if good is not None and isinstance(good.parsed.item, ModelPair) else None
     problems = observed.problems or parsed.problems
     if pair is not None:  # nothing in the newest spec is wrong with the one that counts
-        problems = tuple(problem for problem in problems if problem not in parsed.problems)
+        problems = tuple(problem for problem in problems if problem not in judged.problems)
     ignored = observed.ignored or parsed.ignored
-    prior = prior_status(observed.raw)
     generation = _generation(observed.raw)
     replicas = verdicts.replicas_of(pair, observed.deployment)
     conditions = Conditions(prior.conditions, generation, now)
-    conditions.set(ConditionType.ACCEPTED, *verdicts.accepted(parsed.problems, good))
+    conditions.set(ConditionType.ACCEPTED, *_accepted(parsed, good, rename, usage))
     served_generation = generation if good is None else good.generation
     for type, verdict in _verdicts(
         pair, observed, problems, replicas, prior, killed=parsed.killed, generation=served_generation
     ).items():
         conditions.set(type, *(_with_ignored(verdict, ignored) if type is ConditionType.READY else verdict))
     status = _status(observed, generation, replicas, conditions.all)
-    status = msgspec.structs.replace(status, last_good=to_keep(good))
+    status = msgspec.structs.replace(
+        status, last_good=to_keep(good), last_request_time=usage.last_request_time, in_use=usage.in_use
+    )
+    notes = pair_notes(prior, status, ignored=ignored)
+    if rename is not None and not usage.in_use:  # it counts from now on, and is judged beside the others next
+        return PairPlan(children=None, status=status, notes=notes, next_look_s=0.0)
     children = None if pair is None or problems or parsed.item is None else _children(pair, observed)
-    return PairPlan(children=children, status=status, notes=pair_notes(prior, status, ignored=ignored))
+    return PairPlan(children=children, status=status, notes=notes, next_look_s=usage.next_look_s)
+
+
+class _Newest(NamedTuple):
+    """The newest version: `parsed` as it counts now, `judged` as it was held against the other objects, with a `rename`
+    that nobody had accepted by then."""
+
+    parsed: ParsedResource
+    judged: ParsedResource
+    rename: Rename | None
+
+
+def _newest(raw: KubeObject, usage: Usage) -> _Newest:
+    parsed = parse_resource(raw)
+    rename = waiting_rename(raw, parsed)
+    judged = parsed if rename is None else held_back(parsed, rename)
+    return _Newest(judged if usage.in_use else parsed, judged, rename)
+
+
+def _accepted(newest: ParsedResource, good: GoodVersion | None, rename: Rename | None, usage: Usage) -> Verdict:
+    if rename is not None and usage.in_use:
+        return Verdict("False", PairReason.MODEL_NAME_IN_USE, name_in_use(rename, usage))
+    return verdicts.accepted(newest.problems, good)
 
 
 def prior_status(raw: KubeObject) -> ModelPairStatus:
@@ -138,7 +168,7 @@ def _status(
 
 _HEADLINES: tuple[tuple[ConditionType, str, str], ...] = (
     (ConditionType.KILL_SWITCH_ACTIVE, "True", "Killed"),
-    (ConditionType.ACCEPTED, "False", "Invalid"),
+    (ConditionType.ACCEPTED, "False", "NotAccepted"),
     (ConditionType.RESOLVED_REFS, "False", "Unresolved"),
     (ConditionType.READY, "False", "NotReady"),
     (ConditionType.TOKENIZER_COMPATIBLE, "False", "Incompatible"),
@@ -151,9 +181,9 @@ _STUCK = frozenset({PairReason.CHILDREN_REJECTED, PairReason.DEADLINE_EXCEEDED})
 def headline(conditions: Sequence[Condition], policy: SpeculationPolicyStatus) -> tuple[str, str]:
     """State and reason: of what is wrong, the worst; of a pair that is well, what it is doing.
 
-    Killed, Invalid, Unresolved, NotReady, Incompatible (the target alone is served), Degraded (servers answer, but some
-    of them may not speculate), RolledBack (classes are, see the policy), Rolling, Stuck (the rollout, while older
-    servers serve), Ready.
+    Killed, Invalid, NotAccepted (the newest spec is not: the one before is served), Unresolved, NotReady, Incompatible
+    (the target alone is served), Degraded (servers answer, but some of them may not speculate), RolledBack (classes
+    are, see the policy), Rolling, Stuck (the rollout, while older servers serve), Ready.
     """
     for type, bad, state in _HEADLINES:
         found = find(conditions, type)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
+from slipstream_gateway.manifest.check import show
+from slipstream_gateway.manifest.renames import model_kept
 from slipstream_gateway.manifest.status import Condition, ConditionType, ModelPairStatus
 
 from slipstream_operator.conditions import find
@@ -14,6 +16,7 @@ from slipstream_operator.reconcile.verdicts import PairReason
 UNKNOWN_FIELDS_IGNORED = "UnknownFieldsIgnored"
 KILL_LANDED = "KillLanded"
 KILL_LIFTED = "KillLifted"
+MODEL_RENAMED = "ModelRenamed"
 
 # A pair begins without conditions: what it begins with anyway is no news, nor what another condition says, too.
 _UNREMARKABLE = {
@@ -39,7 +42,12 @@ _SAID_AGAIN = (ConditionType.READY, ConditionType.ACCEPTED)
 
 def pair_notes(prior: ModelPairStatus, status: ModelPairStatus, *, ignored: Sequence[str]) -> tuple[Note, ...]:
     """The notes between two statuses of one pair. `ignored` are fields of its spec that this version does not know."""
-    return (*_transitions(prior, status), *_kill(prior, status), *_ignored(prior, status, ignored))
+    return (
+        *_transitions(prior, status),
+        *_renamed(prior, status),
+        *_kill(prior, status),
+        *_ignored(prior, status, ignored),
+    )
 
 
 def _transitions(prior: ModelPairStatus, status: ModelPairStatus) -> Iterator[Note]:
@@ -57,6 +65,13 @@ def _ready_says(reason: str, status: ModelPairStatus) -> bool:
     """Whether Ready gives that reason, too."""
     ready = find(status.conditions, ConditionType.READY)
     return ready is not None and ready.reason == reason
+
+
+def _renamed(prior: ModelPairStatus, status: ModelPairStatus) -> Iterator[Note]:
+    before, after = (None if each is None else model_kept(each) for each in (prior.last_good, status.last_good))
+    if before is not None and after is not None and before != after:
+        message = f"clients find the model as {show(after)}, and no longer as {show(before)}"
+        yield Note(type="Normal", reason=MODEL_RENAMED, message=message)
 
 
 def _kill(prior: ModelPairStatus, status: ModelPairStatus) -> Iterator[Note]:

@@ -27,7 +27,7 @@ _ELSEWHERE = "the pair names servers that run elsewhere"
 class PairReason(StrEnum):
     """The reasons of a pair's conditions, beside those of `PodReason`.
 
-    `Accepted`: Accepted (True); InvalidSpec (False).
+    `Accepted`: Accepted (True); InvalidSpec, ModelNameInUse (False).
     `Ready`: MinimumReplicasReady and External (True); InvalidSpec, ModelNameTaken, ModelNameNotGranted,
     ApiKeyNotGranted, Unresolved, NotManaged, EndpointsUnreachable, ChildrenRejected, ScaledToZero, NoReadyReplicas, or
     a pod's reason (False).
@@ -47,6 +47,7 @@ class PairReason(StrEnum):
     NOT_MANAGED = "NotManaged"
     ENDPOINTS_UNREACHABLE = "EndpointsUnreachable"
     INVALID_SPEC = "InvalidSpec"
+    MODEL_NAME_IN_USE = "ModelNameInUse"
     MODEL_NAME_TAKEN = "ModelNameTaken"
     MODEL_NAME_NOT_GRANTED = "ModelNameNotGranted"
     API_KEY_NOT_GRANTED = "ApiKeyNotGranted"

@@ -103,6 +103,21 @@ def test_a_pair_that_gives_up_its_model_leaves_it_to_the_next() -> None:
     assert {model: route.pair.metadata.name for model, route in routes.items()} == {"x": "second", "y": "first"}
 
 
+def test_a_rename_counts_once_the_operator_has_accepted_it_or_an_annotation_allows_it() -> None:
+    good = {"generation": 1, "spec": msgspec.json.encode(_pair("a", "x")["spec"]).decode()}
+    renamed = {**_pair("a", "y", generation=2), "status": {"lastGood": good}}
+    accepted = {**renamed, "status": {"lastGood": {**good, "generation": 2}}}
+    allowed = {**renamed, "metadata": {**renamed["metadata"], "annotations": {"slipstream.dev/allow-rename": "y"}}}
+    for last in (accepted, allowed):
+        assembler = _assembler()
+        for item, served in ((_pair("a", "x"), "x"), (renamed, "x"), (last, "y")):
+            _put(assembler, trim_object(item, kind=PAIRS))
+            assert [*_table(assembler).routes] == [served]
+    started = _assembler()
+    _put(started, trim_object(renamed, kind=PAIRS))
+    assert [*_table(started).routes] == ["x"]
+
+
 def test_a_broken_policy_that_names_another_pair_kills_that_one_and_still_serves_the_first() -> None:
     assembler = _assembler()
     for name in ("a", "b"):

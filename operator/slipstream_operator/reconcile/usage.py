@@ -1,0 +1,60 @@
+"""Whether clients ask for a pair, and how a rename of its model waits for them to stop. Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from slipstream_gateway.manifest.check import show
+from slipstream_gateway.manifest.renames import ALLOW_RENAME, Rename
+from slipstream_gateway.manifest.status import ModelPairStatus
+
+from slipstream_operator.conditions import read_time, rfc3339
+from slipstream_operator.plan import Note
+
+DELETED_IN_USE = "DeletedInUse"
+IN_USE_FOR = timedelta(minutes=5)
+_LOOK_EVERY = timedelta(minutes=1)
+
+
+class Usage(NamedTuple):
+    """`last_request` is None where nobody has seen any. `next_look_s`: when `in_use` may be another; None: only by a
+    request."""
+
+    last_request: datetime | None
+    in_use: bool
+    next_look_s: float | None
+
+    @property
+    def last_request_time(self) -> str | None:
+        """To the minute, so that a status is not written for every request."""
+        return None if self.last_request is None else rfc3339(self.last_request.replace(second=0, microsecond=0))
+
+
+def usage_of(prior: ModelPairStatus, seen: datetime | None, now: datetime) -> Usage:
+    """The use of a pair by its last status, which outlives gateways and operator, and by what was `seen` since."""
+    told = read_time(prior.last_request_time) if prior.last_request_time is not None else None
+    moments = [min(moment, now) for moment in (told, seen) if moment is not None]
+    last = max(moments, default=None)
+    if last is None or now - last >= IN_USE_FOR:
+        return Usage(last, False, None)
+    return Usage(last, True, min(last + IN_USE_FOR - now, _LOOK_EVERY).total_seconds())
+
+
+def deleted_in_use(model: str | None, usage: Usage) -> Note:
+    """That a pair was deleted under its clients: of `model`, its name for them, where it is known."""
+    message = (
+        f"the pair was deleted while clients asked for its model {show(model)}, last at {usage.last_request_time}: new "
+        "requests get 404, running answers go on for as long as their servers do"
+    )
+    return Note(type="Warning", reason=DELETED_IN_USE, message=message)
+
+
+def name_in_use(rename: Rename, usage: Usage) -> str:
+    """Why the rename waits, for people."""
+    minutes = IN_USE_FOR // timedelta(minutes=1)
+    return (
+        f"spec.model: clients still ask for {show(rename.old)}, last at {usage.last_request_time}; it becomes "
+        f"{show(rename.new)} after {minutes} minutes without a request, or at once by the annotation {ALLOW_RENAME}: "
+        f"{show(rename.new)}. Until then the spec before is served"
+    )
