@@ -64,6 +64,7 @@ EVERYTHING: JSON = {
         "apiKeys": {"VLLM_API_KEY": {"namespaces": ["team-a"], "hosts": [".vllm.svc"]}},
         "modelNames": [{"prefix": "team-a/", "namespaces": ["team-a"]}],
     },
+    "admissionPolicy": {"enabled": True},
     "operator": {"replicas": 2, "leaderElection": {"enabled": True}, "priorityClassName": "serving"},
     "redis": {"password": "let me in", "storage": {"className": "fast"}},
     "networkPolicy": {

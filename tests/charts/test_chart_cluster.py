@@ -17,7 +17,10 @@ from tests.kube import KubeApiServer
 JSON = dict[str, Any]
 
 # What the test server is too old for, or has no kind of.
-TOO_NEW = {"policy/v1", "autoscaling/v2", "gateway.networking.k8s.io/v1", "monitoring.coreos.com/v1"}
+TOO_NEW = {
+    *("policy/v1", "autoscaling/v2", "gateway.networking.k8s.io/v1", "monitoring.coreos.com/v1"),
+    "admissionregistration.k8s.io/v1",  # for the kinds of the chart
+}
 
 
 PRIORITY = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "serving"}, "value": 9}

@@ -23,7 +23,8 @@ longer is cut and ends with a hash of the whole, so that two long release names 
 
 {{/* Names of what has no namespace hold the release's, so that a second release elsewhere does not meet them. */}}
 {{- define "slipstream.clusterName" -}}
-{{- include "slipstream.shorten" (printf "%s-%s" .Release.Namespace (include "slipstream.fullname" .)) -}}
+{{- /* `helm lint` has no namespace. */ -}}
+{{- include "slipstream.shorten" (printf "%s-%s" .Release.Namespace (include "slipstream.fullname" .) | trimPrefix "-") -}}
 {{- end -}}
 
 {{/*
