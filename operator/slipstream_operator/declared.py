@@ -8,14 +8,15 @@ from typing import Any, NamedTuple
 
 import msgspec
 from slipstream_gateway.manifest.last_good import GoodVersion, good_version
-from slipstream_gateway.manifest.renames import parse_version, pending_rename
+from slipstream_gateway.manifest.objects import ModelPair
 from slipstream_gateway.manifest.resolve import Resolution, resolve
 from slipstream_gateway.manifest.resources import ParsedResource
+from slipstream_gateway.manifest.versions import parse_version, version_key
 from slipstream_gateway.settings import NO_GRANTS, Grants
 
 from slipstream_operator.cluster.cache import key_of
 from slipstream_operator.cluster.resources import Kind, ObjectKey
-from slipstream_operator.plan import KubeObject
+from slipstream_operator.plan import KubeObject, NameClaim
 
 _NOTHING = Resolution(pairs={}, policies={}, problems={}, kills={})
 
@@ -51,10 +52,9 @@ class Declared:
         self._stale = False
 
     def put(self, raw: KubeObject) -> None:
-        """Take in a parent. Of its status and annotations only a rename counts: else only another generation or spec is
-        parsed; the same generation may have another spec after the cluster was restored from a backup."""
-        key, metadata = key_of(raw), raw["metadata"]
-        version = (metadata.get("uid"), metadata.get("generation"), pending_rename(raw))
+        """Take in a parent. Only another generation or spec is parsed, or what else `version_key` has: most of a status
+        does not count. The same generation may have another spec after the cluster was restored from a backup."""
+        key, version = key_of(raw), version_key(raw)
         known = self._entries.get(key)
         if known is not None and known.version == version and known.spec == raw.get("spec"):
             return
@@ -91,6 +91,13 @@ class Declared:
         """The last usable version that is known."""
         entry = self._entries.get(key)
         return None if entry is None else entry.good
+
+    def name_claim(self, key: ObjectKey) -> NameClaim:
+        """How it stands with the model name of that pair."""
+        served, pairs = self.served(key), self._resolution.pairs.values()
+        model = served.item.spec.model if served is not None and isinstance(served.item, ModelPair) else None
+        owners = [pair.metadata.namespace for pair in pairs if pair.spec.model == model]
+        return NameClaim(served_by=next(iter(owners), None), holder=self._resolution.holders.get(model or ""))
 
     def related(self, pair_key: str | None) -> Iterator[ObjectKey]:
         """The pair of that key, where it is there, and every policy that names it."""

@@ -106,6 +106,7 @@ class PairReconciler:
             withheld=self._gateways.withheld_of(key),
             unreachable=self._gateways.unreachable_of(key),
             last_request=self._gateways.last_request_of(key),
+            name=self._declared.name_claim(key),
             defaults=self._defaults,
         )
 

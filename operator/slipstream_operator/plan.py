@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from slipstream_gateway.manifest.check import Problem
 from slipstream_gateway.manifest.last_good import GoodVersion
 from slipstream_gateway.manifest.reports import UnreachableServers, WithheldServer
-from slipstream_gateway.manifest.status import GatewaysStatus, ModelPairStatus, SpeculationPolicyStatus
+from slipstream_gateway.manifest.status import GatewaysStatus, ModelPairStatus, NameHolder, SpeculationPolicyStatus
 
 KubeObject = dict[str, Any]
 """An object of the Kubernetes API as plain JSON values."""
@@ -34,6 +34,13 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
     message: str
 
 
+class NameClaim(NamedTuple):
+    """How it stands with a model name: the namespace of the pair that serves it, and who keeps it, None for nobody."""
+
+    served_by: str | None = None
+    holder: NameHolder | None = None
+
+
 class Observed(msgspec.Struct, frozen=True, kw_only=True):
     """All that is known of a ModelPair when it is reconciled.
 
@@ -46,6 +53,7 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     says how far the spec has come, `withheld` which servers gateways keep from speculating: once for each gateway.
     `unreachable` says what each gateway that has looked cannot reach of the pair's servers, None where all answer it.
     `last_request` is when gateways said last that clients ask for the pair; None: not since the operator started.
+    `name` is how it stands with the model name of the version that counts.
     """
 
     raw: KubeObject
@@ -61,6 +69,7 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     withheld: tuple[WithheldServer, ...] = ()
     unreachable: tuple[UnreachableServers | None, ...] = ()
     last_request: datetime | None = None
+    name: NameClaim = NameClaim()
     defaults: ServingDefaults = ServingDefaults()
 
 

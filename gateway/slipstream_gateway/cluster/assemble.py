@@ -19,12 +19,12 @@ from slipstream_gateway.manifest.fingerprint import spec_hash
 from slipstream_gateway.manifest.last_good import GoodVersion, good_version
 from slipstream_gateway.manifest.naming import child_name
 from slipstream_gateway.manifest.objects import ModelPair, SpeculationPolicy
-from slipstream_gateway.manifest.renames import parse_version, pending_rename
 from slipstream_gateway.manifest.resolve import Resolution, kills_of, resolve
 from slipstream_gateway.manifest.resources import ParsedResource
 from slipstream_gateway.manifest.standing import Standing, pair_status_of, standing_of
 from slipstream_gateway.manifest.status import Phase
 from slipstream_gateway.manifest.table import Route, RoutingTable, compile_route, table_of
+from slipstream_gateway.manifest.versions import parse_version, version_key
 from slipstream_gateway.settings import NO_GRANTS, Grants
 
 PAIRS, POLICIES = "ModelPair", "SpeculationPolicy"
@@ -148,9 +148,9 @@ class Assembler:
 
     def _parsed(self, item: Json, before: _Known | None) -> ParsedResource:
         """Parsed anew only where another spec may count: the operator writes status all the time."""
-        if before is not None and _version(before.raw) == _version(item) and before.raw.get("spec") == item.get("spec"):
-            return before.newest
-        return parse_version(item)
+        if before is None or before.raw.get("spec") != item.get("spec") or version_key(before.raw) != version_key(item):
+            return parse_version(item)
+        return before.newest
 
     def _route(self, model: str) -> Route | None:
         resources = list(self._resources(model))
@@ -290,11 +290,3 @@ def _kept(known: _Known) -> Json:
     if "status" in raw:
         kept["status"] = raw["status"]
     return kept
-
-
-def _uid(item: Json) -> object:
-    return item["metadata"].get("uid")
-
-
-def _version(item: Json) -> tuple[object, object, object]:
-    return _uid(item), item["metadata"].get("generation"), pending_rename(item)

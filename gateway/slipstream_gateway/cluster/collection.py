@@ -12,6 +12,7 @@ from slipstream_gateway.manifest.resources import raw_kill_switch
 
 _log = logging.getLogger(__name__)
 _METADATA = ("name", "namespace", "uid", "generation", "resourceVersion", "creationTimestamp")
+_STATUS = ("classes", "conditions", "decisions", "nameHolder", "specHash")
 _CLASS = ("name", "phase", "share", "message")
 
 
@@ -33,7 +34,7 @@ def _trim_status(status: Any, *, generation: Any) -> Any:
     good spec counts only where it is another than that of the object's own `generation`."""
     if not isinstance(status, dict):
         return status
-    kept = {key: status[key] for key in ("classes", "conditions", "decisions", "specHash") if key in status}
+    kept = {key: status[key] for key in _STATUS if key in status}
     good = status.get("lastGood")
     if isinstance(good, dict) and good.get("generation") != generation:
         kept["lastGood"] = good

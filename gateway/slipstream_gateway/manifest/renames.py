@@ -14,7 +14,7 @@ import msgspec
 
 from slipstream_gateway.manifest.check import Problem, show
 from slipstream_gateway.manifest.last_good import kept_of, kept_version
-from slipstream_gateway.manifest.resources import ParsedResource, parse_resource
+from slipstream_gateway.manifest.resources import ParsedResource
 from slipstream_gateway.manifest.status import LastGood
 
 ALLOW_RENAME = "slipstream.dev/allow-rename"
@@ -50,13 +50,6 @@ def model_kept(kept: LastGood) -> str | None:
         return msgspec.json.decode(kept.spec, type=_Named).model
     except msgspec.MsgspecError:
         return None
-
-
-def parse_version(raw: Mapping[str, Any]) -> ParsedResource:
-    """The object in a custom resource as `parse_resource` has it, but not usable while a rename in it waits."""
-    parsed = parse_resource(raw)
-    rename = waiting_rename(raw, parsed)
-    return parsed if rename is None else held_back(parsed, rename)
 
 
 def waiting_rename(raw: Mapping[str, Any], parsed: ParsedResource) -> Rename | None:

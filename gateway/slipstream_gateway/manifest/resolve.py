@@ -5,6 +5,9 @@ told so. Older is what was created first, whatever was edited since, as Kubernet
 nothing else can be told from the objects alone, and so it comes out the same in every gateway and after every restart.
 Hence a pair that changes its `spec.model` to that of a younger one takes that name over.
 
+The name of a pair that is gone stays with its namespace for a while: pairs elsewhere that wait for it have in their
+status who keeps it, and until the operator takes that back, no pair of another namespace gets it.
+
 A kill does not ask who has it: the switch of a pair that claims a model also kills the pair that serves that model.
 Grants come first: a pair that may not use a name or a key claims nothing.
 """
@@ -20,6 +23,7 @@ from slipstream_gateway.manifest.grants import grant_problems, may_serve
 from slipstream_gateway.manifest.objects import ModelPair, SpeculationPolicy
 from slipstream_gateway.manifest.resources import ParsedResource
 from slipstream_gateway.manifest.rules import check_against_pair, missing_pair, pair_key_of
+from slipstream_gateway.manifest.status import NameHolder
 from slipstream_gateway.settings import NO_GRANTS, Grants
 
 
@@ -27,23 +31,30 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True):
     """What is left to serve.
 
     `pairs` and `policies` are those that count, both by the pair's key. `problems` has what is wrong with every other
-    one, by `ParsedResource.key`. `kills` says by the pair's key why it is killed: see `kills_of`.
+    one, by `ParsedResource.key`. `kills` says by the pair's key why it is killed: see `kills_of`. `holders` are the
+    namespaces that model names are kept for, by the name.
     """
 
     pairs: Mapping[str, ModelPair]
     policies: Mapping[str, SpeculationPolicy]
     problems: Mapping[str, tuple[Problem, ...]]
     kills: Mapping[str, str]
+    holders: Mapping[str, NameHolder] = {}
 
 
 def resolve(resources: Iterable[ParsedResource], grants: Grants = NO_GRANTS) -> Resolution:
     """The verdicts over `resources`, in whatever order they come. `grants` is what their namespaces may use."""
     oldest_first = sorted(resources, key=lambda resource: (resource.created, resource.name, resource.namespace or ""))
     problems = {resource.key: resource.problems for resource in oldest_first if resource.item is None}
-    pairs = _resolve_pairs(oldest_first, grants, problems)
+    holders = _holders(oldest_first)
+    pairs = _resolve_pairs(oldest_first, grants, holders, problems)
     policies = _resolve_policies(oldest_first, pairs, problems)
     return Resolution(
-        pairs=pairs, policies=policies, problems=problems, kills=kills_of(oldest_first, pairs.values(), grants)
+        pairs=pairs,
+        policies=policies,
+        problems=problems,
+        kills=kills_of(oldest_first, pairs.values(), grants),
+        holders=holders,
     )
 
 
@@ -71,10 +82,13 @@ def kills_of(
 
 
 def _resolve_pairs(
-    oldest_first: list[ParsedResource], grants: Grants, problems: dict[str, tuple[Problem, ...]]
+    oldest_first: list[ParsedResource],
+    grants: Grants,
+    holders: Mapping[str, NameHolder],
+    problems: dict[str, tuple[Problem, ...]],
 ) -> dict[str, ModelPair]:
-    pairs: dict[str, ModelPair] = {}
     owners: dict[str, ModelPair] = {}
+    losers: dict[str, ModelPair] = {}
     for resource in oldest_first:
         pair = resource.item
         if not isinstance(pair, ModelPair):
@@ -82,13 +96,32 @@ def _resolve_pairs(
         if found := tuple(grant_problems(pair, grants)):
             problems[resource.key] = found
             continue
-        owner = owners.setdefault(pair.spec.model, pair)
-        if owner is pair:
-            pairs[pair.metadata.key] = pair
-        else:
-            message = f"ModelPair {_seen_from(pair, owner)} already serves the model {show(pair.spec.model)}"
-            problems[resource.key] = (Problem("spec.model", message),)
-    return pairs
+        holder = holders.get(pair.spec.model)
+        is_kept = holder is not None and holder.namespace != pair.metadata.namespace
+        if is_kept or owners.setdefault(pair.spec.model, pair) is not pair:
+            losers[resource.key] = pair
+    for key, pair in losers.items():
+        why = _name_taken(pair, owners.get(pair.spec.model), holders.get(pair.spec.model))
+        problems[key] = (Problem("spec.model", why),)
+    return {pair.metadata.key: pair for pair in owners.values()}
+
+
+def _holders(oldest_first: list[ParsedResource]) -> dict[str, NameHolder]:
+    """Of several that say who keeps a name, the oldest is believed."""
+    holders: dict[str, NameHolder] = {}
+    for resource in oldest_first:
+        if resource.name_holder is not None:
+            holders.setdefault(resource.name_holder.model, resource.name_holder)
+    return holders
+
+
+def _name_taken(pair: ModelPair, owner: ModelPair | None, holder: NameHolder | None) -> str:
+    model = show(pair.spec.model)
+    if owner is not None:
+        return f"ModelPair {_seen_from(pair, owner)} already serves the model {model}"
+    namespace = holder.namespace if holder is not None else None
+    until = f" until {holder.until}" if holder is not None and holder.until is not None else ""
+    return f"the model {model} is kept for namespace {namespace}{until}, whose pair of that name is gone"
 
 
 def _resolve_policies(

@@ -14,6 +14,7 @@ from slipstream_gateway.manifest.parse import TYPES, check_document, convert, wi
 from slipstream_gateway.manifest.prune import prune
 from slipstream_gateway.manifest.reports import object_key
 from slipstream_gateway.manifest.rules import check_object
+from slipstream_gateway.manifest.status import NameHolder
 
 
 class ParsedResource(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,6 +23,7 @@ class ParsedResource(msgspec.Struct, frozen=True, kw_only=True):
     `item` is None where it has `problems`. `ignored` are the paths of its unknown fields, which count for nothing.
     The rest is read from the raw object, however bad it is: `killed` is `raw_kill_switch`, `pair` the name that a
     policy gives its pair, `model` the one that a pair claims, `created` when it was made ("" without a cluster).
+    `name_holder` is who keeps a model name that the pair waits for; only `parse_version` reads it.
     """
 
     kind: str
@@ -34,6 +36,7 @@ class ParsedResource(msgspec.Struct, frozen=True, kw_only=True):
     pair: str | None = None
     model: str | None = None
     created: str = ""
+    name_holder: NameHolder | None = None
 
     @property
     def key(self) -> str:

@@ -69,6 +69,16 @@ class LastGood(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     spec: Annotated[str, Meta(max_length=MAX_LAST_GOOD_CHARS, description="The spec as JSON, without its kill switch.")]
 
 
+class NameHolder(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    """The namespace that has a model name, or had it and may make its pair anew."""
+
+    model: Annotated[str, Meta(max_length=256, description="The name.")]
+    namespace: Annotated[str, Meta(max_length=63, description="The namespace that it is kept for.")]
+    until: Annotated[
+        Time | None, Meta(description="Until when it is kept; null: for as long as a pair there serves it.")
+    ] = None
+
+
 class GatewaysStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """How far the object has come to the gateways. With all `synced`, a kill has landed."""
 
@@ -99,6 +109,9 @@ class ModelPairStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     last_request_time: Annotated[
         Time | None, Meta(description="When clients asked for the pair last, to the minute; null: not known.")
     ] = None
+    name_holder: Annotated[NameHolder | None, Meta(description="Who has the model name that the pair waits for.")] = (
+        None
+    )
     in_use: Annotated[bool, Meta(description="Whether clients asked for the pair within the last five minutes.")] = (
         False
     )

@@ -6,21 +6,17 @@ policy has rolled back a class, so that one look at the pair tells where to look
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Any, NamedTuple
 
-import msgspec
-from slipstream_gateway.manifest.check import Problem
-from slipstream_gateway.manifest.last_good import GoodVersion, good_version, to_keep
+from slipstream_gateway.manifest.last_good import to_keep
 from slipstream_gateway.manifest.objects import ModelPair
-from slipstream_gateway.manifest.renames import Rename, held_back, waiting_rename
-from slipstream_gateway.manifest.resources import ParsedResource, parse_resource
 from slipstream_gateway.manifest.status import (
     Condition,
     ConditionType,
     GatewaysStatus,
     ModelPairStatus,
+    NameHolder,
     Replicas,
     SpeculationPolicyStatus,
 )
@@ -29,9 +25,11 @@ from slipstream_operator.children import children_of
 from slipstream_operator.conditions import Conditions, find
 from slipstream_operator.plan import KubeObject, Observed, PairPlan
 from slipstream_operator.reconcile import verdicts
+from slipstream_operator.reconcile.names import look_for_name_s, name_holder
+from slipstream_operator.reconcile.pair_case import PairCase, pair_case
 from slipstream_operator.reconcile.pair_notes import pair_notes
 from slipstream_operator.reconcile.pods import worst_problem
-from slipstream_operator.reconcile.usage import Usage, name_in_use, usage_of
+from slipstream_operator.reconcile.usage import name_in_use
 from slipstream_operator.reconcile.verdicts import PairReason, Verdict
 from slipstream_operator.reconcile.withheld import speculation_available
 
@@ -39,67 +37,24 @@ from slipstream_operator.reconcile.withheld import speculation_available
 def reconcile_pair(observed: Observed, now: datetime) -> PairPlan:
     """The plan for one pair. `now` has a time zone.
 
-    While the spec is broken, the last good one counts. The children stay as they are then, and where another pair has
-    what this one claims.
+    While the spec is broken, or waits for clients to leave a name, the last good one counts. The children stay as they
+    are then, and where another pair has what this one claims.
     """
-    prior = prior_status(observed.raw)
-    usage = usage_of(prior, observed.last_request, now)
-    parsed, judged, rename = _newest(observed.raw, usage)
-    good = good_version(observed.raw, parsed, observed.last_good)
-    pair = good.parsed.item if good is not None and isinstance(good.parsed.item, ModelPair) else None
-    problems = observed.problems or parsed.problems
-    if pair is not None:  # nothing in the newest spec is wrong with the one that counts
-        problems = tuple(problem for problem in problems if problem not in judged.problems)
-    ignored = observed.ignored or parsed.ignored
-    generation = _generation(observed.raw)
-    replicas = verdicts.replicas_of(pair, observed.deployment)
-    conditions = Conditions(prior.conditions, generation, now)
-    conditions.set(ConditionType.ACCEPTED, *_accepted(parsed, good, rename, usage))
-    served_generation = generation if good is None else good.generation
-    for type, verdict in _verdicts(
-        pair, observed, problems, replicas, prior, killed=parsed.killed, generation=served_generation
-    ).items():
-        conditions.set(type, *(_with_ignored(verdict, ignored) if type is ConditionType.READY else verdict))
-    status = _status(observed, generation, replicas, conditions.all)
-    status = msgspec.structs.replace(
-        status, last_good=to_keep(good), last_request_time=usage.last_request_time, in_use=usage.in_use
-    )
-    notes = pair_notes(prior, status, ignored=ignored)
-    if rename is not None and not usage.in_use:  # it counts from now on, and is judged beside the others next
-        return PairPlan(children=None, status=status, notes=notes, next_look_s=0.0)
-    children = None if pair is None or problems or parsed.item is None else _children(pair, observed)
-    return PairPlan(children=children, status=status, notes=notes, next_look_s=usage.next_look_s)
+    case = pair_case(observed, now)
+    holder = None if case.pair is None or case.claim is None else name_holder(case.pair, case.claim, now)
+    status = _status(case, holder)
+    notes = pair_notes(case.prior, status, ignored=case.ignored)
+    children = None
+    if case.pair is not None and case.newest.item is not None and not case.problems and not case.is_renamed_now:
+        children = _children(case.pair, observed)
+    return PairPlan(children=children, status=status, notes=notes, next_look_s=_next_look_s(case, holder))
 
 
-class _Newest(NamedTuple):
-    """The newest version: `parsed` as it counts now, `judged` as it was held against the other objects, with a `rename`
-    that nobody had accepted by then."""
-
-    parsed: ParsedResource
-    judged: ParsedResource
-    rename: Rename | None
-
-
-def _newest(raw: KubeObject, usage: Usage) -> _Newest:
-    parsed = parse_resource(raw)
-    rename = waiting_rename(raw, parsed)
-    judged = parsed if rename is None else held_back(parsed, rename)
-    return _Newest(judged if usage.in_use else parsed, judged, rename)
-
-
-def _accepted(newest: ParsedResource, good: GoodVersion | None, rename: Rename | None, usage: Usage) -> Verdict:
-    if rename is not None and usage.in_use:
-        return Verdict("False", PairReason.MODEL_NAME_IN_USE, name_in_use(rename, usage))
-    return verdicts.accepted(newest.problems, good)
-
-
-def prior_status(raw: KubeObject) -> ModelPairStatus:
-    """The pair's last status. One that somebody else wrote, and that cannot be read, counts as none: all of it is made
-    anew anyway."""
-    try:
-        return msgspec.convert(raw.get("status") or {}, ModelPairStatus)
-    except msgspec.ValidationError:
-        return ModelPairStatus()
+def _next_look_s(case: PairCase, holder: NameHolder | None) -> float | None:
+    if case.is_renamed_now:
+        return 0.0
+    looks = (case.usage.next_look_s, look_for_name_s(case.prior.name_holder, holder, case.claim, case.now))
+    return min((look for look in looks if look is not None), default=None)
 
 
 def _children(pair: ModelPair, observed: Observed) -> tuple[KubeObject, ...]:
@@ -107,32 +62,34 @@ def _children(pair: ModelPair, observed: Observed) -> tuple[KubeObject, ...]:
     return children_of(pair, uid=uid, defaults=observed.defaults, live=observed.deployment)
 
 
-def _verdicts(
-    pair: ModelPair | None,
-    observed: Observed,
-    problems: Sequence[Problem],
-    replicas: Replicas,
-    prior: ModelPairStatus,
-    *,
-    killed: bool,
-    generation: int,
-) -> dict[ConditionType, Verdict]:
-    """`generation` is that of `pair`."""
-    pod = worst_problem(observed.pods)
-    checked = find(prior.conditions, ConditionType.TOKENIZER_COMPATIBLE)
-    return {
-        ConditionType.READY: verdicts.ready(pair, observed, problems, replicas, pod),
-        ConditionType.RESOLVED_REFS: verdicts.resolved_refs(pair, problems, pod),
-        ConditionType.TOKENIZER_COMPATIBLE: verdicts.tokenizer_compatible(pair, observed.pods, checked, generation),
-        ConditionType.SPECULATION_AVAILABLE: speculation_available(observed.withheld, observed.gateways.total),
-        ConditionType.PROGRESSING: verdicts.progressing(pair, observed, replicas, pod),
-        ConditionType.KILL_SWITCH_ACTIVE: verdicts.kill_switch(
-            own=killed,
-            policy=observed.policy_killed,
-            gateways=observed.gateways,
-            of_policy=_killed_policys(observed.policy),
-        ),
-    }
+def _verdicts(case: PairCase, replicas: Replicas) -> Iterator[tuple[ConditionType, Verdict]]:
+    pair, observed, problems, pod = case.pair, case.observed, case.problems, worst_problem(case.observed.pods)
+    checked = find(case.prior.conditions, ConditionType.TOKENIZER_COMPATIBLE)
+    yield ConditionType.ACCEPTED, _accepted(case)
+    yield (
+        ConditionType.READY,
+        _with_ignored(verdicts.ready(pair, observed, problems, replicas, pod), case.ignored),
+    )
+    yield ConditionType.RESOLVED_REFS, verdicts.resolved_refs(pair, problems, pod)
+    yield (
+        ConditionType.TOKENIZER_COMPATIBLE,
+        verdicts.tokenizer_compatible(pair, observed.pods, checked, case.served_generation),
+    )
+    yield ConditionType.SPECULATION_AVAILABLE, speculation_available(observed.withheld, observed.gateways.total)
+    yield ConditionType.PROGRESSING, verdicts.progressing(pair, observed, replicas, pod)
+    kill = verdicts.kill_switch(
+        own=case.newest.killed,
+        policy=observed.policy_killed,
+        gateways=observed.gateways,
+        of_policy=_killed_policys(observed.policy),
+    )
+    yield ConditionType.KILL_SWITCH_ACTIVE, kill
+
+
+def _accepted(case: PairCase) -> Verdict:
+    if case.rename is not None and case.usage.in_use:
+        return Verdict("False", PairReason.MODEL_NAME_IN_USE, name_in_use(case.rename, case.usage))
+    return verdicts.accepted(case.newest.problems, case.good)
 
 
 def _killed_policys(policy: SpeculationPolicyStatus | None) -> GatewaysStatus | None:
@@ -148,21 +105,27 @@ def _with_ignored(ready: Verdict, ignored: Sequence[str]) -> Verdict:
     return ready._replace(message=f"{ready.message}. This version does not know, and ignores: {', '.join(ignored)}")
 
 
-def _status(
-    observed: Observed, generation: int, replicas: Replicas, conditions: tuple[Condition, ...]
-) -> ModelPairStatus:
-    policy = observed.policy or SpeculationPolicyStatus()
-    state, reason = headline(conditions, policy)
+def _status(case: PairCase, holder: NameHolder | None) -> ModelPairStatus:
+    policy = case.observed.policy or SpeculationPolicyStatus()
+    replicas = verdicts.replicas_of(case.pair, case.observed.deployment)
+    conditions = Conditions(case.prior.conditions, case.generation, case.now)
+    for type, verdict in _verdicts(case, replicas):
+        conditions.set(type, *verdict)
+    state, reason = headline(conditions.all, policy)
     return ModelPairStatus(
-        observed_generation=generation,
+        observed_generation=case.generation,
         state=state,
         reason=reason,
         speculating=policy.speculating,
         accept=policy.accept,
         p95=policy.p95,
         replicas=replicas,
-        gateways=observed.gateways,
-        conditions=conditions,
+        gateways=case.observed.gateways,
+        last_request_time=case.usage.last_request_time,
+        in_use=case.usage.in_use,
+        name_holder=holder,
+        conditions=conditions.all,
+        last_good=to_keep(case.good),
     )
 
 
@@ -197,8 +160,3 @@ def headline(conditions: Sequence[Condition], policy: SpeculationPolicyStatus) -
         return "Rolling" if rolling.status == "True" else "Stuck", rolling.reason
     ready = find(conditions, ConditionType.READY)
     return "Ready", ready.reason if ready is not None else ""
-
-
-def _generation(raw: KubeObject) -> int:
-    metadata: dict[str, Any] = raw["metadata"]
-    return int(metadata.get("generation") or 0)

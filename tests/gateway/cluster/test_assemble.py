@@ -118,6 +118,17 @@ def test_a_rename_counts_once_the_operator_has_accepted_it_or_an_annotation_allo
     assert [*_table(started).routes] == ["x"]
 
 
+def test_a_name_is_kept_for_another_namespace_until_the_status_says_nothing_of_it() -> None:
+    holder = {"model": "x", "namespace": "owners", "until": "2026-01-01T00:10:00Z"}
+    waiting = {**_pair("a", "x"), "status": {"nameHolder": holder}}
+    anew = _pair("anew", "x", created=1)
+    anew["metadata"]["namespace"] = "owners"
+    assembler = _assembler()
+    for item, served in ((waiting, []), (anew, ["anew"]), ({**waiting, "status": {}}, ["a"]), (waiting, ["anew"])):
+        _put(assembler, trim_object(item, kind=PAIRS))
+        assert [route.pair.metadata.name for route in _table(assembler).routes.values()] == served
+
+
 def test_a_broken_policy_that_names_another_pair_kills_that_one_and_still_serves_the_first() -> None:
     assembler = _assembler()
     for name in ("a", "b"):

@@ -6,7 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from slipstream_gateway.manifest.renames import Rename, parse_version, pending_rename
+from slipstream_gateway.manifest.renames import Rename, pending_rename
+from slipstream_gateway.manifest.versions import parse_version
 
 JSON = dict[str, Any]
 ALLOW = "slipstream.dev/allow-rename"

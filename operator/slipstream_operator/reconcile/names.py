@@ -1,0 +1,43 @@
+"""A model name stays with its namespace for a while when its pair goes away: the pair may only be made anew. Pure.
+
+Pairs of other namespaces that wait for the name say so in their own status. Gateways obey that, and a restart of the
+operator forgets nothing.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from slipstream_gateway.manifest.objects import ModelPair
+from slipstream_gateway.manifest.status import NameHolder
+
+from slipstream_operator.conditions import read_time, rfc3339
+from slipstream_operator.plan import NameClaim
+
+KEPT_FOR = timedelta(minutes=10)
+_LOOK_AGAIN_S = 1.0
+
+
+def name_holder(pair: ModelPair, claim: NameClaim, now: datetime) -> NameHolder | None:
+    """Who has the name that `pair` waits for, as its status is to say; None where it waits for no other namespace."""
+    model, namespace = pair.spec.model, pair.metadata.namespace
+    if claim.served_by is not None:
+        return None if claim.served_by == namespace else NameHolder(model=model, namespace=claim.served_by)
+    held = claim.holder
+    if held is None or held.namespace == namespace:
+        return None
+    until = (read_time(held.until) if held.until is not None else None) or now + KEPT_FOR
+    return NameHolder(model=model, namespace=held.namespace, until=rfc3339(until)) if now < until else None
+
+
+def look_for_name_s(
+    before: NameHolder | None, after: NameHolder | None, claim: NameClaim | None, now: datetime
+) -> float | None:
+    """When to look again, where the status says `after` from now on; `claim` None: the pair waits for no name."""
+    if before != after:
+        return 0.0  # others are judged by it, and so is this pair
+    until = read_time(after.until) if after is not None and after.until is not None else None
+    if until is not None:
+        return (until - now).total_seconds()
+    # Another pair that waits still says that the name is kept.
+    return _LOOK_AGAIN_S if after is None and claim is not None and claim.served_by is None else None

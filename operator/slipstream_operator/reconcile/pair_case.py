@@ -1,0 +1,93 @@
+"""A ModelPair with what follows from its versions: which one counts, and what is wrong with it. Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from slipstream_gateway.manifest.check import Problem
+from slipstream_gateway.manifest.last_good import GoodVersion, good_version
+from slipstream_gateway.manifest.objects import ModelPair
+from slipstream_gateway.manifest.renames import Rename, held_back, waiting_rename
+from slipstream_gateway.manifest.resources import ParsedResource, parse_resource
+from slipstream_gateway.manifest.status import ModelPairStatus
+
+from slipstream_operator.plan import KubeObject, NameClaim, Observed
+from slipstream_operator.reconcile.usage import Usage, usage_of
+from slipstream_operator.reconcile.verdicts import PairReason, unresolved_reason
+
+
+class PairCase(msgspec.Struct, frozen=True, kw_only=True):
+    """A pair that is reconciled `now`. `prior` is its last status, `newest` its newest version, not usable while its
+    `rename` waits; `good` is the version that counts and `pair` the object in it, None where there is none. `problems`
+    are what keeps `pair`, or without one the newest version, from being served."""
+
+    observed: Observed
+    now: datetime
+    prior: ModelPairStatus
+    usage: Usage
+    newest: ParsedResource
+    rename: Rename | None
+    good: GoodVersion | None
+    pair: ModelPair | None
+    problems: tuple[Problem, ...]
+
+    @property
+    def generation(self) -> int:
+        """The newest one."""
+        metadata: dict[str, Any] = self.observed.raw["metadata"]
+        return int(metadata.get("generation") or 0)
+
+    @property
+    def served_generation(self) -> int:
+        return self.generation if self.good is None else self.good.generation
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """The fields that this version does not know."""
+        return self.observed.ignored or self.newest.ignored
+
+    @property
+    def is_renamed_now(self) -> bool:
+        """Whether the rename counts from now on: the pair is to be judged beside the others under its new name."""
+        return self.rename is not None and not self.usage.in_use
+
+    @property
+    def claim(self) -> NameClaim | None:
+        """How it stands with the model name that the pair waits for; None where it waits for none."""
+        is_taken = self.pair is not None and unresolved_reason(self.problems) is PairReason.MODEL_NAME_TAKEN
+        return self.observed.name if is_taken else None
+
+
+def pair_case(observed: Observed, now: datetime) -> PairCase:
+    raw, prior = observed.raw, prior_status(observed.raw)
+    usage, parsed = usage_of(prior, observed.last_request, now), parse_resource(raw)
+    rename = waiting_rename(raw, parsed)
+    judged = parsed if rename is None else held_back(parsed, rename)  # as it was held against the other objects
+    newest = judged if usage.in_use else parsed
+    good = good_version(raw, newest, observed.last_good)
+    pair = good.parsed.item if good is not None and isinstance(good.parsed.item, ModelPair) else None
+    problems = observed.problems or newest.problems
+    if pair is not None:  # nothing in the newest spec is wrong with the one that counts
+        problems = tuple(problem for problem in problems if problem not in judged.problems)
+    return PairCase(
+        observed=observed,
+        now=now,
+        prior=prior,
+        usage=usage,
+        newest=newest,
+        rename=rename,
+        good=good,
+        pair=pair,
+        problems=problems,
+    )
+
+
+def prior_status(raw: KubeObject) -> ModelPairStatus:
+    """The pair's last status. One that somebody else wrote, and that cannot be read, counts as none: all of it is made
+    anew anyway."""
+    try:
+        return msgspec.convert(raw.get("status") or {}, ModelPairStatus)
+    except msgspec.ValidationError:
+        return ModelPairStatus()
