@@ -1,6 +1,6 @@
 """`helm` for tests that execute documented commands: Helm's own library renders, `kubectl` applies.
 
-    python -m tests.helm_command upgrade --install NAME CHART --namespace NS [--create-namespace] [--set KEY=JSON]
+    python -m tests.helm_command upgrade --install NAME CHART --namespace NS [--create-namespace] [--set KEY=VALUE]
 
 There is no release history and no hook; `--wait` waits for nothing, because there are no kubelets. Objects of APIs
 that the test server is too old for are left out. An option that is not here is refused.
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from helm_python import Chart, Config, parse_set_json
+from helm_python import Chart, Config, parse_set_string
 
 JSON = dict[str, Any]
 
@@ -49,7 +49,7 @@ def _upgrade(args: argparse.Namespace) -> None:
     values = (
         json.loads(release.read_text())["values"]
         if args.reset_then_reuse_values
-        else parse_set_json(",".join(args.set))
+        else parse_set_string(",".join(args.set))
     )
     objects = _render(args, values)
     _kubectl("apply", "--validate=false", "--filename=-", objects=objects)

@@ -18,6 +18,7 @@ Render = Callable[..., list[JSON]]
 
 # Everything that values can switch on, together.
 EVERYTHING: JSON = {
+    "watchNamespaces": ["*"],
     "commonLabels": {"team": "inference"},
     "imagePullSecrets": [{"name": "registry"}],
     "gateway": {
@@ -85,6 +86,7 @@ EVERYTHING: JSON = {
 MATRIX: dict[str, JSON] = {
     "defaults": {},
     "everything": EVERYTHING,
+    "whole-cluster": {"watchNamespaces": ["*"]},
     "namespaced": {**EVERYTHING, "watchNamespaces": ["team-a", "team-b"]},
     "namespaced-with-own": {"watchNamespaces": [NAMESPACE]},
     "autoscaled": {"gateway": {"autoscaling": {"enabled": True}}},

@@ -109,7 +109,8 @@ def test_policy_never_stands_in_the_way_of_a_status_or_of_a_kill_that_cannot_be_
 def test_policy_is_made_on_demand_and_for_the_namespaces_that_are_watched(render: Render, only: Only) -> None:
     assert not [item for item in render() if item["kind"].startswith(KIND)]
     on = {"admissionPolicy": {"enabled": True}}
-    everywhere, inside = (render(values) for values in (on, {**on, "watchNamespaces": ["team-a", "team-b"]}))
+    everywhere = render({**on, "watchNamespaces": ["*"]})
+    inside = render({**on, "watchNamespaces": ["team-a", "team-b"]})
     assert "matchResources" not in only(everywhere, f"{KIND}Binding")["spec"]
     binding = only(inside, f"{KIND}Binding")
     assert binding["spec"]["policyName"] == only(inside, KIND)["metadata"]["name"]

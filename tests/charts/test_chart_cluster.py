@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from helm_python import HelmError
 from helm_python.chart import Chart
 from helm_python.config import Config
 
@@ -81,3 +82,25 @@ def test_replicas_that_an_autoscaler_has_set_survive_an_upgrade(
     client.patch(path, {"spec": {"replicas": 7}})
     gateway["spec"]["template"]["metadata"]["annotations"]["changed"] = "yes"
     assert client.apply(path, gateway, field_manager="helm")["spec"]["replicas"] == 7
+
+
+@pytest.mark.parametrize("named", [["*"], ["team-a"], []], ids=["cluster", "named", "own"])
+def test_upgrade_that_would_leave_pairs_unserved_is_refused(
+    kube: KubeApiServer, chart: Chart, render: Callable[..., list[JSON]], namespace: str, named: list[str]
+) -> None:
+    """The default was the whole cluster once."""
+    objects = render({"watchNamespaces": named}, namespace=namespace)
+    kube.client().apply_yaml([item for item in objects if item["kind"] == "Deployment"])
+    values: JSON = {"gateway": {"auth": {"allowAnonymous": True}}}
+    with Config(kubeconfig_path=kube.kubeconfig(), namespace=namespace) as config:
+
+        def upgrade(**more: Any) -> dict[str, str]:
+            return config.render(chart, {**values, **more}, name="demo", namespace=namespace, is_upgrade=True)
+
+        if named == ["*"]:
+            with pytest.raises(HelmError, match=f"would only serve those of {namespace}: name the namespaces"):
+                upgrade()
+        else:
+            assert upgrade()
+        assert upgrade(watchNamespaces=["*"])
+        assert upgrade(watchNamespaces=[namespace])

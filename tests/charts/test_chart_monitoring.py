@@ -40,7 +40,8 @@ def test_dashboards_arrive_in_their_config_map_unchanged(
 
 
 def test_monitors_watch_ports_that_services_have(render: Callable[..., list[JSON]], only: Callable[..., JSON]) -> None:
-    objects = render({"monitoring": {"serviceMonitor": {"enabled": True}}})
+    values = {"monitoring": {"serviceMonitor": {"enabled": True}}}
+    objects = render(values)
     for component, name in (("gateway", "gateway-admin"), ("operator", "operator")):
         monitor, service = only(objects, "ServiceMonitor", component), only(objects, "Service", name)
         assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
@@ -48,4 +49,6 @@ def test_monitors_watch_ports_that_services_have(render: Callable[..., list[JSON
     servers = only(objects, "ServiceMonitor", "triton")["spec"]
     assert servers["selector"]["matchLabels"] == {NAME: SERVERS_NAME}
     assert {end["port"] for end in servers["endpoints"]} <= PORTS.keys()
-    assert servers["namespaceSelector"] == {"any": True}
+    assert servers["namespaceSelector"] == {"matchNames": ["serving"]}
+    everywhere = only(render({**values, "watchNamespaces": ["*"]}), "ServiceMonitor", "triton")["spec"]
+    assert everywhere["namespaceSelector"] == {"any": True}

@@ -17,6 +17,7 @@ Render = Callable[..., list[JSON]]
 Only = Callable[..., JSON]
 
 ACCOUNT = "demo-slipstream"
+CLUSTER: JSON = {"watchNamespaces": ["*"]}
 READ = {"get", "list", "watch"}
 LEASES = "leases.coordination.k8s.io"
 KINDS = ("modelpairs", "speculationpolicies")
@@ -45,7 +46,7 @@ def rights(role: JSON) -> dict[tuple[str, str], set[str]]:
 
 
 def test_gateway_reads_two_kinds_and_addresses_and_writes_its_report(render: Render, only: Only) -> None:
-    objects = render()
+    objects = render(CLUSTER)
     assert rights(only(objects, "ClusterRole", "-gateway")) == {
         ("slipstream.dev", "modelpairs"): READ,
         ("slipstream.dev", "speculationpolicies"): READ,
@@ -60,7 +61,7 @@ def test_gateway_reads_two_kinds_and_addresses_and_writes_its_report(render: Ren
 
 def test_console_may_patch_pairs_and_read_reports_only_where_values_say_so(render: Render, only: Only) -> None:
     values = {"gateway": {"admin": {"mayKill": True}, "auth": {"existingSecret": {"name": "keys"}}}}
-    objects = render(values)
+    objects = render({**values, **CLUSTER})
     assert rights(only(objects, "ClusterRole", "-gateway-kills")) == {("slipstream.dev", "modelpairs"): {"patch"}}
     assert rights(only(objects, "Role", "-gateway-reports"))["coordination.k8s.io", "leases"] >= READ
     assert not any(item["metadata"]["name"].endswith("-gateway-kills") for item in render())
@@ -78,7 +79,7 @@ def test_console_kills_need_keys(render: Render) -> None:
 
 
 def test_operator_never_writes_a_parent_nor_reads_a_secret(render: Render, only: Only) -> None:
-    objects = render()
+    objects = render(CLUSTER)
     granted = rights(only(objects, "ClusterRole", "-operator"))
     for kind in KINDS:
         assert granted["slipstream.dev", kind] == READ
@@ -87,7 +88,7 @@ def test_operator_never_writes_a_parent_nor_reads_a_secret(render: Render, only:
 
 
 def test_people_who_may_kill_may_patch_two_kinds_and_read_reports(render: Render, only: Only) -> None:
-    role = only(render(), "ClusterRole", "slipstream-kill")
+    role = only(render(CLUSTER), "ClusterRole", "slipstream-kill")
     assert rights(role) == {
         ("slipstream.dev", "modelpairs"): READ | {"patch"},
         ("slipstream.dev", "speculationpolicies"): READ | {"patch"},
@@ -110,27 +111,39 @@ def test_with_namespaces_nothing_is_outside_of_one(render: Render) -> None:
     assert {(namespace, "slipstream-kill") for namespace in ("team-a", "team-b", "serving")} <= roles
 
 
+def test_without_a_word_on_namespaces_all_rights_are_in_the_releases_own(render: Render) -> None:
+    objects = render()
+    assert {item["metadata"].get("namespace") for item in objects} == {"serving"}
+    roles = {item["metadata"]["name"] for item in objects if item["kind"] == "Role"}
+    for component in ("gateway", "operator"):
+        assert {f"{ACCOUNT}-{component}", f"{ACCOUNT}-{component}-reports"} <= roles
+    for item in objects:
+        if item["kind"] == "Deployment" and item["metadata"]["name"].endswith(("-gateway", "-operator")):
+            [container] = item["spec"]["template"]["spec"]["containers"]
+            assert [each for each in container["args"] if "--namespace" in each] == ["--namespace=serving"]
+
+
 AGGREGATED = "rbac.authorization.k8s.io/aggregate-to-"
 
 
 def test_roles_of_the_cluster_collect_rights_on_pairs_and_policies(render: Render, only: Only) -> None:
     changes = {"create", "update", "patch", "delete", "deletecollection"}
     for name, verbs, into in (("view", READ, {"view", "edit", "admin"}), ("edit", changes, {"edit", "admin"})):
-        role = only(render(), "ClusterRole", f"-{name}")
+        role = only(render(CLUSTER), "ClusterRole", f"-{name}")
         assert rights(role) == {("slipstream.dev", kind): verbs for kind in KINDS}
         labels = role["metadata"]["labels"].items()
         found = {
             key.removeprefix(AGGREGATED) for key, value in labels if key.startswith(AGGREGATED) and value == "true"
         }
         assert found == into
-    for values in ({"rbac": {"aggregate": False}}, {"watchNamespaces": ["team-a"]}):
+    for values in ({**CLUSTER, "rbac": {"aggregate": False}}, {"watchNamespaces": ["team-a"]}, {}):
         assert AGGREGATED not in str(render(values))
 
 
 def test_viewer_reads_and_editor_changes_pairs_and_neither_writes_a_status(
     kube: KubeApiServer, namespace: str, install: Callable[[JSON], None]
 ) -> None:
-    install({})
+    install(CLUSTER)
     people = {}
     for role in ("view", "edit"):
         kube.client().create(f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": role}})
@@ -184,7 +197,7 @@ def can(kube: KubeApiServer, namespace: str, component: str, verb: str, resource
 def test_accounts_of_the_chart_may_do_that_on_a_real_server(
     kube: KubeApiServer, namespace: str, install: Callable[[JSON], None]
 ) -> None:
-    install({})
+    install(CLUSTER)
     elsewhere = kube.namespace(f"{namespace}-pairs")
 
     def allowed(component: str, where: str, *wanted: tuple[str, str]) -> list[bool]:
@@ -214,6 +227,27 @@ def test_accounts_of_the_chart_may_do_that_on_a_real_server(
     assert not any(
         allowed("operator", elsewhere, ("patch", "modelpairs.slipstream.dev"), ("get", "secrets"), ("list", LEASES))
     )
+
+
+def test_accounts_have_no_rights_outside_of_the_releases_namespace_unless_it_is_named(
+    kube: KubeApiServer, namespace: str, install: Callable[[JSON], None]
+) -> None:
+    install({})
+    elsewhere = kube.namespace(f"{namespace}-other")
+    asked = {
+        "gateway": [("list", "modelpairs.slipstream.dev"), ("list", "endpointslices.discovery.k8s.io")],
+        "operator": [
+            *(("list", "modelpairs.slipstream.dev"), ("patch", "modelpairs/status.slipstream.dev")),
+            *(("create", "deployments.apps"), ("create", "serviceaccounts"), ("create", LEASES), ("list", "pods")),
+        ],
+    }
+    for component, wanted in asked.items():
+
+        def allowed(where: str, component: str = component, wanted: list[tuple[str, str]] = wanted) -> list[bool]:
+            return [can(kube, namespace, component, verb, resource, where) for verb, resource in wanted]
+
+        eventually(lambda: all(allowed(namespace)))
+        assert not any(allowed(elsewhere))
 
 
 def pairs(namespace: str) -> str:
@@ -271,7 +305,7 @@ def test_operator_writes_children_and_status_and_never_a_spec(
 def test_killer_patches_a_pair_in_the_namespace_that_was_given(
     kube: KubeApiServer, namespace: str, install: Callable[[JSON], None]
 ) -> None:
-    install({})
+    install(CLUSTER)
     kube.client().create(pairs(namespace), PAIR)
     kube.client().create(f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": "anna"}})
     granted = ("create", "rolebinding", "slipstream-kill", "--clusterrole", "slipstream-kill")

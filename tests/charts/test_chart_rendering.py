@@ -120,7 +120,7 @@ def test_names_fit_and_differ_between_releases(render: Render, everything: JSON,
 
 def test_two_releases_in_two_namespaces_share_nothing_of_the_cluster(render: Render) -> None:
     def cluster_wide(namespace: str) -> set[tuple[str, str]]:
-        values = {"rbac": {"killRole": {"create": False}}}
+        values = {"watchNamespaces": ["*"], "rbac": {"killRole": {"create": False}}}
         objects = render(values, namespace=namespace)
         return {(item["kind"], item["metadata"]["name"]) for item in objects if "namespace" not in item["metadata"]}
 

@@ -98,7 +98,8 @@ def test_gateway_and_operator_reach_what_they_need_and_nothing_else(render: Rend
 def test_gateway_reaches_the_servers_of_pairs_by_the_operators_label(render: Render, only: Only) -> None:
     servers = {"matchLabels": {NAME: SERVERS_NAME}}
     for namespaces, expected in (
-        ([], [{}]),
+        (["*"], [{}]),
+        ([], [{"matchLabels": {"kubernetes.io/metadata.name": "serving"}}]),
         (["a", "b"], [{"matchLabels": {"kubernetes.io/metadata.name": name}} for name in ("a", "b")]),
     ):
         _, egress = policy(render({"watchNamespaces": namespaces}), only, "gateway")

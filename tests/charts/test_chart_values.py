@@ -116,6 +116,7 @@ def test_wrong_value_is_refused_by_name(chart: Chart, values: JSON, named: str) 
             {"redis": {"url": "redis://one:6379", "existingSecret": {"name": "cache"}}},
             "redis: give url or existingSecret.name, not both",
         ),
+        ({"watchNamespaces": ["*", "team-a"]}, 'watchNamespaces: "*" is all namespaces, and stands alone'),
         ({"operator": {"replicas": 2}}, "operator.replicas: 2 operators need operator.leaderElection.enabled"),
         (
             {"gateway": {"autoscaling": {"enabled": True, "minReplicas": 5, "maxReplicas": 3}}},
@@ -165,7 +166,9 @@ def test_notes_follow_the_values(notes: Callable[..., str], everything: JSON) ->
     assert "without a replica" not in without
     assert "--clusterrole slipstream-kill" in everywhere
     assert "--role slipstream-kill" in namespaced
-    assert "the namespaces team-a, team-b" in namespaced
+    assert "the namespaces team-a, team-b, and of no other" in namespaced
+    assert "the namespaces serving, and of no other" in without
+    assert "the pairs of every namespace" in everywhere
     assert "create rolebinding" not in notes({"rbac": {"killRole": {"create": False}}})
 
 

@@ -115,8 +115,39 @@ affinity:
 {{- end }}
 {{- end -}}
 
+{{/* The namespaces whose pairs are served, as a list in JSON; [""] is the whole cluster. */}}
+{{- define "slipstream.watched" -}}
+{{- $named := .Values.watchNamespaces | uniq -}}
+{{- if has "*" $named -}}
+{{- list "" | toJson -}}
+{{- else -}}
+{{- default (list .Release.Namespace) $named | toJson -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "slipstream.isClusterWide" -}}
+{{- if has "*" .Values.watchNamespaces -}}true{{- end -}}
+{{- end -}}
+
 {{- define "slipstream.hasGrants" -}}
 {{- if or .Values.grants.apiKeys .Values.grants.modelNames -}}true{{- end -}}
+{{- end -}}
+
+{{/*
+An upgrade from a version whose default was the whole cluster must not leave its pairs unserved: a running operator
+without --namespace serves all of them.
+*/}}
+{{- define "slipstream.checkNarrowing" -}}
+{{- if and .Release.IsUpgrade (not .Values.watchNamespaces) -}}
+{{- $name := printf "%s-operator" (include "slipstream.fullname" .) -}}
+{{- $running := lookup "apps/v1" "Deployment" .Release.Namespace $name -}}
+{{- if $running -}}
+{{- $arguments := (first $running.spec.template.spec.containers).args | join " " -}}
+{{- if not (contains "--namespace=" $arguments) -}}
+{{- fail (printf "watchNamespaces: this release serves the pairs of all namespaces so far, and would only serve those of %s: name the namespaces, or set it to {*} for all of them" .Release.Namespace) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 
 {{/* Contradictions that a schema cannot say. */}}
@@ -124,6 +155,10 @@ affinity:
 {{- if and .Values.redis.url .Values.redis.existingSecret.name -}}
 {{- fail "redis: give url or existingSecret.name, not both" -}}
 {{- end -}}
+{{- if and (has "*" .Values.watchNamespaces) (gt (len .Values.watchNamespaces) 1) -}}
+{{- fail "watchNamespaces: \"*\" is all namespaces, and stands alone" -}}
+{{- end -}}
+{{- include "slipstream.checkNarrowing" . -}}
 {{- if and (gt (int .Values.operator.replicas) 1) (not .Values.operator.leaderElection.enabled) -}}
 {{- fail (printf "operator.replicas: %d operators need operator.leaderElection.enabled, else they overwrite each other" (int .Values.operator.replicas)) -}}
 {{- end -}}
