@@ -118,6 +118,16 @@ def test_a_rename_counts_once_the_operator_has_accepted_it_or_an_annotation_allo
     assert [*_table(started).routes] == ["x"]
 
 
+def test_a_kill_that_comes_with_a_rename_does_not_wait_for_it() -> None:
+    good = {"generation": 1, "spec": msgspec.json.encode(_pair("a", "x")["spec"]).decode()}
+    assembler = _assembler()
+    _put(assembler, _pair("a", "x"))
+    _put(assembler, {**_pair("a", "y", killed=True, generation=2), "status": {"lastGood": good}})
+    routes = _table(assembler).routes
+    assert [*routes] == ["x"]
+    assert routes["x"].killed
+
+
 def test_a_name_is_kept_for_another_namespace_until_the_status_says_nothing_of_it() -> None:
     holder = {"model": "x", "namespace": "owners", "until": "2026-01-01T00:10:00Z"}
     waiting = {**_pair("a", "x"), "status": {"nameHolder": holder}}
