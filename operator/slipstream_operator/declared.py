@@ -94,10 +94,14 @@ class Declared:
 
     def name_claim(self, key: ObjectKey) -> NameClaim:
         """How it stands with the model name of that pair."""
-        served, pairs = self.served(key), self._resolution.pairs.values()
-        model = served.item.spec.model if served is not None and isinstance(served.item, ModelPair) else None
-        owners = [pair.metadata.namespace for pair in pairs if pair.spec.model == model]
-        return NameClaim(served_by=next(iter(owners), None), holder=self._resolution.holders.get(model or ""))
+        served = self.served(key)
+        if served is None or not isinstance(served.item, ModelPair):
+            return NameClaim()
+        model = served.item.spec.model
+        owner = self._resolution.owners.get(model)
+        return NameClaim(
+            served_by=None if owner is None else owner.metadata.namespace, holder=self._resolution.holders.get(model)
+        )
 
     def related(self, pair_key: str | None) -> Iterator[ObjectKey]:
         """The pair of that key, where it is there, and every policy that names it."""

@@ -31,14 +31,15 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True):
     """What is left to serve.
 
     `pairs` and `policies` are those that count, both by the pair's key. `problems` has what is wrong with every other
-    one, by `ParsedResource.key`. `kills` says by the pair's key why it is killed: see `kills_of`. `holders` are the
-    namespaces that model names are kept for, by the name.
+    one, by `ParsedResource.key`. `kills` says by the pair's key why it is killed: see `kills_of`. By the model name,
+    `owners` are the pairs that serve it, and `holders` the namespaces that it is kept for.
     """
 
     pairs: Mapping[str, ModelPair]
     policies: Mapping[str, SpeculationPolicy]
     problems: Mapping[str, tuple[Problem, ...]]
     kills: Mapping[str, str]
+    owners: Mapping[str, ModelPair] = {}
     holders: Mapping[str, NameHolder] = {}
 
 
@@ -47,13 +48,15 @@ def resolve(resources: Iterable[ParsedResource], grants: Grants = NO_GRANTS) -> 
     oldest_first = sorted(resources, key=lambda resource: (resource.created, resource.name, resource.namespace or ""))
     problems = {resource.key: resource.problems for resource in oldest_first if resource.item is None}
     holders = _holders(oldest_first)
-    pairs = _resolve_pairs(oldest_first, grants, holders, problems)
+    owners = _owners(oldest_first, grants, holders, problems)
+    pairs = {pair.metadata.key: pair for pair in owners.values()}
     policies = _resolve_policies(oldest_first, pairs, problems)
     return Resolution(
         pairs=pairs,
         policies=policies,
         problems=problems,
         kills=kills_of(oldest_first, pairs.values(), grants),
+        owners=owners,
         holders=holders,
     )
 
@@ -81,7 +84,7 @@ def kills_of(
     return kills
 
 
-def _resolve_pairs(
+def _owners(
     oldest_first: list[ParsedResource],
     grants: Grants,
     holders: Mapping[str, NameHolder],
@@ -103,7 +106,7 @@ def _resolve_pairs(
     for key, pair in losers.items():
         why = _name_taken(pair, owners.get(pair.spec.model), holders.get(pair.spec.model))
         problems[key] = (Problem("spec.model", why),)
-    return {pair.metadata.key: pair for pair in owners.values()}
+    return owners
 
 
 def _holders(oldest_first: list[ParsedResource]) -> dict[str, NameHolder]:
