@@ -64,7 +64,8 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     `fingerprint` and `source` are 16 hex digits: the prompt's skeleton, and who sends it (API key id and system
     prompt). `cold_class` is the request class by the classifier alone, so that it stays when estimates move.
-    `temperature` and `context` are coarse buckets.
+    `temperature` and `context` are coarse buckets. `key` is 16 hex digits of the caller's public id; empty where nobody
+    was asked for a key, and from gateways of an older version.
     """
 
     pair: str
@@ -74,6 +75,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     temperature: int
     context: int
     words: tuple[int, ...] = ()
+    key: str = ""
 
 
 PARITY = "parity"

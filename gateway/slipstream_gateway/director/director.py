@@ -118,7 +118,7 @@ class Director:
         served = _served(self.fleet.current, request)
         draws = NO_DRAWS if request_id is None else self._draws.of(request_id)
         pressure = self.admission.pressure(served.route.pair.metadata.key)
-        judged = self._decide(request, served, caller.key_id or key_id_of(authorization), draws, pressure)
+        judged = self._decide(request, served, caller, authorization, draws, pressure)
         return Explanation(served.route.pair.metadata.key, self._classifier.explain(request), judged.decision)
 
     async def enter(self, request: GenerationRequest, context: Context) -> Entered:
@@ -175,12 +175,24 @@ class Director:
         self.admission.leave(pair, sample, refused=status == "overloaded")
 
     def _decide(
-        self, request: GenerationRequest, served: ServedRoute, key_id: str, draws: Draws, pressure: float
+        self,
+        request: GenerationRequest,
+        served: ServedRoute,
+        caller: Caller,
+        authorization: str | None,
+        draws: Draws,
+        pressure: float,
     ) -> _Judged:
         check_arguments(request, served.route)
         profile = self._classifier.classify(request)
         route, learner = served.route, self._learner
-        subject = learner.subject(request, profile, pair=route.pair.metadata.key, key_id=key_id)
+        subject = learner.subject(
+            request,
+            profile,
+            pair=route.pair.metadata.key,
+            key_id=caller.key_id or key_id_of(authorization),
+            is_authenticated=bool(caller.key_id),
+        )
         target, health = _speculative_target(served, request)
         forecast = None
         if target is not None and _is_forecast(route):
@@ -224,8 +236,7 @@ class Director:
         served = _served(snapshot, request)
         draws = self._draws.of(context.request_id)
         pressure = self.admission.pressure(served.route.pair.metadata.key, inside=True)
-        key_id = context.caller.key_id or key_id_of(context.authorization)
-        judged = self._decide(request, served, key_id, draws, pressure)
+        judged = self._decide(request, served, context.caller, context.authorization, draws, pressure)
         exchange.decided(
             served.route.pair.metadata.key,
             judged.decision,

@@ -29,7 +29,15 @@ _BISECTIONS = 20
 class Learner(Protocol):
     """Knows what this deployment has seen of requests. Quick, and never raises on an observation."""
 
-    def subject(self, request: GenerationRequest, profile: RequestProfile, *, pair: str, key_id: str) -> Subject: ...
+    def subject(
+        self,
+        request: GenerationRequest,
+        profile: RequestProfile,
+        *,
+        pair: str,
+        key_id: str,
+        is_authenticated: bool = False,
+    ) -> Subject: ...
 
     def forecast(
         self,

@@ -5,16 +5,20 @@ from __future__ import annotations
 from slipstream_gateway.learning import priors
 from slipstream_gateway.learning.acceptance import BETWEEN_REQUESTS, Beta, effective_trials
 from slipstream_gateway.learning.calibration import Calibration
-from slipstream_gateway.learning.effects import WordEffects
+from slipstream_gateway.learning.effects import KeyWords, WordEffects
 from slipstream_gateway.learning.outcomes import Trials
 from slipstream_gateway.learning.pooled import CLASS_CAP, SOURCE_CAP, PooledMean
 from slipstream_gateway.learning.shrinkage import Normal, clipped, repeat_noise, shrink
 from slipstream_gateway.learning.skeleton import WORD_BUCKETS
+from slipstream_gateway.learning.voices import KeyVoice, Voices
 from slipstream_gateway.measurement import Level, Subject
 
-# Variances of β between: templates of a class with the same words, sources of a class, buckets of a class, pairs.
-_TEMPLATES, _SOURCES, _BUCKETS, _PAIRS = 0.08**2, 0.05**2, 0.1**2, 0.1**2
+# Variances of β between: templates of a class with the same words, sources of a class, API keys of a class, buckets of
+# a class, pairs.
+_TEMPLATES, _SOURCES, _KEYS, _BUCKETS, _PAIRS = 0.08**2, 0.05**2, 0.1**2, 0.1**2, 0.1**2
 _WORD_VARIANCE = 0.002
+# What words that other keys taught may add to β.
+_WORD_LIMIT = 0.1
 # Of one request's acceptance around its template's.
 _NOISE = 0.2 * BETWEEN_REQUESTS
 _CLIP = 0.4
@@ -40,14 +44,23 @@ class _Class:
         return found
 
 
-class ClassAcceptance:
-    """β by class, as offsets from the prior of its task, and by words on top."""
+class SharedAcceptance:
+    """What the API keys of a pair share of β."""
 
     def __init__(self) -> None:
+        self.voices: dict[str, Voices] = {}
+        self.words = WordEffects(WORD_BUCKETS, variance=_WORD_VARIANCE)
+
+
+class ClassAcceptance:
+    """β of one API key's requests by class, as offsets from the prior of its task, and by words on top."""
+
+    def __init__(self, key: str, shared: SharedAcceptance) -> None:
+        self._voice = KeyVoice(key, shared.voices, between=_KEYS)
         self._classes: dict[str, _Class] = {}
         self._pooled = PooledMean(CLASS_CAP)
         self._offset = Normal(0.0, priors.ACCEPTANCE_VARIANCE)
-        self._words = WordEffects(WORD_BUCKETS, variance=_WORD_VARIANCE)
+        self._words = KeyWords(shared.words, limit=_WORD_LIMIT)
         self._calibration = Calibration(_CALIBRATION_WEIGHT)
 
     def level(self, cold_class: str) -> tuple[Level, float]:
@@ -55,13 +68,15 @@ class ClassAcceptance:
         found = self._classes.get(cold_class)
         if found is not None:
             return Level.CLASS, found.pooled.weight
-        return (Level.PAIR, self._pooled.weight) if self._classes else (Level.PRIOR, 0.0)
+        own = (Level.PAIR, self._pooled.weight) if self._classes else (Level.PRIOR, 0.0)
+        return self._voice.level(cold_class, own)
 
     def expect(self, subject: Subject, bucket: int) -> Beta:
         """β to expect of a template of this class and with these words, at a temperature and context bucket."""
         found = self._classes.get(subject.cold_class)
-        offset = self._offset
-        if found is not None:
+        if found is None:
+            offset = self._voice.unseen(subject.cold_class, self._offset)
+        else:
             offset = found.offset
             own = found.buckets.get(bucket)
             if own is not None and len(found.buckets) > 1:
@@ -91,7 +106,8 @@ class ClassAcceptance:
         self._pooled.add(subject.cold_class, offset, weight)
         pair = shrink(self._pooled, Normal(0.0, _PAIRS), noise=_NOISE, between=priors.ACCEPTANCE_VARIANCE)
         self._offset = Normal(pair.mean, priors.ACCEPTANCE_VARIANCE)
-        found.offset = shrink(found.pooled, self._offset, noise=_NOISE, between=_SOURCES)
+        alone = shrink(found.pooled, self._offset, noise=_NOISE, between=_SOURCES)
+        found.offset = self._voice.say(subject.cold_class, alone)
         if teach:
             self._words.update(subject.words, 0.0, residual, repeat_noise(within, _TEMPLATES, samples))
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from slipstream_gateway.learning import priors
 from slipstream_gateway.learning.calibration import Calibration, RunningVariance
-from slipstream_gateway.learning.effects import WordEffects
+from slipstream_gateway.learning.effects import KeyWords, WordEffects
 from slipstream_gateway.learning.lengths import Length, LengthPrior
 from slipstream_gateway.learning.pooled import CLASS_CAP, SOURCE_CAP, PooledMean
 from slipstream_gateway.learning.shrinkage import Normal, clipped, repeat_noise, shrink
 from slipstream_gateway.learning.skeleton import WORD_BUCKETS
+from slipstream_gateway.learning.voices import KeyVoice, Voices
 from slipstream_gateway.measurement import Level, Subject
 
-# Variances of log length between: templates of a class with the same words, sources of a class, pairs.
-_TEMPLATES, _SOURCES, _PAIRS = 0.35**2, 0.3**2, 0.6**2
+# Variances of log length between: templates of a class with the same words, sources of a class, API keys of a class,
+# pairs.
+_TEMPLATES, _SOURCES, _KEYS, _PAIRS = 0.35**2, 0.3**2, 0.5**2, 0.6**2
 _WORD_VARIANCE, _WORD_SLOPE_VARIANCE = 0.05, 0.02
+# What words that other keys taught may add to log length, and to how it rises with the prompt's.
+_WORD_LIMIT, _WORD_SLOPE_LIMIT = 0.5, 0.3
 # Log prompt tokens around which a word's slope turns: those of 150.
 _MIDDLE_LOG_PROMPT = 5.0
 _CLIP = 1.5
@@ -41,14 +45,24 @@ class _Class:
         return max(min(self.within.value, self.total.value), _LEAST_SPREAD)
 
 
-class ClassLengths:
-    """Log output tokens by class, as offsets from the classifier's length bin, and by words on top."""
+class SharedLengths:
+    """What the API keys of a pair share of lengths."""
 
     def __init__(self) -> None:
+        self.voices: dict[str, Voices] = {}
+        self.words = WordEffects(WORD_BUCKETS, variance=_WORD_VARIANCE, slope_variance=_WORD_SLOPE_VARIANCE)
+
+
+class ClassLengths:
+    """Log output tokens of one API key's requests by class, as offsets from the classifier's length bin, and by words
+    on top."""
+
+    def __init__(self, key: str, shared: SharedLengths) -> None:
+        self._voice = KeyVoice(key, shared.voices, between=_KEYS)
         self._classes: dict[str, _Class] = {}
         self._pooled = PooledMean(CLASS_CAP)
         self._offset = Normal(0.0, priors.CLASS_LENGTH_VARIANCE)
-        self._words = WordEffects(WORD_BUCKETS, variance=_WORD_VARIANCE, slope_variance=_WORD_SLOPE_VARIANCE)
+        self._words = KeyWords(shared.words, limit=_WORD_LIMIT, slope_limit=_WORD_SLOPE_LIMIT)
         self._calibration = Calibration(_CALIBRATION_WEIGHT)
 
     def level(self, cold_class: str) -> tuple[Level, float]:
@@ -56,12 +70,19 @@ class ClassLengths:
         found = self._classes.get(cold_class)
         if found is not None:
             return Level.CLASS, found.pooled.weight
-        return (Level.PAIR, self._pooled.weight) if self._classes else (Level.PRIOR, 0.0)
+        own = (Level.PAIR, self._pooled.weight) if self._classes else (Level.PRIOR, 0.0)
+        return self._voice.level(cold_class, own)
 
     def expect(self, subject: Subject, x: float) -> LengthPrior:
         """What to expect of a template of this class and with these words, at log prompt length `x`."""
         found = self._classes.get(subject.cold_class)
-        spread, offset = (found.spread, found.offset) if found is not None else (priors.LENGTH_SPREAD, self._offset)
+        if found is None:
+            spread, offset = (
+                priors.LENGTH_SPREAD,
+                self._voice.unseen(subject.cold_class, self._offset),
+            )
+        else:
+            spread, offset = found.spread, found.offset
         effect = self._words.predict(subject.words)
         mean = priors.class_length(subject.cold_class) + offset.mean + effect.value
         unknown = (effect.variance + _TEMPLATES) * self._calibration.factor
@@ -91,7 +112,8 @@ class ClassLengths:
             self._pooled, Normal(0.0, _PAIRS), noise=priors.LENGTH_SPREAD, between=priors.CLASS_LENGTH_VARIANCE
         )
         self._offset = Normal(pair.mean, priors.CLASS_LENGTH_VARIANCE)
-        found.offset = shrink(found.pooled, self._offset, noise=found.total.value, between=_SOURCES)
+        alone = shrink(found.pooled, self._offset, noise=found.total.value, between=_SOURCES)
+        found.offset = self._voice.say(subject.cold_class, alone)
         if teach:
             noise = repeat_noise(expected.spread, _TEMPLATES, own.samples)
             self._words.update(subject.words, expected.x - _MIDDLE_LOG_PROMPT, residual, noise)

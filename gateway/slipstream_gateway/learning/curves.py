@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from slipstream_gateway.learning.deviations import Deviations
 from slipstream_gateway.learning.drift import KEPT_SAMPLES, SETTLED_SAMPLES, has_changed, surprise
 
 WINDOW = 64.0
@@ -21,6 +22,8 @@ _OCTAVE_SLOPE_SPREAD = 0.05
 # Noise prior counts as this many observations; a surprise is clipped at so many standard deviations.
 _NOISE_SAMPLES = 8.0
 _CLIP = 4.0
+# Within so many standard deviations of a request's noise a key's answer needs no other key to confirm it.
+_USUAL = 1.5
 # How far a relative's base may be from what is said of it, and the ratio of two relatives at one load from another's.
 _RELATIVE_SPREAD = 0.3
 _OFFSET_SPREAD = 0.15
@@ -69,12 +72,13 @@ class _Load:
     belief that it leans on as of `expected_at` updates of the curve, and `own`, the belief that others lean on."""
 
     __slots__ = (
-        "count", "expected", "expected_at", "line", "memory", "noise", "own", "sx", "sxx", "sxy", "sy",
+        "count", "deviations", "expected", "expected_at", "line", "memory", "noise", "own", "sx", "sxx", "sxy", "sy",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.count = self.sx = self.sy = self.sxx = self.sxy = 0.0
         self.noise = self.memory = 0.0
+        self.deviations = Deviations()
         self.line: Line | None = None
         self.own: _Belief | None = None
         self.expected: _Belief | None = None
@@ -102,7 +106,7 @@ class Curve:
     """Times of one pool of servers by load."""
 
     def __init__(self, prior: CurvePrior) -> None:
-        self._noise_variance = prior.noise**2
+        self._noise_variance, self._usual = prior.noise**2, _USUAL * prior.noise
         self._prior_belief = _Belief(math.log(prior.base), prior.base_spread**2, prior.k, prior.k_spread**2)
         self._vague_belief = self._prior_belief._replace(base_variance=_VAGUE)
         self._relatives: list[tuple[Curve, float]] = []
@@ -132,6 +136,13 @@ class Curve:
             rest * first.slope_se + share * second.slope_se,
             rest * first.samples + share * second.samples,
         )
+
+    def is_common(self, load: float, key: str, y: float, expected: float) -> bool:
+        """Whether `y` seconds of a request of an API key, where `expected` were expected, say something of the servers
+        and not of the key alone. Every answer is asked about once, for later ones are compared with it."""
+        lower, share = _position(load)
+        nearest = self._loads[lower + (share > 0.5)]
+        return nearest.deviations.is_common(key, math.log(y / expected), self._usual)
 
     def update(self, load: float, x: float, y: float, expected: float, weight: float = 1.0) -> None:
         """Take in a request that saw `y` seconds at `x` where the line gave `expected`; `weight` in (0, 1] is below 1

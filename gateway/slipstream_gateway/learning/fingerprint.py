@@ -55,7 +55,9 @@ class Fingerprinter:
         self._systems: dict[str, _System] = {}
         self._shape = msgspec.json.Decoder(_Shape)
 
-    def subject(self, request: GenerationRequest, profile: RequestProfile, *, pair: str, key_id: str) -> Subject:
+    def subject(
+        self, request: GenerationRequest, profile: RequestProfile, *, pair: str, key_id: str, is_authenticated: bool
+    ) -> Subject:
         """The subject of `request`; never raises, whatever the prompt holds."""
         text, system, turns = _parts(request)
         found = self._system(system)
@@ -75,6 +77,7 @@ class Fingerprinter:
             temperature=temperature_bucket(request.temperature),
             context=context_bucket(profile.prompt_tokens),
             words=skeleton.words,
+            key=_digest(key_id) if is_authenticated else "",
         )
 
     def _system(self, system: str) -> _System:

@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple
 
 from slipstream_gateway.learning import priors
-from slipstream_gateway.learning.classes import PairModel
+from slipstream_gateway.learning.classes import KeyModel
 from slipstream_gateway.learning.curves import Line
 from slipstream_gateway.learning.pools import PoolModel
 from slipstream_gateway.learning.ratios import Ratio
@@ -44,10 +44,10 @@ class Question(NamedTuple):
     neighbours_draft_length: float
 
 
-def forecast(ask: Question, template: Template | None, pair: PairModel) -> Forecast:
-    """What to expect, from the fingerprint's `template` (None: never seen) and from its `pair`."""
-    output, spread = _output_tokens(ask, template, pair)
-    plain_pace, fast_pace = _paces(ask, template, pair)
+def forecast(ask: Question, template: Template | None, model: KeyModel) -> Forecast:
+    """What to expect, from the fingerprint's `template` (None: never seen) and from the `model` of its key."""
+    output, spread = _output_tokens(ask, template, model)
+    plain_pace, fast_pace = _paces(ask, template, model)
     first = template.first_token if template is not None else None
     plain_first, fast_first = (first.plain, first.speculative) if first is not None else FIRST_TOKEN_UNSEEN
     thousands = ask.prompt_tokens / 1000.0
@@ -57,7 +57,7 @@ def forecast(ask: Question, template: Template | None, pair: PairModel) -> Forec
     return Forecast(
         output_tokens=output,
         output_tokens_spread=spread,
-        acceptance=_acceptance(ask, template, pair) if counted else None,
+        acceptance=_acceptance(ask, template, model) if counted else None,
         plain_tpot_s=_scaled(plain_step.base, plain_step.base_se, plain_step.samples, plain_pace),
         step_base_s=_scaled(step.base, step.base_se, step.samples, fast_pace),
         step_per_draft_token_s=_per_draft_token(step, fast_pace) if counted else _NO_DRAFT_TOKENS,
@@ -69,7 +69,7 @@ def forecast(ask: Question, template: Template | None, pair: PairModel) -> Forec
     )
 
 
-def _output_tokens(ask: Question, template: Template | None, pair: PairModel) -> tuple[Estimate, float]:
+def _output_tokens(ask: Question, template: Template | None, model: KeyModel) -> tuple[Estimate, float]:
     """The mean of a log-normal length, capped, and the standard deviation of its log."""
     x = math.log(ask.prompt_tokens + 1.0)
     if template is not None:
@@ -77,8 +77,8 @@ def _output_tokens(ask: Question, template: Template | None, pair: PairModel) ->
         mean, variance, spread, samples = own.expect(x), own.variance_at(x), own.spread, own.samples
         level = Level.FINGERPRINT if template.hits >= SETTLED_HITS else Level.CLASS
     else:
-        level, samples = pair.lengths.level(ask.subject.cold_class)
-        prior = pair.lengths.expect(ask.subject, x)
+        level, samples = model.lengths.level(ask.subject.cold_class)
+        prior = model.lengths.expect(ask.subject, x)
         guess = math.log(max(ask.profile.expected_output_tokens, 1.0))
         doubt = _doubt(priors.PROFILE_LENGTH_VARIANCE, level, samples)
         mean, variance = _blend(prior.mean, prior.variance, guess, doubt)
@@ -89,25 +89,25 @@ def _output_tokens(ask: Question, template: Template | None, pair: PairModel) ->
     return Estimate(mean=tokens, se=tokens * math.sqrt(variance), samples=samples, level=level), math.sqrt(spread)
 
 
-def _acceptance(ask: Question, template: Template | None, pair: PairModel) -> Estimate:
+def _acceptance(ask: Question, template: Template | None, model: KeyModel) -> Estimate:
     bucket = bucket_of(ask.temperature, ask.subject.context)
     own = template.acceptance if template is not None else None
     if own is not None:
         beta = own.posterior(bucket)
         level = Level.FINGERPRINT if own.samples >= SETTLED_SAMPLES else Level.CLASS
         return Estimate(mean=beta.mean, se=math.sqrt(beta.variance), samples=own.samples, level=level)
-    level, samples = pair.acceptance.level(ask.subject.cold_class)
-    prior = pair.acceptance.expect(ask.subject, bucket)
+    level, samples = model.acceptance.level(ask.subject.cold_class)
+    prior = model.acceptance.expect(ask.subject, bucket)
     doubt = _doubt(priors.ACCEPTANCE_VARIANCE, level, samples)
     mean, variance = _blend(prior.mean, prior.variance, priors.profile_acceptance(ask.profile), doubt)
     return Estimate(mean=mean, se=math.sqrt(variance), samples=samples, level=level)
 
 
-def _paces(ask: Question, template: Template | None, pair: PairModel) -> tuple[Ratio, Ratio]:
+def _paces(ask: Question, template: Template | None, model: KeyModel) -> tuple[Ratio, Ratio]:
     pace = template.pace if template is not None else None
     if pace is not None:
         return pace.plain, pace.speculative
-    return unseen(pace_prior(ask.subject, pair, ask.speculative))
+    return unseen(pace_prior(ask.subject, model, ask.speculative))
 
 
 def _doubt(variance: float, level: Level, samples: float) -> float:

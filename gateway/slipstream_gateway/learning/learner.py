@@ -6,7 +6,7 @@ bounded whatever comes. Not thread-safe: it lives on one event loop.
 
 from __future__ import annotations
 
-from slipstream_gateway.learning.classes import PairModel
+from slipstream_gateway.learning.classes import KeyModel, PairModel
 from slipstream_gateway.learning.fingerprint import Fingerprinter, temperature_bucket
 from slipstream_gateway.learning.forecasts import Question, forecast
 from slipstream_gateway.learning.outcomes import is_plausible
@@ -18,6 +18,8 @@ from slipstream_gateway.types import GenerationRequest, RequestProfile
 
 _MAX_SOURCES = 4096
 _MAX_PAIRS = 64
+# Of all pairs together; their words take up to 40 MB.
+_MAX_KEYS = 128
 _MAX_POOLS = 256
 # Sources that have not proved themselves count as one.
 _UNSETTLED = ""
@@ -30,6 +32,7 @@ class Learner:
         self._fingerprinter = Fingerprinter()
         self._templates: SegmentedMap[Template] = SegmentedMap(max_fingerprints)
         self._sources: SegmentedMap[list[int]] = SegmentedMap(_MAX_SOURCES)
+        self._keys: SegmentedMap[KeyModel] = SegmentedMap(_MAX_KEYS)
         self._pairs: dict[str, PairModel] = {}
         self._pools: dict[str, PoolModel] = {}
 
@@ -38,9 +41,20 @@ class Learner:
         """How many kinds of requests are remembered."""
         return len(self._templates)
 
-    def subject(self, request: GenerationRequest, profile: RequestProfile, *, pair: str, key_id: str) -> Subject:
-        """What the estimates of `request` are kept under; `key_id` names its API key without being it."""
-        return self._fingerprinter.subject(request, profile, pair=pair, key_id=key_id)
+    def subject(
+        self,
+        request: GenerationRequest,
+        profile: RequestProfile,
+        *,
+        pair: str,
+        key_id: str,
+        is_authenticated: bool = False,
+    ) -> Subject:
+        """What the estimates of `request` are kept under; `key_id` names its API key without being it. Where it
+        `is_authenticated`, classes are estimated for that key; else anybody could invent one, and all count as one."""
+        return self._fingerprinter.subject(
+            request, profile, pair=pair, key_id=key_id, is_authenticated=is_authenticated
+        )
 
     def forecast(
         self,
@@ -69,7 +83,7 @@ class Learner:
             subject, profile, plain, fast, plain_load, speculative_load, prompt_tokens, max_tokens,
             temperature_bucket(temperature), neighbours_draft_length,
         )  # fmt: skip
-        return forecast(question, self._templates.peek(subject.fingerprint), self._pair(subject.pair))
+        return forecast(question, self._templates.peek(subject.fingerprint), self._model(subject))
 
     def record(self, observation: Observation) -> None:
         """Learn from a finished request. Ignores those that failed and those with impossible figures."""
@@ -78,7 +92,7 @@ class Learner:
         subject = observation.subject
         member = self._member(subject.source)
         template = self._template(subject.fingerprint)
-        template.learn(observation, member, self._pair(subject.pair), self._pool(observation.pool))
+        template.learn(observation, member, self._used_model(subject), self._pool(observation.pool))
 
     def _template(self, fingerprint: str) -> Template:
         template = self._templates.peek(fingerprint)
@@ -98,6 +112,19 @@ class Learner:
         self._sources.touch(source, protect=hits[0] >= SETTLED_HITS)
         return source if hits[0] >= SETTLED_HITS else _UNSETTLED
 
+    def _model(self, subject: Subject) -> KeyModel:
+        """Of the subject's API key at its pair; an empty one where it is not kept."""
+        return self._keys.peek(_key_name(subject)) or KeyModel(subject.key, self._pair(subject.pair))
+
+    def _used_model(self, subject: Subject) -> KeyModel:
+        """`_model`, kept from now on, with one more request."""
+        name, model = _key_name(subject), self._model(subject)
+        if not model.hits:
+            self._keys.add(name, model)
+        model.hits += 1
+        self._keys.touch(name, protect=model.hits >= SETTLED_HITS)
+        return model
+
     def _pair(self, name: str) -> PairModel:
         found = self._pairs.get(name)
         if found is None:
@@ -113,3 +140,7 @@ class Learner:
                 del self._pools[next(iter(self._pools))]
             found = self._pools[name] = PoolModel()
         return found
+
+
+def _key_name(subject: Subject) -> str:
+    return f"{subject.pair}\x1f{subject.key}"

@@ -42,7 +42,7 @@ def is_plausible(seen: Observation) -> bool:
         seen.status == "ok"
         and subject.cold_class in _CLASSES
         and seen.request_class in _CLASSES
-        and max(len(subject.fingerprint), len(subject.source), len(subject.pair), len(seen.pool)) <= _MAX_NAME
+        and max(map(len, (subject.fingerprint, subject.source, subject.key, subject.pair, seen.pool))) <= _MAX_NAME
         and 1 <= seen.output_tokens <= _MAX_TOKENS
         and 0 <= seen.prompt_tokens <= _MAX_TOKENS
         and _MIN_SECONDS <= seen.e2e_s <= _MAX_SECONDS

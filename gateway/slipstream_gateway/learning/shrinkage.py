@@ -23,6 +23,13 @@ def shrink(pooled: PooledMean, prior: Normal, *, noise: float, between: float) -
     return Normal((data * pooled.mean + prior.mean / prior.variance) * variance, variance)
 
 
+def joined(first: Normal, second: Normal) -> Normal:
+    """The mean of two independent beliefs by their precision."""
+    total = first.variance + second.variance
+    mean = (first.mean * second.variance + second.mean * first.variance) / total
+    return Normal(mean, first.variance * second.variance / total)
+
+
 def repeat_noise(within: float, between: float, samples: float) -> float:
     """The noise of a template's next answer as news of its like: the more it has said, the less it adds."""
     after = between + within / (samples + 1.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from slipstream_gateway.learning.acceptance import Acceptance
-from slipstream_gateway.learning.classes import PairModel
+from slipstream_gateway.learning.classes import KeyModel
 from slipstream_gateway.learning.lengths import Length
 from slipstream_gateway.learning.outcomes import pace_of, trials_of
 from slipstream_gateway.learning.pools import PoolModel
@@ -38,28 +38,28 @@ class Template:
         self.pace: ArmRatios | None = None
         self.first_token: ArmRatios | None = None
 
-    def learn(self, seen: Observation, member: str, pair: PairModel, pool: PoolModel) -> None:
+    def learn(self, seen: Observation, member: str, model: KeyModel, pool: PoolModel) -> None:
         """Take in an outcome, and tell the levels above; `member` is its source, as classes count it."""
-        self._learn_length(seen, member, pair)
+        self._learn_length(seen, member, model)
         speculative = seen.arm is Arm.SPECULATIVE
         if speculative and seen.output_tokens > 1 and seen.draft_length > 0:
             pool.saw_drafts(seen.drafted)
         if speculative and pool.has_counted:
-            self._learn_acceptance(seen, member, pair)
+            self._learn_acceptance(seen, member, model)
         ttft_s = self._learn_first_token(seen, pool)
         if pool.has_counted or not speculative or not pool.counts_drafts:  # else steps or tokens: too early to tell
-            self._learn_pace(seen, member, pair, pool, ttft_s)
+            self._learn_pace(seen, member, model, pool, ttft_s)
 
-    def _learn_length(self, seen: Observation, member: str, pair: PairModel) -> None:
+    def _learn_length(self, seen: Observation, member: str, model: KeyModel) -> None:
         x, y = math.log(seen.prompt_tokens + 1.0), math.log(seen.output_tokens)
-        expected = pair.lengths.expect(seen.subject, x)
+        expected = model.lengths.expect(seen.subject, x)
         own = self.length
         if seen.cut and y < (own.expect(x) if own.samples else expected.mean):
             return  # it would have been longer, which is expected anyway
-        pair.lengths.learn(seen.subject, member, y, own, expected, teach=pair.may_teach(own.samples))
+        model.lengths.learn(seen.subject, member, y, own, expected, teach=model.may_teach(own.samples))
         own.update(x, y, expected)
 
-    def _learn_acceptance(self, seen: Observation, member: str, pair: PairModel) -> None:
+    def _learn_acceptance(self, seen: Observation, member: str, model: KeyModel) -> None:
         trials = trials_of(seen)
         if trials is None:
             return
@@ -67,9 +67,9 @@ class Template:
         if own is None:
             own = self.acceptance = Acceptance()
         bucket = bucket_of(seen.subject.temperature, seen.subject.context)
-        expected = pair.acceptance.expect(seen.subject, bucket)
-        teach = pair.may_teach(own.samples)
-        pair.acceptance.learn(seen.subject, bucket, member, trials, own.samples, expected, teach=teach)
+        expected = model.acceptance.expect(seen.subject, bucket)
+        teach = model.may_teach(own.samples)
+        model.acceptance.learn(seen.subject, bucket, member, trials, own.samples, expected, teach=teach)
         own.update(bucket, trials.accepted, trials.decided, expected)
 
     def _learn_first_token(self, seen: Observation, pool: PoolModel) -> float:
@@ -80,13 +80,14 @@ class Template:
         expected_s = pool.first_token.expect(seen.load, thousands, step_s, speculative=speculative).mean
         if seen.ttft_s is None:
             return expected_s
-        pool.first_token.learn(seen.load, thousands, step_s, seen.ttft_s, speculative=speculative)
+        key = seen.subject.key
+        pool.first_token.learn(seen.load, thousands, step_s, seen.ttft_s, speculative=speculative, key=key)
         if self.first_token is None:
             self.first_token = ArmRatios()
         self.first_token.update(speculative, math.log(seen.ttft_s / expected_s), 1.0, _FIRST_TOKEN)
         return seen.ttft_s
 
-    def _learn_pace(self, seen: Observation, member: str, pair: PairModel, pool: PoolModel, ttft_s: float) -> None:
+    def _learn_pace(self, seen: Observation, member: str, model: KeyModel, pool: PoolModel, ttft_s: float) -> None:
         speculative = seen.arm is Arm.SPECULATIVE
         pace = pace_of(seen, ttft_s, by_step=speculative and pool.counts_drafts)
         if pace is None:
@@ -94,10 +95,11 @@ class Template:
         draft_length = seen.batch_draft_length if pool.counts_drafts else 0.0
         curve = pool.step_of(draft_length)
         expected_s = curve.line(seen.load).at(draft_length)
-        curve.update(seen.load, draft_length, pace.step_s, expected_s, pace.weight)
+        if curve.is_common(seen.load, seen.subject.key, pace.step_s, expected_s):
+            curve.update(seen.load, draft_length, pace.step_s, expected_s, pace.weight)
         log_ratio = math.log(pace.step_s / expected_s)
-        prior = pace_prior(seen.subject, pair, pool)
-        pair.learn_pace(seen.subject, member, log_ratio, pace.weight, speculative=speculative)
+        prior = pace_prior(seen.subject, model, pool)
+        model.learn_pace(seen.subject, member, log_ratio, pace.weight, speculative=speculative)
         if self.pace is None:
             self.pace = ArmRatios()
         self.pace.update(speculative, log_ratio, pace.weight, prior)
@@ -108,9 +110,9 @@ def bucket_of(temperature: int, context: int) -> int:
     return temperature * _CONTEXT_BUCKETS + context
 
 
-def pace_prior(subject: Subject, pair: PairModel, pool: PoolModel) -> RatioPrior:
+def pace_prior(subject: Subject, model: KeyModel, pool: PoolModel) -> RatioPrior:
     """How step times of a template of this class compare with the curves, before it has shown any."""
-    plain, speculative = pair.pace(subject.cold_class)
+    plain, speculative = model.pace(subject.cold_class)
     arm = _PACE_ARM if pool.counts_drafts else _PACE_UNCOUNTED
     return RatioPrior(plain, speculative, _PACE_NOISE, _PACE_SHARED, arm)
 
