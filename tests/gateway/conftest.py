@@ -51,8 +51,9 @@ class OpenAiServer(ThreadedServer):
     `tokens=N` how many, `gap=S` seconds between them, `big=N` bytes of each, `status=N` to refuse, `die=N` to drop
     the connection after N tokens (0: before the head; announced: of a response, before its first item), `fail=N` to
     tell an error after N, `early-end` to leave out the stream's end, `crlf`, `nousage`, `told=N` to say N for every
-    number of the usage, `scored=N` to tell the log-probabilities of N tokens with each, `slow=S` before the head,
-    `garbage` for what is no HTTP, `split=N` to send N bytes at a time.
+    number of the usage, `accepted=N` and `rejected=N` for the draft tokens of an answer that is not streamed,
+    `scored=N` to tell the log-probabilities of N tokens with each, `slow=S` before the head, `garbage` for what is no
+    HTTP, `split=N` to send N bytes at a time.
 
     `slow_s` and `status` are as in a script, whatever the text says. `pace_s` are the seconds between tokens where the
     text says `gap` alone; `odd_token` is the index of a token that this server spells otherwise, `finish_reason` what
@@ -139,7 +140,8 @@ class OpenAiServer(ThreadedServer):
         tokens = int(script.get("tokens", 3))
         usage: dict[str, Any] | None = None
         if "nousage" not in script:
-            details = {"accepted_prediction_tokens": 2, "rejected_prediction_tokens": 1}
+            counts = {"accepted": int(script.get("accepted", 2)), "rejected": int(script.get("rejected", 1))}
+            details = {f"{name}_prediction_tokens": count for name, count in counts.items()}
             usage = {**_usage(script), "completion_tokens_details": details}
         content = "".join("odd " if index == self.odd_token else "word " for index in range(tokens))
         if is_response:

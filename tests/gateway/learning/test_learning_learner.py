@@ -195,7 +195,7 @@ def test_the_order_of_two_replicas_outcomes_matters_little(observe: Observe, pro
 
 
 def test_observations_survive_the_wire(observe: Observe) -> None:
-    observation = fast(observe, 150, 0.8)
+    observation = fast(observe, 150, 0.8, key="k" * 16)
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(observation), type=Observation) == observation
 
 
