@@ -137,32 +137,36 @@ class Curve:
             rest * first.samples + share * second.samples,
         )
 
-    def is_common(self, load: float, key: str, y: float, expected: float) -> bool:
-        """Whether `y` seconds of a request of an API key, where `expected` were expected, say something of the servers
-        and not of the key alone. Every answer is asked about once, for later ones are compared with it."""
+    def confirmed(self, load: float, key: str, y: float, expected: float) -> float:
+        """`y` seconds of a request of an API key, where `expected` were expected, as far as other keys confirm them: a
+        time between the two. To be asked once for each request, for later ones are compared with it."""
         lower, share = _position(load)
-        nearest = self._loads[lower + (share > 0.5)]
-        return nearest.deviations.is_common(key, math.log(y / expected), self._usual)
+        log_ratio = math.log(y / expected)
+        part = self._loads[lower + (share > 0.5)].deviations.confirmed(key, log_ratio)
+        return y if part == log_ratio else expected * math.exp(part)
 
-    def update(self, load: float, x: float, y: float, expected: float, weight: float = 1.0) -> None:
-        """Take in a request that saw `y` seconds at `x` where the line gave `expected`; `weight` in (0, 1] is below 1
-        for a noisier one."""
+    def is_usual(self, y: float, confirmed: float) -> bool:
+        """Whether chance may have put `y` seconds where `confirmed` are what other keys see."""
+        return abs(math.log(y / confirmed)) <= self._usual
+
+    def update(self, load: float, x: float, y: float, expected: float, confirmed: float, weight: float = 1.0) -> None:
+        """Take in a request that saw `y` seconds at `x` where the line gave `expected`, and `confirmed` is what other
+        keys confirm of it; `weight` in (0, 1] is below 1 for a noisier one."""
         lower, share = _position(load)
         if share < 1.0:
-            self._learn(self._loads[lower], x, y, weight * (1.0 - share), expected)
+            self._learn(self._loads[lower], x, y, weight * (1.0 - share), expected, confirmed)
         if share > 0.0:
-            self._learn(self._loads[lower + 1], x, y, weight * share, expected)
+            self._learn(self._loads[lower + 1], x, y, weight * share, expected, confirmed)
         self.version += 1
 
-    def _learn(self, load: _Load, x: float, y: float, weight: float, expected: float) -> None:
+    def _learn(self, load: _Load, x: float, y: float, weight: float, expected: float, confirmed: float) -> None:
         if load.count >= SETTLED_SAMPLES:
             deviation = math.sqrt(self._noise_at(load) / weight)
-            relative = (y - expected) / expected
-            load.memory = surprise(load.memory, relative / deviation)
+            load.memory = surprise(load.memory, (confirmed - expected) / expected / deviation)
             if has_changed(load.memory):
                 load.scale(min(1.0, KEPT_SAMPLES / load.count))
                 load.memory = 0.0
-            limit = _CLIP * deviation
+            limit, relative = _CLIP * deviation, (y - expected) / expected
             relative = max(-limit, min(limit, relative))
             load.noise += weight * relative * relative
             y = expected * (1.0 + relative)

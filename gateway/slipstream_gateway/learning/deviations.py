@@ -34,19 +34,18 @@ class Deviations:
         self._only: str | None = None
         self._keys: OrderedDict[str, _Key] = OrderedDict()
 
-    def is_common(self, key: str, log_ratio: float, usual: float) -> bool:
-        """Whether an answer of `key` says something of the servers: there is no other key, or `log_ratio` is within
-        `usual` of 0 or of the median of the keys' means, or between them."""
+    def confirmed(self, key: str, log_ratio: float) -> float:
+        """The part of an answer's `log_ratio` that says something of the servers: all of it where no other key is
+        known, else up to the median of the keys' means; of two in the middle the one nearer to 0."""
         if self._only is None and not self._keys:
             self._only = key
-        if self._only == key:
-            return True
-        self._add(key, log_ratio)
-        if -usual <= log_ratio <= usual or self._only is not None:
-            return True
-        means = sorted(found.mean for found in self._keys.values())
+        if self._only != key:
+            self._add(key, log_ratio)
+        if self._only is not None:
+            return log_ratio
+        means = sorted([found.mean for found in self._keys.values()])
         median = min(means[(len(means) - 1) // 2], means[len(means) // 2], key=abs)
-        return min(median, 0.0) - usual <= log_ratio <= max(median, 0.0) + usual
+        return max(min(median, 0.0), min(max(median, 0.0), log_ratio))
 
     def _add(self, key: str, log_ratio: float) -> None:
         """Take in an answer; keys that have sent nothing for long leave."""

@@ -53,12 +53,13 @@ class FirstToken:
         """Take in a time to first token of a request of the API key `key`."""
         common = self.curve.line(load).at(thousands)
         extra = self._extra.at(thousands, step_s)[0] if speculative else 0.0
-        if not self.curve.is_common(load, key, ttft_s, max(common + extra, 0.1 * common)):
+        confirmed_s = self.curve.confirmed(load, key, ttft_s, max(common + extra, 0.1 * common))
+        if not self.curve.is_usual(ttft_s, confirmed_s):
             return
         if speculative:
             self._extra.update(thousands, ttft_s - common, common)
-            ttft_s = max(ttft_s - extra, 0.1 * common)
-        self.curve.update(load, thousands, ttft_s, common)
+            ttft_s, confirmed_s = max(ttft_s - extra, 0.1 * common), max(confirmed_s - extra, 0.1 * common)
+        self.curve.update(load, thousands, ttft_s, common, confirmed_s)
 
 
 class _Extra:

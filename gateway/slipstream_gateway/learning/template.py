@@ -95,8 +95,9 @@ class Template:
         draft_length = seen.batch_draft_length if pool.counts_drafts else 0.0
         curve = pool.step_of(draft_length)
         expected_s = curve.line(seen.load).at(draft_length)
-        if curve.is_common(seen.load, seen.subject.key, pace.step_s, expected_s):
-            curve.update(seen.load, draft_length, pace.step_s, expected_s, pace.weight)
+        confirmed_s = curve.confirmed(seen.load, seen.subject.key, pace.step_s, expected_s)
+        if curve.is_usual(pace.step_s, confirmed_s):
+            curve.update(seen.load, draft_length, pace.step_s, expected_s, confirmed_s, pace.weight)
         log_ratio = math.log(pace.step_s / expected_s)
         prior = pace_prior(seen.subject, model, pool)
         model.learn_pace(seen.subject, member, log_ratio, pace.weight, speculative=speculative)

@@ -222,6 +222,18 @@ def test_one_key_alone_does_not_make_the_servers_slow(
         assert getattr(after, name).mean == pytest.approx(getattr(before, name).mean, rel=0.05), name
 
 
+def test_a_key_that_follows_the_curve_moves_it_slowly(observe: Observe, serve: Callable[..., None], ask: Ask) -> None:
+    """Every answer takes 20 % longer than is expected of it, which may be chance."""
+    learner = Learner()
+    serve(learner, VICTIM, 60)
+    before = ask(learner, VICTIM)
+    for index in range(24):
+        tpot_s = 1.2 * ask(learner, VICTIM).plain_tpot_s.mean
+        learner.record(observe(fingerprint=f"x{index}", source="s", key=ATTACKER, **plainly(200, tpot_s)))
+    after = ask(learner, VICTIM)
+    assert before.plain_tpot_s.mean < after.plain_tpot_s.mean < 1.15 * before.plain_tpot_s.mean
+
+
 def test_servers_that_are_slow_for_every_key_are_slow(observe: Observe, ask: Ask) -> None:
     learner = Learner()
     keys = [VICTIM, *HONEST]

@@ -21,7 +21,7 @@ Z_80 = 1.2816
 
 
 def teach(curve: Curve, load: float, x: float, seconds: float) -> None:
-    curve.update(load, x, seconds, curve.line(load).at(x))
+    curve.update(load, x, seconds, curve.line(load).at(x), seconds)
 
 
 def forecast(
