@@ -22,8 +22,9 @@ _OCTAVE_SLOPE_SPREAD = 0.05
 # Noise prior counts as this many observations; a surprise is clipped at so many standard deviations.
 _NOISE_SAMPLES = 8.0
 _CLIP = 4.0
-# Within so many standard deviations of a request's noise a key's answer needs no other key to confirm it.
-_USUAL = 1.5
+# In standard deviations of a request's noise: a key's answer may be so far from the curve by chance, and so far from
+# what other keys confirm to count at all.
+_CHANCE, _USUAL = 0.5, 1.5
 # How far a relative's base may be from what is said of it, and the ratio of two relatives at one load from another's.
 _RELATIVE_SPREAD = 0.3
 _OFFSET_SPREAD = 0.15
@@ -106,7 +107,8 @@ class Curve:
     """Times of one pool of servers by load."""
 
     def __init__(self, prior: CurvePrior) -> None:
-        self._noise_variance, self._usual = prior.noise**2, _USUAL * prior.noise
+        self._noise_variance = prior.noise**2
+        self._chance, self._usual = _CHANCE * prior.noise, _USUAL * prior.noise
         self._prior_belief = _Belief(math.log(prior.base), prior.base_spread**2, prior.k, prior.k_spread**2)
         self._vague_belief = self._prior_belief._replace(base_variance=_VAGUE)
         self._relatives: list[tuple[Curve, float]] = []
@@ -142,7 +144,7 @@ class Curve:
         time between the two. To be asked once for each request, for later ones are compared with it."""
         lower, share = _position(load)
         log_ratio = math.log(y / expected)
-        part = self._loads[lower + (share > 0.5)].deviations.confirmed(key, log_ratio)
+        part = self._loads[lower + (share > 0.5)].deviations.confirmed(key, log_ratio, self._chance)
         return y if part == log_ratio else expected * math.exp(part)
 
     def is_usual(self, y: float, confirmed: float) -> bool:

@@ -76,17 +76,16 @@ class KeyWords:
         """What the words add, as far as it counts for this key."""
         shared, taught = self._shared, self._taught
         values, variances = shared.values, shared.variances
-        value = variance = 0.0
+        value = variance = own_value = own_slope = 0.0
         for word in words:
             value += values[word]
             variance += variances[word]
         slope = _sum(shared.slopes, words) if shared.slopes else 0.0
-        own_value, own_slope = 0.0, 0.0
         if taught is not None:
             if taught.values is None or taught.slopes is None:
                 return Effect(value, slope, variance)
             own_value = _sum(taught.values, words)
-            own_slope = _sum(taught.slopes, words) if shared.slopes else 0.0
+            own_slope = _sum(taught.slopes, words) if taught.slopes else 0.0
         return Effect(
             own_value + clipped(value - own_value, self._limit),
             own_slope + clipped(slope - own_slope, self._slope_limit),

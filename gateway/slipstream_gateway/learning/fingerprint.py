@@ -6,6 +6,7 @@ The same on every replica and in every process; nothing of the prompt can be rea
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from hashlib import blake2b
 
 import msgspec
@@ -77,7 +78,7 @@ class Fingerprinter:
             temperature=temperature_bucket(request.temperature),
             context=context_bucket(profile.prompt_tokens),
             words=skeleton.words,
-            key=_digest(key_id) if is_authenticated else "",
+            key=_key_digest(key_id) if is_authenticated else "",
         )
 
     def _system(self, system: str) -> _System:
@@ -124,6 +125,11 @@ def _coarse(turns: int) -> int:
 
 def _digest(text: str) -> str:
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+@lru_cache(maxsize=_CACHE_ENTRIES)
+def _key_digest(key_id: str) -> str:
+    return _digest(key_id)
 
 
 def temperature_bucket(temperature: float) -> int:

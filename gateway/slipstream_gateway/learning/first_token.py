@@ -47,19 +47,14 @@ class FirstToken:
         extra, extra_se = self._extra.at(thousands, step_s)
         return Expected(max(common + extra, 0.1 * common), math.hypot(se, extra_se), line.samples)
 
-    def learn(
-        self, load: float, thousands: float, step_s: float, ttft_s: float, *, speculative: bool, key: str
-    ) -> None:
-        """Take in a time to first token of a request of the API key `key`."""
+    def learn(self, load: float, thousands: float, step_s: float, ttft_s: float, *, speculative: bool) -> None:
+        """Take in a time to first token."""
         common = self.curve.line(load).at(thousands)
-        extra = self._extra.at(thousands, step_s)[0] if speculative else 0.0
-        confirmed_s = self.curve.confirmed(load, key, ttft_s, max(common + extra, 0.1 * common))
-        if not self.curve.is_usual(ttft_s, confirmed_s):
-            return
         if speculative:
+            extra, _ = self._extra.at(thousands, step_s)
             self._extra.update(thousands, ttft_s - common, common)
-            ttft_s, confirmed_s = max(ttft_s - extra, 0.1 * common), max(confirmed_s - extra, 0.1 * common)
-        self.curve.update(load, thousands, ttft_s, common, confirmed_s)
+            ttft_s = max(ttft_s - extra, 0.1 * common)
+        self.curve.update(load, thousands, ttft_s, common, ttft_s)
 
 
 class _Extra:

@@ -117,9 +117,11 @@ class Learner:
         return self._keys.peek(_key_name(subject)) or KeyModel(subject.key, self._pair(subject.pair))
 
     def _used_model(self, subject: Subject) -> KeyModel:
-        """`_model`, kept from now on, with one more request."""
-        name, model = _key_name(subject), self._model(subject)
-        if not model.hits:
+        """Of the subject's API key at its pair, kept from now on, with one more request."""
+        name = _key_name(subject)
+        model = self._keys.peek(name)
+        if model is None:
+            model = KeyModel(subject.key, self._pair(subject.pair))
             self._keys.add(name, model)
         model.hits += 1
         self._keys.touch(name, protect=model.hits >= SETTLED_HITS)

@@ -80,8 +80,7 @@ class Template:
         expected_s = pool.first_token.expect(seen.load, thousands, step_s, speculative=speculative).mean
         if seen.ttft_s is None:
             return expected_s
-        key = seen.subject.key
-        pool.first_token.learn(seen.load, thousands, step_s, seen.ttft_s, speculative=speculative, key=key)
+        pool.first_token.learn(seen.load, thousands, step_s, seen.ttft_s, speculative=speculative)
         if self.first_token is None:
             self.first_token = ArmRatios()
         self.first_token.update(speculative, math.log(seen.ttft_s / expected_s), 1.0, _FIRST_TOKEN)

@@ -13,8 +13,10 @@ from collections import OrderedDict
 from slipstream_gateway.learning.shrinkage import Normal, joined
 from slipstream_gateway.measurement import Level
 
-# The voices of this many keys are kept, the most recent ones.
+# The voices of this many keys are kept, those that changed last.
 _MAX_VOICES = 32
+# Of a probability, a log length or a log ratio of times: what is not worth the time.
+_SAME = 0.003
 # With only one other voice there is no telling what is common from what is that key's own.
 _LEAST_OTHERS = 2
 
@@ -29,9 +31,13 @@ class Voices:
         self._sorted: list[float] = []
 
     def say(self, key: str, mean: float) -> None:
-        """Take in the voice of `key`, in place of its last one."""
-        before = self._means.pop(key, None)
-        if before is None and len(self._means) >= _MAX_VOICES:
+        """Take in the voice of `key`, in place of its last one, unless that was nearly the same."""
+        before = self._means.get(key)
+        if before is not None:
+            if abs(mean - before) < _SAME:
+                return
+            del self._means[key]
+        elif len(self._means) >= _MAX_VOICES:
             _, before = self._means.popitem(last=False)
         if before is not None:
             del self._sorted[bisect_left(self._sorted, before)]
@@ -46,10 +52,11 @@ class Voices:
     def median(self, key: str, own: float) -> float | None:
         """The median of the others' voices and of that of `key`, or of `own` where it has none; of two in the middle
         the one nearer to `own`. None where the others are too few."""
-        if not self.others(key):
+        is_known = key in self._means
+        if len(self._means) - is_known < _LEAST_OTHERS:
             return None
         means = self._sorted
-        if key not in self._means:
+        if not is_known:
             means = means.copy()
             insort(means, own)
         low, high = means[(len(means) - 1) // 2], means[len(means) // 2]
