@@ -45,6 +45,8 @@ LIKELY: dict[str, list[Any]] = {
     "share": [0.1, 0.2, 0.5, 1],
     "p95Seconds": [1, 2.5],
     "ttftP95Seconds": [1, 2.5],
+    "holdBackShare": [0, 0.02, 0.1],
+    "maxHoldBackShare": [0, 0.02, 0.1],
     "coolDownSeconds": [0, 600, 604_800],
     "maxCoolDownSeconds": [0, 600, 604_800],
     "requests": [{"cpu": "2"}, {"memory": "16Gi"}, {"cpu": "1", "bad key!": "1"}],

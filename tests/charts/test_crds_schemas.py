@@ -307,6 +307,8 @@ REFUSED = {
         "parityLoss needs parityShare above 0",
     ),
     "cool-down": (policy(rollback={"coolDownSeconds": 90_000}), "coolDownSeconds must be at most"),
+    "hold-back": (policy(maxHoldBackShare=0.01), "maxHoldBackShare must be at least holdBackShare"),
+    "least hold-back": (policy(holdBackShare=0.3, maxHoldBackShare=0.2), "maxHoldBackShare must be at least"),
     "longest cool-down": (policy(rollback={"maxCoolDownSeconds": 60}), "coolDownSeconds must be at most"),
 }
 
@@ -344,6 +346,9 @@ def test_there_is_a_failing_example_of_every_rule() -> None:
         policy(rollout=steps(*[n / 16 for n in range(1, 17)])),
         policy(thresholds={"p95Seconds": 2}, classes=[{"name": "code", "thresholds": {"ttftP95Seconds": 2}}]),
         policy(rollback={"coolDownSeconds": 90_000, "maxCoolDownSeconds": 90_000}),
+        policy(holdBackShare=0.3),
+        policy(maxHoldBackShare=0.02),
+        policy(holdBackShare=0, maxHoldBackShare=0),
     ],
     ids=str,
 )

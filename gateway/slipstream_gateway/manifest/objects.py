@@ -194,6 +194,14 @@ class SpeculationPolicySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_un
     hold_back_share: Annotated[
         Share, Meta(description="Share of what would speculate that decodes plainly, to keep the comparison honest.")
     ] = 0.02
+    max_hold_back_share: Annotated[
+        Share | None,
+        Meta(
+            description="In a cluster the operator raises holdBackShare up to this share in a class whose comparison "
+            "with the control is not clear, and lowers it again. It raises no holdBackShare of 0. null: 0.1, or "
+            "holdBackShare where that is more."
+        ),
+    ] = None
     exploration_share: Annotated[
         Share, Meta(description="Share of the requests with an uncertain saving that speculate all the same, to learn.")
     ] = 0.05

@@ -16,6 +16,7 @@ def check_policy(spec: SpeculationPolicySpec) -> Iterator[Problem]:
     for index, rule in enumerate(spec.classes):
         if rule.thresholds is not None:
             yield from _check_class_thresholds(rule, spec.thresholds, f"spec.classes[{index}].thresholds")
+    yield from _check_hold_back(spec)
     yield from _check_parity(spec)
     yield from _check_steps(spec.rollout.steps)
     yield from _check_cool_down(spec.rollback)
@@ -44,6 +45,12 @@ def _check_latencies(thresholds: Thresholds, path: str) -> Iterator[Problem]:
     first, whole = thresholds.ttft_p95_seconds, thresholds.p95_seconds
     if first is not None and whole is not None and first > whole:
         yield Problem(f"{path}.ttftP95Seconds", f"must be at most p95Seconds ({whole:g}), got {first:g}")
+
+
+def _check_hold_back(spec: SpeculationPolicySpec) -> Iterator[Problem]:
+    least, most = spec.hold_back_share, spec.max_hold_back_share
+    if most is not None and most < least:
+        yield Problem("spec.maxHoldBackShare", f"must be at least holdBackShare ({least:g}), got {most:g}")
 
 
 def _check_parity(spec: SpeculationPolicySpec) -> Iterator[Problem]:

@@ -33,11 +33,13 @@ class PairStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClassStanding(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of one class may speculate: `share` of what speculation pays for, 0 to 1; `message` says why."""
+    """How much of one class may speculate: `share` of what speculation pays for, 0 to 1; `message` says why. Of that
+    share, `hold_back_share` decodes plainly as the control; None: the policy's."""
 
     share: float
     phase: Phase
     message: str = ""
+    hold_back_share: float | None = None
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,7 +115,9 @@ def _first(policy: SpeculationPolicy, why: str) -> ClassStanding:
 
 def _standing(status: ClassStatus) -> ClassStanding:
     share = 0.0 if status.phase in _CLOSED else status.share
-    return ClassStanding(share=share, phase=status.phase, message=status.message)
+    return ClassStanding(
+        share=share, phase=status.phase, message=status.message, hold_back_share=status.hold_back_share
+    )
 
 
 def _unreadable(policy: SpeculationPolicy, why: str) -> Standing:

@@ -155,6 +155,11 @@ class ClassStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     name: Annotated[str, Meta(max_length=64, description="task/length.")]
     phase: Annotated[Phase, Meta(description="How far the class is.")]
     share: Annotated[float, Meta(ge=0, le=1, description="Share of what would speculate that does.")]
+    hold_back_share: Annotated[
+        Annotated[float, Meta(ge=0, le=1)] | None,
+        Meta(description="Share of these that decodes plainly as the control; null: the policy's holdBackShare."),
+    ] = None
+    hold_back_since: Annotated[str, Meta(max_length=64, description="When holdBackShare changed last.")] = ""
     step: Annotated[int, Meta(ge=0, description="Step of the rollout, from 0.")] = 0
     since: Annotated[str, Meta(max_length=64, description="When the phase or the step began.")] = ""
     retries: Annotated[int, Meta(ge=0, description="Retries of this spec so far.")] = 0

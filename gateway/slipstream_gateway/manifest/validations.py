@@ -195,6 +195,12 @@ _POLICY = (
         " && self.classes.exists(rule, has(rule.thresholds) && has(rule.thresholds.parityLoss)))",
         "parityLoss needs parityShare above 0: no answer is replayed",
     ),
+    Rule(
+        "!has(self.maxHoldBackShare)"
+        f" || {_or('self.holdBackShare', str(_default(SpeculationPolicySpec, 'holdBackShare')))}"
+        " <= self.maxHoldBackShare",
+        "maxHoldBackShare must be at least holdBackShare",
+    ),
 )
 
 _CLASS = (

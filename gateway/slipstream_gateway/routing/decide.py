@@ -103,9 +103,15 @@ def _not_reached(case: Case, verdict: Verdict) -> Verdict | None:
 
 def _held_back(case: Case, verdict: Verdict) -> Verdict:
     """Step 6: a share of what would speculate decodes plainly, so that there is something to compare with."""
-    share = case.spec.hold_back_share if case.spec is not None else 0.0
-    case.numbers["hold_back_share"] = share
+    share = case.numbers["hold_back_share"] = _hold_back_share(case)
     if case.draws.hold_back >= share:
         return verdict
     detail = f"held back for comparison; without that it would speculate with drafts of {verdict.draft_length}"
     return Verdict(Arm.CONTROL, Reason.HOLD_BACK, detail)
+
+
+def _hold_back_share(case: Case) -> float:
+    """The operator's share for the class, which follows its evidence; without one, the policy's."""
+    if case.standing is not None and case.standing.hold_back_share is not None:
+        return case.standing.hold_back_share
+    return case.spec.hold_back_share if case.spec is not None else 0.0

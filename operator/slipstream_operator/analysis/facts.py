@@ -27,10 +27,14 @@ class Verdict(StrEnum):
     UNCLEAR = "unclear"
 
 
+_SHOWN = ("phase", "share", "hold_back_share", "hold_back_since", "step", "since", "retries", "retry_at")
+
+
 class ClassMemory(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """Where a class was left: what the operator goes by, whatever a status says that somebody else may have edited.
 
-    Times are RFC 3339. `spec_hash` and `retry_token` are those that the class was judged under.
+    Times are RFC 3339. `spec_hash` and `retry_token` are those that the class was judged under. `hold_back_share`
+    has been in force since `hold_back_since`; None in what older versions have written.
     """
 
     phase: Phase
@@ -41,17 +45,12 @@ class ClassMemory(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     retry_at: str | None
     spec_hash: str
     retry_token: str | None
+    hold_back_share: float | None = None
+    hold_back_since: str = ""
 
     def is_shown_by(self, status: ClassStatus) -> bool:
         """Whether `status` says the same."""
-        return (self.phase, self.share, self.step, self.since, self.retries, self.retry_at) == (
-            status.phase,
-            status.share,
-            status.step,
-            status.since,
-            status.retries,
-            status.retry_at,
-        )
+        return all(getattr(self, name) == getattr(status, name) for name in _SHOWN)
 
 
 class GuardFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,7 +112,9 @@ class LossFacts(msgspec.Struct, frozen=True, kw_only=True):
 class ClassFacts(msgspec.Struct, frozen=True, kw_only=True):
     """All that is known of a class. `loss` is None where none was shown. `last_outcome_s` is when something was heard
     of the class last, seconds since 1970. `complete` False: there may be outcomes that were not read yet.
-    `decided_plain` is the share of the latest answers that were decoded plainly because speculation would not pay."""
+    `decided_plain` is the share of the latest answers that were decoded plainly because speculation would not pay.
+    `control_needed`: whether the comparison with the control is open, so that more control answers would help; None
+    where it is neither open nor clear."""
 
     memory: ClassMemory | None
     guards: tuple[GuardFacts, ...]
@@ -123,6 +124,7 @@ class ClassFacts(msgspec.Struct, frozen=True, kw_only=True):
     speculative: ArmFigures
     control: ArmFigures
     decided_plain: float | None
+    control_needed: bool | None
     explorations: int
     last_outcome_s: float | None
     e2e: Histogram

@@ -67,7 +67,7 @@ class Guard(msgspec.Struct, kw_only=True, array_like=True, gc=False):
         self.samples += 1
         highest = max(logs)
         if highest <= 0.0:
-            self.run_samples, self.run_total, self.control, self.control_total = 0, 0.0, 0, 0.0
+            self.begin_comparison()
         self.run_samples += 1
         self.run_total += x
         for index, bet in enumerate(bets):
@@ -79,6 +79,10 @@ class Guard(msgspec.Struct, kw_only=True, array_like=True, gc=False):
         if self.alarm and not latched:
             most = alarm_at + math.log(len(logs))
             logs[:] = [min(log, most) for log in logs]
+
+    def begin_comparison(self) -> None:
+        """Counts the answers of both arms anew. The guard's own evidence stays."""
+        self.run_samples, self.run_total, self.control, self.control_total = 0, 0.0, 0, 0.0
 
     def compare(self, x: float) -> None:
         """Take in an answer of the control."""

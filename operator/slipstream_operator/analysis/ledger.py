@@ -175,6 +175,8 @@ def _memory_of(one: ClassStatus, status: SpeculationPolicyStatus) -> ClassMemory
         retry_at=one.retry_at,
         spec_hash=status.spec_hash,
         retry_token=status.retry_token,
+        hold_back_share=one.hold_back_share,
+        hold_back_since=one.hold_back_since,
     )
 
 

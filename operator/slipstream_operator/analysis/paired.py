@@ -13,9 +13,15 @@ load does. Three things reduce its variance:
 The size of a block is chosen before its first answer. A block that waited for the arm that it lacks would always have
 that arm at its end, and a rising load would look like a loss.
 
+The control's share follows the evidence of earlier blocks. Within a block it is constant, since a change of the share
+begins a new block: else the arm that got a larger share would be found more often at the block's end, with the load of
+then. What earlier blocks showed may choose the shares, and with them the weights, of later ones: each difference is
+still 0 on average, given everything before.
+
 A loss is looked for twice, by likelihood ratios of normal block means with a loss against those without: since the
 comparison began (a sequential test; Wald, "Sequential Analysis", 1947), and since any later moment (CUSUM; Page,
-"Continuous inspection schemes", Biometrika 1954), with more evidence, since there are many such moments.
+"Continuous inspection schemes", Biometrika 1954), with more evidence, since there are many such moments. Both censor
+the evidence of one block (Huber, "A robust version of the probability ratio test", 1965).
 """
 
 from __future__ import annotations
@@ -43,6 +49,10 @@ _BLOCKS_OF_ARMS = 10.0
 _PRIOR_ANSWERS, _PRIOR_VARIANCE = 5.0, 0.25
 _PRIOR_SPREAD = 3.0  # evidence, in squares of a block's mean, for a time in proportion to the tokens
 _MOST = 3.0  # block means: one endless answer is no evidence of many
+# Standard errors of its difference that a block counts as evidence of a loss. Times have heavier tails than the normal
+# distribution, and a few blocks would be proof. Without it 8 of 100 classes without a loss had a false alarm in 100,000
+# requests; with it losses are found 5 % to 30 % later.
+_MOST_SIGMAS = 2.0
 _LEAST = 0.01  # of a block's mean for the control
 
 
@@ -145,9 +155,13 @@ class PairedTimes(msgspec.Struct, kw_only=True, array_like=True, gc=False):
         if self.speculative.n + self.control.n >= self.size:
             self._close()
 
+    def begin_block(self) -> None:
+        """Begins a new block, without the answers of the current one."""
+        self.speculative, self.control, self.size = _Arm(), _Arm(), 0
+
     def begin_step(self) -> None:
         """Begins the comparison of a new step of the rollout; the search for a loss goes on."""
-        self.speculative, self.control, self.size = _Arm(), _Arm(), 0
+        self.begin_block()
         self.step, self.step_speculative, self.step_control = Blocks(), 0, 0
 
     def found_loss(self, alarm_at: float, *, margin: float) -> Blocks | None:
@@ -162,6 +176,11 @@ class PairedTimes(msgspec.Struct, kw_only=True, array_like=True, gc=False):
                 return blocks
         return None
 
+    @property
+    def doubt(self) -> float:
+        """The CUSUM's evidence of a loss, as a log of a likelihood ratio; 0 or less where it has none."""
+        return _mixed(self.since_doubt) if self.doubted.n >= FEWEST_BLOCKS else 0.0
+
     def upper_change(self, *, confidence: float, tuned_for: int) -> float | None:
         """The upper bound of the step's change, as a share of the control's mean: right at all times at once with
         `confidence`. None before there are blocks enough. It is tightest after `tuned_for` answers of either arm."""
@@ -173,7 +192,7 @@ class PairedTimes(msgspec.Struct, kw_only=True, array_like=True, gc=False):
     def _close(self) -> None:
         """Ends the block."""
         fast, slow = self.speculative, self.control
-        self.speculative, self.control, self.size = _Arm(), _Arm(), 0
+        self.begin_block()
         n = fast.n + slow.n
         mean_s, mean_tokens = (fast.seconds + slow.seconds) / n, (fast.tokens + slow.tokens) / n
         per_token_s = self.products / self.spread * mean_s / mean_tokens
@@ -199,8 +218,9 @@ class PairedTimes(msgspec.Struct, kw_only=True, array_like=True, gc=False):
         for seen in (self.began, self.doubted, self.step):
             seen.add(difference, weight, speculative, control)
         variance = self._variance
+        counted = min(difference, _MOST_SIGMAS * math.sqrt(variance / weight))
         for index, loss in enumerate(_LOSSES):
-            gained = weight * loss * (difference - loss / 2.0) / variance
+            gained = weight * loss * (counted - loss / 2.0) / variance
             self.since_began[index] += gained
             self.since_doubt[index] = max(self.since_doubt[index], 0.0) + gained
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 from slipstream_gateway.manifest.status import Phase
@@ -21,7 +21,7 @@ from slipstream_operator.analysis.facts import (
 )
 from slipstream_operator.analysis.guard import Guard
 from slipstream_operator.analysis.means import RunningMean
-from slipstream_operator.analysis.metrics import MIN_ERROR_REQUESTS, WINSOR, Metric, Rule, Terms
+from slipstream_operator.analysis.metrics import COMPARED, MIN_ERROR_REQUESTS, WINSOR, Metric, Rule, Terms
 from slipstream_operator.analysis.outcomes import Kind, cost_of
 from slipstream_operator.analysis.paired import PairedTimes
 from slipstream_operator.analysis.window import Window, bin_of
@@ -41,6 +41,8 @@ BLAME_AT = math.log(10_000.0)
 high because the test is made again in each period of busy servers."""
 SHARED_AT = -math.log(100.0)
 """Up to this one, the control breaks the limit as often, so that the servers are the cause."""
+DOUBT_AT = math.log(10.0)
+"""From this evidence of a loss on, more answers of the control are asked for. A rollback needs more evidence."""
 _OVER = {Phase.ROLLED_BACK, Phase.DISABLED}
 
 
@@ -110,22 +112,34 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
             self.times = PairedTimes()
             self.speculative = None
         elif (before.step, before.since) == (memory.step, memory.since):
+            if before.hold_back_since != memory.hold_back_since:
+                self._share_anew(seconds_of(memory.hold_back_since))
             return
         self.step_s = since_s
         self.times.begin_step()
 
+    def _share_anew(self, since_s: float) -> None:
+        """Requests that began at `since_s` or later are assigned by another share of the control. No block has answers
+        from before and after: the arm whose share grew would have more of the later ones, and their load."""
+        self.step_s = max(self.step_s, since_s)
+        self.times.begin_block()
+        for metric in COMPARED & self.guards.keys():
+            self.guards[metric].begin_comparison()
+
     def facts(self, terms: Terms, now_s: float) -> ClassFacts:
         """What is known of the class at `now_s`."""
         speculative, control = (window.recent(now_s) for window in self._windows())
+        guards, gain = tuple(self._guard_facts(rule, terms) for rule in terms.rules), self._gain(terms)
         return ClassFacts(
             memory=self.memory,
-            guards=tuple(self._guard_facts(rule, terms) for rule in terms.rules),
+            guards=guards,
             errors=_error_facts(speculative.failures, speculative.requests, terms.error_rate),
-            gain=self._gain(terms),
+            gain=gain,
             loss=self._loss(terms),
             speculative=speculative.figures,
             control=control.figures,
             decided_plain=_share(speculative.declined, speculative.requests + control.requests),
+            control_needed=_control_needed(gain, guards, self.times.doubt),
             explorations=self.explorations,
             last_outcome_s=self.last_outcome_s,
             e2e=speculative.e2e,
@@ -246,6 +260,16 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
             speculative=found.speculative,
             control=found.control,
         )
+
+
+def _control_needed(gain: GainFacts, guards: Iterable[GuardFacts], doubt: float) -> bool | None:
+    """Between the two there is a zone in which nothing changes, so that chance alone moves no share to and fro."""
+    verdicts = {guard.verdict for guard in guards}
+    shown = gain.verdict is not Verdict.NO_DATA and gain.change is not None and gain.change <= gain.threshold
+    if not shown or Verdict.UNCLEAR in verdicts or doubt >= DOUBT_AT:
+        return True
+    clear = gain.verdict is Verdict.PASS and Verdict.SHARED not in verdicts and doubt <= 0.0
+    return False if clear else None
 
 
 def _share(declined: int, others: int) -> float | None:

@@ -23,7 +23,8 @@ _CONTENT = frozenset({Verdict.PASS, Verdict.NOT_APPLICABLE, Verdict.SHARED})
 
 
 class ClassState(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a class is; what of a `ClassStatus` is decided, with moments instead of text."""
+    """Where a class is; what of a `ClassStatus` is decided, with moments instead of text. `hold_back_share` has
+    been in force since `hold_back_since`; both None until it is decided."""
 
     name: str
     phase: Phase
@@ -33,6 +34,8 @@ class ClassState(msgspec.Struct, frozen=True, kw_only=True):
     retries: int = 0
     retry_at: datetime | None = None
     last_decision: LastDecision | None = None
+    hold_back_share: float | None = None
+    hold_back_since: datetime | None = None
 
     @property
     def speculates(self) -> bool:

@@ -26,6 +26,7 @@ from slipstream_operator.analysis import ClassFacts
 from slipstream_operator.conditions import Conditions, find, read_time, rfc3339
 from slipstream_operator.plan import KubeObject, PolicyPlan
 from slipstream_operator.reconcile.classes import ClassState, Situation, advance, decided, initial, soak_end, stale_at
+from slipstream_operator.reconcile.hold_back import with_control
 from slipstream_operator.reconcile.policy_notes import policy_notes
 from slipstream_operator.reconcile.policy_verdicts import Judged, PolicyReason, Subject, ready, set_conditions
 from slipstream_operator.reconcile.starting import Start, edited_classes, remembered, salvaged, sealed_in
@@ -164,6 +165,7 @@ def _judge(
         if start is None:
             judged.append(_advanced(initial(situation.spec, name, situation.now), facts, situation))
         elif current is not None and (begun := _begun_anew(start, current, token, situation)):
+            begun = with_control(begun, None, situation, before=begun)
             judged.append(Judged(state=begun, facts=None))  # the facts are of what was before
         else:
             judged.append(_advanced(start.state, facts if start.is_own else None, situation))
@@ -207,7 +209,8 @@ def _begun_anew(start: Start, spec_hash: str, token: str | None, situation: Situ
 
 
 def _advanced(state: ClassState, facts: ClassFacts | None, situation: Situation) -> Judged:
-    return Judged(state=advance(state, facts, situation), facts=facts)
+    after = advance(state, facts, situation)
+    return Judged(state=with_control(after, facts, situation, before=state), facts=facts)
 
 
 def _news(
@@ -254,6 +257,8 @@ def _class_status(judged: Judged, situation: Situation) -> ClassStatus:
         name=state.name,
         phase=state.phase,
         share=state.share,
+        hold_back_share=state.hold_back_share,
+        hold_back_since="" if state.hold_back_since is None else rfc3339(state.hold_back_since),
         step=state.step,
         since=rfc3339(state.since),
         retries=state.retries,

@@ -110,6 +110,8 @@ def _from_memory(name: str, memory: ClassMemory, now: datetime, decision: LastDe
         retries=memory.retries,
         retry_at=read_time(memory.retry_at or ""),
         last_decision=decision,
+        hold_back_share=memory.hold_back_share,
+        hold_back_since=read_time(memory.hold_back_since),
     )
     return Start(state=state, spec_hash=memory.spec_hash, retry_token=memory.retry_token)
 

@@ -61,10 +61,20 @@ def class_message(state: ClassState, facts: ClassFacts | None, situation: Situat
         return "a rule of the policy has it speculate; only errors take it back"
     idle = without_data(facts) if facts is not None else ""
     if state.phase is Phase.PROMOTED:
-        return f"promoted; share {state.share:.3g}{_declined(facts)}{_used(state, situation)}{idle}"
+        held_back = _held_back(state, situation)
+        return f"promoted; share {state.share:.3g}{held_back}{_declined(facts)}{_used(state, situation)}{idle}"
     steps = situation.spec.rollout.steps
-    where = f"step {state.step + 1} of {len(steps)}: {state.share:.3g} of what would speculate does"
+    share = f"{state.share:.3g} of what would speculate does{_held_back(state, situation)}"
+    where = f"step {state.step + 1} of {len(steps)}: {share}"
     return f"{where}; waits for {_waits(state, facts, situation)}{idle}"
+
+
+def _held_back(state: ClassState, situation: Situation) -> str:
+    """The share of the control, where it was raised."""
+    share = state.hold_back_share
+    if share is None or share <= situation.spec.hold_back_share:
+        return ""
+    return f"; {share:.3g} of it is held back until the comparison with the control is clear"
 
 
 def _declined(facts: ClassFacts | None) -> str:

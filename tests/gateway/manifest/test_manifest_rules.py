@@ -254,6 +254,10 @@ def test_amounts_are_compared_by_what_they_mean(resources: JSON) -> None:
             "spec.rollout.steps[2].share: must be above the step before (0.5), got 0.5",
         ),
         (
+            {"maxHoldBackShare": 0.01},
+            "spec.maxHoldBackShare: must be at least holdBackShare (0.02), got 0.01",
+        ),
+        (
             {"rollback": {"coolDownSeconds": 90_000}},
             "spec.rollback.coolDownSeconds: must be at most maxCoolDownSeconds (86400), got 90000",
         ),

@@ -73,6 +73,7 @@ def test_a_class_stands_where_the_status_says() -> None:
             entry("code/long", "Progressing", 0.25, step=1),
             entry("code/short", "RolledBack", 0, message="acceptance 0.41 < 0.55"),
             entry("open_chat/long", "Promoted", 1, fromTheFuture={"a": 1}),
+            entry("open_chat/short", "Promoted", 1, holdBackShare=0.1, holdBackSince="2026-01-01T00:00:00Z"),
         ],
         "newField": [1],
     }
@@ -82,6 +83,9 @@ def test_a_class_stands_where_the_status_says() -> None:
         share=0, phase=Phase.ROLLED_BACK, message="acceptance 0.41 < 0.55"
     )
     assert standing.of("open_chat/long").share == 1
+    assert standing.of("open_chat/long").hold_back_share is None
+    assert standing.of("open_chat/short").hold_back_share == 0.1
+    assert standing.initial.hold_back_share is None
     assert standing.of("extraction/long") == standing.initial
 
 

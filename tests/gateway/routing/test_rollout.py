@@ -30,10 +30,12 @@ LUCKY = Draws(hold_back=0.99, exploration=0.0, draft_length=0.99, parity=0.99, r
 PAYS, UNCERTAIN = forecast(), forecast(acceptance=0.3, doubt=0.3)
 
 
-def standing(phase: Phase, share: float = 0.0, message: str = "", *, of: str = CLASS) -> Standing:
+def standing(
+    phase: Phase, share: float = 0.0, message: str = "", *, of: str = CLASS, held_back: float | None = None
+) -> Standing:
     """One class is in `phase`; all others are promoted."""
     return Standing(
-        classes={of: ClassStanding(share=share, phase=phase, message=message)},
+        classes={of: ClassStanding(share=share, phase=phase, message=message, hold_back_share=held_back)},
         initial=ClassStanding(share=1.0, phase=Phase.PROMOTED),
     )
 
@@ -75,6 +77,22 @@ def test_who_is_reached_may_still_be_held_back() -> None:
     shares = {reason: reasons.count(reason) / 2000 for reason in set(reasons)}
     expected = {Reason.ROLLOUT: 0.5, Reason.HOLD_BACK: 0.25, Reason.SPECULATION_PAYS: 0.25}
     assert shares == pytest.approx(expected, abs=0.04)
+
+
+def test_operators_share_of_the_control_goes_before_the_policys() -> None:
+    def control(served: Route, index: int) -> bool:
+        decision = run(served, draws=draws_of(f"request-{index}"))
+        assert decision.reason in (Reason.HOLD_BACK, Reason.SPECULATION_PAYS)
+        return decision.arm is Arm.CONTROL
+
+    raised = standing(Phase.PROMOTED, 1.0, held_back=0.2)
+    for shown, expected in ((raised, 0.2), (standing(Phase.PROMOTED, 1.0), 0.02)):
+        served = route(shown)
+        share = sum(control(served, index) for index in range(4000)) / 4000
+        assert share == pytest.approx(expected, abs=0.02)
+        assert run(served).numbers["hold_back_share"] == expected
+    kept = {index for index in range(500) if control(route(standing(Phase.PROMOTED, 1.0)), index)}
+    assert kept < {index for index in range(500) if control(route(raised), index)}
 
 
 def test_a_rollout_says_how_far_it_is_and_what_the_request_would_have_done() -> None:

@@ -1,0 +1,166 @@
+"""The share of the control that follows the evidence: `python -m tests.benchmarks.rollback_paired_share`.
+
+Goals: at most 1 class of 100 is rolled back in 100,000 requests without a loss; a loss of 10 % is found within 1,500
+speculative answers (median) though `holdBackShare` is 0.02; a class with a gain of 20 % has 3 % of its requests in the
+control.
+
+The load, lengths and noise are those of `rollback_paired`. Every class is promoted, with share 1, so that the hold-back
+is its only control. The operator looks at every 100th request. Gateways assign by its last share 20 requests later, so
+that the first block after a change has requests of both shares. The comparison, the search for a loss and the choice
+of the share are the operator's own code.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from slipstream_gateway.manifest.objects import SpeculationPolicySpec
+from slipstream_gateway.manifest.status import Phase
+from slipstream_operator.analysis import ClassMemory
+from slipstream_operator.analysis.ledger import terms_of
+from slipstream_operator.analysis.record import ClassRecord
+from slipstream_operator.conditions import rfc3339
+from slipstream_operator.reconcile.classes import ClassState, Situation
+from slipstream_operator.reconcile.hold_back import hold_back_share
+
+from tests.benchmarks.rollback_paired import Floats, load_of
+
+NAME = "code/long"
+LOOK, LAG = 100, 20
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+SINCE = datetime(2025, 1, 1, tzinfo=UTC)
+
+
+class Traffic(NamedTuple):
+    """Requests of a class: seconds if they decode plainly, how much longer with speculation, output tokens, and the
+    draws that choose the control."""
+
+    seconds: Floats
+    change: Floats
+    tokens: Floats
+    draws: Floats
+
+
+class Judged(NamedTuple):
+    """`at` is the number of the request at which a loss was found, 0 for none; `control` says which were control."""
+
+    at: int
+    control: list[bool]
+
+
+def traffic(
+    random: np.random.Generator, *, loss: float, requests: int, before: float = 0.0, begin: int = 0, noise: float = 0.25
+) -> Traffic:
+    """Speculative answers take `before` longer up to the request `begin`, and `loss` longer after it."""
+    length = np.exp(0.5 * random.standard_normal(requests))
+    seconds = length * load_of(random, requests) * np.exp(noise * random.standard_normal(requests))
+    change = np.where(np.arange(requests) < begin, before, loss)
+    return Traffic(seconds, change, np.ceil(200.0 * length), random.random(requests))
+
+
+def judge(found: Traffic, spec: SpeculationPolicySpec) -> Judged:
+    """Follows a promoted class until a loss is found, or its requests end."""
+    record, control = ClassRecord(window_seconds=600), list[bool]()
+    terms = terms_of(spec, NAME, retried=False)
+    situation = Situation(spec=spec, now=NOW, held=None, released=SINCE, connected=True)
+    state = ClassState(name=NAME, phase=Phase.PROMOTED, share=1.0, step=3, since=SINCE)
+    share = in_force = spec.hold_back_share
+    record.stand(_memory(share, since=SINCE))
+    rows = zip(*(column.tolist() for column in found), strict=True)
+    for index, (plain_s, change, tokens, draw) in enumerate(rows):
+        if index % LOOK == LAG:
+            in_force = share
+        control.append(draw < in_force)
+        record.times.add(plain_s if control[-1] else plain_s * (1.0 + change), int(tokens), control=control[-1])
+        if index % LOOK == LOOK - 1:
+            facts = record.facts(terms, NOW.timestamp())
+            if facts.loss is not None:
+                return Judged(index + 1, control)
+            latest, share = share, hold_back_share(state, facts, situation, before=share) or 0.0
+            if share != latest:
+                record.stand(_memory(share, since=NOW + timedelta(seconds=index)))
+    return Judged(0, control)
+
+
+def _memory(share: float, *, since: datetime) -> ClassMemory:
+    return ClassMemory(
+        phase=Phase.PROMOTED,
+        share=1.0,
+        step=3,
+        since="2025-01-01T00:00:00Z",
+        retries=0,
+        retry_at=None,
+        spec_hash="",
+        retry_token=None,
+        hold_back_share=share,
+        hold_back_since=rfc3339(since),
+    )
+
+
+FIXED = SpeculationPolicySpec(pair="acme", max_hold_back_share=0.02)
+RAISED = SpeculationPolicySpec(pair="acme", max_hold_back_share=0.1)
+LARGE = msgspec.structs.replace(RAISED, hold_back_share=0.1)
+
+
+def report_false(random: np.random.Generator) -> bool:
+    """Classes that are taken back though nothing is slower, and how large their control is; returns whether the goals
+    are kept."""
+    print("\nno loss, holdBackShare 0.02 up to 0.1, 100,000 requests of each class")
+    kept = True
+    for name, change, classes, largest in (("no change", 0.0, 100, 1.0), ("a gain of 20 %", -0.2, 20, 0.03)):
+        judged = [judge(traffic(random, loss=change, requests=100_000), RAISED) for _ in range(classes)]
+        back = sum(one.at > 0 for one in judged) / classes
+        control = float(np.mean([np.mean(one.control) for one in judged]))
+        kept &= back <= 0.01 and control <= largest
+        print(f"{name}: of {classes} classes {back:.1%} are rolled back, {control:.1%} of the requests are control")
+    return kept
+
+
+def answers_until(found: Traffic, spec: SpeculationPolicySpec, begin: int) -> float:
+    """Speculative answers from `begin` until a loss is found; infinite where none is, or one was before."""
+    judged = judge(found, spec)
+    return float(judged.control[begin : judged.at].count(False)) if judged.at > begin else math.inf
+
+
+def report_losses(random: np.random.Generator, *, classes: int) -> bool:
+    """How soon losses are found; returns whether the goal is kept."""
+    print(f"\nspeculative answers until a loss is found, {classes} classes: median and 90 %")
+    print(f"{'loss':<8}{'after':<22}{'2 %':>14}{'2 % up to 10 %':>16}{'10 %':>14}")
+    kept = True
+    for loss, before, begin, requests, goal in (
+        (0.1, 0.0, 0, 20_000, 1_500.0),
+        (0.4, 0.0, 0, 4_000, math.inf),
+        (0.1, -0.2, 20_000, 30_000, math.inf),
+        (0.4, -0.2, 20_000, 8_000, math.inf),
+    ):
+        some = [
+            traffic(random, loss=loss, before=before, begin=begin, requests=begin + requests) for _ in range(classes)
+        ]
+        cells = []
+        for spec in (FIXED, RAISED, LARGE):
+            waits = [answers_until(one, spec, begin) for one in some]
+            middle, late = np.quantile(waits, [0.5, 0.9], method="lower")
+            cells.append(f"{middle:.0f} {late:.0f}")
+            kept &= spec is not RAISED or middle <= goal
+        after = f"{begin:,} with {before:+.0%}" if begin else "the beginning"
+        print(f"{loss:<8.0%}{after:<22}{cells[0]:>14}{cells[1]:>16}{cells[2]:>14}", flush=True)
+    return kept
+
+
+def main(arguments: list[str]) -> int:
+    seed = int(arguments[0]) if arguments else 1
+    random = np.random.default_rng(seed)
+    began = time.process_time()
+    kept = [report_losses(random, classes=100), report_false(random)]
+    print(f"\nseed {seed}, {time.process_time() - began:.0f} s of CPU time; goals kept: {all(kept)}")
+    return 0 if all(kept) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
