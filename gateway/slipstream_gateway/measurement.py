@@ -85,9 +85,10 @@ PARITY = "parity"
 class Observation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A finished request as estimates and evidence see it, and as replicas share it. Holds no customer text.
 
-    `status` is an outcome's. A speculative attempt that failed before its first byte is an observation of its own,
-    with the error's name, whatever became of the request on another server; so is a parity check, with the status
-    `PARITY`, and `parity` says how it came out: `match` or `mismatch`. Estimates and comparisons take `ok` alone.
+    `status` is an outcome's. A speculative attempt that failed, and a failed first attempt of the control, is an
+    observation of its own, with the error's name, whatever became of the request on another server; so is a parity
+    check, with the status `PARITY`, and `parity` says how it came out: `match` or `mismatch`. Estimates and comparisons
+    take `ok` alone.
 
     `request_class` is the decision's. Times are seconds; `ttft_s` is None where the answer was not streamed, and
     `e2e_s` counts from the request's arrival. `rejections` counts steps that rejected a draft token; `load` is the

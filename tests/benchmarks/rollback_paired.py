@@ -24,15 +24,15 @@ from scipy.signal import lfilter
 from slipstream_gateway.manifest.rollout import Analysis, Thresholds
 from slipstream_operator.analysis.guard import Guard
 from slipstream_operator.analysis.means import RunningMean, boundary
-from slipstream_operator.analysis.metrics import rules_of
+from slipstream_operator.analysis.metrics import COMPARED, Metric, rules_of
 from slipstream_operator.analysis.paired import PairedTimes
-from slipstream_operator.analysis.record import BLAME_AT
 
 Floats = NDArray[np.float64]
 
 ALARM_AT = math.log(Analysis().false_alarm_requests)
 MIN_SAMPLES = Analysis().min_samples
 LIMIT_S = 4.0
+BLAME_AT = COMPARED[Metric.P95].blame_at
 RULE = rules_of(Thresholds(p95_seconds=LIMIT_S), min_samples=MIN_SAMPLES)[0]
 MARGIN = 0.02
 

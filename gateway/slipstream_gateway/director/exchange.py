@@ -224,7 +224,10 @@ class Exchange:
         _log.warning("%s: %s", attempt.replica.name, for_log(error))
         if self._observer is not None:
             self._observer.upstream_failed(endpoint=attempt.replica.name, error=type(error).__name__)
-        if attempt.decision.arm is Arm.SPECULATIVE:  # the client may never hear of it; who guards the arm must
+        # The client may never hear of it; the operator compares the failures of both arms. Where all of the control's
+        # servers fail, each of its requests tries them several times: that is one failure.
+        arm = attempt.decision.arm
+        if arm is Arm.SPECULATIVE or (arm is Arm.CONTROL and self._attempts == 1):
             self._teach(attempt, error_type(error), self._times(time.perf_counter()), batch)
         if isinstance(error, UpstreamError | Overloaded) and not self.watchdog.over:
             attempt.failed(cause_of(error))
@@ -333,9 +336,9 @@ class Exchange:
         # Not whole, it does not tell how long an answer takes: not of several attempts; not where tokens were counted
         # by events, as an event may hold several; not where it was told half-way to go on plainly. Of a speculative one
         # whose drafts were not counted nobody knows how many steps it took.
-        speculative = decision.arm is Arm.SPECULATIVE
+        speculative, compared = decision.arm is Arm.SPECULATIVE, decision.arm is not Arm.PLAIN
         whole = self._attempts == 1 and usage.exact and not attempt.was_stopped
-        if not (whole and (usage.counted or not speculative)) and (not speculative or status not in FAILURES):
+        if not (whole and (usage.counted or not speculative)) and (not compared or status not in FAILURES):
             return
         lesson.tell(
             decision=decision,

@@ -73,12 +73,15 @@ class GuardFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ErrorFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Failed speculative requests within the window. FAIL: most of them, for which no statistics are needed."""
+    """Failed speculative requests within the window, and those of the control. FAIL: most of them, for which no
+    statistics are needed. SHARED: most of the control's, too."""
 
     verdict: Verdict
     failures: int
     requests: int
     limit: float
+    control_failures: int = 0
+    control_requests: int = 0
 
 
 class GainFacts(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,9 +7,9 @@ g ≥ log(N) lie N requests or more on average (Shin, Ramdas and Rinaldo, "E-det
 e-detectors is one, too, so that several λ are bet at once: a large one sees large changes early, a small one sees
 small ones at all.
 
-A limit on times is also broken when servers are busy. Its guard counts the control's answers of the same time, too. A
-sequential test (Wald, 1947) then compares two hypotheses: the control keeps to the limit, or breaks it half as often;
-and the control breaks it as often.
+A limit on times or errors is also broken when servers are busy or broken. Its guard counts the control's answers of the
+same time, too. A sequential test (Wald, 1947) then compares two hypotheses: the control keeps to the limit, or breaks
+it half as often; and the control breaks it as often.
 """
 
 from __future__ import annotations

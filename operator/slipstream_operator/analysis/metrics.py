@@ -7,7 +7,9 @@ independent finds a drop where there is none.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from enum import StrEnum
+from types import MappingProxyType
 
 import msgspec
 from slipstream_gateway.manifest.rollout import Thresholds
@@ -19,7 +21,7 @@ EXCEEDANCE = 0.05
 WINSOR = 4.0
 """A cost counts up to this many times what it may be: one endless answer is no evidence of many."""
 MIN_PARITY_CHECKS = 1
-MIN_ERROR_REQUESTS = 20
+MIN_ERROR_REQUESTS, MIN_FAILURES = 20, 10
 
 
 class Metric(StrEnum):
@@ -50,12 +52,30 @@ _BETS: dict[Metric, tuple[float, ...]] = {
 }
 
 
-COMPARED = frozenset({Metric.P95, Metric.TTFT})
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """How a broken limit is compared with the control. From the log likelihood ratio `blame_at` on, the control breaks
+    it less often, so that speculation is the cause. After `alone_after` failures without any answer of the control at
+    the same time, the limit alone decides; None: it never does."""
+
+    blame_at: float
+    alone_after: int | None = None
+
+
+SHARED_AT = -math.log(100.0)
+"""Up to this log likelihood ratio, the control breaks a limit as often, so that the servers are the cause."""
+# The evidence against speculation is high for times, because the test is made again in each period of busy servers. For
+# errors it is lower, because a failed request costs more than a slow one.
+_TIMES = Comparison(blame_at=math.log(10_000.0))
+_ERRORS = Comparison(blame_at=math.log(100.0), alone_after=MIN_FAILURES)
+COMPARED: Mapping[Metric, Comparison] = MappingProxyType(
+    {Metric.ERROR_RATE: _ERRORS, Metric.P95: _TIMES, Metric.TTFT: _TIMES}
+)
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
     """How one guard is fed. `threshold` is the policy's, `limit` what the mean of x is held to. `compared`: busy
-    servers break it, too, so that the control's answers are compared before a rollback."""
+    or broken servers break it, too, so that the control's answers are compared before a rollback; None where they are
+    not."""
 
     metric: Metric
     threshold: float
@@ -63,7 +83,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     floor: bool
     bets: tuple[float, ...]
     min_samples: int
-    compared: bool
+    compared: Comparison | None
 
     def excess(self, x: float) -> float:
         """How far `x` is on the wrong side of the limit; below 0 where it is on the right one."""
@@ -129,7 +149,7 @@ def rules_of(thresholds: Thresholds, *, min_samples: int) -> tuple[Rule, ...]:
                 # With a cap of 0 the first answer above it is proof: any bet will do, so long as it wins at once.
                 bets=bets_of(_BETS[metric], limit=limit, floor=floor) if limit > 0.0 or floor else (math.exp(40.0),),
                 min_samples=fewest,
-                compared=metric in COMPARED,
+                compared=COMPARED.get(metric) if limit > 0.0 else None,
             )
         )
     return tuple(rules)

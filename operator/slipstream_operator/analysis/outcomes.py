@@ -22,9 +22,9 @@ _SECONDS_PER_HOUR = 3600.0
 
 class Kind(Enum):
     """`ANSWER`: an answer that is compared, of the speculative arm or the control. `OTHER_ANSWER`: of an arm, but by
-    exploration or because a client asked. `FAILURE`: the speculative arm failed. `PARITY`: an answer was decoded
-    again. `DECLINED`: a plain answer, since speculation would not pay. `HEARD`: shows that the class is alive, and no
-    more."""
+    exploration or because a client asked. `FAILURE`: the speculative arm failed. `CONTROL_FAILURE`: the control failed.
+    `PARITY`: an answer was decoded again. `DECLINED`: a plain answer, since speculation would not pay. `HEARD`: shows
+    that the class is alive, and no more."""
 
     ANSWER = 1
     OTHER_ANSWER = 2
@@ -32,6 +32,10 @@ class Kind(Enum):
     PARITY = 4
     DECLINED = 5
     HEARD = 6
+    CONTROL_FAILURE = 7
+
+
+_FAILED = {Arm.SPECULATIVE: Kind.FAILURE, Arm.CONTROL: Kind.CONTROL_FAILURE}
 
 
 def kind_of(seen: Observation) -> Kind | None:
@@ -41,8 +45,7 @@ def kind_of(seen: Observation) -> Kind | None:
     if seen.status == PARITY:
         return Kind.PARITY if seen.parity in ("match", "mismatch") else None
     if seen.status != "ok":
-        failed = seen.status in _FAILURES and seen.arm is Arm.SPECULATIVE
-        return Kind.FAILURE if failed else Kind.HEARD
+        return _FAILED.get(seen.arm, Kind.HEARD) if seen.status in _FAILURES else Kind.HEARD
     if not _is_plausible(seen):
         return None
     if seen.arm is Arm.CONTROL or (seen.arm is Arm.SPECULATIVE and seen.reason in _TREATMENT):

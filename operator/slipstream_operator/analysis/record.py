@@ -21,26 +21,32 @@ from slipstream_operator.analysis.facts import (
 )
 from slipstream_operator.analysis.guard import Guard
 from slipstream_operator.analysis.means import RunningMean
-from slipstream_operator.analysis.metrics import COMPARED, MIN_ERROR_REQUESTS, WINSOR, Metric, Rule, Terms
+from slipstream_operator.analysis.metrics import (
+    COMPARED,
+    MIN_ERROR_REQUESTS,
+    MIN_FAILURES,
+    SHARED_AT,
+    WINSOR,
+    Comparison,
+    Metric,
+    Rule,
+    Terms,
+)
 from slipstream_operator.analysis.outcomes import Kind, cost_of
 from slipstream_operator.analysis.paired import PairedTimes
-from slipstream_operator.analysis.window import Window, bin_of
+from slipstream_operator.analysis.window import Recent, Window, bin_of
 from slipstream_operator.conditions import read_time
 
-MIN_FAILURES = 10
 MOST_FAIL = 0.5
-"""So many failures, and at least this share of the window's requests, need no guard."""
+"""`MIN_FAILURES`, and at least this share of the window's requests, need no guard."""
 NOT_APPLICABLE_AFTER = 3
 """So many times `minSamples` answers without one that a guard could judge: it will not see any."""
 # The control's mean cost follows the load: what is 1,000 answers old counts a third.
 _KEEP_COST = 1.0 - 1.0 / 1_000.0
 # The mean is plugged in at its upper bound, one-sided 99 %: too low a mean would be held against every answer.
 _COST_SIGMAS = 2.33
-BLAME_AT = math.log(10_000.0)
-"""From this log likelihood ratio on, the control breaks a limit less often, so that speculation is the cause. It is
-high because the test is made again in each period of busy servers."""
-SHARED_AT = -math.log(100.0)
-"""Up to this one, the control breaks the limit as often, so that the servers are the cause."""
+MIN_CONTROL_FAILURES = 2
+"""So many failures of the control, and `MOST_FAIL` of its requests, show that most requests of both arms fail."""
 DOUBT_AT = math.log(10.0)
 """From this evidence of a loss on, more answers of the control are asked for. A rollback needs more evidence."""
 _OVER = {Phase.ROLLED_BACK, Phase.DISABLED}
@@ -80,6 +86,10 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
             self._add_control(seen, terms, time_s, start_s)
         elif kind is Kind.ANSWER:
             self._add_speculative(seen, terms, time_s, start_s)
+        elif kind is Kind.CONTROL_FAILURE:
+            self._compare(Metric.ERROR_RATE, 1.0)
+            if bucket := self._windows()[1].at(time_s):
+                bucket.failures += 1
         elif kind is Kind.DECLINED:
             if bucket := self._windows()[0].at(time_s):
                 bucket.declined += 1
@@ -123,7 +133,7 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
         from before and after: the arm whose share grew would have more of the later ones, and their load."""
         self.step_s = max(self.step_s, since_s)
         self.times.begin_block()
-        for metric in COMPARED & self.guards.keys():
+        for metric in COMPARED.keys() & self.guards.keys():
             self.guards[metric].begin_comparison()
 
     def facts(self, terms: Terms, now_s: float) -> ClassFacts:
@@ -133,7 +143,7 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
         return ClassFacts(
             memory=self.memory,
             guards=guards,
-            errors=_error_facts(speculative.failures, speculative.requests, terms.error_rate),
+            errors=_error_facts(speculative, control, terms.error_rate),
             gain=gain,
             loss=self._loss(terms),
             speculative=speculative.figures,
@@ -154,9 +164,9 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
             self.controls += 1
         if start_s >= self.step_s:
             self.times.add(seen.e2e_s, seen.output_tokens, control=True)
+        self._compare(Metric.ERROR_RATE, 0.0)
         for metric, x in _broken(seen, terms):
-            if guard := self.guards.get(metric):
-                guard.compare(x)
+            self._compare(metric, x)
         _figures(self._windows()[1], seen, cost, time_s)
 
     def _add_speculative(self, seen: Observation, terms: Terms, time_s: float, start_s: float) -> None:
@@ -173,6 +183,10 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
         if start_s >= self.step_s:
             self.times.add(seen.e2e_s, seen.output_tokens, control=False)
         _figures(self._windows()[0], seen, cost, time_s)
+
+    def _compare(self, metric: Metric, x: float) -> None:
+        if guard := self.guards.get(metric):
+            guard.compare(x)
 
     def _bet_cost(self, cost: float, terms: Terms) -> None:
         """x is the cost over what it may be, winsorised, over `WINSOR`; nothing before the control is known."""
@@ -195,7 +209,7 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
             rule.bets,
             alarm_at=terms.alarm_at,
             min_samples=rule.min_samples,
-            latched=not rule.compared,
+            latched=not (rule.compared and terms.controlled),
         )
 
     def _windows(self) -> tuple[Window, Window]:
@@ -225,7 +239,7 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
 
     def _verdict(self, guard: Guard, rule: Rule, terms: Terms) -> Verdict:
         if guard.alarm:
-            return _blamed(guard, rule) if rule.compared and terms.controlled else Verdict.FAIL
+            return _blamed(guard, rule.limit, rule.compared) if rule.compared and terms.controlled else Verdict.FAIL
         if guard.samples >= rule.min_samples:
             return Verdict.PASS
         # Answers with a price are judged once the control's cost is known: they only have to wait.
@@ -287,10 +301,13 @@ def _broken(seen: Observation, terms: Terms) -> Iterator[tuple[Metric, float]]:
             yield Metric.TTFT, float(seen.ttft_s > rule.threshold)
 
 
-def _blamed(guard: Guard, rule: Rule) -> Verdict:
+def _blamed(guard: Guard, limit: float, comparison: Comparison) -> Verdict:
     """Whether speculation or the servers cause a broken limit."""
-    blame = guard.blame(rule.limit)
-    if blame >= BLAME_AT:
+    alone_after = comparison.alone_after
+    if alone_after is not None and not guard.control and guard.run_total >= alone_after:
+        return Verdict.FAIL
+    blame = guard.blame(limit)
+    if blame >= comparison.blame_at:
         return Verdict.FAIL
     return Verdict.SHARED if blame <= SHARED_AT else Verdict.UNCLEAR
 
@@ -301,13 +318,23 @@ def seconds_of(time: str) -> float:
     return moment.timestamp() if moment is not None else 0.0
 
 
-def _error_facts(failures: int, requests: int, limit: float) -> ErrorFacts:
+def _error_facts(speculative: Recent, control: Recent, limit: float) -> ErrorFacts:
+    failures, requests = speculative.failures, speculative.requests
     if requests < MIN_ERROR_REQUESTS:
         verdict = Verdict.NO_DATA
+    elif failures < MIN_FAILURES or failures < MOST_FAIL * requests or failures <= limit * requests:
+        verdict = Verdict.PASS
     else:
-        most = failures >= MIN_FAILURES and failures >= MOST_FAIL * requests and failures > limit * requests
-        verdict = Verdict.FAIL if most else Verdict.PASS
-    return ErrorFacts(verdict=verdict, failures=failures, requests=requests, limit=limit)
+        shared = control.failures >= max(MIN_CONTROL_FAILURES, MOST_FAIL * control.requests)
+        verdict = Verdict.SHARED if shared and limit > 0.0 else Verdict.FAIL
+    return ErrorFacts(
+        verdict=verdict,
+        failures=failures,
+        requests=requests,
+        limit=limit,
+        control_failures=control.failures,
+        control_requests=control.requests,
+    )
 
 
 def _figures(window: Window, seen: Observation, cost: float | None, time_s: float) -> None:

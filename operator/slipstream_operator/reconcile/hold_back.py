@@ -10,11 +10,12 @@ import msgspec
 from slipstream_gateway.manifest.objects import SpeculationPolicySpec
 from slipstream_gateway.manifest.status import Phase
 
-from slipstream_operator.analysis import ClassFacts
+from slipstream_operator.analysis import ClassFacts, Verdict
 from slipstream_operator.reconcile.classes import ClassState, Situation
 
 DEFAULT_MOST = 0.1
 _COMPARED = frozenset({Phase.PROGRESSING, Phase.PROMOTED})
+_BROKEN = frozenset({Verdict.UNCLEAR, Verdict.SHARED})
 
 
 def most_held_back(spec: SpeculationPolicySpec) -> float:
@@ -33,6 +34,8 @@ def hold_back_share(
     if situation.held is not None or not situation.connected or not (facts is None or facts.complete):
         return before
     least, most = situation.spec.hold_back_share, most_held_back(situation.spec)
+    if state.phase is Phase.ENABLED:  # errors alone take it back
+        return most if facts is not None and any(guard.verdict in _BROKEN for guard in facts.guards) else least
     if state.phase not in _COMPARED or 1.0 - state.share >= most:  # the rollout's own control is large enough
         return least
     needed = facts.control_needed if facts is not None else True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 
 import msgspec
@@ -13,7 +13,7 @@ from slipstream_gateway.manifest.status import ConditionType, GatewaysStatus, Ph
 from slipstream_operator.analysis import ClassFacts, GainFacts, GuardFacts, Metric, Verdict
 from slipstream_operator.conditions import Conditions
 from slipstream_operator.reconcile.classes import ClassState, Situation, is_stale, needs_gain, without_data
-from slipstream_operator.reconcile.trips import REASONS, words
+from slipstream_operator.reconcile.trips import REASONS, error_words, words
 from slipstream_operator.reconcile.verdicts import Verdict as Said
 from slipstream_operator.reconcile.verdicts import listed
 
@@ -228,17 +228,25 @@ def _rolled_back(judged: Sequence[Judged]) -> Said:
 
 
 def _servers_slow(judged: Sequence[Judged]) -> Said:
-    """Whether both arms break a limit on times: taking speculation back would not help."""
+    """Whether both arms break a limit on times or errors: taking speculation back would not help."""
     said = [
-        f"{one.state.name}: {words(guard)}"
+        f"{one.state.name}: {broken}"
         for one in judged
         if one.facts is not None and one.state.speculates
-        for guard in one.facts.guards
-        if guard.verdict is Verdict.SHARED
+        for broken in _shared(one.facts)
     ]
     if not said:
-        return Said("False", PolicyReason.LIMITS_KEPT, "no class has both arms above a limit on its times")
-    return Said("True", PolicyReason.LIMITS_BROKEN, f"the servers are slow for both arms: {_some(said)}")
+        return Said("False", PolicyReason.LIMITS_KEPT, "no class has both arms above a limit on its times or errors")
+    return Said("True", PolicyReason.LIMITS_BROKEN, f"the servers are slow or fail for both arms: {_some(said)}")
+
+
+def _shared(facts: ClassFacts) -> Iterator[str]:
+    """The limits that both arms break."""
+    if facts.errors.verdict is Verdict.SHARED:
+        yield error_words(facts.errors)
+    for guard in facts.guards:
+        if guard.verdict is Verdict.SHARED:
+            yield words(guard).removesuffix(",")
 
 
 def _killed(subject: Subject) -> Said:

@@ -78,9 +78,16 @@ def _slower(loss: LossFacts) -> Trip:
     return Trip(SLOWER, Numbers(E2E_CHANGE, change, None, loss.threshold, loss.speculative + loss.control), message)
 
 
+def error_words(errors: ErrorFacts) -> str:
+    """How many requests failed, and how many may."""
+    said = f"{errors.failures} of {errors.requests} speculative requests failed, allowed are {errors.limit:.3g}"
+    if not errors.control_requests:
+        return said
+    return f"{said} (of the control's {errors.control_requests} requests {errors.control_failures} did)"
+
+
 def _errors(errors: ErrorFacts) -> Trip:
-    rate = errors.failures / errors.requests
-    message = f"{errors.failures} of {errors.requests} speculative requests failed, allowed are {errors.limit:.3g}"
+    rate, message = errors.failures / errors.requests, error_words(errors)
     numbers = Numbers(Metric.ERROR_RATE.value, float(f"{rate:.4g}"), None, errors.limit, errors.requests)
     return Trip(RULES[Metric.ERROR_RATE], numbers, message)
 
@@ -115,7 +122,8 @@ def words(guard: GuardFacts) -> str:
     observed = _observed(guard)
     match guard.metric:
         case Metric.ERROR_RATE:
-            return f"{observed:.1%} of the speculative requests failed, allowed are {guard.threshold:.3g},"
+            said = f"{observed:.1%} of the speculative requests failed, allowed are {guard.threshold:.3g}"
+            return f"{said}{_of_control(guard)},"
         case Metric.ACCEPTANCE:
             return f"acceptance {observed:.3f}, floor {guard.threshold:.3g},"
         case Metric.PARITY:
@@ -126,6 +134,12 @@ def words(guard: GuardFacts) -> str:
             return f"{observed:.1%} waited longer than {guard.threshold:g} s for the first token{_allowed(guard)}"
         case _:
             return f"{observed:.1%} took longer than {guard.threshold:g} s{_allowed(guard)}"
+
+
+def _of_control(guard: GuardFacts) -> str:
+    if guard.control_observed is None:
+        return ""
+    return f" (of the control's {guard.control} requests {guard.control_observed:.1%} did)"
 
 
 def _allowed(guard: GuardFacts) -> str:

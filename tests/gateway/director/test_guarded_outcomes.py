@@ -162,6 +162,18 @@ async def test_failures_of_the_plain_arm_are_told_as_before(
     assert at.told == [(Arm.PLAIN, "ok")]  # the other took two attempts, and says nothing of how long one takes
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_attempt_of_the_control_that_fails_is_told_once(
+    desk: Make, manifest_text: Make, chat: Make, stream: bool
+) -> None:
+    """The operator compares errors of both arms; the request tries each server again."""
+    held_back = ", decision: rules, minConfidence: 0, maxRareTokenShare: 1, holdBackShare: 1"
+    at = desk(manifest_text([dead_url(), dead_url()], [dead_url()], policy=held_back))
+    assert await at.ask(chat("tokens=3", stream=stream), mode=Mode.AUTO) == "UpstreamUnavailable"
+    assert at.told == [(Arm.CONTROL, "upstream_unavailable")]
+    assert at.evidence.report("pair") == []
+
+
 async def test_estimates_and_comparison_learn_nothing_of_failures_and_comparisons(
     desk: Make, openai_server: Make, manifest_text: Make, chat: Make
 ) -> None:
