@@ -29,6 +29,12 @@ class Thresholds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     ttft_p95_seconds: Annotated[
         Seconds | None, Meta(description="At most 5 % of the streamed answers may wait longer for the first token.")
     ] = None
+    ttft_increase: Annotated[
+        Annotated[float, Meta(ge=0, le=10)] | None,
+        Meta(
+            description="Mean time to the first token of streamed answers over the control's: at most this share more."
+        ),
+    ] = None
     cost_increase: Annotated[
         Annotated[float, Meta(ge=0, le=10)] | None,
         Meta(description="Mean cost of a speculative answer over that of the control: at most this share more."),

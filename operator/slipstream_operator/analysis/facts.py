@@ -102,9 +102,9 @@ class GainFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LossFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """A loss that was shown: speculative answers take longer than those of the control at the same time. `change` says
-    by how much, as a share of the control's time, and `threshold` how much is allowed. `speculative` and `control` are
-    the numbers of answers behind it."""
+    """A loss that was shown: speculative answers, or their first tokens, take longer than those of the control at the
+    same time. `change` says by how much, as a share of the control's time, and `threshold` how much is allowed.
+    `speculative` and `control` are the numbers of answers behind it."""
 
     change: float
     threshold: float
@@ -113,7 +113,8 @@ class LossFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClassFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is known of a class. `loss` is None where none was shown. `last_outcome_s` is when something was heard
+    """All that is known of a class. `loss` is None where none was shown, and so is `ttft_loss`, that of the first
+    tokens. `last_outcome_s` is when something was heard
     of the class last, seconds since 1970. `complete` False: there may be outcomes that were not read yet.
     `decided_plain` is the share of the latest answers that were decoded plainly because speculation would not pay.
     `control_needed`: whether the comparison with the control is open, so that more control answers would help; None
@@ -124,6 +125,7 @@ class ClassFacts(msgspec.Struct, frozen=True, kw_only=True):
     errors: ErrorFacts
     gain: GainFacts
     loss: LossFacts | None
+    ttft_loss: LossFacts | None
     speculative: ArmFigures
     control: ArmFigures
     decided_plain: float | None

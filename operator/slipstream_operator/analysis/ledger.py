@@ -191,4 +191,5 @@ def _terms(thresholds: Thresholds, analysis: Analysis, *, margin: float, control
         margin=margin,
         confidence=analysis.confidence,
         controlled=controlled,
+        ttft_increase=thresholds.ttft_increase,
     )

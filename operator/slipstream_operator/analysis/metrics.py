@@ -92,7 +92,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """What a class is held to now, made once per change and looked up per request. `controlled`: some of the class's
-    requests are the control's."""
+    requests are the control's. `ttft_increase` is the threshold of that name."""
 
     rules: tuple[Rule, ...]
     error_rate: float
@@ -102,6 +102,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     margin: float
     confidence: float
     controlled: bool
+    ttft_increase: float | None = None
 
     def rule(self, metric: Metric) -> Rule | None:
         """The guard's rule; None where the policy does not guard this metric."""
@@ -116,6 +117,7 @@ def stricter(thresholds: Thresholds, share: float) -> Thresholds:
         acceptance_floor=None if floor is None else min(floor * (1.0 + share), (floor + 1.0) / 2.0),
         p95_seconds=_times(thresholds.p95_seconds, less),
         ttft_p95_seconds=_times(thresholds.ttft_p95_seconds, less),
+        ttft_increase=_times(thresholds.ttft_increase, less),
         cost_increase=_times(thresholds.cost_increase, less),
         parity_loss=_times(thresholds.parity_loss, less),
         error_rate=_times(thresholds.error_rate, less),

@@ -52,7 +52,7 @@ _MOST = 3.0  # block means: one endless answer is no evidence of many
 # Standard errors of its difference that a block counts for the CUSUM. Times have heavier tails than the normal
 # distribution, and among thousands of beginnings a few long answers in a row would be proof. Without the limit 8 of 100
 # classes without a loss had a false alarm in 100,000 requests; with it later losses are found up to 30 % later.
-_MOST_SIGMAS = 2.0
+_MOST_SIGMAS = 1.75
 _LEAST = 0.01  # of a block's mean for the control
 
 

@@ -56,7 +56,8 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
     """The accumulators of a class, written into the checkpoint as they are.
 
     `memory` is where the class was when they began. Requests that began before `begun_s` count for no guard, before
-    `step_s` not for the comparison: seconds since 1970. `controls` is how many answers are in `control_cost`. The
+    `step_s` not for the comparison: seconds since 1970. `controls` is how many answers are in `control_cost`.
+    `first_tokens` compares streamed answers' times to the first token, where the policy has a `ttftIncrease`. The
     guards began `answers` speculative answers ago, of which `priced` have a cost.
     """
 
@@ -74,6 +75,7 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
     control: Window | None = None
     answers: int = 0
     priced: int = 0
+    first_tokens: PairedTimes | None = None
 
     def add(self, seen: Observation, kind: Kind, terms: Terms, time_s: float, *, from_s: float = -math.inf) -> None:
         """Take in an outcome that ended at `time_s`; where it began before `from_s`, too, it counts for nothing."""
@@ -119,20 +121,22 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
         if began_again or before.spec_hash != memory.spec_hash or memory.retries > before.retries:
             self.begun_s = since_s
             self.guards, self.explorations, self.answers, self.priced = {}, 0, 0, 0
-            self.times = PairedTimes()
+            self.times, self.first_tokens = PairedTimes(), None
             self.speculative = None
         elif (before.step, before.since) == (memory.step, memory.since):
             if before.hold_back_since != memory.hold_back_since:
                 self._share_anew(seconds_of(memory.hold_back_since))
             return
         self.step_s = since_s
-        self.times.begin_step()
+        for times in self._comparisons():
+            times.begin_step()
 
     def _share_anew(self, since_s: float) -> None:
         """Requests that began at `since_s` or later are assigned by another share of the control. No block has answers
         from before and after: the arm whose share grew would have more of the later ones, and their load."""
         self.step_s = max(self.step_s, since_s)
-        self.times.begin_block()
+        for times in self._comparisons():
+            times.begin_block()
         for metric in COMPARED.keys() & self.guards.keys():
             self.guards[metric].begin_comparison()
 
@@ -145,11 +149,12 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
             guards=guards,
             errors=_error_facts(speculative, control, terms.error_rate),
             gain=gain,
-            loss=self._loss(terms),
+            loss=_loss(self.times, terms, threshold=terms.margin, allowed=0.0),
+            ttft_loss=self._ttft_loss(terms),
             speculative=speculative.figures,
             control=control.figures,
             decided_plain=_share(speculative.declined, speculative.requests + control.requests),
-            control_needed=_control_needed(gain, guards, self.times.doubt),
+            control_needed=_control_needed(gain, guards, max(times.doubt for times in self._comparisons())),
             explorations=self.explorations,
             last_outcome_s=self.last_outcome_s,
             e2e=speculative.e2e,
@@ -163,7 +168,7 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
             self.control_cost.add(cost, keep=_KEEP_COST)
             self.controls += 1
         if start_s >= self.step_s:
-            self.times.add(seen.e2e_s, seen.output_tokens, control=True)
+            self._pair(seen, terms, control=True)
         self._compare(Metric.ERROR_RATE, 0.0)
         for metric, x in _broken(seen, terms):
             self._compare(metric, x)
@@ -181,8 +186,29 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
             self.priced += 1
             self._bet_cost(cost, terms)
         if start_s >= self.step_s:
-            self.times.add(seen.e2e_s, seen.output_tokens, control=False)
+            self._pair(seen, terms, control=False)
         _figures(self._windows()[0], seen, cost, time_s)
+
+    def _pair(self, seen: Observation, terms: Terms, *, control: bool) -> None:
+        """Times to the first token are paired as if the control's were longer by what is allowed: a loss is what is
+        beyond it. The length of the prompt explains a part of them."""
+        self.times.add(seen.e2e_s, seen.output_tokens, control=control)
+        if terms.ttft_increase is None or seen.ttft_s is None:
+            return
+        if self.first_tokens is None:
+            self.first_tokens = PairedTimes()
+        allowed = 1.0 + terms.ttft_increase if control else 1.0
+        self.first_tokens.add(seen.ttft_s * allowed, max(seen.prompt_tokens, 1), control=control)
+
+    def _comparisons(self) -> Iterator[PairedTimes]:
+        yield self.times
+        if self.first_tokens is not None:
+            yield self.first_tokens
+
+    def _ttft_loss(self, terms: Terms) -> LossFacts | None:
+        if terms.ttft_increase is None or self.first_tokens is None:
+            return None
+        return _loss(self.first_tokens, terms, threshold=0.0, allowed=terms.ttft_increase)
 
     def _compare(self, metric: Metric, x: float) -> None:
         if guard := self.guards.get(metric):
@@ -264,16 +290,18 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
             threshold=threshold,
         )
 
-    def _loss(self, terms: Terms) -> LossFacts | None:
-        found = self.times.found_loss(terms.alarm_at, margin=terms.margin)
-        if found is None:
-            return None
-        return LossFacts(
-            change=found.change(found.difference),
-            threshold=terms.margin,
-            speculative=found.speculative,
-            control=found.control,
-        )
+
+def _loss(times: PairedTimes, terms: Terms, *, threshold: float, allowed: float) -> LossFacts | None:
+    """The loss beyond `threshold` that was found; the control's times were counted as longer by the share `allowed`."""
+    found = times.found_loss(terms.alarm_at, margin=threshold)
+    if found is None:
+        return None
+    return LossFacts(
+        change=(1.0 + found.change(found.difference)) * (1.0 + allowed) - 1.0,
+        threshold=(1.0 + threshold) * (1.0 + allowed) - 1.0,
+        speculative=found.speculative,
+        control=found.control,
+    )
 
 
 def _control_needed(gain: GainFacts, guards: Iterable[GuardFacts], doubt: float) -> bool | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from slipstream_operator.analysis import ClassFacts, ErrorFacts, GuardFacts, LossFacts, Metric, Verdict
+from slipstream_operator.analysis import ClassFacts, ErrorFacts, GuardFacts, Metric, Verdict
 from slipstream_operator.analysis.metrics import EXCEEDANCE, WINSOR
 
 RULES = {
@@ -17,6 +17,7 @@ RULES = {
     Metric.COST: "CostGuard",
 }
 SLOWER = "ControlGuard"
+SLOWER_TTFT = "TtftControlGuard"
 REASONS = {
     "ErrorRate": "ErrorRateAboveThreshold",
     "AcceptanceGuard": "AcceptanceBelowThreshold",
@@ -25,12 +26,15 @@ REASONS = {
     "TtftGuard": "TtftAboveThreshold",
     "CostGuard": "CostAboveThreshold",
     SLOWER: "SlowerThanControl",
+    SLOWER_TTFT: "TtftSlowerThanControl",
 }
 """A rollback's rule in decisions, and the reason of condition RolledBack that it gives."""
 
 
 E2E_CHANGE = "e2eChange"
 """The metric of decisions about the speculative answers' time beside the control's, as a share of the latter."""
+TTFT_CHANGE = "ttftChange"
+"""The same of the time to the first token."""
 SILENCES = "silences"
 """The metric of decisions that are about no data, in place of one that is measured."""
 
@@ -65,17 +69,23 @@ def worst_trip(facts: ClassFacts, *, guards: bool) -> Trip | None:
     failed = {guard.metric: guard for guard in facts.guards if guard.verdict is Verdict.FAIL}
     asked = Metric if guards else (Metric.ERROR_RATE,)
     tripped = next((_guard(failed[metric]) for metric in asked if metric in failed), None)
-    return tripped or (_slower(facts.loss) if guards and facts.loss is not None else None)
+    return tripped or (_slower(facts) if guards else None)
 
 
-def _slower(loss: LossFacts) -> Trip:
+def _slower(facts: ClassFacts) -> Trip | None:
     """Last, since a guard that has failed, too, says why it is slower."""
-    message = (
-        f"speculative answers take {loss.change:+.1%} beside the control's of the same time, allowed is "
-        f"{loss.threshold:+.1%} ({loss.speculative} and {loss.control} answers)"
-    )
-    change = float(f"{loss.change:.4g}")
-    return Trip(SLOWER, Numbers(E2E_CHANGE, change, None, loss.threshold, loss.speculative + loss.control), message)
+    for rule, metric, what, loss in (
+        (SLOWER, E2E_CHANGE, "speculative answers take", facts.loss),
+        (SLOWER_TTFT, TTFT_CHANGE, "the first tokens of speculative answers take", facts.ttft_loss),
+    ):
+        if loss is not None:
+            message = (
+                f"{what} {loss.change:+.1%} beside the control's of the same time, allowed is {loss.threshold:+.1%} "
+                f"({loss.speculative} and {loss.control} answers)"
+            )
+            observed, threshold = float(f"{loss.change:.4g}"), float(f"{loss.threshold:.4g}")
+            return Trip(rule, Numbers(metric, observed, None, threshold, loss.speculative + loss.control), message)
+    return None
 
 
 def error_words(errors: ErrorFacts) -> str:
