@@ -600,5 +600,38 @@ def test_promoted_class_says_how_much_of_it_gateways_decide_plain() -> None:
     world.serve(1, arms=(Arm.CONTROL,))
     world.look()
     assert world.of().decided_plain == 0.97
-    assert world.of().message == "promoted; share 0.5; decided plain by the gateways: 97%"
+    assert world.of().message == (
+        "promoted; share 0.5; decided plain by the gateways: 97%, so that it hardly speculates"
+    )
     assert world.of().speculative.samples == 2
+
+
+def test_class_that_hardly_speculates_is_not_counted_as_speculating() -> None:
+    world = World(raw_policy(thresholds={}))
+    for _ in range(3):
+        world.serve(300)
+        world.serve(300, LONG)
+        world.look()
+    world.wait(800.0)  # what was before has left the window
+    for name in (CODE, LONG):
+        world.serve(49, name, arms=(Arm.PLAIN,), e2e_s=1.0)  # too few answers to say so
+    world.look()
+    assert world.of().decided_plain == 1.0
+    assert (world.status.state, world.status.reason, world.status.speculating) == ("Promoted", "Complete", "2/2")
+    assert "hardly" not in world.of().message
+    world.serve(50, arms=(Arm.PLAIN,), e2e_s=1.0)
+    world.serve(10, arms=(Arm.SPECULATIVE,))
+    world.serve(50, LONG, arms=(Arm.PLAIN, Arm.SPECULATIVE), e2e_s=1.0)
+    world.look()
+    assert (world.status.state, world.status.reason, world.status.speculating) == ("Promoted", "Complete", "1/2")
+    assert world.condition("Progressing").message == (
+        "no class is on its way; gateways decide nearly every request plain of code/short"
+    )
+    world.serve(600, LONG, arms=(Arm.PLAIN,), e2e_s=1.0)
+    world.look()
+    assert (world.status.state, world.status.reason, world.status.speculating) == ("Promoted", "DecidedPlain", "0/2")
+    world.wait(800.0)
+    world.serve(60)
+    world.serve(60, LONG)
+    world.look()
+    assert (world.status.reason, world.status.speculating) == ("Complete", "2/2")

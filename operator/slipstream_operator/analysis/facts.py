@@ -114,11 +114,11 @@ class LossFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 class ClassFacts(msgspec.Struct, frozen=True, kw_only=True):
     """All that is known of a class. `loss` is None where none was shown, and so is `ttft_loss`, that of the first
-    tokens. `last_outcome_s` is when something was heard
-    of the class last, seconds since 1970. `complete` False: there may be outcomes that were not read yet.
-    `decided_plain` is the share of the latest answers that were decoded plainly because speculation would not pay.
-    `control_needed`: whether the comparison with the control is open, so that more control answers would help; None
-    where it is neither open nor clear."""
+    tokens. `last_outcome_s` is when something was heard of the class last, seconds since 1970. `complete` False: there
+    may be outcomes that were not read yet. `decided_plain` is the share of the latest answers that were decoded plainly
+    because speculation would not pay; `hardly_speculates`: of enough answers nearly all were. `control_needed`: whether
+    the comparison with the control is open, so that more control answers would help; None where it is neither open nor
+    clear."""
 
     memory: ClassMemory | None
     guards: tuple[GuardFacts, ...]
@@ -129,6 +129,7 @@ class ClassFacts(msgspec.Struct, frozen=True, kw_only=True):
     speculative: ArmFigures
     control: ArmFigures
     decided_plain: float | None
+    hardly_speculates: bool
     control_needed: bool | None
     explorations: int
     last_outcome_s: float | None

@@ -39,6 +39,8 @@ from slipstream_operator.conditions import read_time
 
 MOST_FAIL = 0.5
 """`MIN_FAILURES`, and at least this share of the window's requests, need no guard."""
+HARDLY = 0.9
+"""A class of which gateways decide this share plain hardly speculates, whatever its phase."""
 NOT_APPLICABLE_AFTER = 3
 """So many times `minSamples` answers without one that a guard could judge: it will not see any."""
 # The control's mean cost follows the load: what is 1,000 answers old counts a third.
@@ -143,6 +145,7 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
     def facts(self, terms: Terms, now_s: float) -> ClassFacts:
         """What is known of the class at `now_s`."""
         speculative, control = (window.recent(now_s) for window in self._windows())
+        declined, others = speculative.declined, speculative.requests + control.requests
         guards, gain = tuple(self._guard_facts(rule, terms) for rule in terms.rules), self._gain(terms)
         return ClassFacts(
             memory=self.memory,
@@ -153,7 +156,8 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
             ttft_loss=self._ttft_loss(terms),
             speculative=speculative.figures,
             control=control.figures,
-            decided_plain=_share(speculative.declined, speculative.requests + control.requests),
+            decided_plain=_share(declined, others),
+            hardly_speculates=declined >= max(terms.min_samples, HARDLY * (declined + others)),
             control_needed=_control_needed(gain, guards, max(times.doubt for times in self._comparisons())),
             explorations=self.explorations,
             last_outcome_s=self.last_outcome_s,

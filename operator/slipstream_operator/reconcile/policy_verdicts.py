@@ -27,7 +27,7 @@ class PolicyReason(StrEnum):
     `Accepted`: Accepted (True); InvalidSpec (False).
     `Ready`: InForce (True); InvalidSpec, Unresolved, PairNotReady, Disabled (False).
     `ResolvedRefs`: Resolved (True); InvalidSpec, PairNotFound, Unresolved (False).
-    `Progressing`: RollingOut (True); Held, Complete, NoClasses (False).
+    `Progressing`: RollingOut (True); Held, Complete, DecidedPlain, NoClasses (False).
     `AnalysisConclusive`: Conclusive (True); InsufficientSamples, NoData, StoreUnreachable, Stale (False).
     `RolledBack`: those of `trips.REASONS` (True); NotRolledBack (False).
     `ServersSlow`: LimitsBroken (True); LimitsKept (False).
@@ -45,6 +45,7 @@ class PolicyReason(StrEnum):
     ROLLING_OUT = "RollingOut"
     HELD = "Held"
     COMPLETE = "Complete"
+    DECIDED_PLAIN = "DecidedPlain"
     NO_CLASSES = "NoClasses"
     CONCLUSIVE = "Conclusive"
     INSUFFICIENT_SAMPLES = "InsufficientSamples"
@@ -80,6 +81,11 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
 
     state: ClassState
     facts: ClassFacts | None
+
+    @property
+    def speculates(self) -> bool:
+        """Whether a part of its requests that is worth the name does."""
+        return self.state.speculates and not (self.facts is not None and self.facts.hardly_speculates)
 
 
 def set_conditions(conditions: Conditions, subject: Subject, judged: Sequence[Judged], situation: Situation) -> None:
@@ -164,12 +170,22 @@ def _progressing(judged: Sequence[Judged], situation: Situation) -> Said:
     if not judged:
         return Said("False", PolicyReason.NO_CLASSES, "no outcome of any class was seen yet")
     if not moving:
-        return Said("False", PolicyReason.COMPLETE, "no class is on its way")
+        return _complete(judged)
     steps = situation.spec.rollout.steps
     where = [f"{state.name} at step {state.step + 1} of {len(steps)} ({state.share:.3g})" for state in moving]
     if situation.held is not None:
         return Said("False", PolicyReason.HELD, f"{_some(where)}; held: {situation.held}")
     return Said("True", PolicyReason.ROLLING_OUT, _some(where))
+
+
+def _complete(judged: Sequence[Judged]) -> Said:
+    """No class is on its way. That says little where gateways decide all of them plain."""
+    hardly = [one.state.name for one in judged if one.state.speculates and not one.speculates]
+    if not hardly:
+        return Said("False", PolicyReason.COMPLETE, "no class is on its way")
+    message = f"no class is on its way; gateways decide nearly every request plain of {_some(hardly)}"
+    reason = PolicyReason.COMPLETE if any(one.speculates for one in judged) else PolicyReason.DECIDED_PLAIN
+    return Said("False", reason, message)
 
 
 def _conclusive(judged: Sequence[Judged], situation: Situation) -> Said:

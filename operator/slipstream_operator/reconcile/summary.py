@@ -35,7 +35,7 @@ class Columns(TypedDict):
 def columns(subject: Subject, judged: Sequence[Judged], conditions: Sequence[Condition]) -> Columns:
     """The state in one word, the most important reason, and the figures over all classes."""
     facts = [one.facts for one in judged if one.facts is not None]
-    fast = 0 if subject.killed is not None else sum(one.state.speculates for one in judged)
+    fast = 0 if subject.killed is not None else sum(one.speculates for one in judged)
     accepts, times = sum(one.accepts for one in facts), Histogram()
     for one in facts:
         merge(times, one.e2e)
@@ -79,8 +79,10 @@ def _held_back(state: ClassState, situation: Situation) -> str:
 
 def _declined(facts: ClassFacts | None) -> str:
     """What share of a promoted class does not speculate, by the gateways' own forecasts."""
-    share = facts.decided_plain if facts is not None else None
-    return f"; decided plain by the gateways: {share:.0%}" if share else ""
+    if facts is None or not facts.decided_plain:
+        return ""
+    hardly = ", so that it hardly speculates" if facts.hardly_speculates else ""
+    return f"; decided plain by the gateways: {facts.decided_plain:.0%}{hardly}"
 
 
 def _used(state: ClassState, situation: Situation) -> str:
