@@ -32,7 +32,7 @@ DATA_TYPES = {
 }
 
 
-_COUNTS = {"prompt_tokens", "output_tokens", "drafted", "accepted", "steps"}
+_NUMBERS = {"prompt_tokens", "output_tokens", "drafted", "accepted", "steps", "engine_seconds"}
 
 
 class Part(msgspec.Struct, kw_only=True):
@@ -48,6 +48,7 @@ class Part(msgspec.Struct, kw_only=True):
     steps: int | None = None
     rejected_at: list[int] | None = None
     margins: list[float] | None = None
+    engine_seconds: float | None = None
 
 
 class Answer(msgspec.Struct, kw_only=True):
@@ -122,6 +123,6 @@ def _part(result: Any) -> Part:
     values = {output.name: result.as_numpy(output.name).tolist() for output in result.get_response().outputs}
     for name in ("text_output", "finish_reason"):
         values[name] = values[name][0].decode()
-    for name in _COUNTS & values.keys():
+    for name in _NUMBERS & values.keys():
         [values[name]] = values[name]
     return Part(**values)

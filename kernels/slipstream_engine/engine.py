@@ -24,6 +24,7 @@ from slipstream_engine.cache import SlotPool
 from slipstream_engine.checks import check_request
 from slipstream_engine.drafts import DraftRow, Drafts, DraftSource
 from slipstream_engine.model import Model
+from slipstream_engine.occupancy import Occupancy
 from slipstream_engine.sequence import Sequence
 from slipstream_engine.step_batch import Span, layout
 from slipstream_engine.tokenizer import Tokenizer
@@ -67,6 +68,7 @@ class Engine:
         self._max_waiting = max_waiting
         self._prefill_chunk_tokens = prefill_chunk_tokens
         self._pool = SlotPool(slots)
+        self._occupancy = Occupancy(target.device)
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []  # slots ascending
         self._arrivals = itertools.count()
@@ -141,6 +143,8 @@ class Engine:
     @torch.inference_mode()
     def step(self) -> list[Chunk]:
         """Take in prompts, decode once, and return what each request got (at most one chunk a request)."""
+        if not self._running:
+            self._occupancy.begin()
         self._admit()
         decoding = [sequence for sequence in self._running if sequence.prefilled]
         chunks = self._prefill(stream_on=bool(decoding))
@@ -175,21 +179,26 @@ class Engine:
             if self._draft_source is not None and sequence.draft_length:
                 self._draft_source.prefill(sequence.slot, sequence.tokens, end)
             sequence.cached = end
+            emitted: list[_Emitted] = []
             if end == len(sequence.tokens):  # never of a resumed answer: it has its first token
                 # The token after the prompt is chosen as every plain token is: by a verification without drafts.
-                ((ids, gaps),) = self._verify(hidden[-1:], [sequence], Drafts.none(1, self._target.device))
-                chunks.append(sequence.first(ids[0], gaps) if ids else sequence.failed(NOT_FINITE))
+                emitted = self._verify(hidden[-1:], [sequence], Drafts.none(1, self._target.device))
+            self._occupancy.charge([sequence], [share])
+            chunks += [sequence.first(ids[0], gaps) if ids else sequence.failed(NOT_FINITE) for ids, gaps in emitted]
         return chunks
 
     def _decode(self, sequences: list[Sequence]) -> list[Chunk]:
-        """One pass over `sequences` (slots ascending): draft, run the target, keep what verification emits."""
+        """One pass over `sequences` (slots ascending): draft, run the target, keep what verification emits. The draft's
+        time belongs to those that draft, by their draft lengths; the target's to all, by their tokens in its pass."""
         drafts = self._propose(sequences)
         spans, fed = [], []
         proposed = drafts.token_ids.tolist()
+        self._occupancy.charge(sequences, [sequence.draft_length for sequence in sequences])
         for sequence, ids, count in zip(sequences, proposed, drafts.lengths, strict=True):
             spans.append(Span(sequence.slot, len(sequence.tokens) - 1, 1 + count))
             fed += [sequence.tokens[-1], *ids[:count]]
         emitted = self._verify(self._forward(spans, fed), sequences, drafts)
+        self._occupancy.charge(sequences, [span.tokens for span in spans])
         chunks = []
         for sequence, (ids, gaps), count in zip(sequences, emitted, drafts.lengths, strict=True):
             if not ids:

@@ -12,7 +12,7 @@ class Sequence:
     """A request and its tokens so far, how many of them the target has cached, and what it cost.
 
     `tokens` is prompt + resumed + generated. While decoding, all but the last token are cached. `arrival` numbers
-    the requests of an engine: no two have the same.
+    the requests of an engine: no two have the same. `engine_s` is its share of the engine's time, in seconds.
 
     Raises RequestError where a stop string is unusable, or where the resumed tokens are a finished answer.
     """
@@ -38,6 +38,7 @@ class Sequence:
         if self._text.stopped or not self._eos_ids.isdisjoint(request.resume_ids):
             raise RequestError("resume_ids already hold a stop string or EOS: there is nothing to continue")
         self._drafted = self._accepted = self._steps = 0
+        self.engine_s = 0.0
         self._max_drafts = min(request.draft_tokens, max_draft_tokens)
         self._rejected_at = [0] * self._max_drafts
 
@@ -122,6 +123,7 @@ class Sequence:
             accepted=self._accepted,
             steps=self._steps,
             rejected_at=tuple(self._rejected_at),
+            engine_s=self.engine_s,
         )
         return Chunk(
             request_id=self.request.request_id,

@@ -105,6 +105,8 @@ def _response(chunk: Chunk, outputs: frozenset[str]) -> Any:
             "rejected_at": counts.rejected_at,
         }
     tensors = [_tensor(name, value) for name, value in values.items() if name in outputs]
+    if chunk.last and counts.engine_s is not None and "engine_seconds" in outputs:
+        tensors.append(pb_utils.Tensor("engine_seconds", np.array([counts.engine_s], dtype=np.float32)))
     if chunk.margins is not None and "margins" in outputs:
         tensors.append(pb_utils.Tensor("margins", np.array(chunk.margins, dtype=np.float32)))
     return pb_utils.InferenceResponse(output_tensors=tensors)

@@ -1,6 +1,6 @@
 """Values that cross the engine's border: what a caller asks for and what it gets back.
 
-All are immutable. Token ids are the target's; lengths count tokens; times are not part of any of them.
+All are immutable. Token ids are the target's; lengths count tokens; times are seconds.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
     """What a request cost so far. `steps` are passes of the target after the prompt; `rejected_at[i]` counts the
     steps whose first rejected draft token stood at position i. `counted` is False where the engine does not know how
-    many tokens were drafted: the fields after it have no meaning then."""
+    many tokens were drafted: the fields after it have no meaning then, up to `rejected_at`. `engine_s` is the engine's
+    time: of each pass that the request took part in, the share that its rows have of all rows; None where it is not
+    known."""
 
     prompt_tokens: int
     output_tokens: int
@@ -60,6 +62,7 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     accepted: int = 0
     steps: int = 0
     rejected_at: tuple[int, ...] = ()
+    engine_s: float | None = None
 
 
 class Chunk(msgspec.Struct, frozen=True, kw_only=True):

@@ -31,6 +31,8 @@ def _check_totals(answer: Any) -> None:
         assert later.drafted >= earlier.drafted
         assert later.prompt_tokens == earlier.prompt_tokens
     assert sum(answer.last.rejected_at) <= answer.last.steps
+    assert answer.last.engine_seconds > 0.0
+    assert [part.engine_seconds for part in answer.parts[:-1]] == [None] * (len(answer.parts) - 1)
 
 
 async def test_without_stream_one_response_has_everything(triton: Any) -> None:
