@@ -22,12 +22,14 @@ class PredictionTokens(msgspec.Struct):
 
 class SpeculationUsage(msgspec.Struct):
     """What OpenAI's usage has no field for: the draft length (0: plain), the target's passes after the prompt, and how
-    many of them first rejected a draft token at each position. `resumed` has a cause for each time that another server
+    many of them first rejected a draft token at each position. `engine_seconds` is the engine's time that the answer
+    took: of each pass, the share that its rows had of all rows. `resumed` has a cause for each time that another server
     took over."""
 
     draft_length: Count
     target_steps: Count
     rejected_at: list[Count]
+    engine_seconds: float | None
     resumed: list[str] | msgspec.UnsetType = msgspec.UNSET
 
 

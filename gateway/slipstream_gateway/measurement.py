@@ -78,6 +78,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     key: str = ""
 
 
+_SECONDS_PER_HOUR = 3600.0
 PARITY = "parity"
 """The `status` of an observation that says how a comparison came out, and nothing of a request's end."""
 
@@ -95,7 +96,10 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     mean number of requests in flight on the replica while this one ran, `batch_draft_length` their mean draft length.
     `pool` names the servers: equal for both arms where they are the same. `price_per_gpu_hour` is that pool's, None
     where unknown. `prompt_tokens` is the classifier's estimate, as in a forecast. `time_s` is the wall clock's.
-    `cut`: the answer ended at its limit and not by itself. Replicas of different versions share observations: a new
+    `cut`: the answer ended at its limit and not by itself. `priced_s` is what an answer is priced for: where both arms
+    have the same servers, the engine's time that it took (see `Usage.engine_s`), None where they do not tell it; where
+    each has its own, `e2e_s`, as if it had been alone there: in a pool that is little used it has fewer to share steps
+    with, whatever speculation does. Replicas of different versions share observations: a new
     field needs a default, and one that a reader does not know is ignored.
     """
 
@@ -120,6 +124,15 @@ class Observation(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     time_s: float
     cut: bool = False
     parity: str | None = None
+    priced_s: float | None = None
+
+
+def cost_of(seen: Observation) -> float | None:
+    """What an answer cost, in the price's currency: its servers' price for the time that it is priced for; None
+    where either is not known."""
+    if seen.price_per_gpu_hour is None or seen.priced_s is None:
+        return None
+    return seen.price_per_gpu_hour / _SECONDS_PER_HOUR * seen.priced_s
 
 
 class Draws(msgspec.Struct, frozen=True, kw_only=True, gc=False):

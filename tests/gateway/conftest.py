@@ -37,11 +37,12 @@ async def _leaves(reader: asyncio.StreamReader, within_s: float) -> bool:
         return True
 
 
-def _usage(script: dict[str, str]) -> dict[str, int]:
+def _usage(script: dict[str, str]) -> dict[str, Any]:
     """What a scripted answer says that it cost."""
     tokens = int(script.get("tokens", 3))
     usage = {"prompt_tokens": 5, "completion_tokens": tokens, "total_tokens": 5 + tokens}
-    return {name: int(script.get("told", count)) for name, count in usage.items()}
+    told: dict[str, Any] = {name: int(script.get("told", count)) for name, count in usage.items()}
+    return told | ({"slipstream": {"engine_seconds": float(script["engine"])}} if "engine" in script else {})
 
 
 class OpenAiServer(ThreadedServer):
@@ -51,9 +52,9 @@ class OpenAiServer(ThreadedServer):
     `tokens=N` how many, `gap=S` seconds between them, `big=N` bytes of each, `status=N` to refuse, `die=N` to drop
     the connection after N tokens (0: before the head; announced: of a response, before its first item), `fail=N` to
     tell an error after N, `early-end` to leave out the stream's end, `crlf`, `nousage`, `told=N` to say N for every
-    number of the usage, `accepted=N` and `rejected=N` for the draft tokens of an answer that is not streamed,
-    `scored=N` to tell the log-probabilities of N tokens with each, `slow=S` before the head, `garbage` for what is no
-    HTTP, `split=N` to send N bytes at a time.
+    number of the usage, `engine=S` to say S seconds of the engine's time in it, `accepted=N` and `rejected=N` for the
+    draft tokens of an answer that is not streamed, `scored=N` to tell the log-probabilities of N tokens with each,
+    `slow=S` before the head, `garbage` for what is no HTTP, `split=N` to send N bytes at a time.
 
     `slow_s` and `status` are as in a script, whatever the text says. `pace_s` are the seconds between tokens where the
     text says `gap` alone; `odd_token` is the index of a token that this server spells otherwise, `finish_reason` what

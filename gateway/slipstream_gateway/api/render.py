@@ -21,8 +21,8 @@ _encode = msgspec.json.encode
 def usage_object(usage: Usage, *, draft_length: int, resumed: Sequence[str] = ()) -> dict[str, object]:
     """OpenAI's usage, with what speculation did in OpenAI's own fields, and beside them in ours what has none there:
     the draft length, the target's passes after the prompt, how many of them first rejected a draft token at each
-    position, and a cause for each time that the answer's server was lost and another one went on with it. Unknown
-    counts are null."""
+    position, the engine's time in seconds, and a cause for each time that the answer's server was lost and another one
+    went on with it. What is unknown is null."""
     counted = usage.counted
     return {
         "prompt_tokens": usage.prompt_tokens,
@@ -36,6 +36,7 @@ def usage_object(usage: Usage, *, draft_length: int, resumed: Sequence[str] = ()
             "draft_length": draft_length,
             "target_steps": usage.steps if counted else None,
             "rejected_at": usage.rejected_at if counted else None,
+            "engine_seconds": usage.engine_s,
             "resumed": resumed,
         },
     }

@@ -280,7 +280,8 @@ class Director:
         may_choose = route.policy is not None and route.policy.spec.allow_client_mode
         if request.choices > 1 or (may_choose and not request.learn):
             return None
-        return Lesson(judged.subject, judged.profile.prompt_tokens, self._outcomes)
+        one_pool = route.speculative is None or route.speculative.pool == route.plain.pool
+        return Lesson(judged.subject, judged.profile.prompt_tokens, self._outcomes, one_pool)
 
     async def _try(self, exchange: Exchange, run: _Run, leg: Leg, replica: Replica) -> None:
         wants_token_ids = self._parity.wants_token_ids(

@@ -153,13 +153,14 @@ class Lesson(msgspec.Struct, frozen=True, eq=False):
     """A request that teaches, from its decision on: under what, and whom.
 
     `prompt_tokens` is the classifier's estimate, which forecasts go by, too: servers count by their own tokenizer, and
-    estimates that are made with one count and asked with another are wrong by their ratio. `began_s` is when it was
-    decided, by `time.perf_counter`.
+    estimates that are made with one count and asked with another are wrong by their ratio. `one_pool`: both arms
+    have the same servers. `began_s` is when it was decided, by `time.perf_counter`.
     """
 
     subject: Subject
     prompt_tokens: int
     outcomes: Outcomes
+    one_pool: bool
     began_s: float = msgspec.field(default_factory=time.perf_counter)
 
     def tell(
@@ -197,6 +198,7 @@ class Lesson(msgspec.Struct, frozen=True, eq=False):
             time_s=time.time(),
             cut=cut,
             parity=parity,
+            priced_s=usage.engine_s if self.one_pool else times.e2e_s,
         )
         self.outcomes.record(observation)
 

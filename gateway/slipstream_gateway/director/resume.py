@@ -8,7 +8,7 @@ from typing import Protocol
 from slipstream_gateway.manifest import Protocol as WireProtocol
 from slipstream_gateway.manifest.table import Backend, Route
 from slipstream_gateway.types import Endpoint, GenerationRequest
-from slipstream_gateway.upstreams.base import Committed, Piece, Tokens, Usage, Wire, has_relayed_features
+from slipstream_gateway.upstreams.base import Committed, Piece, Tokens, Usage, Wire, has_relayed_features, sum_known
 from slipstream_gateway.upstreams.openai_continuation import is_open_stop, read_forwarded
 
 MAX_FORWARDED_BYTES = 8 * 1024 * 1024
@@ -140,4 +140,5 @@ def joined(before: Usage, now: Usage) -> Usage:
         steps=before.steps + now.steps,
         rejected_at=tuple(map(sum, zip(*rows, strict=True))),
         exact=before.exact and now.exact,
+        engine_s=sum_known((before.engine_s, now.engine_s)),
     )

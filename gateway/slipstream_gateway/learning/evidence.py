@@ -49,8 +49,8 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClassEvidence(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request class has shown. `cost` is a share of a GPU's price for the time of an answer, divided by the
-    requests in flight; None of it where the pools have no price. Counts are of answers since the start."""
+    """What a request class has shown. `cost` is the servers' price for the time that an answer is priced for
+    (see `Observation`); None of it where one of them is not known. Counts are of answers since the start."""
 
     request_class: str
     speculative: int

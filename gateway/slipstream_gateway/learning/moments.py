@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from slipstream_gateway.measurement import Observation
-
-_SECONDS_PER_HOUR = 3600.0
+from slipstream_gateway.measurement import Observation, cost_of
 
 
 class Sample(msgspec.Struct):
@@ -54,8 +52,8 @@ class ArmSamples(msgspec.Struct):
             self.ttft_s.add(seen.ttft_s)
             if seen.output_tokens > 1:
                 self.tpot_s.add((seen.e2e_s - seen.ttft_s) / (seen.output_tokens - 1))
-        if seen.price_per_gpu_hour is not None:
-            self.cost.add(seen.price_per_gpu_hour / _SECONDS_PER_HOUR * seen.e2e_s / max(seen.load, 1.0))
+        if (cost := cost_of(seen)) is not None:
+            self.cost.add(cost)
 
     def join(self, other: ArmSamples) -> None:
         self.ttft_s.join(other.ttft_s)

@@ -54,6 +54,7 @@ def is_plausible(seen: Observation) -> bool:
         and 0.0 <= seen.batch_draft_length <= _MAX_DRAFT_LENGTH
         and 0.0 <= seen.load <= _MAX_LOAD
         and (seen.price_per_gpu_hour is None or 0.0 <= seen.price_per_gpu_hour <= _MAX_PRICE)
+        and (seen.priced_s is None or 0.0 <= seen.priced_s <= _MAX_SECONDS)
         and len(words) <= _MAX_WORDS
         and (not words or (min(words) >= 0 and max(words) < WORD_BUCKETS))
     )

@@ -6,7 +6,7 @@ piece has arrived, so that everything that fails before it can still be tried el
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, NamedTuple, Protocol
 
 import msgspec
@@ -18,6 +18,15 @@ MAX_COUNT = 2**31 - 1
 Count = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
 """A number of tokens or steps as an upstream reports it: beyond the bounds it is a fault of the upstream's."""
 DraftLength = Annotated[int, Meta(ge=0, le=4096)]
+MAX_ENGINE_S = 100_000.0
+
+
+def engine_seconds(told: object) -> float | None:
+    """The engine's time of an answer as an upstream tells it, in seconds; None for none, and for what cannot be: not a
+    number, below 0, more than a day. An answer is not worse for it."""
+    if isinstance(told, bool) or not isinstance(told, (int, float)):
+        return None
+    return float(told) if 0.0 <= told <= MAX_ENGINE_S else None
 
 
 class Committed(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,7 +85,9 @@ class Usage(msgspec.Struct, kw_only=True):
     `most_output_tokens` is what can have been generated so far at the most: what the upstream reported, and what
     `output_bound` says of the answer since.
     `counted` is False where the upstream counts no drafts in such an answer: the zeros mean nothing.
-    `rejected_at[i]` counts the steps whose first rejected draft token stood at position i.
+    `rejected_at[i]` counts the steps whose first rejected draft token stood at position i. `engine_s` is the engine's
+    time in seconds: of each step, the share that the request's rows had of all rows; None where the upstream does not
+    tell it.
     """
 
     prompt_tokens: int = 0
@@ -88,6 +99,13 @@ class Usage(msgspec.Struct, kw_only=True):
     rejected_at: tuple[int, ...] = ()
     exact: bool = True
     counted: bool = True
+    engine_s: float | None = None
+
+
+def sum_known(parts: Iterable[float | None]) -> float | None:
+    """The sum of the engine's time over the parts of an answer; None where that of one is not known."""
+    known = tuple(parts)
+    return None if None in known else sum(part for part in known if part is not None)
 
 
 class Tokens(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from slipstream_gateway.types import Endpoint, GenerationRequest
-from slipstream_gateway.upstreams.base import Count, Usage
+from slipstream_gateway.upstreams.base import Count, Usage, engine_seconds
 from slipstream_gateway.upstreams.output_bound import most_tokens_of_answer
 from slipstream_gateway.upstreams.sse import event_data, split_events
 
@@ -38,6 +38,7 @@ class _Steps(msgspec.Struct):
 
     target_steps: Count | None = None
     rejected_at: tuple[Count, ...] | None = None
+    engine_seconds: Any = None
 
 
 class _WireUsage(msgspec.Struct):
@@ -195,3 +196,4 @@ def _fill(raw: msgspec.Raw, usage: Usage) -> None:
     if wire.slipstream is not None:
         usage.steps = wire.slipstream.target_steps or 0
         usage.rejected_at = wire.slipstream.rejected_at or ()
+        usage.engine_s = engine_seconds(wire.slipstream.engine_seconds)

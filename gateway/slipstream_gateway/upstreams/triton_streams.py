@@ -10,7 +10,7 @@ import grpc
 from tritonclient.grpc import service_pb2
 
 from slipstream_gateway.errors import UpstreamFailed, UpstreamUnavailable
-from slipstream_gateway.upstreams.base import Tokens, Usage
+from slipstream_gateway.upstreams.base import Tokens, Usage, sum_known
 from slipstream_gateway.upstreams.triton_errors import rpc_error, triton_error
 from slipstream_gateway.upstreams.triton_wire import CANCELLED, is_empty_final, read_response
 
@@ -79,7 +79,7 @@ class MergedStream:
     @property
     def usage(self) -> Usage:
         """The sum over the answers; the prompt counts once, as OpenAI counts it. The drafts of one that were not
-        counted are missing in the sum."""
+        counted are missing in the sum; the engine's time is known where that of each is."""
         parts = [choice.usage for choice in self._choices]
         return Usage(
             prompt_tokens=max(part.prompt_tokens for part in parts),
@@ -90,6 +90,7 @@ class MergedStream:
             steps=sum(part.steps for part in parts),
             rejected_at=_sum_positions([part.rejected_at for part in parts]),
             counted=all(part.counted for part in parts),
+            engine_s=sum_known(part.engine_s for part in parts),
         )
 
     async def prefetch(self) -> None:

@@ -13,7 +13,7 @@ from tritonclient.grpc import service_pb2
 
 from slipstream_gateway.errors import UpstreamFailed
 from slipstream_gateway.types import GenerationRequest, Message
-from slipstream_gateway.upstreams.base import Usage
+from slipstream_gateway.upstreams.base import Usage, engine_seconds
 
 _encode = msgspec.json.encode
 _INT32_MAX = 2**31 - 1
@@ -147,6 +147,8 @@ def read_response(response: service_pb2.ModelInferResponse, usage: Usage) -> Res
             usage.drafted, usage.accepted = _count(outputs, "drafted"), _count(outputs, "accepted")
             usage.steps = _count(outputs, "steps")
             usage.rejected_at = _counts(outputs.get("rejected_at", b""), "rejected_at")
+        if "engine_seconds" in outputs:
+            usage.engine_s = engine_seconds(struct.unpack("<f", outputs["engine_seconds"])[0])
         return Response(
             text=_text(outputs["text_output"]),
             token_ids=_integers(outputs["token_ids"]),

@@ -15,7 +15,14 @@ def test_unknown_counts_are_null(
     counted: bool, accepted: int | None, rejected: int | None, steps: int | None, rejected_at: tuple[int, ...] | None
 ) -> None:
     usage = Usage(
-        prompt_tokens=5, output_tokens=11, drafted=12, accepted=8, steps=3, rejected_at=(1, 0), counted=counted
+        prompt_tokens=5,
+        output_tokens=11,
+        drafted=12,
+        accepted=8,
+        steps=3,
+        rejected_at=(1, 0),
+        counted=counted,
+        engine_s=0.25 if counted else None,
     )
     told = usage_object(usage, draft_length=4)
     assert told["completion_tokens_details"] == {
@@ -26,6 +33,7 @@ def test_unknown_counts_are_null(
         "draft_length": 4,
         "target_steps": steps,
         "rejected_at": rejected_at,
+        "engine_seconds": 0.25 if counted else None,
         "resumed": (),
     }
     assert (told["prompt_tokens"], told["completion_tokens"], told["total_tokens"]) == (5, 11, 16)

@@ -193,6 +193,29 @@ async def test_client_that_wants_no_trace_leaves_none(
     assert at.told == []
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_answer_is_priced_for_the_engines_time_where_both_arms_have_the_same_servers(
+    desk: Make, openai_server: Make, manifest_text: Make, chat: Make, stream: bool
+) -> None:
+    url = openai_server().url
+    at = desk(manifest_text([url], [url]))
+    for mode in (Mode.SPECULATIVE, Mode.PLAIN):
+        for script in ("tokens=3 engine=0.125", "tokens=3", "tokens=3 engine=-1"):
+            await at.ask(chat(script, stream=stream), mode=mode)
+    assert [seen.priced_s for seen in at.store.told] == [0.125, None, None] * 2
+
+
+async def test_answer_is_priced_for_its_whole_time_where_each_arm_has_servers_of_its_own(
+    desk: Make, openai_server: Make, manifest_text: Make, chat: Make
+) -> None:
+    """A share of the steps depends on how many others are there, which differs with the use of the two."""
+    at = desk(manifest_text([openai_server().url], [openai_server().url]))
+    for mode in (Mode.SPECULATIVE, Mode.PLAIN):
+        await at.ask(chat("tokens=3 engine=0.125"), mode=mode)
+    assert [seen.priced_s for seen in at.store.told] == [seen.e2e_s for seen in at.store.told]
+    assert len(at.store.told) == 2
+
+
 @pytest.mark.parametrize(("odd_token", "expected"), [(None, "match"), (1, "mismatch")])
 @pytest.mark.parametrize("stream", [False, True])
 async def test_comparison_is_told_beside_the_answer_itself(
@@ -279,22 +302,22 @@ def _seen(**changes: Any) -> Observation:
 
 
 def test_replicas_of_different_versions_understand_each_other() -> None:
-    """The release before did not know `parity`; one to come may know more than this one."""
+    """Releases before did not know `parity` and `priced_s`; one to come may know more than this one."""
     before = msgspec.defstruct(
         "Before",
         [
             (field.name, field.type) if field.required else (field.name, field.type, field.default)
             for field in msgspec.structs.fields(Observation)
-            if field.name != "parity"
+            if field.name not in ("parity", "priced_s")
         ],
         kw_only=True,
     )
-    frame = encode([_seen(parity="mismatch")], first=1, since_s=0.0)
+    frame = encode([_seen(parity="mismatch", priced_s=0.5)], first=1, since_s=0.0)
     assert frame is not None
     [read] = msgspec.msgpack.decode(frame.payload, type=list[before])  # type: ignore[valid-type]
     assert (read.status, read.request_class) == ("parity", "code/long")
     old = msgspec.to_builtins(_seen(status="ok"))
-    del old["parity"]
+    del old["parity"], old["priced_s"]
     newer = msgspec.to_builtins(_seen(status="ok")) | {"hindsight": 1.0}
     found = decode(msgspec.msgpack.encode([old, newer]), pair="p")
     assert found == [_seen(status="ok"), _seen(status="ok")]

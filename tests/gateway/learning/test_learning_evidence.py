@@ -111,16 +111,18 @@ def test_what_a_rollout_has_not_reached_is_control_and_what_failed_is_nothing(ar
 
 def test_each_measure_is_what_it_says(arm: Observe) -> None:
     evidence = Evidence()
-    answers = ((True, 1.1, 2.0), (True, 1.3, 4.0), (False, 2.1, 2.0), (False, 2.5, 4.0))
-    for speculative, e2e_s, load in answers:
-        evidence.record(
-            arm(speculative=speculative, ttft_s=0.1, e2e_s=e2e_s, load=load, output_tokens=101, price_per_gpu_hour=7.2)
-        )
+    answers = ((True, 1.1, 0.2), (True, 1.3, 0.6), (False, 2.1, 0.3), (False, 2.5, 0.7))
+    shared = {"ttft_s": 0.1, "output_tokens": 101, "price_per_gpu_hour": 7.2}
+    for speculative, e2e_s, priced_s in answers:
+        evidence.record(arm(speculative=speculative, e2e_s=e2e_s, priced_s=priced_s, **shared))
+    evidence.record(arm(speculative=True, e2e_s=1.2, **shared))  # of a server that does not tell its engine's time
     found = only(evidence)
     assert found.ttft_s.difference == pytest.approx(0.0)
     assert found.tpot_s.speculative_mean == pytest.approx(0.011)
     assert found.tpot_s.control_mean == pytest.approx(0.022)
-    assert found.cost.speculative_mean == pytest.approx(0.002 * (1.1 / 2 + 1.3 / 4) / 2)
+    assert found.cost.speculative_mean == pytest.approx(0.002 * 0.4)
+    assert found.cost.difference == pytest.approx(-0.002 * 0.1)
+    assert (found.cost.speculative_n, found.e2e_s.speculative_n) == (2, 3)
 
 
 def test_classes_and_pairs_are_kept_apart(arm: Observe) -> None:

@@ -142,6 +142,7 @@ def test_no_observation_raises_and_none_leaves_a_forecast_without_sense(data: st
             rejections=data.draw(COUNTS), steps=data.draw(COUNTS), ttft_s=data.draw(st.one_of(st.none(), FLOATS)),
             e2e_s=data.draw(FLOATS), load=data.draw(FLOATS), batch_draft_length=data.draw(FLOATS),
             price_per_gpu_hour=data.draw(st.one_of(st.none(), FLOATS)), time_s=data.draw(FLOATS),
+            priced_s=data.draw(st.one_of(st.none(), FLOATS)),
         )  # fmt: skip
         learner.record(observation)
         evidence.record(observation)
@@ -163,7 +164,7 @@ def test_no_observation_raises_and_none_leaves_a_forecast_without_sense(data: st
     [
         {"status": "cancelled"}, {"e2e_s": -3.0}, {"e2e_s": 1e9}, {"e2e_s": math.nan}, {"ttft_s": 5.0},
         {"ttft_s": -0.1}, {"output_tokens": 0}, {"load": math.inf}, {"accepted": 3}, {"batch_draft_length": -1.0},
-        {"price_per_gpu_hour": math.nan},
+        {"price_per_gpu_hour": math.nan}, {"priced_s": math.nan}, {"priced_s": -1.0}, {"priced_s": 1e9},
     ],
 )  # fmt: skip
 def test_failed_and_impossible_answers_teach_nothing(

@@ -92,11 +92,42 @@ def test_tensor_below_zero_breaks_the_contract_and_is_named(name: str) -> None:
     assert caught.value.detail == f"{name} has -5, which is below 0"
 
 
+@pytest.mark.parametrize("value", ["-1", "-1e-9", "100001", '"7"', "true", "[1]", "null", "{}"])
+def test_engine_time_that_cannot_be_is_none_and_the_counts_beside_it_stay(value: str) -> None:
+    wire = (
+        b'{"choices": [], "usage": {"completion_tokens": 11, "slipstream": {"target_steps": 3, "engine_seconds": %b}}}'
+    )
+    usage = read_body_usage(wire % value.encode())
+    assert usage.engine_s is None
+    assert (usage.output_tokens, usage.steps) == (11, 3)
+
+
+def test_engine_time_is_read_from_json_and_from_a_tensor() -> None:
+    wire = {"choices": [{}], "usage": {**TOLD, "slipstream": {"engine_seconds": 0.5}}}
+    assert read_body_usage(json.dumps(wire).encode()).engine_s == 0.5
+    usage = Usage()
+    read_response(response(), usage)
+    assert usage.engine_s is None  # an older server, or not the last response
+    read_response(response(engine_seconds=struct.pack("<f", 0.5)), usage)
+    assert usage.engine_s == 0.5
+    read_response(response(), usage)
+    assert usage.engine_s == 0.5
+
+
+@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf"), float("-inf"), 1e6])
+def test_tensor_of_engine_time_that_cannot_be_is_none(value: float) -> None:
+    usage = Usage()
+    read_response(response(engine_seconds=struct.pack("<f", value)), usage)
+    assert (usage.engine_s, usage.steps) == (None, 3)
+
+
 @pytest.mark.parametrize("raw", [b"", b"\0\0", struct.pack("<2i", 1, 2)])
 def test_count_of_another_size_breaks_the_contract(raw: bytes) -> None:
     with pytest.raises(UpstreamFailed) as caught:
         read_response(response(drafted=raw), Usage())
     assert caught.value.detail == "a tensor has an unexpected size"
+    with pytest.raises(UpstreamFailed):
+        read_response(response(engine_seconds=raw), Usage())
 
 
 @pytest.mark.parametrize("created", [-1, 10**400], ids=["negative", "401 digits"])
