@@ -1,6 +1,7 @@
 """Speculation against its control in simulated traffic: `python -m tests.benchmarks.rollback_paired`.
 
-Goals: at most 1 class of 100 is rolled back in 100,000 requests without a loss, whatever the load does; with 10 % of
+Goals: at most 1 class of 100 is rolled back in 100,000 requests without a loss, whatever the load does, and for its
+cost in 20,000 requests that cost as much as the control's; with 10 % of
 the requests as control, a loss of 10 % is found within 1,500 speculative answers and one of 40 % within 150 (medians).
 Beside it, on the same requests: the guard of a limit on times that does not look at the control, and the difference of
 the two arms' means since the beginning, with its confidence sequence.
@@ -15,15 +16,16 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.signal import lfilter
+from slipstream_gateway.learning.moments import Sample
 from slipstream_gateway.manifest.rollout import Analysis, Thresholds
 from slipstream_operator.analysis.guard import Guard
-from slipstream_operator.analysis.means import RunningMean, boundary
+from slipstream_operator.analysis.means import boundary
 from slipstream_operator.analysis.metrics import COMPARED, Metric, rules_of
 from slipstream_operator.analysis.paired import PairedTimes
 
@@ -35,6 +37,7 @@ LIMIT_S = 4.0
 BLAME_AT = COMPARED[Metric.P95].blame_at
 RULE = rules_of(Thresholds(p95_seconds=LIMIT_S), min_samples=MIN_SAMPLES)[0]
 MARGIN = 0.02
+COST_INCREASE = 0.05
 
 
 class Trace(NamedTuple):
@@ -82,9 +85,29 @@ def paired(found: Trace) -> int:
     return 0
 
 
+def dearer(found: Trace) -> int:
+    """The number of the request with which the comparison finds that costs, which are `seconds` here, are more than
+    `COST_INCREASE` above the control's; 0: it finds none."""
+    return next((index for index, costs in _compared_costs(found) if costs.found_loss(ALARM_AT, margin=MARGIN)), 0)
+
+
+def costs_of(found: Trace) -> PairedTimes:
+    """The operator's comparison of the costs of `found`."""
+    return [costs for _, costs in _compared_costs(found)][-1]
+
+
+def _compared_costs(found: Trace) -> Iterator[tuple[int, PairedTimes]]:
+    """The comparison after each request."""
+    costs = PairedTimes()
+    rows = zip(found.seconds.tolist(), found.tokens.tolist(), found.control.tolist(), strict=True)
+    for index, (cost, tokens, control) in enumerate(rows, start=1):
+        costs.add(cost if control else cost / (1.0 + COST_INCREASE), int(tokens), control=control)
+        yield index, costs
+
+
 def unpaired(found: Trace) -> int:
     """The same by the means of all answers since the beginning, with a confidence sequence of 99.5 %."""
-    fast, slow = RunningMean(), RunningMean()
+    fast, slow = Sample(), Sample()
     for index, (seconds, control) in enumerate(
         zip(found.seconds.tolist(), found.control.tolist(), strict=True), start=1
     ):
@@ -194,11 +217,33 @@ def report_limits(random: np.random.Generator, *, classes: int, requests: int = 
         print(f"{broken:<10.0%}{cells[0]:>14}{cells[1]:>14}{cells[2]:>14}", flush=True)
 
 
+def report_costs(random: np.random.Generator, *, classes: int) -> bool:
+    """Classes whose cost is within `COST_INCREASE`, and how soon others are found; returns whether the goals are
+    kept."""
+    print(f"\ncost, {COST_INCREASE:.0%} allowed, 10 % control, {classes} classes × 20,000 requests: rolled back")
+    kept = True
+    for increase, most in ((0.0, 0.01), (COST_INCREASE, 1.0)):
+        traces = [trace(random, loss=increase, share=0.1, requests=20_000) for _ in range(classes)]
+        share = sum(dearer(one) > 0 for one in traces) / classes
+        kept &= share <= most
+        print(f"{increase:+.0%} beside the control{share:>8.1%}", flush=True)
+    print(f"\nspeculative answers until a higher cost is found, {classes} classes: median and 90 %")
+    for increase, control, begin in ((0.48, 0.1, 0), (0.48, 0.02, 0), (0.3, 0.1, 0), (0.3, 0.1, 10_000)):
+        traces = [
+            trace(random, loss=increase, share=control, requests=begin + 12_000, begin=begin) for _ in range(classes)
+        ]
+        waits = [answers_until(dearer, one, begin) for one in traces]
+        middle, late = np.quantile(waits, [0.5, 0.9], method="lower")
+        print(f"{increase:<8.0%}{control:>8.0%}{begin:>8,}{middle:>10.0f} {late:.0f}", flush=True)
+    return kept
+
+
 def main(arguments: list[str]) -> int:
     seed = int(arguments[0]) if arguments else 1
     random = np.random.default_rng(seed)
     began = time.process_time()
     kept = [report_losses(random, classes=100), report_false(random, classes=100, requests=100_000)]
+    kept.append(report_costs(np.random.default_rng([seed, 1]), classes=100))
     report_limits(random, classes=100)
     print(f"\nseed {seed}, {time.process_time() - began:.0f} s of CPU time; goals kept: {all(kept)}")
     return 0 if all(kept) else 1

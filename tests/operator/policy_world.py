@@ -96,6 +96,7 @@ def observation(
         "batch_draft_length": 0.0,
         "price_per_gpu_hour": 3.6,
         "time_s": time_s,
+        "priced_s": e2e_s,
     }
     return Observation(**{**fields, **more})
 

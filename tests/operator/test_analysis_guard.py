@@ -18,7 +18,7 @@ ALARM_AT = math.log(20_000)
 
 
 def rule(metric: Metric, value: float) -> Rule:
-    names = {Metric.ACCEPTANCE: "acceptance_floor", Metric.PARITY: "parity_loss", Metric.COST: "cost_increase"}
+    names = {Metric.ACCEPTANCE: "acceptance_floor", Metric.PARITY: "parity_loss"}
     [found] = rules_of(Thresholds(**{names[metric]: value}), min_samples=50)
     return found
 
@@ -95,13 +95,6 @@ def test_alarms_at_the_threshold_are_as_rare_as_asked_for() -> None:
     found = rollback.alarms(x, rollback.rule_for(Metric.P95), alarm_at=math.log(1_000), min_samples=1)
     requests = np.where(found > 0, found, 2_000).sum()
     assert requests / max((found > 0).sum(), 1) >= 1_000
-
-
-def test_one_endless_answer_is_no_evidence_of_many() -> None:
-    cost = rule(Metric.COST, 0.05)
-    guard = feed([0.2] * 100 + [1.0] + [0.2] * 20, cost)
-    assert not guard.alarm
-    assert guard.statistic < 1.0
 
 
 def test_stricter_thresholds_are_stricter_everywhere_and_can_still_be_met() -> None:

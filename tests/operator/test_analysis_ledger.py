@@ -13,9 +13,8 @@ from slipstream_gateway.stores.position import Position
 from slipstream_gateway.types import Arm, LengthBin, TaskType
 from slipstream_operator.analysis import Metric, PolicyLedger, Verdict
 from slipstream_operator.analysis.checkpoint import MAX_CHARS, MAX_WRITTEN_CHARS, sealed_standings
-from slipstream_operator.analysis.guard import Guard
 
-from tests.benchmarks import rollback
+from tests.benchmarks import rollback_paired
 from tests.operator.policy_world import CODE, PAIR_KEY, observation, policy_of, raw_policy
 
 NOW = 1.8e9
@@ -51,6 +50,8 @@ def guard(books: PolicyLedger, metric: Metric, name: str = CODE) -> object:
         {"ttft_s": 5.0, "e2e_s": 1.0},
         {"load": math.nan},
         {"price_per_gpu_hour": -3.0},
+        {"priced_s": math.nan},
+        {"priced_s": -1.0},
         {"status": "parity", "parity": "maybe"},
     ],
 )
@@ -83,19 +84,23 @@ def test_cost_is_not_judged_before_the_controls_is_known() -> None:
     for _ in range(300):
         books.record(observation(time_s=NOW, price_per_gpu_hour=360.0))
     assert guard(books, Metric.COST).seen == 0
-    for _ in range(50):
+    assert guard(books, Metric.COST).verdict is Verdict.NO_DATA
+    for _ in range(10):
         books.record(observation(arm=Arm.CONTROL, time_s=NOW, price_per_gpu_hour=3.6))
-    for _ in range(100):
-        books.record(observation(time_s=NOW, price_per_gpu_hour=360.0))
+        for _ in range(10):
+            books.record(observation(time_s=NOW, price_per_gpu_hour=360.0))
     assert guard(books, Metric.COST).verdict is Verdict.FAIL
 
 
+@pytest.mark.parametrize("unknown", ["price_per_gpu_hour", "priced_s"])
 @pytest.mark.parametrize(("answers", "verdict"), [(149, Verdict.NO_DATA), (150, Verdict.NOT_APPLICABLE)])
-def test_cost_of_unpriced_servers_is_no_data_and_then_no_question(answers: int, verdict: Verdict) -> None:
+def test_cost_without_a_price_or_a_time_is_no_data_and_then_no_question(
+    answers: int, verdict: Verdict, unknown: str
+) -> None:
     books = ledger(thresholds={"costIncrease": 0.0})
     for arm in (Arm.CONTROL, Arm.SPECULATIVE):
         for _ in range(answers):
-            books.record(observation(arm=arm, time_s=NOW, price_per_gpu_hour=None))
+            books.record(observation(arm=arm, time_s=NOW, **{unknown: None}))
     assert guard(books, Metric.COST).verdict is verdict
 
 
@@ -113,19 +118,29 @@ def test_error_rate_below_its_limit_takes_no_class_back_however_long_it_lasts(pe
         assert (found.verdict, found.seen) == (Verdict.PASS, 4_000)
 
 
-def test_cost_is_judged_by_the_formula_that_the_benchmark_simulates() -> None:
+def test_cost_is_judged_as_the_benchmark_simulates_it() -> None:
     books = PolicyLedger(PAIR_KEY, policy_of(raw_policy(thresholds={"costIncrease": 0.05}, analysis={})).spec)
-    draw = np.random.default_rng(2)
-    costs, held = draw.lognormal(sigma=0.5, size=(1, 1_500)), draw.random((1, 1_500)) < 0.5
-    for cost, control in zip(costs[0].tolist(), held[0].tolist(), strict=True):
+    found = rollback_paired.trace(np.random.default_rng(2), loss=0.1, share=0.2, requests=3_000)
+    costs = rollback_paired.costs_of(found)
+    for seconds, tokens, control in zip(*(column.tolist() for column in found), strict=True):
         arm = Arm.CONTROL if control else Arm.SPECULATIVE
-        books.record(observation(arm=arm, time_s=NOW, e2e_s=cost, price_per_gpu_hour=3_600.0))
-    x, rule, simulated = rollback.relative_costs(costs, held)[0], rollback.rule_for(Metric.COST), Guard()
-    for value in x[~np.isnan(x)].tolist():
-        simulated.add(value, rule.excess(value), rule.bets, alarm_at=99.0, min_samples=200)
+        seen = observation(arm=arm, time_s=NOW, priced_s=seconds, output_tokens=int(tokens), price_per_gpu_hour=3_600.0)
+        books.record(seen)
+    told = guard(books, Metric.COST)
+    assert told.seen == min(costs.began.speculative, costs.began.control) > 300
+    assert (1.0 + told.observed) / 1.05 - 1.0 == pytest.approx(costs.began.change(costs.began.difference))
+    assert (told.verdict is Verdict.FAIL) is (costs.found_loss(99.0, margin=rollback_paired.MARGIN) is not None)
+
+
+def test_answers_that_are_priced_in_two_ways_are_never_compared() -> None:
+    """Only a part of the servers tells the engine's time: the others' answers have no price."""
+    books = ledger(thresholds={"costIncrease": 0.05})
+    for index in range(2_000):
+        arm, told = (Arm.CONTROL, Arm.SPECULATIVE)[index % 10 > 0], index % 3 == 0
+        books.record(observation(arm=arm, time_s=NOW, e2e_s=1.0, priced_s=0.1 if told else None))
     found = guard(books, Metric.COST)
-    assert found.seen == simulated.samples > 300
-    assert found.statistic == pytest.approx(simulated.statistic, abs=1e-6)
+    assert (found.verdict, found.observed) == (Verdict.PASS, pytest.approx(0.0, abs=1e-6))
+    assert found.seen < 80
 
 
 def test_cost_that_equals_the_controls_raises_no_alarm_whatever_the_draws_of_the_control() -> None:

@@ -87,6 +87,21 @@ def test_loss_within_the_margin_is_none_and_a_larger_one_later_is_found() -> Non
     assert seen.found_loss(ALARM_AT, margin=0.15) is seen.doubted
 
 
+def test_higher_cost_is_found_by_what_it_is_above_the_allowed_increase() -> None:
+    random = np.random.default_rng(9)
+    dear = [trace(random, loss=0.48, share=0.05, requests=6_000) for _ in range(8)]
+    assert all(0 < rollback_paired.dearer(one) < 4_000 for one in dear)
+    allowed = [trace(random, loss=rollback_paired.COST_INCREASE, share=0.1, requests=8_000) for _ in range(15)]
+    assert sum(rollback_paired.dearer(one) > 0 for one in allowed) == 0
+
+
+def test_one_endless_answer_is_no_evidence_of_many() -> None:
+    seen = PairedTimes()
+    for index in range(2_000):
+        seen.add(1e6 if index == 1_001 else 1.0 + index % 7 / 10.0, 100, control=index % 4 == 0)
+    assert seen.found_loss(ALARM_AT, margin=0.0) is None
+
+
 def test_one_arm_alone_says_nothing() -> None:
     seen = PairedTimes()
     for _ in range(1_000):

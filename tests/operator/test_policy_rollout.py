@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from slipstream_gateway.manifest.status import Phase
 from slipstream_gateway.types import Arm, Reason
+from slipstream_operator.analysis import Metric, Verdict
 
 from tests.operator.policy_world import CODE, LONG, World, observation, raw_policy
 
@@ -181,7 +182,7 @@ def test_answers_with_a_price_wait_for_the_controls_cost() -> None:
     for _ in range(2):
         world.serve(200, arms=(Arm.SPECULATIVE,))
         world.look()
-    assert "costIncrease: 0 answers with a price, once the control's cost is known, of 50" in world.of().message
+    assert "costIncrease: 0 answers of either arm with a price of 50" in world.of().message
     assert "not applicable" not in world.of().message
 
 
@@ -221,14 +222,16 @@ def test_collapse_of_one_class_rolls_back_that_class_alone_and_says_why() -> Non
 
 
 @pytest.mark.parametrize(
-    ("thresholds", "outcome", "reason"),
+    ("thresholds", "outcome", "reason", "words"),
     [
-        ({"p95Seconds": 1.5}, {"e2e_s": 1.8}, "LatencyAboveThreshold"),
-        ({"ttftP95Seconds": 0.2}, {"ttft_s": 0.3}, "TtftAboveThreshold"),
-        ({"costIncrease": 0.05}, {"price_per_gpu_hour": 18.0}, "CostAboveThreshold"),
+        ({"p95Seconds": 1.5}, {"e2e_s": 1.8}, "LatencyAboveThreshold", "over the last"),
+        ({"ttftP95Seconds": 0.2}, {"ttft_s": 0.3}, "TtftAboveThreshold", "over the last"),
+        ({"costIncrease": 0.05}, {"price_per_gpu_hour": 18.0}, "CostAboveThreshold", "allowed is +5.0% ("),
     ],
 )
-def test_each_threshold_has_its_guard(thresholds: dict[str, float], outcome: dict[str, float], reason: str) -> None:
+def test_each_threshold_has_its_guard(
+    thresholds: dict[str, float], outcome: dict[str, float], reason: str, words: str
+) -> None:
     world = World(raw_policy(thresholds=thresholds))
     for _ in range(3):
         world.serve(300)
@@ -237,7 +240,37 @@ def test_each_threshold_has_its_guard(thresholds: dict[str, float], outcome: dic
     world.serve(200, **outcome)
     world.look()
     assert world.condition("RolledBack").reason == reason
-    assert "over the last" in world.of().message
+    assert words in world.of().message
+
+
+def test_higher_cost_with_a_small_control_takes_the_class_back_and_says_by_how_much() -> None:
+    """Speculation is faster all the time: only its cost speaks against it."""
+    world = World(raw_policy(thresholds={"costIncrease": 0.05}))
+    for _ in range(3):
+        world.serve(300)
+        world.look()
+    assert world.of().phase is Phase.PROMOTED
+    for _ in range(60):
+        world.serve(19, arms=(Arm.SPECULATIVE,), priced_s=1.48 * world.random.uniform(0.8, 1.2))
+        world.serve(1, arms=(Arm.CONTROL,))
+    world.look()
+    decision = world.of().last_decision
+    assert world.condition("RolledBack").reason == "CostAboveThreshold"
+    assert (decision.metric, decision.threshold, decision.bound) == ("costIncrease", 0.05, None)
+    assert decision.observed == pytest.approx(0.48, abs=0.15)
+    assert world.of().message.startswith("speculative answers cost +")
+    assert "beside the control's of the same time, allowed is +5.0%" in world.of().message
+
+
+def test_equal_cost_with_a_small_control_takes_nothing_back() -> None:
+    world = World(raw_policy(thresholds={"costIncrease": 0.05}))
+    for _ in range(130):
+        world.serve(19, arms=(Arm.SPECULATIVE,), priced_s=world.random.uniform(0.8, 1.2))
+        world.serve(1, arms=(Arm.CONTROL,))
+        world.look()
+    assert world.of().phase is Phase.PROMOTED
+    facts = {guard.metric: guard for guard in world.ledger.facts(world.now.timestamp())[CODE].guards}
+    assert facts[Metric.COST].verdict is Verdict.PASS
 
 
 def test_parity_guard_counts_replays() -> None:

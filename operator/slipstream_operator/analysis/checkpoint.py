@@ -20,9 +20,9 @@ MAX_CHARS = 262_144
 """What the resource's schema takes, and what is read."""
 MAX_WRITTEN_CHARS = MAX_CHARS * 15 // 16
 _Value = TypeVar("_Value")
-_VERSION = 2
+_VERSION = 3
 # From these versions only the phases of the classes are read. The outcomes are read from the store again.
-_OLDER = frozenset({1})
+_OLDER = frozenset({1, 2})
 _DIGEST_BYTES = 8
 _MAX_BYTES = 4 * 1024 * 1024
 

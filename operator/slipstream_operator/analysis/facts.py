@@ -56,6 +56,7 @@ class ClassMemory(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 class GuardFacts(msgspec.Struct, frozen=True, kw_only=True):
     """A guard. FAIL: alarm. `observed` is the mean of x over the `samples` answers since it began to doubt, `seen` all
     that it saw; `limit` what the mean is held to, `threshold` the policy's; `statistic` is held against `alarm_at`.
+    Of cost, `observed` is the increase over the control's of the same time, by `samples` and `control` answers.
     `control_observed` is the mean of x over the `control` answers of the control since then."""
 
     metric: Metric
@@ -66,8 +67,8 @@ class GuardFacts(msgspec.Struct, frozen=True, kw_only=True):
     samples: int
     seen: int
     required: int
-    statistic: float
-    alarm_at: float
+    statistic: float = 0.0
+    alarm_at: float = 0.0
     control: int = 0
     control_observed: float | None = None
 

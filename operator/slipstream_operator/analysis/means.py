@@ -1,4 +1,4 @@
-"""Means with their spread, and the boundary of a confidence sequence.
+"""The boundary of a confidence sequence.
 
 The sequence may be looked at after every answer, for ever: it is the asymptotic, time-uniform one of Waudby-Smith,
 Arbour, Sinha, Kennedy and Ramdas ("Time-uniform central limit theory and asymptotic confidence sequences", Annals of
@@ -9,28 +9,6 @@ wider than what is to be shown.
 from __future__ import annotations
 
 import math
-
-import msgspec
-
-
-class RunningMean(msgspec.Struct, kw_only=True, array_like=True, gc=False):
-    """Count, mean and sum of squared deviations (Welford 1962). With `keep` below 1 the past fades by it each time."""
-
-    n: float = 0.0
-    mean: float = 0.0
-    squares: float = 0.0
-
-    def add(self, value: float, *, keep: float = 1.0) -> None:
-        """Take in a value."""
-        self.n = self.n * keep + 1.0
-        delta = value - self.mean
-        self.mean += delta / self.n
-        self.squares = self.squares * keep + delta * (value - self.mean)
-
-    @property
-    def variance_of_mean(self) -> float:
-        """The mean's variance; infinite below two values."""
-        return self.squares / (self.n - 1.0) / self.n if self.n >= 2.0 else math.inf
 
 
 def boundary(t: float, *, confidence: float, tuned_for: float) -> float:

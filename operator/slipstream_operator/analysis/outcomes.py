@@ -17,7 +17,6 @@ _FAILURES = frozenset({"upstream_timeout", "upstream_unavailable", "upstream_fai
 _MAX_TOKENS = 10_000_000
 _MIN_SECONDS, _MAX_SECONDS = 1e-6, 100_000.0
 _MAX_PRICE = 1_000_000.0
-_SECONDS_PER_HOUR = 3600.0
 
 
 class Kind(Enum):
@@ -55,13 +54,6 @@ def kind_of(seen: Observation) -> Kind | None:
     return Kind.DECLINED if seen.reason in _NOT_WORTH_IT else Kind.HEARD
 
 
-def cost_of(seen: Observation) -> float | None:
-    """What the answer cost: a share of its server's price for its time; None where the price is not known."""
-    if seen.price_per_gpu_hour is None:
-        return None
-    return seen.price_per_gpu_hour / _SECONDS_PER_HOUR * seen.e2e_s / max(seen.load, 1.0)
-
-
 def _is_plausible(seen: Observation) -> bool:
     return (
         1 <= seen.output_tokens <= _MAX_TOKENS
@@ -70,4 +62,5 @@ def _is_plausible(seen: Observation) -> bool:
         and 0 <= seen.accepted <= seen.drafted <= _MAX_TOKENS
         and 0.0 <= seen.load <= _MAX_SECONDS
         and (seen.price_per_gpu_hour is None or 0.0 <= seen.price_per_gpu_hour <= _MAX_PRICE)
+        and (seen.priced_s is None or 0.0 <= seen.priced_s <= _MAX_SECONDS)
     )

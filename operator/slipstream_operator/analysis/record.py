@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 from slipstream_gateway.manifest.status import Phase
-from slipstream_gateway.measurement import Observation
+from slipstream_gateway.measurement import Observation, cost_of
 from slipstream_gateway.types import Arm, Reason
 
 from slipstream_operator.analysis.facts import (
@@ -20,19 +20,17 @@ from slipstream_operator.analysis.facts import (
     Verdict,
 )
 from slipstream_operator.analysis.guard import Guard
-from slipstream_operator.analysis.means import RunningMean
 from slipstream_operator.analysis.metrics import (
     COMPARED,
     MIN_ERROR_REQUESTS,
     MIN_FAILURES,
     SHARED_AT,
-    WINSOR,
     Comparison,
     Metric,
     Rule,
     Terms,
 )
-from slipstream_operator.analysis.outcomes import Kind, cost_of
+from slipstream_operator.analysis.outcomes import Kind
 from slipstream_operator.analysis.paired import PairedTimes
 from slipstream_operator.analysis.window import Recent, Window, bin_of
 from slipstream_operator.conditions import read_time
@@ -43,10 +41,6 @@ HARDLY = 0.9
 """A class of which gateways decide this share plain hardly speculates, whatever its phase."""
 NOT_APPLICABLE_AFTER = 3
 """So many times `minSamples` answers without one that a guard could judge: it will not see any."""
-# The control's mean cost follows the load: what is 1,000 answers old counts a third.
-_KEEP_COST = 1.0 - 1.0 / 1_000.0
-# The mean is plugged in at its upper bound, one-sided 99 %: too low a mean would be held against every answer.
-_COST_SIGMAS = 2.33
 MIN_CONTROL_FAILURES = 2
 """So many failures of the control, and `MOST_FAIL` of its requests, show that most requests of both arms fail."""
 DOUBT_AT = math.log(10.0)
@@ -58,9 +52,9 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
     """The accumulators of a class, written into the checkpoint as they are.
 
     `memory` is where the class was when they began. Requests that began before `begun_s` count for no guard, before
-    `step_s` not for the comparison: seconds since 1970. `controls` is how many answers are in `control_cost`.
-    `first_tokens` compares streamed answers' times to the first token, where the policy has a `ttftIncrease`. The
-    guards began `answers` speculative answers ago, of which `priced` have a cost.
+    `step_s` not for the comparisons: seconds since 1970. `costs` compares costs as `times` does times, and
+    `first_tokens` streamed answers' times to the first token, where the policy has a `ttftIncrease`. The guards began
+    `answers` speculative answers ago, of which `priced` have a cost.
     """
 
     window_seconds: int
@@ -69,10 +63,9 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
     step_s: float = -math.inf
     last_outcome_s: float | None = None
     explorations: int = 0
-    controls: int = 0
     guards: dict[Metric, Guard] = {}
-    control_cost: RunningMean = msgspec.field(default_factory=RunningMean)
     times: PairedTimes = msgspec.field(default_factory=PairedTimes)
+    costs: PairedTimes = msgspec.field(default_factory=PairedTimes)
     speculative: Window | None = None
     control: Window | None = None
     answers: int = 0
@@ -123,7 +116,7 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
         if began_again or before.spec_hash != memory.spec_hash or memory.retries > before.retries:
             self.begun_s = since_s
             self.guards, self.explorations, self.answers, self.priced = {}, 0, 0, 0
-            self.times, self.first_tokens = PairedTimes(), None
+            self.times, self.costs, self.first_tokens = PairedTimes(), PairedTimes(), None
             self.speculative = None
         elif (before.step, before.since) == (memory.step, memory.since):
             if before.hold_back_since != memory.hold_back_since:
@@ -167,16 +160,12 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
         )
 
     def _add_control(self, seen: Observation, terms: Terms, time_s: float, start_s: float) -> None:
-        cost = cost_of(seen)
-        if cost is not None:
-            self.control_cost.add(cost, keep=_KEEP_COST)
-            self.controls += 1
         if start_s >= self.step_s:
             self._pair(seen, terms, control=True)
         self._compare(Metric.ERROR_RATE, 0.0)
         for metric, x in _broken(seen, terms):
             self._compare(metric, x)
-        _figures(self._windows()[1], seen, cost, time_s)
+        _figures(self._windows()[1], seen, time_s)
 
     def _add_speculative(self, seen: Observation, terms: Terms, time_s: float, start_s: float) -> None:
         self.answers += 1
@@ -185,18 +174,18 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
             self._bet(Metric.ACCEPTANCE, seen.accepted / seen.drafted, terms)
         for metric, x in _broken(seen, terms):
             self._bet(metric, x, terms)
-        cost = cost_of(seen)
-        if cost is not None:
-            self.priced += 1
-            self._bet_cost(cost, terms)
         if start_s >= self.step_s:
             self._pair(seen, terms, control=False)
-        _figures(self._windows()[0], seen, cost, time_s)
+        _figures(self._windows()[0], seen, time_s)
 
     def _pair(self, seen: Observation, terms: Terms, *, control: bool) -> None:
-        """Times to the first token are paired as if the control's were longer by what is allowed: a loss is what is
-        beyond it. The length of the prompt explains a part of them."""
+        """Costs and times to the first token are paired as if the control's were higher by what is allowed: a loss is
+        what is beyond it. The length of the prompt explains a part of the time to the first token."""
         self.times.add(seen.e2e_s, seen.output_tokens, control=control)
+        rule, cost = terms.rule(Metric.COST), cost_of(seen)
+        if rule is not None and cost:
+            self.priced += not control
+            self.costs.add(cost * (1.0 + rule.threshold if control else 1.0), seen.output_tokens, control=control)
         if terms.ttft_increase is None or seen.ttft_s is None:
             return
         if self.first_tokens is None:
@@ -205,7 +194,7 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
         self.first_tokens.add(seen.ttft_s * allowed, max(seen.prompt_tokens, 1), control=control)
 
     def _comparisons(self) -> Iterator[PairedTimes]:
-        yield self.times
+        yield from (self.times, self.costs)
         if self.first_tokens is not None:
             yield self.first_tokens
 
@@ -217,14 +206,6 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
     def _compare(self, metric: Metric, x: float) -> None:
         if guard := self.guards.get(metric):
             guard.compare(x)
-
-    def _bet_cost(self, cost: float, terms: Terms) -> None:
-        """x is the cost over what it may be, winsorised, over `WINSOR`; nothing before the control is known."""
-        rule, control = terms.rule(Metric.COST), self.control_cost
-        if rule is None or self.controls < terms.min_samples or control.mean <= 0.0:
-            return
-        most = (control.mean + _COST_SIGMAS * math.sqrt(control.variance_of_mean)) * (1.0 + rule.threshold)
-        self._bet(Metric.COST, min(cost / most, WINSOR) / WINSOR, terms)
 
     def _bet(self, metric: Metric, x: float, terms: Terms) -> None:
         rule = terms.rule(metric)
@@ -250,7 +231,29 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
             self.control = Window(seconds=self.window_seconds)
         return self.speculative, self.control
 
+    def _cost_facts(self, rule: Rule, terms: Terms) -> GuardFacts:
+        began = self.costs.began
+        found = self.costs.found_loss(terms.alarm_at, margin=terms.margin)
+        blocks, seen = found or began, min(began.speculative, began.control)
+        if found is not None:
+            verdict = Verdict.FAIL
+        else:
+            verdict = Verdict.PASS if seen >= rule.min_samples else self._verdict_without(self.priced, terms)
+        return GuardFacts(
+            metric=rule.metric,
+            verdict=verdict,
+            observed=(1.0 + blocks.change(blocks.difference)) * (1.0 + rule.threshold) - 1.0 if blocks.n else None,
+            limit=rule.limit,
+            threshold=rule.threshold,
+            samples=blocks.speculative,
+            seen=seen,
+            required=rule.min_samples,
+            control=blocks.control,
+        )
+
     def _guard_facts(self, rule: Rule, terms: Terms) -> GuardFacts:
+        if rule.metric is Metric.COST:
+            return self._cost_facts(rule, terms)
         guard = self.guards.get(rule.metric) or Guard()
         return GuardFacts(
             metric=rule.metric,
@@ -272,8 +275,10 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
             return _blamed(guard, rule.limit, rule.compared) if rule.compared and terms.controlled else Verdict.FAIL
         if guard.samples >= rule.min_samples:
             return Verdict.PASS
-        # Answers with a price are judged once the control's cost is known: they only have to wait.
-        eligible = self.priced if rule.metric is Metric.COST else guard.samples
+        return self._verdict_without(guard.samples, terms)
+
+    def _verdict_without(self, eligible: int, terms: Terms) -> Verdict:
+        """The verdict of a guard that has too little to judge, of `eligible` answers that it could judge or will."""
         unseen = not eligible and self.answers >= NOT_APPLICABLE_AFTER * terms.min_samples
         return Verdict.NOT_APPLICABLE if unseen else Verdict.NO_DATA
 
@@ -369,7 +374,7 @@ def _error_facts(speculative: Recent, control: Recent, limit: float) -> ErrorFac
     )
 
 
-def _figures(window: Window, seen: Observation, cost: float | None, time_s: float) -> None:
+def _figures(window: Window, seen: Observation, time_s: float) -> None:
     bucket = window.at(time_s)
     if bucket is None:
         return
@@ -383,6 +388,6 @@ def _figures(window: Window, seen: Observation, cost: float | None, time_s: floa
     if seen.drafted > 0:
         bucket.accepts += 1
         bucket.acceptance += seen.accepted / seen.drafted
-    if cost is not None:
+    if (cost := cost_of(seen)) is not None:
         bucket.costs += 1
         bucket.cost += cost

@@ -143,7 +143,7 @@ def _missing_guard(guard: GuardFacts) -> str:
         )
     what = {
         Metric.TTFT: "streamed answers",
-        Metric.COST: "answers with a price, once the control's cost is known,",
+        Metric.COST: "answers of either arm with a price",
         Metric.PARITY: "replayed answers",
         Metric.ERROR_RATE: "requests",
     }.get(guard.metric, "answers with drafts" if guard.metric is Metric.ACCEPTANCE else "answers")

@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple
 
 from slipstream_operator.analysis import ClassFacts, ErrorFacts, GuardFacts, Metric, Verdict
-from slipstream_operator.analysis.metrics import EXCEEDANCE, WINSOR
+from slipstream_operator.analysis.metrics import EXCEEDANCE
 
 RULES = {
     Metric.ERROR_RATE: "ErrorRate",
@@ -103,15 +103,16 @@ def _errors(errors: ErrorFacts) -> Trip:
 
 
 def _guard(guard: GuardFacts) -> Trip:
-    observed = _observed(guard)
-    threshold = guard.threshold if guard.metric is Metric.COST else guard.limit
+    if guard.metric is Metric.COST:
+        return _dearer(guard)
+    observed = guard.observed if guard.observed is not None else 0.0
     evidence = math.exp(min(guard.statistic, 300.0))
     said = f"evidence {evidence:,.3g} reached the alarm at {math.exp(guard.alarm_at):,.0f}"
     numbers = Numbers(
         metric=guard.metric.value,
         observed=float(f"{observed:.4g}"),
         bound=float(f"{evidence:.4g}"),
-        threshold=threshold,
+        threshold=guard.limit,
         samples=guard.samples,
     )
     seen = "requests" if guard.metric is Metric.ERROR_RATE else "answers"
@@ -119,17 +120,15 @@ def _guard(guard: GuardFacts) -> Trip:
     return Trip(RULES[guard.metric], numbers, message)
 
 
-def _observed(guard: GuardFacts) -> float:
-    """What was seen, in the unit of the policy's threshold."""
-    observed = guard.observed if guard.observed is not None else 0.0
-    if guard.metric is Metric.COST:  # back from winsorised shares of what it may be to an increase over the control
-        return observed * WINSOR * (1.0 + guard.threshold) - 1.0
-    return observed
+def _dearer(guard: GuardFacts) -> Trip:
+    observed = float(f"{guard.observed or 0.0:.4g}")
+    numbers = Numbers(guard.metric.value, observed, None, guard.threshold, guard.samples + guard.control)
+    return Trip(RULES[guard.metric], numbers, f"{words(guard)} ({guard.samples} and {guard.control} answers)")
 
 
 def words(guard: GuardFacts) -> str:
     """What a guard saw, and what is allowed."""
-    observed = _observed(guard)
+    observed = guard.observed if guard.observed is not None else 0.0
     match guard.metric:
         case Metric.ERROR_RATE:
             said = f"{observed:.1%} of the speculative requests failed, allowed are {guard.threshold:.3g}"
@@ -139,7 +138,10 @@ def words(guard: GuardFacts) -> str:
         case Metric.PARITY:
             return f"{observed:.1%} of the replayed answers differ, allowed are {guard.threshold:.3g},"
         case Metric.COST:
-            return f"an answer costs {observed:+.1%} beside the control's, allowed is {guard.threshold:+.1%},"
+            return (
+                f"speculative answers cost {observed:+.1%} beside the control's of the same time, allowed is "
+                f"{guard.threshold:+.1%}"
+            )
         case Metric.TTFT:
             return f"{observed:.1%} waited longer than {guard.threshold:g} s for the first token{_allowed(guard)}"
         case _:

@@ -1,4 +1,4 @@
-"""Running means, and the window of latest figures."""
+"""The window of latest figures."""
 
 from __future__ import annotations
 
@@ -6,29 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from slipstream_operator.analysis.means import RunningMean
 from slipstream_operator.analysis.window import Window, bin_of, p95_of
-
-
-def mean_of(values: list[float]) -> RunningMean:
-    mean = RunningMean()
-    for value in values:
-        mean.add(value)
-    return mean
-
-
-@given(values=st.lists(st.floats(1e-3, 1e3), min_size=2, max_size=200))
-def test_running_mean_is_numpys(values: list[float]) -> None:
-    mean = mean_of(values)
-    assert mean.mean == pytest.approx(np.mean(values))
-    assert mean.variance_of_mean == pytest.approx(np.var(values, ddof=1) / len(values), rel=1e-6, abs=1e-12)
-
-
-def test_fading_mean_follows_a_change() -> None:
-    mean = RunningMean()
-    for value in [1.0] * 5_000 + [2.0] * 3_000:
-        mean.add(value, keep=0.999)
-    assert mean.mean > 1.9
 
 
 @given(times=st.lists(st.floats(1e-3, 1e3), min_size=20, max_size=300))
