@@ -32,14 +32,16 @@ CLIENTS = 2
 class Gateway:
     """A `slipstream gateway` that takes its manifest from the cluster."""
 
-    def __init__(self, name: str, kube: KubeApiServer, namespace: str, redis_url: str, folder: Path, port: int) -> None:
+    def __init__(
+        self, name: str, kube: KubeApiServer, namespace: str, redis_url: str, folder: Path, port: int, *options: str
+    ) -> None:
         self.url = f"http://127.0.0.1:{port}"
         self.child = Child(
             name=name,
             command=[
                 *(str(SLIPSTREAM), "gateway", "--source", "kubernetes", "--port", str(port)),
                 *("--kubeconfig", str(kube.kubeconfig(namespace=namespace)), "--namespace", namespace),
-                *("--report-namespace", namespace, "--snapshot", str(folder / f"{name}.json")),
+                *("--report-namespace", namespace, "--snapshot", str(folder / f"{name}.json"), *options),
             ],
             log_path=folder / f"{name}.log",
             env={**os.environ, "SLIPSTREAM_REDIS_URL": redis_url, "SLIPSTREAM_ASSIGNMENT_SECRET": SECRET},

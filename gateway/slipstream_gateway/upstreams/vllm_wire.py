@@ -7,11 +7,13 @@ from Slipstream's own engine. vLLM counts one sequence only: an answer with seve
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from slipstream_gateway.errors import InvalidRequest, shorten
 from slipstream_gateway.types import Endpoint, GenerationRequest
-from slipstream_gateway.upstreams.base import Count, DraftLength, Job, Usage
+from slipstream_gateway.upstreams.base import Count, DraftLength, Job, Usage, engine_seconds
 from slipstream_gateway.upstreams.openai_reading import ChatReader
 from slipstream_gateway.upstreams.openai_wire import request_body
 from slipstream_gateway.upstreams.sse import event_data, split_events
@@ -33,7 +35,7 @@ _encode = msgspec.json.encode
 class Counts(msgspec.Struct, frozen=True):
     """vLLM's `metrics.speculative_decoding` of one sequence. A step is a pass of the target that verified drafts;
     `acceptance_histogram[j]` counts the steps that accepted j draft tokens. The lists by step are there with
-    `--per-request-spec-decode-metrics detailed`."""
+    `--per-request-spec-decode-metrics detailed`. `engine_seconds` is the plugin's; older versions do not send it."""
 
     num_draft_tokens: Count
     num_accepted_draft_tokens: Count
@@ -41,6 +43,7 @@ class Counts(msgspec.Struct, frozen=True):
     acceptance_histogram: tuple[Count, ...] = ()
     per_step_accepted: tuple[DraftLength, ...] | None = None
     per_step_drafted: tuple[DraftLength, ...] | None = None
+    engine_seconds: Any = None
 
     def fill(self, usage: Usage, *, output_tokens: int, draft_length: int) -> None:
         """Writes them into `usage`; `output_tokens` are those of this sequence."""
@@ -49,6 +52,7 @@ class Counts(msgspec.Struct, frozen=True):
         # Passes without drafts are not counted: each gave one token, as the prompt's pass did.
         usage.steps = max(self.num_spec_steps, output_tokens - 1 - self.num_accepted_draft_tokens)
         usage.rejected_at = self._rejected_at(draft_length)
+        usage.engine_s = engine_seconds(self.engine_seconds)
 
     def _rejected_at(self, draft_length: int) -> tuple[int, ...]:
         """Steps by the position of their first rejected draft token; empty where drafts of unknown shorter lengths
@@ -170,6 +174,7 @@ def _told(raw: msgspec.Raw, usage: Usage, job: Job) -> msgspec.Raw:
         "draft_length": job.draft_length,
         "target_steps": usage.steps,
         "rejected_at": usage.rejected_at,
+        "engine_seconds": usage.engine_s,
         "resumed": job.committed.resumed if job.committed is not None else (),
     }
     told["slipstream"] = msgspec.Raw(_encode(own))

@@ -168,6 +168,17 @@ def test_steps_and_rejections_are_said_as_far_as_they_are_known(
     assert (usage.steps, usage.rejected_at) == (steps, rejected_at)
 
 
+@pytest.mark.parametrize(
+    ("told_s", "engine_s"), [(0.25, 0.25), (0, 0.0), (None, None), (-1.0, None), (1e9, None), ("0.1", None)]
+)
+def test_engine_time_is_passed_on_and_what_cannot_be_is_none(told_s: Any, engine_s: float | None) -> None:
+    usage = Usage(output_tokens=9)
+    counts(engine_seconds=told_s).fill(usage, output_tokens=9, draft_length=4)
+    assert (usage.engine_s, usage.drafted) == (engine_s, 16)
+    body = told(tell(json.dumps({"usage": USAGE}).encode(), usage, job()))
+    assert body["usage"]["slipstream"]["engine_seconds"] == engine_s
+
+
 def test_counts_of_a_resumed_answer_are_those_of_its_last_part() -> None:
     usage = Usage(output_tokens=30)
     resumed = job(committed=Committed(text="...", output_tokens=21, resumed=("stalled",)))
