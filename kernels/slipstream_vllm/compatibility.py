@@ -25,6 +25,7 @@ COMMON_HOOKS: tuple[Hook, ...] = (
     ("vllm.v1.engine.core", "EngineCore.post_step"),
     ("vllm.v1.engine.input_processor", "InputProcessor.process_inputs"),
     ("vllm.v1.metrics.loggers", "StatLoggerManager.record"),
+    ("vllm.v1.metrics.stats", "RequestSpecDecodeMetrics.to_dict"),
     ("vllm.v1.worker.worker_base", "WorkerWrapperBase.init_device"),
 )
 # What a server with the plugin's scheduler needs besides. Each import is heavy.

@@ -30,10 +30,11 @@ def register() -> None:
         return
     from vllm.v1.worker.worker_base import WorkerWrapperBase
 
-    from slipstream_vllm import control, counters, drafting, routes
+    from slipstream_vllm import control, counters, drafting, engine_time, routes
 
-    for install in (admission.install, control.install, counters.install, drafting.install_in_engine, routes.install):
-        install()
+    for room in (admission, control, counters, engine_time, routes):
+        room.install()
+    drafting.install_in_engine()
     wrap(WorkerWrapperBase, "init_device", _with_worker_hooks)
 
 

@@ -14,7 +14,6 @@ Three places in which stock vLLM uses one number for all rows are adjusted:
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -24,6 +23,7 @@ from slipstream_vllm import compatibility
 from slipstream_vllm.counters import COUNTS_KEY, StepCounts
 from slipstream_vllm.draft_length import checked_length, requested_class, requested_length
 from slipstream_vllm.drafters import may_shorten
+from slipstream_vllm.engine_time import EngineTime, timed
 from slipstream_vllm.errors import UnsupportedServerError
 from slipstream_vllm.request_id import client_id
 
@@ -41,6 +41,8 @@ class DraftLengthScheduler(Scheduler):
         self.dynamic_sd_lookup: list[int] | None
         self._latched_limit: int = self.num_spec_tokens
         self._counts = StepCounts()
+        self._time = EngineTime()
+        self._begun_s = self._time.now_s()
         speculative_config = self.vllm_config.speculative_config
         self._may_shorten = speculative_config is not None and may_shorten(speculative_config)
         self._verified_caps: dict[str, int] = {}
@@ -53,9 +55,11 @@ class DraftLengthScheduler(Scheduler):
         extra_args = params.extra_args if params is not None else None
         request.slipstream_length = requested_length(extra_args, self.num_spec_tokens)
         request.slipstream_class = requested_class(extra_args)
+        request.slipstream_engine_s = 0.0
         super().add_request(request)
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
+        self._begun_s = self._time.now_s()
         limit = self.slipstream_limit
         self._latched_limit = self.num_spec_tokens if limit is None else min(limit, self.num_spec_tokens)
         for request in self.running:
@@ -76,35 +80,43 @@ class DraftLengthScheduler(Scheduler):
             longest = max(caps.values())
             scheduler_output.num_spec_tokens_to_schedule = min(scheduler_output.num_spec_tokens_to_schedule, longest)
         scheduler_output.slipstream_caps = caps
+        scheduler_output.slipstream_begun_s = self._begun_s
         self.slipstream_idle = scheduler_output.num_spec_tokens_to_schedule == 0 or not any(caps.values())
         super()._update_after_schedule(scheduler_output)
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
         # Asynchronous scheduling has begun the next step by now: the caps of this one are those in its output.
         self._verified_caps = scheduler_output.slipstream_caps
+        charged = self._charge(scheduler_output)
         outputs = super().update_from_output(scheduler_output, model_runner_output)
-        self._count_unfinished(outputs)
+        self._time.updated(idle=not self.running)
+        self._attach_counts(outputs, charged)
         return outputs
 
-    def _count_unfinished(self, outputs: Any) -> None:
-        """Attach the counts so far to each output of a request with stop strings.
+    def _charge(self, scheduler_output: Any) -> dict[str, Any]:
+        """Charge the step to its requests; they by id, also those that end with it. An aborted one is missing."""
+        rows = scheduler_output.num_scheduled_tokens
+        charged = {}
+        for req_id, engine_s in self._time.shares(rows, begun_s=scheduler_output.slipstream_begun_s).items():
+            if (request := self.requests.get(req_id)) is not None:
+                request.slipstream_engine_s += engine_s
+                charged[req_id] = request
+        return charged
+
+    def _attach_counts(self, outputs: Any, requests: dict[str, Any]) -> None:
+        """Attach the counts so far, with the engine's time, to the last output of each of `requests`, and to each
+        output of one with stop strings.
 
         vLLM attaches them to the last output of a request only. A stop string is found outside the scheduler, so none
         of its outputs is the last one then.
         """
         for output in (output for of_client in outputs.values() for output in of_client.outputs):
-            request = self.requests.get(output.request_id)
-            if request is None or request.sampling_params is None or not request.sampling_params.stop:
+            request = requests.get(output.request_id)
+            if request is None or request.spec_decode_metrics is None:
                 continue
-            counts = request.spec_decode_metrics
-            if output.spec_decode_metrics is None and counts is not None:
-                # A copy: another thread serialises it while the next step changes the original.
-                output.spec_decode_metrics = replace(
-                    counts,
-                    histogram=[*counts.histogram],
-                    per_step_accepted=[*counts.per_step_accepted],
-                    per_step_drafted=[*counts.per_step_drafted],
-                )
+            params = request.sampling_params
+            if output.spec_decode_metrics is not None or (params is not None and params.stop):
+                output.spec_decode_metrics = timed(request.spec_decode_metrics, request.slipstream_engine_s)
 
     def make_spec_decoding_stats(
         self,

@@ -19,8 +19,8 @@ _FINISH = {
 }
 """vLLM's finish reasons; any other is an error."""
 
-_Drafts = tuple[int, int, int, tuple[int, ...]]
-"""Drafted, accepted, steps that drafted, rejections by position."""
+_Drafts = tuple[int, int, int, tuple[int, ...], float | None]
+"""Drafted, accepted, steps that drafted, rejections by position, the engine's time in seconds."""
 
 
 class AnswerWriter:
@@ -36,7 +36,7 @@ class AnswerWriter:
         self._resumed = resumed
         self._output_tokens = len(request.resume_ids)
         self._counted = not drafts
-        self._drafts: _Drafts = (0, 0, 0, ())
+        self._drafts: _Drafts = (0, 0, 0, (), None)
 
     def take(self, output: CompletionOutput) -> Chunk:
         """The chunk for `output`, a delta."""
@@ -72,7 +72,7 @@ class AnswerWriter:
         margins: tuple[float, ...] | None = None,
     ) -> Chunk:
         generated = self._output_tokens - len(self._request.resume_ids)
-        drafted, accepted, spec_steps, rejected_at = self._drafts
+        drafted, accepted, spec_steps, rejected_at, engine_s = self._drafts
         counts = Counts(
             prompt_tokens=len(self._request.prompt_ids),
             output_tokens=self._output_tokens,
@@ -82,6 +82,7 @@ class AnswerWriter:
             # The prompt's pass gives the first token; a step gives one token more than it accepts drafts.
             steps=max(spec_steps, generated - 1 - accepted),
             rejected_at=rejected_at,
+            engine_s=engine_s,
         )
         return Chunk(
             request_id=self._request.request_id,
@@ -101,8 +102,9 @@ def _draft_counts(metrics: Any) -> _Drafts:
     for accepted, drafted in zip(metrics.per_step_accepted, metrics.per_step_drafted, strict=True):
         if accepted < drafted:
             rejected_at[accepted] += 1
-    accepted = sum(length * steps for length, steps in enumerate(metrics.histogram))
-    return metrics.num_draft_tokens, accepted, sum(metrics.histogram), tuple(rejected_at)
+    told = metrics.to_dict()
+    steps, accepted = told["num_spec_steps"], told["num_accepted_draft_tokens"]
+    return metrics.num_draft_tokens, accepted, steps, tuple(rejected_at), told.get("engine_seconds")
 
 
 def _margins(logprobs: Sequence[Any] | None) -> tuple[float, ...]:

@@ -34,6 +34,8 @@ async def test_without_stream_one_response_has_everything(vllm_model: Any) -> No
     assert len(whole.parts) == 1
     assert (whole.text, whole.token_ids) == (streamed.text, streamed.token_ids)
     assert whole.last.finish_reason == streamed.last.finish_reason
+    assert min(whole.last.engine_seconds, streamed.last.engine_seconds) > 0.0
+    assert {part.engine_seconds for part in streamed.parts[:-1]} == {None}
 
 
 async def test_counts_are_those_of_the_draft_length(vllm_model: Any) -> None:

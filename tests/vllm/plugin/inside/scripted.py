@@ -102,6 +102,7 @@ class Engine:
     said: dict[str, list[int]] = field(default_factory=dict)  # by the target, whether or not the engine keeps it
     received: dict[str, list[int]] = field(default_factory=dict)  # by the client
     finished: set[str] = field(default_factory=set)
+    counts: dict[str, Any] = field(default_factory=dict)  # of drafts, as the client has them last
     stats: list[Any] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     _drafts: dict[str, int] = field(default_factory=dict)  # tokens that the drafter proposed last, per request
@@ -148,6 +149,8 @@ class Engine:
         for outputs in self.scheduler.update_from_output(output, result).values():
             for item in outputs.outputs:
                 self.received[item.request_id] += item.new_token_ids
+                if item.spec_decode_metrics is not None:
+                    self.counts[item.request_id] = item.spec_decode_metrics
                 if item.finish_reason is not None:
                     self.finished.add(item.request_id)
             if outputs.scheduler_stats is not None:
