@@ -8,14 +8,12 @@ from slipstream_gateway.learning.class_acceptance import ClassAcceptance, Shared
 from slipstream_gateway.learning.class_lengths import ClassLengths, SharedLengths
 from slipstream_gateway.learning.pooled import SOURCE_CAP, PooledMean
 from slipstream_gateway.learning.shrinkage import clipped
-from slipstream_gateway.learning.voices import Voices
 from slipstream_gateway.measurement import Subject
 
 _MAX_CLASSES = 128
 _PACE_CLIP = 1.0
 # The observations that halve a class's log ratio of times on the way to none.
 _PACE_SAMPLES = 4.0
-_NO_VOICES = Voices(), Voices()
 # New templates may teach the words this many observations more than known ones do, once those are some.
 _NEW_LEAD, _SOME_KNOWN, _WINDOW = 50.0, 20.0, 2_000.0
 _KNOWN_SAMPLES = 2.0
@@ -29,7 +27,6 @@ class PairModel:
     def __init__(self) -> None:
         self.lengths = SharedLengths()
         self.acceptance = SharedAcceptance()
-        self.paces: dict[str, tuple[Voices, Voices]] = {}
 
 
 class KeyModel:
@@ -39,18 +36,19 @@ class KeyModel:
         self.hits = 0
         self.lengths = ClassLengths(key, pair.lengths)
         self.acceptance = ClassAcceptance(key, pair.acceptance)
-        self._key = key
-        self._voices = pair.paces
         self._paces: dict[str, tuple[PooledMean, PooledMean]] = {}
         self._new = self._known = 0.0
 
     def pace(self, cold_class: str) -> tuple[float, float]:
-        """The class's log ratios of step times to its servers' curves, plain and speculative, shrunk to the median of
-        all keys, and without that to none."""
-        plain, speculative = self._voices.get(cold_class, _NO_VOICES)
-        above = plain.median(self._key, 0.0) or 0.0, speculative.median(self._key, 0.0) or 0.0
+        """The class's log ratios of step times to its servers' curves, plain and speculative, shrunk to none."""
         found = self._paces.get(cold_class)
-        return above if found is None else (_shrunk(found[0], above[0]), _shrunk(found[1], above[1]))
+        if found is None:
+            return 0.0, 0.0
+        plain, speculative = found
+        return (
+            plain.mean * plain.weight / (plain.weight + _PACE_SAMPLES),
+            speculative.mean * speculative.weight / (speculative.weight + _PACE_SAMPLES),
+        )
 
     def learn_pace(self, subject: Subject, member: str, log_ratio: float, weight: float, *, speculative: bool) -> None:
         """Take in how a request's step time compared with the curve."""
@@ -59,12 +57,7 @@ class KeyModel:
             if len(self._paces) >= _MAX_CLASSES:
                 self._forget_classes()
             found = self._paces[subject.cold_class] = (PooledMean(SOURCE_CAP), PooledMean(SOURCE_CAP))
-        pooled = found[speculative]
-        pooled.add(member, clipped(log_ratio, _PACE_CLIP), weight)
-        voices = self._voices.get(subject.cold_class)
-        if voices is None:
-            voices = self._voices[subject.cold_class] = (Voices(), Voices())
-        voices[speculative].say(self._key, _shrunk(pooled, 0.0))
+        found[speculative].add(member, clipped(log_ratio, _PACE_CLIP), weight)
 
     def may_teach(self, samples: float) -> bool:
         """Whether a template with so many observations may move the words: one that has said enough need not, and a
@@ -82,8 +75,3 @@ class KeyModel:
         self._paces.clear()
         self.lengths.forget_classes()
         self.acceptance.forget_classes()
-
-
-def _shrunk(pooled: PooledMean, above: float) -> float:
-    """The mean of a class's log ratios, between its own observations and the level above."""
-    return above + (pooled.mean - above) * pooled.weight / (pooled.weight + _PACE_SAMPLES)
