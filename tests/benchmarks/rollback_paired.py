@@ -36,6 +36,7 @@ MIN_SAMPLES = Analysis().min_samples
 LIMIT_S = 4.0
 BLAME_AT = COMPARED[Metric.P95].blame_at
 RULE = rules_of(Thresholds(p95_seconds=LIMIT_S), min_samples=MIN_SAMPLES)[0]
+ERRORS = rules_of(Thresholds(error_rate=0.05), min_samples=MIN_SAMPLES)[0]
 MARGIN = 0.02
 COST_INCREASE = 0.05
 
@@ -238,6 +239,37 @@ def report_costs(random: np.random.Generator, *, classes: int) -> bool:
     return kept
 
 
+def failed_until(random: np.random.Generator, *, failing: float, share: float, requests: int = 20_000) -> float:
+    """Speculative requests until a class is taken back of which the share `failing` fails after 2,000 requests, and 1 %
+    before; 1 % of the control's fail. Without a `share` of the control the limit alone decides."""
+    guard, compared, begin, seen = Guard(), COMPARED[Metric.ERROR_RATE], 2_000, 0
+    draws, held_back = random.random(begin + requests), random.random(begin + requests) < share
+    for index, (draw, control) in enumerate(zip(draws.tolist(), held_back.tolist(), strict=True)):
+        if control:
+            guard.compare(float(draw < 0.01))
+            continue
+        x = float(draw < (failing if index >= begin else 0.01))
+        excess = ERRORS.excess(x)
+        guard.add(x, excess, ERRORS.bets, alarm_at=ALARM_AT, min_samples=ERRORS.min_samples, latched=not share)
+        seen += index >= begin
+        alone = not guard.control and guard.run_total >= (compared.alone_after or 0)
+        if guard.alarm and (alone or guard.blame(ERRORS.limit) >= compared.blame_at):
+            return float(seen)
+    return math.inf
+
+
+def report_errors(random: np.random.Generator, *, classes: int) -> None:
+    """How soon errors of speculation alone take a class back, by the guard; half of the requests need no guard."""
+    print(f"\nspeculative requests until errors take {classes} classes back, 5 % allowed: median and 90 %")
+    print(f"{'failing':<10}{'10 % control':>14}{'2 % control':>14}{'limit alone':>14}")
+    for failing in (0.1, 0.2, 0.4):
+        cells = []
+        for share in (0.1, 0.02, 0.0):
+            waits = [failed_until(random, failing=failing, share=share) for _ in range(classes)]
+            cells.append("{:.0f} {:.0f}".format(*np.quantile(waits, [0.5, 0.9], method="lower")))
+        print(f"{failing:<10.0%}{cells[0]:>14}{cells[1]:>14}{cells[2]:>14}", flush=True)
+
+
 def main(arguments: list[str]) -> int:
     seed = int(arguments[0]) if arguments else 1
     random = np.random.default_rng(seed)
@@ -245,6 +277,7 @@ def main(arguments: list[str]) -> int:
     kept = [report_losses(random, classes=100), report_false(random, classes=100, requests=100_000)]
     kept.append(report_costs(np.random.default_rng([seed, 1]), classes=100))
     report_limits(random, classes=100)
+    report_errors(np.random.default_rng(seed), classes=100)
     print(f"\nseed {seed}, {time.process_time() - began:.0f} s of CPU time; goals kept: {all(kept)}")
     return 0 if all(kept) else 1
 
