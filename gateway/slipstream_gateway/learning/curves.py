@@ -141,11 +141,12 @@ class Curve:
 
     def confirmed(self, load: float, key: str, y: float, expected: float) -> float:
         """`y` seconds of a request of an API key, where `expected` were expected, as far as other keys confirm them: a
-        time between the two. To be asked once for each request, for later ones are compared with it."""
+        time between the two, and `y` at a load of which little is known. To be asked once for each request, for later
+        ones are compared with it."""
         lower, share = _position(load)
-        log_ratio = math.log(y / expected)
-        part = self._loads[lower + (share > 0.5)].deviations.confirmed(key, log_ratio, self._chance)
-        return y if part == log_ratio else expected * math.exp(part)
+        nearest, log_ratio = self._loads[lower + (share > 0.5)], math.log(y / expected)
+        part = nearest.deviations.confirmed(key, log_ratio, self._chance)
+        return y if part == log_ratio or nearest.count < SETTLED_SAMPLES else expected * math.exp(part)
 
     def is_usual(self, y: float, confirmed: float) -> bool:
         """Whether chance may have put `y` seconds where `confirmed` are what other keys see."""

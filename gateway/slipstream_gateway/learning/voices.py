@@ -1,8 +1,8 @@
 """One figure as each API key sees it, and their median: how an estimate crosses from key to key.
 
 Each key has one voice, however many requests it sends. A key takes over the median of what it expects itself and of the
-others' voices (Huber 1981, section 3.1: no value among less than half of them can carry a median away), so that one key
-alone moves no other key's estimate.
+others' voices. Less than half of the values cannot carry a median away (Huber 1981, section 3.1): one key moves another
+key's estimate to a third key's value at most.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from slipstream_gateway.measurement import Level
 
 # The voices of this many keys are kept, those that changed last.
 _MAX_VOICES = 32
-# Of a probability, a log length or a log ratio of times: what is not worth the time.
+# A change of a probability or a log length that is not worth the time.
 _SAME = 0.003
 # With only one other voice there is no telling what is common from what is that key's own.
 _LEAST_OTHERS = 2
