@@ -251,13 +251,14 @@ def test_servers_that_are_slow_for_every_key_are_slow(observe: Observe, ask: Ask
     assert ask(learner, "new").plain_tpot_s.mean == pytest.approx(0.06, rel=0.1)
 
 
-def test_keys_that_begin_together_find_the_servers_times_at_once(observe: Observe, ask: Ask) -> None:
-    """A quarter of what is expected where nothing is known, seen by two keys in turns."""
+def test_a_slow_first_answer_is_corrected_by_the_next_ones_of_two_keys(observe: Observe, ask: Ask) -> None:
+    """A cold server's first answer takes five times as long as those after it."""
     learner = Learner()
-    for index in range(8):
+    for index in range(5):
         key = (VICTIM, HONEST[0])[index % 2]
-        learner.record(observe(fingerprint=key, source=key, key=key, **plainly(200, 0.005)))
-    assert ask(learner, "new").plain_tpot_s.mean == pytest.approx(0.005, rel=0.15)
+        seen = plainly(200, 0.005 if index else 0.025)
+        learner.record(observe(fingerprint=key, source=key, key=key, **seen))
+    assert ask(learner, "new").plain_tpot_s.mean < 0.012
 
 
 def test_the_one_key_that_is_left_is_believed_about_the_servers(observe: Observe, ask: Ask) -> None:
