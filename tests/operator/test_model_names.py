@@ -48,12 +48,12 @@ class World:
     def settle(self) -> None:
         """Look at all of them for as long as one of them asks for another look at once."""
         for _ in range(10):
-            looks = [self._look(key).next_look_s for key in self.pairs]
+            looks = [self.look(key).next_look_s for key in self.pairs]
             if 0.0 not in looks:
                 return
         raise AssertionError(f"still not settled: {looks}")
 
-    def _look(self, key: ObjectKey) -> PairPlan:
+    def look(self, key: ObjectKey) -> PairPlan:
         self.declared.resolve()
         problems = self.declared.resolution.problems.get(str(key), ())
         observed = Observed(raw=self.pairs[key], problems=problems, name=self.declared.name_claim(key))
@@ -107,6 +107,18 @@ def test_name_waits_for_its_namespace_and_then_goes_to_the_oldest() -> None:
     assert world.plans["team-b"].status.name_holder is None
     assert world.ready("team-b")[0] == "True"
     assert world.plans["team-c"].status.name_holder == NameHolder(model="demo", namespace="team-b")
+
+
+def test_end_of_the_time_is_said_at_the_first_look_and_stays_the_same() -> None:
+    world = waiting()
+    world.delete("team-a")
+    key = next(key for key in world.pairs if key.namespace == "team-b")
+    messages = []
+    for _ in range(2):
+        world.look(key)
+        messages.append(world.ready("team-b")[2])
+    assert "until 2026-11-20T12:10:00Z" in messages[0]
+    assert messages[0] == messages[1]
 
 
 def test_pair_that_is_made_anew_in_time_has_its_name_for_good() -> None:

@@ -104,7 +104,7 @@ def _owners(
         if is_kept or owners.setdefault(pair.spec.model, pair) is not pair:
             losers[resource.key] = pair
     for key, pair in losers.items():
-        why = _name_taken(pair, owners.get(pair.spec.model), holders.get(pair.spec.model))
+        why = name_taken(pair, owners.get(pair.spec.model), holders.get(pair.spec.model))
         problems[key] = (Problem("spec.model", why),)
     return owners
 
@@ -118,7 +118,8 @@ def _holders(oldest_first: list[ParsedResource]) -> dict[str, NameHolder]:
     return holders
 
 
-def _name_taken(pair: ModelPair, owner: ModelPair | None, holder: NameHolder | None) -> str:
+def name_taken(pair: ModelPair, owner: ModelPair | None, holder: NameHolder | None) -> str:
+    """Why `pair` does not get its name: `owner` serves it, or it is kept for the namespace of `holder`."""
     model = show(pair.spec.model)
     if owner is not None:
         return f"ModelPair {_seen_from(pair, owner)} already serves the model {model}"

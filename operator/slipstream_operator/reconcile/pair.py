@@ -9,8 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
+import msgspec
+from slipstream_gateway.manifest.check import Problem
 from slipstream_gateway.manifest.last_good import to_keep
 from slipstream_gateway.manifest.objects import ModelPair
+from slipstream_gateway.manifest.resolve import name_taken
 from slipstream_gateway.manifest.status import (
     Condition,
     ConditionType,
@@ -42,6 +45,10 @@ def reconcile_pair(observed: Observed, now: datetime) -> PairPlan:
     """
     case = pair_case(observed, now)
     holder = None if case.pair is None or case.claim is None else name_holder(case.pair, case.claim, now)
+    if case.pair is not None and holder is not None and holder.until is not None:
+        # The time that others are told, once the status has it.
+        kept = Problem("spec.model", name_taken(case.pair, None, holder))
+        case = msgspec.structs.replace(case, problems=(kept,))
     status = _status(case, holder)
     notes = pair_notes(case.prior, status, ignored=case.ignored)
     children = None
