@@ -103,15 +103,15 @@ class DraftLengthScheduler(Scheduler):
                 charged[req_id] = request
         return charged
 
-    def _attach_counts(self, outputs: Any, requests: dict[str, Any]) -> None:
-        """Attach the counts so far, with the engine's time, to the last output of each of `requests`, and to each
+    def _attach_counts(self, outputs: Any, charged: dict[str, Any]) -> None:
+        """Attach the counts so far, with the engine's time, to the last output of each of `charged`, and to each
         output of one with stop strings.
 
         vLLM attaches them to the last output of a request only. A stop string is found outside the scheduler, so none
         of its outputs is the last one then.
         """
         for output in (output for of_client in outputs.values() for output in of_client.outputs):
-            request = requests.get(output.request_id)
+            request = charged.get(output.request_id)
             if request is None or request.spec_decode_metrics is None:
                 continue
             params = request.sampling_params
