@@ -1,4 +1,4 @@
-"""Names of HTTP upstreams to addresses, as far as the rules allow."""
+"""Names of upstreams to addresses, as far as the rules allow."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ class CheckedResolver(AbstractResolver):
 
     def __init__(self, rules: EndpointRules) -> None:
         self._rules = rules
-        self._resolver = ThreadedResolver()
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        found = await self._resolver.resolve(host, port, family)
+        found = await ThreadedResolver().resolve(host, port, family)
         refusals = [self._rules.refuse_address(ipaddress.ip_address(one["host"].partition("%")[0])) for one in found]
         kept = [one for one, refusal in zip(found, refusals, strict=True) if refusal is None]
         if not kept:
@@ -29,4 +28,4 @@ class CheckedResolver(AbstractResolver):
         return kept
 
     async def close(self) -> None:
-        await self._resolver.close()
+        """Nothing is kept open."""

@@ -77,7 +77,6 @@ class TritonChannel:
         for channel in (*self._left, self._channel):
             if channel is not None:
                 await channel.close()
-        await self._resolver.close()
 
     async def connected(self) -> None:
         """Waits for the channel, within the connect deadline, so that a dead host is told from a slow answer."""
