@@ -22,11 +22,11 @@ MAX_ENGINE_S = 100_000.0
 
 
 def engine_seconds(told: object) -> float | None:
-    """The engine's time of an answer as an upstream tells it, in seconds; None for none, and for what cannot be: not a
-    number, below 0, more than a day. An answer is not worse for it."""
+    """The engine's time of an answer as an upstream tells it, in seconds to the microsecond; None for none, and for
+    what cannot be: not a number, below 0, more than a day. An answer is not worse for it."""
     if isinstance(told, bool) or not isinstance(told, (int, float)):
         return None
-    return float(told) if 0.0 <= told <= MAX_ENGINE_S else None
+    return round(float(told), 6) if 0.0 <= told <= MAX_ENGINE_S else None
 
 
 class Committed(msgspec.Struct, frozen=True, kw_only=True):
