@@ -105,30 +105,36 @@ class Controller:
         self._intake = intake
         self._events = EventPoster(api, clock_s=clock_s, on_note=metrics.transition)
         statuses = StatusWriter(api, self._cache, resources, on_newer=intake.observe_own, clock_s=clock_s)
-        self._pairs = PairReconciler(
-            decide=decide_pair,
+        self._pairs = self._make_pairs(decide_pair, statuses)
+        self._policies = self._make_policies(decide_policy, statuses, evidence)
+        self._ownership = Ownership(api, release=settings.release, clock_s=clock_s)
+        self._begun_s: dict[ObjectKey, float] = {}
+        self._show_metrics()
+
+    def _make_pairs(self, decide: PairDecision, statuses: StatusWriter) -> PairReconciler:
+        return PairReconciler(
+            decide=decide,
             cache=self._cache,
             declared=self._declared,
             gateways=self._gateways,
-            children=ChildWriter(api, self._cache, resources, release=settings.release),
+            children=ChildWriter(self._api, self._cache, self._resources, release=self._settings.release),
             statuses=statuses,
             events=self._events,
-            defaults=settings.defaults,
-            clock=clock,
+            defaults=self._settings.defaults,
+            clock=self._clock,
         )
-        self._policies = PolicyReconciler(
-            decide=decide_policy,
+
+    def _make_policies(self, decide: PolicyDecision, statuses: StatusWriter, evidence: Evidence) -> PolicyReconciler:
+        return PolicyReconciler(
+            decide=decide,
             cache=self._cache,
             declared=self._declared,
             gateways=self._gateways,
             evidence=evidence,
             statuses=statuses,
             events=self._events,
-            clock=clock,
+            clock=self._clock,
         )
-        self._ownership = Ownership(api, release=settings.release, clock_s=clock_s)
-        self._begun_s: dict[ObjectKey, float] = {}
-        self._show_metrics()
 
     def observe(self, event_type: str | None, item: KubeObject) -> None:
         """One watch event; `event_type` is None for an object that was listed."""

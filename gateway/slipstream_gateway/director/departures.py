@@ -1,4 +1,4 @@
-"""Models that went away while clients used them: a deletion of a pair cannot be refused here, but it is not silent."""
+"""Models that went away while clients used them. A gateway cannot refuse the deletion of a pair; it logs it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Departures:
     def _swapped(self, previous: Snapshot | None, snapshot: Snapshot) -> None:
         routes = previous.routes if previous is not None else {}
         gone = routes.keys() - snapshot.routes.keys()
-        if not gone:  # most swaps: nobody has to look at what is in use
+        if not gone:
             return
         used = self._use.lately()
         for model in sorted(gone):

@@ -1,4 +1,4 @@
-"""Which pairs clients ask for: whoever renames or deletes one of them should hear of it."""
+"""Which pairs clients ask for. A rename or a deletion of such a pair is announced."""
 
 from __future__ import annotations
 

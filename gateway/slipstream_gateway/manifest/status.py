@@ -109,9 +109,9 @@ class ModelPairStatus(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     last_request_time: Annotated[
         Time | None, Meta(description="When clients asked for the pair last, to the minute; null: not known.")
     ] = None
-    name_holder: Annotated[NameHolder | None, Meta(description="Who has the model name that the pair waits for.")] = (
-        None
-    )
+    name_holder: Annotated[
+        NameHolder | None, Meta(description="The namespace whose model name the pair waits for.")
+    ] = None
     in_use: Annotated[bool, Meta(description="Whether clients asked for the pair within the last five minutes.")] = (
         False
     )

@@ -101,20 +101,19 @@ class TritonChannel:
             raise UpstreamTimeout("The inference server did not accept a connection in time.") from exc
 
     async def _resolved(self) -> grpc.aio.Channel:
-        """The channel to what the name stands for now, or stood for when it was resolved last. Requests that wait at
-        the same time share one look."""
+        """The channel to the addresses that the name has now, or had when it was resolved last. Requests that wait at
+        the same time share one lookup."""
         is_over = self._resolution is None or self._resolution.done()
         if self._resolution is None or (is_over and time.monotonic() - self._resolved_s >= _RESOLVE_AGAIN_S):
             self._resolution = asyncio.create_task(self._resolve())
-        try:
-            async with asyncio.timeout(self._connect_timeout_s):
-                await asyncio.shield(self._resolution)
-        except TimeoutError as exc:
-            if self._channel is None:
-                raise UpstreamTimeout("The inference server's name was not resolved in time.") from exc
-        if self._channel is None:
-            raise UpstreamUnavailable(_CANNOT, detail=self._refusal)
-        return self._channel
+        resolution = self._resolution
+        # Not awaited itself: `aclose` cancels it, and who waits here is not cancelled by that.
+        await asyncio.wait((resolution,), timeout=self._connect_timeout_s)
+        if self._channel is not None:
+            return self._channel
+        if not resolution.done():
+            raise UpstreamTimeout("The inference server's name was not resolved in time.")
+        raise UpstreamUnavailable(_CANNOT, detail=self._refusal)
 
     async def _resolve(self) -> None:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -58,6 +59,8 @@ class Names:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.addresses: list[str] = []
         self.looks = 0
+        self.answers = threading.Event()
+        self.answers.set()
         self._ask = socket.getaddrinfo
         monkeypatch.setattr(socket, "getaddrinfo", self._answer)
 
@@ -65,6 +68,7 @@ class Names:
         if host != "models.example":
             return self._ask(host, port, *args, **kwargs)
         self.looks += 1
+        assert self.answers.wait(WAIT_S)
         if not self.addresses:
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
         return [found for one in self.addresses for found in self._ask(one, port, type=socket.SOCK_STREAM)]
@@ -151,6 +155,21 @@ async def test_a_name_that_cannot_be_resolved_any_more_keeps_its_addresses(
         names.addresses = []
         async with serving("after", f"127.0.0.1:{port}"):
             assert await ask(channel) == "after"
+
+
+async def test_a_request_that_waits_for_a_name_is_refused_when_the_channel_is_closed(names: Names) -> None:
+    """It is not cancelled: its task may do other work, such as looking after other servers."""
+    names.answers.clear()
+    try:
+        async with connecting("models.example:1") as channel:
+            waiting = asyncio.create_task(channel.connected())
+            async with asyncio.timeout(WAIT_S):
+                while not names.looks:  # noqa: ASYNC110 - a thread counts them
+                    await asyncio.sleep(0.01)
+        with pytest.raises(UpstreamUnavailable, match="cannot be reached"):
+            await waiting
+    finally:
+        names.answers.set()
 
 
 async def test_requests_that_wait_at_the_same_time_share_one_look(
