@@ -50,7 +50,7 @@ format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .
 
 crds: $(VENV)/.installed-dev
-	$(BIN)/python -m slipstream_gateway.manifest.crd charts/slipstream-crds/templates
+	$(BIN)/python -m slipstream_core.manifest.crd charts/slipstream-crds/templates
 	$(BIN)/python -m deploy.generate
 
 docs: $(VENV)/.installed-dev

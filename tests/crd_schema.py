@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import cel
 import jsonschema
 import yaml
-from slipstream_gateway.manifest import API_VERSION
+from slipstream_core.manifest import API_VERSION
 
 JSON = dict[str, Any]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slipstream_gateway.routing import RequestDraws
+from slipstream_gateway.decide.route import RequestDraws
 
 SECRET = "the secret of all tests"
 draws_of = RequestDraws(SECRET.encode()).of

@@ -20,7 +20,7 @@ from typing import Self, TypeVar
 import httpx
 import yaml
 from helm_python import Chart
-from slipstream_gateway.up.processes import Child
+from slipstream_tools.up.processes import Child
 
 from tests.kube_client import JSON, KubeClient, KubeError
 from tests.ports import lasting_ports

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from slipstream_gateway.up.triton_server import TritonPorts, TritonServer
+from slipstream_tools.up.triton_server import TritonPorts, TritonServer
 
 from tests.kube import KubeApiServer
 from tests.kube_client import JSON

@@ -15,8 +15,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from slipstream_gateway.up.smollm2 import smollm2_folder
-from slipstream_gateway.up.vllm_install import install_vllm
+from slipstream_tools.up.smollm2 import smollm2_folder
+from slipstream_tools.up.vllm_install import install_vllm
 
 from tests.ports import FIRST_PORT, PORTS_OF_A_RUN, PORTS_VARIABLE
 

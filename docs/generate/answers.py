@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 import msgspec
-from slipstream_gateway.types import Arm, Reason
+from slipstream_core.types import Arm, Reason
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 

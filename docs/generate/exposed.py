@@ -13,27 +13,27 @@ from typing import Any
 from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as text_format
+from slipstream_core.redis.status import StoreStatus
+from slipstream_core.settings import TelemetrySettings
+from slipstream_core.types import Arm, Decision, Endpoint, GenerationRequest, Reason
 from slipstream_gateway.access import AccessStatus
 from slipstream_gateway.access.counts import KeyUse
+from slipstream_gateway.admission import GateState
 from slipstream_gateway.conformance import CheckCount, ReplicaConformance
 from slipstream_gateway.conformance.verdict import Result as CheckResult
 from slipstream_gateway.conformance.verdict import Subject
-from slipstream_gateway.director.admission import GateState
-from slipstream_gateway.director.configuration import ConfigurationStatus
-from slipstream_gateway.director.failover import Result, ResumptionCount
-from slipstream_gateway.director.outcome import Outcome
-from slipstream_gateway.director.parity import ParityCount
-from slipstream_gateway.director.parity_sampled import SampledEvidence
-from slipstream_gateway.learning import ClassEvidence, Effect
-from slipstream_gateway.settings import TelemetrySettings
-from slipstream_gateway.stores.status import StoreStatus
+from slipstream_gateway.decide.estimate import ClassEvidence, Effect
+from slipstream_gateway.fleet.configuration import ConfigurationStatus
+from slipstream_gateway.request.failover import Result, ResumptionCount
+from slipstream_gateway.request.outcome import Outcome
+from slipstream_gateway.request.parity.parity import ParityCount
+from slipstream_gateway.request.parity.sampled import SampledEvidence
 from slipstream_gateway.telemetry.access import observe_access
 from slipstream_gateway.telemetry.conformance import observe_conformance
 from slipstream_gateway.telemetry.departures import observe_departures
 from slipstream_gateway.telemetry.failover import observe_failover
 from slipstream_gateway.telemetry.overload import observe_overload
 from slipstream_gateway.telemetry.providers import Telemetry
-from slipstream_gateway.types import Arm, Decision, Endpoint, GenerationRequest, Reason
 from slipstream_gateway.upstreams.base import Drafting, Usage
 from slipstream_gateway.upstreams.pool import Circuit, ReplicaState
 from slipstream_operator.cluster.resources import Kind, resources

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable
 
-from slipstream_gateway import cli
+from slipstream_tools import cli
 
 from docs.generate.markdown import page, table
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slipstream_gateway.types import Reason
+from slipstream_core.types import Reason
 
 from docs.generate.markdown import page, table
 

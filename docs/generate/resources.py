@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from slipstream_gateway.manifest.crd import crds
+from slipstream_core.manifest.crd import crds
 
 from docs.generate.markdown import page, table
 

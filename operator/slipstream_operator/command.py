@@ -11,10 +11,10 @@ import signal
 from pathlib import Path
 
 import msgspec
-from slipstream_gateway.arguments import at_least_one, port, seconds
-from slipstream_gateway.errors import CommandError, SlipstreamError
-from slipstream_gateway.manifest.grants import read_grants
-from slipstream_gateway.settings import NO_GRANTS, redis_url
+from slipstream_core.arguments import at_least_one, port, seconds
+from slipstream_core.errors import CommandError, SlipstreamError
+from slipstream_core.manifest.grants import read_grants
+from slipstream_core.settings import NO_GRANTS, redis_url
 
 from slipstream_operator.plan import DEFAULT_IMAGE, KubeObject
 from slipstream_operator.settings import LIVENESS_PORT, METRICS_PORT, PATIENCE_S, RESYNC_S, WORKERS, OperatorSettings

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
-from slipstream_gateway.manifest.status import Condition, ConditionStatus, ConditionType
+from slipstream_core.manifest.status import Condition, ConditionStatus, ConditionType
 
 MAX_MESSAGE_CHARS = 4096
 _TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"

@@ -13,8 +13,8 @@ from datetime import datetime
 from functools import partial
 
 import msgspec
-from slipstream_gateway.manifest.status import Phase
-from slipstream_gateway.settings import NO_GRANTS, Grants
+from slipstream_core.manifest.status import Phase
+from slipstream_core.settings import NO_GRANTS, Grants
 
 from slipstream_operator.cluster.api import KubeApi
 from slipstream_operator.cluster.cache import ObjectCache

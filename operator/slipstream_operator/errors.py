@@ -12,7 +12,7 @@ OperatorError
 
 from __future__ import annotations
 
-from slipstream_gateway.errors import SlipstreamError
+from slipstream_core.errors import SlipstreamError
 
 
 class OperatorError(SlipstreamError):

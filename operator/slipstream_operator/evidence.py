@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 import msgspec
-from slipstream_gateway.manifest.objects import SpeculationPolicy, SpeculationPolicySpec
-from slipstream_gateway.manifest.status import SpeculationPolicyStatus
-from slipstream_gateway.measurement import Observation
-from slipstream_gateway.stores.position import Position
-from slipstream_gateway.stores.redis_store import RedisStore
+from slipstream_core.manifest.objects import SpeculationPolicy, SpeculationPolicySpec
+from slipstream_core.manifest.status import SpeculationPolicyStatus
+from slipstream_core.observation import Observation
+from slipstream_core.redis.position import Position
+from slipstream_core.redis.redis_store import RedisStore
 
 from slipstream_operator.analysis import CheckpointError, ClassFacts, PolicyLedger
 from slipstream_operator.cluster.resources import ObjectKey

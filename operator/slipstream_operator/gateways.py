@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from slipstream_gateway.manifest.reports import (
+from slipstream_core.manifest.reports import (
     EXPIRES_S,
     GatewayReport,
     Sighting,
@@ -15,7 +15,7 @@ from slipstream_gateway.manifest.reports import (
     read_report,
     sighted,
 )
-from slipstream_gateway.manifest.status import GatewaysStatus
+from slipstream_core.manifest.status import GatewaysStatus
 
 from slipstream_operator.cluster.resources import ObjectKey
 from slipstream_operator.plan import KubeObject

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from slipstream_gateway.manifest.naming import label_value
+from slipstream_core.manifest.naming import label_value
 
 from slipstream_operator import watches
 from slipstream_operator.cluster.api import KubeApi

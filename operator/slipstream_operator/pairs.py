@@ -7,11 +7,11 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 import msgspec
-from slipstream_gateway.manifest.check import Problem
-from slipstream_gateway.manifest.naming import child_name
-from slipstream_gateway.manifest.renames import model_kept
-from slipstream_gateway.manifest.resources import ParsedResource
-from slipstream_gateway.manifest.status import ModelPairStatus, SpeculationPolicyStatus
+from slipstream_core.manifest.check import Problem
+from slipstream_core.manifest.naming import child_name
+from slipstream_core.manifest.renames import model_kept
+from slipstream_core.manifest.resources import ParsedResource
+from slipstream_core.manifest.status import ModelPairStatus, SpeculationPolicyStatus
 
 from slipstream_operator.cluster.cache import ObjectCache, key_of, owner_uid
 from slipstream_operator.cluster.children import ChildWriter

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
-from slipstream_gateway.settings import NO_GRANTS, Grants
+from slipstream_core.settings import NO_GRANTS, Grants
 
 from slipstream_operator.plan import DEFAULT_IMAGE, KubeObject
 

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 from typing import cast
 
-from slipstream_gateway.director.admission import Admission, Sample
-from slipstream_gateway.director.retry_budget import RetryBudget
+from slipstream_gateway.admission import Admission, Sample
+from slipstream_gateway.request.retry_budget import RetryBudget
 from slipstream_gateway.upstreams.base import Upstream
 from slipstream_gateway.upstreams.pool import Pool, Replica
 

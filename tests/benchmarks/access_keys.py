@@ -25,11 +25,11 @@ from typing import NamedTuple
 
 import psutil
 import uvloop
+from slipstream_core.rate_limits import Charge, Grant, Use
+from slipstream_core.redis.redis_limits import RedisLimits
+from slipstream_core.types import Endpoint, GenerationRequest, Message
 from slipstream_gateway.access import Gate, KeyFile, Limiter, LocalLimits, SharedLimits, load_keyring
-from slipstream_gateway.allowance import Charge, Grant, Use
-from slipstream_gateway.cli import main as slipstream
-from slipstream_gateway.stores.redis_limits import RedisLimits
-from slipstream_gateway.types import Endpoint, GenerationRequest, Message
+from slipstream_tools.cli import main as slipstream
 
 from tests.benchmarks.gateway_load import percentile, run
 from tests.benchmarks.gateway_openai import MANIFEST, WHOLE, cpu_s, free_port, upstream, wait_port
@@ -137,7 +137,7 @@ class Turn(NamedTuple):
 def gateway(port: int, core: int, folder: Path, *options: str) -> Iterator[tuple[int, psutil.Process]]:
     manifest, own = folder / "pair.yaml", free_port()
     manifest.write_text(MANIFEST.format(port=port))
-    command = [sys.executable, "-m", "slipstream_gateway.cli", "gateway", "-f", str(manifest), "--port", str(own)]
+    command = [sys.executable, "-m", "slipstream_tools.cli", "gateway", "-f", str(manifest), "--port", str(own)]
     process = subprocess.Popen([*command, *options], stderr=subprocess.DEVNULL)
     try:
         os.sched_setaffinity(process.pid, {core})

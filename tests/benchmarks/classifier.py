@@ -10,10 +10,10 @@ import sys
 import time
 from pathlib import Path
 
-from slipstream_gateway.classify import default_model
-from slipstream_gateway.training.report import as_markdown
-from slipstream_gateway.training.rows import read_rows
-from slipstream_gateway.training.trainer import train
+from slipstream_gateway.decide.classify import default_model
+from slipstream_tools.train.report import as_markdown
+from slipstream_tools.train.rows import read_rows
+from slipstream_tools.train.trainer import train
 
 
 def main() -> None:

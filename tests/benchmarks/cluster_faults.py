@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import uvloop
-from slipstream_gateway.up.processes import Child
+from slipstream_tools.up.processes import Child
 
 from tests.benchmarks.gateway_load import Result, percentile, run
 from tests.benchmarks.gateway_openai import WHOLE, upstream
@@ -46,7 +46,7 @@ class Operator:
 
     def __init__(self, kube: KubeApiServer, folder: Path, redis_url: str) -> None:
         self._command = [
-            *(sys.executable, "-m", "slipstream_gateway.cli", "operator"),
+            *(sys.executable, "-m", "slipstream_tools.cli", "operator"),
             *("--kubeconfig", str(kube.kubeconfig()), "--namespace", NAMESPACE),
         ]
         self._log_path = folder / "operator.log"

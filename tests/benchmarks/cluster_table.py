@@ -17,14 +17,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 import psutil
-from slipstream_gateway.app import connect
-from slipstream_gateway.cluster.assemble import PAIRS, POLICIES
-from slipstream_gateway.cluster.source import ClusterSource
-from slipstream_gateway.cluster.view import SLICES, ClusterView, trim
-from slipstream_gateway.cluster.watching import Change
-from slipstream_gateway.director.fleet import Fleet
-from slipstream_gateway.manifest.status import ClassStatus, Phase
-from slipstream_gateway.settings import GatewaySettings
+from slipstream_core.manifest.status import ClassStatus, Phase
+from slipstream_core.settings import GatewaySettings
+from slipstream_gateway.app.app import connect
+from slipstream_gateway.fleet.fleet import Fleet
+from slipstream_gateway.sources.cluster.assemble import PAIRS, POLICIES
+from slipstream_gateway.sources.cluster.source import ClusterSource
+from slipstream_gateway.sources.cluster.view import SLICES, ClusterView, trim
+from slipstream_gateway.sources.cluster.watching import Change
 
 NAMESPACE = "prod"
 EVENTS = 200

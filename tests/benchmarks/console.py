@@ -23,12 +23,12 @@ from typing import Any
 
 import httpx
 from playwright.sync_api import Browser, sync_playwright
-from slipstream_gateway.bench.workload import embedded_requests
+from slipstream_core.manifest import EMBEDDED_MANIFEST
+from slipstream_core.types import Arm, Decision, Reason
 from slipstream_gateway.console.recorder import Recorder
-from slipstream_gateway.director.outcome import Outcome
-from slipstream_gateway.manifest import EMBEDDED_MANIFEST
-from slipstream_gateway.types import Arm, Decision, Reason
+from slipstream_gateway.request.outcome import Outcome
 from slipstream_gateway.upstreams.base import Usage
+from slipstream_tools.bench.workload import embedded_requests
 
 from tests.benchmarks.system import MODEL, running_system
 

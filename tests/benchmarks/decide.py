@@ -10,12 +10,12 @@ from __future__ import annotations
 import gc
 import time
 
-from slipstream_gateway.classify import LinearClassifier, default_model
-from slipstream_gateway.learning import Learner
-from slipstream_gateway.manifest import EMBEDDED_MANIFEST, Route, load_file
-from slipstream_gateway.measurement import Observation, Subject
-from slipstream_gateway.routing import RequestDraws, decide
-from slipstream_gateway.types import Arm, Decision, Endpoint, GenerationRequest, Message, RequestProfile
+from slipstream_core.manifest import EMBEDDED_MANIFEST, Route, load_file
+from slipstream_core.observation import Observation, Subject
+from slipstream_core.types import Arm, Decision, Endpoint, GenerationRequest, Message, RequestProfile
+from slipstream_gateway.decide.classify import LinearClassifier, default_model
+from slipstream_gateway.decide.estimate import Learner
+from slipstream_gateway.decide.route import RequestDraws, decide
 
 _TURNS = (
     "Agent: Good morning, this is the service team, how can I help you?\n"

@@ -21,9 +21,9 @@ from typing import NamedTuple
 
 import aiohttp
 import uvloop
-from slipstream_gateway.manifest import EMBEDDED_MANIFEST
-from slipstream_gateway.up.gateway_process import GatewayProcess
-from slipstream_gateway.up.options import UpOptions
+from slipstream_core.manifest import EMBEDDED_MANIFEST
+from slipstream_tools.up.gateway_process import GatewayProcess
+from slipstream_tools.up.options import UpOptions
 
 from tests.benchmarks.system import MODEL, free_ports, running_system
 from tests.breaking_network import BreakingNetwork, Cut

@@ -89,7 +89,7 @@ def gateway(
     """`env`: in place of this process's own."""
     manifest, port = folder / "pair.yaml", free_port()
     manifest.write_text(MANIFEST.format(port=upstream_port))
-    serve_it = [sys.executable, "-m", "slipstream_gateway.cli", "gateway", "-f", str(manifest), "--port", str(port)]
+    serve_it = [sys.executable, "-m", "slipstream_tools.cli", "gateway", "-f", str(manifest), "--port", str(port)]
     process = subprocess.Popen([*serve_it, *options], stderr=subprocess.DEVNULL, env=env)
     try:
         os.sched_setaffinity(process.pid, {core})

@@ -49,7 +49,7 @@ class Standing(NamedTuple):
 @contextmanager
 def everything_on(upstream_port: int, core: int, folder: Path) -> Iterator[Standing]:
     keys = folder / "keys.json"
-    command = [sys.executable, "-m", "slipstream_gateway.cli", "keys", "create", "-f", str(keys), *_LIMITS]
+    command = [sys.executable, "-m", "slipstream_tools.cli", "keys", "create", "-f", str(keys), *_LIMITS]
     made = subprocess.run(command, check=True, capture_output=True, text=True)
     key = next(word for word in made.stdout.split() if word.startswith("sk-"))
     redis = RedisServer(folder, free_port())

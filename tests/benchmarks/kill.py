@@ -22,7 +22,7 @@ from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from slipstream_gateway.up.processes import Child
+from slipstream_tools.up.processes import Child
 
 from tests.benchmarks.gateway_openai import free_port, upstream, wait_port
 from tests.benchmarks.redis_faults import RedisServer
@@ -113,7 +113,7 @@ def gateway(kube: KubeApiServer, folder: Path, name: str, redis_url: str | None)
     child = Child(
         name=name,
         command=[
-            *(sys.executable, "-m", "slipstream_gateway.cli", "gateway", "--source", "kubernetes"),
+            *(sys.executable, "-m", "slipstream_tools.cli", "gateway", "--source", "kubernetes"),
             *("--kubeconfig", str(kube.kubeconfig())),
             *("--namespace", NAMESPACE, "--report-namespace", NAMESPACE),
             *("--snapshot", str(folder / f"{name}.snapshot"), "--port", str(port)),
@@ -191,7 +191,7 @@ def operator(kube: KubeApiServer, folder: Path, redis_url: str) -> Iterator[None
     child = Child(
         name="the operator",
         command=[
-            *(sys.executable, "-m", "slipstream_gateway.cli", "operator"),
+            *(sys.executable, "-m", "slipstream_tools.cli", "operator"),
             *("--kubeconfig", str(kube.kubeconfig()), "--namespace", NAMESPACE, "--report-namespace", NAMESPACE),
             *("--host", "127.0.0.1", "--liveness-port", str(free_port()), "--metrics-port", str(free_port())),
         ],

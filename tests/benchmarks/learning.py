@@ -11,9 +11,8 @@ import gc
 import time
 from collections.abc import Iterator
 
-from slipstream_gateway.learning import Learner
-from slipstream_gateway.measurement import Observation, Subject
-from slipstream_gateway.types import (
+from slipstream_core.observation import Observation, Subject
+from slipstream_core.types import (
     Arm,
     Endpoint,
     GenerationRequest,
@@ -22,6 +21,7 @@ from slipstream_gateway.types import (
     RequestProfile,
     TaskType,
 )
+from slipstream_gateway.decide.estimate import Learner
 
 _RUNS = 6000
 _WARM_UP = 2000

@@ -169,7 +169,7 @@ def operator(
 ) -> Iterator[tuple[psutil.Process, str]]:
     """A real `slipstream operator`, and where its metrics are."""
     liveness_port, metrics_port = free_port(), free_port()
-    command = [sys.executable, "-m", "slipstream_gateway.cli", "operator", "--host", "127.0.0.1"]
+    command = [sys.executable, "-m", "slipstream_tools.cli", "operator", "--host", "127.0.0.1"]
     command += ["--kubeconfig", str(kube.kubeconfig("admin")), "--resync", str(resync_s), "--log-level", "warning"]
     command += ["--redis", redis.url, "--workers", str(workers)]
     command += ["--liveness-port", str(liveness_port), "--metrics-port", str(metrics_port)]

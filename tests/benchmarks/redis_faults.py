@@ -25,9 +25,9 @@ from typing import NamedTuple
 
 import psutil
 import uvloop
-from slipstream_gateway.measurement import Observation, Subject
-from slipstream_gateway.stores.redis_store import RedisStore
-from slipstream_gateway.types import Arm, Reason
+from slipstream_core.observation import Observation, Subject
+from slipstream_core.redis.redis_store import RedisStore
+from slipstream_core.types import Arm, Reason
 
 from tests.benchmarks.gateway_load import run
 from tests.benchmarks.gateway_openai import MANIFEST, WHOLE, cpu_s, free_port, milliseconds, upstream, wait_port
@@ -75,7 +75,7 @@ class Phase(NamedTuple):
 def gateway(upstream_port: int, core: int, folder: Path, *options: str) -> Iterator[tuple[int, psutil.Process]]:
     manifest, port = folder / "pair.yaml", free_port()
     manifest.write_text(MANIFEST.format(port=upstream_port))
-    command = [sys.executable, "-m", "slipstream_gateway.cli", "gateway", "-f", str(manifest), "--port", str(port)]
+    command = [sys.executable, "-m", "slipstream_tools.cli", "gateway", "-f", str(manifest), "--port", str(port)]
     with (folder / "gateway.log").open("ab") as log:
         process = subprocess.Popen([*command, "--log-level", "info", *options], stderr=log)
     try:

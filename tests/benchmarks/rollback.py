@@ -17,7 +17,7 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betaln
-from slipstream_gateway.manifest.rollout import Analysis, Thresholds
+from slipstream_core.manifest.rollout import Analysis, Thresholds
 from slipstream_operator.analysis.metrics import MIN_ERROR_REQUESTS, Metric, Rule, rules_of
 from slipstream_operator.analysis.paired import PairedTimes
 from slipstream_operator.analysis.record import MIN_FAILURES, MOST_FAIL

@@ -22,8 +22,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy.signal import lfilter
-from slipstream_gateway.learning.moments import Sample
-from slipstream_gateway.manifest.rollout import Analysis, Thresholds
+from slipstream_core.manifest.rollout import Analysis, Thresholds
+from slipstream_gateway.decide.estimate.moments import Sample
 from slipstream_operator.analysis.guard import Guard
 from slipstream_operator.analysis.means import boundary
 from slipstream_operator.analysis.metrics import COMPARED, Metric, rules_of

@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
-from slipstream_gateway.manifest.objects import SpeculationPolicySpec
-from slipstream_gateway.manifest.status import Phase
+from slipstream_core.manifest.objects import SpeculationPolicySpec
+from slipstream_core.manifest.status import Phase
 from slipstream_operator.analysis import ClassMemory
 from slipstream_operator.analysis.ledger import terms_of
 from slipstream_operator.analysis.record import ClassRecord

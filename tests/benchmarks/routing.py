@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from slipstream_gateway.bench.cases import cases_of
-from slipstream_gateway.bench.oracle import FIRST_REQUESTS
-from slipstream_gateway.bench.results import Results, Row, read_results
-from slipstream_gateway.bench.statistics import bootstrap, ratio_of_means
-from slipstream_gateway.bench.summary import Interval, OracleFigures, Summary, read_summary
-from slipstream_gateway.types import MEDIUM_MAX_TOKENS, SHORT_MAX_TOKENS, LengthBin
+from slipstream_core.types import MEDIUM_MAX_TOKENS, SHORT_MAX_TOKENS, LengthBin
+from slipstream_tools.bench.cases import cases_of
+from slipstream_tools.bench.oracle import FIRST_REQUESTS
+from slipstream_tools.bench.results import Results, Row, read_results
+from slipstream_tools.bench.statistics import bootstrap, ratio_of_means
+from slipstream_tools.bench.summary import Interval, OracleFigures, Summary, read_summary
 
 from tests.benchmarks.system import running_system
 
@@ -89,7 +89,7 @@ def _make_requests(path: Path, requests: int, seed: int) -> None:
 def _bench(url: str, calls: Path, out: Path, concurrency: int, seed: int) -> None:
     print(f"\n-- {out.name}: {concurrency} in flight", flush=True)
     command = [
-        *(sys.executable, "-m", "slipstream_gateway.cli", "bench", "--url", url, "--requests", str(calls)),
+        *(sys.executable, "-m", "slipstream_tools.cli", "bench", "--url", url, "--requests", str(calls)),
         *("--modes", ",".join(MODES), "--concurrency", str(concurrency), "--seed", str(seed), "--out", str(out)),
     ]
     subprocess.run(command, check=True)

@@ -31,11 +31,11 @@ import aiohttp
 import msgspec
 from slipstream_engine.embedded import DRAFT_DIR, TARGET_DIR
 from slipstream_engine.embedded.workload import Request, workload
-from slipstream_gateway.director.likelihood import Factors, Sampling, factors_of
-from slipstream_gateway.director.parity_score import ALARM_AT, SampledTest, ScoredPair
-from slipstream_gateway.up.vllm_install import install_vllm
-from slipstream_gateway.up.vllm_server import Speculation, VllmLaunch, VllmServer
+from slipstream_gateway.request.likelihood import Factors, Sampling, factors_of
+from slipstream_gateway.request.parity.score import ALARM_AT, SampledTest, ScoredPair
 from slipstream_gateway.upstreams.scores import TOP, read_scores
+from slipstream_tools.up.vllm_install import install_vllm
+from slipstream_tools.up.vllm_server import Speculation, VllmLaunch, VllmServer
 
 from tests.ports import lasting_ports
 

@@ -18,8 +18,8 @@ from typing import Any
 
 import uvloop
 from redis.asyncio import Redis
-from slipstream_gateway.stores.limit_scripts import ADMIT, SETTLE, leases_key, limits_key
-from slipstream_gateway.stores.script_line import Command, ScriptLine
+from slipstream_core.redis.limit_scripts import ADMIT, SETTLE, leases_key, limits_key
+from slipstream_core.redis.script_line import Command, ScriptLine
 
 from tests.benchmarks.gateway_openai import free_port
 from tests.redis_server import RedisServer

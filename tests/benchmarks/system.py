@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from slipstream_gateway.manifest import EMBEDDED_MANIFEST, load_file
-from slipstream_gateway.up.gateway_process import GatewayProcess
-from slipstream_gateway.up.model_repository import write_repository
-from slipstream_gateway.up.options import UpOptions
-from slipstream_gateway.up.servers import local_pairs
-from slipstream_gateway.up.triton_server import TritonPorts, TritonServer
+from slipstream_core.manifest import EMBEDDED_MANIFEST, load_file
+from slipstream_tools.up.gateway_process import GatewayProcess
+from slipstream_tools.up.model_repository import write_repository
+from slipstream_tools.up.options import UpOptions
+from slipstream_tools.up.servers import local_pairs
+from slipstream_tools.up.triton_server import TritonPorts, TritonServer
 
 MODEL, PAIR = "slipstream-embedded", "embedded"
 

@@ -22,9 +22,9 @@ from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
-from slipstream_gateway.bench.client import BenchClient
-from slipstream_gateway.bench.modes import BenchMode, parse_mode
-from slipstream_gateway.bench.statistics import bootstrap, ratio_of_means
+from slipstream_tools.bench.client import BenchClient
+from slipstream_tools.bench.modes import BenchMode, parse_mode
+from slipstream_tools.bench.statistics import bootstrap, ratio_of_means
 
 from tests.benchmarks.system import MODEL, running_system
 from tests.benchmarks.vllm_system import running_vllm_gateway

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import aiohttp
-from slipstream_gateway.up.processes import Child
+from slipstream_tools.up.processes import Child
 
 from tests.benchmarks.gateway_load import percentile
 from tests.benchmarks.gateway_openai import wait_port
@@ -90,7 +90,7 @@ def running(vllm_url: str | None) -> Iterator[Gateway]:
         url, pass_through_url = (f"http://127.0.0.1:{port}" for port in ports)
         found = Gateway(url, vllm_url, pass_through_url, folder / "pair.yaml")
         found.write(killed=False)
-        gateway = ["slipstream_gateway.cli", "gateway", "-f", str(found.manifest), "--port", str(ports[0])]
+        gateway = ["slipstream_tools.cli", "gateway", "-f", str(found.manifest), "--port", str(ports[0])]
         pass_through = ["tests.benchmarks.pass_through", str(ports[1]), vllm_url]
         for port, module in zip(ports, ([*gateway, "--conformance", "off"], pass_through), strict=True):
             command, log = [sys.executable, "-m", *module], folder / f"{module[0]}.log"

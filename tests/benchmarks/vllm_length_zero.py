@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
-from slipstream_gateway.up.vllm_server import VllmServer
+from slipstream_tools.up.vllm_server import VllmServer
 
 from tests.benchmarks.vllm_servers import clients, started_servers
 from tests.vllm.plugin.client import Server, summaries, together

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from slipstream_gateway.bench.plan import GROUP_WAVES
-from slipstream_gateway.bench.results import Row, read_results
-from slipstream_gateway.bench.statistics import bootstrap, ratio_of_means
+from slipstream_tools.bench.plan import GROUP_WAVES
+from slipstream_tools.bench.results import Row, read_results
+from slipstream_tools.bench.statistics import bootstrap, ratio_of_means
 
 from tests.benchmarks.vllm_servers import DRAFT_TOKENS
 from tests.benchmarks.vllm_system import running_vllm_gateway
@@ -76,7 +76,7 @@ def _measure(args: argparse.Namespace) -> None:
     modes = ["plain", *(f"speculative:{length}" for length in range(1, DRAFT_TOKENS + 1)), ROUTED]
     with running_vllm_gateway(args.policy) as url:
         command = [
-            *(sys.executable, "-m", "slipstream_gateway.cli", "bench", "--url", url),
+            *(sys.executable, "-m", "slipstream_tools.cli", "bench", "--url", url),
             *("--requests", str(calls), "--modes", ",".join(modes), "--concurrency", args.levels),
             *("--seed", str(args.seed), "--out", str(args.out / "bench")),
         ]

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from slipstream_gateway.up.gateway_process import GatewayProcess
-from slipstream_gateway.up.options import UpOptions
+from slipstream_tools.up.gateway_process import GatewayProcess
+from slipstream_tools.up.options import UpOptions
 
 from tests.benchmarks.system import MODEL, free_ports
 from tests.benchmarks.vllm_servers import DRAFT_TOKENS, servers

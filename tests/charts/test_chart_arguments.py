@@ -13,7 +13,7 @@ JSON = dict[str, Any]
 Render = Callable[..., list[JSON]]
 Only = Callable[..., JSON]
 
-COMMANDS = {"gateway": "slipstream_gateway.gateway_command", "operator": "slipstream_operator.command"}
+COMMANDS = {"gateway": "slipstream_tools.gateway.command", "operator": "slipstream_operator.command"}
 
 
 def parsed(component: str, container: JSON) -> argparse.Namespace:

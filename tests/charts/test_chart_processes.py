@@ -15,8 +15,8 @@ from typing import Any
 
 import httpx
 import pytest
-from slipstream_gateway.manifest.reports import REPORT_SELECTOR
-from slipstream_gateway.up.processes import Child
+from slipstream_core.manifest.reports import REPORT_SELECTOR
+from slipstream_tools.up.processes import Child
 
 from tests.kube import KubeApiServer
 
@@ -59,7 +59,7 @@ class Release:
         child = Child(
             name=component,
             command=[
-                *(sys.executable, "-m", "slipstream_gateway.cli", *container["args"]),
+                *(sys.executable, "-m", "slipstream_tools.cli", *container["args"]),
                 *(f"--{name.replace('_', '-')}={value}" for name, value in {**options, **replaced}.items()),
             ],
             log_path=self._folder / f"{component}.log",

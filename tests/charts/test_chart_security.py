@@ -9,7 +9,7 @@ from base64 import b64decode
 from collections.abc import Callable
 from typing import Any
 
-from slipstream_gateway.manifest.naming import GRPC_PORT_NAME
+from slipstream_core.manifest.naming import GRPC_PORT_NAME
 from slipstream_operator.children.identity import NAME, SERVERS_NAME
 from slipstream_operator.children.service import PORTS
 

@@ -10,8 +10,8 @@ import pytest
 import yaml
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
-from slipstream_gateway.manifest import EMBEDDED_MANIFEST, Problem, parse_resource
-from slipstream_gateway.manifest.crd import crds
+from slipstream_core.manifest import EMBEDDED_MANIFEST, Problem, parse_resource
+from slipstream_core.manifest.crd import crds
 
 from tests.crd_schema import example_resources, schema_errors, violated
 

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 import pytest
-from slipstream_gateway.manifest import parse_resource
+from slipstream_core.manifest import parse_resource
 
 from tests.crd_schema import example_resources
 from tests.kube import KubeApiServer, KubeError

@@ -14,8 +14,8 @@ import helm_python
 import pytest
 import yaml
 from helm_python.chart import Chart
-from slipstream_gateway.manifest import parse_resource
-from slipstream_gateway.manifest.crd import crds, templates
+from slipstream_core.manifest import parse_resource
+from slipstream_core.manifest.crd import crds, templates
 
 from tests.crd_schema import example_resources, rules_of, schema_errors, violated
 
@@ -65,11 +65,11 @@ def test_the_chart_installs_what_the_types_say() -> None:
 
 def test_the_charts_files_are_the_generators() -> None:
     on_disk = {path.name: path.read_text() for path in (CHART / "templates").iterdir()}
-    assert on_disk == templates(), "run: python -m slipstream_gateway.manifest.crd charts/slipstream-crds/templates"
+    assert on_disk == templates(), "run: python -m slipstream_core.manifest.crd charts/slipstream-crds/templates"
 
 
 def test_the_generators_command_writes_the_templates(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "slipstream_gateway.manifest.crd", str(tmp_path / "templates")]
+    command = [sys.executable, "-m", "slipstream_core.manifest.crd", str(tmp_path / "templates")]
     subprocess.run(command, check=True, capture_output=True, timeout=60)
     assert {path.name: path.read_text() for path in (tmp_path / "templates").iterdir()} == templates()
 

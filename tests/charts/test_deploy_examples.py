@@ -9,8 +9,8 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
-from slipstream_gateway.manifest import EMBEDDED_MANIFEST, ModelPair, SlipstreamEngine, parse, parse_resource
-from slipstream_gateway.manifest.naming import child_name
+from slipstream_core.manifest import EMBEDDED_MANIFEST, ModelPair, SlipstreamEngine, parse, parse_resource
+from slipstream_core.manifest.naming import child_name
 from slipstream_operator.children import children_of
 from slipstream_operator.plan import ServingDefaults
 

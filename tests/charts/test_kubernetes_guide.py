@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import yaml
 from helm_python.chart import Chart
-from slipstream_gateway.kill_command import add_arguments
-from slipstream_gateway.manifest.status import ConditionType
+from slipstream_core.manifest.status import ConditionType
 from slipstream_operator.reconcile.pods import PodReason
 from slipstream_operator.reconcile.policy_verdicts import PolicyReason
 from slipstream_operator.reconcile.trips import REASONS
 from slipstream_operator.reconcile.verdicts import PairReason
+from slipstream_tools.kill import add_arguments
 
 from tests.kube import KubeApiServer
 

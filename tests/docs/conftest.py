@@ -12,7 +12,7 @@ from tests.doc_blocks import ROOT
 from tests.docs.shell import Shell
 from tests.kube import KubeApiServer
 
-MODULES = {"slipstream": "slipstream_gateway.cli", "helm": "tests.helm_command"}
+MODULES = {"slipstream": "slipstream_tools.cli", "helm": "tests.helm_command"}
 
 
 @pytest.fixture

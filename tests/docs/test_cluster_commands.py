@@ -13,8 +13,8 @@ from typing import Any
 
 import httpx
 import pytest
-from slipstream_gateway.manifest.renames import ALLOW_RENAME
-from slipstream_gateway.up.processes import Child
+from slipstream_core.manifest.renames import ALLOW_RENAME
+from slipstream_tools.up.processes import Child
 
 from tests.doc_blocks import ROOT, Block, blocks_of, pages, runs
 from tests.docs.shell import Shell, until
@@ -42,7 +42,7 @@ def gateway(kube: KubeApiServer, crds: object, namespace: str, tmp_path: Path, f
     child = Child(
         name="gateway",
         command=[
-            *(sys.executable, "-m", "slipstream_gateway.cli", "gateway", "--source", "kubernetes"),
+            *(sys.executable, "-m", "slipstream_tools.cli", "gateway", "--source", "kubernetes"),
             *("--kubeconfig", str(kube.kubeconfig(namespace=namespace)), "--report-namespace", namespace),
             *("--namespace", namespace, "--namespace", f"{namespace}-demo", "--port", str(port)),
         ],

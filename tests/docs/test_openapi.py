@@ -9,9 +9,9 @@ from typing import Any
 
 import jsonschema
 import pytest
+from slipstream_core.errors import InvalidRequest, RequestError
 from slipstream_gateway.api.parse import parse_chat_request, parse_completion_request
 from slipstream_gateway.api.responses import parse_responses_request
-from slipstream_gateway.errors import InvalidRequest, RequestError
 
 DOCUMENT = json.loads((Path(__file__).parents[2] / "docs" / "reference" / "openapi.json").read_text(encoding="utf-8"))
 SCHEMAS = DOCUMENT["components"]["schemas"]

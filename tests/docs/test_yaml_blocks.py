@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 from helm_python.chart import Chart
-from slipstream_gateway.manifest import load_file
-from slipstream_gateway.manifest.grants import read_grants
+from slipstream_core.manifest import load_file
+from slipstream_core.manifest.grants import read_grants
 
 from tests.doc_blocks import ROOT, Block, runs_each
 

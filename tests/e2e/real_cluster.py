@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
-from slipstream_gateway.up.processes import Child
+from slipstream_tools.up.processes import Child
 
 from tests.draws import SECRET, draws_of
 from tests.kube import KubeApiServer

@@ -18,8 +18,8 @@ from typing import Any
 
 import httpx
 import pytest
-from slipstream_gateway.up.processes import Child
-from slipstream_gateway.up.triton_server import TritonPorts
+from slipstream_tools.up.processes import Child
+from slipstream_tools.up.triton_server import TritonPorts
 
 from tests.e2e.real_cluster import (
     FIRST_SHARE,

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 import torch
-from slipstream_gateway.up.smollm2 import smollm2_folder
-from slipstream_gateway.up.vllm_install import install_vllm
+from slipstream_tools.up.smollm2 import smollm2_folder
+from slipstream_tools.up.vllm_install import install_vllm
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.e2e.pasted import run_pasted

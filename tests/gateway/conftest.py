@@ -16,8 +16,8 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
-from slipstream_gateway.app import build_app
-from slipstream_gateway.settings import Deadlines, GatewaySettings
+from slipstream_core.settings import Deadlines, GatewaySettings
+from slipstream_gateway.app.app import build_app
 
 from tests.draws import SECRET
 from tests.gateway.scripted_chat import ChatEvents, Events

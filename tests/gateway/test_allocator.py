@@ -8,7 +8,7 @@ import sys
 # A block as large as a body comes and goes; then smaller ones, above which something lives on when they go.
 PROGRAM = """
 import os, sys
-from slipstream_gateway.allocator import give_large_blocks_back
+from slipstream_gateway.server.allocator import give_large_blocks_back
 
 def resident_bytes():
     return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

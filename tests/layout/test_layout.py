@@ -9,7 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from slipstream_gateway.up.vllm_install import VERSION
+from slipstream_tools.up.vllm_install import VERSION
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = {
@@ -107,13 +107,13 @@ def test_wheel_has_the_four_packages_and_nothing_beside(wheel_names: list[str]) 
 
 def test_wheel_carries_model_repository_manifests_plugin_and_embedded_pair(wheel_names: list[str]) -> None:
     expected = [
-        "slipstream_gateway/model_repository/slipstream/config.pbtxt",
-        "slipstream_gateway/model_repository/slipstream/1/model.py",
-        "slipstream_gateway/examples/embedded.yaml",
-        "slipstream_gateway/examples/smollm2-vllm.yaml",
-        "slipstream_gateway/up/vllm-requirements.txt",
-        "slipstream_gateway/vllm_plugin/pyproject.toml",
-        "slipstream_gateway/vllm_plugin/scheduler.py",
+        "slipstream_core/model_repository/slipstream/config.pbtxt",
+        "slipstream_core/model_repository/slipstream/1/model.py",
+        "slipstream_core/examples/embedded.yaml",
+        "slipstream_core/examples/smollm2-vllm.yaml",
+        "slipstream_tools/up/vllm-requirements.txt",
+        "slipstream_tools/vllm_plugin/pyproject.toml",
+        "slipstream_tools/vllm_plugin/scheduler.py",
         *(f"{package}/py.typed" for package in PACKAGES),
         *(f"slipstream_engine/embedded/{name}/{file}" for name in ("target", "draft") for file in CHECKPOINT_FILES),
     ]

@@ -110,7 +110,7 @@ class OperatorProcess:
         namespace: str,
         folder: Path,
         *options: str,
-        module: tuple[str, ...] = ("slipstream_gateway.cli", "operator"),
+        module: tuple[str, ...] = ("slipstream_tools.cli", "operator"),
         user: str = USER,
     ) -> None:
         self.liveness_port, self.metrics_port = lasting_ports(2)

@@ -6,8 +6,8 @@ import copy
 import json
 from typing import Any
 
-from slipstream_gateway.manifest import ModelPair
-from slipstream_gateway.manifest.resources import parse_resource
+from slipstream_core.manifest import ModelPair
+from slipstream_core.manifest.resources import parse_resource
 from slipstream_operator.children import children_of
 from slipstream_operator.plan import ServingDefaults
 

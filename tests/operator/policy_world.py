@@ -8,13 +8,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
-from slipstream_gateway.manifest.check import Problem
-from slipstream_gateway.manifest.objects import ModelPair, SpeculationPolicy
-from slipstream_gateway.manifest.resources import parse_resource
-from slipstream_gateway.manifest.status import ClassStatus, Condition, GatewaysStatus, SpeculationPolicyStatus
-from slipstream_gateway.measurement import Observation, Subject
-from slipstream_gateway.stores.position import Position
-from slipstream_gateway.types import Arm, Reason
+from slipstream_core.manifest.check import Problem
+from slipstream_core.manifest.objects import ModelPair, SpeculationPolicy
+from slipstream_core.manifest.resources import parse_resource
+from slipstream_core.manifest.status import ClassStatus, Condition, GatewaysStatus, SpeculationPolicyStatus
+from slipstream_core.observation import Observation, Subject
+from slipstream_core.redis.position import Position
+from slipstream_core.types import Arm, Reason
 from slipstream_operator.analysis import ClassFacts, PolicyLedger
 from slipstream_operator.evidence import unread
 from slipstream_operator.plan import Note, PolicyPlan

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from slipstream_gateway.manifest.rollout import Thresholds
+from slipstream_core.manifest.rollout import Thresholds
 from slipstream_operator.analysis.guard import Guard, bets_of
 from slipstream_operator.analysis.metrics import Metric, Rule, rules_of, stricter
 

@@ -8,9 +8,9 @@ import time
 
 import numpy as np
 import pytest
-from slipstream_gateway.manifest.status import ClassStatus, Phase, SpeculationPolicyStatus
-from slipstream_gateway.stores.position import Position
-from slipstream_gateway.types import Arm, LengthBin, TaskType
+from slipstream_core.manifest.status import ClassStatus, Phase, SpeculationPolicyStatus
+from slipstream_core.redis.position import Position
+from slipstream_core.types import Arm, LengthBin, TaskType
 from slipstream_operator.analysis import Metric, PolicyLedger, Verdict
 from slipstream_operator.analysis.checkpoint import MAX_CHARS, MAX_WRITTEN_CHARS, sealed_standings
 

@@ -7,7 +7,7 @@ import re
 
 import kubernetes_validate
 from hypothesis import HealthCheck, assume, given, settings
-from slipstream_gateway.manifest.resources import parse_resource
+from slipstream_core.manifest.resources import parse_resource
 
 from tests.operator.pair_objects import JSON, children
 from tests.operator.pair_strategies import served_pairs

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from slipstream_gateway.manifest.reports import (
+from slipstream_core.manifest.reports import (
     EXPIRES_S,
     IN_USE_ANNOTATION,
     UNREACHABLE_ANNOTATION,
@@ -18,7 +18,7 @@ from slipstream_gateway.manifest.reports import (
     read_report,
     report_lease,
 )
-from slipstream_gateway.manifest.status import GatewaysStatus
+from slipstream_core.manifest.status import GatewaysStatus
 from slipstream_operator.cluster.resources import Kind, ObjectKey
 from slipstream_operator.gateways import Gateways
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from slipstream_gateway.manifest.status import Phase
-from slipstream_gateway.types import Arm
+from slipstream_core.manifest.status import Phase
+from slipstream_core.types import Arm
 from slipstream_operator.analysis import GainFacts
 
 from tests.benchmarks import rollback_paired_share

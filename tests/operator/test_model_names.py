@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import msgspec
-from slipstream_gateway.manifest.status import NameHolder
+from slipstream_core.manifest.status import NameHolder
 from slipstream_operator.cluster.cache import key_of
 from slipstream_operator.cluster.resources import ObjectKey
 from slipstream_operator.declared import Declared

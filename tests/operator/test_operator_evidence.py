@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from slipstream_gateway.measurement import Observation
-from slipstream_gateway.stores.redis_store import RedisStore
-from slipstream_gateway.types import Arm
+from slipstream_core.observation import Observation
+from slipstream_core.redis.redis_store import RedisStore
+from slipstream_core.types import Arm
 
 from tests.kube import KubeApiServer
 from tests.kube_client import JSON

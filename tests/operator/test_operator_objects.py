@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from msgspec.structs import replace
-from slipstream_gateway.manifest.reports import GatewayReport, WithheldServer, applied_key, object_key, report_lease
+from slipstream_core.manifest.reports import GatewayReport, WithheldServer, applied_key, object_key, report_lease
 
 from tests.kube import KubeApiServer, KubeError
 from tests.operator.operator_process import Cluster, OperatorProcess, eventually, grant, pair_spec

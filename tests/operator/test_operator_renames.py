@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from slipstream_gateway.manifest.reports import GatewayReport, pair_object_key, report_lease
+from slipstream_core.manifest.reports import GatewayReport, pair_object_key, report_lease
 from slipstream_operator.reconcile.usage import IN_USE_FOR
 
 from tests.kube import KubeApiServer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
-from slipstream_gateway.manifest.status import Condition, ConditionType
+from slipstream_core.manifest.status import Condition, ConditionType
 from slipstream_operator.conditions import MAX_MESSAGE_CHARS, Conditions, find, read_time, rfc3339
 
 NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)

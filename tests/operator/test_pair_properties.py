@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from slipstream_gateway.manifest.check import Problem
-from slipstream_gateway.manifest.resources import parse_resource
-from slipstream_gateway.manifest.status import GatewaysStatus
+from slipstream_core.manifest.check import Problem
+from slipstream_core.manifest.resources import parse_resource
+from slipstream_core.manifest.status import GatewaysStatus
 from slipstream_operator.plan import Observed
 from slipstream_operator.reconcile.pair import reconcile_pair
 

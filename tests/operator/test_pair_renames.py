@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
-from slipstream_gateway.manifest.status import Condition
+from slipstream_core.manifest.status import Condition
 from slipstream_operator.cluster.resources import Kind, ObjectKey
 from slipstream_operator.declared import Declared
 from slipstream_operator.plan import Observed, PairPlan

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from slipstream_gateway.manifest.status import Condition, ModelPairStatus
+from slipstream_core.manifest.status import Condition, ModelPairStatus
 from slipstream_operator.cluster.api import KubeApi
 from slipstream_operator.cluster.cache import ObjectCache
 from slipstream_operator.cluster.children import ChildWriter

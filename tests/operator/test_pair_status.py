@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 import pytest
-from slipstream_gateway.manifest.check import Problem
-from slipstream_gateway.manifest.reports import UnreachableServers, WithheldServer
-from slipstream_gateway.manifest.status import Condition, GatewaysStatus, ModelPairStatus, SpeculationPolicyStatus
+from slipstream_core.manifest.check import Problem
+from slipstream_core.manifest.reports import UnreachableServers, WithheldServer
+from slipstream_core.manifest.status import Condition, GatewaysStatus, ModelPairStatus, SpeculationPolicyStatus
 from slipstream_operator.plan import Observed, PairPlan
 from slipstream_operator.reconcile.pair import reconcile_pair
 

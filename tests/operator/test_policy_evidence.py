@@ -11,11 +11,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from slipstream_gateway.errors import CommandError
-from slipstream_gateway.manifest.objects import SpeculationPolicy
-from slipstream_gateway.manifest.status import ClassStatus, Phase, SpeculationPolicyStatus
-from slipstream_gateway.stores.redis_store import RedisStore
-from slipstream_gateway.types import Arm
+from slipstream_core.errors import CommandError
+from slipstream_core.manifest.objects import SpeculationPolicy
+from slipstream_core.manifest.status import ClassStatus, Phase, SpeculationPolicyStatus
+from slipstream_core.redis.redis_store import RedisStore
+from slipstream_core.types import Arm
 from slipstream_operator.analysis import Metric
 from slipstream_operator.cluster.resources import Kind, ObjectKey
 from slipstream_operator.conditions import rfc3339

@@ -6,9 +6,9 @@ import base64
 
 import msgspec
 import pytest
-from slipstream_gateway.manifest.check import Problem
-from slipstream_gateway.manifest.status import GatewaysStatus, Phase, SpeculationPolicyStatus
-from slipstream_gateway.types import Arm, LengthBin
+from slipstream_core.manifest.check import Problem
+from slipstream_core.manifest.status import GatewaysStatus, Phase, SpeculationPolicyStatus
+from slipstream_core.types import Arm, LengthBin
 from slipstream_operator.analysis import CheckpointError
 
 from tests.operator.policy_world import CODE, LONG, World, observation, raw_policy

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from slipstream_gateway.manifest.check import Problem
-from slipstream_gateway.manifest.status import Phase
+from slipstream_core.manifest.check import Problem
+from slipstream_core.manifest.status import Phase
 from slipstream_operator.analysis.checkpoint import sealed_standings
 from slipstream_operator.cluster.resources import Kind, ObjectKey
 from slipstream_operator.evidence import NoEvidence, PolicyEvidence

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from slipstream_gateway.manifest.status import Phase
-from slipstream_gateway.types import Arm, Reason
+from slipstream_core.manifest.status import Phase
+from slipstream_core.types import Arm, Reason
 from slipstream_operator.analysis import Metric, Verdict
 
 from tests.operator.policy_world import CODE, LONG, World, observation, raw_policy

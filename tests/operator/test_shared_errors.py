@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from slipstream_gateway.manifest.status import Phase
-from slipstream_gateway.types import Arm
+from slipstream_core.manifest.status import Phase
+from slipstream_core.types import Arm
 
 from tests.operator.policy_world import CODE, World, observation, raw_policy
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
-from slipstream_gateway.manifest.status import ClassStatus, Phase, SpeculationPolicyStatus
+from slipstream_core.manifest.status import ClassStatus, Phase, SpeculationPolicyStatus
 from slipstream_operator.cluster.api import KubeApi
 from slipstream_operator.cluster.cache import ObjectCache
 from slipstream_operator.cluster.connection import connect

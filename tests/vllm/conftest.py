@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from slipstream_engine.embedded import DRAFT_DIR, TARGET_DIR
-from slipstream_gateway.up.vllm_environment import VllmInstall
-from slipstream_gateway.up.vllm_install import install_vllm
-from slipstream_gateway.up.vllm_server import Speculation, VllmLaunch, VllmServer
+from slipstream_tools.up.vllm_environment import VllmInstall
+from slipstream_tools.up.vllm_install import install_vllm
+from slipstream_tools.up.vllm_server import Speculation, VllmLaunch, VllmServer
 
 from tests.ports import lasting_ports
 

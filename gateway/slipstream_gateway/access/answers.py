@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from slipstream_gateway.allowance import Charge, Grant, LimitName, Refusal, Room
-from slipstream_gateway.errors import LimitReached
+from slipstream_core.errors import LimitReached
+from slipstream_core.rate_limits import Charge, Grant, LimitName, Refusal, Room
 
 Header = tuple[bytes, bytes]
 

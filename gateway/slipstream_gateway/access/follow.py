@@ -11,9 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+from slipstream_core.errors import CommandError
+from slipstream_core.file_thread import FileThread
+
 from slipstream_gateway.access.keyring import Keyring, in_time, open_keyring, pepper_path, read_file
-from slipstream_gateway.errors import CommandError
-from slipstream_gateway.file_thread import FileThread
 
 INTERVAL_S = 0.25
 _log = logging.getLogger(__name__)

@@ -7,6 +7,10 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
+from slipstream_core.errors import AccessError, Forbidden, ModelNotFound, NotAuthenticated
+from slipstream_core.rate_limits import Charge, Grant, InUse, Limits, Refusal, Use
+from slipstream_core.types import GenerationRequest
+
 from slipstream_gateway.access.answers import Header, limit_reached, rate_headers
 from slipstream_gateway.access.counts import AccessStatus, Counts
 from slipstream_gateway.access.follow import KeyFile
@@ -15,9 +19,6 @@ from slipstream_gateway.access.keyring import INCORRECT, Keyring
 from slipstream_gateway.access.limiting import Limiter
 from slipstream_gateway.access.principal import Principal, asked_output_tokens, most_prompt_tokens
 from slipstream_gateway.access.records import Jwt
-from slipstream_gateway.allowance import Charge, Grant, InUse, Limits, Refusal, Use
-from slipstream_gateway.errors import AccessError, Forbidden, ModelNotFound, NotAuthenticated
-from slipstream_gateway.types import GenerationRequest
 
 if TYPE_CHECKING:
     from slipstream_gateway.access.tokens import Tokens

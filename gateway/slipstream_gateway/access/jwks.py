@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import aiohttp
 import jwt
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+from slipstream_core.file_thread import FileThread
+from slipstream_core.network_errors import describe_network_error
+from slipstream_core.regular_files import read_regular
 
 from slipstream_gateway.access.jwks_location import check_location
-from slipstream_gateway.file_thread import FileThread
-from slipstream_gateway.network_errors import describe_network_error
-from slipstream_gateway.regular_files import read_regular
 
 FETCH_S = 5.0
 URL_REFRESH_S = 300.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 from urllib.parse import urlsplit
 
-from slipstream_gateway.errors import CommandError
+from slipstream_core.errors import CommandError
 
 
 def check_location(location: str) -> bool:

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+from slipstream_core.errors import CommandError, NotAuthenticated
+from slipstream_core.file_thread import FileThread
+from slipstream_core.regular_files import read_regular
 
 from slipstream_gateway.access.jwks_location import check_location
 from slipstream_gateway.access.key_text import MIN_PEPPER_BYTES, digest, id_of, pepper_id
 from slipstream_gateway.access.principal import Prices, Principal, compile_principal
 from slipstream_gateway.access.records import MAX_FILE_BYTES, AccessFile, Jwt, KeyRecord, aware, parse_access
-from slipstream_gateway.errors import CommandError, NotAuthenticated
-from slipstream_gateway.file_thread import FileThread
-from slipstream_gateway.regular_files import read_regular
 
 INCORRECT = "Incorrect API key provided."
 _FOREVER_S = float("inf")

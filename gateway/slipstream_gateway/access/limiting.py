@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from slipstream_core.rate_limits import Charge, Grant, InUse, Limits, Refusal, Use
+
 from slipstream_gateway.access.local_limits import LocalLimits
-from slipstream_gateway.allowance import Charge, Grant, InUse, Limits, Refusal, Use
 
 _OPEN = Grant()
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from itertools import count
 
-from slipstream_gateway.allowance import (
+from slipstream_core.rate_limits import (
     DAY_S,
     NANO_PER_USD,
     US_PER_MINUTE,

@@ -7,10 +7,10 @@ import re
 from collections.abc import Sequence
 
 import msgspec
+from slipstream_core.rate_limits import Charge, Limits
+from slipstream_core.types import ANONYMOUS, Caller, GenerationRequest, Mode, Priority, PromptSize
 
 from slipstream_gateway.access.records import Price, Scopes
-from slipstream_gateway.allowance import Charge, Limits
-from slipstream_gateway.types import ANONYMOUS, Caller, GenerationRequest, Mode, Priority, PromptSize
 
 UNLIMITED_OUTPUT_TOKENS = 1024
 MOST_OUTPUT_TOKENS = 131_072

@@ -18,12 +18,12 @@ from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
+from slipstream_core.errors import CommandError
+from slipstream_core.rate_limits import Limits
+from slipstream_core.types import Mode, Priority
 
 from slipstream_gateway.access.jwks_location import check_location
 from slipstream_gateway.access.key_text import ID_CHARS
-from slipstream_gateway.allowance import Limits
-from slipstream_gateway.errors import CommandError
-from slipstream_gateway.types import Mode, Priority
 
 MAX_FILE_BYTES = 16 * 1024 * 1024
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]

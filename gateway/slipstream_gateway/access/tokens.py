@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jwt
+from slipstream_core.errors import Forbidden, NotAuthenticated, UpstreamUnavailable
 
 from slipstream_gateway.access.jwks import Jwks
 from slipstream_gateway.access.keyring import INCORRECT
 from slipstream_gateway.access.principal import Principal, compile_principal
 from slipstream_gateway.access.records import Jwt, JwtRule
-from slipstream_gateway.errors import Forbidden, NotAuthenticated, UpstreamUnavailable
 
 MAX_TOKEN_CHARS = 8192
 MOST_KEPT = 4096

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from slipstream_gateway.director.exchange import Exchange
-from slipstream_gateway.types import GenerationRequest
+from slipstream_core.types import GenerationRequest
+
+from slipstream_gateway.request.exchange import Exchange
 from slipstream_gateway.upstreams.base import Usage
 
 # With these a server may generate tokens of which nothing is seen in its answer: special tokens have no text.

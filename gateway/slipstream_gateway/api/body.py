@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
 import msgspec
+from slipstream_core.errors import InvalidRequest, shorten
 
 from slipstream_gateway.api.body_bounds import check_fields, check_values
-from slipstream_gateway.errors import InvalidRequest, shorten
 
 _WHERE = re.compile(r"^(?P<what>.*?)(?: - at `\$\.?(?P<path>.*)`)?$", re.DOTALL)
 _STEP = re.compile(r"\[(\d+)\]|([^.\[\]]+)")

@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection
 from typing import NamedTuple
 
-from slipstream_gateway.errors import InvalidRequest
+from slipstream_core.errors import InvalidRequest
 
 MAX_PARTS = 65_536
 """Texts (names of fields among them), objects and lists of one body: a conversation of thousands of messages."""

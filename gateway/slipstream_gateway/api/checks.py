@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from slipstream_core.errors import InvalidRequest
+
 from slipstream_gateway.api.body import show
-from slipstream_gateway.errors import InvalidRequest
 
 MAX_CHOICES = 8
 MAX_STOP_STRINGS = 4

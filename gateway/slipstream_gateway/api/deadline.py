@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from slipstream_gateway.errors import InvalidRequest, shorten
+from slipstream_core.errors import InvalidRequest, shorten
 
 HEADER = "x-request-timeout"
 LONGEST_S = 86_400.0

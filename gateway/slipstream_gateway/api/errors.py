@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import msgspec
-
-from slipstream_gateway.errors import (
+from slipstream_core.errors import (
     BodyTooLarge,
     ClientTimeout,
     ContextLengthExceeded,

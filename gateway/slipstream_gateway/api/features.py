@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 
 import msgspec
+from slipstream_core.errors import shorten
 
 from slipstream_gateway.api.body import CORE_FIELDS, WireMessage
-from slipstream_gateway.errors import shorten
 
 NO_EFFECT = frozenset(
     {

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from slipstream_core.errors import Forbidden
+from slipstream_core.types import ANONYMOUS, GenerationRequest
+
 from slipstream_gateway.access import Principal
 from slipstream_gateway.access.records import Scopes
 from slipstream_gateway.api.http import Scope, read_headers
 from slipstream_gateway.api.sides import RequestCheck, anybody
-from slipstream_gateway.errors import Forbidden
-from slipstream_gateway.types import ANONYMOUS, GenerationRequest
 
 
 class Lease(Protocol):

@@ -10,6 +10,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Protocol
 
+from slipstream_core.errors import DeadlineExceeded, SlipstreamError, UpstreamUnavailable
+from slipstream_core.types import Decision, Endpoint, GenerationRequest
+
 from slipstream_gateway.access import Principal
 from slipstream_gateway.api.bill import bill_of
 from slipstream_gateway.api.deadline import deadline_of
@@ -31,13 +34,11 @@ from slipstream_gateway.api.http import (
 from slipstream_gateway.api.parsing import BodyParser
 from slipstream_gateway.api.render import ChunkRenderer, whole_answer
 from slipstream_gateway.api.wishes import Wishes
-from slipstream_gateway.director.causes import rejection
-from slipstream_gateway.director.director import Director
-from slipstream_gateway.director.entry import Context
-from slipstream_gateway.director.exchange import Exchange
-from slipstream_gateway.director.watchdog import client_late
-from slipstream_gateway.errors import DeadlineExceeded, SlipstreamError, UpstreamUnavailable
-from slipstream_gateway.types import Decision, Endpoint, GenerationRequest
+from slipstream_gateway.request.causes import rejection
+from slipstream_gateway.request.director import Director
+from slipstream_gateway.request.entry import Context
+from slipstream_gateway.request.exchange import Exchange
+from slipstream_gateway.request.watchdog import client_late
 from slipstream_gateway.upstreams.base import Tokens, Wire
 from slipstream_gateway.upstreams.responses_wire import next_sequence_number
 

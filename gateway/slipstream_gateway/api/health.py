@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 
+from slipstream_core.errors import SlipstreamError
 from starlette.requests import Request
 from starlette.responses import Response
 
 from slipstream_gateway.api.http import json_response
-from slipstream_gateway.director.configuration import ConfigurationSource, ConfigurationStatus
-from slipstream_gateway.director.fleet import Fleet
-from slipstream_gateway.errors import SlipstreamError
+from slipstream_gateway.fleet.configuration import ConfigurationSource, ConfigurationStatus
+from slipstream_gateway.fleet.fleet import Fleet
 from slipstream_gateway.upstreams.pool import Pool
 
 LIVE, READY = "/health/live", "/health/ready"

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable, MutableMapping, Set
 from typing import Any, NamedTuple
 
 import msgspec
+from slipstream_core.errors import BodyTooLarge, InvalidRequest, UnsupportedMedia, shorten
 from starlette.responses import Response
 
 from slipstream_gateway.api.errors import ErrorReply, Headers, error_reply
-from slipstream_gateway.errors import BodyTooLarge, InvalidRequest, UnsupportedMedia, shorten
 
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]

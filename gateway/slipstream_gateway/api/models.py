@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from slipstream_core.errors import ModelNotFound, SlipstreamError
 from starlette.requests import Request
 from starlette.responses import Response
 
 from slipstream_gateway.api.gatekeeper import OPEN_GATE, Gatekeeper
 from slipstream_gateway.api.http import error_response, json_response, read_headers
-from slipstream_gateway.director.fleet import Fleet
-from slipstream_gateway.errors import ModelNotFound, SlipstreamError
+from slipstream_gateway.fleet.fleet import Fleet
 
 
 class ModelsEndpoint:

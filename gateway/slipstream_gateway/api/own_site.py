@@ -5,10 +5,11 @@ from __future__ import annotations
 from functools import lru_cache
 from urllib.parse import urlsplit
 
+from slipstream_core.errors import Forbidden, shorten
+from slipstream_core.hosts import is_loopback_address, without_port
+
 from slipstream_gateway.api.http import Scope
 from slipstream_gateway.api.sides import RequestCheck
-from slipstream_gateway.errors import Forbidden, shorten
-from slipstream_gateway.hosts import is_loopback_address, without_port
 
 
 def own_site(bound: str) -> RequestCheck:

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import msgspec
+from slipstream_core.errors import InvalidRequest
+from slipstream_core.types import Endpoint, GenerationRequest, Message
 
 from slipstream_gateway.api.body import WireBody, WireMessage, decode_body, decode_fields, show
 from slipstream_gateway.api.checks import MAX_TOKENS, choices_of, integer
@@ -15,8 +17,6 @@ from slipstream_gateway.api.prompts import Prompt, parse_prompts, token_ids_of
 from slipstream_gateway.api.request import generation_request
 from slipstream_gateway.api.responses import parse_responses_request
 from slipstream_gateway.api.wishes import NO_WISHES, Wishes
-from slipstream_gateway.errors import InvalidRequest
-from slipstream_gateway.types import Endpoint, GenerationRequest, Message
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import Executor
 
+from slipstream_core.types import GenerationRequest
+
 from slipstream_gateway.api.request import Parse
 from slipstream_gateway.api.wishes import Wishes
-from slipstream_gateway.types import GenerationRequest
 
 ON_LOOP_BYTES = 32 * 1024
 """Bodies up to this size are parsed at once: nearly all, and a thread costs more than they do."""

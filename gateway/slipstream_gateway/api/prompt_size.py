@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
+from slipstream_core.types import PromptSize
 
 from slipstream_gateway.api.body import WireItem, WireMessage
-from slipstream_gateway.types import PromptSize
 
 _MEDIA = frozenset(
     {

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
+from slipstream_core.errors import InvalidRequest
 
 from slipstream_gateway.api.body import show
 from slipstream_gateway.api.checks import MAX_TOKENS
 from slipstream_gateway.api.prompt_size import ALL_TEXT, NonText
-from slipstream_gateway.errors import InvalidRequest
 
 Prompt = str | tuple[int, ...]
 

@@ -10,8 +10,8 @@ import time
 from collections.abc import Sequence
 
 import msgspec
+from slipstream_core.types import Endpoint, GenerationRequest
 
-from slipstream_gateway.types import Endpoint, GenerationRequest
 from slipstream_gateway.upstreams.base import Tokens, Usage
 
 DONE = b"data: [DONE]\n\n"

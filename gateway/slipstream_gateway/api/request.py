@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import Protocol
 
 import msgspec
+from slipstream_core.errors import InvalidRequest
+from slipstream_core.types import Endpoint, GenerationRequest, Message
 
 from slipstream_gateway.api.body import WireSampling
 from slipstream_gateway.api.checks import between, seed_of, stop_strings, top_k_of
 from slipstream_gateway.api.features import FOR_SAMPLING, is_structured
 from slipstream_gateway.api.prompt_size import NonText, prompt_size
 from slipstream_gateway.api.wishes import NO_WISHES, Wishes, draft_length_of, learn_of, mode_of
-from slipstream_gateway.errors import InvalidRequest
-from slipstream_gateway.types import Endpoint, GenerationRequest, Message
 
 
 class Parse(Protocol):

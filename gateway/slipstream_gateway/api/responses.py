@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
+from slipstream_core.errors import InvalidRequest, UnsupportedParameter, shorten
+from slipstream_core.types import RESPONSES_FEATURE, Endpoint, GenerationRequest, Message
 
 from slipstream_gateway.api.body import RESPONSES_FIELDS, WireItem, WireResponsesBody, decode_responses_body, show
 from slipstream_gateway.api.checks import MAX_TOKENS, integer
@@ -20,8 +22,6 @@ from slipstream_gateway.api.features import features_in_use
 from slipstream_gateway.api.prompt_size import ALL_TEXT, media_of_items
 from slipstream_gateway.api.request import generation_request
 from slipstream_gateway.api.wishes import NO_WISHES, Wishes
-from slipstream_gateway.errors import InvalidRequest, UnsupportedParameter, shorten
-from slipstream_gateway.types import RESPONSES_FEATURE, Endpoint, GenerationRequest, Message
 
 ROLES = ("user", "assistant", "system", "developer")
 _TEXT_PARTS = ("input_text", "output_text", "text")

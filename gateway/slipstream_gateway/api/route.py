@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from slipstream_core.errors import SlipstreamError
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -11,9 +12,8 @@ from slipstream_gateway.api.gatekeeper import OPEN_GATE, Gatekeeper
 from slipstream_gateway.api.generate import shutting_down, wishes_of
 from slipstream_gateway.api.http import ClientGone, error_response, json_response, read_body, read_headers
 from slipstream_gateway.api.parsing import BodyParser
-from slipstream_gateway.director.director import Director
-from slipstream_gateway.errors import SlipstreamError
-from slipstream_gateway.routing import explanation
+from slipstream_gateway.decide.route import explanation
+from slipstream_gateway.request.director import Director
 
 
 class RouteEndpoint:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 
+from slipstream_core.errors import SlipstreamError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -18,7 +19,6 @@ from starlette.routing import BaseRoute
 
 from slipstream_gateway.api.errors import error_reply, http_error_body
 from slipstream_gateway.api.http import Receive, Scope, Send, send_error
-from slipstream_gateway.errors import SlipstreamError
 
 Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 Respond = Callable[[Request], Awaitable[Response]]

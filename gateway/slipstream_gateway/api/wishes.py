@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from slipstream_core.errors import InvalidRequest
+from slipstream_core.manifest.objects import MAX_DRAFT_TOKENS
+from slipstream_core.types import Mode
+
 from slipstream_gateway.api.body import show
-from slipstream_gateway.errors import InvalidRequest
-from slipstream_gateway.manifest.objects import MAX_DRAFT_TOKENS
-from slipstream_gateway.types import Mode
 
 
 class Wishes(NamedTuple):

@@ -13,6 +13,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from typing import NamedTuple, TypeVar
 
 import msgspec
+from slipstream_core.errors import Incomparable, RequestError, UpstreamRejected, UpstreamUnavailable, for_log
+from slipstream_core.manifest.table import Backend
+from slipstream_core.types import GenerationRequest
 
 from slipstream_gateway.conformance.probes import (
     ProbeAnswer,
@@ -31,9 +34,6 @@ from slipstream_gateway.conformance.verdict import (
     judge_greedy,
     judge_sampled,
 )
-from slipstream_gateway.errors import Incomparable, RequestError, UpstreamRejected, UpstreamUnavailable, for_log
-from slipstream_gateway.manifest.table import Backend
-from slipstream_gateway.types import GenerationRequest
 from slipstream_gateway.upstreams.base import Job, TokenScore
 from slipstream_gateway.upstreams.pool import Replica
 

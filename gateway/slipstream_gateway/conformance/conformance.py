@@ -13,14 +13,14 @@ import contextlib
 from collections.abc import AsyncIterator, Iterator, Sequence
 
 import msgspec
+from slipstream_core.settings import ConformanceSettings
+from slipstream_core.types import Capability
 
+from slipstream_gateway.admission import Admission
 from slipstream_gateway.conformance.duties import Duty, duties_of
 from slipstream_gateway.conformance.server_checks import ServerChecks
 from slipstream_gateway.conformance.verdict import Finding, Result, Subject
-from slipstream_gateway.director.admission import Admission
-from slipstream_gateway.director.fleet import Fleet, Snapshot
-from slipstream_gateway.settings import ConformanceSettings
-from slipstream_gateway.types import Capability
+from slipstream_gateway.fleet.fleet import Fleet, Snapshot
 from slipstream_gateway.upstreams.pool import Replica
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from slipstream_gateway.director.fleet import ServedRoute, Snapshot
-from slipstream_gateway.manifest.table import Backend
-from slipstream_gateway.routing.guards import off
+from slipstream_core.manifest.table import Backend
+
+from slipstream_gateway.decide.route.guards import off
+from slipstream_gateway.fleet.fleet import ServedRoute, Snapshot
 from slipstream_gateway.upstreams.pool import Replica
 
 

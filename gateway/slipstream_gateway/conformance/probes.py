@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import msgspec
+from slipstream_core.errors import Incomparable
+from slipstream_core.types import Endpoint, GenerationRequest
 
-from slipstream_gateway.director.likelihood import Sampling
-from slipstream_gateway.errors import Incomparable
-from slipstream_gateway.types import Endpoint, GenerationRequest
+from slipstream_gateway.request.likelihood import Sampling
 from slipstream_gateway.upstreams.base import Completion, Tokens, Wire
 
 COPYING = "Repeat the list.\n\nList: " + "alpha, beta, gamma, delta, " * 4 + "\nList: alpha, beta, gamma, delta, alpha,"

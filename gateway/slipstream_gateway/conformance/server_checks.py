@@ -9,16 +9,17 @@ import random
 import time
 from collections.abc import Callable, Sequence
 
+from slipstream_core.errors import Overloaded, SlipstreamError, UpstreamError
+from slipstream_core.settings import ConformanceSettings
+from slipstream_core.types import Reason
+
+from slipstream_gateway.admission import Admission
 from slipstream_gateway.conformance.checking import AT_ONCE, Check, Side
 from slipstream_gateway.conformance.duties import Duty
 from slipstream_gateway.conformance.schedule import Schedule
 from slipstream_gateway.conformance.verdict import Finding
 from slipstream_gateway.conformance.watch import Watch
-from slipstream_gateway.director.admission import Admission
-from slipstream_gateway.director.fleet import Fleet
-from slipstream_gateway.errors import Overloaded, SlipstreamError, UpstreamError
-from slipstream_gateway.settings import ConformanceSettings
-from slipstream_gateway.types import Reason
+from slipstream_gateway.fleet.fleet import Fleet
 from slipstream_gateway.upstreams.pool import Replica
 
 _LOOK_S = 0.5

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from slipstream_gateway.conformance.probes import COPYING, SAMPLING, ProbeAnswer
-from slipstream_gateway.director.likelihood import NOTHING, factors_of
+from slipstream_gateway.request.likelihood import NOTHING, factors_of
 from slipstream_gateway.upstreams.base import TokenScore
 
 TIE_NATS = 0.25

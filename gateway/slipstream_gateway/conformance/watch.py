@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
+from slipstream_core.manifest.table import Backend
+from slipstream_core.types import Capability, Reason, Withheld
+
 from slipstream_gateway.conformance.verdict import Finding, Result, Subject
-from slipstream_gateway.manifest.table import Backend
-from slipstream_gateway.types import Capability, Reason, Withheld
 from slipstream_gateway.upstreams.base import Drafting
 from slipstream_gateway.upstreams.pool import Replica
 

@@ -7,6 +7,9 @@ import contextlib
 from collections.abc import Callable
 
 import msgspec
+from slipstream_core.errors import InvalidRequest, SlipstreamError
+from slipstream_core.hosts import is_address, without_port
+from slipstream_core.manifest.kills import KillEvent, Who, Why
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -17,9 +20,6 @@ from slipstream_gateway.api.sides import RequestCheck
 from slipstream_gateway.console.assets import HEADERS, PAGE, load_assets
 from slipstream_gateway.console.feed import EVERY_S, Feed
 from slipstream_gateway.console.switching import KillSwitch, NotSwitchable
-from slipstream_gateway.errors import InvalidRequest, SlipstreamError
-from slipstream_gateway.hosts import is_address, without_port
-from slipstream_gateway.manifest.kills import KillEvent, Who, Why
 
 MAX_VIEWERS = 200
 SEND_WITHIN_S = 30.0

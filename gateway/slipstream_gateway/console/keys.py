@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
+from slipstream_core.rate_limits import NANO_PER_USD, InUse
 
 from slipstream_gateway.access import Gate, Principal
-from slipstream_gateway.allowance import NANO_PER_USD, InUse
 
 MOST_SHOWN = 200
 _UNUSED = InUse()

@@ -11,15 +11,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 import msgspec
-
-from slipstream_gateway.console.worker import Traffic
-from slipstream_gateway.director.fleet import ServedRoute
-from slipstream_gateway.director.observing import Learner
-from slipstream_gateway.measurement import Estimate, Forecast, Level, Subject
-from slipstream_gateway.routing import NO_DRAWS, decide
-from slipstream_gateway.routing.break_even import BreakEven, break_even
-from slipstream_gateway.routing.case import draft_lengths
-from slipstream_gateway.types import (
+from slipstream_core.observation import Estimate, Forecast, Level, Subject
+from slipstream_core.types import (
     MEDIUM_MAX_TOKENS,
     SHORT_MAX_TOKENS,
     Arm,
@@ -30,6 +23,13 @@ from slipstream_gateway.types import (
     RequestProfile,
     TaskType,
 )
+
+from slipstream_gateway.console.worker import Traffic
+from slipstream_gateway.decide.route import NO_DRAWS, decide
+from slipstream_gateway.decide.route.break_even import BreakEven, break_even
+from slipstream_gateway.decide.route.case import draft_lengths
+from slipstream_gateway.fleet.fleet import ServedRoute
+from slipstream_gateway.request.observing import Learner
 
 LENGTHS = tuple(round(4.0 * 256.0 ** (step / 32.0), 2) for step in range(33))
 ACCEPTANCES = tuple(step / 24.0 for step in range(25))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
+from slipstream_core.rate_limits import InUse
 
-from slipstream_gateway.allowance import InUse
 from slipstream_gateway.console import sketch
 from slipstream_gateway.console.worker import (
     ClassComparison,

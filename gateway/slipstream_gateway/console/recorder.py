@@ -11,10 +11,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
+from slipstream_core.types import Arm, Reason
+
 from slipstream_gateway.console import sketch
-from slipstream_gateway.director.observing import rejections
-from slipstream_gateway.director.outcome import Outcome
-from slipstream_gateway.types import Arm, Reason
+from slipstream_gateway.request.observing import rejections
+from slipstream_gateway.request.outcome import Outcome
 from slipstream_gateway.upstreams.base import Usage
 
 BUCKET_S = 15

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from slipstream_gateway.admission import Admission
 from slipstream_gateway.console import view
 from slipstream_gateway.console.keys import KeysView
 from slipstream_gateway.console.map import BreakEvenMap, break_even_map
@@ -15,11 +16,10 @@ from slipstream_gateway.console.merging import merged
 from slipstream_gateway.console.recorder import Recorder
 from slipstream_gateway.console.switching import KillSwitch
 from slipstream_gateway.console.worker import ClassComparison, Entrance, Seat, WorkerSnapshot, traffic_of
-from slipstream_gateway.director.admission import Admission
-from slipstream_gateway.director.configuration import ConfigurationStatus
-from slipstream_gateway.director.fleet import Fleet, ServedRoute
-from slipstream_gateway.director.observing import Learner
-from slipstream_gateway.learning import Evidence
+from slipstream_gateway.decide.estimate import Evidence
+from slipstream_gateway.fleet.configuration import ConfigurationStatus
+from slipstream_gateway.fleet.fleet import Fleet, ServedRoute
+from slipstream_gateway.request.observing import Learner
 from slipstream_gateway.telemetry.workers import Question, Siblings
 from slipstream_gateway.upstreams.pool import Replica
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from slipstream_gateway.learning.evidence import Effect, effect_of
-from slipstream_gateway.learning.moments import ArmSamples, Comparison, Sample
+from slipstream_gateway.decide.estimate.evidence import Effect, effect_of
+from slipstream_gateway.decide.estimate.moments import ArmSamples, Comparison, Sample
 
 Measure = Callable[[ArmSamples], Sample]
 

@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 import msgspec
+from slipstream_core.errors import ManifestError, SlipstreamError
+from slipstream_core.manifest.kills import MAX_EVENTS, Kill, KillEvent, KillFile, Kills
+from slipstream_core.manifest.table import Route
 
 from slipstream_gateway.console.worker import WorkerSnapshot
-from slipstream_gateway.errors import ManifestError, SlipstreamError
-from slipstream_gateway.manifest.kills import MAX_EVENTS, Kill, KillEvent, KillFile, Kills
-from slipstream_gateway.manifest.table import Route
 
 LAND_WITHIN_S = 5.0
 _ASK_EVERY_S = 0.02

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slipstream_gateway.console.recorder import Recorder
-from slipstream_gateway.director.outcome import Observer, Outcome
+from slipstream_gateway.request.outcome import Observer, Outcome
 
 
 class Watching:

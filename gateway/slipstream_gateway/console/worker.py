@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import msgspec
+from slipstream_core.rate_limits import InUse
 
-from slipstream_gateway.allowance import InUse
 from slipstream_gateway.console import sketch
 from slipstream_gateway.console.recorder import BUCKETS, CellKey, Recorder
-from slipstream_gateway.learning.moments import Comparison
+from slipstream_gateway.decide.estimate.moments import Comparison
 
 RECENT_BUCKETS = 4
 """Of the newest buckets, how many count as now."""

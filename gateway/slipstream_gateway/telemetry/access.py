@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from opentelemetry.metrics import Meter
+from slipstream_core.rate_limits import NANO_PER_USD
 
 from slipstream_gateway.access import AccessStatus
-from slipstream_gateway.allowance import NANO_PER_USD
 from slipstream_gateway.telemetry.instruments import counter, gauge
 
 _PREFIX = "slipstream.access."

@@ -18,8 +18,8 @@ from typing import Any
 
 import msgspec
 
-from slipstream_gateway.director.fleet import Snapshot
-from slipstream_gateway.director.outcome import Observer, Outcome
+from slipstream_gateway.fleet.fleet import Snapshot
+from slipstream_gateway.request.outcome import Observer, Outcome
 
 MAX_PENDING = 20_000
 FLUSH_S = 0.25

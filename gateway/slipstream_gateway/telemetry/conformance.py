@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 
 from opentelemetry.metrics import Meter
+from slipstream_core.types import Capability
 
 from slipstream_gateway.conformance import CheckCount, ReplicaConformance
-from slipstream_gateway.director.parity_sampled import SampledEvidence
-from slipstream_gateway.director.parity_score import ALARM_AT
+from slipstream_gateway.request.parity.sampled import SampledEvidence
+from slipstream_gateway.request.parity.score import ALARM_AT
 from slipstream_gateway.telemetry.instruments import counter, gauge
 from slipstream_gateway.telemetry.overload import MOST_SHOWN
-from slipstream_gateway.types import Capability
 
 
 def observe_conformance(

@@ -8,10 +8,10 @@ stand ours: pair, class and arm. No attribute ever holds text of a prompt or an 
 from __future__ import annotations
 
 from opentelemetry.trace import SpanContext
+from slipstream_core.types import Endpoint
 
-from slipstream_gateway.director.outcome import Outcome
+from slipstream_gateway.request.outcome import Outcome
 from slipstream_gateway.telemetry.histograms import Histogram, Labels, Series
-from slipstream_gateway.types import Endpoint
 
 PROVIDER = "slipstream"
 OPERATIONS = {Endpoint.CHAT: "chat", Endpoint.COMPLETION: "text_completion", Endpoint.RESPONSES: "chat"}

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
+from slipstream_core.redis.status import StoreStatus
 
-from slipstream_gateway.director.configuration import ConfigurationStatus
-from slipstream_gateway.director.outcome import Outcome
-from slipstream_gateway.director.parity import ParityCount
-from slipstream_gateway.learning.evidence import ClassEvidence, Effect
-from slipstream_gateway.stores.status import StoreStatus
+from slipstream_gateway.decide.estimate.evidence import ClassEvidence, Effect
+from slipstream_gateway.fleet.configuration import ConfigurationStatus
+from slipstream_gateway.request.outcome import Outcome
+from slipstream_gateway.request.parity.parity import ParityCount
 
 _ArmKey = tuple[str, str, str]
 

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 
 from opentelemetry.metrics import Meter
+from slipstream_core.errors import UpstreamError
 
-from slipstream_gateway.director.admission import Admission, GateState
-from slipstream_gateway.director.fleet import Fleet, ServedRoute
-from slipstream_gateway.director.hedging import Hedging
-from slipstream_gateway.director.retry_budget import RetryBudget
-from slipstream_gateway.errors import UpstreamError
-from slipstream_gateway.routing.pressure import SHRINK_FROM, STOP_AT
+from slipstream_gateway.admission import Admission, GateState
+from slipstream_gateway.decide.route.pressure import SHRINK_FROM, STOP_AT
+from slipstream_gateway.fleet.fleet import Fleet, ServedRoute
+from slipstream_gateway.request.hedging import Hedging
+from slipstream_gateway.request.retry_budget import RetryBudget
 from slipstream_gateway.telemetry.instruments import counter, gauge
 from slipstream_gateway.upstreams.pool import Circuit, ReplicaState
 

@@ -13,14 +13,14 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+from slipstream_core.settings import TelemetrySettings
+from slipstream_core.types import GenerationRequest
 
-from slipstream_gateway.director.outcome import Span
-from slipstream_gateway.settings import TelemetrySettings
+from slipstream_gateway.request.outcome import Span
 from slipstream_gateway.telemetry.genai import Timings
 from slipstream_gateway.telemetry.histograms import HistogramCollector
 from slipstream_gateway.telemetry.metrics import Metrics
 from slipstream_gateway.telemetry.spans import start_span
-from slipstream_gateway.types import GenerationRequest
 
 _SCOPE = "slipstream_gateway"
 

@@ -10,10 +10,10 @@ from urllib.parse import urlsplit
 from opentelemetry import trace
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.util.types import AttributeValue
+from slipstream_core.types import GenerationRequest
 
-from slipstream_gateway.director.outcome import Outcome
+from slipstream_gateway.request.outcome import Outcome
 from slipstream_gateway.telemetry.genai import API_TYPES, OPERATIONS, PROVIDER, Timings
-from slipstream_gateway.types import GenerationRequest
 
 _PROPAGATOR = TraceContextTextMapPropagator()
 _MAX_TRACEPARENT_CHARS = 512

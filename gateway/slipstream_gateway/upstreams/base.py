@@ -11,8 +11,7 @@ from typing import Annotated, NamedTuple, Protocol
 
 import msgspec
 from msgspec import Meta
-
-from slipstream_gateway.types import GenerationRequest, Withheld
+from slipstream_core.types import GenerationRequest, Withheld
 
 MAX_COUNT = 2**31 - 1
 Count = Annotated[int, Meta(ge=0, le=MAX_COUNT)]

@@ -12,7 +12,8 @@ import re
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
-from slipstream_gateway.errors import CommandError
+from slipstream_core.errors import CommandError
+
 from slipstream_gateway.upstreams.address_forms import Address, meanings, numeric_ipv4
 
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network

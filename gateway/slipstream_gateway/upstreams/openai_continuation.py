@@ -14,8 +14,8 @@ from typing import Annotated
 
 import msgspec
 from msgspec import Meta
+from slipstream_core.types import Endpoint, GenerationRequest
 
-from slipstream_gateway.types import Endpoint, GenerationRequest
 from slipstream_gateway.upstreams.base import Committed, Usage
 from slipstream_gateway.upstreams.openai_answer import AnswerReader
 from slipstream_gateway.upstreams.openai_wire import has_generated_text

@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from typing import Protocol
 
-from slipstream_gateway.types import Endpoint
+from slipstream_core.types import Endpoint
+
 from slipstream_gateway.upstreams.base import Job, Usage
 from slipstream_gateway.upstreams.openai_continuation import Continued
 from slipstream_gateway.upstreams.openai_wire import failure_at, has_generated_text, has_usage, take_usage

@@ -12,9 +12,7 @@ from collections.abc import Callable, Sequence
 
 import aiohttp
 from multidict import CIMultiDict
-from yarl import URL
-
-from slipstream_gateway.errors import (
+from slipstream_core.errors import (
     Overloaded,
     SlipstreamError,
     UpstreamFailed,
@@ -22,8 +20,10 @@ from slipstream_gateway.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
-from slipstream_gateway.network_errors import NETWORK_ERRORS, describe_network_error
-from slipstream_gateway.types import Endpoint
+from slipstream_core.network_errors import NETWORK_ERRORS, describe_network_error
+from slipstream_core.types import Endpoint
+from yarl import URL
+
 from slipstream_gateway.upstreams.base import ANY_DRAFT, Completion, Drafting, Job, TokenScore, Usage, Wire
 from slipstream_gateway.upstreams.checked_resolver import CheckedResolver
 from slipstream_gateway.upstreams.endpoint_rules import EndpointRules

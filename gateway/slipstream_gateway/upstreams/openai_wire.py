@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
+from slipstream_core.types import Endpoint, GenerationRequest
 
-from slipstream_gateway.types import Endpoint, GenerationRequest
 from slipstream_gateway.upstreams.base import Count, Usage, engine_seconds
 from slipstream_gateway.upstreams.output_bound import most_tokens_of_answer
 from slipstream_gateway.upstreams.sse import event_data, split_events

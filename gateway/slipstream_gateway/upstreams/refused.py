@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from slipstream_gateway.errors import UpstreamUnavailable
+from slipstream_core.errors import UpstreamUnavailable
+
 from slipstream_gateway.upstreams.base import ANY_DRAFT, Completion, Drafting, Job, Stream, TokenScore
 
 

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
+from slipstream_core.errors import Incomparable
+from slipstream_core.types import Endpoint, GenerationRequest
 
-from slipstream_gateway.errors import Incomparable
-from slipstream_gateway.types import Endpoint, GenerationRequest
 from slipstream_gateway.upstreams.base import Completion, Job, TokenScore, Wire
 
 UNSCORED = "unscored"

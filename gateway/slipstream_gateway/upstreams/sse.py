@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slipstream_gateway.errors import UpstreamFailed
+from slipstream_core.errors import UpstreamFailed
 
 MAX_EVENT_BYTES = 8 * 1024 * 1024
 

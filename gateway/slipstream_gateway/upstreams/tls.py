@@ -15,10 +15,10 @@ import ssl
 from collections.abc import Callable
 from pathlib import Path
 
-from slipstream_gateway.errors import CommandError
-from slipstream_gateway.file_thread import FileThread
-from slipstream_gateway.regular_files import read_regular
-from slipstream_gateway.settings import TlsSettings
+from slipstream_core.errors import CommandError
+from slipstream_core.file_thread import FileThread
+from slipstream_core.regular_files import read_regular
+from slipstream_core.settings import TlsSettings
 
 _log = logging.getLogger(__name__)
 _LOOK_S = 2.0

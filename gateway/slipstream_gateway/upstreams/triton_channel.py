@@ -15,9 +15,9 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import grpc
+from slipstream_core.errors import UpstreamTimeout, UpstreamUnavailable
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from slipstream_gateway.errors import UpstreamTimeout, UpstreamUnavailable
 from slipstream_gateway.upstreams.address_forms import Address
 from slipstream_gateway.upstreams.checked_resolver import CheckedResolver
 from slipstream_gateway.upstreams.endpoint_rules import EndpointRules

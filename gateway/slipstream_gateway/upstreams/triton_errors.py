@@ -7,8 +7,7 @@ an engine's exception may quote a prompt or an answer, and details are logged.
 from __future__ import annotations
 
 import grpc
-
-from slipstream_gateway.errors import (
+from slipstream_core.errors import (
     ContextLengthExceeded,
     InvalidRequest,
     Overloaded,

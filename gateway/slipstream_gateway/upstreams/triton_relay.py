@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from tritonclient.grpc import service_pb2
-
-from slipstream_gateway.errors import (
+from slipstream_core.errors import (
     Overloaded,
     SlipstreamError,
     UpstreamFailed,
     UpstreamRejected,
     UpstreamUnavailable,
 )
-from slipstream_gateway.types import Endpoint
+from slipstream_core.types import Endpoint
+from tritonclient.grpc import service_pb2
+
 from slipstream_gateway.upstreams.base import Completion, Job, Usage, Wire
 from slipstream_gateway.upstreams.openai_wire import ModelName, read_body_usage
 from slipstream_gateway.upstreams.responses_wire import read_response_usage

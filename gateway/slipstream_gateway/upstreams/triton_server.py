@@ -14,10 +14,10 @@ from typing import Any
 
 import grpc
 import msgspec
+from slipstream_core.errors import Incomparable, UpstreamFailed, UpstreamTimeout, UpstreamUnavailable
+from slipstream_core.types import GenerationRequest, Reason, Withheld
 from tritonclient.grpc import service_pb2
 
-from slipstream_gateway.errors import Incomparable, UpstreamFailed, UpstreamTimeout, UpstreamUnavailable
-from slipstream_gateway.types import GenerationRequest, Reason, Withheld
 from slipstream_gateway.upstreams.base import (
     ANY_DRAFT,
     Completion,

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import grpc
+from slipstream_core.errors import UpstreamFailed, UpstreamUnavailable
 from tritonclient.grpc import service_pb2
 
-from slipstream_gateway.errors import UpstreamFailed, UpstreamUnavailable
 from slipstream_gateway.upstreams.base import Tokens, Usage, sum_known
 from slipstream_gateway.upstreams.triton_errors import rpc_error, triton_error
 from slipstream_gateway.upstreams.triton_wire import CANCELLED, is_empty_final, read_response

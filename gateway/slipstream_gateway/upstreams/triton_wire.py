@@ -9,10 +9,10 @@ import struct
 from collections.abc import Mapping, Sequence
 
 import msgspec
+from slipstream_core.errors import UpstreamFailed
+from slipstream_core.types import GenerationRequest, Message
 from tritonclient.grpc import service_pb2
 
-from slipstream_gateway.errors import UpstreamFailed
-from slipstream_gateway.types import GenerationRequest, Message
 from slipstream_gateway.upstreams.base import Usage, engine_seconds
 
 _encode = msgspec.json.encode

@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable
 from typing import Annotated, NamedTuple
 
 import msgspec
+from slipstream_core.errors import SlipstreamError, UpstreamTimeout
+from slipstream_core.types import Reason, Withheld
 
-from slipstream_gateway.errors import SlipstreamError, UpstreamTimeout
-from slipstream_gateway.types import Reason, Withheld
 from slipstream_gateway.upstreams.base import Drafting
 
 ASK_EVERY_S = 5.0  # vLLM takes longer than that to restart, and logs each request

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import msgspec
+from slipstream_core.types import Endpoint
 
-from slipstream_gateway.types import Endpoint
 from slipstream_gateway.upstreams.base import Job, Usage
 from slipstream_gateway.upstreams.openai_reading import Reader
 from slipstream_gateway.upstreams.responses_wire import ResponsesReader

@@ -10,15 +10,15 @@ import ssl
 
 import aiohttp
 from multidict import CIMultiDict
-from yarl import URL
-
-from slipstream_gateway.errors import (
+from slipstream_core.errors import (
     UpstreamFailed,
     UpstreamRejected,
     UpstreamTimeout,
     UpstreamUnavailable,
 )
-from slipstream_gateway.network_errors import NETWORK_ERRORS, describe_network_error
+from slipstream_core.network_errors import NETWORK_ERRORS, describe_network_error
+from yarl import URL
+
 from slipstream_gateway.upstreams.base import Drafting, Job, Usage
 from slipstream_gateway.upstreams.endpoint_rules import EndpointRules
 from slipstream_gateway.upstreams.openai_reading import Reader

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from slipstream_core.errors import InvalidRequest, shorten
+from slipstream_core.types import Endpoint, GenerationRequest
 
-from slipstream_gateway.errors import InvalidRequest, shorten
-from slipstream_gateway.types import Endpoint, GenerationRequest
 from slipstream_gateway.upstreams.base import Count, DraftLength, Job, Usage, engine_seconds
 from slipstream_gateway.upstreams.openai_reading import ChatReader
 from slipstream_gateway.upstreams.openai_wire import request_body

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 import msgspec
-from slipstream_gateway.stores.position import Position
+from slipstream_core.redis.position import Position
 
 from slipstream_operator.analysis.facts import ClassMemory
 from slipstream_operator.analysis.record import ClassRecord

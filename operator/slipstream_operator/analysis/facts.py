@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 import msgspec
-from slipstream_gateway.manifest.status import ArmFigures, ClassStatus, Phase
+from slipstream_core.manifest.status import ArmFigures, ClassStatus, Phase
 
 from slipstream_operator.analysis.metrics import Metric
 from slipstream_operator.analysis.window import Histogram

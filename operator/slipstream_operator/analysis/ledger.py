@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from slipstream_gateway.manifest.objects import SpeculationPolicySpec
-from slipstream_gateway.manifest.rollout import DEFAULT_ERROR_RATE, Analysis, Thresholds, effective
-from slipstream_gateway.manifest.status import ClassStatus, Phase, SpeculationPolicyStatus
-from slipstream_gateway.measurement import Observation
-from slipstream_gateway.stores.position import Position
+from slipstream_core.manifest.objects import SpeculationPolicySpec
+from slipstream_core.manifest.rollout import DEFAULT_ERROR_RATE, Analysis, Thresholds, effective
+from slipstream_core.manifest.status import ClassStatus, Phase, SpeculationPolicyStatus
+from slipstream_core.observation import Observation
+from slipstream_core.redis.position import Position
 
 from slipstream_operator.analysis.checkpoint import State, read_checkpoint, write_checkpoint
 from slipstream_operator.analysis.facts import ClassFacts, ClassMemory

@@ -12,7 +12,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 import msgspec
-from slipstream_gateway.manifest.rollout import Thresholds
+from slipstream_core.manifest.rollout import Thresholds
 
 from slipstream_operator.analysis.guard import bets_of
 

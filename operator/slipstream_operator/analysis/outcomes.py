@@ -5,8 +5,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-from slipstream_gateway.measurement import PARITY, Observation
-from slipstream_gateway.types import Arm, LengthBin, Reason, TaskType
+from slipstream_core.observation import PARITY, Observation
+from slipstream_core.types import Arm, LengthBin, Reason, TaskType
 
 CLASSES: Final = frozenset(f"{task}/{length}" for task in TaskType for length in LengthBin)
 

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterable, Iterator
 
 import msgspec
-from slipstream_gateway.manifest.status import Phase
-from slipstream_gateway.measurement import Observation, cost_of
-from slipstream_gateway.types import Arm, Reason
+from slipstream_core.manifest.status import Phase
+from slipstream_core.observation import Observation, cost_of
+from slipstream_core.types import Arm, Reason
 
 from slipstream_operator.analysis.facts import (
     ClassFacts,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 import msgspec
-from slipstream_gateway.manifest.status import ArmFigures
+from slipstream_core.manifest.status import ArmFigures
 
 # The window is cut into five; a sixth bucket is the one that fills, so that a look sees between one and 1.2 windows.
 _PARTS = 5

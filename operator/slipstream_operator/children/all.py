@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from slipstream_gateway.manifest.engines import SlipstreamEngine
-from slipstream_gateway.manifest.objects import ModelPair
+from slipstream_core.manifest.engines import SlipstreamEngine
+from slipstream_core.manifest.objects import ModelPair
 
 from slipstream_operator.children.budget import disruption_budget
 from slipstream_operator.children.deployment import deployment

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from slipstream_gateway.manifest.naming import OPERATOR
-from slipstream_gateway.manifest.objects import ModelPair
-from slipstream_gateway.manifest.serving import Serving
+from slipstream_core.manifest.naming import OPERATOR
+from slipstream_core.manifest.objects import ModelPair
+from slipstream_core.manifest.serving import Serving
 
 from slipstream_operator.children.identity import Owner, child, selector
 from slipstream_operator.children.pod import pod_template

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 
 import msgspec
-from slipstream_gateway.manifest.objects import ModelPair
+from slipstream_core.manifest.objects import ModelPair
 
 REPOSITORY_ANNOTATION = "slipstream.dev/repository-hash"
 WEIGHTS_ANNOTATION = "slipstream.dev/weights-hash"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from slipstream_gateway.manifest.naming import (
+from slipstream_core.manifest.naming import (
     COMPONENT,
     MANAGED_BY,
     OPERATOR,
@@ -15,7 +15,7 @@ from slipstream_gateway.manifest.naming import (
     child_name,
     label_value,
 )
-from slipstream_gateway.manifest.objects import API_VERSION
+from slipstream_core.manifest.objects import API_VERSION
 
 NAME = "app.kubernetes.io/name"
 SERVERS_NAME = "slipstream-triton"

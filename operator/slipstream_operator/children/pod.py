@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from slipstream_gateway.manifest.naming import child_name
-from slipstream_gateway.manifest.objects import ModelPair
-from slipstream_gateway.manifest.serving import Serving, Storage
+from slipstream_core.manifest.naming import child_name
+from slipstream_core.manifest.objects import ModelPair
+from slipstream_core.manifest.serving import Serving, Storage
 
 from slipstream_operator.children.hashes import template_annotations
 from slipstream_operator.children.identity import labels, selector

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from slipstream_gateway.manifest.objects import ModelPair
-from slipstream_gateway.manifest.triton_model import engine_parameters
+from slipstream_core.manifest.objects import ModelPair
+from slipstream_core.manifest.triton_model import engine_parameters
 
 from slipstream_operator.children.repository import sources_folder
 from slipstream_operator.children.resources import environment, preflight_resources

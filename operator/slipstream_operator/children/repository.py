@@ -7,9 +7,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import slipstream_gateway
-from slipstream_gateway.manifest.objects import ModelPair
-from slipstream_gateway.manifest.table import triton_model_name
-from slipstream_gateway.manifest.triton_model import engine_parameters, render_config
+from slipstream_core.manifest.objects import ModelPair
+from slipstream_core.manifest.table import triton_model_name
+from slipstream_core.manifest.triton_model import engine_parameters, render_config
 
 from slipstream_operator.children.identity import Owner, child
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from slipstream_gateway.manifest.engines import SlipstreamEngine
-from slipstream_gateway.manifest.objects import ModelPair
-from slipstream_gateway.manifest.serving import Resources, Serving
+from slipstream_core.manifest.engines import SlipstreamEngine
+from slipstream_core.manifest.objects import ModelPair
+from slipstream_core.manifest.serving import Resources, Serving
 
 GPU = "nvidia.com/gpu"
 

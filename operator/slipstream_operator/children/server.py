@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from slipstream_gateway.manifest.naming import GRPC_PORT_NAME
-from slipstream_gateway.manifest.objects import ModelPair
-from slipstream_gateway.manifest.serving import Serving
+from slipstream_core.manifest.naming import GRPC_PORT_NAME
+from slipstream_core.manifest.objects import ModelPair
+from slipstream_core.manifest.serving import Serving
 
 from slipstream_operator.children.probes import liveness_probe, readiness_probe, startup_probe
 from slipstream_operator.children.repository import REPOSITORY

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from slipstream_gateway.manifest.naming import GRPC_PORT_NAME
+from slipstream_core.manifest.naming import GRPC_PORT_NAME
 
 from slipstream_operator.children.identity import Owner, child, selector
 

@@ -10,7 +10,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from slipstream_gateway.manifest.naming import PAIR_LABEL, label_value
+from slipstream_core.manifest.naming import PAIR_LABEL, label_value
 
 from slipstream_operator.cluster.resources import CHILDREN, FIELD_MANAGER, PARENTS, Kind, ObjectKey
 from slipstream_operator.plan import KubeObject

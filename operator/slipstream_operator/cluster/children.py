@@ -7,8 +7,8 @@ import logging
 from typing import Any, NamedTuple
 
 import msgspec
-from slipstream_gateway.manifest.check import Problem
-from slipstream_gateway.manifest.naming import MANAGED_BY, OPERATOR, PAIR_LABEL, RELEASE_LABEL, child_name
+from slipstream_core.manifest.check import Problem
+from slipstream_core.manifest.naming import MANAGED_BY, OPERATOR, PAIR_LABEL, RELEASE_LABEL, child_name
 
 from slipstream_operator.cluster.api import KubeApi
 from slipstream_operator.cluster.cache import ObjectCache, key_of, owner_uid

@@ -9,7 +9,7 @@ from typing import Any
 from kubernetes.aio import config
 from kubernetes.aio.client import Configuration
 from kubernetes.aio.config import ConfigException
-from slipstream_gateway.errors import CommandError
+from slipstream_core.errors import CommandError
 
 _LOADERS: Any = config  # its functions have no types
 _IN_CLUSTER = "KUBERNETES_SERVICE_HOST"

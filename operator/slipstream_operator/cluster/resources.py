@@ -5,9 +5,9 @@ from __future__ import annotations
 from enum import StrEnum
 
 import msgspec
-from slipstream_gateway.manifest.naming import MANAGED_BY, OPERATOR, PAIR_LABEL
-from slipstream_gateway.manifest.objects import API_VERSION
-from slipstream_gateway.manifest.reports import REPORT_SELECTOR
+from slipstream_core.manifest.naming import MANAGED_BY, OPERATOR, PAIR_LABEL
+from slipstream_core.manifest.objects import API_VERSION
+from slipstream_core.manifest.reports import REPORT_SELECTOR
 
 FIELD_MANAGER = OPERATOR
 CHILD_SELECTOR = f"{MANAGED_BY}={OPERATOR}"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
-from slipstream_gateway.manifest.status import ModelPairStatus, SpeculationPolicyStatus
+from slipstream_core.manifest.status import ModelPairStatus, SpeculationPolicyStatus
 
 from slipstream_operator.cluster.api import KubeApi
 from slipstream_operator.cluster.cache import ObjectCache, key_of

@@ -9,8 +9,8 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 import msgspec
-from slipstream_gateway.manifest.objects import ClassRule, SpeculationPolicySpec
-from slipstream_gateway.manifest.status import LastDecision, Phase
+from slipstream_core.manifest.objects import ClassRule, SpeculationPolicySpec
+from slipstream_core.manifest.status import LastDecision, Phase
 
 from slipstream_operator.analysis import ClassFacts, GainFacts, Verdict
 from slipstream_operator.conditions import rfc3339

@@ -7,8 +7,8 @@ The share has two values. The comparison stays valid: the share of a block of an
 from __future__ import annotations
 
 import msgspec
-from slipstream_gateway.manifest.objects import SpeculationPolicySpec
-from slipstream_gateway.manifest.status import Phase
+from slipstream_core.manifest.objects import SpeculationPolicySpec
+from slipstream_core.manifest.status import Phase
 
 from slipstream_operator.analysis import ClassFacts, Verdict
 from slipstream_operator.reconcile.classes import ClassState, Situation

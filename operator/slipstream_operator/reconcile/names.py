@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from slipstream_gateway.manifest.objects import ModelPair
-from slipstream_gateway.manifest.status import NameHolder
+from slipstream_core.manifest.objects import ModelPair
+from slipstream_core.manifest.status import NameHolder
 
 from slipstream_operator.conditions import read_time, rfc3339
 from slipstream_operator.plan import NameClaim

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 import msgspec
-from slipstream_gateway.manifest.check import Problem
-from slipstream_gateway.manifest.last_good import to_keep
-from slipstream_gateway.manifest.objects import ModelPair
-from slipstream_gateway.manifest.resolve import name_taken
-from slipstream_gateway.manifest.status import (
+from slipstream_core.manifest.check import Problem
+from slipstream_core.manifest.last_good import to_keep
+from slipstream_core.manifest.objects import ModelPair
+from slipstream_core.manifest.resolve import name_taken
+from slipstream_core.manifest.status import (
     Condition,
     ConditionType,
     GatewaysStatus,

@@ -6,12 +6,12 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
-from slipstream_gateway.manifest.check import Problem
-from slipstream_gateway.manifest.last_good import GoodVersion, good_version
-from slipstream_gateway.manifest.objects import ModelPair
-from slipstream_gateway.manifest.renames import Rename, held_back, waiting_rename
-from slipstream_gateway.manifest.resources import ParsedResource, parse_resource
-from slipstream_gateway.manifest.status import ModelPairStatus
+from slipstream_core.manifest.check import Problem
+from slipstream_core.manifest.last_good import GoodVersion, good_version
+from slipstream_core.manifest.objects import ModelPair
+from slipstream_core.manifest.renames import Rename, held_back, waiting_rename
+from slipstream_core.manifest.resources import ParsedResource, parse_resource
+from slipstream_core.manifest.status import ModelPairStatus
 
 from slipstream_operator.plan import KubeObject, NameClaim, Observed
 from slipstream_operator.reconcile.usage import Usage, usage_of

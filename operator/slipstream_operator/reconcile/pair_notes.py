@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from slipstream_gateway.manifest.check import show
-from slipstream_gateway.manifest.renames import model_kept
-from slipstream_gateway.manifest.status import Condition, ConditionType, ModelPairStatus
+from slipstream_core.manifest.check import show
+from slipstream_core.manifest.renames import model_kept
+from slipstream_core.manifest.status import Condition, ConditionType, ModelPairStatus
 
 from slipstream_operator.conditions import find
 from slipstream_operator.plan import Note

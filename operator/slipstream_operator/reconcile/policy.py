@@ -7,12 +7,12 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
-from slipstream_gateway.manifest.check import Problem
-from slipstream_gateway.manifest.fingerprint import spec_hash
-from slipstream_gateway.manifest.last_good import GoodVersion, good_version, to_keep
-from slipstream_gateway.manifest.objects import ModelPair, SpeculationPolicy, SpeculationPolicySpec
-from slipstream_gateway.manifest.resources import parse_resource, raw_kill_switch
-from slipstream_gateway.manifest.status import (
+from slipstream_core.manifest.check import Problem
+from slipstream_core.manifest.fingerprint import spec_hash
+from slipstream_core.manifest.last_good import GoodVersion, good_version, to_keep
+from slipstream_core.manifest.objects import ModelPair, SpeculationPolicy, SpeculationPolicySpec
+from slipstream_core.manifest.resources import parse_resource, raw_kill_switch
+from slipstream_core.manifest.status import (
     MAX_DECISIONS,
     ClassStatus,
     ConditionType,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from slipstream_gateway.manifest.status import ConditionType, LastDecision, Phase, SpeculationPolicyStatus
+from slipstream_core.manifest.status import ConditionType, LastDecision, Phase, SpeculationPolicyStatus
 
 from slipstream_operator.conditions import find
 from slipstream_operator.plan import Note

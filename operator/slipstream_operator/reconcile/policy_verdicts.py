@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from enum import StrEnum
 
 import msgspec
-from slipstream_gateway.manifest.check import Problem
-from slipstream_gateway.manifest.objects import ModelPair, SpeculationPolicy
-from slipstream_gateway.manifest.status import ConditionType, GatewaysStatus, Phase
+from slipstream_core.manifest.check import Problem
+from slipstream_core.manifest.objects import ModelPair, SpeculationPolicy
+from slipstream_core.manifest.status import ConditionType, GatewaysStatus, Phase
 
 from slipstream_operator.analysis import ClassFacts, GainFacts, GuardFacts, Metric, Verdict
 from slipstream_operator.conditions import Conditions

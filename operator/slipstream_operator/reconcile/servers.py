@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from slipstream_gateway.manifest.status import ConditionType, ModelPairStatus
+from slipstream_core.manifest.status import ConditionType, ModelPairStatus
 
 from slipstream_operator.conditions import find
 from slipstream_operator.plan import KubeObject

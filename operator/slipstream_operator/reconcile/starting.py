@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from datetime import datetime
 
 import msgspec
-from slipstream_gateway.manifest.objects import SpeculationPolicySpec
-from slipstream_gateway.manifest.status import ClassStatus, LastDecision, Phase, SpeculationPolicyStatus
+from slipstream_core.manifest.objects import SpeculationPolicySpec
+from slipstream_core.manifest.status import ClassStatus, LastDecision, Phase, SpeculationPolicyStatus
 
 from slipstream_operator.analysis import ClassFacts, ClassMemory
 from slipstream_operator.analysis.checkpoint import sealed_standings

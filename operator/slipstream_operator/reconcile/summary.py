@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypedDict
 
-from slipstream_gateway.manifest.status import Condition, ConditionType, Phase
+from slipstream_core.manifest.status import Condition, ConditionType, Phase
 
 from slipstream_operator.analysis import ClassFacts, Verdict
 from slipstream_operator.analysis.window import Histogram, merge, p95_of

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from slipstream_gateway.manifest.check import show
-from slipstream_gateway.manifest.renames import ALLOW_RENAME, Rename
-from slipstream_gateway.manifest.status import ModelPairStatus
+from slipstream_core.manifest.check import show
+from slipstream_core.manifest.renames import ALLOW_RENAME, Rename
+from slipstream_core.manifest.status import ModelPairStatus
 
 from slipstream_operator.conditions import read_time, rfc3339
 from slipstream_operator.plan import Note

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
-from slipstream_gateway.manifest.reports import WithheldServer
-from slipstream_gateway.manifest.status import ConditionStatus
+from slipstream_core.manifest.reports import WithheldServer
+from slipstream_core.manifest.status import ConditionStatus
 
 from slipstream_operator.reconcile.verdicts import PairReason, Verdict
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from slipstream_gateway.bench.transport import AnswerBroken, HttpTransport, Recording
-from slipstream_gateway.errors import CommandError
+from slipstream_core.errors import CommandError
+from slipstream_tools.bench.transport import AnswerBroken, HttpTransport, Recording
 
 from tests.e2e.chaos.asks import Ask
 

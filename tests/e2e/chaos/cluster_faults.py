@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import httpx
 import yaml
-from slipstream_gateway.manifest import EMBEDDED_MANIFEST
+from slipstream_core.manifest import EMBEDDED_MANIFEST
 
 from tests.e2e.chaos.asks import MODEL, Ask
 from tests.e2e.chaos.load import Load

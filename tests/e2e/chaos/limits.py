@@ -102,6 +102,6 @@ def _limited_key(path: Path, name: str) -> str:
 
 
 def _new_key(path: Path, name: str, *options: str) -> str:
-    command = [sys.executable, "-m", "slipstream_gateway.cli", "keys", "create", "-f", str(path), "--name", name]
+    command = [sys.executable, "-m", "slipstream_tools.cli", "keys", "create", "-f", str(path), "--name", name]
     done = subprocess.run([*command, *options], check=True, capture_output=True, text=True, timeout=_TIMEOUT_S)
     return done.stdout.strip()

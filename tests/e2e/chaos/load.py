@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Self
 
 import uvloop
-from slipstream_gateway.bench.transport import HttpTransport, Recording
+from slipstream_tools.bench.transport import HttpTransport, Recording
 
 from tests.e2e.chaos.answers import Answer, fetch
 from tests.e2e.chaos.asks import Ask

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 
-from slipstream_gateway.manifest import EMBEDDED_MANIFEST
+from slipstream_core.manifest import EMBEDDED_MANIFEST
 
 from tests.e2e.chaos.load import Load
 from tests.e2e.chaos.processes import Gateway, from_file

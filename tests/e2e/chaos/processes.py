@@ -15,8 +15,8 @@ import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
-from slipstream_gateway.up.processes import Child
-from slipstream_gateway.up.triton_server import TritonPorts, TritonServer
+from slipstream_tools.up.processes import Child
+from slipstream_tools.up.triton_server import TritonPorts, TritonServer
 
 READY_S = 120.0
 DRAIN_S = 30.0
@@ -119,7 +119,7 @@ class Gateway:
         self.log_path = folder / f"{name}.log"
         self._name = name
         self._command = [
-            *(*prefix, sys.executable, "-m", "slipstream_gateway.cli", "gateway"),
+            *(*prefix, sys.executable, "-m", "slipstream_tools.cli", "gateway"),
             *(*source, "--host", host, "--port", str(port), "--drain", str(DRAIN_S), *options),
         ]
         self._env = {**os.environ, **({"SLIPSTREAM_REDIS_URL": redis_url} if redis_url else {})}

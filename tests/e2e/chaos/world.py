@@ -7,10 +7,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import msgspec
-from slipstream_gateway.manifest import EMBEDDED_MANIFEST, load_file
-from slipstream_gateway.up.model_repository import write_repository
-from slipstream_gateway.up.servers import local_pairs
-from slipstream_gateway.up.triton_server import TritonPorts
+from slipstream_core.manifest import EMBEDDED_MANIFEST, load_file
+from slipstream_tools.up.model_repository import write_repository
+from slipstream_tools.up.servers import local_pairs
+from slipstream_tools.up.triton_server import TritonPorts
 
 from tests.e2e.chaos.asks import PROMPTS, mixed
 from tests.e2e.chaos.expected import Recorded, record

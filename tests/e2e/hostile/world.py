@@ -66,7 +66,7 @@ async def hostile_world(
 def _start(
     manifest: Path, log_path: Path, options: Sequence[str], environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "slipstream_gateway.cli", "gateway", "-f", str(manifest), "--port", "0", *options]
+    command = [sys.executable, "-m", "slipstream_tools.cli", "gateway", "-f", str(manifest), "--port", "0", *options]
     with log_path.open("wb") as log:
         return subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, **environment})
 

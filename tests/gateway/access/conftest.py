@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from slipstream_gateway.cli import main
+from slipstream_tools.cli import main
 
 
 class Keys:
@@ -53,7 +53,7 @@ def served(
     gateway: Callable[..., Any], openai_server: Callable[..., Any], manifest_text: Callable[..., str], keys: Keys
 ) -> Callable[..., Any]:
     """Starts a gateway for the model `acme` that goes by `keys`."""
-    from slipstream_gateway.settings import AccessSettings
+    from slipstream_core.settings import AccessSettings
 
     def start(**options: Any) -> Any:
         upstream = openai_server()

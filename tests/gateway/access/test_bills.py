@@ -173,7 +173,7 @@ def test_work_that_the_clients_own_deadline_ends_is_charged(account: Callable[..
 
 
 def test_request_that_no_server_was_asked_for_costs_nothing(account: Callable[..., Account]) -> None:
-    from slipstream_gateway.settings import Limits
+    from slipstream_core.settings import Limits
 
     own = account(limits=Limits(max_in_flight=1))
     with own.stream(messages=[{"role": "user", "content": "tokens=500 gap=0.02"}]) as running:

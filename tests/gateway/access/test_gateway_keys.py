@@ -328,7 +328,7 @@ def guarded(
     tmp_path_factory: pytest.TempPathFactory, run_gateway: Callable[..., Any], manifest_text: Callable[..., str]
 ) -> Any:
     """The port of a gateway with one key, and that key."""
-    from slipstream_gateway.settings import AccessSettings
+    from slipstream_core.settings import AccessSettings
 
     from tests.gateway.access.conftest import Keys
 

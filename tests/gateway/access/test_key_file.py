@@ -110,7 +110,7 @@ def two_workers(
     def start() -> tuple[str, subprocess.Popen[str]]:
         manifest, port = tmp_path / "pair.yaml", free_ports(1)[0]
         manifest.write_text(manifest_text(["http://127.0.0.1:9"]))
-        command = [sys.executable, "-m", "slipstream_gateway.cli", "gateway", "-f", str(manifest), "--workers", "2"]
+        command = [sys.executable, "-m", "slipstream_tools.cli", "gateway", "-f", str(manifest), "--workers", "2"]
         started.append(
             subprocess.Popen(
                 [*command, "--port", str(port), "--keys", str(keys.path)],
@@ -181,7 +181,7 @@ def test_gateway_for_other_machines_without_keys_does_not_start(
 ) -> None:
     manifest = tmp_path / "pair.yaml"
     manifest.write_text(manifest_text(["http://127.0.0.1:9"]))
-    command = [sys.executable, "-m", "slipstream_gateway.cli", "gateway", "-f", str(manifest), "--port", "0"]
+    command = [sys.executable, "-m", "slipstream_tools.cli", "gateway", "-f", str(manifest), "--port", "0"]
     done = subprocess.run([*command, "--host", host], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert "--keys FILE" in done.stderr

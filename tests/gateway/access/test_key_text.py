@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from slipstream_core.errors import NotAuthenticated
 from slipstream_gateway.access.key_text import PREFIX, checksum, digest, id_of, new_key, pepper_id
 from slipstream_gateway.access.keyring import Keyring
 from slipstream_gateway.access.records import AccessFile, KeyRecord
-from slipstream_gateway.errors import NotAuthenticated
 
 PEPPER = b"p" * 32
 NOW_S = 1_800_000_000.0

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from slipstream_core.errors import CommandError, NotAuthenticated
 from slipstream_gateway.access import load_keyring
-from slipstream_gateway.errors import CommandError, NotAuthenticated
 
 NOW_S = 1_800_000_000.0
 
@@ -79,7 +79,7 @@ def test_rotated_key_has_both_secrets_for_the_time_of_grace(keys: Any) -> None:
 
 
 def test_commands_at_once_lose_no_key(keys: Any) -> None:
-    command = [sys.executable, "-m", "slipstream_gateway.cli", "keys", "create", "-f", str(keys.path)]
+    command = [sys.executable, "-m", "slipstream_tools.cli", "keys", "create", "-f", str(keys.path)]
     keys.create()
 
     def create(_: int) -> str:

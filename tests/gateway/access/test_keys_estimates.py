@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from slipstream_gateway.settings import AccessSettings
+from slipstream_core.settings import AccessSettings
 
 TEMPLATES = (
     "Summarize the following support call for the CRM: reason, agent actions, outcome, next step. " * 4,

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 import yaml
+from slipstream_core.errors import NotAuthenticated
 from slipstream_gateway.access import Keyring, load_keyring
 from slipstream_gateway.access.key_text import new_key
 from slipstream_gateway.access.records import KeyRecord
-from slipstream_gateway.cli import main
-from slipstream_gateway.errors import NotAuthenticated
-from slipstream_gateway.keys_command import changes
-from slipstream_gateway.keys_command.places import SecretName
-from slipstream_gateway.keys_command.secret_place import SecretPlace
+from slipstream_tools.cli import main
+from slipstream_tools.keys import changes
+from slipstream_tools.keys.places import SecretName
+from slipstream_tools.keys.secret_place import SecretPlace
 
 from tests.kube import KubeApiServer
 

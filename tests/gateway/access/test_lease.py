@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from slipstream_core.types import Endpoint, GenerationRequest
 from slipstream_gateway.access import Gate, KeyFile, Limiter, LocalLimits
-from slipstream_gateway.types import Endpoint, GenerationRequest
 
 
 @pytest.fixture

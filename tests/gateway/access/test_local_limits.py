@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from slipstream_core.rate_limits import Charge, Grant, InUse, LimitName, Limits, Refusal, Use
 from slipstream_gateway.access import LocalLimits
-from slipstream_gateway.allowance import Charge, Grant, InUse, LimitName, Limits, Refusal, Use
 
 DAY_S = 86_400.0
 

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from slipstream_gateway.settings import Limits
+from slipstream_core.settings import Limits
 
 LIMIT = 100_000
 

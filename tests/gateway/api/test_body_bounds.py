@@ -13,11 +13,11 @@ import httpx
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from slipstream_core.types import GenerationRequest
 from slipstream_gateway.api.body_bounds import MAX_ELEMENTS, MAX_FIELDS, MAX_PARTS, Values, count_values
 from slipstream_gateway.api.parse import parse_completion_request
 from slipstream_gateway.api.parsing import ON_LOOP_BYTES, BodyParser
 from slipstream_gateway.api.wishes import NO_WISHES, Wishes
-from slipstream_gateway.types import GenerationRequest
 
 MANY = MAX_PARTS + 1
 FIELDS = {f"a{index}": 1 for index in range(MANY)}

@@ -10,10 +10,10 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from slipstream_core.errors import InvalidRequest
+from slipstream_core.types import Mode
 from slipstream_gateway.api.parse import parse_chat_request, parse_completion_request
 from slipstream_gateway.api.wishes import Wishes
-from slipstream_gateway.errors import InvalidRequest
-from slipstream_gateway.types import Mode
 
 HELLO = [{"role": "user", "content": "hello"}]
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from slipstream_core.errors import InvalidRequest, RequestError, UnsupportedParameter
+from slipstream_core.types import RESPONSES_FEATURE, Endpoint, Message
 from slipstream_gateway.api.parse import parse_request
 from slipstream_gateway.api.responses import parse_responses_request
-from slipstream_gateway.errors import InvalidRequest, RequestError, UnsupportedParameter
-from slipstream_gateway.types import RESPONSES_FEATURE, Endpoint, Message
 
 
 def body(**fields: Any) -> bytes:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from slipstream_gateway.bench.results import Header, Results, Row, Settings
+from slipstream_tools.bench.results import Header, Results, Row, Settings
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from slipstream_gateway.bench.checks import CheckError, make_checks
+from slipstream_tools.bench.checks import CheckError, make_checks
 
 SCHEMA = {"type": "object", "required": ["order"], "properties": {"order": {"type": "integer"}}}
 FIELDS = {"Order ID": "4711", "total": 12.5, "paid": True}

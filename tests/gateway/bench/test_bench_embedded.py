@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from slipstream_gateway.bench.results import read_results
-from slipstream_gateway.bench.summary import read_summary
-from slipstream_gateway.cli import main
+from slipstream_tools.bench.results import read_results
+from slipstream_tools.bench.summary import read_summary
+from slipstream_tools.cli import main
 
 
 def test_drafts_and_draft_lengths_are_compared_on_the_embedded_stack(

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from slipstream_gateway.bench.prices import Prices
-from slipstream_gateway.bench.results import Results, Row
-from slipstream_gateway.bench.speculation import positions
-from slipstream_gateway.bench.summarize import summarize
-from slipstream_gateway.bench.summary import Cell, OracleFigures, Summary, Thresholds
+from slipstream_tools.bench.prices import Prices
+from slipstream_tools.bench.results import Results, Row
+from slipstream_tools.bench.speculation import positions
+from slipstream_tools.bench.summarize import summarize
+from slipstream_tools.bench.summary import Cell, OracleFigures, Summary, Thresholds
 
 Rows = Callable[..., Row]
 

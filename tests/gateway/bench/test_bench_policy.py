@@ -8,17 +8,17 @@ from typing import Any
 
 import msgspec
 import pytest
-from slipstream_gateway.bench.cases import cases_of
-from slipstream_gateway.bench.manifests import default_policy, dump, policy_route, read_manifest
-from slipstream_gateway.bench.policy import measured_policy
-from slipstream_gateway.bench.prices import Prices
-from slipstream_gateway.bench.results import Row
-from slipstream_gateway.bench.summary import Thresholds
-from slipstream_gateway.cli import main
-from slipstream_gateway.errors import CommandError, ManifestError
-from slipstream_gateway.manifest import EMBEDDED_MANIFEST, ClassRule, ModelPair, SpeculationPolicy, parse
-from slipstream_gateway.manifest.objects import Metadata
-from slipstream_gateway.manifest.rollout import Thresholds as ClassThresholds
+from slipstream_core.errors import CommandError, ManifestError
+from slipstream_core.manifest import EMBEDDED_MANIFEST, ClassRule, ModelPair, SpeculationPolicy, parse
+from slipstream_core.manifest.objects import Metadata
+from slipstream_core.manifest.rollout import Thresholds as ClassThresholds
+from slipstream_tools.bench.cases import cases_of
+from slipstream_tools.bench.manifests import default_policy, dump, policy_route, read_manifest
+from slipstream_tools.bench.policy import measured_policy
+from slipstream_tools.bench.prices import Prices
+from slipstream_tools.bench.results import Row
+from slipstream_tools.bench.summary import Thresholds
+from slipstream_tools.cli import main
 
 MODES = ("plain", "speculative:2", "speculative:4")
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from slipstream_gateway.bench.cases import cases_of
-from slipstream_gateway.bench.manifests import policy_route
-from slipstream_gateway.bench.replay import Replay, Replayer
-from slipstream_gateway.bench.results import Results, Row, read_results
-from slipstream_gateway.cli import main
-from slipstream_gateway.learning import Learner
-from slipstream_gateway.manifest import EMBEDDED_MANIFEST
-from slipstream_gateway.types import GenerationRequest, RequestProfile, TaskType
+from slipstream_core.manifest import EMBEDDED_MANIFEST
+from slipstream_core.types import GenerationRequest, RequestProfile, TaskType
+from slipstream_gateway.decide.estimate import Learner
+from slipstream_tools.bench.cases import cases_of
+from slipstream_tools.bench.manifests import policy_route
+from slipstream_tools.bench.replay import Replay, Replayer
+from slipstream_tools.bench.results import Results, Row, read_results
+from slipstream_tools.cli import main
 
 LONG = "Summarise this call for the CRM.\n\nAgent: Hello.\nCustomer: My router number {} drops the line.\n" * 3
 SHORT = "One-line status for order {}, please.\nOrder: lamp, status: in transit"

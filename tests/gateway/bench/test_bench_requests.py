@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from slipstream_gateway.bench.requests import read_requests
-from slipstream_gateway.bench.workload import embedded_requests, is_embedded
-from slipstream_gateway.errors import CommandError
+from slipstream_core.errors import CommandError
+from slipstream_tools.bench.requests import read_requests
+from slipstream_tools.bench.workload import embedded_requests, is_embedded
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 5}
 

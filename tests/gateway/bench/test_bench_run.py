@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from slipstream_gateway.bench.results import Row, read_results
-from slipstream_gateway.bench.summary import read_summary
-from slipstream_gateway.cli import main
+from slipstream_tools.bench.results import Row, read_results
+from slipstream_tools.bench.summary import read_summary
+from slipstream_tools.cli import main
 
 WAIT_S = 30.0
 
@@ -165,7 +165,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(
     file = bench_file(*[call(f"tokens=4 gap=0.02 id={n}") for n in range(12)])
     out = tmp_path / "out"
     results = out / "results.jsonl"
-    command = [sys.executable, "-m", "slipstream_gateway.cli", "bench", "--url", gateway.url, "--requests", str(file)]
+    command = [sys.executable, "-m", "slipstream_tools.cli", "bench", "--url", gateway.url, "--requests", str(file)]
     command += ["--out", str(out), "--modes", "plain,speculative", "--warmup", "1"]
     # A suite that runs in a shell's background has SIGINT ignored, and so would have what it starts.
     before_test = signal.signal(signal.SIGINT, signal.default_int_handler)

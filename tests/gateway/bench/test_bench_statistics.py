@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
-from slipstream_gateway.bench.statistics import (
+from slipstream_tools.bench.statistics import (
     bootstrap,
     distribution,
     mean_difference,
@@ -79,7 +79,7 @@ def test_the_same_seed_gives_the_same_interval_whatever_the_block_size(monkeypat
     plain, other = np.linspace(1, 2, 50), np.linspace(1, 1.5, 50)
     statistic = ratio_of_means(plain, other)
     whole = bootstrap([statistic], range(50), seed=3)
-    monkeypatch.setattr("slipstream_gateway.bench.statistics._MAX_CELLS", 700)
+    monkeypatch.setattr("slipstream_tools.bench.statistics._MAX_CELLS", 700)
     assert bootstrap([statistic], range(50), seed=3) == whole
     assert bootstrap([statistic], range(50), seed=4) != whole
 

@@ -14,16 +14,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from slipstream_core.errors import CommandError
+from slipstream_core.types import Endpoint, GenerationRequest, LengthBin, Message, RequestProfile
 from slipstream_engine.embedded import demo
 from slipstream_engine.embedded.workload import workload
-from slipstream_gateway.classify import LinearClassifier, default_model, load_model, save_model
-from slipstream_gateway.classify.hashing import encode, features, word_rows
-from slipstream_gateway.classify.model import TASKS
-from slipstream_gateway.errors import CommandError
-from slipstream_gateway.training.design import design
-from slipstream_gateway.training.fit import softmax
-from slipstream_gateway.training.rows import Row
-from slipstream_gateway.types import Endpoint, GenerationRequest, LengthBin, Message, RequestProfile
+from slipstream_gateway.decide.classify import LinearClassifier, default_model, load_model, save_model
+from slipstream_gateway.decide.classify.hashing import encode, features, word_rows
+from slipstream_gateway.decide.classify.model import TASKS
+from slipstream_tools.train.design import design
+from slipstream_tools.train.fit import softmax
+from slipstream_tools.train.rows import Row
 
 MODEL = default_model()
 CLASSIFIER = LinearClassifier(MODEL)
@@ -225,7 +225,7 @@ def test_evidence_names_the_words_that_decided() -> None:
 
 
 def test_every_process_has_the_same_features() -> None:
-    code = "from slipstream_gateway.classify.hashing import *; print(features(encode('Sum: a b é 今')).rows.tolist())"
+    code = "from slipstream_gateway.decide.classify.hashing import *; print(features(encode('Sum: a b é 今')).rows.tolist())"
     outputs = {
         subprocess.run(
             [sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True

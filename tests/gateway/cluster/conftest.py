@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from slipstream_gateway.app import connect
-from slipstream_gateway.cluster.source import ClusterSource
-from slipstream_gateway.cluster.watching import Pace
-from slipstream_gateway.director.fleet import Fleet
-from slipstream_gateway.settings import ClusterSettings, GatewaySettings
+from slipstream_core.settings import ClusterSettings, GatewaySettings
+from slipstream_gateway.app.app import connect
+from slipstream_gateway.fleet.fleet import Fleet
+from slipstream_gateway.sources.cluster.source import ClusterSource
+from slipstream_gateway.sources.cluster.watching import Pace
 
 from tests.kube import KubeApiServer
 
@@ -120,7 +120,7 @@ def aside(_lasting: ThreadPoolExecutor) -> Callable[[Callable[[], None]], Awaita
 @pytest.fixture
 def patient_leave(monkeypatch: pytest.MonkeyPatch) -> None:
     """A source that leaves gives a busy machine the time to take its report away."""
-    monkeypatch.setattr("slipstream_gateway.cluster.reporting._DELETE_TIMEOUT_S", WAIT_S)
+    monkeypatch.setattr("slipstream_gateway.sources.cluster.reporting._DELETE_TIMEOUT_S", WAIT_S)
 
 
 class Space:

@@ -8,9 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from slipstream_gateway.cluster.assemble import PAIRS, POLICIES, Assembler
-from slipstream_gateway.cluster.collection import trim_object
-from slipstream_gateway.manifest import (
+from slipstream_core.manifest import (
     ModelPair,
     Phase,
     RoutingTable,
@@ -18,6 +16,8 @@ from slipstream_gateway.manifest import (
     parse_resource,
     spec_hash,
 )
+from slipstream_gateway.sources.cluster.assemble import PAIRS, POLICIES, Assembler
+from slipstream_gateway.sources.cluster.collection import trim_object
 
 _ARM = {"protocol": "openai", "endpoints": ["http://127.0.0.1:9"], "model": "up"}
 _ENGINES = ({"kind": "external", "arms": {"plain": _ARM, "speculative": _ARM}}, {"kind": "slipstream"})

@@ -14,9 +14,9 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-from slipstream_gateway.cli import main
-from slipstream_gateway.manifest.reports import REPORT_SELECTOR, read_report
-from slipstream_gateway.settings import default_kubeconfig, own_namespace, pod
+from slipstream_core.manifest.reports import REPORT_SELECTOR, read_report
+from slipstream_core.settings import default_kubeconfig, own_namespace, pod
+from slipstream_tools.cli import main
 
 from tests.kube import KubeApiServer
 
@@ -45,7 +45,7 @@ class Process:
     """A running `slipstream gateway --source kubernetes`."""
 
     def __init__(self, port: int, log: Path, *options: str) -> None:
-        command = [sys.executable, "-m", "slipstream_gateway.cli", "gateway", "--source", "kubernetes"]
+        command = [sys.executable, "-m", "slipstream_tools.cli", "gateway", "--source", "kubernetes"]
         self.url = f"http://127.0.0.1:{port}"
         self._log = log
         with log.open("w") as file:

@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from slipstream_gateway.manifest.status import ClassStatus, LastDecision, Phase, SpeculationPolicyStatus
-from slipstream_gateway.settings import AdminSettings, AuditSettings, ClusterSettings, GatewaySettings, Pod
+from slipstream_core.manifest.status import ClassStatus, LastDecision, Phase, SpeculationPolicyStatus
+from slipstream_core.settings import AdminSettings, AuditSettings, ClusterSettings, GatewaySettings, Pod
 
 from tests.browser import chromium
 

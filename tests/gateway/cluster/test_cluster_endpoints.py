@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from slipstream_gateway.cluster.endpoints import Endpoints, ready_addresses, trim_slice
+from slipstream_gateway.sources.cluster.endpoints import Endpoints, ready_addresses, trim_slice
 
 PORTS = [{"name": "http", "port": 8000}, {"name": "grpc", "port": 8001}]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import httpx
 import pytest
-from slipstream_gateway.cluster.source import FIRST_LIST_WITH_KEPT_S
-from slipstream_gateway.settings import ClusterSettings, Deadlines, GatewaySettings
+from slipstream_core.settings import ClusterSettings, Deadlines, GatewaySettings
+from slipstream_gateway.sources.cluster.source import FIRST_LIST_WITH_KEPT_S
 
 
 def _settings(space: Any, **options: Any) -> GatewaySettings:
@@ -103,7 +103,7 @@ def test_a_start_with_a_fallback_file_serves_it_plainly(
     serve: Any, chat: Any, openai_server: Any, manifest_text: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A start that waited for the cluster as one without anything kept does would be given up by `serve`.
-    monkeypatch.setattr("slipstream_gateway.cluster.source.FIRST_LIST_S", 600.0)
+    monkeypatch.setattr("slipstream_gateway.sources.cluster.source.FIRST_LIST_S", 600.0)
     assert FIRST_LIST_WITH_KEPT_S < 4.0, "a start does not wait long for the cluster"
     fallback = tmp_path / "fallback.yaml"
     fallback.write_text(manifest_text([openai_server().url], [openai_server().url], policy=", holdBackShare: 0"))

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from slipstream_gateway.cluster.access import Access
-from slipstream_gateway.cluster.watching import Reflector, Resource
+from slipstream_gateway.sources.cluster.access import Access
+from slipstream_gateway.sources.cluster.watching import Reflector, Resource
 
 
 @pytest.fixture
@@ -116,7 +116,9 @@ async def test_a_start_without_the_server_goes_by_the_snapshot_until_it_is_back(
     assert os.listdir(tmp_path) == ["snapshot.json"]
 
     await asyncio.to_thread(outages.stop, signal.SIGKILL)
-    monkeypatch.setattr("slipstream_gateway.cluster.source.FIRST_LIST_S", 600.0)  # who has a snapshot goes by another
+    monkeypatch.setattr(
+        "slipstream_gateway.sources.cluster.source.FIRST_LIST_S", 600.0
+    )  # who has a snapshot goes by another
     started_s = time.monotonic()
     async with watch(space, snapshot=snapshot) as watched:
         assert time.monotonic() - started_s < 15.0

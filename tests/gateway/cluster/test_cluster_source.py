@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from slipstream_gateway.cluster.snapshot import read_snapshot
-from slipstream_gateway.manifest.reports import read_report
-from slipstream_gateway.manifest.status import Phase
+from slipstream_core.manifest.reports import read_report
+from slipstream_core.manifest.status import Phase
+from slipstream_gateway.sources.cluster.snapshot import read_snapshot
 
 
 async def test_a_pair_and_its_policy_are_served_from_the_start(space: Any, watch: Any) -> None:
@@ -133,7 +133,7 @@ async def test_what_a_report_confirms_of_a_kill_is_in_the_snapshot_already(
     space: Any, watch: Any, soon: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Only the snapshot lets a report go, however slow the volume; that this has an end is the next test's matter.
-    monkeypatch.setattr("slipstream_gateway.cluster.source.CONFIRM_WITHIN_S", 600.0)
+    monkeypatch.setattr("slipstream_gateway.sources.cluster.source.CONFIRM_WITHIN_S", 600.0)
     space.pair("acme")
     snapshot = tmp_path / "snapshot.json"
     async with watch(space, snapshot=snapshot):

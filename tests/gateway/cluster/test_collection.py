@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from slipstream_gateway.cluster.collection import Collection, trim_object
+from slipstream_gateway.sources.cluster.collection import Collection, trim_object
 
 
 def _pair(generation: int, *, uid: str = "u", killed: bool | None = None, name: str = "a", **status: Any) -> Any:

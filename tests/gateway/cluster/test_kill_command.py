@@ -18,8 +18,8 @@ from unittest.mock import ANY
 
 import psutil
 import pytest
-from slipstream_gateway.manifest.reports import EXPIRES_S, RENEW_S, GatewayReport, applied_key, object_key, report_lease
-from slipstream_gateway.up.processes import Child
+from slipstream_core.manifest.reports import EXPIRES_S, RENEW_S, GatewayReport, applied_key, object_key, report_lease
+from slipstream_tools.up.processes import Child
 
 from tests.kube import KubeApiServer
 

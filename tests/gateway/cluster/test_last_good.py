@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from slipstream_gateway.settings import ClusterSettings, Deadlines, GatewaySettings
+from slipstream_core.settings import ClusterSettings, Deadlines, GatewaySettings
 
 from tests.operator.operator_process import Cluster, OperatorProcess, eventually, grant
 

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
-from slipstream_gateway.cluster.reachability import MOST_BYTES, MOST_NAMED, Reachability
-from slipstream_gateway.errors import UpstreamUnavailable
-from slipstream_gateway.settings import ClusterSettings, GatewaySettings
+from slipstream_core.errors import UpstreamUnavailable
+from slipstream_core.settings import ClusterSettings, GatewaySettings
+from slipstream_gateway.sources.cluster.reachability import MOST_BYTES, MOST_NAMED, Reachability
 
 from tests.operator.operator_process import Cluster, OperatorProcess, eventually, grant
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from slipstream_gateway.cluster.access import Access
-from slipstream_gateway.cluster.reporting import Reporter, report_name
-from slipstream_gateway.manifest.reports import EXPIRES_S, REPORT_SELECTOR, read_report
-from slipstream_gateway.settings import Pod
+from slipstream_core.manifest.reports import EXPIRES_S, REPORT_SELECTOR, read_report
+from slipstream_core.settings import Pod
+from slipstream_gateway.sources.cluster.access import Access
+from slipstream_gateway.sources.cluster.reporting import Reporter, report_name
 
 
 def _report(space: Any) -> Any:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from slipstream_gateway.cluster.access import Access, Json
-from slipstream_gateway.cluster.errors import ClusterError, ClusterRefused, ClusterUnreachable
-from slipstream_gateway.cluster.watching import Change, Pace, Reflector, Resource
+from slipstream_gateway.sources.cluster.access import Access, Json
+from slipstream_gateway.sources.cluster.errors import ClusterError, ClusterRefused, ClusterUnreachable
+from slipstream_gateway.sources.cluster.watching import Change, Pace, Reflector, Resource
 
 PACE = Pace(watch_s=60.0, grace_s=0.2, resync_s=1000.0, first_pause_s=0.01, longest_pause_s=0.05, steady_s=0.1)
 PATH = "/apis/x/v1/things"

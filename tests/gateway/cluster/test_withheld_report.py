@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from slipstream_gateway.cluster.withheld import MOST_BYTES, MOST_SERVERS, withheld_servers
-from slipstream_gateway.manifest.reports import WithheldServer, read_report
-from slipstream_gateway.settings import ClusterSettings, ConformanceSettings, GatewaySettings
-from slipstream_gateway.types import Capability, Reason, Withheld
+from slipstream_core.manifest.reports import WithheldServer, read_report
+from slipstream_core.settings import ClusterSettings, ConformanceSettings, GatewaySettings
+from slipstream_core.types import Capability, Reason, Withheld
+from slipstream_gateway.sources.cluster.withheld import MOST_BYTES, MOST_SERVERS, withheld_servers
 
 from tests.gateway.conformance.scripted_engine import ScriptedEngine
 

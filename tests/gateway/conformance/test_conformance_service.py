@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx
-from slipstream_gateway.settings import ConformanceSettings, HealthSettings
+from slipstream_core.settings import ConformanceSettings, HealthSettings
 
 ON = ConformanceSettings(enabled=True, probe_s=0.2)
 WISH = {"x-slipstream-mode": "speculative"}

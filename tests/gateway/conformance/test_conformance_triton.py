@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from slipstream_core.manifest import Protocol
+from slipstream_core.manifest.capabilities import SPECULATING_TRITON
+from slipstream_core.manifest.table import Backend
 from slipstream_gateway.conformance.checking import Check, Side
 from slipstream_gateway.conformance.verdict import Result, Subject
-from slipstream_gateway.manifest import Protocol
-from slipstream_gateway.manifest.capabilities import SPECULATING_TRITON
-from slipstream_gateway.manifest.table import Backend
 from slipstream_gateway.upstreams.pool import Replica
 from slipstream_gateway.upstreams.triton_server import TritonUpstream
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from slipstream_gateway.settings import ConformanceSettings
+from slipstream_core.settings import ConformanceSettings
 
 from tests.gateway.conformance.scripted_engine import ScriptedEngine
 

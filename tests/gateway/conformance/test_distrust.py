@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from slipstream_core.manifest import compile_table, parse
+from slipstream_core.settings import ConformanceSettings
+from slipstream_core.types import Capability, Reason
+from slipstream_gateway.admission import Admission
 from slipstream_gateway.conformance import Conformance
-from slipstream_gateway.director.admission import Admission
-from slipstream_gateway.director.fleet import Fleet
-from slipstream_gateway.manifest import compile_table, parse
-from slipstream_gateway.settings import ConformanceSettings
-from slipstream_gateway.types import Capability, Reason
+from slipstream_gateway.fleet.fleet import Fleet
 from slipstream_gateway.upstreams.refused import RefusedUpstream
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 
 import pytest
+from slipstream_core.manifest import Protocol
+from slipstream_core.manifest.capabilities import Capabilities
+from slipstream_core.manifest.table import Backend
+from slipstream_core.types import Capability, Reason
 from slipstream_gateway.conformance.verdict import Finding, Result, Subject
 from slipstream_gateway.conformance.watch import Watch
-from slipstream_gateway.manifest import Protocol
-from slipstream_gateway.manifest.capabilities import Capabilities
-from slipstream_gateway.manifest.table import Backend
-from slipstream_gateway.types import Capability, Reason
 from slipstream_gateway.upstreams.base import Drafting
 from slipstream_gateway.upstreams.pool import Pool, Replica
 from slipstream_gateway.upstreams.refused import RefusedUpstream

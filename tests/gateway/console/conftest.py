@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
-from slipstream_gateway.cli import main
+from slipstream_tools.cli import main
 
 from tests.browser import chromium
 from tests.draws import draws_of

@@ -18,9 +18,9 @@ from typing import Any
 
 import httpx
 import pytest
-from slipstream_gateway.cli import main
+from slipstream_core.settings import AccessSettings
 from slipstream_gateway.console.feed import Feed
-from slipstream_gateway.settings import AccessSettings
+from slipstream_tools.cli import main
 
 WAIT_S = 60.0
 VIEWERS = 50
@@ -142,7 +142,7 @@ class _Workers:
 
     def __init__(self, manifest: Path, port: int) -> None:
         self.url = f"http://127.0.0.1:{port}"
-        command = [sys.executable, "-m", "slipstream_gateway.cli", "gateway", "-f", str(manifest)]
+        command = [sys.executable, "-m", "slipstream_tools.cli", "gateway", "-f", str(manifest)]
         command += ["--conformance", "off"]  # the scripted servers cannot score answers
         self.child = subprocess.Popen([*command, "--port", str(port), "--workers", "2"], env=os.environ)
         deadline = time.monotonic() + WAIT_S

@@ -10,11 +10,11 @@ from typing import Any
 
 import httpx
 import pytest
-from slipstream_gateway.cli import main
-from slipstream_gateway.errors import ManifestError
-from slipstream_gateway.manifest import EMBEDDED_MANIFEST
-from slipstream_gateway.manifest.kills import KillFile
-from slipstream_gateway.settings import AccessSettings
+from slipstream_core.errors import ManifestError
+from slipstream_core.manifest import EMBEDDED_MANIFEST
+from slipstream_core.manifest.kills import KillFile
+from slipstream_core.settings import AccessSettings
+from slipstream_tools.cli import main
 
 ASKED = {"x-slipstream-console": "1"}
 Console = Callable[..., Any]

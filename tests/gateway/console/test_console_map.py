@@ -8,17 +8,17 @@ from typing import Any
 
 import msgspec
 import pytest
-from slipstream_gateway.app import connect
+from slipstream_core.manifest import ClassStanding, Standing, compile_table, parse
+from slipstream_core.manifest.status import Phase
+from slipstream_core.observation import Estimate, Forecast, Level
+from slipstream_core.settings import GatewaySettings
+from slipstream_core.types import Arm, Endpoint, GenerationRequest, Message, Reason, RequestProfile, TaskType
+from slipstream_gateway.app.app import connect
 from slipstream_gateway.console.map import ACCEPTANCES, LENGTHS, ClassPoint, break_even_map
 from slipstream_gateway.console.worker import Traffic
-from slipstream_gateway.director.fleet import Fleet
-from slipstream_gateway.learning import Learner
-from slipstream_gateway.manifest import ClassStanding, Standing, compile_table, parse
-from slipstream_gateway.manifest.status import Phase
-from slipstream_gateway.measurement import Estimate, Forecast, Level
-from slipstream_gateway.routing import NO_DRAWS, decide
-from slipstream_gateway.settings import GatewaySettings
-from slipstream_gateway.types import Arm, Endpoint, GenerationRequest, Message, Reason, RequestProfile, TaskType
+from slipstream_gateway.decide.estimate import Learner
+from slipstream_gateway.decide.route import NO_DRAWS, decide
+from slipstream_gateway.fleet.fleet import Fleet
 
 MANIFEST = """\
 apiVersion: slipstream.dev/v1alpha1

@@ -15,8 +15,8 @@ import httpx
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
-from slipstream_gateway.settings import AccessSettings, ConformanceSettings
-from slipstream_gateway.stores.limit_scripts import limits_key
+from slipstream_core.redis.limit_scripts import limits_key
+from slipstream_core.settings import AccessSettings, ConformanceSettings
 
 from tests.redis_server import RedisServer
 

@@ -8,16 +8,16 @@ from collections.abc import Callable
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from slipstream_gateway.allowance import InUse
+from slipstream_core.rate_limits import InUse
+from slipstream_core.types import Arm, Decision, Reason
 from slipstream_gateway.console import sketch
 from slipstream_gateway.console.merging import merged
 from slipstream_gateway.console.recorder import BUCKET_S, BUCKETS, Recorder
 from slipstream_gateway.console.speed_up import overall
 from slipstream_gateway.console.worker import ClassComparison, Entrance, WorkerSnapshot, traffic_of
-from slipstream_gateway.director.outcome import Outcome
-from slipstream_gateway.learning.evidence import evidence_of
-from slipstream_gateway.learning.moments import Comparison, Sample
-from slipstream_gateway.types import Arm, Decision, Reason
+from slipstream_gateway.decide.estimate.evidence import evidence_of
+from slipstream_gateway.decide.estimate.moments import Comparison, Sample
+from slipstream_gateway.request.outcome import Outcome
 from slipstream_gateway.upstreams.base import Usage
 
 CLASSES = ("summarization/long", "code/short")

@@ -15,8 +15,8 @@ from typing import Any
 
 import httpx
 import pytest
-from slipstream_gateway.cli import main
-from slipstream_gateway.settings import AccessSettings
+from slipstream_core.settings import AccessSettings
+from slipstream_tools.cli import main
 
 WAIT_S = 30.0
 Console = Callable[..., Any]
@@ -45,7 +45,7 @@ class Terminal:
 
     def __init__(self, url: str) -> None:
         self._ours, theirs = pty.openpty()
-        command = [sys.executable, "-m", "slipstream_gateway.cli", "top", "--url", url]
+        command = [sys.executable, "-m", "slipstream_tools.cli", "top", "--url", url]
         environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"}
         # What a shell runs in the background ignores Ctrl-C, and so would its children.
         before_test = signal.signal(signal.SIGINT, signal.default_int_handler)

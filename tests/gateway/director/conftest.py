@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from slipstream_core.manifest import compile_table, parse
+from slipstream_core.settings import Deadlines, GatewaySettings
+from slipstream_core.types import Arm, Decision, Reason
+from slipstream_gateway.admission import Admission
 from slipstream_gateway.api.parse import parse_chat_request
-from slipstream_gateway.app import connect
-from slipstream_gateway.director.admission import Admission
-from slipstream_gateway.director.fleet import Fleet, ServedRoute
-from slipstream_gateway.director.parity import Parity
-from slipstream_gateway.manifest import compile_table, parse
-from slipstream_gateway.settings import Deadlines, GatewaySettings
-from slipstream_gateway.types import Arm, Decision, Reason
+from slipstream_gateway.app.app import connect
+from slipstream_gateway.fleet.fleet import Fleet, ServedRoute
+from slipstream_gateway.request.parity.parity import Parity
 from slipstream_gateway.upstreams.base import Completion, Job, Piece
 from slipstream_gateway.upstreams.pool import Replica
 

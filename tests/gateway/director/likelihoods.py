@@ -6,8 +6,8 @@ import math
 import random
 from functools import cache
 
-from slipstream_gateway.director.likelihood import Factors, Sampling, factors_of
-from slipstream_gateway.director.parity_score import ScoredPair
+from slipstream_gateway.request.likelihood import Factors, Sampling, factors_of
+from slipstream_gateway.request.parity.score import ScoredPair
 from slipstream_gateway.upstreams.base import TokenScore
 from slipstream_gateway.upstreams.scores import TOP
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from slipstream_gateway.director.admission import Admission
-from slipstream_gateway.errors import DeadlineExceeded, Overloaded
-from slipstream_gateway.settings import OverloadSettings
-from slipstream_gateway.types import Caller, Priority
+from slipstream_core.errors import DeadlineExceeded, Overloaded
+from slipstream_core.settings import OverloadSettings
+from slipstream_core.types import Caller, Priority
+from slipstream_gateway.admission import Admission
 
 PAIR = "acme"
 

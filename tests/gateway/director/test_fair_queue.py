@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from slipstream_gateway.director.admission.fair_queue import Entry, FairQueue
-from slipstream_gateway.types import Priority
+from slipstream_core.types import Priority
+from slipstream_gateway.admission.fair_queue import Entry, FairQueue
 
 PRIORITIES = tuple(Priority)
 KEYS = st.sampled_from("abcd")

@@ -11,25 +11,25 @@ from typing import Any
 
 import msgspec
 import pytest
+from slipstream_core.errors import SlipstreamError
+from slipstream_core.manifest import compile_table, parse
+from slipstream_core.observation import Observation, Subject
+from slipstream_core.redis.memory import MemoryStore
+from slipstream_core.redis.wire import decode, encode
+from slipstream_core.settings import Deadlines, GatewaySettings
+from slipstream_core.types import Arm, Mode, Reason
+from slipstream_gateway.admission import Admission
 from slipstream_gateway.api.parse import parse_chat_request
-from slipstream_gateway.app import connect
-from slipstream_gateway.classify import LinearClassifier, default_model
-from slipstream_gateway.director.admission import Admission
-from slipstream_gateway.director.director import Director
-from slipstream_gateway.director.entry import Context
-from slipstream_gateway.director.fleet import Fleet
-from slipstream_gateway.director.observing import Outcomes
-from slipstream_gateway.director.parity import Parity
-from slipstream_gateway.errors import SlipstreamError
-from slipstream_gateway.learning import Evidence, Learner
-from slipstream_gateway.manifest import compile_table, parse
-from slipstream_gateway.measurement import Observation, Subject
-from slipstream_gateway.routing import RequestDraws
-from slipstream_gateway.settings import Deadlines, GatewaySettings
-from slipstream_gateway.stores.memory import MemoryStore
-from slipstream_gateway.stores.wire import decode, encode
+from slipstream_gateway.app.app import connect
+from slipstream_gateway.decide.classify import LinearClassifier, default_model
+from slipstream_gateway.decide.estimate import Evidence, Learner
+from slipstream_gateway.decide.route import RequestDraws
+from slipstream_gateway.fleet.fleet import Fleet
+from slipstream_gateway.request.director import Director
+from slipstream_gateway.request.entry import Context
+from slipstream_gateway.request.observing import Outcomes
+from slipstream_gateway.request.parity.parity import Parity
 from slipstream_gateway.telemetry.providers import Telemetry
-from slipstream_gateway.types import Arm, Mode, Reason
 
 from tests.draws import SECRET
 from tests.ports import dead_url

@@ -12,13 +12,13 @@ from typing import Any
 import grpc
 import msgspec
 import pytest
-from slipstream_gateway.app import connect
-from slipstream_gateway.director.fleet import Fleet
-from slipstream_gateway.director.kill import AGAIN_AFTER_S
-from slipstream_gateway.errors import UpstreamFailed, UpstreamTimeout
-from slipstream_gateway.manifest import RoutingTable, compile_table, parse
-from slipstream_gateway.settings import Deadlines, GatewaySettings
-from slipstream_gateway.types import Endpoint, GenerationRequest
+from slipstream_core.errors import UpstreamFailed, UpstreamTimeout
+from slipstream_core.manifest import RoutingTable, compile_table, parse
+from slipstream_core.settings import Deadlines, GatewaySettings
+from slipstream_core.types import Endpoint, GenerationRequest
+from slipstream_gateway.app.app import connect
+from slipstream_gateway.fleet.fleet import Fleet
+from slipstream_gateway.fleet.kill import AGAIN_AFTER_S
 from slipstream_gateway.upstreams.base import Job
 from slipstream_gateway.upstreams.triton_server import TritonUpstream
 from tritonclient.grpc import service_pb2, service_pb2_grpc

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from slipstream_core.types import Arm, Decision, GenerationRequest, Reason
 from slipstream_gateway.api.parse import parse_chat_request
-from slipstream_gateway.director.legs import first_attempts, has_elsewhere, next_attempts
-from slipstream_gateway.types import Arm, Decision, GenerationRequest, Reason
+from slipstream_gateway.request.legs import first_attempts, has_elsewhere, next_attempts
 
 MANIFEST = """
 apiVersion: slipstream.dev/v1alpha1

@@ -6,7 +6,7 @@ import math
 import random
 
 import pytest
-from slipstream_gateway.director.likelihood import NOTHING, Sampling, factors_of
+from slipstream_gateway.request.likelihood import NOTHING, Sampling, factors_of
 from slipstream_gateway.upstreams.base import TokenScore
 from slipstream_gateway.upstreams.scores import LEAST
 

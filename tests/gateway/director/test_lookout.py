@@ -8,8 +8,8 @@ import time
 from typing import Any, cast
 
 import pytest
-from slipstream_gateway.director.lookout import Lookout
-from slipstream_gateway.errors import UpstreamHalted, UpstreamUnavailable
+from slipstream_core.errors import UpstreamHalted, UpstreamUnavailable
+from slipstream_gateway.request.lookout import Lookout
 from slipstream_gateway.upstreams.base import Upstream
 from slipstream_gateway.upstreams.pool import Pool, Replica
 

@@ -7,7 +7,11 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from slipstream_gateway.director.observing import (
+from slipstream_core.observation import Level, Observation, Subject
+from slipstream_core.redis.memory import MemoryStore
+from slipstream_core.types import Arm, Reason, RequestProfile, TaskType
+from slipstream_gateway.decide.estimate import Evidence, Learner
+from slipstream_gateway.request.observing import (
     LEARNT_AT_ONCE,
     LEARNT_PER_S,
     Outcomes,
@@ -15,10 +19,6 @@ from slipstream_gateway.director.observing import (
     rejections,
     steps,
 )
-from slipstream_gateway.learning import Evidence, Learner
-from slipstream_gateway.measurement import Level, Observation, Subject
-from slipstream_gateway.stores.memory import MemoryStore
-from slipstream_gateway.types import Arm, Reason, RequestProfile, TaskType
 from slipstream_gateway.upstreams.base import Usage
 
 

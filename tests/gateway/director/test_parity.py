@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from slipstream_gateway.director.parity import MAX_ATTEMPTS
-from slipstream_gateway.director.parity_answer import MAX_ANSWER_BYTES
-from slipstream_gateway.types import Arm, Reason
+from slipstream_core.types import Arm, Reason
+from slipstream_gateway.request.parity.answer import MAX_ANSWER_BYTES
+from slipstream_gateway.request.parity.parity import MAX_ATTEMPTS
 from slipstream_gateway.upstreams.base import Wire
 
 from tests.ports import dead_url

@@ -6,8 +6,8 @@ import random
 from pathlib import Path
 
 import msgspec
-from slipstream_gateway.director.likelihood import Factors, Sampling, factors_of
-from slipstream_gateway.director.parity_score import ALARM_AT, MOST_PER_ANSWER, SampledTest
+from slipstream_gateway.request.likelihood import Factors, Sampling, factors_of
+from slipstream_gateway.request.parity.score import ALARM_AT, MOST_PER_ANSWER, SampledTest
 
 from tests.gateway.director.likelihoods import CONTEXTS, answer, draw, pair, score
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from slipstream_core.manifest import EMBEDDED_MANIFEST
 from slipstream_engine.embedded import demo
-from slipstream_gateway.manifest import EMBEDDED_MANIFEST
 from slipstream_gateway.upstreams.base import Completion, Tokens
 
 BODY: dict[str, Any] = {"model": "slipstream-embedded", "messages": demo.CALL_SUMMARY, "max_tokens": 48}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from slipstream_gateway.director.retry_budget import RetryBudget
+from slipstream_gateway.request.retry_budget import RetryBudget
 
 SHARE, PER_S, AGE_S = 0.2, 10.0, 10.0
 

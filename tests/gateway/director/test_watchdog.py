@@ -7,8 +7,8 @@ import time
 
 import pytest
 import uvloop
-from slipstream_gateway.director.watchdog import Watchdog, client_late
-from slipstream_gateway.errors import ClientTimeout, UpstreamTimeout
+from slipstream_core.errors import ClientTimeout, UpstreamTimeout
+from slipstream_gateway.request.watchdog import Watchdog, client_late
 
 
 async def test_long_wait_becomes_a_timeout_that_says_for_what() -> None:

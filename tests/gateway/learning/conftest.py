@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from slipstream_gateway.measurement import Observation, Subject
-from slipstream_gateway.types import Arm, Endpoint, GenerationRequest, Message, Reason, RequestProfile, TaskType
+from slipstream_core.observation import Observation, Subject
+from slipstream_core.types import Arm, Endpoint, GenerationRequest, Message, Reason, RequestProfile, TaskType
 
 Chat = Callable[..., GenerationRequest]
 Profile = Callable[..., RequestProfile]

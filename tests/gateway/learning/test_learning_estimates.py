@@ -7,9 +7,9 @@ import random
 from collections.abc import Callable
 
 import pytest
-from slipstream_gateway.learning import Learner, priors
-from slipstream_gateway.measurement import Estimate, Forecast, Level, Observation
-from slipstream_gateway.types import Arm, RequestProfile, TaskType
+from slipstream_core.observation import Estimate, Forecast, Level, Observation
+from slipstream_core.types import Arm, RequestProfile, TaskType
+from slipstream_gateway.decide.estimate import Learner, priors
 
 Observe = Callable[..., Observation]
 Profile = Callable[..., RequestProfile]

@@ -9,10 +9,10 @@ from collections.abc import Callable
 import msgspec
 import pytest
 from scipy import stats
-from slipstream_gateway.learning import ClassEvidence, Evidence
-from slipstream_gateway.learning.student import quantile_975
-from slipstream_gateway.measurement import Observation
-from slipstream_gateway.types import Arm, Reason
+from slipstream_core.observation import Observation
+from slipstream_core.types import Arm, Reason
+from slipstream_gateway.decide.estimate import ClassEvidence, Evidence
+from slipstream_gateway.decide.estimate.student import quantile_975
 
 Observe = Callable[..., Observation]
 

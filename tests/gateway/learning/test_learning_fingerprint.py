@@ -15,10 +15,10 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from slipstream_core.observation import Subject
+from slipstream_core.types import Endpoint, GenerationRequest, Message, RequestProfile, TaskType
 from slipstream_engine.embedded.workload import workload
-from slipstream_gateway.learning import Learner
-from slipstream_gateway.measurement import Subject
-from slipstream_gateway.types import Endpoint, GenerationRequest, Message, RequestProfile, TaskType
+from slipstream_gateway.decide.estimate import Learner
 
 Chat = Callable[..., GenerationRequest]
 
@@ -177,8 +177,8 @@ def test_what_was_seen_before_does_not_change_a_fingerprint(chat: Chat) -> None:
 
 _ELSEWHERE = """
 import sys, json
-from slipstream_gateway.learning import Learner
-from slipstream_gateway.types import Endpoint, GenerationRequest, Message, RequestProfile, TaskType
+from slipstream_gateway.decide.estimate import Learner
+from slipstream_core.types import Endpoint, GenerationRequest, Message, RequestProfile, TaskType
 profile = RequestProfile(task=TaskType.SUMMARIZATION, expected_output_tokens=100.0, rare_token_share=0.0,
                          structured_output=False, prompt_tokens=100, confidence=0.9)
 for text in json.load(sys.stdin):

@@ -10,10 +10,10 @@ from itertools import cycle, islice
 
 import msgspec
 import pytest
-from slipstream_gateway.learning import Learner
-from slipstream_gateway.measurement import Forecast, Level, Observation
-from slipstream_gateway.routing import NO_DRAWS, decide
-from slipstream_gateway.types import Arm, Reason, RequestProfile
+from slipstream_core.observation import Forecast, Level, Observation
+from slipstream_core.types import Arm, Reason, RequestProfile
+from slipstream_gateway.decide.estimate import Learner
+from slipstream_gateway.decide.route import NO_DRAWS, decide
 
 from tests.gateway.learning.test_learning_estimates import Z_80, plainly, speculate
 from tests.gateway.routing import cases

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from slipstream_gateway.learning import Evidence, Learner
-from slipstream_gateway.measurement import Forecast, Level, Observation, Subject
-from slipstream_gateway.types import Arm, GenerationRequest, Reason, RequestProfile
+from slipstream_core.observation import Forecast, Level, Observation, Subject
+from slipstream_core.types import Arm, GenerationRequest, Reason, RequestProfile
+from slipstream_gateway.decide.estimate import Evidence, Learner
 
 Chat = Callable[..., GenerationRequest]
 Observe = Callable[..., Observation]

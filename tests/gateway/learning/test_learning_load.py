@@ -8,10 +8,10 @@ import random
 from collections.abc import Callable
 
 import pytest
-from slipstream_gateway.learning import Learner, priors
-from slipstream_gateway.learning.curves import Curve, CurvePrior
-from slipstream_gateway.measurement import Forecast, Level, Observation
-from slipstream_gateway.types import Arm, RequestProfile
+from slipstream_core.observation import Forecast, Level, Observation
+from slipstream_core.types import Arm, RequestProfile
+from slipstream_gateway.decide.estimate import Learner, priors
+from slipstream_gateway.decide.estimate.curves import Curve, CurvePrior
 
 Observe = Callable[..., Observation]
 Profile = Callable[..., RequestProfile]

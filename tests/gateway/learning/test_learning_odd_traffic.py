@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from slipstream_gateway.learning import Evidence, Learner
-from slipstream_gateway.measurement import Forecast, Observation
-from slipstream_gateway.types import Arm, Reason, RequestProfile
+from slipstream_core.observation import Forecast, Observation
+from slipstream_core.types import Arm, Reason, RequestProfile
+from slipstream_gateway.decide.estimate import Evidence, Learner
 
 Observe = Callable[..., Observation]
 Profile = Callable[..., RequestProfile]

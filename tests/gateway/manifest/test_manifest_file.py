@@ -8,8 +8,8 @@ import os
 from pathlib import Path
 
 import pytest
-from slipstream_gateway.errors import ManifestError
-from slipstream_gateway.manifest import EMBEDDED_MANIFEST, ManifestFile, RoutingTable
+from slipstream_core.errors import ManifestError
+from slipstream_core.manifest import EMBEDDED_MANIFEST, ManifestFile, RoutingTable
 
 GOOD = EMBEDDED_MANIFEST.read_text()
 BETTER = GOOD.replace("maxDraftTokens: 6", "maxDraftTokens: 4")

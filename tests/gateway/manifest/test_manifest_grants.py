@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from slipstream_gateway.errors import CommandError
-from slipstream_gateway.manifest import parse_resource, resolve
-from slipstream_gateway.manifest.grants import read_grants
-from slipstream_gateway.settings import Grants, KeyGrant, NameGrant
+from slipstream_core.errors import CommandError
+from slipstream_core.manifest import parse_resource, resolve
+from slipstream_core.manifest.grants import read_grants
+from slipstream_core.settings import Grants, KeyGrant, NameGrant
 
 JSON = dict[str, Any]
 

@@ -6,8 +6,8 @@ import random
 from typing import Any
 
 import pytest
-from slipstream_gateway.manifest import Resolution, resolve
-from slipstream_gateway.manifest.versions import name_holder_of, parse_version, version_key
+from slipstream_core.manifest import Resolution, resolve
+from slipstream_core.manifest.versions import name_holder_of, parse_version, version_key
 
 JSON = dict[str, Any]
 

@@ -7,8 +7,8 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from slipstream_gateway.errors import ManifestError
-from slipstream_gateway.manifest import EMBEDDED_MANIFEST, ModelPair, SpeculationPolicy, parse, parse_documents
+from slipstream_core.errors import ManifestError
+from slipstream_core.manifest import EMBEDDED_MANIFEST, ModelPair, SpeculationPolicy, parse, parse_documents
 
 PAIR = """
 apiVersion: slipstream.dev/v1alpha1

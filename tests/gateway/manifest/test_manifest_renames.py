@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from slipstream_gateway.manifest.renames import Rename, pending_rename
-from slipstream_gateway.manifest.versions import parse_version
+from slipstream_core.manifest.renames import Rename, pending_rename
+from slipstream_core.manifest.versions import parse_version
 
 JSON = dict[str, Any]
 ALLOW = "slipstream.dev/allow-rename"

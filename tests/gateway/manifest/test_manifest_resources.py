@@ -10,7 +10,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from slipstream_gateway.manifest import (
+from slipstream_core.manifest import (
     EMBEDDED_MANIFEST,
     ModelPair,
     ParsedResource,

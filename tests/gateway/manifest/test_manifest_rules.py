@@ -6,8 +6,8 @@ import copy
 from typing import Any
 
 import pytest
-from slipstream_gateway.errors import ManifestError
-from slipstream_gateway.manifest import ManifestObject, parse_documents
+from slipstream_core.errors import ManifestError
+from slipstream_core.manifest import ManifestObject, parse_documents
 
 JSON = dict[str, Any]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from slipstream_gateway.manifest import (
+from slipstream_core.manifest import (
     ClassStanding,
     ModelPair,
     PairStatus,

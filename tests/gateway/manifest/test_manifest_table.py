@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from slipstream_gateway.errors import ManifestError
-from slipstream_gateway.manifest import (
+from slipstream_core.errors import ManifestError
+from slipstream_core.manifest import (
     EMBEDDED_MANIFEST,
     PairStatus,
     Protocol,
@@ -17,7 +17,7 @@ from slipstream_gateway.manifest import (
     resolve_source,
     with_endpoints,
 )
-from slipstream_gateway.routing.case import has_fixed_draft_length
+from slipstream_gateway.decide.route.case import has_fixed_draft_length
 
 EXAMPLES = sorted((Path(__file__).parents[3] / "deploy" / "examples").glob("*.yaml"))
 ENGINE_PAIR = """

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from slipstream_gateway.manifest import PairStatus, Route, compile_table, parse_documents
-from slipstream_gateway.measurement import Estimate, Forecast, Level
-from slipstream_gateway.types import Endpoint, GenerationRequest, Message, RequestProfile, TaskType
+from slipstream_core.manifest import PairStatus, Route, compile_table, parse_documents
+from slipstream_core.observation import Estimate, Forecast, Level
+from slipstream_core.types import Endpoint, GenerationRequest, Message, RequestProfile, TaskType
 
 
 def route(

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from slipstream_gateway.measurement import Estimate, Forecast, Level
-from slipstream_gateway.routing import break_even, saving_se_s
+from slipstream_core.observation import Estimate, Forecast, Level
+from slipstream_gateway.decide.route import break_even, saving_se_s
 
 
 def estimate(mean: float, se: float = 0.0) -> Estimate:

@@ -9,11 +9,9 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from slipstream_gateway.errors import UnsupportedParameter
-from slipstream_gateway.manifest import Route
-from slipstream_gateway.routing import NO_DRAWS, Health, explanation
-from slipstream_gateway.routing import decide as decide_with
-from slipstream_gateway.types import (
+from slipstream_core.errors import UnsupportedParameter
+from slipstream_core.manifest import Route
+from slipstream_core.types import (
     RESPONSES_FEATURE,
     Arm,
     Decision,
@@ -23,6 +21,8 @@ from slipstream_gateway.types import (
     RequestProfile,
     TaskType,
 )
+from slipstream_gateway.decide.route import NO_DRAWS, Health, explanation
+from slipstream_gateway.decide.route import decide as decide_with
 
 from tests.gateway.routing.cases import profile, request, route
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from slipstream_gateway.errors import UnsupportedParameter
-from slipstream_gateway.manifest import Route
-from slipstream_gateway.routing import NO_DRAWS, Health, decide
-from slipstream_gateway.types import Arm, Decision, Mode, Reason, Withheld
+from slipstream_core.errors import UnsupportedParameter
+from slipstream_core.manifest import Route
+from slipstream_core.types import Arm, Decision, Mode, Reason, Withheld
+from slipstream_gateway.decide.route import NO_DRAWS, Health, decide
 
 from tests.gateway.routing.cases import profile, request, route
 

@@ -6,8 +6,8 @@ import itertools
 import math
 
 import pytest
-from slipstream_gateway.measurement import Draws
-from slipstream_gateway.routing import NO_DRAWS, RequestDraws
+from slipstream_core.observation import Draws
+from slipstream_gateway.decide.route import NO_DRAWS, RequestDraws
 
 from tests.draws import draws_of
 

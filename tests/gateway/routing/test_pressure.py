@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from slipstream_gateway.manifest import EMBEDDED_MANIFEST, Route, load_file
-from slipstream_gateway.measurement import Draws, Forecast, Level
-from slipstream_gateway.routing import NO_DRAWS, decide
-from slipstream_gateway.routing.pressure import SHRINK_FROM, STOP_AT, pressure_of, shortened, stops
-from slipstream_gateway.types import Arm, Decision, Mode, Reason
+from slipstream_core.manifest import EMBEDDED_MANIFEST, Route, load_file
+from slipstream_core.observation import Draws, Forecast, Level
+from slipstream_core.types import Arm, Decision, Mode, Reason
+from slipstream_gateway.decide.route import NO_DRAWS, decide
+from slipstream_gateway.decide.route.pressure import SHRINK_FROM, STOP_AT, pressure_of, shortened, stops
 
 from tests.gateway.routing.cases import forecast, profile, request, route
 
@@ -114,6 +114,6 @@ def test_route_command_explains_pressure(tmp_path: Path) -> None:
     body = {"model": next(iter(load_file(EMBEDDED_MANIFEST).routes)), "messages": [{"role": "user", "content": "Hi"}]}
     path = tmp_path / "request.json"
     path.write_text(json.dumps(body))
-    command = [sys.executable, "-m", "slipstream_gateway.cli", "route", "--json", "--pressure", "0.5", str(path)]
+    command = [sys.executable, "-m", "slipstream_tools.cli", "route", "--json", "--pressure", "0.5", str(path)]
     said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60)
     assert json.loads(said.stdout)["numbers"]["pressure"] == 0.5

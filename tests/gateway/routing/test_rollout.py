@@ -9,17 +9,17 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from slipstream_gateway.manifest import ClassStanding, Route, Standing
-from slipstream_gateway.manifest.status import Phase
-from slipstream_gateway.measurement import Draws, Forecast
-from slipstream_gateway.routing import NO_DRAWS, Health, decide, explanation
-from slipstream_gateway.types import (
+from slipstream_core.manifest import ClassStanding, Route, Standing
+from slipstream_core.manifest.status import Phase
+from slipstream_core.observation import Draws, Forecast
+from slipstream_core.types import (
     Arm,
     Decision,
     Endpoint,
     Mode,
     Reason,
 )
+from slipstream_gateway.decide.route import NO_DRAWS, Health, decide, explanation
 
 from tests.draws import draws_of
 from tests.gateway.routing import cases

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from slipstream_gateway.cli import main
+from slipstream_tools.cli import main
 
 TRANSCRIPT = "Agent: How can I help?\nCustomer: My router drops the line.\nAgent: I have restarted it.\n" * 4
 EXAMPLES = Path(__file__).parents[3] / "deploy" / "examples"

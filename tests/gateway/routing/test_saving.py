@@ -8,16 +8,16 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from slipstream_gateway.errors import InvalidRequest
-from slipstream_gateway.manifest import Route
-from slipstream_gateway.measurement import Draws, Forecast, Level
-from slipstream_gateway.routing import NO_DRAWS, Health, decide
-from slipstream_gateway.types import (
+from slipstream_core.errors import InvalidRequest
+from slipstream_core.manifest import Route
+from slipstream_core.observation import Draws, Forecast, Level
+from slipstream_core.types import (
     Arm,
     Decision,
     Mode,
     Reason,
 )
+from slipstream_gateway.decide.route import NO_DRAWS, Health, decide
 
 from tests.draws import draws_of
 from tests.gateway.routing import cases

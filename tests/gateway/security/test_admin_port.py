@@ -12,9 +12,9 @@ from typing import Any
 
 import httpx
 import pytest
-from slipstream_gateway.errors import CommandError
-from slipstream_gateway.manifest import EMBEDDED_MANIFEST
-from slipstream_gateway.serve import check_apart
+from slipstream_core.errors import CommandError
+from slipstream_core.manifest import EMBEDDED_MANIFEST
+from slipstream_gateway.server.serve import check_apart
 
 WAIT_S = 30.0
 ADMIN_PATHS = ("/metrics", "/v1/evidence")
@@ -49,7 +49,7 @@ class Sides:
 
     def __init__(self, manifest: Path, ports: list[int], *options: str) -> None:
         self.public, self.admin = ports
-        command = [sys.executable, "-m", "slipstream_gateway.cli", "gateway", "-f", str(manifest)]
+        command = [sys.executable, "-m", "slipstream_tools.cli", "gateway", "-f", str(manifest)]
         command += ["--port", str(self.public), "--admin-port", str(self.admin), *options]
         self.child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
@@ -132,7 +132,7 @@ def test_public_side_explains_without_what_others_requests_taught(sides: Sides) 
 
 
 def test_public_port_says_where_each_side_is(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "slipstream_gateway.cli", "gateway", "-f", str(EMBEDDED_MANIFEST)]
+    command = [sys.executable, "-m", "slipstream_tools.cli", "gateway", "-f", str(EMBEDDED_MANIFEST)]
     child = subprocess.Popen([*command, "--port", "0", "--admin-port", "0"], stderr=subprocess.PIPE, text=True)
     assert child.stderr is not None
     try:

@@ -12,12 +12,12 @@ import pytest
 from aiohttp.resolver import ThreadedResolver
 from hypothesis import given
 from hypothesis import strategies as st
-from slipstream_gateway.cli import main
-from slipstream_gateway.errors import CommandError, ManifestError
-from slipstream_gateway.manifest import compile_file
-from slipstream_gateway.settings import UpstreamSettings
+from slipstream_core.errors import CommandError, ManifestError
+from slipstream_core.manifest import compile_file
+from slipstream_core.settings import UpstreamSettings
 from slipstream_gateway.upstreams.checked_resolver import CheckedResolver
 from slipstream_gateway.upstreams.endpoint_rules import EndpointRules, may_name_variable
+from slipstream_tools.cli import main
 
 WAIT_S = 15.0
 METADATA = (
@@ -271,7 +271,7 @@ def test_headers_on_the_list_go_on_and_no_others(
 
 @pytest.mark.parametrize("name", ["Authorization", "cookie", "Connection", "HOST", "content-length", "a b", "x:y", ""])
 def test_headers_that_are_never_forwarded(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    from slipstream_gateway.manifest import EMBEDDED_MANIFEST
+    from slipstream_core.manifest import EMBEDDED_MANIFEST
 
     assert main(["gateway", "-f", str(EMBEDDED_MANIFEST), "--forward-header", name]) == 2
     assert "--forward-header" in capsys.readouterr().err

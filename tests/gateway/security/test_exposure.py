@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from slipstream_gateway.cli import main
-from slipstream_gateway.hosts import is_loopback
-from slipstream_gateway.manifest import EMBEDDED_MANIFEST
+from slipstream_core.hosts import is_loopback
+from slipstream_core.manifest import EMBEDDED_MANIFEST
+from slipstream_tools.cli import main
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1", "localhost"])

@@ -20,7 +20,7 @@ REDIS_PASSWORD = "canary-redis-password-93aa"
 
 
 def new_key(file: Path, *rights: str) -> str:
-    command = [sys.executable, "-m", "slipstream_gateway.cli", "keys", "create", "-f", str(file), *rights]
+    command = [sys.executable, "-m", "slipstream_tools.cli", "keys", "create", "-f", str(file), *rights]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=WAIT_S)
     return done.stdout.strip().splitlines()[-1].split()[-1]
 
@@ -57,7 +57,7 @@ def test_no_prompt_and_no_secret_is_anywhere_but_where_it_belongs(
     text = manifest_text([server.url]).replace("model: acme, endpoints", "model: acme, apiKeyEnv: UP, endpoints")
     manifest.write_text(text.replace("apiKeyEnv: UP", "apiKeyEnv: UPSTREAM_API_KEY"))
     [port], (otlp, spans) = free_ports(1), collector
-    command = [sys.executable, "-m", "slipstream_gateway.cli", "gateway", "-f", str(manifest), "--port", str(port)]
+    command = [sys.executable, "-m", "slipstream_tools.cli", "gateway", "-f", str(manifest), "--port", str(port)]
     command += ["--log-level", "debug", "--keys", str(keys), "--audit-log", str(audit), "--connect-timeout", "1"]
     secrets = {
         "UPSTREAM_API_KEY": UPSTREAM_KEY,

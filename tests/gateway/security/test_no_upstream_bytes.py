@@ -68,7 +68,7 @@ def test_bytes_of_a_server_that_breaks_its_protocol_are_nowhere(
     ]
     manifest.write_text("---".join(pairs))
     [port], (otlp, spans) = free_ports(1), collector
-    command = [sys.executable, "-m", "slipstream_gateway.cli", "gateway", "-f", str(manifest), "--port", str(port)]
+    command = [sys.executable, "-m", "slipstream_tools.cli", "gateway", "-f", str(manifest), "--port", str(port)]
     command += ["--log-level", "debug", "--audit-log", str(audit)]
     # aiohttp waits for more of a body whose framing broke after a part of it.
     command += ["--chunk-timeout", "1", "--total-timeout", "3"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
-from slipstream_gateway.settings import AccessSettings
+from slipstream_core.settings import AccessSettings
 
 from tests.browser import chromium
 

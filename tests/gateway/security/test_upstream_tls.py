@@ -15,12 +15,12 @@ from typing import Any
 import httpx
 import pytest
 import trustme
-from slipstream_gateway.errors import CommandError, UpstreamUnavailable
-from slipstream_gateway.settings import TlsSettings, UpstreamSettings
-from slipstream_gateway.up.processes import Child
-from slipstream_gateway.up.triton_install import find_triton, link_libraries, triton_environment
+from slipstream_core.errors import CommandError, UpstreamUnavailable
+from slipstream_core.settings import TlsSettings, UpstreamSettings
 from slipstream_gateway.upstreams.tls import UpstreamTls, read_credentials
 from slipstream_gateway.upstreams.triton_server import TritonUpstream
+from slipstream_tools.up.processes import Child
+from slipstream_tools.up.triton_install import find_triton, link_libraries, triton_environment
 
 from tests.hanging_files import replace_by_fifo
 

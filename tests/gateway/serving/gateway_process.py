@@ -24,7 +24,7 @@ class Process:
 
     def __init__(self, manifest: Path, port: int, *options: str, open_files: tuple[int, int] | None = None) -> None:
         """`open_files`: its soft and its hard limit, not those of this process."""
-        command = [sys.executable, "-m", "slipstream_gateway.cli", "gateway", "-f", str(manifest)]
+        command = [sys.executable, "-m", "slipstream_tools.cli", "gateway", "-f", str(manifest)]
         self.url = f"http://127.0.0.1:{port}"
         self.port = port
         if open_files is not None:

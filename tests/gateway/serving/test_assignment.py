@@ -12,12 +12,12 @@ from typing import Any
 
 import httpx
 import pytest
-from slipstream_gateway.cli import main
-from slipstream_gateway.errors import CommandError
-from slipstream_gateway.gateway_options import assignment
-from slipstream_gateway.manifest import EMBEDDED_MANIFEST
-from slipstream_gateway.settings import ASSIGNMENT_VARIABLE, GatewaySettings
-from slipstream_gateway.up.assignment_secret import secret_options
+from slipstream_core.errors import CommandError
+from slipstream_core.manifest import EMBEDDED_MANIFEST
+from slipstream_core.settings import ASSIGNMENT_VARIABLE, GatewaySettings
+from slipstream_tools.cli import main
+from slipstream_tools.gateway.options import assignment
+from slipstream_tools.up.assignment_secret import secret_options
 
 from tests.gateway.serving.gateway_process import Process
 

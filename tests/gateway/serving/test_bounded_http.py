@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 import uvicorn
-from slipstream_gateway.bounded_http import Bounds, bounded_http, tune
+from slipstream_gateway.server.http import Bounds, bounded_http, tune
 
 WAIT_S = 20.0
 HASTY = Bounds(

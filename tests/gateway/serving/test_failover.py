@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from slipstream_gateway.settings import Deadlines, HealthSettings
+from slipstream_core.settings import Deadlines, HealthSettings
 
 from tests.ports import dead_url
 

@@ -21,13 +21,13 @@ from typing import Any
 
 import httpx
 import pytest
-from slipstream_gateway.cli import main
-from slipstream_gateway.cluster.snapshot import read_snapshot
-from slipstream_gateway.errors import ManifestError
-from slipstream_gateway.file_thread import FileThread
-from slipstream_gateway.manifest import EMBEDDED_MANIFEST, ManifestFile
-from slipstream_gateway.manifest.kills import KillFile
-from slipstream_gateway.regular_files import read_regular
+from slipstream_core.errors import ManifestError
+from slipstream_core.file_thread import FileThread
+from slipstream_core.manifest import EMBEDDED_MANIFEST, ManifestFile
+from slipstream_core.manifest.kills import KillFile
+from slipstream_core.regular_files import read_regular
+from slipstream_gateway.sources.cluster.snapshot import read_snapshot
+from slipstream_tools.cli import main
 
 from tests.gateway.serving.gateway_process import Process, stream, wait_until, workers_that_serve
 from tests.hanging_files import leased, replace_by_fifo
@@ -83,7 +83,7 @@ def test_a_fifo_stops_a_start_with_one_line_that_names_it(
 def test_a_manifest_that_cannot_be_opened_stops_a_start_within_the_deadline(tmp_path: Path) -> None:
     manifest = tmp_path / "pair.yaml"
     manifest.write_bytes(EMBEDDED_MANIFEST.read_bytes())
-    command = [sys.executable, "-m", "slipstream_gateway.cli", "gateway", "-f", str(manifest), "--port", "0"]
+    command = [sys.executable, "-m", "slipstream_tools.cli", "gateway", "-f", str(manifest), "--port", "0"]
     with leased(manifest):
         done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
     assert (done.returncode, done.stderr) == (2, f"slipstream: error: {manifest}: cannot be read: {LATE}\n")
@@ -135,7 +135,7 @@ async def test_files_that_could_not_be_read_once_are_read_at_the_next_look(
     os.utime(keys, (1, 1))  # long ago: only a look at its stamp tells whether to read it
     with monkeypatch.context() as patch:
         for module in ("kills", "files"):
-            patch.setattr(f"slipstream_gateway.manifest.{module}.read_regular", _fails)
+            patch.setattr(f"slipstream_core.manifest.{module}.read_regular", _fails)
         with pytest.raises(ManifestError, match="Input/output error"):
             await kills.arefresh()
         await file.refresh()

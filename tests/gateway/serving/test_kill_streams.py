@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from slipstream_gateway.manifest import EMBEDDED_MANIFEST
+from slipstream_core.manifest import EMBEDDED_MANIFEST
 
 from tests.gateway.serving.triton_streams import SPECULATIVE, Streamed, stream, undisturbed, until_decided
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
-from slipstream_gateway.settings import HealthSettings, Limits, OverloadSettings
+from slipstream_core.settings import HealthSettings, Limits, OverloadSettings
 
 SPECULATE = {"x-slipstream-mode": "speculative"}
 WAIT_S = 15.0

@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx
 import pytest
-from slipstream_gateway.settings import AccessSettings, Limits, OverloadSettings
+from slipstream_core.settings import AccessSettings, Limits, OverloadSettings
 
 WAIT_S = 60.0
 PLACES = 20
@@ -99,7 +99,7 @@ class Stand:
 
 def make_keys(path: Path) -> dict[str, str]:
     def make(*options: str) -> str:
-        command = [sys.executable, "-m", "slipstream_gateway.cli", "keys", "create", "-f", str(path), *options]
+        command = [sys.executable, "-m", "slipstream_tools.cli", "keys", "create", "-f", str(path), *options]
         return subprocess.run(command, check=True, capture_output=True, text=True, timeout=WAIT_S).stdout.strip()
 
     return {"normal": make(), "low": make("--priority", "low"), "admin": make("--admin")}

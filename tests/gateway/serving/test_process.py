@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-from slipstream_gateway.manifest import EMBEDDED_MANIFEST
+from slipstream_core.manifest import EMBEDDED_MANIFEST
 
 from tests.gateway.serving.gateway_process import Process, read_all, stream, wait_until, workers_of
 from tests.gateway.serving.resuming import REST, SCRIPT, TEXT, Reading, committed, hold
@@ -234,7 +234,7 @@ def test_endless_head_is_refused(
 
 
 def run_cli(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "slipstream_gateway.cli", *arguments]
+    command = [sys.executable, "-m", "slipstream_tools.cli", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
 
 
@@ -297,7 +297,7 @@ def test_bad_manifest_and_bad_endpoint_are_named(manifest_text: Any, tmp_path: P
 def test_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
     body = tmp_path / "body.json"
     body.write_text(json.dumps({"model": "slipstream-embedded", "prompt": "Hello there"}))
-    command = [sys.executable, "-m", "slipstream_gateway.cli", "route", str(body)]
+    command = [sys.executable, "-m", "slipstream_tools.cli", "route", str(body)]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert child.stdout is not None
     child.stdout.close()
@@ -307,7 +307,7 @@ def test_reader_that_leaves_early_is_no_error(tmp_path: Path) -> None:
 
 def test_help_imports_no_server() -> None:
     probe = (
-        "import sys; from slipstream_gateway.cli import main; main([]); "
+        "import sys; from slipstream_tools.cli import main; main([]); "
         "print(sorted(set(sys.modules) & {'starlette', 'uvicorn', 'grpc', 'torch', 'yaml'}))"
     )
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=WAIT_S, check=True)

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from slipstream_gateway.manifest import EMBEDDED_MANIFEST
-from slipstream_gateway.up.gateway_process import GatewayProcess
-from slipstream_gateway.up.options import UpOptions
-from slipstream_gateway.up.triton_server import TritonServer
+from slipstream_core.manifest import EMBEDDED_MANIFEST
+from slipstream_tools.up.gateway_process import GatewayProcess
+from slipstream_tools.up.options import UpOptions
+from slipstream_tools.up.triton_server import TritonServer
 
 WAIT_S = 20.0
 

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from slipstream_gateway.settings import Deadlines
+from slipstream_core.settings import Deadlines
 
 SUMMARY = "Summarize the following support call for the CRM: reason, agent actions, outcome, next step. "
 WAIT_S = 15.0

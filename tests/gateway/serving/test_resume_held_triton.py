@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from slipstream_gateway.manifest import EMBEDDED_MANIFEST
-from slipstream_gateway.settings import Deadlines, HealthSettings, OverloadSettings
+from slipstream_core.manifest import EMBEDDED_MANIFEST
+from slipstream_core.settings import Deadlines, HealthSettings, OverloadSettings
 
 from tests.breaking_network import BreakingNetwork, Cut
 from tests.gateway.serving.resuming import wait_for

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from slipstream_gateway.settings import Deadlines
+from slipstream_core.settings import Deadlines
 
 WAIT_S = 15.0
 TEXT = ", resume: text"

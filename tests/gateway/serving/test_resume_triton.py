@@ -10,8 +10,8 @@ import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from slipstream_gateway.manifest import EMBEDDED_MANIFEST
-from slipstream_gateway.settings import Deadlines, HealthSettings, OverloadSettings
+from slipstream_core.manifest import EMBEDDED_MANIFEST
+from slipstream_core.settings import Deadlines, HealthSettings, OverloadSettings
 
 from tests.breaking_network import Cut
 

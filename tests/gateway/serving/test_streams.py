@@ -12,8 +12,8 @@ from typing import Any
 
 import httpx
 import pytest
-from slipstream_gateway.director.exchange import Exchange
-from slipstream_gateway.settings import Deadlines, Limits
+from slipstream_core.settings import Deadlines, Limits
+from slipstream_gateway.request.exchange import Exchange
 
 WAIT_S = 15.0
 

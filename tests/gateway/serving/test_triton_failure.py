@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from slipstream_gateway.manifest import EMBEDDED_MANIFEST
-from slipstream_gateway.settings import Deadlines
-from slipstream_gateway.up.triton_server import TritonPorts
+from slipstream_core.manifest import EMBEDDED_MANIFEST
+from slipstream_core.settings import Deadlines
+from slipstream_tools.up.triton_server import TritonPorts
 
 WAIT_S = 60.0
 CONNECT_S = 15.0

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 import httpx
-from slipstream_gateway.up.triton_server import TritonServer
+from slipstream_tools.up.triton_server import TritonServer
 
 ANSWERS, CLIENTS = 480, 6
 KEPT_OF_A_CANCELLED_CALL_BYTES = 5_000  # by Triton 2.51, measured

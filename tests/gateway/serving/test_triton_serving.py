@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from slipstream_gateway.manifest import EMBEDDED_MANIFEST
+from slipstream_core.manifest import EMBEDDED_MANIFEST
 
 MODEL = "slipstream-embedded"
 SUMMARY = (

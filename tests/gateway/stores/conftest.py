@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from slipstream_gateway.measurement import Observation, Subject
-from slipstream_gateway.stores.redis_store import RedisStore
-from slipstream_gateway.types import Arm, Reason
+from slipstream_core.observation import Observation, Subject
+from slipstream_core.redis.redis_store import RedisStore
+from slipstream_core.types import Arm, Reason
 
 from tests.redis_server import WAIT_S, RedisServer
 

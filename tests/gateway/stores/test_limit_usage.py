@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
-from slipstream_gateway.allowance import Charge, Grant, InUse, Limits, Use
-from slipstream_gateway.stores.limit_usage import RedisUsage
-from slipstream_gateway.stores.redis_limits import RedisLimits
+from slipstream_core.rate_limits import Charge, Grant, InUse, Limits, Use
+from slipstream_core.redis.limit_usage import RedisUsage
+from slipstream_core.redis.redis_limits import RedisLimits
 
 from tests.redis_server import WAIT_S, RedisServer
 
@@ -20,7 +20,7 @@ LIMITS = Limits(requests_per_minute=1, tokens_per_minute=60_000, concurrent=5, u
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A Redis that is only slow, as all is on a busy machine, is not one that is away."""
-    monkeypatch.setattr("slipstream_gateway.stores.limit_usage._ANSWERS_S", WAIT_S)
+    monkeypatch.setattr("slipstream_core.redis.limit_usage._ANSWERS_S", WAIT_S)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from slipstream_gateway.stores.redis_store import RedisStore
+from slipstream_core.redis.redis_store import RedisStore
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from slipstream_gateway.stores.wire import stream_key
+from slipstream_core.redis.wire import stream_key
 
 
 async def _append(store: Any, observations: list[Any], *, gap_s: float = 0.0) -> None:
@@ -271,7 +271,7 @@ async def test_redis_that_comes_and_goes_gets_one_line_for_each_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     caplog.set_level(logging.INFO)
-    settled_s = "slipstream_gateway.stores.condition._SETTLED_S"
+    settled_s = "slipstream_core.redis.condition._SETTLED_S"
     monkeypatch.setattr(settled_s, 10.0)  # longer than a stall of this machine, in which no cut is noticed either
     server = redis_server()
     flaky, url = await proxy(server.port, cut=0.5, seed=random.Random(3).randrange(99))

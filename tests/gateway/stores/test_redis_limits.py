@@ -13,9 +13,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis import Redis
-from slipstream_gateway.allowance import Charge, Grant, LimitName, Limits, Refusal, Use
-from slipstream_gateway.stores.limit_scripts import EPOCH_S, leases_key, limits_key
-from slipstream_gateway.stores.redis_limits import RedisLimits
+from slipstream_core.rate_limits import Charge, Grant, LimitName, Limits, Refusal, Use
+from slipstream_core.redis.limit_scripts import EPOCH_S, leases_key, limits_key
+from slipstream_core.redis.redis_limits import RedisLimits
 
 from tests.redis_server import WAIT_S, RedisServer
 
@@ -182,8 +182,8 @@ async def test_places_of_a_gateway_that_died_come_back_and_those_of_the_living_s
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lease_s = 5.0  # longer than a stall of this machine, in which nothing is renewed
-    monkeypatch.setattr("slipstream_gateway.stores.redis_limits.LEASE_S", lease_s)
-    monkeypatch.setattr("slipstream_gateway.stores.redis_limits.RENEW_S", 0.2)
+    monkeypatch.setattr("slipstream_core.redis.redis_limits.LEASE_S", lease_s)
+    monkeypatch.setattr("slipstream_core.redis.redis_limits.RENEW_S", 0.2)
     limits = Limits(concurrent=2)
     async with gateways(server.url, 1) as (living,):
         async with gateways(server.url, 1) as (dead,):
@@ -203,8 +203,8 @@ async def test_places_of_a_gateway_that_died_come_back_and_those_of_the_living_s
 async def test_each_choice_takes_a_place_of_all_gateways_and_keeps_it(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("slipstream_gateway.stores.redis_limits.LEASE_S", 3.0)
-    monkeypatch.setattr("slipstream_gateway.stores.redis_limits.RENEW_S", 0.2)
+    monkeypatch.setattr("slipstream_core.redis.redis_limits.LEASE_S", 3.0)
+    monkeypatch.setattr("slipstream_core.redis.redis_limits.RENEW_S", 0.2)
     limits, three = Limits(concurrent=4), Charge(places=3)
     async with gateways(server.url, 2) as (one, other):
         grant = await one.admit("choices", limits, three)

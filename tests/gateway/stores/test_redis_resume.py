@@ -9,11 +9,11 @@ import shutil
 from typing import Any
 
 import pytest
-from slipstream_gateway.measurement import Observation
-from slipstream_gateway.stores.inbox import Inbox
-from slipstream_gateway.stores.position import Position, is_before
-from slipstream_gateway.stores.redis_store import RedisStore
-from slipstream_gateway.stores.wire import encode, stream_key
+from slipstream_core.observation import Observation
+from slipstream_core.redis.inbox import Inbox
+from slipstream_core.redis.position import Position, is_before
+from slipstream_core.redis.redis_store import RedisStore
+from slipstream_core.redis.wire import encode, stream_key
 
 
 class Consumer:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from slipstream_gateway.errors import CommandError
-from slipstream_gateway.stores.redis_store import RedisStore
-from slipstream_gateway.stores.redis_url import parse_redis_url
+from slipstream_core.errors import CommandError
+from slipstream_core.redis.redis_store import RedisStore
+from slipstream_core.redis.redis_url import parse_redis_url
 
 
 @pytest.mark.parametrize(

@@ -13,11 +13,11 @@ from typing import Any
 
 import httpx
 import pytest
-from slipstream_gateway.cli import main
-from slipstream_gateway.gateway_options.audit import settings_of
-from slipstream_gateway.manifest import EMBEDDED_MANIFEST
-from slipstream_gateway.settings import AccessSettings, AuditSettings
+from slipstream_core.manifest import EMBEDDED_MANIFEST
+from slipstream_core.settings import AccessSettings, AuditSettings
 from slipstream_gateway.telemetry.audit import MAX_PENDING, REFUSALS_PER_FLUSH, Audit, LineSink
+from slipstream_tools.cli import main
+from slipstream_tools.gateway.options.audit import settings_of
 
 WAIT_S = 15.0
 WRITER = """

@@ -9,12 +9,12 @@ import httpx
 import msgspec
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from slipstream_gateway.director.outcome import Outcome
-from slipstream_gateway.learning import ClassEvidence, Effect
-from slipstream_gateway.settings import TelemetrySettings, telemetry_settings
-from slipstream_gateway.stores.status import StoreStatus
+from slipstream_core.redis.status import StoreStatus
+from slipstream_core.settings import TelemetrySettings, telemetry_settings
+from slipstream_core.types import Arm, Decision, Endpoint, GenerationRequest, Reason
+from slipstream_gateway.decide.estimate import ClassEvidence, Effect
+from slipstream_gateway.request.outcome import Outcome
 from slipstream_gateway.telemetry.providers import Telemetry
-from slipstream_gateway.types import Arm, Decision, Endpoint, GenerationRequest, Reason
 from slipstream_gateway.upstreams.base import Usage
 
 REQUEST = GenerationRequest(endpoint=Endpoint.CHAT, model="acme-7b", max_tokens=64, seed=7, top_k=5, stop=("secret",))

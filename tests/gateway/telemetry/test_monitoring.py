@@ -13,10 +13,10 @@ from typing import Any, get_args
 
 import pytest
 import yaml
-from slipstream_gateway.director import causes
-from slipstream_gateway.director.failover import Result
-from slipstream_gateway.manifest.status import ConditionStatus, ConditionType
-from slipstream_gateway.types import Arm, Reason
+from slipstream_core.manifest.status import ConditionStatus, ConditionType
+from slipstream_core.types import Arm, Reason
+from slipstream_gateway.request import causes
+from slipstream_gateway.request.failover import Result
 from slipstream_gateway.upstreams.pool import Circuit
 from slipstream_operator.ownership import REFUSED_REASON
 from slipstream_operator.reconcile.pods import PodReason

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from slipstream_gateway.classify import LinearClassifier, default_model, load_model
-from slipstream_gateway.cli import main
-from slipstream_gateway.training import fit, phrasings
-from slipstream_gateway.training.rows import read_rows
-from slipstream_gateway.types import Endpoint, GenerationRequest, Message
+from slipstream_core.types import Endpoint, GenerationRequest, Message
+from slipstream_gateway.decide.classify import LinearClassifier, default_model, load_model
+from slipstream_tools.cli import main
+from slipstream_tools.train import fit, phrasings
+from slipstream_tools.train.rows import read_rows
 
 TASKS = {
     "classification": "Put this ticket into its drawer: {}",

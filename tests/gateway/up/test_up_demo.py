@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from slipstream_gateway.errors import CommandError
-from slipstream_gateway.up.demo import read_prompts
+from slipstream_core.errors import CommandError
+from slipstream_tools.up.demo import read_prompts
 
 
 def test_prompts_that_take_too_long_are_one_clear_error() -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from slipstream_gateway.up.engine_checks import ServerCheck, read_checks, wait_checked
-from slipstream_gateway.up.gateway_process import GatewayProcess
-from slipstream_gateway.up.options import UpOptions
+from slipstream_tools.up.engine_checks import ServerCheck, read_checks, wait_checked
+from slipstream_tools.up.gateway_process import GatewayProcess
+from slipstream_tools.up.options import UpOptions
 
 from tests.ports import dead_url, lasting_ports
 

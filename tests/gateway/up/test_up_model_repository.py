@@ -10,11 +10,11 @@ from pathlib import Path, PurePosixPath
 import msgspec
 import pytest
 from google.protobuf import text_format
-from slipstream_gateway.errors import CommandError
-from slipstream_gateway.manifest import Draft, ModelPair, Target, parse
-from slipstream_gateway.manifest.triton_model import engine_parameters, render_config
-from slipstream_gateway.up.model_repository import template_repository, write_repository
-from slipstream_gateway.up.vllm_environment import VllmInstall
+from slipstream_core.errors import CommandError
+from slipstream_core.manifest import Draft, ModelPair, Target, parse
+from slipstream_core.manifest.triton_model import engine_parameters, render_config
+from slipstream_tools.up.model_repository import template_repository, write_repository
+from slipstream_tools.up.vllm_environment import VllmInstall
 from tritonclient.grpc import model_config_pb2
 
 PAIR = """\

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import psutil
-from slipstream_gateway.up.processes import Child
+from slipstream_tools.up.processes import Child
 
 # Ignores SIGTERM, and so does its own child; prints both pids.
 STUBBORN = """
@@ -24,7 +24,7 @@ signal.pause()
 PARENT = """
 import os, sys
 from pathlib import Path
-from slipstream_gateway.up.processes import Child
+from slipstream_tools.up.processes import Child
 child = Child(name="c", command=["sleep", "300"], log_path=Path(sys.argv[1]), env=os.environ)
 print(child.pid, flush=True)
 sys.stdin.read()

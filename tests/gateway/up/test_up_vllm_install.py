@@ -14,11 +14,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from slipstream_gateway.errors import CommandError
-from slipstream_gateway.settings import CACHE_VARIABLE
-from slipstream_gateway.up.processes import Stopped
-from slipstream_gateway.up.vllm_environment import existing_vllm
-from slipstream_gateway.up.vllm_install import Recipe, install_vllm
+from slipstream_core.errors import CommandError
+from slipstream_core.settings import CACHE_VARIABLE
+from slipstream_tools.up.processes import Stopped
+from slipstream_tools.up.vllm_environment import existing_vllm
+from slipstream_tools.up.vllm_install import Recipe, install_vllm
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -40,7 +40,7 @@ BUILD_PACKAGES = "hatchling==1.33.0\npackaging==26.3\npathspec==1.1.1\npluggy==1
 INSTALL = """
 import sys
 from pathlib import Path
-from slipstream_gateway.up.vllm_install import Recipe, install_vllm
+from slipstream_tools.up.vllm_install import Recipe, install_vllm
 recipe = Recipe(name="vllm", requirements=Path(sys.argv[1]), needed_bytes=1)
 print(install_vllm(lambda line: print(line, flush=True), recipe=recipe).version)
 """

@@ -7,14 +7,14 @@ import json
 from pathlib import Path
 
 import pytest
+from slipstream_core.errors import CommandError
+from slipstream_core.manifest import ModelPair, load_file, parse
 from slipstream_engine.embedded import DRAFT_DIR, TARGET_DIR
-from slipstream_gateway.errors import CommandError
-from slipstream_gateway.manifest import ModelPair, load_file, parse
-from slipstream_gateway.up.options import EXAMPLES, UpOptions
-from slipstream_gateway.up.servers import local_pairs, with_ports
-from slipstream_gateway.up.vllm_arguments import check_argument
-from slipstream_gateway.up.vllm_pairs import launch_of, vllm_pairs
-from slipstream_gateway.up.vllm_server import telling_line
+from slipstream_tools.up.options import EXAMPLES, UpOptions
+from slipstream_tools.up.servers import local_pairs, with_ports
+from slipstream_tools.up.vllm_arguments import check_argument
+from slipstream_tools.up.vllm_pairs import launch_of, vllm_pairs
+from slipstream_tools.up.vllm_server import telling_line
 
 PAIR = """\
 apiVersion: slipstream.dev/v1alpha1

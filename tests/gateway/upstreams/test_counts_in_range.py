@@ -7,7 +7,7 @@ import struct
 from typing import Any
 
 import pytest
-from slipstream_gateway.errors import UpstreamFailed
+from slipstream_core.errors import UpstreamFailed
 from slipstream_gateway.upstreams.base import Usage
 from slipstream_gateway.upstreams.openai_continuation import read_forwarded
 from slipstream_gateway.upstreams.openai_wire import read_body_usage, take_usage

@@ -8,9 +8,9 @@ import json
 from collections.abc import AsyncIterator
 
 import pytest
+from slipstream_core.errors import SlipstreamError, UpstreamFailed
+from slipstream_core.types import Endpoint, GenerationRequest
 from slipstream_gateway.api.errors import error_reply
-from slipstream_gateway.errors import SlipstreamError, UpstreamFailed
-from slipstream_gateway.types import Endpoint, GenerationRequest
 from slipstream_gateway.upstreams.base import Job, Stream
 from slipstream_gateway.upstreams.openai_server import OpenAiUpstream
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from slipstream_gateway.director.resume import TextJournal, joined
-from slipstream_gateway.types import Endpoint, GenerationRequest
+from slipstream_core.types import Endpoint, GenerationRequest
+from slipstream_gateway.request.resume import TextJournal, joined
 from slipstream_gateway.upstreams.base import Committed, Job, Usage, Wire
 from slipstream_gateway.upstreams.openai_reading import ChatReader
 from slipstream_gateway.upstreams.openai_wire import read_body_usage, take_usage

@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from slipstream_gateway.settings import HealthSettings
+from slipstream_core.settings import HealthSettings
 from slipstream_gateway.upstreams.base import Upstream
 from slipstream_gateway.upstreams.pool import Batch, Pool, Replica
 

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from slipstream_gateway.errors import Incomparable
+from slipstream_core.errors import Incomparable
 from slipstream_gateway.upstreams.base import Completion, Job, Usage, Wire
 from slipstream_gateway.upstreams.scores import LEAST, TOP, read_scores, score_by
 

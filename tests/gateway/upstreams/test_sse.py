@@ -7,7 +7,7 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from slipstream_gateway.errors import UpstreamFailed
+from slipstream_core.errors import UpstreamFailed
 from slipstream_gateway.upstreams.base import Usage
 from slipstream_gateway.upstreams.openai_wire import take_usage
 from slipstream_gateway.upstreams.sse import (

@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc
 import pytest
-from slipstream_gateway.errors import UpstreamUnavailable
+from slipstream_core.errors import UpstreamUnavailable
 from slipstream_gateway.upstreams.endpoint_rules import EndpointRules
 from slipstream_gateway.upstreams.triton_channel import CHANNEL_OPTIONS, TritonChannel
 from tritonclient.grpc import service_pb2, service_pb2_grpc

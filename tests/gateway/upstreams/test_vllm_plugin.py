@@ -8,8 +8,8 @@ import logging
 from collections.abc import Callable
 
 import pytest
-from slipstream_gateway.errors import UpstreamTimeout, UpstreamUnavailable
-from slipstream_gateway.types import Reason
+from slipstream_core.errors import UpstreamTimeout, UpstreamUnavailable
+from slipstream_core.types import Reason
 from slipstream_gateway.upstreams.vllm_plugin import UNKNOWN, PluginAnswer, PluginWatch, drafting_of
 
 FACTS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from slipstream_gateway.types import Endpoint, GenerationRequest
+from slipstream_core.types import Endpoint, GenerationRequest
 from slipstream_gateway.upstreams.base import Job, Usage
 from slipstream_gateway.upstreams.sse import event_data, split_events
 from slipstream_gateway.upstreams.vllm_responses import VllmResponsesReader

@@ -8,8 +8,8 @@ import json
 from collections.abc import AsyncIterator
 
 import pytest
-from slipstream_gateway.errors import UpstreamFailed, UpstreamRejected
-from slipstream_gateway.types import Endpoint, GenerationRequest
+from slipstream_core.errors import UpstreamFailed, UpstreamRejected
+from slipstream_core.types import Endpoint, GenerationRequest
 from slipstream_gateway.upstreams.base import Job
 from slipstream_gateway.upstreams.vllm_server import VllmUpstream
 

@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from slipstream_gateway.errors import InvalidRequest
-from slipstream_gateway.types import Endpoint, GenerationRequest
+from slipstream_core.errors import InvalidRequest
+from slipstream_core.types import Endpoint, GenerationRequest
 from slipstream_gateway.upstreams.base import Committed, Job, Usage
 from slipstream_gateway.upstreams.vllm_wire import (
     Counts,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from slipstream_gateway.up.vllm_server import VllmServer
+from slipstream_tools.up.vllm_server import VllmServer
 
 
 @pytest.fixture(scope="package")

@@ -14,9 +14,9 @@ from typing import Any
 
 import httpx
 import pytest
-from slipstream_gateway.up.gateway_process import GatewayProcess
-from slipstream_gateway.up.options import UpOptions
-from slipstream_gateway.up.vllm_server import VllmServer
+from slipstream_tools.up.gateway_process import GatewayProcess
+from slipstream_tools.up.options import UpOptions
+from slipstream_tools.up.vllm_server import VllmServer
 
 from tests.ports import lasting_ports
 

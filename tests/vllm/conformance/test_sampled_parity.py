@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from slipstream_core.manifest import compile_table, parse
+from slipstream_core.settings import Deadlines, GatewaySettings
+from slipstream_core.types import Arm, Capability, Decision, GenerationRequest, Reason
 from slipstream_engine.embedded.workload import workload
+from slipstream_gateway.admission import Admission
 from slipstream_gateway.api.parse import parse_chat_request
-from slipstream_gateway.app import connect
-from slipstream_gateway.director.admission import Admission
-from slipstream_gateway.director.fleet import Fleet
-from slipstream_gateway.director.parity import Parity
-from slipstream_gateway.manifest import compile_table, parse
-from slipstream_gateway.settings import Deadlines, GatewaySettings
-from slipstream_gateway.types import Arm, Capability, Decision, GenerationRequest, Reason
-from slipstream_gateway.up.vllm_server import VllmServer
+from slipstream_gateway.app.app import connect
+from slipstream_gateway.fleet.fleet import Fleet
+from slipstream_gateway.request.parity.parity import Parity
 from slipstream_gateway.upstreams.base import Completion, Job, Wire
+from slipstream_tools.up.vllm_server import VllmServer
 
 WAIT_S = 240.0
 MODEL = "slipstream-embedded"

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from slipstream_gateway.settings import Deadlines, GatewaySettings
-from slipstream_gateway.up.vllm_server import VllmServer
+from slipstream_core.settings import Deadlines, GatewaySettings
+from slipstream_tools.up.vllm_server import VllmServer
 
 from tests.gateway.conftest import Gateway
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
-from slipstream_gateway.up.vllm_server import VllmServer
+from slipstream_tools.up.vllm_server import VllmServer
 
 from tests.gateway.conftest import Gateway
 from tests.vllm.gateway.conftest import manifest

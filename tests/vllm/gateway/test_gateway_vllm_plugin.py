@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from slipstream_gateway.up.vllm_environment import VllmInstall
-from slipstream_gateway.up.vllm_server import VllmServer
+from slipstream_tools.up.vllm_environment import VllmInstall
+from slipstream_tools.up.vllm_server import VllmServer
 
 from tests.gateway.conftest import Gateway
 from tests.vllm.gateway.conftest import manifest

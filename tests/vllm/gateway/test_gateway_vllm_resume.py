@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from slipstream_gateway.up.vllm_server import VllmServer
+from slipstream_tools.up.vllm_server import VllmServer
 
 from tests.breaking_network import BreakingNetwork, Cut
 from tests.gateway.conftest import Gateway

@@ -13,8 +13,8 @@ from xml.etree import ElementTree
 import aiohttp
 import pytest
 from slipstream_engine.embedded import TARGET_DIR
-from slipstream_gateway.up.vllm_install import install_vllm
-from slipstream_gateway.up.vllm_server import VllmServer
+from slipstream_tools.up.vllm_install import install_vllm
+from slipstream_tools.up.vllm_server import VllmServer
 
 from tests.vllm.plugin.client import Server
 

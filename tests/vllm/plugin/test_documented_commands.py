@@ -7,7 +7,7 @@ import re
 import subprocess
 from collections.abc import Callable
 
-from slipstream_gateway.up.vllm_server import VllmServer
+from slipstream_tools.up.vllm_server import VllmServer
 
 from tests.doc_blocks import Block, runs
 

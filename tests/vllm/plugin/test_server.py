@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 import aiohttp
 import pytest
-from slipstream_gateway.errors import CommandError
-from slipstream_gateway.up.vllm_server import VllmServer
+from slipstream_core.errors import CommandError
+from slipstream_tools.up.vllm_server import VllmServer
 
 from tests.vllm.plugin.client import Refused, Server, summaries
 

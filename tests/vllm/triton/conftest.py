@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 import pytest
 import tritonclient.grpc.aio as grpc_client
-from slipstream_gateway.manifest import load_file
-from slipstream_gateway.up.gateway_process import GatewayProcess
-from slipstream_gateway.up.model_repository import write_repository
-from slipstream_gateway.up.options import UpOptions
-from slipstream_gateway.up.servers import local_pairs
-from slipstream_gateway.up.triton_server import TritonPorts, TritonServer
-from slipstream_gateway.up.vllm_environment import NICE, VllmInstall
+from slipstream_core.manifest import load_file
+from slipstream_tools.up.gateway_process import GatewayProcess
+from slipstream_tools.up.model_repository import write_repository
+from slipstream_tools.up.options import UpOptions
+from slipstream_tools.up.servers import local_pairs
+from slipstream_tools.up.triton_server import TritonPorts, TritonServer
+from slipstream_tools.up.vllm_environment import NICE, VllmInstall
 
 from tests.ports import lasting_ports
 from tests.triton_client import TritonModel

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from slipstream_engine.embedded import TARGET_DIR
-from slipstream_gateway.up.triton_server import TritonServer
+from slipstream_tools.up.triton_server import TritonServer
 
 from tests.triton_client import TritonModel
 from tests.vllm.triton.conftest import model_of, ready

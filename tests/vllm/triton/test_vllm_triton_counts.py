@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pytest
+from slipstream_core.types import Endpoint, GenerationRequest, Message
 from slipstream_engine.embedded import demo
-from slipstream_gateway.types import Endpoint, GenerationRequest, Message
-from slipstream_gateway.up.triton_server import TritonServer
-from slipstream_gateway.up.vllm_server import VllmServer
 from slipstream_gateway.upstreams.base import Job, Usage
 from slipstream_gateway.upstreams.triton_server import TritonUpstream
 from slipstream_gateway.upstreams.vllm_server import VllmUpstream
+from slipstream_tools.up.triton_server import TritonServer
+from slipstream_tools.up.vllm_server import VllmServer
 
 LONGEST = 4
 STOP = "Customer"

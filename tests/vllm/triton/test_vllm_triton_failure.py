@@ -11,9 +11,9 @@ import httpx
 import psutil
 import pytest
 import tritonclient.grpc.aio as grpc_client
-from slipstream_gateway.errors import CommandError, UpstreamError
-from slipstream_gateway.up.triton_server import TritonServer
+from slipstream_core.errors import CommandError, UpstreamError
 from slipstream_gateway.upstreams.triton_server import TritonUpstream
+from slipstream_tools.up.triton_server import TritonServer
 
 from tests.triton_client import TritonModel
 

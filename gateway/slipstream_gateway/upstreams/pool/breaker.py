@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from slipstream_gateway.settings import HealthSettings
+from slipstream_core.settings import HealthSettings
+
 from slipstream_gateway.upstreams.pool.window import ErrorWindow, Latencies
 
 # Sooner or later than the first token: a server that hangs or is gone, against one that answers and fails.

@@ -6,8 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 from statistics import median
 
-from slipstream_gateway.settings import HealthSettings
-from slipstream_gateway.types import Capability, Withheld
+from slipstream_core.settings import HealthSettings
+from slipstream_core.types import Capability, Withheld
+
 from slipstream_gateway.upstreams.pool.breaker import Breaker, Ejection
 from slipstream_gateway.upstreams.pool.replica import Replica, ReplicaState
 

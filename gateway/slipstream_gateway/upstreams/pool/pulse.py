@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
-from slipstream_gateway.errors import SlipstreamError
+from slipstream_core.errors import SlipstreamError
+
 from slipstream_gateway.upstreams.base import Upstream
 
 _FRESH_S = 0.5

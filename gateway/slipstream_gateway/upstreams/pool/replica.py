@@ -6,9 +6,9 @@ import time
 from collections.abc import Mapping
 
 import msgspec
+from slipstream_core.settings import HealthSettings
+from slipstream_core.types import Capability, Withheld
 
-from slipstream_gateway.settings import HealthSettings
-from slipstream_gateway.types import Capability, Withheld
 from slipstream_gateway.upstreams.base import Upstream
 from slipstream_gateway.upstreams.pool.breaker import Breaker, Ejection
 from slipstream_gateway.upstreams.pool.occupancy import Occupancy

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
-from slipstream_gateway.bench.prices import Prices
-from slipstream_gateway.bench.report import write_report
-from slipstream_gateway.bench.results import Header, Results, Row, Settings
-from slipstream_gateway.bench.summarize import summarize
-from slipstream_gateway.bench.summary import Summary, Thresholds
+from slipstream_tools.bench.prices import Prices
+from slipstream_tools.bench.report import write_report
+from slipstream_tools.bench.results import Header, Results, Row, Settings
+from slipstream_tools.bench.summarize import summarize
+from slipstream_tools.bench.summary import Summary, Thresholds
 
 CHROMIUM = "/usr/bin/chromium"
 CLASSES = ("summary", "label")

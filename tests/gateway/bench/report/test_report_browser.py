@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from slipstream_gateway.bench.report import write_report
+from slipstream_tools.bench.report import write_report
 
 HOSTILE = (
     "<img src=x onerror=alert(1)>",

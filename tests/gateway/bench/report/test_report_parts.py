@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from slipstream_gateway.bench.report import formats, write_report
-from slipstream_gateway.bench.report.break_even import needed_acceptance
-from slipstream_gateway.bench.report.latency import quantile
-from slipstream_gateway.bench.report.learning import running
-from slipstream_gateway.bench.report.markup import number, tag
-from slipstream_gateway.bench.report.scales import linear, logarithmic, most, spread
-from slipstream_gateway.bench.report.view import views
-from slipstream_gateway.bench.summary import BreakEven
+from slipstream_tools.bench.report import formats, write_report
+from slipstream_tools.bench.report.break_even import needed_acceptance
+from slipstream_tools.bench.report.latency import quantile
+from slipstream_tools.bench.report.learning import running
+from slipstream_tools.bench.report.markup import number, tag
+from slipstream_tools.bench.report.scales import linear, logarithmic, most, spread
+from slipstream_tools.bench.report.view import views
+from slipstream_tools.bench.summary import BreakEven
 
 finite = st.floats(-1e6, 1e6).map(lambda value: round(value, 6))
 positive = st.floats(1e-6, 1e6)

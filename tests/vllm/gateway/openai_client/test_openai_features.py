@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import httpx
 import openai
 import pytest
-from slipstream_gateway.up.vllm_server import VllmServer
+from slipstream_tools.up.vllm_server import VllmServer
 
 from tests.gateway.conftest import Gateway
 from tests.vllm.gateway.openai_client.chat_features import CHAT

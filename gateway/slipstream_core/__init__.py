@@ -1,0 +1,1 @@
+"""What the data plane, the control plane and the tools share."""

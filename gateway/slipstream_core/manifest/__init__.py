@@ -1,0 +1,99 @@
+"""What is served and when it speculates: `ModelPair` and `SpeculationPolicy`, parsed, checked and compiled.
+
+The only configuration of behaviour, the same as a file and as custom resources. `load_file` for one look,
+`ManifestFile` to follow a file, `parse` and `compile_table` for the parts; `parse_resource`, `resolve` and
+`compile_route` for what a cluster holds.
+"""
+
+from slipstream_core.manifest.addresses import check_address
+from slipstream_core.manifest.capabilities import Capabilities
+from slipstream_core.manifest.check import Problem
+from slipstream_core.manifest.engines import (
+    ExternalArm,
+    ExternalEngine,
+    PlainServers,
+    Protocol,
+    SlipstreamEngine,
+    VllmEngine,
+)
+from slipstream_core.manifest.files import EMBEDDED_MANIFEST, ManifestFile, compile_file, load_file, read_file
+from slipstream_core.manifest.fingerprint import spec_hash
+from slipstream_core.manifest.objects import (
+    API_VERSION,
+    ClassRule,
+    Draft,
+    ManifestObject,
+    ModelPair,
+    SpeculationPolicy,
+    Target,
+)
+from slipstream_core.manifest.parse import parse, parse_documents
+from slipstream_core.manifest.resolve import Resolution, kills_of, resolve
+from slipstream_core.manifest.resources import ParsedResource, parse_resource, raw_kill_switch
+from slipstream_core.manifest.standing import ClassStanding, PairStatus, Standing, pair_status_of, standing_of
+from slipstream_core.manifest.status import Phase
+from slipstream_core.manifest.table import (
+    LOCAL,
+    LOCAL_TRITON,
+    LOCAL_VLLM,
+    Backend,
+    Route,
+    RoutingTable,
+    compile_route,
+    compile_table,
+    resolve_source,
+    table_of,
+    triton_model_name,
+    with_endpoints,
+)
+
+__all__ = [
+    "API_VERSION",
+    "EMBEDDED_MANIFEST",
+    "LOCAL",
+    "LOCAL_TRITON",
+    "LOCAL_VLLM",
+    "Backend",
+    "Capabilities",
+    "ClassRule",
+    "ClassStanding",
+    "Draft",
+    "ExternalArm",
+    "ExternalEngine",
+    "ManifestFile",
+    "ManifestObject",
+    "ModelPair",
+    "PairStatus",
+    "ParsedResource",
+    "Phase",
+    "PlainServers",
+    "Problem",
+    "Protocol",
+    "Resolution",
+    "Route",
+    "RoutingTable",
+    "SlipstreamEngine",
+    "SpeculationPolicy",
+    "Standing",
+    "Target",
+    "VllmEngine",
+    "check_address",
+    "compile_file",
+    "compile_route",
+    "compile_table",
+    "kills_of",
+    "load_file",
+    "pair_status_of",
+    "parse",
+    "parse_documents",
+    "parse_resource",
+    "raw_kill_switch",
+    "read_file",
+    "resolve",
+    "resolve_source",
+    "spec_hash",
+    "standing_of",
+    "table_of",
+    "triton_model_name",
+    "with_endpoints",
+]

@@ -1,0 +1,83 @@
+"""What a backend can do exactly: the table behind step 2 of the decision, as data.
+
+A feature is an optional request parameter by its OpenAI or vLLM name. Sampling (`temperature`, `top_p`, `top_k`),
+`seed`, `stop` and the length limit are no features: every backend honours them on both arms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+import msgspec
+
+from slipstream_core.manifest.engines import Protocol
+from slipstream_core.types import RESPONSES_FEATURE
+
+
+class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
+    """Which features an arm honours: those in `honoured` (None: all) without those in `unsupported`."""
+
+    honoured: frozenset[str] | None = None
+    unsupported: frozenset[str] = frozenset()
+
+    def missing(self, features: Set[str]) -> tuple[str, ...]:
+        """Those of `features` that the arm cannot honour, sorted."""
+        if not features:
+            return ()
+        beyond = frozenset() if self.honoured is None else features - self.honoured
+        return tuple(sorted(beyond | (features & self.unsupported)))
+
+
+# With speculation on, OpenAI-compatible engines refuse these or answer from another distribution:
+# vLLM rejects min_p, logit_bias and min_tokens, log-probabilities turn speculation off or are refused, and
+# several answers or beams per prompt run on paths that do not speculate.
+_INEXACT_WITH_SPECULATION = frozenset(
+    {
+        "beam_width",
+        "best_of",
+        "length_penalty",
+        "logit_bias",
+        "logprobs",
+        "min_p",
+        "min_tokens",
+        "n",
+        "prompt_logprobs",
+        "top_logprobs",
+        "use_beam_search",
+    }
+)
+
+# vLLM refuses these for every request while speculation is configured, whatever the request's draft length: only its
+# builtin min_tokens processor runs beside a rejection sampler (`SamplingParams._validate_spec_decode` and
+# `_validate_trace_replay`, vLLM 0.32).
+_REFUSED_BY_SPECULATING_VLLM = frozenset({"logit_bias", "min_p", "trace_decode_token_ids"})
+
+# Parameters of `/v1/responses` that refer to what the server of an earlier response keeps.
+STATEFUL = frozenset({"conversation", "previous_response_id"})
+# Features whose answers the gateway forwards without reading their text: they are neither compared nor resumed.
+UNREAD = frozenset({RESPONSES_FEATURE})
+
+PLAIN_OPENAI = Capabilities()
+SPECULATING_OPENAI = Capabilities(unsupported=_INEXACT_WITH_SPECULATION)
+# Slipstream's Triton model takes one answer per request; the gateway asks several times for `n`.
+PLAIN_TRITON = Capabilities(honoured=frozenset({"n"}))
+SPECULATING_TRITON = Capabilities(honoured=frozenset())
+# One pool for both arms. All that vLLM does is exact at every draft length, with the plugin's rule of acceptance.
+VLLM = Capabilities(unsupported=_REFUSED_BY_SPECULATING_VLLM)
+
+_KNOWN = {
+    (Protocol.TRITON, True): SPECULATING_TRITON,
+    (Protocol.TRITON, False): PLAIN_TRITON,
+    (Protocol.OPENAI, True): SPECULATING_OPENAI,
+    (Protocol.OPENAI, False): PLAIN_OPENAI,
+}
+
+
+def capabilities_of(protocol: Protocol, *, speculative: bool, unsupported: tuple[str, ...] = ()) -> Capabilities:
+    """What servers of `protocol` can do, less what the manifest says that these cannot."""
+    return without(_KNOWN[protocol, speculative], unsupported)
+
+
+def without(known: Capabilities, unsupported: tuple[str, ...]) -> Capabilities:
+    """`known` less the features in `unsupported`."""
+    return Capabilities(honoured=known.honoured, unsupported=known.unsupported.union(unsupported))

@@ -1,0 +1,99 @@
+"""What the owner of a cluster's gateways grants to the namespaces of ModelPairs.
+
+Authors of pairs share the gateway's environment. A key goes to the servers that a pair names, so a namespace needs a
+grant for the key, and the grant lists the hosts that may get it. No key is granted by default. Model names are shared
+by all namespaces, too: a grant keeps those with a prefix for some of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+
+from slipstream_core.errors import CommandError, ManifestError
+from slipstream_core.manifest.check import Problem, show
+from slipstream_core.manifest.documents import MAX_BYTES, read_documents
+from slipstream_core.manifest.engines import ExternalEngine, VllmEngine
+from slipstream_core.manifest.objects import ModelPair
+from slipstream_core.regular_files import read_regular
+from slipstream_core.settings import Grants, KeyGrant
+
+API_KEY_FIELD = "apiKeyEnv"
+_ANY = "*"
+_NAMES_HINT = "(--grants, modelNames)"
+_OURS = "SLIPSTREAM_"
+
+
+class _Use(msgspec.Struct, frozen=True):
+    """One place of a spec that sends a key. `path` is where its servers are configured."""
+
+    path: str
+    variable: str
+    endpoints: tuple[str, ...]
+
+
+def read_grants(path: Path) -> Grants:
+    """The grants in the YAML file at `path`.
+
+    Raises:
+        CommandError: the file cannot be read, has unknown fields, or grants a secret of Slipstream's own.
+    """
+    try:
+        [document] = read_documents(read_regular(path, max_bytes=MAX_BYTES + 1), name=path.name) or [{}]
+        grants = msgspec.convert(document, Grants)
+    except (OSError, ValueError, ManifestError) as exc:  # msgspec's errors are ValueErrors
+        raise CommandError(f"--grants {path}: {exc}", exit_code=2) from exc
+    if ours := [name for name in grants.api_keys if name.startswith(_OURS)]:
+        raise CommandError(f"--grants {path}: apiKeys.{ours[0]}: Slipstream's own secrets go to no server", exit_code=2)
+    return grants
+
+
+def grant_problems(pair: ModelPair, grants: Grants) -> Iterator[Problem]:
+    """What keeps `pair` from being served: a model name of other namespaces, or a key without a grant for its namespace
+    and its servers' hosts."""
+    if not may_serve(pair.spec.model, pair.metadata.namespace, grants):
+        message = f"{show(pair.spec.model)} is not granted to namespace {pair.metadata.namespace} {_NAMES_HINT}"
+        yield Problem("spec.model", message)
+    for use in _uses(pair):
+        grant = grants.api_keys.get(use.variable)
+        field = f"{use.path}.{API_KEY_FIELD}"
+        if grant is None or not {_ANY, pair.metadata.namespace} & {*grant.namespaces}:
+            message = f"{show(use.variable)} is not granted to namespace {pair.metadata.namespace} (--grants, apiKeys)"
+            yield Problem(field, message)
+        elif foreign := [endpoint for endpoint in use.endpoints if not _is_host_granted(endpoint, grant)]:
+            yield Problem(field, f"{show(use.variable)} is not granted to {show(foreign[0])} (--grants, apiKeys)")
+
+
+def may_serve(model: str, namespace: str | None, grants: Grants) -> bool:
+    """Whether pairs of `namespace` may serve the model name."""
+    fitting = [grant for grant in grants.model_names if model.startswith(grant.prefix)]
+    longest = max((len(grant.prefix) for grant in fitting), default=0)
+    allowed = {name for grant in fitting if len(grant.prefix) == longest for name in grant.namespaces}
+    return not fitting or bool({_ANY, namespace} & allowed)
+
+
+def is_foreign_name(problem: Problem) -> bool:
+    """Whether a problem of `grant_problems` is about the model name."""
+    return problem.message.endswith(_NAMES_HINT)
+
+
+def _uses(pair: ModelPair) -> Iterator[_Use]:
+    engine = pair.spec.engine
+    places = {}
+    if isinstance(engine, VllmEngine):
+        places = {"spec.engine": engine, "spec.engine.plain": engine.plain}
+    elif isinstance(engine, ExternalEngine):
+        places = {f"spec.engine.arms.{name}": getattr(engine.arms, name) for name in ("plain", "speculative")}
+    for path, servers in places.items():
+        if servers is not None and servers.api_key_env is not None:
+            yield _Use(path, servers.api_key_env, servers.endpoints)
+
+
+def _is_host_granted(endpoint: str, grant: KeyGrant) -> bool:
+    """A host with a dot before it stands for what is below it. A final dot counts: resolvers treat that name in
+    another way."""
+    host = urlsplit(endpoint).hostname or ""
+    return any(host.endswith(granted) if granted.startswith(".") else host == granted for granted in grant.hosts)

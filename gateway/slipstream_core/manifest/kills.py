@@ -1,0 +1,180 @@
+"""Kill switches beside a manifest file: turned by an admin, obeyed by every worker, kept over restarts.
+
+The manifest is its owner's: nothing here ever writes it. A pair may speculate only where neither it nor this file says
+otherwise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from slipstream_core.errors import ManifestError
+from slipstream_core.file_thread import FileThread
+from slipstream_core.manifest.status import Time
+from slipstream_core.manifest.table import RoutingTable
+from slipstream_core.regular_files import read_regular
+
+MAX_EVENTS = 50
+_MAX_BYTES = 1024 * 1024
+_REMEDY = "Repair it, or remove it: then no kill switch is on but the manifest's own."
+
+Who = Annotated[str, Meta(min_length=1, max_length=100)]
+Why = Annotated[str, Meta(max_length=500)]
+
+
+class Kill(msgspec.Struct, frozen=True, kw_only=True):
+    """A kill switch that is on: since when, by whom, and why."""
+
+    at: Time
+    by: Who
+    reason: Why = ""
+
+
+class KillEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """A kill switch that was turned. `landed_s` is how long it took from the acknowledged write until `workers` workers
+    went by it; None where not all of them have confirmed it. `note` says what else there is to know."""
+
+    at: Time
+    pair: str
+    on: bool
+    by: Who
+    reason: Why = ""
+    landed_s: float | None = None
+    workers: int = 0
+    note: str = ""
+
+
+class Kills(msgspec.Struct, frozen=True, kw_only=True):
+    """The file. `pairs` has those whose switch is on, by the pair's key; `events` are the latest, newest first."""
+
+    pairs: dict[str, Kill] = {}
+    events: tuple[KillEvent, ...] = ()
+
+
+def killed_in(table: RoutingTable, kills: Mapping[str, Kill]) -> RoutingTable:
+    """`table` with the pairs in `kills` killed; routes of others stay the objects that they are."""
+    if not kills:
+        return table
+    routes = dict(table.routes)
+    for model, route in table.routes.items():
+        kill = kills.get(route.pair.metadata.key)
+        if kill is not None and route.killed is None:
+            why = f"an admin turned the kill switch on: {kill.by}, {kill.at}"
+            routes[model] = msgspec.structs.replace(route, killed=f"{why}: {kill.reason}" if kill.reason else why)
+    return msgspec.structs.replace(table, routes=routes)
+
+
+def kills_beside(manifest: Path, state_folder: Path | None) -> Path:
+    """Where the kill switches of a manifest file are kept."""
+    return (state_folder or manifest.parent) / f"{manifest.name}.kills.json"
+
+
+class KillFile:
+    """The file at `path`; one that is not there is one without kills. `kills` is what was read last."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.kills = Kills()
+        self._stamp: tuple[int, int, int] | None = None
+        self._files, self._changes = FileThread(), FileThread()
+
+    def refresh(self) -> bool:
+        """Reads the file if it is another one; whether it was.
+
+        Raises `ManifestError` once per bad file, and each time that it cannot be read; what was read before stays.
+        """
+        with self._in_time():
+            return self._files.run(self._refresh)
+
+    async def arefresh(self) -> bool:
+        """As `refresh`, and the event loop goes on meanwhile."""
+        with self._in_time():
+            return await self._files.arun(self._refresh)
+
+    @contextlib.contextmanager
+    def _in_time(self, problem: str = "cannot be read") -> Iterator[None]:
+        try:
+            yield
+        except TimeoutError as error:
+            raise ManifestError(f"{problem}: {error.strerror}", field=str(self.path)) from error
+
+    def _refresh(self) -> bool:
+        stamp = _stamp(self.path)
+        if stamp == self._stamp:
+            return False
+        data = _bytes(self.path)  # where that fails, the next look reads it again
+        self._stamp = stamp
+        self.kills = _decode(data, self.path)
+        return True
+
+    async def achange(self, edit: Callable[[Kills], Kills]) -> Kills:
+        """As `change`, and the event loop goes on meanwhile. A change that does not land in time may land later."""
+        with self._in_time("the kill switch cannot be kept here"):
+            return await self._changes.arun(partial(self.change, edit))
+
+    def change(self, edit: Callable[[Kills], Kills]) -> Kills:
+        """Replaces the file by what `edit` makes of it, durably, one process at a time; blocks for as long. Raises
+        `ManifestError`."""
+        try:
+            with self.path.with_name(f"{self.path.name}.lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                kills = edit(_decode(_bytes(self.path), self.path))
+                _write(self.path, msgspec.json.format(msgspec.json.encode(kills)))
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise ManifestError(f"the kill switch cannot be kept here: {reason}", field=str(self.path)) from error
+        return kills
+
+
+def _bytes(path: Path) -> bytes | None:
+    """None where there is no file."""
+    try:
+        return read_regular(path, max_bytes=_MAX_BYTES)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise ManifestError(f"cannot be read: {error.strerror or error}. {_REMEDY}", field=str(path)) from error
+
+
+def _decode(data: bytes | None, path: Path) -> Kills:
+    if data is None:
+        return Kills()
+    try:
+        return msgspec.json.decode(data, type=Kills)
+    except (ValueError, RecursionError) as error:
+        raise ManifestError(f"is no file of kill switches: {error}. {_REMEDY}", field=str(path)) from error
+
+
+def _write(path: Path, data: bytes) -> None:
+    """So that nobody reads half of it, and a crash of the machine does not take it back."""
+    new = path.with_name(f"{path.name}.new")
+    with new.open("wb") as file:
+        file.write(data + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    """The file is only ever replaced, so that a new version is another inode or another time."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    except OSError:  # reading it says what is wrong
+        return -1, -1, -1
+    return status.st_ino, status.st_mtime_ns, status.st_size

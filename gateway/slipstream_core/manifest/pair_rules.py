@@ -1,0 +1,162 @@
+"""What the types alone cannot say of one pair."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+
+from slipstream_core.manifest.addresses import check_address
+from slipstream_core.manifest.check import Problem, show
+from slipstream_core.manifest.engines import (
+    Arms,
+    ExternalArm,
+    ExternalEngine,
+    PlainServers,
+    Protocol,
+    SlipstreamEngine,
+    VllmEngine,
+)
+from slipstream_core.manifest.objects import EMBEDDED_SOURCES, Draft, ModelPairSpec, Target
+from slipstream_core.manifest.serving import Resources, Serving, Toleration
+
+_CAMEL = {"triton_model": "tritonModel", "api_key_env": "apiKeyEnv"}
+_SUFFIXES = {
+    "": Decimal(1),
+    "m": Decimal("0.001"),
+    **{name: Decimal(1000) ** power for power, name in enumerate("kMGTPE", start=1)},
+    **{f"{name}i": Decimal(1024) ** power for power, name in enumerate("KMGTPE", start=1)},
+}
+
+
+def check_pair(spec: ModelPairSpec) -> Iterator[Problem]:
+    """Everything that is wrong with one pair by itself."""
+    match spec.engine:
+        case SlipstreamEngine() as engine:
+            yield from _check_sources(spec, "for engine kind slipstream")
+            yield from _check_endpoints(engine.endpoints, Protocol.TRITON, "spec.engine.endpoints")
+            if engine.endpoints and spec.serving is not None:
+                yield Problem("spec.serving", "has no effect with spec.engine.endpoints, leave one of them out")
+        case VllmEngine() as engine:
+            yield from _check_vllm(spec, engine)
+        case ExternalEngine(arms=arms):
+            for name in ("target", "draft", "serving"):
+                if getattr(spec, name) is not None:
+                    yield Problem(f"spec.{name}", "has no effect with engine kind external, leave it out")
+            yield from _check_arm(arms.plain, "spec.engine.arms.plain")
+            if arms.speculative is not None:
+                yield from _check_arm(arms.speculative, "spec.engine.arms.speculative")
+            yield from _check_prices(spec, arms)
+    if spec.serving is not None:
+        yield from _check_serving(spec.serving)
+
+
+def _check_vllm(spec: ModelPairSpec, engine: VllmEngine) -> Iterator[Problem]:
+    yield from _check_sources(spec, "" if engine.endpoints else "for engine kind vllm without spec.engine.endpoints")
+    protocol = Protocol.TRITON if engine.serving == "triton" else Protocol.OPENAI
+    yield from _check_endpoints(engine.endpoints, protocol, "spec.engine.endpoints")
+    if spec.serving is not None:
+        yield Problem("spec.serving", "has no effect with engine kind vllm, leave it out")
+    foreign = ("model", "api_key_env") if engine.serving == "triton" else ("triton_model",)
+    for name in foreign:
+        if getattr(engine, name) is not None:
+            path = f"spec.engine.{_CAMEL.get(name, name)}"
+            yield Problem(path, f"has no effect with serving {engine.serving}, leave it out")
+    if engine.plain is not None:
+        yield from _check_plain_servers(spec, engine, engine.plain)
+
+
+def _check_plain_servers(spec: ModelPairSpec, engine: VllmEngine, plain: PlainServers) -> Iterator[Problem]:
+    if spec.draft is not None and spec.draft.kind == "none":
+        yield Problem("spec.engine.plain", "has no effect with draft kind none, leave it out")
+    yield from _check_endpoints(plain.endpoints, Protocol.OPENAI, "spec.engine.plain.endpoints")
+    for index, endpoint in enumerate(plain.endpoints):
+        if endpoint in engine.endpoints:
+            message = f"must be a server without speculation, and {show(endpoint)} is one of spec.engine.endpoints"
+            yield Problem(f"spec.engine.plain.endpoints[{index}]", message)
+
+
+def _check_sources(spec: ModelPairSpec, required: str) -> Iterator[Problem]:
+    """Target and draft; `required` says for what they are, empty where they may be left out."""
+    target, draft = spec.target, spec.draft
+    if target is not None:
+        yield from _check_source(target.source, "spec.target.source")
+    elif required:
+        yield Problem("spec.target", f"is required {required}")
+    if draft is None:
+        if required:
+            yield Problem("spec.draft", f"is required {required}; kind none for a target alone")
+    elif draft.kind == "model":
+        yield from _check_draft_model(draft, target)
+    else:
+        for name in ("source", "revision", "tokenizer"):
+            if getattr(draft, name) is not None:
+                yield Problem(f"spec.draft.{name}", f"has no effect with draft kind {draft.kind}, leave it out")
+
+
+def _check_draft_model(draft: Draft, target: Target | None) -> Iterator[Problem]:
+    if draft.source is None:
+        yield Problem("spec.draft.source", "is required for draft kind model")
+        return
+    yield from _check_source(draft.source, "spec.draft.source")
+    if target is not None and (draft.source, draft.revision) == (target.source, target.revision):
+        message = "must be another checkpoint than the target's: a draft as slow as its target saves nothing"
+        yield Problem("spec.draft.source", f"{message}, got {show(draft.source)}")
+
+
+def _check_source(source: str, path: str) -> Iterator[Problem]:
+    if source.startswith("embedded:") and source not in EMBEDDED_SOURCES:
+        yield Problem(path, f"must be a folder or one of {', '.join(EMBEDDED_SOURCES)}, got {show(source)}")
+
+
+def _check_arm(arm: ExternalArm, path: str) -> Iterator[Problem]:
+    yield from _check_endpoints(arm.endpoints, arm.protocol, f"{path}.endpoints")
+    if arm.api_key_env is not None and arm.protocol is Protocol.TRITON:
+        yield Problem(f"{path}.apiKeyEnv", "has no effect with protocol triton, leave it out")
+
+
+def _check_prices(spec: ModelPairSpec, arms: Arms) -> Iterator[Problem]:
+    """Prices of the two arms are compared: with that of one alone, nothing would be."""
+    if arms.speculative is None or spec.price_per_gpu_hour is not None:
+        return
+    for name, arm, other in (("plain", arms.plain, arms.speculative), ("speculative", arms.speculative, arms.plain)):
+        if arm.price_per_gpu_hour is None and other.price_per_gpu_hour is not None:
+            message = "is required: the other arm has one, and the pair has none"
+            yield Problem(f"spec.engine.arms.{name}.pricePerGpuHour", message)
+
+
+def _check_endpoints(endpoints: Sequence[str], protocol: Protocol, path: str) -> Iterator[Problem]:
+    for index, endpoint in enumerate(endpoints):
+        shown = "an address with an @" if "@" in endpoint else show(endpoint)  # it may hold a password
+        if message := check_address(endpoint, protocol):
+            yield Problem(f"{path}[{index}]", f"{message}, got {shown}")
+        elif endpoint in endpoints[:index]:
+            yield Problem(f"{path}[{index}]", f"is there twice: {shown}")
+
+
+def _check_serving(serving: Serving) -> Iterator[Problem]:
+    """What Kubernetes would refuse the servers' Deployment for, said of the field that it comes from."""
+    for index, toleration in enumerate(serving.tolerations):
+        yield from _check_toleration(toleration, f"spec.serving.tolerations[{index}]")
+    yield from _check_resources(serving.resources)
+
+
+def _check_toleration(toleration: Toleration, path: str) -> Iterator[Problem]:
+    if toleration.operator == "Exists" and toleration.value:
+        yield Problem(f"{path}.value", f"has no effect with operator Exists, leave it out, got {toleration.value!r}")
+    if toleration.operator == "Equal" and toleration.key is None:
+        yield Problem(f"{path}.operator", "must be Exists where there is no key, got 'Equal'")
+    if toleration.toleration_seconds is not None and toleration.effect != "NoExecute":
+        yield Problem(f"{path}.tolerationSeconds", "has no effect without effect NoExecute, leave it out")
+
+
+def _check_resources(resources: Resources) -> Iterator[Problem]:
+    for name, wanted in resources.requests.items():
+        limit = resources.limits.get(name)
+        if limit is not None and _amount(wanted) > _amount(limit):
+            yield Problem(f"spec.serving.resources.requests.{name}", f"must be at most the limit {limit}, got {wanted}")
+
+
+def _amount(quantity: str) -> Decimal:
+    """A Kubernetes quantity, `500m` or `16Gi`, as a number."""
+    digits = quantity.rstrip("mkKMGTPEi")
+    return Decimal(digits) * _SUFFIXES[quantity[len(digits) :]]

@@ -1,0 +1,99 @@
+"""One custom resource at a time: what a cluster holds need not be what this version would have accepted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from slipstream_core.errors import ManifestError
+from slipstream_core.manifest.check import Problem
+from slipstream_core.manifest.objects import ManifestObject
+from slipstream_core.manifest.parse import TYPES, check_document, convert, without_status
+from slipstream_core.manifest.prune import prune
+from slipstream_core.manifest.reports import object_key
+from slipstream_core.manifest.rules import check_object
+from slipstream_core.manifest.status import NameHolder
+
+
+class ParsedResource(msgspec.Struct, frozen=True, kw_only=True):
+    """What could be made of one resource.
+
+    `item` is None where it has `problems`. `ignored` are the paths of its unknown fields, which count for nothing.
+    The rest is read from the raw object, however bad it is: `killed` is `raw_kill_switch`, `pair` the name that a
+    policy gives its pair, `model` the one that a pair claims, `created` when it was made ("" without a cluster).
+    `name_holder` is who keeps a model name that the pair waits for; only `parse_version` reads it.
+    """
+
+    kind: str
+    namespace: str | None
+    name: str
+    item: ManifestObject | None
+    problems: tuple[Problem, ...] = ()
+    ignored: tuple[str, ...] = ()
+    killed: bool = False
+    pair: str | None = None
+    model: str | None = None
+    created: str = ""
+    name_holder: NameHolder | None = None
+
+    @property
+    def key(self) -> str:
+        """`namespace/Kind/name`, as reports call it."""
+        return object_key(self.namespace or "", self.kind, self.name)
+
+    @property
+    def pair_key(self) -> str | None:
+        """The key of the pair that this is or is for; None for a policy that names none."""
+        name = self.name if self.kind == "ModelPair" else self.pair
+        return name if name is None or self.namespace is None else f"{self.namespace}/{name}"
+
+
+def parse_resource(raw: Mapping[str, Any], *, lenient: bool = True) -> ParsedResource:
+    """The object in a custom resource, by itself. Never raises for what the resource holds.
+
+    `lenient` False makes unknown fields problems, as in a file.
+    """
+    value = without_status(raw)
+    expected = TYPES.get(kind) if isinstance(kind := raw.get("kind"), str) else None
+    ignored: tuple[str, ...] = ()
+    if lenient and expected is not None:
+        value, ignored = prune(value, expected)
+    item, problems = _parse(value)
+    metadata = raw.get("metadata")
+    metadata = metadata if isinstance(metadata, Mapping) else {}
+    spec = raw.get("spec")
+    return ParsedResource(
+        kind=_text(raw.get("kind")) or "",
+        namespace=_text(metadata.get("namespace")),
+        name=_text(metadata.get("name")) or "",
+        item=item,
+        problems=problems,
+        ignored=ignored,
+        killed=raw_kill_switch(raw),
+        pair=_text(spec.get("pair")) if isinstance(spec, Mapping) else None,
+        model=_text(spec.get("model")) if isinstance(spec, Mapping) and kind == "ModelPair" else None,
+        created=_text(metadata.get("creationTimestamp")) or "",
+    )
+
+
+def raw_kill_switch(raw: Mapping[str, Any]) -> bool:
+    """Whether `spec.killSwitch` is true, whatever else is wrong with the object."""
+    spec = raw.get("spec")
+    return isinstance(spec, Mapping) and spec.get("killSwitch") is True
+
+
+def _parse(value: object) -> tuple[ManifestObject | None, tuple[Problem, ...]]:
+    if problems := tuple(check_document(value)):
+        return None, problems
+    try:
+        item = convert(value, "")
+    except ManifestError as error:
+        return None, (Problem("", str(error)),)
+    problems = tuple(check_object(item))
+    return (None if problems else item), problems
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None

@@ -1,0 +1,125 @@
+"""What the operator's status says of a pair and of its classes, as far as the gateway obeys it.
+
+A status is somebody else's word: what cannot be read never lets anything speculate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from slipstream_core.manifest.check import show
+from slipstream_core.manifest.objects import SpeculationPolicy
+from slipstream_core.manifest.status import (
+    ClassStatus,
+    ConditionType,
+    LastDecision,
+    ModelPairStatus,
+    Phase,
+    SpeculationPolicyStatus,
+)
+
+_GATES = (ConditionType.TOKENIZER_COMPATIBLE, ConditionType.RESOLVED_REFS, ConditionType.READY)
+_CLOSED = frozenset({Phase.ROLLED_BACK, Phase.STALE, Phase.DISABLED})
+
+
+class PairStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a pair beyond its spec. `message` says why it is not ready."""
+
+    ready: bool = True
+    message: str = ""
+
+
+class ClassStanding(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of one class may speculate: `share` of what speculation pays for, 0 to 1; `message` says why. Of that
+    share, `hold_back_share` decodes plainly as the control; None: the policy's."""
+
+    share: float
+    phase: Phase
+    message: str = ""
+    hold_back_share: float | None = None
+
+
+class Standing(msgspec.Struct, frozen=True, kw_only=True):
+    """The classes of one policy, by `task/length`; `initial` is for those that the operator has not seen yet.
+    `decisions` are the operator's latest, newest first: for people, nothing goes by them."""
+
+    classes: Mapping[str, ClassStanding]
+    initial: ClassStanding
+    decisions: tuple[LastDecision, ...] = ()
+
+    def of(self, request_class: str) -> ClassStanding:
+        """The standing of a class, `task/length`."""
+        return self.classes.get(request_class, self.initial)
+
+
+def standing_of(
+    policy: SpeculationPolicy, raw_status: Mapping[str, Any] | None, *, spec_hash: str | None = None
+) -> Standing:
+    """The standing by the status of a cluster's `policy`; never raises.
+
+    Without a status every class is at the first step of its rollout. One that cannot be read counts as stale: plain.
+    `spec_hash` is that of the pair and the policy as they are now (see `fingerprint`; None where nobody can tell): what
+    a status says of another spec, since the operator has not judged this one yet, holds only for what it took back.
+    """
+    first = _first(policy, "the operator has not said anything of this class")
+    decisions, obeyed = _apart(raw_status or {})
+    try:
+        status = msgspec.convert(obeyed, SpeculationPolicyStatus)
+    except msgspec.ValidationError as error:
+        return _unreadable(policy, str(error))
+    names = [entry.name for entry in status.classes]
+    if len(set(names)) < len(names):
+        twice = next(name for index, name in enumerate(names) if name in names[:index])
+        return _unreadable(policy, f"the class {show(twice)} is there twice - at `$.classes`")
+    classes = {entry.name: _standing(entry) for entry in status.classes}
+    if spec_hash is None or not status.spec_hash or status.spec_hash == spec_hash:
+        return Standing(classes=classes, initial=first, decisions=decisions)
+    taken_back = {name: standing for name, standing in classes.items() if standing.phase is Phase.ROLLED_BACK}
+    unjudged = _first(policy, "the operator has not judged this spec yet")
+    return Standing(classes=taken_back, initial=unjudged, decisions=decisions)
+
+
+def _apart(raw_status: Any) -> tuple[tuple[LastDecision, ...], Any]:
+    """The decisions, all or none of them, and what is obeyed: they are for people, so that a bad one takes nothing
+    back."""
+    if not isinstance(raw_status, Mapping):
+        return (), raw_status
+    obeyed = {name: value for name, value in raw_status.items() if name != "decisions"}
+    try:
+        return msgspec.convert(raw_status.get("decisions") or (), tuple[LastDecision, ...]), obeyed
+    except msgspec.ValidationError:
+        return (), obeyed
+
+
+def pair_status_of(raw_status: Mapping[str, Any] | None) -> PairStatus:
+    """Whether a cluster's pair may speculate, by its status; never raises. Without a status it may."""
+    try:
+        status = msgspec.convert(raw_status or {}, ModelPairStatus)
+    except msgspec.ValidationError as error:
+        return PairStatus(ready=False, message=f"its status cannot be read: {error}")
+    by_type = {condition.type: condition for condition in status.conditions}
+    for gate in _GATES:
+        condition = by_type.get(gate)
+        if condition is not None and condition.status == "False":
+            return PairStatus(ready=False, message=condition.message or condition.reason)
+    return PairStatus()
+
+
+def _first(policy: SpeculationPolicy, why: str) -> ClassStanding:
+    message = f"{why}: it is at the first step of its rollout"
+    return ClassStanding(share=policy.spec.rollout.steps[0].share, phase=Phase.PROGRESSING, message=message)
+
+
+def _standing(status: ClassStatus) -> ClassStanding:
+    share = 0.0 if status.phase in _CLOSED else status.share
+    return ClassStanding(
+        share=share, phase=status.phase, message=status.message, hold_back_share=status.hold_back_share
+    )
+
+
+def _unreadable(policy: SpeculationPolicy, why: str) -> Standing:
+    message = f"the status of SpeculationPolicy/{policy.metadata.name} cannot be read: {why}"
+    return Standing(classes={}, initial=ClassStanding(share=0.0, phase=Phase.STALE, message=message))

@@ -1,0 +1,186 @@
+"""The manifest's types as structural schemas, which is what Kubernetes takes: no references, no unions, no defaults.
+
+A default in a schema would be written into users' objects, and then nobody could tell what they had chosen; defaults
+stand in the descriptions. A union of tagged structs becomes one object with the fields of all, and rules (see
+`validations`) say which belong together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import inspect
+
+from slipstream_core.manifest.validations import RULES, Rule
+
+Schema = dict[str, Any]
+
+_INT32_MAX = 2**31 - 1
+
+# How lists are merged: everything else is replaced as a whole.
+_MAP_KEYS = {"classes": "name", "conditions": "type"}
+_SETS = ("endpoints",)
+
+_TAKEN_BACK_BY_NULL = ("killSwitch",)
+
+
+def structural(kind: type[msgspec.Struct]) -> Schema:
+    """The schema of one type with all that is below it."""
+    schema = _schema(inspect.type_info(kind))
+    schema.pop("nullable", None)
+    return schema
+
+
+def summary(text: str | None) -> str:
+    """The first paragraph of a docstring, on one line."""
+    return " ".join((text or "").split("\n\n")[0].split())
+
+
+def _schema(kind: inspect.Type, name: str = "") -> Schema:
+    """`name` is that of the field, which lists are told apart by."""
+    match kind:
+        case inspect.Metadata():
+            extra = kind.extra_json_schema or {}
+            return _schema(kind.type, name) | extra
+        case inspect.StructType():
+            return _object(kind)
+        case inspect.UnionType():
+            return _union(kind, name)
+        case inspect.VarTupleType():
+            return _list(kind, name)
+        case inspect.DictType(value_type=inspect.AnyType()):
+            return {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+        case inspect.DictType():
+            bounds = {} if kind.max_length is None else {"maxProperties": kind.max_length}
+            return {"type": "object", "additionalProperties": _schema(kind.value_type), **bounds}
+        case _:
+            return _scalar(kind)
+
+
+def _object(kind: inspect.StructType) -> Schema:
+    schema: Schema = {
+        "type": "object",
+        "description": summary(kind.cls.__doc__),
+        "properties": _properties(kind),
+    }
+    if required := [field.encode_name for field in kind.fields if field.required]:
+        schema["required"] = required
+    return schema | _validations(RULES.get(kind.cls, ()))
+
+
+def _properties(kind: inspect.StructType) -> dict[str, Schema]:
+    schemas = {field.encode_name: _schema(field.type, field.encode_name) for field in kind.fields}
+    if kind.forbid_unknown_fields:  # what people write, not a status
+        for field in kind.fields:
+            _for_people(schemas[field.encode_name], field)
+    return schemas
+
+
+def _for_people(schema: Schema, field: inspect.Field) -> None:
+    """Names the default, and lets null be written only where it says more than leaving the field out.
+
+    `kubectl explain` shows neither type nor fields of what may be null, unless server and client are of 1.27 or newer.
+    """
+    if field.default is None and field.encode_name not in _TAKEN_BACK_BY_NULL:
+        schema.pop("nullable", None)
+    if said := _default(field):
+        schema["description"] = f"{schema['description']} Default: {said}."
+
+
+def _default(field: inspect.Field) -> str:
+    """A default for people; empty where there is none, or where it only says that nothing was said."""
+    default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+    match default:
+        case None | "" | () | msgspec.Struct() | msgspec.UnsetType() | msgspec.NODEFAULT:
+            return ""
+        case str():
+            return default
+        case Mapping():
+            return ""
+    return msgspec.json.encode(default).decode()
+
+
+def _union(kind: inspect.UnionType, name: str) -> Schema:
+    others = [member for member in kind.types if not isinstance(member, inspect.NoneType)]
+    structs = [member for member in others if isinstance(member, inspect.StructType)]
+    schema = _schema(others[0], name) if len(others) == 1 else _tagged(structs)
+    if len(others) < len(kind.types) and "enum" not in schema:  # a list of values with null is no CRD for Kubernetes
+        schema["nullable"] = True
+    return schema
+
+
+def _tagged(structs: Sequence[inspect.StructType]) -> Schema:
+    """One object for all members of a tagged union."""
+    tag_field = str(structs[0].tag_field)
+    tags = [str(member.tag) for member in structs]
+    meanings = " ".join(f"{member.tag}: {summary(member.cls.__doc__)}" for member in structs)
+    properties: dict[str, Schema] = {tag_field: {"type": "string", "enum": tags, "description": meanings}}
+    for member in structs:
+        for field, schema in _properties(member).items():
+            said = f"For {tag_field} {member.tag}: {schema['description']}"
+            if field in properties:
+                said = _shared(properties[field], schema, said)
+            properties[field] = schema | {"description": said}
+    return {"type": "object", "properties": properties, "required": [tag_field]}
+
+
+def _shared(first: Schema, second: Schema, said: str) -> str:
+    """The description of a field that two members have, in which the second one says `said`. Raises TypeError where
+    their schemas differ in more: one object can have only one of them."""
+    if first | {"description": ""} != second | {"description": ""}:
+        raise TypeError(f"members of a union have different fields of one name: {said}")
+    return f"{first['description']} {said}"
+
+
+def _list(kind: inspect.VarTupleType, name: str) -> Schema:
+    schema: Schema = {"type": "array", "items": _schema(kind.item_type)}
+    if kind.min_length:
+        schema["minItems"] = kind.min_length
+    if kind.max_length is not None:
+        schema["maxItems"] = kind.max_length
+    if name in _MAP_KEYS:
+        schema |= {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [_MAP_KEYS[name]]}
+    else:
+        schema["x-kubernetes-list-type"] = "set" if name in _SETS else "atomic"
+    return schema
+
+
+def _scalar(kind: inspect.Type) -> Schema:
+    match kind:
+        case inspect.BoolType():
+            return {"type": "boolean"}
+        case inspect.IntType():
+            wide = kind.le is None or kind.le > _INT32_MAX
+            return {"type": "integer", "format": "int64" if wide else "int32"} | _bounds(kind)
+        case inspect.FloatType():
+            return {"type": "number", "format": "double"} | _bounds(kind)
+        case inspect.LiteralType(values=values):
+            return {"type": "string", "enum": list(values)}
+        case inspect.EnumType(cls=cls):
+            return {"type": "string", "enum": [member.value for member in cls]}
+        case inspect.StrType():
+            return {"type": "string"} | _text_bounds(kind)
+    raise TypeError(f"no schema for {kind!r}")
+
+
+def _bounds(kind: inspect.IntType | inspect.FloatType) -> Schema:
+    schema: Schema = {}
+    for key, inclusive, exclusive in (("minimum", kind.ge, kind.gt), ("maximum", kind.le, kind.lt)):
+        if inclusive is not None:
+            schema[key] = inclusive
+        elif exclusive is not None:
+            schema |= {key: exclusive, f"exclusive{key.capitalize()}": True}
+    return schema
+
+
+def _text_bounds(kind: inspect.StrType) -> Schema:
+    found = {"minLength": kind.min_length, "maxLength": kind.max_length, "pattern": kind.pattern}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _validations(rules: Sequence[Rule]) -> Schema:
+    if not rules:
+        return {}
+    return {"x-kubernetes-validations": [{"rule": rule.rule, "message": rule.message} for rule in rules]}

@@ -1,0 +1,258 @@
+"""Objects compiled into one immutable snapshot that the gateway swaps in whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+from pathlib import Path
+from types import MappingProxyType
+
+import msgspec
+
+from slipstream_core.manifest.addresses import fits
+from slipstream_core.manifest.capabilities import PLAIN_OPENAI, VLLM, Capabilities, capabilities_of, without
+from slipstream_core.manifest.engines import ExternalArm, Protocol, SlipstreamEngine, VllmEngine
+from slipstream_core.manifest.fingerprint import written_hash
+from slipstream_core.manifest.objects import ManifestObject, ModelPair, SpeculationPolicy
+from slipstream_core.manifest.rules import has_draft, pair_key_of
+from slipstream_core.manifest.standing import PairStatus, Standing
+
+LOCAL_TRITON = ("grpc://127.0.0.1:8001",)
+LOCAL_VLLM = ("http://127.0.0.1:8000",)
+LOCAL = LOCAL_TRITON + LOCAL_VLLM
+_READY = PairStatus()
+
+
+class Backend(msgspec.Struct, frozen=True, kw_only=True):
+    """One arm's servers: how to reach them and what they can do. `model` is their name for the model.
+
+    `pool` names the servers to estimates and evidence: equal for both arms of a pair where they are the same.
+    `drafts_per_request`: they take a draft length with every request, else they draft as they were started.
+    `own_engine`: Slipstream's engine decodes there, not one that was written elsewhere: it goes on exactly with a
+    sampled answer that another began, and it draws its random numbers by seed and position.
+    `price_per_gpu_hour` is None where nobody said it.
+    """
+
+    protocol: Protocol
+    endpoints: tuple[str, ...]
+    model: str
+    capabilities: Capabilities
+    pool: str
+    drafts_per_request: bool = True
+    own_engine: bool = False
+    api_key_env: str | None = None
+    price_per_gpu_hour: float | None = None
+
+
+class Route(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is needed to serve one model name. `speculative` None: the pair has no draft. `fallback`: servers
+    without speculation for requests with a parameter that those of both arms refuse.
+
+    `generation` is a hash of the pair and its policy as written: equal exactly when both are. `standing` says how much
+    of each class may speculate; None, as with a file, withholds nothing. `killed` says why nothing of this pair may
+    speculate, beyond the kill switches of `pair` and `policy`.
+    """
+
+    model: str
+    pair: ModelPair
+    policy: SpeculationPolicy | None
+    plain: Backend
+    speculative: Backend | None
+    status: PairStatus
+    generation: str
+    standing: Standing | None = None
+    killed: str | None = None
+    fallback: Backend | None = None
+
+    @property
+    def servers(self) -> frozenset[str]:
+        """The addresses of all servers that may get a request for this model."""
+        backends = (self.plain, self.speculative, self.fallback)
+        return frozenset(endpoint for backend in backends if backend is not None for endpoint in backend.endpoints)
+
+    def plain_for(self, features: Set[str]) -> Backend:
+        """The servers that decode a request with `features` plainly: those of the plain arm where they honour all of
+        them, or nobody does."""
+        if self.fallback is None or not self.plain.capabilities.missing(features):
+            return self.plain
+        return self.plain if self.fallback.capabilities.missing(features) else self.fallback
+
+
+class RoutingTable(msgspec.Struct, frozen=True, kw_only=True):
+    """Routes by the model name that clients use, in the order of the manifest. `folder` is where relative
+    sources start; `generation` is a hash over all routes."""
+
+    routes: Mapping[str, Route]
+    generation: str
+    folder: Path = Path()
+
+
+def compile_table(
+    objects: Sequence[ManifestObject],
+    *,
+    folder: Path = Path(),
+    status: Mapping[str, PairStatus] | None = None,
+    local_endpoints: Sequence[str] = LOCAL,
+    standings: Mapping[str, Standing] | None = None,
+    kills: Mapping[str, str] | None = None,
+    endpoints: Mapping[str, tuple[str, ...]] | None = None,
+) -> RoutingTable:
+    """The routing table of parsed `objects`, whose problems are settled. All mappings are by the pair's key.
+
+    `status`: a pair that is not in it is ready. `standings` and `kills`: see `Route`. `endpoints` are the addresses
+    of the pairs that name none, and one that is not in it has no servers yet; without it, as on a laptop, they are
+    those of `local_endpoints` that fit the pair's protocol.
+    """
+    policies = {pair_key_of(item): item for item in objects if isinstance(item, SpeculationPolicy)}
+    routes = []
+    for pair in (item for item in objects if isinstance(item, ModelPair)):
+        key = pair.metadata.key
+        route = compile_route(
+            pair,
+            policies.get(key),
+            status=(status or {}).get(key, _READY),
+            endpoints=local_endpoints if endpoints is None else endpoints.get(key, ()),
+            standing=(standings or {}).get(key),
+            killed=(kills or {}).get(key),
+        )
+        routes.append(route)
+    return table_of(routes, folder=folder)
+
+
+def compile_route(
+    pair: ModelPair,
+    policy: SpeculationPolicy | None,
+    *,
+    status: PairStatus = _READY,
+    endpoints: Sequence[str] = LOCAL,
+    standing: Standing | None = None,
+    killed: str | None = None,
+) -> Route:
+    """The route of one pair. `endpoints` are its addresses where it names none, as far as they fit its protocol; for
+    the rest see `Route`."""
+    plain, speculative = _backends(pair, tuple(endpoints))
+    return Route(
+        model=pair.spec.model,
+        pair=pair,
+        policy=policy,
+        plain=plain,
+        speculative=speculative,
+        status=status,
+        generation=written_hash(pair, policy),
+        standing=standing,
+        killed=killed,
+        fallback=_fallback(pair),
+    )
+
+
+def table_of(routes: Iterable[Route], *, folder: Path = Path()) -> RoutingTable:
+    """The routing table of `routes`, which serve different models."""
+    by_model = {route.model: route for route in routes}
+    generation = written_hash(*(route.generation for route in by_model.values()))
+    return RoutingTable(routes=MappingProxyType(by_model), generation=generation, folder=folder)
+
+
+def resolve_source(source: str, folder: Path) -> str:
+    """`source` with a relative path made absolute; `embedded:...` stays as it is."""
+    return source if source.startswith("embedded:") else str((folder / source).resolve())
+
+
+def triton_model_name(pair: ModelPair) -> str:
+    """What Triton calls the model of a pair that it serves."""
+    engine = pair.spec.engine
+    named = engine.triton_model if isinstance(engine, SlipstreamEngine | VllmEngine) else None
+    return named or pair.metadata.name
+
+
+def with_endpoints(route: Route, endpoints: tuple[str, ...]) -> Route:
+    """`route` with both arms at other addresses."""
+    plain = msgspec.structs.replace(route.plain, endpoints=endpoints)
+    speculative = route.speculative
+    if speculative is not None:
+        speculative = msgspec.structs.replace(speculative, endpoints=endpoints)
+    plain, speculative = _named(route.pair.metadata.key, plain, speculative)
+    return msgspec.structs.replace(route, plain=plain, speculative=speculative)
+
+
+def _backends(pair: ModelPair, local_endpoints: tuple[str, ...]) -> tuple[Backend, Backend | None]:
+    """The plain and the speculative arm; with Slipstream's engine and with vLLM both are the same servers."""
+    engine = pair.spec.engine
+    if isinstance(engine, VllmEngine):
+        return _vllm_backends(pair, engine, local_endpoints)
+    if isinstance(engine, SlipstreamEngine):
+        plain_arm = ExternalArm(
+            protocol=Protocol.TRITON,
+            endpoints=engine.endpoints or fits(local_endpoints, Protocol.TRITON),
+            model=triton_model_name(pair),
+        )
+        arm = plain_arm if has_draft(pair) else None
+    else:
+        plain_arm, arm = engine.arms.plain, engine.arms.speculative
+    plain = _backend(plain_arm, pair, speculative=False)
+    speculative = _backend(arm, pair, speculative=True) if arm is not None else None
+    return _named(pair.metadata.key, plain, speculative)
+
+
+def _vllm_backends(
+    pair: ModelPair, engine: VllmEngine, local_endpoints: tuple[str, ...]
+) -> tuple[Backend, Backend | None]:
+    speculates = has_draft(pair)
+    in_triton = engine.serving == "triton"
+    protocol = Protocol.TRITON if in_triton else Protocol.OPENAI
+    backend = Backend(
+        protocol=protocol,
+        endpoints=engine.endpoints or fits(local_endpoints, protocol),
+        model=triton_model_name(pair) if in_triton else engine.model or pair.spec.model,
+        capabilities=without(VLLM if speculates else PLAIN_OPENAI, engine.unsupported),
+        pool=pair.metadata.key,
+        drafts_per_request=speculates,
+        api_key_env=engine.api_key_env,
+        price_per_gpu_hour=pair.spec.price_per_gpu_hour,
+    )
+    return backend, backend if speculates else None
+
+
+def _fallback(pair: ModelPair) -> Backend | None:
+    engine = pair.spec.engine
+    servers = engine.plain if isinstance(engine, VllmEngine) else None
+    if servers is None:
+        return None
+    return Backend(
+        protocol=Protocol.OPENAI,
+        endpoints=servers.endpoints,
+        model=servers.model or pair.spec.model,
+        capabilities=PLAIN_OPENAI,
+        pool=f"{pair.metadata.key}/fallback",
+        drafts_per_request=False,
+        api_key_env=servers.api_key_env,
+        price_per_gpu_hour=pair.spec.price_per_gpu_hour,
+    )
+
+
+def _backend(arm: ExternalArm, pair: ModelPair, *, speculative: bool) -> Backend:
+    price = arm.price_per_gpu_hour
+    return Backend(
+        protocol=arm.protocol,
+        endpoints=arm.endpoints,
+        model=arm.model,
+        capabilities=capabilities_of(arm.protocol, speculative=speculative, unsupported=arm.unsupported),
+        pool="",
+        drafts_per_request=arm.protocol is Protocol.TRITON,
+        own_engine=arm.protocol is Protocol.TRITON,
+        api_key_env=arm.api_key_env,
+        price_per_gpu_hour=pair.spec.price_per_gpu_hour if price is None else price,
+    )
+
+
+def _named(pair: str, plain: Backend, speculative: Backend | None) -> tuple[Backend, Backend | None]:
+    """The arms with their pools' names: the pair's, with the arm's behind it where the servers differ."""
+    if speculative is None or _servers(plain) == _servers(speculative):
+        return _in_pool(plain, pair), speculative and _in_pool(speculative, pair)
+    return _in_pool(plain, f"{pair}/plain"), _in_pool(speculative, f"{pair}/speculative")
+
+
+def _servers(backend: Backend) -> tuple[Protocol, str, frozenset[str]]:
+    return backend.protocol, backend.model, frozenset(backend.endpoints)
+
+
+def _in_pool(backend: Backend, pool: str) -> Backend:
+    return msgspec.structs.replace(backend, pool=pool)

@@ -1,0 +1,64 @@
+"""What Triton is told of a pair that Slipstream's engine serves: its model's `config.pbtxt`, as text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import PurePath
+
+from slipstream_core.manifest.engines import SlipstreamEngine
+from slipstream_core.manifest.objects import ModelPair
+
+EMBEDDED = "embedded:"
+# Its layers are so small that a second thread costs more than it brings.
+EMBEDDED_THREADS = 1
+_NAME = re.compile(r'^name: ".*"$', re.MULTILINE)
+_PARAMETER = re.compile(r"^(?:#.*\n)*parameters \{.*\}\n", re.MULTILINE)
+
+
+def engine_parameters(pair: ModelPair, folder: PurePath) -> dict[str, str]:
+    """The engine's settings for `pair`, by name, as the backend reads them from `config.pbtxt`.
+
+    Relative sources start at `folder`, as Triton sees it: the manifest's, or where a cluster's volume is mounted.
+    Raises TypeError for a pair that Slipstream's engine does not serve.
+    """
+    engine, target, draft = pair.spec.engine, pair.spec.target, pair.spec.draft
+    if not isinstance(engine, SlipstreamEngine) or target is None or draft is None:
+        raise TypeError(f"ModelPair/{pair.metadata.name} is not served by Slipstream's engine")
+    parameters = {
+        "target": located(target.source, folder),
+        "draft_kind": draft.kind,
+        "max_draft_tokens": str(pair.spec.max_draft_tokens),
+        "max_slots": str(engine.max_concurrency),
+        "device": engine.device,
+        "dtype": engine.dtype,
+    }
+    optional = {"tokenizer": target.tokenizer, "draft": draft.source, "draft_tokenizer": draft.tokenizer}
+    for name, source in optional.items():
+        if source is not None:
+            parameters[name] = located(source, folder)
+    if engine.context_tokens is not None:
+        parameters["context_tokens"] = str(engine.context_tokens)
+    if target.source.startswith(EMBEDDED):
+        parameters["threads"] = str(EMBEDDED_THREADS)
+    return parameters
+
+
+def located(source: str, folder: PurePath) -> str:
+    """`source` with a relative path joined to `folder`; `embedded:...` stays as it is."""
+    return source if source.startswith(EMBEDDED) else str(folder / source)
+
+
+def render_config(template: str, name: str, parameters: Mapping[str, str]) -> str:
+    """The `config.pbtxt` of the model `name`: `template` with its name and all its parameters replaced."""
+    body = _NAME.sub(lambda _: f"name: {_quote(name)}", _PARAMETER.sub("", template), count=1)
+    lines = (
+        f"parameters {{ key: {_quote(key)} value {{ string_value: {_quote(value)} }} }}\n"
+        for key, value in parameters.items()
+    )
+    return body + "".join(lines)
+
+
+def _quote(text: str) -> str:
+    """`text` as a string of protobuf's text format."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'

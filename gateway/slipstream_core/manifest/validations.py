@@ -1,0 +1,242 @@
+"""What a schema cannot say of a custom resource, in Common Expression Language, by the type that it is said of.
+
+The same as `pair_rules` and `policy_rules` say in Python, as far as the language has words for it: the API server then
+refuses at once what the gateways would not take. Only functions that every implementation of CEL has are used. A field
+that is null counts as absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from slipstream_core.manifest.engines import (
+    ExternalArm,
+    ExternalEngine,
+    PlainServers,
+    SlipstreamEngine,
+    VllmEngine,
+)
+from slipstream_core.manifest.objects import (
+    EMBEDDED_SOURCES,
+    ClassRule,
+    Draft,
+    ModelPairSpec,
+    SpeculationPolicySpec,
+    Target,
+)
+from slipstream_core.manifest.rollout import MAX_SECONDS, MAX_STEPS, Rollback, Rollout, Thresholds
+from slipstream_core.manifest.serving import Toleration
+
+
+class Rule(NamedTuple):
+    """`rule` must be true of `self`; else `message`."""
+
+    rule: str
+    message: str
+
+
+_GRPC = r"^grpcs?://[^/@?#\\s]+:[0-9]+$"
+_HTTP = r"^https?://[^/@?#\\s]+(/[^?#\\s]*)?$"
+
+
+def _or(field: str, default: str) -> str:
+    return f"(has({field}) ? {field} : {default})"
+
+
+def _absent(field: str, unless: str, message: str) -> Rule:
+    return Rule(f"{unless} || !has(self.{field})", f"{field} has no effect {message}, leave it out")
+
+
+def _default(kind: type[msgspec.Struct], name: str) -> Any:
+    return next(field.default for field in msgspec.structs.fields(kind) if field.encode_name == name)
+
+
+_SOURCE = Rule(
+    f"!has(self.source) || !self.source.startsWith('embedded:') || self.source in {list(EMBEDDED_SOURCES)}",
+    f"source must be a folder or one of {', '.join(EMBEDDED_SOURCES)}",
+)
+
+_ENGINES = (SlipstreamEngine, VllmEngine, ExternalEngine)
+
+
+def _kinds_with(field: str) -> tuple[str, ...]:
+    """The engine kinds that have `field`."""
+    return tuple(
+        str(engine.__struct_config__.tag)
+        for engine in _ENGINES
+        if any(known.encode_name == field for known in msgspec.structs.fields(engine))
+    )
+
+
+def _only_for(field: str, *kinds: str) -> Rule:
+    return _absent(field, f"self.engine.kind in {list(kinds)}", f"with an engine kind other than {' and '.join(kinds)}")
+
+
+_ENGINE_FIELDS = tuple(
+    dict.fromkeys(field.encode_name for engine in _ENGINES for field in msgspec.structs.fields(engine))
+)
+_NO_ENDPOINTS = "(!has(self.engine.endpoints) || size(self.engine.endpoints) == 0)"
+_STARTED = f"self.engine.kind == 'slipstream' || self.engine.kind == 'vllm' && {_NO_ENDPOINTS}"
+_BY_TRITON = f"(self.engine.kind == 'slipstream' || {_or('self.engine.serving', repr('openai'))} == 'triton')"
+_BY_VLLM = f"{_or('self.engine.serving', repr('openai'))} == 'openai'"
+_FOR_WHICH = "is required for engine kind slipstream, and for kind vllm without engine.endpoints"
+
+_PAIR = (
+    Rule(f"!({_STARTED}) || has(self.target)", f"target {_FOR_WHICH}"),
+    Rule(f"!({_STARTED}) || has(self.draft)", f"draft {_FOR_WHICH}; kind none for a target alone"),
+    Rule("self.engine.kind != 'external' || has(self.engine.arms)", "engine.arms is required for engine kind external"),
+    _only_for("target", "slipstream", "vllm"),
+    _only_for("draft", "slipstream", "vllm"),
+    _only_for("serving", "slipstream"),
+    *(_only_for(f"engine.{field}", *_kinds_with(field)) for field in _ENGINE_FIELDS),
+    Rule(
+        f"!has(self.serving) || {_NO_ENDPOINTS}",
+        "serving has no effect with engine.endpoints, leave one of them out",
+    ),
+    Rule(
+        f"!has(self.engine.endpoints) || self.engine.endpoints.all(address,"
+        f" {_BY_TRITON} ? address.matches('{_GRPC}') : address.matches('{_HTTP}'))",
+        "engine.endpoints must be grpc://host:port or grpcs://host:port, for engine kind vllm with serving openai"
+        " http(s)://host:port with or without a path; and without credentials, query and fragment",
+    ),
+    _absent("engine.tritonModel", _BY_TRITON, "with serving openai"),
+    *(_absent(f"engine.{name}", _BY_VLLM, "with serving triton") for name in ("model", "apiKeyEnv")),
+    _absent("engine.plain", "!has(self.draft) || self.draft.kind != 'none'", "with draft kind none"),
+    Rule(
+        f"!has(self.engine.plain) || {_NO_ENDPOINTS}"
+        " || !self.engine.plain.endpoints.exists(address, address in self.engine.endpoints)",
+        "engine.plain.endpoints must be servers without speculation, none of engine.endpoints",
+    ),
+    Rule(
+        "!has(self.target) || !has(self.draft) || self.draft.kind != 'model' || !has(self.draft.source)"
+        " || self.draft.source != self.target.source"
+        f" || {_or('self.draft.revision', repr(''))} != {_or('self.target.revision', repr(''))}",
+        "draft.source must be another checkpoint than the target's: a draft as slow as its target saves nothing",
+    ),
+    Rule(
+        "!has(self.engine.arms) || !has(self.engine.arms.speculative) || has(self.pricePerGpuHour)"
+        " || has(self.engine.arms.plain.pricePerGpuHour) == has(self.engine.arms.speculative.pricePerGpuHour)",
+        "pricePerGpuHour is required of both of engine.arms or of none, where the pair has none",
+    ),
+)
+
+_DRAFT = (
+    Rule("self.kind != 'model' || has(self.source)", "source is required for draft kind model"),
+    *(
+        _absent(name, "self.kind == 'model'", "with a draft kind other than model")
+        for name in ("source", "revision", "tokenizer")
+    ),
+    _SOURCE,
+)
+
+_ARM = (
+    _absent("apiKeyEnv", "self.protocol != 'triton'", "with protocol triton"),
+    Rule(
+        "self.endpoints.all(address,"
+        f" self.protocol == 'triton' ? address.matches('{_GRPC}') : address.matches('{_HTTP}'))",
+        "endpoints must be grpc(s)://host:port for protocol triton, else http(s)://host:port with or"
+        " without a path; and without credentials, query and fragment",
+    ),
+)
+
+_PLAIN_SERVERS = (
+    Rule(
+        f"self.endpoints.all(address, address.matches('{_HTTP}'))",
+        "endpoints must be http(s)://host:port with or without a path; without credentials, query and fragment",
+    ),
+)
+
+_TOLERATION = (
+    Rule(
+        f"{_or('self.operator', repr('Equal'))} == 'Equal' || {_or('self.value', repr(''))} == ''",
+        "value has no effect with operator Exists, leave it out",
+    ),
+    Rule(
+        f"has(self.key) || {_or('self.operator', repr('Equal'))} == 'Exists'",
+        "operator must be Exists where there is no key",
+    ),
+    Rule(
+        f"!has(self.tolerationSeconds) || {_or('self.effect', repr(''))} == 'NoExecute'",
+        "tolerationSeconds has no effect without effect NoExecute, leave it out",
+    ),
+)
+
+_THRESHOLDS = (
+    Rule(
+        "!has(self.ttftP95Seconds) || !has(self.p95Seconds) || self.ttftP95Seconds <= self.p95Seconds",
+        "ttftP95Seconds must be at most p95Seconds",
+    ),
+)
+
+
+def _merged(name: str, neutral: str) -> str:
+    """A threshold of the class `rule`, else the policy's, else one that nothing breaks."""
+    return _or(f"rule.thresholds.{name}", _or(f"self.thresholds.{name}", neutral))
+
+
+_POLICY = (
+    Rule(
+        "!has(self.classes) || self.classes.all(rule, self.classes.exists_one(other, other.name == rule.name))",
+        "classes must have one rule for each name",
+    ),
+    Rule(
+        "!has(self.classes) || !has(self.thresholds) || self.classes.all(rule, !has(rule.thresholds)"
+        f" || {_merged('ttftP95Seconds', '0.0')} <= {_merged('p95Seconds', f'{MAX_SECONDS:.1f}')})",
+        "classes must have thresholds that fit the policy's: ttftP95Seconds must be at most p95Seconds,"
+        " where a class leaves out one of them too",
+    ),
+    Rule(
+        "!has(self.parityShare) || self.parityShare > 0.0"
+        " || !(has(self.thresholds) && has(self.thresholds.parityLoss))"
+        " && !(has(self.classes)"
+        " && self.classes.exists(rule, has(rule.thresholds) && has(rule.thresholds.parityLoss)))",
+        "parityLoss needs parityShare above 0: no answer is replayed",
+    ),
+    Rule(
+        "!has(self.maxHoldBackShare)"
+        f" || {_or('self.holdBackShare', str(_default(SpeculationPolicySpec, 'holdBackShare')))}"
+        " <= self.maxHoldBackShare",
+        "maxHoldBackShare must be at least holdBackShare",
+    ),
+)
+
+_CLASS = (
+    Rule(
+        "!has(self.thresholds) || !has(self.mode) || self.mode != 'plain'",
+        "thresholds has no effect with mode plain, leave it out",
+    ),
+)
+
+# An index is nothing that CEL can count up: all that there can be are written out.
+_ROLLOUT = (
+    Rule(
+        f"!has(self.steps) || {list(range(MAX_STEPS - 1))}.all(i,"
+        " i + 1 >= size(self.steps) || self.steps[i].share < self.steps[i + 1].share)",
+        "steps must have rising shares",
+    ),
+)
+
+_ROLLBACK = (
+    Rule(
+        f"{_or('self.coolDownSeconds', str(_default(Rollback, 'coolDownSeconds')))}"
+        f" <= {_or('self.maxCoolDownSeconds', str(_default(Rollback, 'maxCoolDownSeconds')))}",
+        "coolDownSeconds must be at most maxCoolDownSeconds",
+    ),
+)
+
+RULES: Mapping[type, tuple[Rule, ...]] = {
+    ModelPairSpec: _PAIR,
+    Target: (_SOURCE,),
+    Draft: _DRAFT,
+    ExternalArm: _ARM,
+    PlainServers: _PLAIN_SERVERS,
+    Toleration: _TOLERATION,
+    SpeculationPolicySpec: _POLICY,
+    Thresholds: _THRESHOLDS,
+    ClassRule: _CLASS,
+    Rollout: _ROLLOUT,
+    Rollback: _ROLLBACK,
+}

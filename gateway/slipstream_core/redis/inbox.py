@@ -1,0 +1,102 @@
+"""What was read of each stream, so that every outcome of another replica is applied once."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+
+from slipstream_core.observation import Observation
+from slipstream_core.redis.position import Position, is_before
+from slipstream_core.redis.wire import decode
+
+_START = b"0-0"
+# One for each pair and gateway process that ever wrote: those of gateways that are long gone leave first.
+_MOST_MARKS = 20_000
+# Of a pair's, those heard last: more gateway processes at once would need longer positions.
+_MOST_NUMBERS = 128
+
+
+class Inbox:
+    """Positions in the streams, and per pair and origin the number of the last outcome that was applied.
+
+    Positions only save reading: a stream can be read again from its beginning, the numbers tell what is new.
+    """
+
+    def __init__(self) -> None:
+        self._positions: dict[str, bytes] = {}
+        self._resumed: dict[str, bytes] = {}
+        self._marks: OrderedDict[tuple[str, bytes], int] = OrderedDict()
+        self._origins: dict[str, dict[bytes, None]] = {}  # of each pair, in the order in which they were heard
+        self.received = 0
+        self.duplicates = 0
+        self.skipped = 0
+        self.missed = 0
+        self.rewound = 0
+
+    def positions(self, pairs: Sequence[str]) -> list[bytes]:
+        """The id read last, for each of `pairs`; others are forgotten."""
+        known = {**self._positions, **self._resumed}
+        self._resumed.clear()
+        self._positions = {pair: known.get(pair, _START) for pair in pairs}
+        return list(self._positions.values())
+
+    def resume(self, pair: str, position: Position) -> None:
+        """Read on from `position`, in place of what was read of `pair` before."""
+        self._resumed[pair] = position.entry.encode()
+        for origin in self._origins.pop(pair, ()):
+            del self._marks[pair, origin]
+        for name, number in position.numbers.items():
+            self._mark(pair, name.encode(), number)
+
+    def is_resumed(self, pair: str) -> bool:
+        """Whether `pair` is to be read from elsewhere than it was asked for last."""
+        return pair in self._resumed
+
+    def position(self, pair: str) -> Position:
+        """How far `pair` was read. Where outcomes were opened since it was last passed, those are in the numbers."""
+        origins = list(self._origins.get(pair, ()))[-_MOST_NUMBERS:]
+        numbers = {origin.decode("ascii", "replace"): self._marks[pair, origin] for origin in origins}
+        return Position(entry=self._positions.get(pair, _START).decode("ascii", "replace"), numbers=numbers)
+
+    def passed(self, pair: str, position: bytes, skipped: int) -> bool:
+        """`pair`'s stream was read up to `position`; `skipped` entries were not of our format. Returns whether that is
+        further than before."""
+        self.skipped += skipped
+        before = self._positions.get(pair, _START)
+        if position == before:
+            return False
+        self.rewound += is_before(position, before)
+        self._positions[pair] = position
+        return True
+
+    def open(self, pair: str, origin: bytes, number: bytes, payload: bytes) -> list[Observation]:
+        """The outcomes of a batch; none where it was seen before or cannot be read."""
+        first = int(number) if number.isdigit() else 0
+        if first < 1:
+            self.skipped += 1
+            return []
+        last = self._marks.get((pair, origin))
+        if last is not None and first <= last:
+            self.duplicates += 1
+            return []
+        observations = decode(payload, pair=pair)
+        if observations is None:
+            self.skipped += 1
+            return []
+        if last is not None:
+            self.missed += first - last - 1
+        self._mark(pair, origin, first + len(observations) - 1)
+        self.received += len(observations)
+        return observations
+
+    def _mark(self, pair: str, origin: bytes, last: int) -> None:
+        self._marks[pair, origin] = last
+        self._marks.move_to_end((pair, origin))
+        origins = self._origins.setdefault(pair, {})
+        origins.pop(origin, None)
+        origins[origin] = None
+        if len(self._marks) > _MOST_MARKS:
+            (oldest, gone), _ = self._marks.popitem(last=False)
+            del self._origins[oldest][gone]
+            if not self._origins[oldest]:
+                del self._origins[oldest]

@@ -1,0 +1,122 @@
+"""What Redis does for limits, as scripts: each is atomic there, and each touches one caller alone.
+
+Both keys of a caller have its id as their hash tag, so that they are in one slot of a Redis Cluster. The clock is
+Redis' own (`TIME`): gateways whose clocks differ would each grant by another minute. Instants are µs since 2024, so
+that a double holds them to a hundredth of one.
+
+    slipstream:limits:{id}   hash: r, t: up to when the rates of requests and of tokens are used; day, usd: what was
+                             spent on that day (UTC), in billionths of a USD
+    slipstream:leases:{id}   sorted set: places that are taken, one for each choice of a request that runs, by the
+                             instant at which they come back unless they are renewed: those of a gateway that died do
+"""
+
+from __future__ import annotations
+
+from hashlib import sha1
+
+from slipstream_core.rate_limits import LimitName
+
+EPOCH_S = 1_704_067_200
+REFUSED_BY = (LimitName.CONCURRENT, LimitName.BUDGET, LimitName.REQUESTS, LimitName.TOKENS)
+MINUTE_US = 60_000_000
+
+
+class Script:
+    """A script's text and the name that Redis knows it by."""
+
+    def __init__(self, text: str) -> None:
+        self.text = _CLOCK + text
+        self.sha = sha1(self.text.encode(), usedforsecurity=False).hexdigest()
+
+
+def limits_key(key_id: str) -> str:
+    return f"slipstream:limits:{{{key_id}}}"
+
+
+def leases_key(key_id: str) -> str:
+    return f"slipstream:leases:{{{key_id}}}"
+
+
+_CLOCK = f"""
+local time = redis.call('TIME')
+local now = (tonumber(time[1]) - {EPOCH_S}) * 1e6 + tonumber(time[2])
+local day = math.floor(tonumber(time[1]) / 86400)
+local function text(number) return string.format('%.17g', number) end
+"""
+
+# KEYS: limits, leases. ARGV: requests a minute, tokens a minute, places, budget (each 0: no such limit), tokens and
+# cost of this request, how many places it takes, a lease's life in µs, then names of leases, one for each place.
+# Returns {0 or which limit refuses, as in REFUSED_BY, µs until it may come again (-1: never), now, until when the two
+# rates are used, day}.
+ADMIT = Script(f"""
+local rpm, tpm, most, budget = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local tokens, usd, places = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
+local state = redis.call('HMGET', KEYS[1], 'r', 't', 'day', 'usd')
+local r = math.max(tonumber(state[1] or 0), now)
+local t = math.max(tonumber(state[2] or 0), now)
+local spent = tonumber(state[3] or -1) == day and tonumber(state[4]) or 0
+
+local function refuse(which, wait)
+  return {{which, wait < 0 and -1 or math.ceil(wait), now, math.ceil(r), math.ceil(t), day}}
+end
+if most > 0 then
+  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', text(now))
+  if places > most then return refuse(1, -1) end
+  if redis.call('ZCARD', KEYS[2]) + places > most then return refuse(1, 1e6) end
+end
+if budget > 0 and usd > budget then return refuse(2, -1) end
+if budget > 0 and spent + usd > budget then return refuse(2, ((day + 1) * 86400 - tonumber(time[1])) * 1e6) end
+local next_r = rpm > 0 and r + {MINUTE_US} / rpm or r
+local next_t = tpm > 0 and t + tokens * ({MINUTE_US} / tpm) or t
+if tokens > tpm and tpm > 0 then return refuse(4, -1) end
+if next_r - now > {MINUTE_US} then return refuse(3, next_r - now - {MINUTE_US}) end
+if next_t - now > {MINUTE_US} then return refuse(4, next_t - now - {MINUTE_US}) end
+
+r, t = next_r, next_t
+if most > 0 then
+  for i = 9, #ARGV do redis.call('ZADD', KEYS[2], text(now + tonumber(ARGV[8])), ARGV[i]) end
+  redis.call('PEXPIRE', KEYS[2], math.ceil(tonumber(ARGV[8]) / 1000))
+end
+redis.call('HSET', KEYS[1], 'r', text(r), 't', text(t), 'day', day, 'usd', text(spent + usd))
+local life = budget > 0 and 172800000 or math.ceil((math.max(r, t) - now) / 1000) + 60000
+if redis.call('PTTL', KEYS[1]) < life then redis.call('PEXPIRE', KEYS[1], life) end
+return {{0, 0, now, math.ceil(r), math.floor(t), day}}
+""")
+
+# KEYS: limits, leases. ARGV: tokens a minute (0: no such limit), tokens and cost beyond what was charged (below 0:
+# less), until when the rate of tokens was used after the charge, the day of the charge, then names of leases that end.
+# How much is given back: `allowance.refund_us`.
+SETTLE = Script(f"""
+local tpm, tokens, usd = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+for i = 6, #ARGV do redis.call('ZREM', KEYS[2], ARGV[i]) end
+local state = redis.call('HMGET', KEYS[1], 't', 'day', 'usd')
+if tpm > 0 and tokens ~= 0 then
+  local t, more = tonumber(state[1] or 0), tokens * ({MINUTE_US} / tpm)
+  if more > 0 then t = math.max(t, now) + more
+  else t = t - math.max(0, math.min(-more, tonumber(ARGV[4]) - now)) end
+  redis.call('HSET', KEYS[1], 't', text(t))
+  local life = math.max(math.ceil((t - now) / 1000), 0) + 60000
+  if redis.call('PTTL', KEYS[1]) < life then redis.call('PEXPIRE', KEYS[1], life) end
+end
+if usd > 0 or (usd < 0 and tonumber(ARGV[5]) == day) then
+  local spent = tonumber(state[2] or -1) == day and tonumber(state[3]) or 0
+  redis.call('HSET', KEYS[1], 'day', day, 'usd', text(math.max(spent + usd, 0)))
+  redis.call('PEXPIRE', KEYS[1], 172800000)
+end
+return 1
+""")
+
+# KEYS: limits, leases. Returns {µs from now until which the two rates are used, places that are taken, spent today}.
+USAGE = Script("""
+local state = redis.call('HMGET', KEYS[1], 'r', 't', 'day', 'usd')
+local spent = tonumber(state[3] or -1) == day and tonumber(state[4]) or 0
+local function ahead(until_us) return math.ceil(math.max(tonumber(until_us or 0) - now, 0)) end
+return {ahead(state[1]), ahead(state[2]), redis.call('ZCOUNT', KEYS[2], '(' .. text(now), '+inf'), math.floor(spent)}
+""")
+
+# KEYS: limits, leases. ARGV: a lease's life in µs, then names of leases that are still held.
+RENEW = Script("""
+for i = 2, #ARGV do redis.call('ZADD', KEYS[2], text(now + tonumber(ARGV[1])), ARGV[i]) end
+redis.call('PEXPIRE', KEYS[2], math.ceil(tonumber(ARGV[1]) / 1000))
+return 1
+""")

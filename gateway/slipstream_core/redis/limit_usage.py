@@ -1,0 +1,57 @@
+"""What callers use of the limits that all replicas hold in common: read from Redis for whoever looks at it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from redis.exceptions import RedisError
+
+from slipstream_core.rate_limits import InUse, Limits, used
+from slipstream_core.redis.limit_scripts import USAGE
+from slipstream_core.redis.redis_url import parse_redis_url
+from slipstream_core.redis.script_line import Command, ScriptLine
+
+_ANSWERS_S = 0.5
+
+
+class RedisUsage:
+    """`SharedUsage` over Redis. By a connection of its own, which is made when somebody first asks, so that no request
+    waits for it. `url` is checked here (`CommandError`)."""
+
+    def __init__(self, url: str) -> None:
+        parsed = parse_redis_url(url)
+        self._shown = parsed.shown
+        self._line = ScriptLine(parsed.text, (USAGE,))
+        self._connected = False
+        self._turn = asyncio.Lock()
+
+    def __repr__(self) -> str:
+        return f"RedisUsage({self._shown!r})"
+
+    async def read(self, callers: Sequence[tuple[str, Limits]]) -> list[InUse] | None:
+        """Of each caller, in their order; None where Redis does not answer soon."""
+        async with self._turn:
+            try:
+                async with asyncio.timeout(_ANSWERS_S):
+                    if not self._connected:
+                        await self._line.connect()
+                        self._connected = True
+                    replies = await self._line.call([Command(USAGE, key_id, ()) for key_id, _ in callers])
+            except (RedisError, OSError):  # who limits says in the log that Redis is away
+                await self.aclose()
+                return None
+            except asyncio.CancelledError:  # what was asked is still to be answered on that connection
+                await self.aclose()
+                raise
+        return [_in_use(limits, reply) for (_, limits), reply in zip(callers, replies, strict=True)]
+
+    async def aclose(self) -> None:
+        self._connected = False
+        await self._line.disconnect()
+
+
+def _in_use(limits: Limits, reply: Sequence[int]) -> InUse:
+    requests_us, tokens_us, concurrent, nano_usd = reply
+    requests, tokens = used(limits.requests_per_minute, requests_us), used(limits.tokens_per_minute, tokens_us)
+    return InUse(requests, tokens, concurrent, nano_usd)

@@ -1,0 +1,122 @@
+"""What this gateway saw and Redis does not have yet: bounded, and per pair in the order in which it was seen."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+from slipstream_core.observation import Observation
+from slipstream_core.redis.condition import Backoff
+from slipstream_core.redis.wire import BATCH, Frame, encode
+
+# Per pair and exchange: 1,024 outcomes, some 0.5 MB.
+_FRAMES_AT_ONCE = 64
+_FIRST_BACKOFF_S = 0.5
+_MOST_BACKOFF_S = 10.0
+
+
+class _Lane:
+    """The outcomes of one pair. `sending` may be in Redis already, so each batch is sent as it is until acknowledged;
+    `fresh`, with the time of each, was never sent."""
+
+    def __init__(self) -> None:
+        self.fresh: deque[tuple[float, Observation]] = deque()
+        self.sending: deque[Frame] = deque()
+        self.backoff = Backoff(first_s=_FIRST_BACKOFF_S, most_s=_MOST_BACKOFF_S)
+        self.next_number = 1
+        self.due_s = 0.0
+
+    @property
+    def since_s(self) -> float:
+        """When the oldest outcome was seen."""
+        if self.sending:
+            return self.sending[0].since_s
+        return self.fresh[0][0] if self.fresh else float("inf")
+
+
+class Outbox:
+    """Holds at most `limit` outcomes; a full one drops the oldest of the pair that waits with the most."""
+
+    def __init__(self, *, limit: int, clock: Callable[[], float]) -> None:
+        self._limit = limit
+        self._clock = clock
+        self._lanes: dict[str, _Lane] = {}
+        self.buffered = 0
+        self.dropped = 0
+        self.acknowledged = 0
+
+    @property
+    def refused(self) -> bool:
+        """Whether Redis refused the outcomes of some pair the last time it was asked."""
+        return any(lane.backoff.failures for lane in self._lanes.values())
+
+    @property
+    def behind(self) -> bool:
+        """Whether there is more to send now than fits into one exchange."""
+        now_s = self._clock()
+        full = BATCH * _FRAMES_AT_ONCE
+        return any(len(lane.fresh) >= full and now_s >= lane.due_s for lane in self._lanes.values())
+
+    def lag_s(self) -> float:
+        """The age of the oldest outcome; 0 where there is none."""
+        since_s = min((lane.since_s for lane in self._lanes.values()), default=float("inf"))
+        return max(self._clock() - since_s, 0.0) if self.buffered else 0.0
+
+    def append(self, observation: Observation) -> None:
+        """Microseconds, whatever the state."""
+        lane = self._lanes.get(observation.subject.pair)
+        if lane is None:
+            lane = self._lanes[observation.subject.pair] = _Lane()
+        if self.buffered >= self._limit and not self._make_room():
+            self.dropped += 1
+            return
+        lane.fresh.append((self._clock(), observation))
+        self.buffered += 1
+
+    def due(self) -> list[tuple[str, list[Frame]]]:
+        """What to send now, by pair. After a refusal a pair gets one batch, to see whether it is taken."""
+        now_s = self._clock()
+        due = []
+        for pair, lane in self._lanes.items():
+            if now_s < lane.due_s:
+                continue
+            most = 1 if lane.backoff.failures else _FRAMES_AT_ONCE
+            self._fill(lane, most)
+            if lane.sending:
+                due.append((pair, [lane.sending[i] for i in range(min(most, len(lane.sending)))]))
+        return due
+
+    def stored(self, pair: str, frames: int, *, refused: bool) -> None:
+        """The first `frames` batches of `pair` are in Redis; `refused`: it did not take the next one, which is sent
+        again after a while."""
+        lane = self._lanes[pair]
+        for _ in range(frames):
+            count = lane.sending.popleft().outcomes
+            self.buffered -= count
+            self.acknowledged += count
+        if refused:
+            lane.due_s = self._clock() + lane.backoff.next_s()
+        else:
+            lane.backoff.reset()
+
+    def _fill(self, lane: _Lane, frames: int) -> None:
+        while lane.fresh and len(lane.sending) < frames:
+            since_s = lane.fresh[0][0]
+            batch = [lane.fresh.popleft()[1] for _ in range(min(BATCH, len(lane.fresh)))]
+            frame = encode(batch, first=lane.next_number, since_s=since_s)
+            if frame is None:
+                self.dropped += len(batch)
+                self.buffered -= len(batch)
+                continue
+            lane.next_number += frame.outcomes
+            lane.sending.append(frame)
+
+    def _make_room(self) -> bool:
+        """Drops a few at once, so that the search for the fullest pair costs little per outcome."""
+        fullest = max(self._lanes.values(), key=lambda lane: len(lane.fresh)).fresh
+        count = min(BATCH, len(fullest))
+        for _ in range(count):
+            fullest.popleft()
+        self.buffered -= count
+        self.dropped += count
+        return count > 0

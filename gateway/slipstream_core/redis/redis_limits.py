@@ -1,0 +1,281 @@
+"""Limits that all replicas hold in common, through Redis: one round trip per request for all of its limits.
+
+Requests that ask while a round trip is under way go together in the next. What is settled goes along with one of them,
+or by itself a millisecond later, and nobody waits for it. Redis that does not answer within a deadline counts as away:
+until it answers a probe, `admit` says so at once, and whoever asks decides alone.
+
+What is lost on the way makes Redis stricter, never more generous: a place whose grant did not arrive comes back when
+its lease runs out, what was to be given back is not sent twice, and what was to be charged on top is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import time
+from collections import deque
+from collections.abc import Sequence
+from itertools import count
+from typing import NamedTuple
+
+from redis.exceptions import NoScriptError, RedisError, ResponseError
+
+from slipstream_core.errors import shorten
+from slipstream_core.rate_limits import NANO_PER_USD, US_PER_S, Charge, Grant, Limits, Refusal, Room, Use, interval_us
+from slipstream_core.redis.condition import Backoff, Condition
+from slipstream_core.redis.limit_scripts import (
+    ADMIT,
+    MINUTE_US,
+    REFUSED_BY,
+    RENEW,
+    SETTLE,
+)
+from slipstream_core.redis.redis_url import parse_redis_url
+from slipstream_core.redis.script_line import Command, ScriptLine
+
+EXCHANGE_S = 0.025  # a request waits for the exchange under way and for its own
+LEASE_S = 30.0
+RENEW_S = 10.0
+MOST_AT_ONCE = 128
+MOST_UNSETTLED = 20_000
+SETTLE_S = 0.001  # so long a settlement waits for a request to go with: an exchange of its own costs more
+_PROBE_S = 1.0
+_CLOSE_S = 1.0
+_log = logging.getLogger(__name__)
+
+
+class _Waiting(NamedTuple):
+    """A request that wants to be let in, and where its answer goes."""
+
+    answer: asyncio.Future[Grant | Refusal | None]
+    key_id: str
+    limits: Limits
+    charge: Charge
+    lease: str
+
+    def command(self) -> Command:
+        limits, charge = self.limits, self.charge
+        rates = (limits.requests_per_minute or 0, limits.tokens_per_minute or 0)
+        most = (*rates, limits.concurrent or 0, _budget(limits) or 0)
+        takes = (charge.tokens, charge.nano_usd, charge.places)
+        return Command(ADMIT, self.key_id, (*most, *takes, int(LEASE_S * US_PER_S), *self.places()))
+
+    def places(self) -> Sequence[str]:
+        """The names of the leases that it takes; none where the places of its caller are not limited."""
+        return () if self.limits.concurrent is None else _places(self.lease, self.charge)
+
+
+class RedisLimits:
+    """`SharedLimits` over Redis 6.2 or later. `url` is checked here (`CommandError`); `run` does the talking."""
+
+    def __init__(self, url: str, *, exchange_s: float = EXCHANGE_S, most_backoff_s: float = 1.0) -> None:
+        parsed = parse_redis_url(url)
+        self._shown = parsed.shown
+        self._line = ScriptLine(parsed.text, (ADMIT, SETTLE, RENEW))
+        self._exchange_s = exchange_s
+        self._backoff = Backoff(first_s=0.05, most_s=most_backoff_s)
+        self._condition = Condition(
+            self._shown, what="limits", meanwhile="each gateway keeps to them by itself", clock=time.monotonic
+        )
+        self._origin = secrets.token_hex(6)
+        self._numbers = count()
+        self._waiting: deque[_Waiting] = deque()
+        self._unsettled: deque[Command] = deque(maxlen=MOST_UNSETTLED)
+        self._held: dict[str, str] = {}
+        self._renewed_s = time.monotonic()
+        self._wake = asyncio.Event()
+        self._settling: asyncio.TimerHandle | None = None
+        self._connected = False
+
+    def __repr__(self) -> str:
+        return f"RedisLimits({self._shown!r})"
+
+    @property
+    def connected(self) -> bool:
+        return self._connected
+
+    async def admit(self, key_id: str, limits: Limits, charge: Charge) -> Grant | Refusal | None:
+        """None where Redis is away: at once where that is known, else after two deadlines of an exchange at most."""
+        if not self._connected:
+            return None
+        answer: asyncio.Future[Grant | Refusal | None] = asyncio.get_running_loop().create_future()
+        lease = f"{self._origin}-{next(self._numbers)}"
+        one = _Waiting(answer, key_id, limits, charge.fitted(limits.tokens_per_minute, _budget(limits)), lease)
+        self._waiting.append(one)
+        self._wake.set()
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            if answer.done() and not answer.cancelled():  # it was on its way to whoever has gone
+                self._give_back(one, answer.result())
+            raise
+
+    def settle(self, use: Use) -> None:
+        """Sent with the next exchange. Of what was granted elsewhere only the money counts here."""
+        limits, grant = use.limits, use.grant
+        if not grant.shared:
+            if limits.usd_per_day is None or not use.taken.nano_usd:
+                return
+            arguments: tuple[str | int, ...] = (0, 0, use.taken.nano_usd, 0, grant.day)
+        else:
+            held = [name for name in _places(grant.lease, use.charged) if self._held.pop(name, None) is not None]
+            tokens, usd = use.taken.tokens - use.charged.tokens, use.taken.nano_usd - use.charged.nano_usd
+            tpm = limits.tokens_per_minute or 0
+            if not held and not (tpm and tokens) and not usd:
+                return
+            arguments = (tpm, tokens, usd, grant.tokens_until_us, grant.day, *held)
+        self._unsettled.append(Command(SETTLE, use.key_id, arguments))
+        if self._settling is None:
+            self._settling = asyncio.get_running_loop().call_later(SETTLE_S, self._wake.set)
+
+    async def run(self) -> None:
+        """Talks to Redis until cancelled."""
+        try:
+            while True:
+                try:
+                    await self._turn()
+                except Exception as exc:  # the top of the task: were it to end, nobody would be let in by Redis again
+                    if not isinstance(exc, RedisError | OSError):
+                        _log.exception("limits through Redis failed in an unforeseen way")
+                    await self._lost(exc)
+        finally:
+            self._connected = False
+            self._refuse_to_decide()
+
+    async def aclose(self) -> None:
+        """Settles what is left where Redis answers within a second. Cancel `run` first."""
+        with contextlib.suppress(RedisError, OSError):
+            async with asyncio.timeout(_CLOSE_S):
+                if self._unsettled:
+                    await self._line.connect()  # the one before may have been cut off in the middle of an exchange
+                while self._unsettled:
+                    commands = [self._unsettled.popleft() for _ in range(min(len(self._unsettled), MOST_AT_ONCE))]
+                    await self._line.call(commands)
+        await self._line.disconnect()
+
+    async def _turn(self) -> None:
+        """One exchange, or one probe."""
+        if not self._connected:
+            async with asyncio.timeout(_PROBE_S):
+                await self._line.connect()
+            self._connected = True
+            self._backoff.reset()
+            self._wake.set()  # for what could not be settled before
+            return
+        pause_s = max(self._renewed_s + RENEW_S - time.monotonic(), 0.0)
+        if not self._wake.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._wake.wait()
+        await self._exchange()
+        self._condition.worked()
+
+    async def _exchange(self) -> None:
+        self._wake.clear()
+        if self._settling is not None:
+            self._settling.cancel()
+            self._settling = None
+        waiting = [self._waiting.popleft() for _ in range(min(len(self._waiting), MOST_AT_ONCE))]
+        settling = [self._unsettled.popleft() for _ in range(min(len(self._unsettled), MOST_AT_ONCE))]
+        renewals = self._renewals()
+        # Settled first: what comes back may be what the next one waits for.
+        commands = [*settling, *renewals, *(one.command() for one in waiting)]
+        if not commands:
+            return
+        try:
+            async with asyncio.timeout(self._exchange_s):
+                replies = await self._line.call(commands)
+        except BaseException:
+            # Whether Redis took them is not known.
+            self._unsettled.extendleft(_again(command) for command in reversed(settling))
+            self._waiting.extendleft(reversed(waiting))
+            raise
+        try:
+            for one, reply in zip(waiting, replies[len(commands) - len(waiting) :], strict=True):
+                self._answer(one, _verdict(one, reply))
+        finally:  # who got no answer that can be understood decides alone, and does not wait for ever
+            self._waiting.extendleft(one for one in waiting if not one.answer.done())
+        if self._waiting or (self._unsettled and self._settling is None):
+            self._wake.set()
+
+    def _answer(self, one: _Waiting, verdict: Grant | Refusal) -> None:
+        if isinstance(verdict, Grant):
+            self._held.update(dict.fromkeys(one.places(), one.key_id))
+        if one.answer.done():  # whoever asked has gone
+            self._give_back(one, verdict)
+        else:
+            one.answer.set_result(verdict)
+
+    def _give_back(self, one: _Waiting, verdict: Grant | Refusal | None) -> None:
+        if isinstance(verdict, Grant):
+            self.settle(Use(one.key_id, one.limits, verdict, one.charge, Charge()))
+
+    def _renewals(self) -> list[Command]:
+        """What keeps the places of requests that still run."""
+        now_s = time.monotonic()
+        if now_s - self._renewed_s < RENEW_S:
+            return []
+        self._renewed_s = now_s
+        names: dict[str, list[str]] = {}
+        for lease, key_id in self._held.items():
+            names.setdefault(key_id, []).append(lease)
+        life_us = int(LEASE_S * US_PER_S)
+        return [Command(RENEW, key_id, (life_us, *leases)) for key_id, leases in names.items()]
+
+    async def _lost(self, error: Exception) -> None:
+        """Everybody who waits decides alone, and so do those to come until a probe is answered."""
+        self._connected = False
+        self._refuse_to_decide()
+        if not isinstance(error, NoScriptError):  # it was restarted, and knows the scripts after the next probe
+            self._condition.failed(type(error).__name__, _words(error))
+            await self._line.disconnect()
+            await asyncio.sleep(self._backoff.next_s())
+
+    def _refuse_to_decide(self) -> None:
+        while self._waiting:
+            one = self._waiting.popleft()
+            if not one.answer.done():
+                one.answer.set_result(None)
+
+
+def _budget(limits: Limits) -> int | None:
+    """In billionths of a USD, one at least."""
+    return None if limits.usd_per_day is None else max(1, round(limits.usd_per_day * NANO_PER_USD))
+
+
+def _places(lease: str, charge: Charge) -> list[str]:
+    """The names of the places that a request takes under `lease`."""
+    return [lease, *(f"{lease}.{index}" for index in range(1, charge.places))]
+
+
+def _again(settling: Command) -> Command:
+    """What may be sent twice of it."""
+    tpm, tokens, usd, *rest = settling.arguments
+    return settling._replace(arguments=(tpm, max(int(tokens), 0), max(int(usd), 0), *rest))
+
+
+def _verdict(one: _Waiting, reply: Sequence[int]) -> Grant | Refusal:
+    refused, wait_us, now_us, requests_us, tokens_us, day = reply
+    requests = _room(one.limits.requests_per_minute, requests_us - now_us)
+    tokens = _room(one.limits.tokens_per_minute, tokens_us - now_us)
+    if refused:
+        return Refusal(REFUSED_BY[refused - 1], None if wait_us < 0 else wait_us / US_PER_S, requests, tokens)
+    return Grant(one.lease, requests, tokens, tokens_us, day, shared=True, charged=one.charge)
+
+
+def _room(limit: int | None, ahead_us: float) -> Room | None:
+    if limit is None:
+        return None
+    remaining = int((MINUTE_US - ahead_us) / interval_us(limit) + 1e-3)
+    return Room(limit, max(0, remaining), max(ahead_us, 0.0) / US_PER_S)
+
+
+def _words(error: Exception) -> str:
+    """One line without a credential."""
+    if isinstance(error, TimeoutError):
+        return "it does not answer in time"
+    if isinstance(error, ResponseError):
+        return f"it answers {shorten(str(error).partition(', with args')[0])}"
+    return str(error) or type(error).__name__

@@ -1,0 +1,95 @@
+"""The two commands that the store sends: scripts, because what they do is atomic inside Redis (6.2 or later).
+
+They go as text each time: Redis keeps a compiled script by its hash anyway, and one that was restarted needs no help.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from slipstream_core.redis.wire import LARGEST_BATCH_BYTES, VERSION, Frame, marker_key, stream_key
+
+Command = tuple[str | bytes | int, ...]
+
+# A stream that nobody writes to, and the number of an origin's last batch, leave by themselves.
+_STREAM_LIFE_MS = 7 * 24 * 3600 * 1000
+_MARKER_LIFE_MS = 3600 * 1000
+# Of a poll over all streams, about 1 MB.
+_MOST_ENTRIES = 128
+
+# KEYS: stream, marker. ARGV: version, origin, most entries, stream's life in ms, marker's life in ms, then for each
+# batch its number and its bytes, in order. Returns how many are stored now and, where one was refused, Redis' words.
+#
+# A batch that is stored already (its acknowledgement was lost) is not stored again. The first refusal ends it: were a
+# later batch stored before an earlier one, readers would take the earlier one for seen.
+_APPEND = """
+local last = redis.pcall('GET', KEYS[2])
+last = type(last) == 'string' and tonumber(last) or 0
+local stored, refusal, newest = 0, nil, nil
+for i = 6, #ARGV, 2 do
+  if tonumber(ARGV[i]) > last then
+    local reply = redis.pcall('XADD', KEYS[1], 'MAXLEN', '~', ARGV[3], '*',
+                              'v', ARGV[1], 'o', ARGV[2], 'n', ARGV[i], 'b', ARGV[i + 1])
+    if type(reply) == 'table' and reply.err then refusal = reply.err break end
+    newest = ARGV[i]
+  end
+  stored = stored + 1
+end
+if newest then
+  redis.pcall('SET', KEYS[2], newest, 'PX', ARGV[5])
+  redis.pcall('PEXPIRE', KEYS[1], ARGV[4])
+end
+return {stored, refusal}
+"""
+
+# KEYS: streams. ARGV: own origin, version, entries per stream, largest batch in bytes, '1' to look whether each
+# stream is still the one that was read before, then for each stream the id that was read last ('0-0': none). Returns
+# for each stream either {Redis' words of refusal} or {last id, 1 where there may be more, entries skipped, then
+# origin, number and bytes of each batch}. Own batches are not returned; what is not of this format is skipped.
+#
+# A stream is another one where it has entries up to the id that was read last, but not that one: Redis came back with
+# older data, or empty with its clock set back. It is read from its beginning then.
+_READ = """
+local function read(key, after)
+  if ARGV[5] == '1' and after ~= '0-0' then
+    local before = redis.pcall('XRANGE', key, '-', after, 'COUNT', 1)
+    if before.err then return {before.err} end
+    if #before > 0 and #redis.call('XRANGE', key, after, after) == 0 then after = '0-0' end
+  end
+  local entries = redis.pcall('XRANGE', key, '(' .. after, '+', 'COUNT', ARGV[3])
+  if entries.err then return {entries.err} end
+  local reply, skipped = {after, #entries == tonumber(ARGV[3]) and 1 or 0, 0}, 0
+  for _, entry in ipairs(entries) do
+    local field = {}
+    for i = 1, #entry[2], 2 do field[entry[2][i]] = entry[2][i + 1] end
+    reply[1] = entry[1]
+    if field.v ~= ARGV[2] or not (field.o and field.n and field.b) or #field.b > tonumber(ARGV[4])
+       or #field.o > 64 or #field.n > 16 then
+      skipped = skipped + 1
+    elseif field.o ~= ARGV[1] then
+      table.insert(reply, field.o)
+      table.insert(reply, field.n)
+      table.insert(reply, field.b)
+    end
+  end
+  reply[3] = skipped
+  return reply
+end
+local replies = {}
+for i, key in ipairs(KEYS) do replies[i] = read(key, ARGV[5 + i]) end
+return replies
+"""
+
+
+def append_command(pair: str, frames: Sequence[Frame], *, origin: str, most_entries: int) -> Command:
+    """Adds batches to the stream of `pair`, oldest first."""
+    keys = (stream_key(pair), marker_key(pair, origin))
+    batches = [part for frame in frames for part in (frame.first, frame.payload)]
+    return "EVAL", _APPEND, len(keys), *keys, VERSION, origin, most_entries, _STREAM_LIFE_MS, _MARKER_LIFE_MS, *batches
+
+
+def read_command(pairs: Sequence[str], positions: Sequence[bytes], *, origin: str, check: bool) -> Command:
+    """What follows `positions` in the streams of `pairs`, but for what `origin` wrote."""
+    keys = [stream_key(pair) for pair in pairs]
+    count = max(2, _MOST_ENTRIES // len(keys))
+    return "EVAL", _READ, len(keys), *keys, origin, VERSION, count, LARGEST_BATCH_BYTES, int(check), *positions

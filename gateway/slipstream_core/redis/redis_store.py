@@ -1,0 +1,264 @@
+"""Outcomes shared through Redis: one capped stream per pair, written in batches and followed by every replica.
+
+Nothing waits for Redis but the store's own task. A few times a second it makes one round trip: what this gateway saw
+since goes out, what others saw comes in. An outcome is sent until Redis acknowledges it, and applied at most once by
+every other replica; see `wire` (numbers), `redis_scripts` (not stored twice) and `inbox` (not applied twice). Lost
+are those that a full buffer dropped, those that left a stream before a replica read them, both counted, and those
+that Redis itself lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import AuthenticationError, BusyLoadingError, RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeout
+
+from slipstream_core.errors import shorten
+from slipstream_core.observation import Observation
+from slipstream_core.redis.condition import Backoff, Condition
+from slipstream_core.redis.inbox import Inbox
+from slipstream_core.redis.outbox import Outbox
+from slipstream_core.redis.position import Position
+from slipstream_core.redis.redis_scripts import Command, append_command, read_command
+from slipstream_core.redis.redis_url import parse_redis_url
+from slipstream_core.redis.status import StoreStatus
+from slipstream_core.redis.wire import Frame
+
+_log = logging.getLogger(__name__)
+
+# Exchanges between two looks at whether a stream is still the one that was read.
+_EXCHANGES_PER_CHECK = 16
+_FIRST_BACKOFF_S = 0.25
+_CLOSE_S = 1.0
+
+Apply = Callable[[Observation], None]
+Passed = Callable[[str, Position], None]
+
+
+class RedisStore:
+    """An `OutcomeStore` over Redis 6.2 or later.
+
+    `url` is checked here (`CommandError`), Redis is first asked in `run`. `pairs` names the pairs whose streams are
+    followed; it is asked before each exchange, since a manifest may change them. What is appended is written whatever
+    its pair. `origin` names this gateway process in the streams: never use one twice. `deadline_s` bounds one
+    exchange, connecting included; `stream_entries` caps a stream at that many batches of 1 to 16 outcomes;
+    `meanwhile` is for the log: what happens while Redis is away.
+
+    `append` belongs to the event loop that `run` runs in: they share their state without locks.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        pairs: Callable[[], Iterable[str]],
+        origin: str | None = None,
+        interval_s: float = 0.25,
+        deadline_s: float = 10.0,
+        most_backoff_s: float = 5.0,
+        buffer_outcomes: int = 20_000,
+        stream_entries: int = 1_000,
+        meanwhile: str = "this gateway goes on with its own",
+    ) -> None:
+        self._url = parse_redis_url(url)
+        self.origin = origin or secrets.token_hex(8)
+        self._pairs = pairs
+        self._interval_s = interval_s
+        self._deadline_s = deadline_s
+        self._stream_entries = stream_entries
+        self._outbox = Outbox(limit=buffer_outcomes, clock=time.monotonic)
+        self._inbox = Inbox()
+        self._backoff = Backoff(first_s=_FIRST_BACKOFF_S, most_s=most_backoff_s)
+        self._condition = Condition(self._url.shown, meanwhile=meanwhile, clock=time.monotonic)
+        self._redis = _client(self._url.text, deadline_s)
+        self._until_check = 0
+        self._connected = False
+        self._read: set[str] = set()
+
+    def __repr__(self) -> str:
+        return f"RedisStore({self._url.shown!r}, origin={self.origin!r})"
+
+    def append(self, observation: Observation) -> None:
+        """Takes an outcome of this gateway; never waits, never raises, drops the oldest where the buffer is full."""
+        self._outbox.append(observation)
+
+    def status(self) -> StoreStatus:
+        outbox, inbox = self._outbox, self._inbox
+        return StoreStatus(
+            connected=self._connected,
+            buffered=outbox.buffered,
+            lag_s=outbox.lag_s(),
+            dropped=outbox.dropped,
+            stored=outbox.acknowledged,
+            received=inbox.received,
+            missed=inbox.missed,
+            duplicates=inbox.duplicates,
+            skipped=inbox.skipped,
+            rewound=inbox.rewound,
+        )
+
+    def resume(self, pair: str, position: Position) -> None:
+        """Read `pair` on from `position`, and not from the beginning of what its stream holds."""
+        self._inbox.resume(pair, position)
+        self._read.discard(pair)
+
+    def is_read(self, pair: str) -> bool:
+        """Whether all that the stream of `pair` held at the last exchange was delivered."""
+        return self._connected and pair in self._read
+
+    async def run(self, apply: Apply, passed: Passed | None = None) -> None:
+        """Writes what is appended and delivers what other replicas saw, from the beginning of what the streams hold
+        or where `resume` said, until cancelled. `apply` must be quick: the event loop has its turn after every 16
+        outcomes.
+
+        With `passed`, for a consumer that keeps its place: it is called with each pair's new position when all up to
+        there was applied. Nothing else has its turn between the two, so that whatever runs on the event loop finds
+        both of the same state; then that is after every 128 batches.
+        """
+        while True:
+            try:
+                more = await self._exchange(apply, passed)
+                self._backoff.reset()
+                pause_s = 0.0 if more else self._interval_s
+            except (RedisError, OSError) as exc:
+                await self._lost(*_explain(exc))
+                pause_s = self._backoff.next_s()
+            except Exception as exc:  # the top of the task: were it to end, nothing would be shared any more
+                _log.exception("an exchange with Redis failed in an unforeseen way")
+                await self._lost("unforeseen", f"an unforeseen {type(exc).__name__}")
+                pause_s = self._backoff.next_s()
+            await asyncio.sleep(pause_s)
+
+    async def aclose(self) -> None:
+        """Writes what is left where Redis answers within a second, and closes the connection. Cancel `run` first."""
+        if self._connected:
+            with contextlib.suppress(RedisError, OSError):
+                async with asyncio.timeout(_CLOSE_S):
+                    while due := self._outbox.due():
+                        self._acknowledge(due, await self._call(self._appends(due)))
+        self._connected = False
+        await self._disconnect()
+
+    async def _exchange(self, apply: Apply, passed: Passed | None) -> bool:
+        """One round trip. Returns whether there is more to send or to read at once."""
+        due, pairs = self._outbox.due(), tuple(dict.fromkeys(self._pairs()))
+        commands = self._appends(due)
+        if pairs:
+            positions, check = self._inbox.positions(pairs), self._until_check == 0
+            commands.append(read_command(pairs, positions, origin=self.origin, check=check))
+        async with asyncio.timeout(self._deadline_s):
+            if not self._connected or not commands:
+                await self._call([("PING",)])  # long commands of a client without credentials get no answer at all
+            replies = await self._call(commands)
+        self._connected = True
+        self._until_check = (self._until_check or _EXCHANGES_PER_CHECK) - 1
+        refusals = self._acknowledge(due, replies)
+        unread = pairs and await self._deliver(pairs, replies[-1], apply, passed, refusals)
+        if refusals:
+            self._condition.failed(refusals[0].split()[0], f"it answers {refusals[0]}")
+        elif not self._outbox.refused:
+            self._condition.worked()
+        return bool(unread) or self._outbox.behind
+
+    def _appends(self, due: Sequence[tuple[str, Sequence[Frame]]]) -> list[Command]:
+        most = self._stream_entries
+        return [append_command(pair, frames, origin=self.origin, most_entries=most) for pair, frames in due]
+
+    def _acknowledge(self, due: Sequence[tuple[str, Sequence[Frame]]], replies: Sequence[Any]) -> list[str]:
+        """Takes the answers to `_appends`; returns what Redis says of those that it refused."""
+        refusals = []
+        for (pair, _), reply in zip(due, replies, strict=False):
+            stored, *refusal = (0, reply) if isinstance(reply, ResponseError) else reply
+            self._outbox.stored(pair, stored, refused=bool(refusal))
+            refusals += [f"{_words(words)} (pair '{pair}')" for words in refusal]
+        return refusals
+
+    async def _deliver(
+        self, pairs: Sequence[str], reply: Any, apply: Apply, passed: Passed | None, refusals: list[str]
+    ) -> bool:
+        """Applies what was read and adds to `refusals`; returns whether a stream may hold more."""
+        self._read &= set(pairs)
+        if isinstance(reply, ResponseError):
+            self._read.clear()
+            refusals.append(_words(reply))
+            return False
+        unread = False
+        for pair, stream in zip(pairs, reply, strict=True):
+            if len(stream) == 1:
+                self._read.discard(pair)
+                refusals.append(f"{_words(stream[0])} (pair '{pair}')")
+                continue
+            if self._inbox.is_resumed(pair):
+                continue  # what was asked for is not what is wanted any more
+            position, full, skipped, *batches = stream
+            for origin, number, payload in zip(batches[::3], batches[1::3], batches[2::3], strict=True):
+                for observation in self._inbox.open(pair, origin, number, payload):
+                    apply(observation)
+                if passed is None:
+                    await asyncio.sleep(0)
+            further = self._inbox.passed(pair, position, skipped)
+            (self._read.discard if full else self._read.add)(pair)
+            if passed is not None and further:
+                passed(pair, self._inbox.position(pair))
+                await asyncio.sleep(0)
+            unread = unread or bool(full)
+        return unread
+
+    async def _call(self, commands: Sequence[Command]) -> list[Any]:
+        """The answers to `commands`, sent at once; a command that Redis refused has its `ResponseError`."""
+        pipeline = self._redis.pipeline(transaction=False)
+        for command in commands:
+            pipeline.execute_command(*command)
+        return await pipeline.execute(raise_on_error=False)
+
+    async def _lost(self, kind: str, message: str) -> None:
+        self._connected = False
+        self._until_check = 0
+        self._condition.failed(kind, message)
+        await self._disconnect()
+
+    async def _disconnect(self) -> None:
+        with contextlib.suppress(RedisError, OSError):
+            async with asyncio.timeout(_CLOSE_S):
+                await self._redis.connection_pool.disconnect(inuse_connections=True)
+
+
+def _client(url: str, deadline_s: float) -> Redis:
+    """A client that tries once: trying again, and when, is the store's business, and so are deadlines. The client's
+    own for a command goes through `asyncio.wait_for`, which loses cancellations before Python 3.12."""
+    return Redis.from_url(
+        url,
+        protocol=2,
+        socket_timeout=None,
+        socket_connect_timeout=deadline_s,
+        retry=Retry(NoBackoff(), 0),
+    )
+
+
+def _words(refusal: bytes | ResponseError) -> str:
+    """What Redis says, its code first, but for a command's arguments: those of AUTH are a credential."""
+    words = refusal.decode(errors="replace") if isinstance(refusal, bytes) else str(refusal)
+    return shorten(words.partition(", with args")[0])
+
+
+def _explain(error: RedisError | OSError) -> tuple[str, str]:
+    """The kind of a failure, and one line about it without a credential."""
+    if isinstance(error, AuthenticationError):
+        return "credentials", f"it does not let us in ({error})"
+    if isinstance(error, BusyLoadingError):
+        return "loading", "it is loading its data"
+    if isinstance(error, TimeoutError | RedisTimeout):
+        return "unreachable", "it does not answer in time"
+    if isinstance(error, ResponseError):
+        return "handshake", f"it answers {_words(error)}"
+    return "unreachable", str(error) or type(error).__name__

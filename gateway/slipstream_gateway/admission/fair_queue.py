@@ -1,0 +1,150 @@
+"""Whose turn it is: priorities first, and between the keys of a priority start-time fair queueing, in O(log n).
+
+An entry of a key starts, in virtual time, where the key's last one ended or where the queue is now, whichever is later;
+the earliest start is next. So keys take turns whatever each of them sends. Where the queue is full, the newest entry of
+the longest line of the lowest priority gives way.
+
+Goyal, Vin, Cheng: Start-time Fair Queueing (SIGCOMM 1996). Dropping from the longest line: McKenney, Stochastic
+Fairness Queueing (INFOCOM 1990).
+"""
+
+from __future__ import annotations
+
+import heapq
+from itertools import count
+from typing import Generic, TypeVar
+
+from slipstream_core.types import Priority
+
+T = TypeVar("T")
+
+_RANKS = {Priority.HIGH: 0, Priority.NORMAL: 1, Priority.LOW: 2}
+_MOST_IDLE = 256
+
+
+class Entry(Generic[T]):
+    """One that waits."""
+
+    __slots__ = ("gone", "item", "line", "number", "start")
+
+    def __init__(self, item: T, line: _Line[T], number: int, start: float) -> None:
+        self.item = item
+        self.line = line
+        self.number = number
+        self.start = start
+        self.gone = False
+
+    def __lt__(self, other: Entry[T]) -> bool:
+        return (self.start, self.number) < (other.start, other.number)
+
+
+class _Line(Generic[T]):
+    """The entries of one key and priority, oldest first, and the virtual time at which the last one ends."""
+
+    __slots__ = ("end", "entries", "rank")
+
+    def __init__(self, rank: int) -> None:
+        self.rank = rank
+        self.end = 0.0
+        self.entries: dict[int, Entry[T]] = {}
+
+
+class FairQueue(Generic[T]):
+    """Entries by priority and key. `len` counts those that still wait."""
+
+    def __init__(self) -> None:
+        self._length = 0
+        self._heaps: tuple[list[Entry[T]], ...] = tuple([] for _ in _RANKS)
+        self._lines: tuple[dict[str, _Line[T]], ...] = tuple({} for _ in _RANKS)
+        self._waiting = [0] * len(_RANKS)
+        self._now = [0.0] * len(_RANKS)
+        self._numbers = count()
+
+    def __len__(self) -> int:
+        return self._length
+
+    def ahead(self, priority: Priority) -> int:
+        """How many would be served before a newcomer of `priority`, at most."""
+        return sum(self._waiting[: _RANKS[priority] + 1])
+
+    def push(self, item: T, *, priority: Priority, key: str) -> Entry[T]:
+        rank = _RANKS[priority]
+        lines = self._lines[rank]
+        line = lines.get(key)
+        if line is None:
+            if len(lines) > _MOST_IDLE + 2 * self._waiting[rank]:
+                self._forget_idle(rank)
+            line = lines[key] = _Line(rank)
+        start = max(self._now[rank], line.end)
+        line.end = start + 1.0
+        entry = Entry(item, line, next(self._numbers), start)
+        line.entries[entry.number] = entry
+        heapq.heappush(self._heaps[rank], entry)
+        self._length += 1
+        self._waiting[rank] += 1
+        return entry
+
+    def pop(self) -> T | None:
+        """The next one's item; None: nobody waits."""
+        for rank, heap in enumerate(self._heaps):
+            while heap:
+                entry = heapq.heappop(heap)
+                if entry.gone:
+                    continue
+                self._now[rank] = entry.start
+                self._take_out(entry)
+                if not self._waiting[rank]:
+                    self._reset(rank)
+                return entry.item
+        return None
+
+    def discard(self, entry: Entry[T]) -> None:
+        """Takes out one that does not wait any more. Harmless where it is out already."""
+        if entry.gone:
+            return
+        line = entry.line
+        if next(reversed(line.entries)) == entry.number:
+            line.end = entry.start  # it never had its turn
+        self._take_out(entry)
+        rank = line.rank
+        heap = self._heaps[rank]
+        if not self._waiting[rank]:
+            self._reset(rank)
+        elif len(heap) > 64 and len(heap) > 2 * self._waiting[rank]:
+            heap[:] = [waiting for waiting in heap if not waiting.gone]
+            heapq.heapify(heap)
+
+    def victim(self, priority: Priority, key: str | None) -> Entry[T] | None:
+        """Who gives way to a newcomer in a full queue: the newest of the longest line of the lowest priority. None:
+        the newcomer itself. `key` None: it is to wait elsewhere, and any line is longer than its own."""
+        rank = _RANKS[priority]
+        for lowest in range(len(_RANKS) - 1, rank - 1, -1):
+            if not self._waiting[lowest]:
+                continue
+            longest = max(self._lines[lowest].values(), key=lambda line: len(line.entries))
+            if lowest == rank and key is not None and len(longest.entries) <= self._own(rank, key) + 1:
+                return None
+            return longest.entries[next(reversed(longest.entries))]
+        return None
+
+    def _own(self, rank: int, key: str) -> int:
+        line = self._lines[rank].get(key)
+        return len(line.entries) if line is not None else 0
+
+    def _take_out(self, entry: Entry[T]) -> None:
+        entry.gone = True
+        line = entry.line
+        del line.entries[entry.number]
+        self._length -= 1
+        self._waiting[line.rank] -= 1
+
+    def _reset(self, rank: int) -> None:
+        """Nobody waits: the busy period is over, and nobody owes anybody anything."""
+        self._heaps[rank].clear()
+        self._lines[rank].clear()
+        self._now[rank] = 0.0
+
+    def _forget_idle(self, rank: int) -> None:
+        now, lines = self._now[rank], self._lines[rank]
+        for key in [key for key, line in lines.items() if not line.entries and line.end <= now]:
+            del lines[key]

@@ -1,0 +1,78 @@
+"""The application: its parts, its endpoints, and how long they live."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+from collections.abc import AsyncIterator, Coroutine
+
+from slipstream_core.settings import GatewaySettings
+from starlette.applications import Starlette
+
+from slipstream_gateway.api.sides import Sides
+from slipstream_gateway.app import Parts, build_parts
+from slipstream_gateway.app.access import running
+from slipstream_gateway.app.endpoints import build_sides
+from slipstream_gateway.app.upstreams import connect
+from slipstream_gateway.request.observing import Outcomes, OutcomeStore
+
+__all__ = ["build_app", "connect"]
+
+
+def build_app(settings: GatewaySettings) -> Sides:
+    """The ASGI application. Its lifespan follows the manifest; where that is a bad file, `ManifestError` ends the
+    start."""
+    parts = build_parts(settings)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        async with _running(parts):
+            gc.collect()
+            gc.freeze()  # what start-up built stays; collections need not walk it
+            try:
+                yield
+            finally:
+                gc.unfreeze()
+
+    return build_sides(parts, settings).live(lifespan)
+
+
+@contextlib.asynccontextmanager
+async def _running(parts: Parts) -> AsyncIterator[None]:
+    """Everything that runs beside the requests, entered in this order and left in the opposite one."""
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(asyncio.to_thread, parts.telemetry.close)
+        await stack.enter_async_context(parts.audit.running())
+        await stack.enter_async_context(parts.source)
+        await stack.enter_async_context(parts.siblings)
+        await stack.enter_async_context(running(parts.gate))
+        await stack.enter_async_context(_beside(parts.tls.watch(parts.fleet.reconnect)))
+        await stack.enter_async_context(_sharing(parts.store, parts.outcomes))
+        stack.push_async_callback(parts.fleet.aclose)
+        stack.push_async_callback(parts.parity.aclose)
+        await stack.enter_async_context(parts.conformance.running())
+        yield
+
+
+@contextlib.asynccontextmanager
+async def _beside(work: Coroutine[None, None, None]) -> AsyncIterator[None]:
+    """`work` runs for as long as the context lasts."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@contextlib.asynccontextmanager
+async def _sharing(store: OutcomeStore, outcomes: Outcomes) -> AsyncIterator[None]:
+    """What replicas saw goes back and forth for as long as the context lasts; at its end the rest is written."""
+    task = asyncio.create_task(store.run(outcomes.apply))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await store.aclose()

@@ -1,0 +1,108 @@
+"""The console's parts put together, and its paths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
+
+from slipstream_core.manifest.kills import KillEvent
+from slipstream_core.settings import GatewaySettings
+from starlette.routing import BaseRoute, Route, request_response
+
+from slipstream_gateway.access import Gate
+from slipstream_gateway.api.gatekeeper import Gatekeeper, require_admin
+from slipstream_gateway.api.sides import Checked, RequestCheck
+from slipstream_gateway.app.wiring import Parts
+from slipstream_gateway.console.endpoints import EventsEndpoint, KillsEndpoint, PageEndpoint
+from slipstream_gateway.console.feed import Feed
+from slipstream_gateway.console.keys import KeysView
+from slipstream_gateway.console.snapshots import ConsoleView, WorkerView, all_snapshots
+from slipstream_gateway.console.switching import CommandKillSwitch, FileKillSwitch, KillSwitch
+from slipstream_gateway.sources.file import FileSource
+from slipstream_gateway.telemetry.audit import Audit
+from slipstream_gateway.telemetry.workers import Question
+
+
+def console_routes(
+    parts: Parts, settings: GatewaySettings, *, site: RequestCheck, check: RequestCheck
+) -> Sequence[BaseRoute]:
+    """The page and its files for everybody who reaches this side as `site` has it: they hold no data. The figures and
+    the kill switch for admins, by `check`."""
+    keys = KeysView(parts.gate if isinstance(parts.gate, Gate) else None)
+    worker = WorkerView(
+        fleet=parts.fleet,
+        recorder=parts.recorder,
+        evidence=parts.evidence,
+        admission=parts.admission,
+        denied=_denied(parts.gate),
+        keys=keys,
+        shares=settings.redis_url is not None,
+    )
+    parts.siblings.answer(Question.SNAPSHOT, worker.encoded)
+    switch = _kill_switch(parts, settings)
+    view = ConsoleView(
+        fleet=parts.fleet,
+        learner=parts.learner,
+        siblings=parts.siblings,
+        switch=switch,
+        keys=keys,
+        configuration=parts.source.status,
+        version=version("slipstream-serving"),
+    )
+    page = PageEndpoint()
+    kills = KillsEndpoint(
+        switch,
+        is_pair=_is_pair(parts, switch),
+        caller=lambda scope: require_admin(parts.gate, scope).key_id,
+        has_keys=not parts.gate.is_open,
+        told=_told(parts.audit),
+    )
+    events = Checked(EventsEndpoint(Feed(view.sections), check), check)
+    return [
+        Route("/console", Checked(request_response(page.page), site), methods=["GET"]),
+        Route("/console/{name}", Checked(request_response(page.asset), site), methods=["GET"]),
+        Route("/admin/events", events, methods=["GET"]),
+        Route(
+            "/admin/kills/{pair:path}",
+            Checked(request_response(kills.respond), check),
+            methods=["POST", "DELETE"],
+        ),
+    ]
+
+
+def _kill_switch(parts: Parts, settings: GatewaySettings) -> KillSwitch:
+    """The client of Kubernetes' API is loaded only where it is used."""
+    if settings.cluster is not None and settings.admin.kill_switch:
+        from slipstream_gateway.sources.cluster.kill_switch import ClusterKillSwitch
+
+        return ClusterKillSwitch(settings.cluster)
+    if not isinstance(parts.source, FileSource):
+        return CommandKillSwitch()
+    return FileKillSwitch(
+        parts.source.kills,
+        obey=parts.source.obey_kills,
+        ask=lambda: all_snapshots(parts.siblings),
+        workers=settings.workers,
+    )
+
+
+def _is_pair(parts: Parts, switch: KillSwitch) -> Callable[[str], bool]:
+    """Those that are served, and those whose kill outlived them: it must be possible to take it back."""
+
+    def check(pair: str) -> bool:
+        served = (one.route.pair.metadata.key for one in parts.fleet.current.routes.values())
+        return pair in served or pair in switch.kills.pairs
+
+    return check
+
+
+def _denied(gate: Gatekeeper) -> Callable[[], Mapping[str, int]]:
+    """What keys and their limits refused; nothing without keys."""
+    return (lambda: gate.counts.denied) if isinstance(gate, Gate) else dict
+
+
+def _told(audit: Audit) -> Callable[[KillEvent], None]:
+    def tell(event: KillEvent) -> None:
+        audit.event("kill" if event.on else "unkill", who=event.by, pair=event.pair, reason=event.reason)
+
+    return tell

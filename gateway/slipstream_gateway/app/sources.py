@@ -1,0 +1,49 @@
+"""Where the gateway's knowledge comes from: the routing table, the classifier, the other replicas."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from slipstream_core.errors import CommandError
+from slipstream_core.manifest.kills import KillFile, kills_beside
+from slipstream_core.redis.memory import MemoryStore
+from slipstream_core.settings import GatewaySettings
+
+from slipstream_gateway.decide.classify import LinearClassifier, default_model, load_model
+from slipstream_gateway.fleet.configuration import ConfigurationSource
+from slipstream_gateway.fleet.fleet import Fleet
+from slipstream_gateway.request.director import Classifier
+from slipstream_gateway.sources.file import FileSource
+
+if TYPE_CHECKING:
+    from slipstream_core.redis.redis_store import RedisStore
+
+
+def configuration(settings: GatewaySettings, fleet: Fleet) -> ConfigurationSource:
+    """Where the routing table comes from. The client of Kubernetes' API is loaded only where it is used."""
+    if settings.cluster is not None:
+        from slipstream_gateway.sources.cluster.source import ClusterSource
+
+        return ClusterSource(settings.cluster, fleet)
+    if settings.manifest is None:
+        raise CommandError("neither a manifest nor a cluster is given.")
+    kills = KillFile(kills_beside(settings.manifest, settings.state_folder))
+    return FileSource(settings, settings.manifest, fleet, kills)
+
+
+def classifier(settings: GatewaySettings) -> Classifier:
+    return LinearClassifier(default_model() if settings.classifier is None else load_model(settings.classifier))
+
+
+def outcome_store(settings: GatewaySettings, fleet: Fleet) -> MemoryStore | RedisStore:
+    """Where replicas tell each other what they saw. Redis' client is loaded only where it is used."""
+    if settings.redis_url is None:
+        return MemoryStore()
+    from slipstream_core.redis.redis_store import RedisStore
+
+    return RedisStore(settings.redis_url, pairs=lambda: pairs(fleet))
+
+
+def pairs(fleet: Fleet) -> list[str]:
+    """The pairs of the current manifest."""
+    return [route.pair.metadata.key for route in fleet.current.table.routes.values()]

@@ -1,0 +1,130 @@
+"""What the application is made of, each part built once and handed to the others."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from slipstream_core.redis.memory import MemoryStore
+from slipstream_core.settings import GatewaySettings
+
+from slipstream_gateway.admission import Admission
+from slipstream_gateway.api.gatekeeper import Gatekeeper
+from slipstream_gateway.app import sources
+from slipstream_gateway.app.access import build_gate
+from slipstream_gateway.app.observing import observe
+from slipstream_gateway.app.upstreams import connect
+from slipstream_gateway.conformance import Conformance
+from slipstream_gateway.console.recorder import Recorder
+from slipstream_gateway.console.watching import Watching
+from slipstream_gateway.decide.estimate import Evidence, Learner
+from slipstream_gateway.decide.route import RequestDraws
+from slipstream_gateway.fleet.configuration import ConfigurationSource
+from slipstream_gateway.fleet.departures import Departures
+from slipstream_gateway.fleet.fleet import Fleet
+from slipstream_gateway.request.director import Director
+from slipstream_gateway.request.observing import Outcomes
+from slipstream_gateway.request.outcome import Observer
+from slipstream_gateway.request.parity.parity import Parity
+from slipstream_gateway.request.retry_budget import RetryBudget
+from slipstream_gateway.telemetry.audit import Audit, Audited, LineSink, swaps
+from slipstream_gateway.telemetry.providers import Telemetry
+from slipstream_gateway.telemetry.workers import Siblings
+from slipstream_gateway.upstreams.tls import UpstreamTls
+
+if TYPE_CHECKING:
+    from slipstream_core.redis.redis_store import RedisStore
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parts:
+    """The live parts of one worker. Who needs one more adds a field here and a line in `build_parts`."""
+
+    fleet: Fleet
+    tls: UpstreamTls
+    audit: Audit
+    observer: Observer
+    source: ConfigurationSource
+    director: Director
+    admission: Admission
+    retries: RetryBudget
+    learner: Learner
+    evidence: Evidence
+    recorder: Recorder
+    outcomes: Outcomes
+    store: MemoryStore | RedisStore
+    parity: Parity
+    conformance: Conformance
+    telemetry: Telemetry
+    siblings: Siblings
+    gate: Gatekeeper
+    departures: Departures
+
+
+def build_parts(settings: GatewaySettings) -> Parts:
+    tls = UpstreamTls(settings.upstreams.tls)
+    fleet = Fleet(
+        lambda key: connect(key, settings, tls.current),
+        clock=time.monotonic,
+        health=settings.health,
+        tls=tls.fingerprint,
+    )
+    audit = Audit(LineSink(settings.audit.file) if settings.audit.is_on else None)
+    fleet.on_swap(swaps(audit))
+    source = sources.configuration(settings, fleet)
+    admission = _admission(settings)
+    learner, evidence, store = Learner(), Evidence(), sources.outcome_store(settings, fleet)
+    outcomes = Outcomes(learner=learner, evidence=evidence, store=store)
+    retries = RetryBudget(retry_share=settings.overload.retry_share, retries_per_s=settings.overload.retries_per_s)
+    recorder = Recorder()
+    conformance = Conformance(fleet=fleet, admission=admission, settings=settings.conformance)
+    parity = Parity(fleet=fleet, admission=admission, distrust=conformance.distrust)
+    telemetry = Telemetry(settings.telemetry, in_flight=lambda: admission.in_flight, queued=lambda: admission.queued)
+    observer = Audited(Watching(telemetry, recorder), audit) if audit.is_on else Watching(telemetry, recorder)
+    director = Director(
+        fleet=fleet,
+        classifier=sources.classifier(settings),
+        admission=admission,
+        observer=observer,
+        deadlines=settings.deadlines,
+        learner=learner,
+        outcomes=outcomes,
+        parity=parity,
+        draws=RequestDraws(settings.assignment_secret or secrets.token_bytes(32)),
+        retries=retries,
+    )
+    parts = Parts(
+        fleet=fleet,
+        tls=tls,
+        audit=audit,
+        observer=observer,
+        source=source,
+        director=director,
+        admission=admission,
+        retries=retries,
+        learner=learner,
+        evidence=evidence,
+        recorder=recorder,
+        outcomes=outcomes,
+        store=store,
+        parity=parity,
+        conformance=conformance,
+        telemetry=telemetry,
+        siblings=Siblings(settings.metrics_folder),
+        gate=build_gate(settings, audit),
+        departures=Departures(fleet),
+    )
+    observe(parts)
+    return parts
+
+
+def _admission(settings: GatewaySettings) -> Admission:
+    limits = settings.limits
+    return Admission(
+        max_in_flight=limits.max_in_flight,
+        max_queued=limits.max_queued,
+        queue_timeout_s=limits.queue_timeout_s,
+        overload=settings.overload,
+    )

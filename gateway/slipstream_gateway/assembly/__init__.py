@@ -1,5 +1,0 @@
-"""The application's parts, each built once from the settings: `build_parts`; and its endpoints, by side."""
-
-from slipstream_gateway.assembly.parts import Parts, build_parts
-
-__all__ = ["Parts", "build_parts"]

@@ -1,0 +1,1 @@
+"""Whether a request speculates: classify, estimate, route."""

@@ -1,0 +1,154 @@
+"""The trained classifier: a sum of table rows, a softmax over tasks, logistic heads, NumPy alone.
+
+The rows of a text's features are gathered and summed at once; the sum is divided by the root of their number. A system
+prompt adds a sum of its own, which is kept, for it comes again.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from operator import mul
+
+import msgspec
+import numpy as np
+from slipstream_core.types import MEDIUM_MAX_TOKENS, GenerationRequest, RequestProfile, TaskType
+
+from slipstream_gateway.decide.classify.hashing import MAX_BYTES, RUN_WEIGHT, encode, features, word_rows
+from slipstream_gateway.decide.classify.length import StatedLength, stated_length, usual_tokens
+from slipstream_gateway.decide.classify.model import COLUMNS, HEADS, TASKS, Floats, Model
+from slipstream_gateway.decide.classify.prompt import Prompt, pieces
+
+_SYSTEM_PROMPTS_KEPT = 1024
+_MAX_TOKENS = 5000.0
+_WORDS_SHOWN = 5
+_COLUMNS_PADDED = 16
+_LONG_SLOPE = 2.5  # of the logit of a long answer over the log of a stated length
+_ORDER = np.arange(3 * MAX_BYTES, dtype=np.int32)
+
+
+class LinearClassifier:
+    """Holds a model and what recent system prompts add; for one event loop."""
+
+    def __init__(self, model: Model) -> None:
+        # Rows of 16 numbers, one cache line each, are quicker to gather.
+        self._table = np.zeros((len(model.table), _COLUMNS_PADDED), np.float32)
+        self._table[:, :COLUMNS] = model.table
+        self._last = np.zeros(len(model.table), np.int32)
+        self._bias = np.zeros(_COLUMNS_PADDED, np.float32)
+        self._bias[:COLUMNS] = model.bias
+        self._temperature = model.temperature
+        self._counts: list[list[float]] = model.counts.T.tolist()
+        self._by_task: list[list[float]] = model.by_task.T.tolist()
+        self._lengths: list[float] = model.lengths.tolist()
+        self._shares: list[float] = model.shares.tolist()
+        self._system = lru_cache(_SYSTEM_PROMPTS_KEPT)(self._sum)
+
+    def classify(self, request: GenerationRequest) -> RequestProfile:
+        """The profile of `request`, without evidence. Never raises, whatever the prompt holds."""
+        prompt = pieces(request)
+        return self._profile(request, prompt, stated_length(prompt.text, prompt.system))
+
+    def explain(self, request: GenerationRequest) -> RequestProfile:
+        """The same profile with its evidence: the words that speak for the task, what fixes the length."""
+        prompt = pieces(request)
+        stated = stated_length(prompt.text, prompt.system)
+        profile = self._profile(request, prompt, stated)
+        words = [*self._strongest(prompt.text, profile.task), *self._strongest(prompt.system, profile.task)]
+        usual = f"{profile.task} over {prompt.material_tokens:.0f} tokens"
+        evidence = [
+            f"task {profile.task}: {', '.join(dict.fromkeys(words)) or 'no word speaks for it'}",
+            f"length: {f'asked for: {stated.words!r}' if stated else usual}",
+            f"rare tokens: {profile.rare_probability:.0%} likely to fill the answer",
+        ]
+        if request.max_tokens is not None and request.max_tokens <= profile.expected_output_tokens:
+            evidence.append(f"max_tokens {request.max_tokens} caps the length")
+        return msgspec.structs.replace(profile, evidence=tuple(evidence))
+
+    def _sum(self, text: str) -> Floats:
+        """The table's columns summed over the features of `text`, over the root of their number; each counts once."""
+        found = features(encode(text))
+        rows = found.rows
+        order = _ORDER[: rows.size]
+        # A row counts once, where it occurs last: the last one stays of what is written to one place.
+        self._last[rows] = order
+        once = (self._last.take(rows) == order).astype(np.float32)
+        count = max(np.count_nonzero(once), 1)
+        once[: found.runs] *= RUN_WEIGHT
+        total: Floats = once @ self._table.take(rows, axis=0)
+        total *= count**-0.5
+        return total
+
+    def _outputs(self, prompt: Prompt) -> list[float]:
+        """The logit of each task, then of each of `HEADS`, as far as words make it."""
+        total = self._sum(prompt.text)
+        total += self._bias
+        if prompt.system:
+            total += self._system(prompt.system)
+        outputs: list[float] = total.tolist()
+        return outputs
+
+    def _profile(self, request: GenerationRequest, prompt: Prompt, stated: StatedLength | None) -> RequestProfile:
+        outputs = self._outputs(prompt)
+        # So few numbers are quicker without NumPy.
+        logits = outputs[: len(TASKS)]
+        top = max(logits)
+        powers = [math.exp((logit - top) / self._temperature) for logit in logits]
+        whole = sum(powers)
+        chances = [power / whole for power in powers]
+        long, rare, speculate = self._chances(outputs, chances, prompt)
+        confidence = max(chances)
+        best = chances.index(confidence)
+        if stated is not None:
+            tokens = stated.tokens
+            long = _sigmoid(_LONG_SLOPE * math.log(tokens / MEDIUM_MAX_TOKENS))
+        else:
+            tokens = min(usual_tokens(TASKS[best], prompt) * self._lengths[best], _MAX_TOKENS)
+        if request.max_tokens is not None:
+            tokens = min(tokens, float(request.max_tokens))
+            if request.max_tokens <= MEDIUM_MAX_TOKENS:
+                long = 0.0
+        common_share, rare_share = self._shares
+        return RequestProfile(
+            task=TASKS[best],
+            expected_output_tokens=round(tokens, 1),
+            rare_token_share=common_share + (rare_share - common_share) * rare,
+            structured_output=request.structured_output or prompt.mentions_json,
+            prompt_tokens=prompt.prompt_tokens,
+            confidence=confidence,
+            long_probability=long,
+            rare_probability=rare,
+            speculate_probability=speculate,
+        )
+
+    def _chances(self, outputs: list[float], chances: list[float], prompt: Prompt) -> list[float]:
+        """The probability of each of `HEADS`: the mean of what its words and counts say, and of what its task does."""
+        found = []
+        for head in range(len(HEADS)):
+            logit = outputs[len(TASKS) + head]
+            if any(self._counts[head]):
+                logit += _dot(self._counts[head], prompt.counts)
+            found.append(0.5 * (_sigmoid(logit) + _dot(self._by_task[head], chances)))
+        return found
+
+    def _strongest(self, text: str, task: TaskType) -> list[str]:
+        """The words of `text` that speak most for `task` against the mean of all tasks, strongest first."""
+        raw = encode(text)
+        found = features(raw)
+        columns = self._table.take(word_rows(found), axis=0)[:, : len(TASKS)]
+        speaks = columns[:, TASKS.index(task)] - columns.mean(axis=1)
+        shown: dict[str, None] = {}
+        for index in np.argsort(-speaks).tolist():
+            if speaks[index] <= 0 or len(shown) == _WORDS_SHOWN:
+                break
+            shown[raw[found.begins[index] : found.ends[index]].decode("utf-8", "replace").lower()] = None
+        return list(shown)
+
+
+def _dot(weights: list[float], values: tuple[float, ...] | list[float]) -> float:
+    total: float = sum(map(mul, weights, values))
+    return total
+
+
+def _sigmoid(logit: float) -> float:
+    return 1.0 / (1.0 + math.exp(-min(max(logit, -30.0), 30.0)))

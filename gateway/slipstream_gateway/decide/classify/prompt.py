@@ -1,0 +1,105 @@
+"""The bounded pieces of a prompt that the classifier reads: a long one costs no more than a short one."""
+
+from __future__ import annotations
+
+from math import log1p
+from operator import mul
+from typing import NamedTuple
+
+import numpy as np
+from slipstream_core.types import GenerationRequest
+
+# An instruction sits at one end of a prompt; what lies between is material.
+_HEAD_CHARS = 500
+_TAIL_CHARS = 250
+_SYSTEM_CHARS = 300
+_TOKENS_PER_MESSAGE = 4
+_OTHER_TOKENS_PER_CHAR = 0.24
+
+# Sorts of bytes; `_TOKENS` and the table below follow this order.
+_LETTER, _CAPITAL, _DIGIT, _SPACE, _NEWLINE, _MARK, _LEAD, _WIDE_LEAD, _CONTINUATION = range(9)
+# Tokens per byte of each sort, fitted to a byte-pair encoding with 100,000 entries over prompts in several languages.
+_TOKENS = (0.186, 0.186, 0.79, 0.221, 0.351, 0.74, 0.186, 0.186, 0.491)
+
+COUNTS = 13  # numbers in `Prompt.counts`
+
+
+class Prompt(NamedTuple):
+    """`text` is both ends of the last user message, `system` the start of the system prompt, as written.
+
+    `material_tokens` counts the last user message, `prompt_tokens` everything; both are estimates. `counts` are for
+    heads that look at more than words: sizes, and how much of it is digits, capitals, marks; each about 1 at most.
+    """
+
+    text: str
+    system: str
+    prompt_tokens: int
+    material_tokens: float
+    counts: tuple[float, ...]
+
+    @property
+    def mentions_json(self) -> bool:
+        return self.counts[-1] > 0
+
+
+def _sorts() -> bytes:
+    sorts = bytearray([_MARK]) * 256
+    for byte in range(128):
+        character = chr(byte)
+        if character.isdigit():
+            sorts[byte] = _DIGIT
+        elif character.isalpha():
+            sorts[byte] = _CAPITAL if character.isupper() else _LETTER
+    sorts[ord(" ")], sorts[ord("\n")] = _SPACE, _NEWLINE
+    for byte in range(0x80, 256):
+        sorts[byte] = _CONTINUATION if byte < 0xC0 else _WIDE_LEAD if 0xE3 <= byte < 0xEE else _LEAD
+    return bytes(sorts)
+
+
+_SORTS = _sorts()
+
+
+def pieces(request: GenerationRequest) -> Prompt:
+    """What the classifier reads of `request`."""
+    if isinstance(request.prompt, tuple):
+        return Prompt("", "", len(request.prompt), float(len(request.prompt)), (0.0,) * COUNTS)
+    text, system, others = request.prompt or "", "", 0
+    for message in request.messages:
+        others += len(message.content)
+        if message.role == "user":
+            text = message.content
+        elif not system and message.role in ("system", "developer"):
+            system = message.content[:_SYSTEM_CHARS]
+    length = len(text)
+    if length > _HEAD_CHARS + _TAIL_CHARS:
+        text = f"{text[:_HEAD_CHARS]}\n{text[-_TAIL_CHARS:]}"
+    sorted_bytes = text.encode("utf-8", "replace").translate(_SORTS)
+    found = np.bincount(np.frombuffer(sorted_bytes, np.uint8), minlength=9).tolist()
+    material = sum(map(mul, _TOKENS, found)) * length / max(len(text), 1)
+    rest = max(others - length, 0) * _OTHER_TOKENS_PER_CHAR if request.messages else 0.0
+    return Prompt(
+        text,
+        system,
+        int(material + rest + _TOKENS_PER_MESSAGE * len(request.messages)) + 1,
+        material,
+        _counts(text, system, length, found),
+    )
+
+
+def _counts(text: str, system: str, length: int, found: list[int]) -> tuple[float, ...]:
+    size = len(text) + 1
+    return (
+        log1p(length) / 8,
+        log1p(len(system)) / 8,
+        found[_DIGIT] / size * 5,
+        log1p(found[_DIGIT]) / 3,
+        found[_CAPITAL] / size * 5,
+        log1p(found[_CAPITAL]) / 3,
+        log1p(found[_NEWLINE]) / 2,
+        log1p(found[_MARK]) / 4,
+        log1p(text.count(":")) / 2,
+        float("@" in text),
+        float("?" in text),
+        float("{" in text),
+        float("json" in text or "JSON" in text or "json" in system or "JSON" in system),
+    )

@@ -1,0 +1,6 @@
+"""Learning from a deployment's own traffic: what a request will look like, and whether speculation pays."""
+
+from slipstream_gateway.decide.estimate.evidence import ClassEvidence, Effect, Evidence
+from slipstream_gateway.decide.estimate.learner import Learner
+
+__all__ = ["ClassEvidence", "Effect", "Evidence", "Learner"]

@@ -1,0 +1,302 @@
+"""How a server's times depend on its load and on one more thing, learnt from its traffic.
+
+y = t·(1 + k·x) at each load, as a Bayesian regression with forgetting. For a step, x is the mean draft length in the
+batch, and t·k what a draft token per request adds. For the time to
+first token, x is the prompt's length in thousands of tokens. Loads are the powers of two; between two of them both
+learn and both answer, by their distance. A load with little data leans on its neighbours, and all on a general prior.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from slipstream_gateway.decide.estimate.deviations import Deviations
+from slipstream_gateway.decide.estimate.drift import KEPT_SAMPLES, SETTLED_SAMPLES, has_changed, surprise
+
+WINDOW = 64.0
+_MAX_OCTAVE = 10
+# From one power of two to the next, t may change by this share and k by this much, one standard deviation.
+_OCTAVE_SPREAD = 0.35
+_OCTAVE_SLOPE_SPREAD = 0.05
+# Noise prior counts as this many observations; a surprise is clipped at so many standard deviations.
+_NOISE_SAMPLES = 8.0
+_CLIP = 4.0
+# In standard deviations of a request's noise: a key's answer may be so far from the curve by chance, and so far from
+# what other keys confirm to count at all.
+_CHANCE, _USUAL = 0.5, 1.5
+# How far a relative's base may be from what is said of it, and the ratio of two relatives at one load from another's.
+_RELATIVE_SPREAD = 0.3
+_OFFSET_SPREAD = 0.15
+_SMALLEST_BASE = 0.05
+# Once anything is known of a curve, the general prior's base has nothing to say.
+_VAGUE = 100.0
+# What a load leans on is worked out again once the curve has learnt this much more: a load with requests of its own
+# hardly feels it.
+_STALENESS = 1.125
+
+
+class Line(NamedTuple):
+    """y = base + slope·x with standard errors, in seconds; `samples` at this load."""
+
+    base: float
+    base_se: float
+    slope: float
+    slope_se: float
+    samples: float
+
+    def at(self, x: float) -> float:
+        return self.base + self.slope * x
+
+
+class CurvePrior(NamedTuple):
+    """t and its relative standard deviation, k and its standard deviation, and the relative noise of one request."""
+
+    base: float
+    base_spread: float
+    k: float
+    k_spread: float
+    noise: float
+
+
+class _Belief(NamedTuple):
+    """log t and k with their variances."""
+
+    log_base: float
+    base_variance: float
+    k: float
+    k_variance: float
+
+
+class _Load:
+    """Weighted sums of what was seen at one load, and what was last worked out from them: `line`, the `expected`
+    belief that it leans on as of `expected_at` updates of the curve, and `own`, the belief that others lean on."""
+
+    __slots__ = (
+        "count", "deviations", "expected", "expected_at", "line", "memory", "noise", "own", "sx", "sxx", "sxy", "sy",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.count = self.sx = self.sy = self.sxx = self.sxy = 0.0
+        self.noise = self.memory = 0.0
+        self.deviations = Deviations()
+        self.line: Line | None = None
+        self.own: _Belief | None = None
+        self.expected: _Belief | None = None
+        self.expected_at = 0
+
+    def add(self, x: float, y: float, weight: float) -> None:
+        self.scale(1.0 - weight / WINDOW)
+        self.line = self.own = None
+        self.count += weight
+        self.sx += weight * x
+        self.sy += weight * y
+        self.sxx += weight * x * x
+        self.sxy += weight * x * y
+
+    def scale(self, share: float) -> None:
+        self.count *= share
+        self.sx *= share
+        self.sy *= share
+        self.sxx *= share
+        self.sxy *= share
+        self.noise *= share
+
+
+class Curve:
+    """Times of one pool of servers by load."""
+
+    def __init__(self, prior: CurvePrior) -> None:
+        self._noise_variance = prior.noise**2
+        self._chance, self._usual = _CHANCE * prior.noise, _USUAL * prior.noise
+        self._prior_belief = _Belief(math.log(prior.base), prior.base_spread**2, prior.k, prior.k_spread**2)
+        self._vague_belief = self._prior_belief._replace(base_variance=_VAGUE)
+        self._relatives: list[tuple[Curve, float]] = []
+        self._loads = [_Load() for _ in range(_MAX_OCTAVE + 1)]
+        self.version = 0
+
+    def lean_on(self, relative: Curve, *, ratio: float = 1.0) -> None:
+        """`relative` is a curve whose base times `ratio` is likely this one's: it stands in while this one has seen
+        little. May be mutual; the same one counts once."""
+        if relative is self or any(known is relative for known, _ in self._relatives):
+            return
+        self._relatives.append((relative, math.log(ratio)))
+        for load in self._loads:
+            load.expected = None
+
+    def line(self, load: float) -> Line:
+        """What to expect at `load` requests in flight."""
+        lower, share = _position(load)
+        first = self._line_at(lower)
+        if share == 0.0:
+            return first
+        second, rest = self._line_at(lower + 1), 1.0 - share
+        return Line(
+            rest * first.base + share * second.base,
+            rest * first.base_se + share * second.base_se,
+            rest * first.slope + share * second.slope,
+            rest * first.slope_se + share * second.slope_se,
+            rest * first.samples + share * second.samples,
+        )
+
+    def confirmed(self, load: float, key: str, y: float, expected: float) -> float:
+        """`y` seconds of a request of an API key, where `expected` were expected, as far as other keys confirm them: a
+        time between the two, and `y` at a load of which little is known. To be asked once for each request, for later
+        ones are compared with it."""
+        lower, share = _position(load)
+        nearest, log_ratio = self._loads[lower + (share > 0.5)], math.log(y / expected)
+        part = nearest.deviations.confirmed(key, log_ratio, self._chance)
+        return y if part == log_ratio or nearest.count < SETTLED_SAMPLES else expected * math.exp(part)
+
+    def is_usual(self, y: float, confirmed: float) -> bool:
+        """Whether chance may have put `y` seconds where `confirmed` are what other keys see."""
+        return abs(math.log(y / confirmed)) <= self._usual
+
+    def update(self, load: float, x: float, y: float, expected: float, confirmed: float, weight: float = 1.0) -> None:
+        """Take in a request that saw `y` seconds at `x` where the line gave `expected`, and `confirmed` is what other
+        keys confirm of it; `weight` in (0, 1] is below 1 for a noisier one."""
+        lower, share = _position(load)
+        if share < 1.0:
+            self._learn(self._loads[lower], x, y, weight * (1.0 - share), expected, confirmed)
+        if share > 0.0:
+            self._learn(self._loads[lower + 1], x, y, weight * share, expected, confirmed)
+        self.version += 1
+
+    def _learn(self, load: _Load, x: float, y: float, weight: float, expected: float, confirmed: float) -> None:
+        if load.count >= SETTLED_SAMPLES:
+            deviation = math.sqrt(self._noise_at(load) / weight)
+            load.memory = surprise(load.memory, (confirmed - expected) / expected / deviation)
+            if has_changed(load.memory):
+                load.scale(min(1.0, KEPT_SAMPLES / load.count))
+                load.memory = 0.0
+            limit, relative = _CLIP * deviation, (y - expected) / expected
+            relative = max(-limit, min(limit, relative))
+            load.noise += weight * relative * relative
+            y = expected * (1.0 + relative)
+        load.add(x, y, weight)
+
+    def _noise_at(self, load: _Load) -> float:
+        return (self._noise_variance * _NOISE_SAMPLES + load.noise) / (_NOISE_SAMPLES + load.count)
+
+    def _line_at(self, octave: int) -> Line:
+        load = self._loads[octave]
+        expected = load.expected
+        if expected is None or self._changes() > load.expected_at:
+            expected = load.expected = self._expected(octave)
+            load.expected_at = int(self._changes() * _STALENESS)
+            load.line = None
+        if load.line is None:
+            load.line = self._solve(load, expected)
+        return load.line
+
+    def _changes(self) -> int:
+        return self.version + sum(relative.version for relative, _ in self._relatives)
+
+    def _expected(self, octave: int) -> _Belief:
+        """What the nearest loads on either side, a relative and the general prior say of a load."""
+        beliefs = self._nearby(octave)
+        for relative, log_ratio in self._relatives:
+            if relative.version > 0:
+                line = relative._solve(relative._loads[octave], _combined(relative._nearby(octave)))
+                offset, offset_variance = self._offset(relative, log_ratio)
+                variance = (line.base_se / line.base) ** 2 + offset_variance
+                beliefs.append(_Belief(math.log(line.base) + offset, variance, 0.0, math.inf))
+        return _combined(beliefs)
+
+    def _offset(self, relative: Curve, log_ratio: float) -> tuple[float, float]:
+        """How much larger the log base is than a relative's, and the variance of that: `log_ratio`, until there are
+        loads where both have requests of their own."""
+        precision = 1.0 / _RELATIVE_SPREAD**2
+        total = precision * log_ratio
+        for own, other in zip(self._loads, relative._loads, strict=True):
+            if own.count > 0.0 and other.count > 0.0:
+                mine, theirs = self._own(own), relative._own(other)
+                weight = 1.0 / (mine.base_variance + theirs.base_variance + _OFFSET_SPREAD**2)
+                total += weight * (mine.log_base - theirs.log_base)
+                precision += weight
+        return total / precision, 1.0 / precision + _OFFSET_SPREAD**2
+
+    def _nearby(self, octave: int) -> list[_Belief]:
+        """The general prior, and the nearest loads on either side that have seen something."""
+        beliefs = [self._vague_belief if self.version else self._prior_belief]
+        for step in (-1, 1):
+            at = octave + step
+            while 0 <= at <= _MAX_OCTAVE and self._loads[at].count == 0.0:
+                at += step
+            if 0 <= at <= _MAX_OCTAVE:
+                beliefs.append(_widened(self._own(self._loads[at]), abs(at - octave)))
+        return beliefs
+
+    def _own(self, load: _Load) -> _Belief:
+        """What a load's own requests say; of k only what they add to the prior, which must not count twice."""
+        if load.own is None:
+            load.own = _without_prior(self._solve(load, self._prior_belief), self._prior_belief)
+        return load.own
+
+    def _solve(self, load: _Load, expected: _Belief) -> Line:
+        """The posterior, in units of the level that the data shows, so that noise and priors are relative."""
+        prior_base = math.exp(expected.log_base)
+        scale = load.sy / (load.count + expected.k * load.sx) if load.count > 0.0 else prior_base
+        ratio = prior_base / scale
+        base_precision = 1.0 / (expected.base_variance * max(ratio, 1.0) ** 2)
+        k_precision = 1.0 / expected.k_variance
+        noise = 1.0 / self._noise_at(load)
+        a11 = noise * load.count + base_precision
+        a12 = noise * load.sx
+        a22 = noise * load.sxx + k_precision
+        b1 = noise * load.sy / scale + base_precision * ratio
+        b2 = noise * load.sxy / scale + k_precision * expected.k
+        determinant = a11 * a22 - a12 * a12
+        k = max((a11 * b2 - a12 * b1) / determinant, 0.0)
+        base = max((b1 - a12 * k) / a11, _SMALLEST_BASE)
+        return Line(
+            base * scale,
+            math.sqrt(a22 / determinant) * scale,
+            k * scale,
+            math.sqrt(a11 / determinant) * scale,
+            load.count,
+        )
+
+
+def _position(load: float) -> tuple[int, float]:
+    """The power of two at or below `load`, and how far it is on to the next, on a logarithmic scale."""
+    if load <= 1.0:
+        return 0, 0.0
+    position = math.log2(load)
+    if position >= _MAX_OCTAVE:
+        return _MAX_OCTAVE, 0.0
+    lower = int(position)
+    return lower, position - lower
+
+
+def _without_prior(line: Line, prior: _Belief) -> _Belief:
+    base_variance, log_base = (line.base_se / line.base) ** 2, math.log(line.base)
+    precision = (line.base / line.slope_se) ** 2
+    own = precision - 1.0 / prior.k_variance
+    if own <= 0.01 * precision:
+        return _Belief(log_base, base_variance, 0.0, math.inf)
+    k = max((precision * line.slope / line.base - prior.k / prior.k_variance) / own, 0.0)
+    return _Belief(log_base, base_variance, k, 1.0 / own)
+
+
+def _widened(belief: _Belief, octaves: int) -> _Belief:
+    """A belief about a load `octaves` away: a random walk."""
+    return _Belief(
+        belief.log_base,
+        belief.base_variance + octaves * _OCTAVE_SPREAD**2,
+        belief.k,
+        belief.k_variance + octaves * _OCTAVE_SLOPE_SPREAD**2,
+    )
+
+
+def _combined(beliefs: list[_Belief]) -> _Belief:
+    """The mean of independent beliefs, by their precision."""
+    log_base = base_precision = k = k_precision = 0.0
+    for belief in beliefs:
+        precision = 1.0 / belief.base_variance
+        log_base += precision * belief.log_base
+        base_precision += precision
+        precision = 1.0 / belief.k_variance
+        k += precision * belief.k
+        k_precision += precision
+    return _Belief(log_base / base_precision, 1.0 / base_precision, k / k_precision, 1.0 / k_precision)

@@ -1,0 +1,145 @@
+"""Under what a request's estimates are kept: a deterministic key of its prompt's skeleton and of who sends it.
+
+The same on every replica and in every process; nothing of the prompt can be read back from it.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from hashlib import blake2b
+
+import msgspec
+from slipstream_core.observation import Subject
+from slipstream_core.types import GenerationRequest, RequestProfile
+
+from slipstream_gateway.decide.estimate.skeleton import Skeleton, Skeletons
+
+_SYSTEM_HEAD_CHARS = 1000
+_SYSTEM_TAIL_CHARS = 400
+_CACHE_ENTRIES = 512
+_SEPARATOR = "\x1f"
+
+# What changes from request to request inside a system prompt: today's date, a ticket's number, a user's name.
+# A word is looked at from its start alone, and once: a text without spaces must not take the square of its length.
+_VARIABLE = re.compile(r"(?<!\S)[^\s\d@]*+[\d@]\S*|(?<=[a-zß-ÿ,] )[A-Z][a-z]+")
+_SHAPES = frozenset({"response_format", "tools", "functions", "guided_json", "guided_regex", "guided_choice",
+                     "guided_grammar", "structured_outputs"})  # fmt: skip
+_CONTEXT_LIMITS = (1_000, 4_000, 16_000)
+
+
+class _Shape(msgspec.Struct):
+    """The parameters that shape an answer, as they came."""
+
+    response_format: msgspec.Raw = msgspec.Raw()
+    tools: msgspec.Raw = msgspec.Raw()
+    functions: msgspec.Raw = msgspec.Raw()
+    guided_json: msgspec.Raw = msgspec.Raw()
+    guided_regex: msgspec.Raw = msgspec.Raw()
+    guided_choice: msgspec.Raw = msgspec.Raw()
+    guided_grammar: msgspec.Raw = msgspec.Raw()
+    structured_outputs: msgspec.Raw = msgspec.Raw()
+
+
+class _System(msgspec.Struct, frozen=True):
+    """A system prompt, masked, and the words of its first sentence."""
+
+    masked: str
+    skeleton: Skeleton
+
+
+class Fingerprinter:
+    """Subjects of requests. Remembers system prompts and lines that it has seen; the answer depends on neither."""
+
+    def __init__(self) -> None:
+        self._skeletons = Skeletons()
+        self._systems: dict[str, _System] = {}
+        self._shape = msgspec.json.Decoder(_Shape)
+
+    def subject(
+        self, request: GenerationRequest, profile: RequestProfile, *, pair: str, key_id: str, is_authenticated: bool
+    ) -> Subject:
+        """The subject of `request`; never raises, whatever the prompt holds."""
+        text, system, turns = _parts(request)
+        found = self._system(system)
+        skeleton = self._skeletons.of(text)
+        if found.skeleton.found and not skeleton.found:  # the client only pastes: its lines are material, all of them
+            skeleton = found.skeleton
+        source = _SEPARATOR.join((pair, key_id, found.masked))
+        template = _SEPARATOR.join((
+            source, request.model, str(_coarse(turns)), _SEPARATOR.join(request.stop), skeleton.key,
+            self._answer_shape(request),
+        ))  # fmt: skip
+        return Subject(
+            pair=pair,
+            fingerprint=_digest(template),
+            source=_digest(source),
+            cold_class=profile.request_class,
+            temperature=temperature_bucket(request.temperature),
+            context=context_bucket(profile.prompt_tokens),
+            words=skeleton.words,
+            key=_key_digest(key_id) if is_authenticated else "",
+        )
+
+    def _system(self, system: str) -> _System:
+        sample = system
+        if len(system) > _SYSTEM_HEAD_CHARS + _SYSTEM_TAIL_CHARS:
+            sample = system[:_SYSTEM_HEAD_CHARS] + system[-_SYSTEM_TAIL_CHARS:]
+        found = self._systems.get(sample)
+        if found is None:
+            if len(self._systems) >= _CACHE_ENTRIES:
+                self._systems.clear()
+            found = self._systems[sample] = _System(_VARIABLE.sub("0", sample), self._skeletons.of(sample))
+        return found
+
+    def _answer_shape(self, request: GenerationRequest) -> str:
+        """Response format and tools as the client wrote them; empty where none are in use."""
+        if not request.features or _SHAPES.isdisjoint(request.features):
+            return "json" if request.structured_output else ""
+        try:
+            shape = self._shape.decode(request.raw)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return _SEPARATOR.join(sorted(request.features))
+        parts = [bytes(getattr(shape, name)) for name in sorted(_SHAPES & request.features)]
+        return blake2b(b"\x1f".join(parts), digest_size=8).hexdigest()
+
+
+def _parts(request: GenerationRequest) -> tuple[str, str, int]:
+    """The last user message or the prompt, the first system prompt, and the number of user messages."""
+    prompt = request.prompt
+    if prompt is not None:
+        return (prompt if isinstance(prompt, str) else "", "", 1)
+    text, system, turns = "", "", 0
+    for message in request.messages:
+        if message.role == "user":
+            text = message.content
+            turns += 1
+        elif not system and message.role in ("system", "developer"):
+            system = message.content
+    return text, system, turns
+
+
+def _coarse(turns: int) -> int:
+    return turns if turns < 2 else 2 if turns < 4 else 4
+
+
+def _digest(text: str) -> str:
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+@lru_cache(maxsize=_CACHE_ENTRIES)
+def _key_digest(key_id: str) -> str:
+    return _digest(key_id)
+
+
+def temperature_bucket(temperature: float) -> int:
+    """0: greedy, 1: up to 0.5, 2: up to 1, 3: hotter."""
+    return 0 if temperature <= 0 else 1 if temperature <= 0.5 else 2 if temperature <= 1 else 3
+
+
+def context_bucket(prompt_tokens: int) -> int:
+    """0: up to 1,000 prompt tokens, 1: up to 4,000, 2: up to 16,000, 3: more."""
+    for bucket, limit in enumerate(_CONTEXT_LIMITS):
+        if prompt_tokens <= limit:
+            return bucket
+    return len(_CONTEXT_LIMITS)

@@ -1,0 +1,164 @@
+"""From what was learnt to a forecast: the template's own estimates, else its class's with the classifier's guess."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from slipstream_core.observation import Estimate, Forecast, Level, Subject
+from slipstream_core.types import RequestProfile
+
+from slipstream_gateway.decide.estimate import priors
+from slipstream_gateway.decide.estimate.classes import KeyModel
+from slipstream_gateway.decide.estimate.curves import Line
+from slipstream_gateway.decide.estimate.pools import PoolModel
+from slipstream_gateway.decide.estimate.ratios import Ratio
+from slipstream_gateway.decide.estimate.template import (
+    FIRST_TOKEN_UNSEEN,
+    SETTLED_HITS,
+    SETTLED_SAMPLES,
+    Template,
+    bucket_of,
+    pace_prior,
+    unseen,
+)
+
+# Of a log length: what its variance may add to the mean of the length, and where numbers end.
+_MAX_SPREAD = 1.0
+_MAX_LOG_TOKENS = 16.0
+# So many observations of a class halve what the classifier's guess has to say beside them.
+_FADING_SAMPLES = 2.0
+
+
+class Question(NamedTuple):
+    """What is asked for: a request, and the servers that might take it with their requests in flight."""
+
+    subject: Subject
+    profile: RequestProfile
+    plain: PoolModel
+    speculative: PoolModel
+    plain_load: float
+    speculative_load: float
+    prompt_tokens: int
+    max_tokens: int | None
+    temperature: int
+    neighbours_draft_length: float
+
+
+def forecast(ask: Question, template: Template | None, model: KeyModel) -> Forecast:
+    """What to expect, from the fingerprint's `template` (None: never seen) and from the `model` of its key."""
+    output, spread = _output_tokens(ask, template, model)
+    plain_pace, fast_pace = _paces(ask, template, model)
+    first = template.first_token if template is not None else None
+    plain_first, fast_first = (first.plain, first.speculative) if first is not None else FIRST_TOKEN_UNSEEN
+    thousands = ask.prompt_tokens / 1000.0
+    counted = ask.speculative.counts_drafts
+    plain_step = ask.plain.plain_step.line(ask.plain_load)
+    step = (ask.speculative.step if counted else ask.speculative.plain_step).line(ask.speculative_load)
+    return Forecast(
+        output_tokens=output,
+        output_tokens_spread=spread,
+        acceptance=_acceptance(ask, template, model) if counted else None,
+        plain_tpot_s=_scaled(plain_step.base, plain_step.base_se, plain_step.samples, plain_pace),
+        step_base_s=_scaled(step.base, step.base_se, step.samples, fast_pace),
+        step_per_draft_token_s=_per_draft_token(step, fast_pace) if counted else _NO_DRAFT_TOKENS,
+        plain_ttft_s=_first_token(ask.plain, ask.plain_load, thousands, plain_first, speculative=False),
+        speculative_ttft_s=_first_token(ask.speculative, ask.speculative_load, thousands, fast_first, speculative=True),
+        load=ask.speculative_load,
+        neighbours_step_s=_neighbours_step(ask, plain_pace) if counted else None,
+        neighbours_draft_length=ask.neighbours_draft_length,
+    )
+
+
+def _output_tokens(ask: Question, template: Template | None, model: KeyModel) -> tuple[Estimate, float]:
+    """The mean of a log-normal length, capped, and the standard deviation of its log."""
+    x = math.log(ask.prompt_tokens + 1.0)
+    if template is not None:
+        own = template.length
+        mean, variance, spread, samples = own.expect(x), own.variance_at(x), own.spread, own.samples
+        level = Level.FINGERPRINT if template.hits >= SETTLED_HITS else Level.CLASS
+    else:
+        level, samples = model.lengths.level(ask.subject.cold_class)
+        prior = model.lengths.expect(ask.subject, x)
+        guess = math.log(max(ask.profile.expected_output_tokens, 1.0))
+        doubt = _doubt(priors.PROFILE_LENGTH_VARIANCE, level, samples)
+        mean, variance = _blend(prior.mean, prior.variance, guess, doubt)
+        spread = prior.spread
+    tokens = math.exp(min(mean + 0.5 * min(spread, _MAX_SPREAD), _MAX_LOG_TOKENS))
+    if ask.max_tokens is not None and tokens > ask.max_tokens:
+        tokens = float(ask.max_tokens)
+    return Estimate(mean=tokens, se=tokens * math.sqrt(variance), samples=samples, level=level), math.sqrt(spread)
+
+
+def _acceptance(ask: Question, template: Template | None, model: KeyModel) -> Estimate:
+    bucket = bucket_of(ask.temperature, ask.subject.context)
+    own = template.acceptance if template is not None else None
+    if own is not None:
+        beta = own.posterior(bucket)
+        level = Level.FINGERPRINT if own.samples >= SETTLED_SAMPLES else Level.CLASS
+        return Estimate(mean=beta.mean, se=math.sqrt(beta.variance), samples=own.samples, level=level)
+    level, samples = model.acceptance.level(ask.subject.cold_class)
+    prior = model.acceptance.expect(ask.subject, bucket)
+    doubt = _doubt(priors.ACCEPTANCE_VARIANCE, level, samples)
+    mean, variance = _blend(prior.mean, prior.variance, priors.profile_acceptance(ask.profile), doubt)
+    return Estimate(mean=mean, se=math.sqrt(variance), samples=samples, level=level)
+
+
+def _paces(ask: Question, template: Template | None, model: KeyModel) -> tuple[Ratio, Ratio]:
+    pace = template.pace if template is not None else None
+    if pace is not None:
+        return pace.plain, pace.speculative
+    return unseen(pace_prior(ask.subject, model, ask.speculative))
+
+
+def _doubt(variance: float, level: Level, samples: float) -> float:
+    """The variance of the classifier's guess: it fades as its class shows what it is."""
+    return variance * (1.0 + samples / _FADING_SAMPLES) if level is Level.CLASS else variance
+
+
+def _blend(first: float, first_variance: float, second: float, second_variance: float) -> tuple[float, float]:
+    """The mean of two independent guesses by their precision, and its variance."""
+    total = first_variance + second_variance
+    return (first * second_variance + second * first_variance) / total, first_variance * second_variance / total
+
+
+def _neighbours_step(ask: Question, pace: Ratio) -> Estimate | None:
+    """A step in the batch as it is, where both arms are the same servers and somebody speculates there."""
+    length = ask.neighbours_draft_length
+    if length <= 0.0 or ask.plain is not ask.speculative:
+        return None
+    line = ask.plain.step_of(length).line(ask.plain_load)
+    return _scaled(line.at(length), math.hypot(line.base_se, line.slope_se * length), line.samples, pace)
+
+
+def _scaled(seconds: float, se: float, samples: float, ratio: Ratio) -> Estimate:
+    """A time of the load curve for this template. The relative errors of both add."""
+    mean = seconds * math.exp(ratio.mean)
+    relative = se / seconds
+    return Estimate(
+        mean=mean,
+        se=mean * math.sqrt(relative * relative + ratio.variance),
+        samples=ratio.samples or samples,
+        level=_time_level(ratio, samples),
+    )
+
+
+def _per_draft_token(line: Line, ratio: Ratio) -> Estimate:
+    scale = math.exp(ratio.mean)
+    level = _time_level(ratio, line.samples)
+    return Estimate(mean=line.slope * scale, se=line.slope_se * scale, samples=line.samples, level=level)
+
+
+_NO_DRAFT_TOKENS = Estimate(mean=0.0, se=0.0, samples=0.0, level=Level.PRIOR)
+
+
+def _first_token(pool: PoolModel, load: float, thousands: float, own: Ratio, *, speculative: bool) -> Estimate:
+    step_s = pool.plain_step.line(load).base
+    expected = pool.first_token.expect(load, thousands, step_s, speculative=speculative)
+    return _scaled(expected.mean, expected.se, expected.samples, own)
+
+
+def _time_level(ratio: Ratio, samples: float) -> Level:
+    if ratio.samples >= SETTLED_SAMPLES:
+        return Level.FINGERPRINT
+    return Level.PAIR if samples > 0.0 else Level.PRIOR

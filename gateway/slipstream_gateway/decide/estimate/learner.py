@@ -1,0 +1,149 @@
+"""What this deployment has learnt of its requests: estimates per fingerprint, class, pair and pool of servers.
+
+Everything that a forecast needs is worked out when an outcome is recorded: a forecast is a few look-ups. Memory is
+bounded whatever comes. Not thread-safe: it lives on one event loop.
+"""
+
+from __future__ import annotations
+
+from slipstream_core.observation import Forecast, Observation, Subject
+from slipstream_core.types import GenerationRequest, RequestProfile
+
+from slipstream_gateway.decide.estimate.classes import KeyModel, PairModel
+from slipstream_gateway.decide.estimate.fingerprint import Fingerprinter, temperature_bucket
+from slipstream_gateway.decide.estimate.forecasts import Question, forecast
+from slipstream_gateway.decide.estimate.outcomes import is_plausible
+from slipstream_gateway.decide.estimate.pools import PoolModel
+from slipstream_gateway.decide.estimate.segmented import SegmentedMap
+from slipstream_gateway.decide.estimate.template import SETTLED_HITS, Template
+
+_MAX_SOURCES = 4096
+_MAX_PAIRS = 64
+# Of all pairs together; their words take up to 40 MB.
+_MAX_KEYS = 128
+_MAX_POOLS = 256
+# Sources that have not proved themselves count as one.
+_UNSETTLED = ""
+
+
+class Learner:
+    """Learns from outcomes, this replica's and others', and forecasts requests."""
+
+    def __init__(self, *, max_fingerprints: int = 20_000) -> None:
+        self._fingerprinter = Fingerprinter()
+        self._templates: SegmentedMap[Template] = SegmentedMap(max_fingerprints)
+        self._sources: SegmentedMap[list[int]] = SegmentedMap(_MAX_SOURCES)
+        self._keys: SegmentedMap[KeyModel] = SegmentedMap(_MAX_KEYS)
+        self._pairs: dict[str, PairModel] = {}
+        self._pools: dict[str, PoolModel] = {}
+
+    @property
+    def fingerprints(self) -> int:
+        """How many kinds of requests are remembered."""
+        return len(self._templates)
+
+    def subject(
+        self,
+        request: GenerationRequest,
+        profile: RequestProfile,
+        *,
+        pair: str,
+        key_id: str,
+        is_authenticated: bool = False,
+    ) -> Subject:
+        """What the estimates of `request` are kept under; `key_id` names its API key without being it. Where it
+        `is_authenticated`, classes are estimated for that key; else anybody could invent one, and all count as one."""
+        return self._fingerprinter.subject(
+            request, profile, pair=pair, key_id=key_id, is_authenticated=is_authenticated
+        )
+
+    def forecast(
+        self,
+        subject: Subject,
+        profile: RequestProfile,
+        *,
+        plain_pool: str,
+        speculative_pool: str | None,
+        plain_load: float,
+        speculative_load: float,
+        neighbours_draft_length: float = 0.0,
+        prompt_tokens: int,
+        max_tokens: int | None,
+        temperature: float,
+    ) -> Forecast:
+        """What to expect of a request on `plain_pool` and on `speculative_pool` (None: as on the plain one), with as
+        many requests in flight per replica there as the loads say, this one included. `neighbours_draft_length`: see
+        `Forecast`."""
+        plain = fast = self._pool(plain_pool)
+        if speculative_pool is None:
+            speculative_load = plain_load
+        elif speculative_pool != plain_pool:
+            fast = self._pool(speculative_pool)
+            fast.lean_on(plain)
+        question = Question(
+            subject, profile, plain, fast, plain_load, speculative_load, prompt_tokens, max_tokens,
+            temperature_bucket(temperature), neighbours_draft_length,
+        )  # fmt: skip
+        return forecast(question, self._templates.peek(subject.fingerprint), self._model(subject))
+
+    def record(self, observation: Observation) -> None:
+        """Learn from a finished request. Ignores those that failed and those with impossible figures."""
+        if not is_plausible(observation):
+            return
+        subject = observation.subject
+        member = self._member(subject.source)
+        template = self._template(subject.fingerprint)
+        template.learn(observation, member, self._used_model(subject), self._pool(observation.pool))
+
+    def _template(self, fingerprint: str) -> Template:
+        template = self._templates.peek(fingerprint)
+        if template is None:
+            template = Template()
+            self._templates.add(fingerprint, template)
+        template.hits += 1
+        self._templates.touch(fingerprint, protect=template.hits >= SETTLED_HITS)
+        return template
+
+    def _member(self, source: str) -> str:
+        hits = self._sources.peek(source)
+        if hits is None:
+            hits = [0]
+            self._sources.add(source, hits)
+        hits[0] += 1
+        self._sources.touch(source, protect=hits[0] >= SETTLED_HITS)
+        return source if hits[0] >= SETTLED_HITS else _UNSETTLED
+
+    def _model(self, subject: Subject) -> KeyModel:
+        """Of the subject's API key at its pair; an empty one where it is not kept."""
+        return self._keys.peek(_key_name(subject)) or KeyModel(subject.key, self._pair(subject.pair))
+
+    def _used_model(self, subject: Subject) -> KeyModel:
+        """Of the subject's API key at its pair, kept from now on, with one more request."""
+        name = _key_name(subject)
+        model = self._keys.peek(name)
+        if model is None:
+            model = KeyModel(subject.key, self._pair(subject.pair))
+            self._keys.add(name, model)
+        model.hits += 1
+        self._keys.touch(name, protect=model.hits >= SETTLED_HITS)
+        return model
+
+    def _pair(self, name: str) -> PairModel:
+        found = self._pairs.get(name)
+        if found is None:
+            if len(self._pairs) >= _MAX_PAIRS:
+                del self._pairs[next(iter(self._pairs))]
+            found = self._pairs[name] = PairModel()
+        return found
+
+    def _pool(self, name: str) -> PoolModel:
+        found = self._pools.get(name)
+        if found is None:
+            if len(self._pools) >= _MAX_POOLS:
+                del self._pools[next(iter(self._pools))]
+            found = self._pools[name] = PoolModel()
+        return found
+
+
+def _key_name(subject: Subject) -> str:
+    return f"{subject.pair}\x1f{subject.key}"

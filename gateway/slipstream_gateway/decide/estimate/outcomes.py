@@ -1,0 +1,85 @@
+"""What an observation says, checked: clocks jump and servers miscount, and neither may reach the estimates."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from slipstream_core.observation import Observation
+from slipstream_core.types import LengthBin, TaskType
+
+from slipstream_gateway.decide.estimate.skeleton import WORD_BUCKETS
+
+_MAX_TOKENS = 10_000_000
+_MIN_SECONDS, _MAX_SECONDS = 1e-6, 100_000.0
+_MAX_NAME = 512
+_CLASSES = frozenset(f"{task}/{length}" for task in TaskType for length in LengthBin)
+_MAX_LOAD = 100_000.0
+_MAX_PRICE = 1_000_000.0
+_MAX_DRAFT_LENGTH = 1_000
+_MAX_WORDS = 64
+# What comes once per answer, such as the way of its first and its last bytes, is not the time of a step: it weighs
+# heavily on an answer of few. One of this many steps counts a quarter of a very long one.
+_SETTLING_STEPS = 8.0
+
+
+class Pace(NamedTuple):
+    """Seconds per step or per token, and how much the answer is worth beside a long one, in (0, 1]."""
+
+    step_s: float
+    weight: float
+
+
+class Trials(NamedTuple):
+    """Draft tokens that were accepted, and those that were decided: accepted or the first rejected of their step."""
+
+    accepted: float
+    decided: float
+
+
+def is_plausible(seen: Observation) -> bool:
+    """Whether estimates may learn from `seen`: finished, and every figure possible. NaN fails every comparison."""
+    subject, words = seen.subject, seen.subject.words
+    return (
+        seen.status == "ok"
+        and subject.cold_class in _CLASSES
+        and seen.request_class in _CLASSES
+        and max(map(len, (subject.fingerprint, subject.source, subject.key, subject.pair, seen.pool))) <= _MAX_NAME
+        and 1 <= seen.output_tokens <= _MAX_TOKENS
+        and 0 <= seen.prompt_tokens <= _MAX_TOKENS
+        and _MIN_SECONDS <= seen.e2e_s <= _MAX_SECONDS
+        and (seen.ttft_s is None or _MIN_SECONDS <= seen.ttft_s <= seen.e2e_s)
+        and 0 <= seen.accepted <= seen.drafted <= _MAX_TOKENS
+        and 0 <= seen.rejections <= _MAX_TOKENS
+        and 0 <= seen.steps <= _MAX_TOKENS
+        and 0 <= seen.draft_length <= _MAX_DRAFT_LENGTH
+        and 0.0 <= seen.batch_draft_length <= _MAX_DRAFT_LENGTH
+        and 0.0 <= seen.load <= _MAX_LOAD
+        and (seen.price_per_gpu_hour is None or 0.0 <= seen.price_per_gpu_hour <= _MAX_PRICE)
+        and (seen.priced_s is None or 0.0 <= seen.priced_s <= _MAX_SECONDS)
+        and len(words) <= _MAX_WORDS
+        and (not words or (min(words) >= 0 and max(words) < WORD_BUCKETS))
+    )
+
+
+def pace_of(seen: Observation, ttft_s: float, *, by_step: bool) -> Pace | None:
+    """The time per step (`by_step`) or per token after the first; None for an answer that is too short to tell."""
+    decode_s = seen.e2e_s - ttft_s
+    units = seen.output_tokens - 1
+    if by_step:
+        units = seen.steps or max(units - seen.accepted, 1)
+    if units < 1 or decode_s <= 0.0 or seen.output_tokens < 2:
+        return None
+    return Pace(decode_s / units, (units / (units + _SETTLING_STEPS)) ** 2)
+
+
+def trials_of(seen: Observation) -> Trials | None:
+    """The trials behind the acceptance rate; None where nothing was decided.
+
+    A step that had fewer draft tokens than asked for (a look-up without a match) ended as a rejection does, so that
+    E tokens per step come out as they were. The last step of an answer may be cut short without that.
+    """
+    rejected = seen.rejections or min(seen.drafted - seen.accepted, seen.steps)
+    short = seen.steps - 1 - seen.drafted / seen.draft_length if seen.draft_length else 0.0
+    failures = min(rejected + max(short, 0.0), max(seen.steps, rejected))
+    decided = seen.accepted + failures
+    return Trials(seen.accepted, decided) if decided > 0 else None

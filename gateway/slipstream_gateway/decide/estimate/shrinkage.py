@@ -1,0 +1,45 @@
+"""From one level of the hierarchy to the next: a normal prior, and the news of the members below."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from slipstream_gateway.decide.estimate.pooled import PooledMean
+
+
+class Normal(NamedTuple):
+    """A mean and its variance."""
+
+    mean: float
+    variance: float
+
+
+def shrink(pooled: PooledMean, prior: Normal, *, noise: float, between: float) -> Normal:
+    """The posterior of `prior` after a pooled mean, with variances of `noise` within its members and `between` them."""
+    if pooled.weight <= 0.0:
+        return prior
+    data = 1.0 / (noise / pooled.weight + between / pooled.members)
+    variance = 1.0 / (data + 1.0 / prior.variance)
+    return Normal((data * pooled.mean + prior.mean / prior.variance) * variance, variance)
+
+
+def joined(first: Normal, second: Normal) -> Normal:
+    """The mean of two independent beliefs by their precision."""
+    total = first.variance + second.variance
+    mean = (first.mean * second.variance + second.mean * first.variance) / total
+    return Normal(mean, first.variance * second.variance / total)
+
+
+def repeat_noise(within: float, between: float, samples: float) -> float:
+    """The noise of a template's next answer as news of its like: the more it has said, the less it adds."""
+    after = between + within / (samples + 1.0)
+    if samples <= 0.0:
+        return after
+    # 1 / (1 / after - 1 / before), without the difference of two that are nearly equal
+    before = between + within / samples
+    return after * before * samples * (samples + 1.0) / within
+
+
+def clipped(value: float, limit: float) -> float:
+    """`value`, at most `limit` from 0: one answer has only so much to say."""
+    return max(-limit, min(limit, value))

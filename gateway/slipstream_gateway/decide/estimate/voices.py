@@ -1,0 +1,100 @@
+"""One figure as each API key sees it, and their median: how an estimate crosses from key to key.
+
+Each key has one voice, however many requests it sends. A key takes over the median of what it expects itself and of the
+others' voices. Less than half of the values cannot carry a median away (Huber 1981, section 3.1): one key moves another
+key's estimate to a third key's value at most.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import OrderedDict
+
+from slipstream_core.observation import Level
+
+from slipstream_gateway.decide.estimate.shrinkage import Normal, joined
+
+# The voices of this many keys are kept, those that changed last.
+_MAX_VOICES = 32
+# A change of a probability or a log length that is not worth the time.
+_SAME = 0.003
+# With only one other voice there is no telling what is common from what is that key's own.
+_LEAST_OTHERS = 2
+
+
+class Voices:
+    """What each key says of one figure: its estimate from its own requests alone."""
+
+    __slots__ = ("_means", "_sorted")
+
+    def __init__(self) -> None:
+        self._means: OrderedDict[str, float] = OrderedDict()
+        self._sorted: list[float] = []
+
+    def say(self, key: str, mean: float) -> None:
+        """Take in the voice of `key`, in place of its last one, unless that was nearly the same."""
+        before = self._means.get(key)
+        if before is not None:
+            if abs(mean - before) < _SAME:
+                return
+            del self._means[key]
+        elif len(self._means) >= _MAX_VOICES:
+            _, before = self._means.popitem(last=False)
+        if before is not None:
+            del self._sorted[bisect_left(self._sorted, before)]
+        self._means[key] = mean
+        insort(self._sorted, mean)
+
+    def others(self, key: str) -> int:
+        """The number of voices beside that of `key`; 0 where they are too few to count."""
+        count = len(self._means) - (key in self._means)
+        return count if count >= _LEAST_OTHERS else 0
+
+    def median(self, key: str, own: float) -> float | None:
+        """The median of the others' voices and of that of `key`, or of `own` where it has none; of two in the middle
+        the one nearer to `own`. None where the others are too few."""
+        is_known = key in self._means
+        if len(self._means) - is_known < _LEAST_OTHERS:
+            return None
+        means = self._sorted
+        if not is_known:
+            means = means.copy()
+            insort(means, own)
+        low, high = means[(len(means) - 1) // 2], means[len(means) // 2]
+        return low if abs(low - own) <= abs(high - own) else high
+
+
+class KeyVoice:
+    """The offsets of a pair's classes for one key, between its own evidence and the `voices` by class; `between` is the
+    variance of an offset from key to key."""
+
+    __slots__ = ("_between", "_key", "_voices")
+
+    def __init__(self, key: str, voices: dict[str, Voices], *, between: float) -> None:
+        self._key = key
+        self._voices = voices
+        self._between = between
+
+    def level(self, cold_class: str, own: tuple[Level, float]) -> tuple[Level, float]:
+        """The most specific level that has seen a class which this key has not shown, and how many observations or
+        voices it counts; `own` is what the key's other classes give."""
+        found = self._voices.get(cold_class)
+        others = found.others(self._key) if found is not None else 0
+        return (Level.CLASS, float(others)) if others else own
+
+    def unseen(self, cold_class: str, own: Normal) -> Normal:
+        """The offset of a class that this key has not shown, with `own` by its other classes."""
+        found = self._voices.get(cold_class)
+        return own if found is None else self._joined(found, own)
+
+    def say(self, cold_class: str, own: Normal) -> Normal:
+        """Give the key's voice, `own` of a class; the class's offset after that."""
+        found = self._voices.get(cold_class)
+        if found is None:  # classes are from a closed set
+            found = self._voices[cold_class] = Voices()
+        found.say(self._key, own.mean)
+        return self._joined(found, own)
+
+    def _joined(self, voices: Voices, own: Normal) -> Normal:
+        mean = voices.median(self._key, own.mean)
+        return own if mean is None else joined(own, Normal(mean, self._between))

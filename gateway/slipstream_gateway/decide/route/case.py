@@ -1,0 +1,152 @@
+"""What the steps of a decision look at, and what each of them answers."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+from slipstream_core.manifest import ClassRule, ClassStanding, Route
+from slipstream_core.manifest.objects import SpeculationPolicySpec
+from slipstream_core.observation import Draws, Forecast, Level
+from slipstream_core.types import Arm, GenerationRequest, LengthBin, Reason, RequestProfile, TaskType, Withheld
+
+from slipstream_gateway.decide.route.break_even import BreakEven, break_even
+
+Number = float | int | str | bool
+
+_CLASSES = {(task, length): f"{task}/{length}" for task in TaskType for length in LengthBin}
+
+
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a route's servers at this moment: whether any of the speculative arm can take the request.
+    `withheld` is why those that are up may not; None where none is up. `longest_draft` is the longest draft that all
+    of them take, None where they take any."""
+
+    speculative_available: bool = True
+    withheld: Withheld | None = None
+    longest_draft: int | None = None
+
+
+class Verdict(NamedTuple):
+    """An arm with its reason; `detail` is one sentence. `draft_length` is 0 exactly when the arm is not speculative."""
+
+    arm: Arm
+    reason: Reason
+    detail: str
+    draft_length: int = 0
+
+
+class Case(NamedTuple):
+    """One request with all that its decision depends on.
+
+    `forecast` and `saving` are None where the policy decides by rules, or nothing can be forecast. `standing` is how
+    far the class may speculate, None where nobody says so. `shortest` and `longest` bound the draft length. `numbers`
+    collects what was looked at beyond these, in order.
+    """
+
+    request: GenerationRequest
+    profile: RequestProfile
+    route: Route
+    health: Health
+    draws: Draws
+    spec: SpeculationPolicySpec | None
+    forecast: Forecast | None
+    request_class: str
+    rule: ClassRule | None
+    standing: ClassStanding | None
+    shortest: int
+    longest: int
+    saving: BreakEven | None
+    numbers: dict[str, Number]
+    pressure: float = 0.0
+
+    def taken(self, draft_length: int) -> int:
+        """As much of `draft_length` as the servers take."""
+        longest = self.health.longest_draft
+        return draft_length if longest is None else min(draft_length, longest)
+
+    @property
+    def output_tokens(self) -> float:
+        """The expected length: learnt from requests like this one, else the classifier's."""
+        return _output_tokens(self.profile, self.forecast)
+
+
+def plain(reason: Reason, detail: str) -> Verdict:
+    return Verdict(Arm.PLAIN, reason, detail)
+
+
+def one_line(text: str) -> str:
+    """`text`, which others wrote, as part of a sentence."""
+    return " ".join(text.split())
+
+
+def make_case(
+    request: GenerationRequest,
+    profile: RequestProfile,
+    route: Route,
+    *,
+    forecast: Forecast | None,
+    draws: Draws,
+    health: Health,
+    pressure: float = 0.0,
+) -> Case:
+    """The case of a request: its class, the rule for it, and the break-even where there is a forecast."""
+    spec = route.policy.spec if route.policy is not None else None
+    if spec is None or spec.decision == "rules" or route.speculative is None:
+        forecast = None
+    request_class = _CLASSES[profile.task, LengthBin.of(_output_tokens(profile, forecast))]
+    rule = _class_rule(spec, profile, request_class)
+    shortest, longest = draft_lengths(route, spec, rule)
+    numbers: dict[str, Number] = {}
+    if health.longest_draft is not None and health.longest_draft < longest:
+        longest = numbers["servers_longest_draft"] = health.longest_draft
+    return Case(
+        request,
+        profile,
+        route,
+        health,
+        draws,
+        spec,
+        forecast,
+        request_class,
+        rule,
+        route.standing.of(request_class) if route.standing is not None else None,
+        shortest,
+        longest,
+        break_even(forecast, shortest=shortest, longest=longest) if forecast is not None else None,
+        numbers,
+        pressure,
+    )
+
+
+def is_known(spec: SpeculationPolicySpec, profile: RequestProfile) -> bool:
+    """Whether the classifier is sure enough of the task."""
+    return profile.task is not TaskType.UNKNOWN and profile.confidence >= spec.min_confidence
+
+
+def has_fixed_draft_length(route: Route) -> bool:
+    """Whether the servers speculate with the length that they were started with: the pair's longest."""
+    return route.speculative is not None and not route.speculative.drafts_per_request
+
+
+def _output_tokens(profile: RequestProfile, forecast: Forecast | None) -> float:
+    if forecast is not None and forecast.output_tokens.level is Level.FINGERPRINT:
+        return forecast.output_tokens.mean
+    return profile.expected_output_tokens
+
+
+def _class_rule(spec: SpeculationPolicySpec | None, profile: RequestProfile, request_class: str) -> ClassRule | None:
+    """The rule for `task/length`, else the one for the task, else None; none for an unknown class."""
+    if spec is None or not spec.classes or not is_known(spec, profile):
+        return None
+    rules = {rule.name: rule for rule in spec.classes}
+    return rules.get(request_class) or rules.get(str(profile.task))
+
+
+def draft_lengths(route: Route, spec: SpeculationPolicySpec | None, rule: ClassRule | None) -> tuple[int, int]:
+    """The shortest and the longest draft that may be used: up to the rule's length, else the policy's, else the
+    pair's; servers with a draft length of their own use that one."""
+    cap = route.pair.spec.max_draft_tokens
+    if has_fixed_draft_length(route):
+        return cap, cap
+    return 1, (rule.draft_tokens if rule else None) or (spec.draft_tokens if spec else None) or cap

@@ -1,0 +1,32 @@
+"""A decision as plain values: what `POST /v1/route` answers and `slipstream route --json` prints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from slipstream_core.types import Decision, RequestProfile
+
+_INTERNALS = ("detail", "numbers")
+
+
+def explanation(pair: str, profile: RequestProfile, decision: Decision, *, internals: bool = True) -> dict[str, Any]:
+    """The decision for a request to `pair`, with the profile and every number that led there. Without `internals`, what
+    the gateway has learned from others' requests is left out: the profile is the request's own."""
+    explained = _explained(pair, profile, decision)
+    return explained if internals else {name: explained[name] for name in explained if name not in _INTERNALS}
+
+
+def _explained(pair: str, profile: RequestProfile, decision: Decision) -> dict[str, Any]:
+    return {
+        "object": "slipstream.decision",
+        "pair": pair,
+        "arm": decision.arm,
+        "reason": decision.reason,
+        "detail": decision.detail,
+        "class": decision.request_class,
+        "draft_length": decision.draft_length,
+        "saving_s": decision.saving_s,
+        "numbers": dict(decision.numbers),
+        "profile": msgspec.to_builtins(profile),
+    }

@@ -1,0 +1,144 @@
+"""Step 5 of the decision: whether the predicted saving pays, what it costs, and when to find out all the same."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from statistics import NormalDist
+
+from slipstream_core.manifest import Route
+from slipstream_core.observation import Forecast, Level
+from slipstream_core.types import Arm, Reason
+
+from slipstream_gateway.decide.route.break_even import BreakEven, break_even, saving_se_s
+from slipstream_gateway.decide.route.case import Case, Verdict, plain
+from slipstream_gateway.decide.route.pressure import SHRINK_FROM, shortened, stops
+
+
+def by_saving(case: Case) -> Verdict:
+    """The best draft length where its saving clears the margin and the cost its limit; else plain. Without a forecast
+    the rules that let the request through decide."""
+    best, spec = case.saving, case.spec
+    if best is None or spec is None:
+        detail = "no rule of the policy speaks against speculation"
+        return Verdict(Arm.SPECULATIVE, Reason.SPECULATION_PAYS, detail, case.longest)
+    saving_s, margin_s = best.saving_s, spec.margin * best.plain_s
+    counted_s = saving_s
+    if spec.decision == "cautious":
+        counted_s = case.numbers["saving_lower_bound_s"] = saving_s - uncertainty_s(case)
+    if not counted_s > margin_s:
+        return plain(Reason.BREAK_EVEN, _too_little(best, margin_s, counted_s))
+    return _too_dear(case, best) or Verdict(
+        Arm.SPECULATIVE,
+        Reason.SPECULATION_PAYS,
+        f"about {best.output_tokens:.0f} tokens at {best.tokens_per_step:.1f} a step save {_ms(saving_s)} of "
+        f"{_ms(best.plain_s)}",
+        best.draft_length,
+    )
+
+
+def shed(case: Case, verdict: Verdict) -> Verdict | None:
+    """After step 5: what would speculate decodes plainly where places are nearly all taken, unless that would take more
+    of them. What a client asked for stands, as does what one arm alone can do."""
+    if not stops(case.pressure) or relieves(case):
+        return None
+    taken = f"{case.pressure:.0%} of the places are taken"
+    return plain(Reason.PRESSURE, f"{taken}; else this one would speculate with drafts of {verdict.draft_length}")
+
+
+def explored(case: Case) -> Verdict | None:
+    """A share of the requests whose saving may be above the margin, for all that is known, speculates to learn.
+
+    Half of them with any draft length there is, because what a step costs shows only where the lengths differ.
+    """
+    best, spec, draws = case.saving, case.spec, case.draws
+    if best is None or spec is None:
+        return None
+    if not best.saving_s + uncertainty_s(case) > spec.margin * best.plain_s or _too_dear(case, best) is not None:
+        return None
+    case.numbers["exploration_share"] = spec.exploration_share
+    if draws.exploration >= spec.exploration_share:
+        return None
+    length = best.draft_length
+    if draws.draft_length < 0.5:
+        length = case.shortest + int(2.0 * draws.draft_length * (case.longest - case.shortest + 1))
+    detail = f"whether {_ms(best.saving_s)} are saved is uncertain, and this request finds out"
+    return Verdict(Arm.SPECULATIVE, Reason.EXPLORATION, detail, length)
+
+
+def relieves(case: Case) -> bool:
+    """Whether speculation is measured to serve requests like this one with less of the servers' time than plain
+    decoding would, at the present load. At a given number in flight the requests that end in a second are that number
+    over the time of one (Little's law): whatever shortens a whole batch's answers is capacity."""
+    best, forecast = case.saving, case.forecast
+    if best is None or forecast is None or not best.standing:
+        return False
+    drafting = forecast.acceptance if forecast.acceptance is not None else forecast.step_base_s
+    if Level.PRIOR in (forecast.plain_tpot_s.level, drafting.level):
+        return False
+    return best.saving_s > uncertainty_s(case)
+
+
+def under_pressure(case: Case) -> Case:
+    """`case` with the drafts that its pressure leaves."""
+    if case.pressure <= SHRINK_FROM or relieves(case):
+        return case
+    longest = max(case.shortest, shortened(case.longest, case.pressure))
+    if case.forecast is None:
+        return case._replace(longest=longest)
+    return case._replace(longest=longest, saving=break_even(case.forecast, shortest=case.shortest, longest=longest))
+
+
+def uncertainty_s(case: Case) -> float:
+    """How far the saving may lie from its prediction, one-sided, at the policy's confidence."""
+    if case.spec is None or case.forecast is None or case.saving is None:
+        return math.inf
+    return _z(case.spec.confidence) * se_s(case.route, case.forecast, case.saving)
+
+
+def se_s(route: Route, forecast: Forecast, best: BreakEven) -> float:
+    """The standard error of the predicted saving."""
+    return saving_se_s(forecast, best, same_pace=_same_pace(route, forecast))
+
+
+def _same_pace(route: Route, forecast: Forecast) -> bool:
+    """Whether what slows one arm slows the other: they are the same servers, or nothing is known of either, and then
+    servers of the same model are likely alike."""
+    if route.speculative is not None and route.speculative.pool == route.plain.pool:
+        return True
+    return forecast.plain_tpot_s.level is forecast.step_base_s.level is Level.PRIOR
+
+
+def _too_dear(case: Case, best: BreakEven) -> Verdict | None:
+    """Plain where the speculative servers' time is predicted to cost too much more than the plain ones'."""
+    spec, route = case.spec, case.route
+    if spec is None or route.speculative is None or spec.max_cost_increase is None:
+        return None
+    price, plain_price = route.speculative.price_per_gpu_hour, route.plain.price_per_gpu_hour
+    if price is None or not plain_price:
+        return None
+    increase = price * best.speculative_s / (plain_price * best.plain_s) - 1.0 if best.plain_s > 0 else 0.0
+    case.numbers["cost_increase"] = increase
+    case.numbers["max_cost_increase"] = spec.max_cost_increase
+    if increase <= spec.max_cost_increase:
+        return None
+    detail = f"the answer is predicted to cost {increase:.0%} more, {spec.max_cost_increase:.0%} is the limit"
+    return plain(Reason.COST, detail)
+
+
+def _too_little(best: BreakEven, margin_s: float, sure_s: float) -> str:
+    what = "is predicted to save" if best.saving_s >= 0 else "is predicted to lose"
+    said = f"speculation {what} {_ms(abs(best.saving_s))} of {_ms(best.plain_s)}"
+    if best.saving_s > margin_s:
+        return f"{said}, for sure only {_ms(sure_s)}; more than {_ms(margin_s)} is asked for"
+    return f"{said}; a saving of more than {_ms(margin_s)} is asked for"
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.1f} ms"
+
+
+@lru_cache(maxsize=64)
+def _z(confidence: float) -> float:
+    """How many standard errors a one-sided bound lies away."""
+    return NormalDist().inv_cdf(confidence)

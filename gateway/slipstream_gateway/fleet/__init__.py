@@ -1,0 +1,1 @@
+"""The servers that the current routing table names."""

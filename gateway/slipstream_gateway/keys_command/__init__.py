@@ -1,5 +1,0 @@
-"""`slipstream keys`: makes, lists, shows, revokes and rotates API keys."""
-
-from slipstream_gateway.keys_command.command import add_arguments, run
-
-__all__ = ["add_arguments", "run"]

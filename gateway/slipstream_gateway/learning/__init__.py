@@ -1,6 +1,0 @@
-"""Learning from a deployment's own traffic: what a request will look like, and whether speculation pays."""
-
-from slipstream_gateway.learning.evidence import ClassEvidence, Effect, Evidence
-from slipstream_gateway.learning.learner import Learner
-
-__all__ = ["ClassEvidence", "Effect", "Evidence", "Learner"]

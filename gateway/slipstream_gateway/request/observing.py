@@ -1,0 +1,262 @@
+"""What a finished request teaches: its observation, and who gets to see it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from hashlib import sha256
+from typing import NamedTuple, Protocol
+
+import msgspec
+from slipstream_core.manifest.table import Backend
+from slipstream_core.observation import PARITY, Forecast, Observation, Subject
+from slipstream_core.types import Decision, GenerationRequest, RequestProfile
+
+from slipstream_gateway.upstreams.base import Usage
+from slipstream_gateway.upstreams.pool import Batch
+
+LEARNT_PER_S = 100.0
+LEARNT_AT_ONCE = 500.0
+WAITING = 500
+_log = logging.getLogger(__name__)
+_ANONYMOUS = "anonymous"
+_KEY_ID_DIGITS = 16
+_BISECTIONS = 20
+
+
+class Learner(Protocol):
+    """Knows what this deployment has seen of requests. Quick, and never raises on an observation."""
+
+    def subject(
+        self,
+        request: GenerationRequest,
+        profile: RequestProfile,
+        *,
+        pair: str,
+        key_id: str,
+        is_authenticated: bool = False,
+    ) -> Subject: ...
+
+    def forecast(
+        self,
+        subject: Subject,
+        profile: RequestProfile,
+        *,
+        plain_pool: str,
+        speculative_pool: str | None,
+        plain_load: float,
+        speculative_load: float,
+        neighbours_draft_length: float = 0.0,
+        prompt_tokens: int,
+        max_tokens: int | None,
+        temperature: float,
+    ) -> Forecast: ...
+
+    def record(self, observation: Observation) -> None: ...
+
+
+class Evidence(Protocol):
+    """Compares the arms on live traffic. Quick, and never raises on an observation."""
+
+    def record(self, observation: Observation) -> None: ...
+
+
+class OutcomeStore(Protocol):
+    """How the gateway's replicas tell each other what they saw."""
+
+    def append(self, observation: Observation) -> None:
+        """Takes an observation of this replica. Never waits, never raises."""
+        ...
+
+    async def run(self, apply: Callable[[Observation], None]) -> None:
+        """Delivers what other replicas saw to `apply`, until cancelled."""
+        ...
+
+    async def aclose(self) -> None: ...
+
+
+class Outcomes:
+    """Hands each observation to the evidence and to the estimates, and this replica's own to the others.
+
+    Estimates remember some tens of requests of a kind, so that at a high rate they learn as much from a part of them:
+    all up to `LEARNT_PER_S`, which bounds what learning takes from serving. What others saw waits for its turn behind
+    that, the newest `WAITING` of it: a process that starts reads a long history at once.
+    """
+
+    def __init__(
+        self,
+        *,
+        learner: Learner,
+        evidence: Evidence,
+        store: OutcomeStore,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._learner = learner
+        self._evidence = evidence
+        self._store = store
+        self._clock = clock
+        self._allowance = LEARNT_AT_ONCE
+        self._refilled_s = clock()
+        self._waiting: deque[Observation] = deque(maxlen=WAITING)
+        self._failed = False
+
+    def record(self, observation: Observation) -> None:
+        """A request that ended here."""
+        self._try(self._evidence.record, observation)
+        if self._may_learn():
+            self._try(self._learner.record, observation)
+        self._learn_waiting()
+        self._store.append(observation)
+
+    def apply(self, observation: Observation) -> None:
+        """A request that ended at another replica."""
+        self._try(self._evidence.record, observation)
+        self._waiting.append(observation)
+        self._learn_waiting()
+
+    def _learn_waiting(self) -> None:
+        while self._waiting and self._may_learn():
+            self._try(self._learner.record, self._waiting.popleft())
+
+    def _may_learn(self) -> bool:
+        now_s = self._clock()
+        self._allowance = min(self._allowance + (now_s - self._refilled_s) * LEARNT_PER_S, LEARNT_AT_ONCE)
+        self._refilled_s = now_s
+        if self._allowance < 1.0:
+            return False
+        self._allowance -= 1.0
+        return True
+
+    def _try(self, record: Callable[[Observation], None], observation: Observation) -> None:
+        try:
+            record(observation)
+        except Exception:  # an outcome that nobody thought of, perhaps another's: no request may end by it
+            if not self._failed:
+                self._failed = True
+                _log.exception("an outcome could not be learnt from; others like it are not logged")
+
+
+class Times(NamedTuple):
+    """What a request's client saw, in seconds; the two are None where there is nothing to tell."""
+
+    e2e_s: float
+    ttft_s: float | None
+    tpot_s: float | None
+
+
+_ALONE = Batch(1.0, 0.0)
+
+
+class Lesson(msgspec.Struct, frozen=True, eq=False):
+    """A request that teaches, from its decision on: under what, and whom.
+
+    `prompt_tokens` is the classifier's estimate, which forecasts go by, too: servers count by their own tokenizer, and
+    estimates that are made with one count and asked with another are wrong by their ratio. `one_pool`: both arms
+    have the same servers. `began_s` is when it was decided, by `time.perf_counter`.
+    """
+
+    subject: Subject
+    prompt_tokens: int
+    outcomes: Outcomes
+    one_pool: bool
+    began_s: float = msgspec.field(default_factory=time.perf_counter)
+
+    def tell(
+        self,
+        *,
+        decision: Decision,
+        backend: Backend,
+        status: str,
+        usage: Usage,
+        times: Times,
+        batch: Batch,
+        cut: bool,
+        parity: str | None = None,
+    ) -> None:
+        """The request's end, or that of an attempt that failed."""
+        observation = Observation(
+            subject=self.subject,
+            request_class=decision.request_class,
+            arm=decision.arm,
+            reason=decision.reason,
+            draft_length=decision.draft_length,
+            pool=backend.pool,
+            status=status,
+            prompt_tokens=self.prompt_tokens,
+            output_tokens=usage.output_tokens,
+            drafted=usage.drafted,
+            accepted=usage.accepted,
+            rejections=rejections(usage, decision.draft_length),
+            steps=steps(usage, decision.draft_length),
+            ttft_s=times.ttft_s,
+            e2e_s=times.e2e_s,
+            load=batch.load,
+            batch_draft_length=batch.draft_length,
+            price_per_gpu_hour=backend.price_per_gpu_hour,
+            time_s=time.time(),
+            cut=cut,
+            parity=parity,
+            priced_s=usage.engine_s if self.one_pool else times.e2e_s,
+        )
+        self.outcomes.record(observation)
+
+    def tell_parity(self, *, decision: Decision, backend: Backend, matched: bool) -> None:
+        """How the answer that `backend` gave under `decision` compares with its plain replay.
+
+        `e2e_s` then reaches back to the answer's beginning: who tells by time what an outcome belongs to, asks for the
+        answer's, and a replay comes when a server is spare, minutes later.
+        """
+        self.tell(
+            decision=decision,
+            backend=backend,
+            status=PARITY,
+            usage=Usage(),
+            times=Times(time.perf_counter() - self.began_s, None, None),
+            batch=_ALONE,
+            cut=False,
+            parity="match" if matched else "mismatch",
+        )
+
+
+def key_id_of(authorization: str | None) -> str:
+    """Tells API keys apart without holding one: 16 hex digits of the authorization header's SHA-256."""
+    if not authorization:
+        return _ANONYMOUS
+    return sha256(authorization.encode("utf-8", "surrogateescape")).hexdigest()[:_KEY_ID_DIGITS]
+
+
+def steps(usage: Usage, draft_length: int) -> int:
+    """The target's steps. Servers that count draft tokens but no steps draft `draft_length` tokens in each."""
+    if usage.steps or not usage.drafted or not draft_length:
+        return usage.steps
+    return -(-usage.drafted // draft_length)
+
+
+def rejections(usage: Usage, draft_length: int) -> int:
+    """How many steps rejected a draft token.
+
+    Where the server does not say it, the number to expect: with β the chance that a draft token is accepted where all
+    before it were, a step of draft length γ accepts β + β² + … + β^γ tokens on average, and rejects one with 1 - β^γ.
+    """
+    most = usage.drafted - usage.accepted
+    if usage.rejected_at or most <= 0:
+        return sum(usage.rejected_at)
+    count = steps(usage, draft_length)
+    if not count or not draft_length:
+        return most
+    beta = _acceptance(usage.accepted / count, draft_length)
+    return max(1, min(round(count * (1.0 - beta**draft_length)), count, most))
+
+
+def _acceptance(accepted_per_step: float, draft_length: int) -> float:
+    """The β of that many accepted tokens per step, by bisection."""
+    low, high = 0.0, 1.0
+    for _ in range(_BISECTIONS):
+        beta = (low + high) / 2
+        if beta * (1.0 - beta**draft_length) / (1.0 - beta) < accepted_per_step:
+            low = beta
+        else:
+            high = beta
+    return low

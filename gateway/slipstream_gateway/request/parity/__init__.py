@@ -1,0 +1,1 @@
+"""Parity: speculative answers compared with plain ones."""

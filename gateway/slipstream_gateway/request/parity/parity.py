@@ -1,0 +1,330 @@
+"""Parity: a share of the speculative answers is decoded again, plainly, and compared.
+
+Under greedy decoding speculation must not change an answer; of sampled ones it must not change the distribution, which
+the plain arm's scores of both answers show in time (`parity_score`). A replay runs after its request's end, one at a
+time, and only on a server of the plain arm to which this gateway sent nothing at two looks in a row, while nobody
+waited for a place. It gives way: as soon as that server gets a request, or one waits, the replay is cancelled and tried
+again later, a few times. What cannot be replayed in time is dropped and counted. A replay counts in its server's load
+while it runs, and nowhere else: it is no outcome, teaches nothing, and says nothing of a server's health. How it comes
+out is counted, and shared for whoever guards the speculative arm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Coroutine, Iterator
+from typing import TypeVar
+
+import msgspec
+from slipstream_core.errors import Incomparable, SlipstreamError
+from slipstream_core.types import Capability, Decision, GenerationRequest
+
+from slipstream_gateway.admission import Admission
+from slipstream_gateway.fleet.fleet import Fleet, ServedRoute
+from slipstream_gateway.request.observing import Lesson
+from slipstream_gateway.request.parity.answer import Answer, Collector, WatchedStream, first_difference
+from slipstream_gateway.request.parity.replay import Candidate, comparable, replay, report, tell
+from slipstream_gateway.request.parity.sampled import Distrust, SampledEvidence, SampledTests, scored_pair
+from slipstream_gateway.request.parity.score import ScoredPair
+from slipstream_gateway.upstreams.base import Completion, Job, Stream
+from slipstream_gateway.upstreams.pool import Replica
+
+MAX_QUEUED = 32
+MAX_QUEUED_BYTES = 16 * 1024 * 1024
+MAX_WATCHED = 64
+MAX_REQUEST_BYTES = 1024 * 1024
+MAX_ATTEMPTS = 4
+MAX_AGE_S = 300.0
+_POLL_S = 0.01
+_T = TypeVar("_T")
+
+_log = logging.getLogger(__name__)
+
+
+class ParityCount(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one pair's and class's answers that were drawn.
+
+    `dropped` is by cause: `queue_full`, `too_large`, `stale` (too old, or the manifest has changed), `gave_way`,
+    `failed` (the plain arm gave no answer), `unreadable`.
+    """
+
+    pair: str
+    request_class: str
+    checked: int
+    mismatched: int
+    dropped: dict[str, int]
+
+
+class _Tally:
+    def __init__(self) -> None:
+        self.checked = 0
+        self.mismatched = 0
+        self.dropped: dict[str, int] = {}
+
+
+class Parity:
+    """Watches answers and replays them. Has a task only while something waits; `aclose` ends it at once.
+
+    A server is spare with at most `max_outstanding` requests in flight, at two looks `look_s` apart. `distrust` is
+    called where sampled answers of a pair turn out not to be the target's.
+    """
+
+    def __init__(
+        self,
+        *,
+        fleet: Fleet,
+        admission: Admission,
+        look_s: float = 0.25,
+        max_outstanding: int = 0,
+        replay_timeout_s: float = 120.0,
+        max_queued: int = MAX_QUEUED,
+        distrust: Distrust | None = None,
+    ) -> None:
+        self._fleet = fleet
+        self._admission = admission
+        self._look_s = look_s
+        self._max_outstanding = max_outstanding
+        self._replay_timeout_s = replay_timeout_s
+        self._max_queued = max_queued
+        self._queue: deque[Candidate] = deque()
+        self._watched = 0
+        self._sampled = SampledTests(distrust or _keep_quiet)
+        self._tallies: dict[tuple[str, str], _Tally] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._closed = False
+
+    def wants_token_ids(
+        self, replica: Replica, *, served: ServedRoute, decision: Decision, request: GenerationRequest, draw: float
+    ) -> bool:
+        """Whether the answer that `replica` is to give will be compared by its token ids: a sampled one, drawn for a
+        comparison, of a server that a check saw give them."""
+        policy = served.route.policy
+        return (
+            request.temperature > 0
+            and replica.gives_token_ids
+            and policy is not None
+            and draw < policy.spec.parity_share
+            and comparable(served, decision, request)
+        )
+
+    def watch(
+        self,
+        answer: Completion | Stream,
+        *,
+        served: ServedRoute,
+        decision: Decision,
+        job: Job,
+        draw: float,
+        lesson: Lesson | None = None,
+    ) -> Completion | Stream:
+        """`answer` as it is to be read; where it was drawn for a comparison, a copy is kept on the way.
+
+        `draw` in [0, 1) is compared with the policy's share. `lesson` is told how the comparison comes out.
+        """
+        policy = served.route.policy
+        if policy is None or draw >= policy.spec.parity_share or not comparable(served, decision, job.request):
+            return answer
+        if job.request.temperature > 0 and not job.token_ids:
+            return answer
+        candidate = Candidate(served=served, decision=decision, job=job, answer=Collector(stream=False), lesson=lesson)
+        if len(job.request.raw) > MAX_REQUEST_BYTES:
+            self._drop(candidate, "too_large")
+            return answer
+        if isinstance(answer, Completion):
+            self._take_whole(candidate, answer)
+            return answer
+        if self._watched >= MAX_WATCHED:
+            self._drop(candidate, "queue_full")
+            return answer
+        self._watched += 1
+        return WatchedStream(
+            answer,
+            on_end=lambda collector: self._ended(candidate, collector),
+            on_lost=lambda error: self._lost(candidate, error),
+        )
+
+    def counts(self) -> list[ParityCount]:
+        """What was counted so far. May be called from any thread."""
+        return [
+            ParityCount(
+                pair=pair,
+                request_class=request_class,
+                checked=tally.checked,
+                mismatched=tally.mismatched,
+                dropped=dict(tally.dropped),
+            )
+            for (pair, request_class), tally in list(self._tallies.items())
+        ]
+
+    def evidence(self) -> list[SampledEvidence]:
+        """How far the tests of sampled answers are. May be called from any thread."""
+        return self._sampled.evidence()
+
+    async def aclose(self) -> None:
+        """Drops what waits and cancels the replay that runs."""
+        self._closed = True
+        self._queue.clear()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    # From the answers' side.
+
+    def _take_whole(self, candidate: Candidate, completion: Completion) -> None:
+        try:
+            for piece in completion.pieces:
+                candidate.answer.add(piece)
+        except Incomparable as exc:
+            self._drop(candidate, exc.cause)
+            return
+        self._enqueue(candidate)
+
+    def _ended(self, candidate: Candidate, collector: Collector) -> None:
+        self._watched -= 1
+        candidate.answer = collector
+        self._enqueue(candidate)
+
+    def _lost(self, candidate: Candidate, error: Incomparable | None) -> None:
+        """The answer is too large, or did not come to its end: then there is nothing to compare, nor to count."""
+        self._watched -= 1
+        if error is not None:
+            self._drop(candidate, error.cause)
+
+    def _enqueue(self, candidate: Candidate) -> None:
+        if self._closed:
+            return
+        candidate.since_s = asyncio.get_running_loop().time()
+        self._queue.append(candidate)
+        while len(self._queue) > self._max_queued or sum(c.size_bytes for c in self._queue) > MAX_QUEUED_BYTES:
+            self._drop(self._queue.popleft(), "queue_full")
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._work())
+
+    # From the replays' side.
+
+    async def _work(self) -> None:
+        """Looks for spare capacity until nothing waits."""
+        spare_before: set[Replica] = set()
+        while self._queue:
+            await asyncio.sleep(self._look_s)
+            self._drop_stale()
+            start = self._startable(spare_before)
+            if start is None:
+                spare_before = {replica for candidate in self._queue for replica in self._spare(candidate)}
+                continue
+            candidate, replica = start
+            self._queue.remove(candidate)
+            spare_before = set()
+            try:
+                await self._check(candidate, replica)
+            except Exception:  # the task's top: one comparison that breaks must not end the others
+                _log.exception("a parity check of %s failed", candidate.key[0])
+                self._drop(candidate, "failed")
+
+    def _drop_stale(self) -> None:
+        oldest_s = asyncio.get_running_loop().time() - MAX_AGE_S
+        for candidate in list(self._queue):
+            if candidate.since_s < oldest_s or self._served_now(candidate) is None:
+                self._queue.remove(candidate)
+                self._drop(candidate, "stale")
+
+    def _startable(self, spare_before: set[Replica]) -> tuple[Candidate, Replica] | None:
+        for candidate in self._queue:
+            for replica in self._spare(candidate):
+                if replica in spare_before:
+                    return candidate, replica
+        return None
+
+    def _served_now(self, candidate: Candidate) -> ServedRoute | None:
+        """The candidate's route as it is served now, None where it has changed: nobody knows what it serves then."""
+        route = candidate.served.route
+        served = self._fleet.current.routes.get(route.model)
+        return served if served is not None and served.route.generation == route.generation else None
+
+    def _spare(self, candidate: Candidate) -> Iterator[Replica]:
+        """Servers of its plain arm that a replay would take nothing from."""
+        served = self._served_now(candidate)
+        if served is None or self._admission.queued:
+            return
+        for replica in served.plain.replicas:
+            if not replica.ejected and replica.outstanding <= self._max_outstanding:
+                yield replica
+
+    async def _check(self, candidate: Candidate, replica: Replica) -> None:
+        snapshot = self._fleet.enter()
+        replica.acquire(0, time.perf_counter())
+        candidate.attempts += 1
+        try:
+            async with asyncio.timeout(self._replay_timeout_s):
+                answer = await candidate.answer.read()
+                if candidate.is_sampled:
+                    await self._check_sampled(candidate, answer, replica)
+                else:
+                    await self._check_greedy(candidate, answer, replica)
+        except Incomparable as exc:
+            self._drop(candidate, exc.cause)
+        except (SlipstreamError, TimeoutError) as exc:
+            _log.info("%s: a parity replay failed: %s", replica.name, type(exc).__name__)
+            self._drop(candidate, "failed")
+        finally:
+            replica.release(0, time.perf_counter())
+            self._fleet.leave(snapshot)
+
+    async def _check_greedy(self, candidate: Candidate, speculative: Answer, replica: Replica) -> None:
+        plain = await self._giving_way(replay(candidate, replica), replica)
+        if plain is None:
+            self._try_again(candidate)
+            return
+        difference = first_difference(speculative, plain)
+        self._judged(candidate, matched=difference is None)
+        if difference is not None:
+            report(candidate, difference, speculative, plain)
+
+    async def _check_sampled(self, candidate: Candidate, speculative: Answer, replica: Replica) -> None:
+        async def compared() -> tuple[ScoredPair | None]:
+            return (await scored_pair(candidate, speculative, replica),)
+
+        found = await self._giving_way(compared(), replica)
+        if found is None:
+            self._try_again(candidate)
+        else:
+            self._judged(candidate, matched=not self._sampled.judge(candidate, found[0]))
+
+    async def _giving_way(self, running: Coroutine[None, None, _T], replica: Replica) -> _T | None:
+        """What `running` gives, None where it was cancelled because somebody else wants the server."""
+        task = asyncio.get_running_loop().create_task(running)
+        try:
+            while not task.done():
+                await asyncio.wait([task], timeout=_POLL_S)
+                if not task.done() and (self._admission.queued or replica.outstanding > self._max_outstanding + 1):
+                    return None
+            return task.result()
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def _try_again(self, candidate: Candidate) -> None:
+        if candidate.attempts < MAX_ATTEMPTS:
+            self._queue.appendleft(candidate)
+        else:
+            self._drop(candidate, "gave_way")
+
+    def _judged(self, candidate: Candidate, *, matched: bool) -> None:
+        tally = self._tally(candidate)
+        tally.checked += 1
+        tally.mismatched += not matched
+        tell(candidate, matched=matched)
+
+    def _drop(self, candidate: Candidate, cause: str) -> None:
+        dropped = self._tally(candidate).dropped
+        dropped[cause] = dropped.get(cause, 0) + 1
+
+    def _tally(self, candidate: Candidate) -> _Tally:
+        return self._tallies.setdefault(candidate.key, _Tally())
+
+
+def _keep_quiet(pair: str, capability: Capability, detail: str) -> None:
+    """Where nobody takes capabilities away, an alarm is logged and counted, and that is all."""

@@ -1,0 +1,135 @@
+"""One answer that waits for its plain replay: which ones do, how the replay runs, what is said of a mismatch."""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+from slipstream_core.manifest import Protocol
+from slipstream_core.manifest.capabilities import UNREAD
+from slipstream_core.types import Arm, Decision, Endpoint, GenerationRequest, Reason
+
+from slipstream_gateway.fleet.fleet import ServedRoute
+from slipstream_gateway.request.observing import Lesson
+from slipstream_gateway.request.parity.answer import Answer, Collector, Difference, parting
+from slipstream_gateway.upstreams.base import Job
+from slipstream_gateway.upstreams.pool import Replica
+
+_CHECKED_REASONS = frozenset({Reason.SPECULATION_PAYS, Reason.CLASS_ENABLED, Reason.CLIENT_ASKED, Reason.EXPLORATION})
+_EXCERPT_CHARS = 2000
+_FINISH_REASONS = frozenset({None, "stop", "length", "tool_calls", "function_call", "content_filter"})
+_MEDIA = frozenset({"image_url", "input_audio", "audio_url", "video_url", "file", "prompt_embeds"})
+
+_log = logging.getLogger(__name__)
+
+
+class Candidate(msgspec.Struct, kw_only=True, eq=False):
+    """An answer that is to be replayed. `since_s` is when it began to wait, by the loop's clock; `lesson` hears how it
+    compares, None where nobody is to hear."""
+
+    served: ServedRoute
+    decision: Decision
+    job: Job
+    answer: Collector
+    lesson: Lesson | None = None
+    since_s: float = 0.0
+    attempts: int = 0
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.served.route.pair.metadata.key, self.decision.request_class
+
+    @property
+    def is_sampled(self) -> bool:
+        return self.job.request.temperature > 0
+
+    @property
+    def size_bytes(self) -> int:
+        return self.answer.size_bytes + len(self.job.request.raw)
+
+
+def tell(candidate: Candidate, *, matched: bool) -> None:
+    """Lets those know who guard the speculative arm."""
+    backend = candidate.served.route.speculative
+    if candidate.lesson is not None and backend is not None:
+        candidate.lesson.tell_parity(decision=candidate.decision, backend=backend, matched=matched)
+
+
+def comparable(served: ServedRoute, decision: Decision, request: GenerationRequest) -> bool:
+    """Whether a plain answer to `request` must be the same, or, where it is sampled, as likely."""
+    return (
+        decision.arm is Arm.SPECULATIVE
+        and decision.reason in _CHECKED_REASONS
+        and request.n == 1
+        and (request.temperature == 0 or is_scored(served, request))
+        and UNREAD.isdisjoint(request.features)
+        and not served.route.plain.capabilities.missing(request.features)
+    )
+
+
+def is_scored(served: ServedRoute, request: GenerationRequest) -> bool:
+    """Whether servers can score answers to `request` by token ids alone: its prompt holds nothing but text."""
+    own = served.route.plain.own_engine  # its contract has no scores
+    return not own and request.endpoint is not Endpoint.RESPONSES and request.features.isdisjoint(_MEDIA)
+
+
+async def replay(candidate: Candidate, replica: Replica) -> Answer:
+    """The plain answer. Raises what upstreams raise, and `Incomparable`."""
+    job = _plain_job(candidate)
+    request = job.request
+    collector = Collector(stream=request.stream)
+    if not request.stream:
+        for piece in (await replica.upstream.complete(job)).pieces:
+            collector.add(piece)
+        return await collector.read()
+    stream = await replica.upstream.open(job)
+    try:
+        while (part := await stream.next()) is not None:
+            collector.add(part)
+    finally:
+        await stream.aclose()
+    return await collector.read()
+
+
+def _plain_job(candidate: Candidate) -> Job:
+    """The same request for the plain arm. It is no part of the client's trace, but may need the client's key."""
+    plain, job = candidate.served.route.plain, candidate.job
+    request = job.request
+    if plain.protocol is Protocol.TRITON:  # its answer is the same in one piece, which costs less
+        request = msgspec.structs.replace(request, stream=False)
+    return Job(
+        request=request,
+        model=plain.model,
+        draft_length=0,
+        request_id=f"{job.request_id}-parity",
+        headers=tuple((name, value) for name, value in job.headers if name == "authorization"),
+        margins=True,
+        token_ids=candidate.is_sampled,
+    )
+
+
+def report(candidate: Candidate, difference: Difference, speculative: Answer, plain: Answer) -> None:
+    """One line. No text of the customer's, unless the policy allows it."""
+    pair, request_class = candidate.key
+    policy = candidate.served.route.policy
+    margin = "unknown" if difference.margin is None else f"{difference.margin:.6g}"
+    line = (
+        f"parity mismatch: pair={pair} class={request_class} request={candidate.job.request_id!r} "
+        f"draft_length={candidate.decision.draft_length} first_difference={difference.unit} {difference.index} "
+        f"margin={margin} speculative=({_described(speculative)}) plain=({_described(plain)})"
+    )
+    if policy is not None and policy.spec.parity_texts:
+        at = parting(speculative.text, plain.text) or 0
+        line += f" speculative_text={_around(speculative.text, at)!r} plain_text={_around(plain.text, at)!r}"
+    _log.warning("%s", line)
+
+
+def _around(text: str, at: int) -> str:
+    """At most `_EXCERPT_CHARS` of `text`, from well before character `at` on."""
+    start = max(0, at - _EXCERPT_CHARS // 2)
+    return text[start : start + _EXCERPT_CHARS]
+
+
+def _described(answer: Answer) -> str:
+    known = answer.finish_reason if answer.finish_reason in _FINISH_REASONS else "other"
+    return f"sha256={answer.sha256} length={len(answer)} finish_reason={known}"

@@ -1,0 +1,1 @@
+"""Where manifests come from: a file or a cluster."""

@@ -1,0 +1,292 @@
+"""Watched objects put together as a routing table, one route at a time: an event costs what it changes, no more.
+
+Pairs and policies are judged by `manifest.resolve`, over those alone that can have to do with each other: the pairs
+that want the same model name, and the policies of those.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+import msgspec
+from slipstream_core.manifest.fingerprint import spec_hash
+from slipstream_core.manifest.last_good import GoodVersion, good_version
+from slipstream_core.manifest.naming import child_name
+from slipstream_core.manifest.objects import ModelPair, SpeculationPolicy
+from slipstream_core.manifest.resolve import Resolution, kills_of, resolve
+from slipstream_core.manifest.resources import ParsedResource
+from slipstream_core.manifest.standing import Standing, pair_status_of, standing_of
+from slipstream_core.manifest.status import Phase
+from slipstream_core.manifest.table import Route, RoutingTable, compile_route, table_of
+from slipstream_core.manifest.versions import parse_version, version_key
+from slipstream_core.settings import NO_GRANTS, Grants
+
+from slipstream_gateway.sources.cluster.access import Json
+from slipstream_gateway.sources.cluster.collection import key_of
+
+PAIRS, POLICIES = "ModelPair", "SpeculationPolicy"
+_MOST_TOLD = 8  # texts of one object that are remembered
+_log = logging.getLogger(__name__)
+
+
+class _Known(msgspec.Struct, kw_only=True):
+    """An object: as it is now, and its last version that could be used. `taken` is what must speculate no longer, by
+    this object."""
+
+    raw: Json
+    newest: ParsedResource
+    good: GoodVersion | None
+    taken: frozenset[str] = frozenset()
+
+    def resources(self) -> Iterator[ParsedResource]:
+        """What counts of it. The kill switch is always that of the newest version."""
+        yield self.newest
+        if self.newest.item is None and self.good is not None:
+            yield msgspec.structs.replace(self.good.parsed, killed=self.newest.killed)
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """The unknown fields of the version that counts."""
+        return (self.newest if self.good is None else self.good.parsed).ignored
+
+
+class _Hashed(NamedTuple):
+    """The hash of a pair and its policy, which is costly to have again at each news of their status."""
+
+    pair: ModelPair
+    policy: SpeculationPolicy
+    hash: str
+
+
+class Assembler:
+    """Keeps a routing table in step with objects.
+
+    `endpoints_of` gives the Triton addresses of a pair by the key of its Service. `grants` is what namespaces may use.
+    """
+
+    def __init__(self, endpoints_of: Callable[[str], tuple[str, ...]], grants: Grants = NO_GRANTS) -> None:
+        self._endpoints_of, self._grants = endpoints_of, grants
+        self._known: dict[tuple[str, str], _Known] = {}
+        self._pairs_by_model: defaultdict[str, set[str]] = defaultdict(set)
+        self._policies_by_pair: defaultdict[str, set[str]] = defaultdict(set)
+        self._pair_by_service: dict[str, str] = {}
+        self._routes: dict[str, Route] = {}
+        self._hashed: dict[str, _Hashed] = {}
+        self._killed: dict[tuple[str, str], frozenset[str]] = {}
+        self._dirty: set[str] = set()
+        self._is_urgent = False
+        self._told: dict[str, set[str]] = {}
+
+    def put(self, kind: str, item: Json, *, killed: bool) -> None:
+        """A new version of a pair or a policy. `killed`: its kill switch is on, whatever this version says."""
+        key = key_of(item)
+        before = self._known.get((kind, key))
+        newest = self._parsed(item, before)
+        if killed != newest.killed:
+            newest = msgspec.structs.replace(newest, killed=killed)
+        good = good_version(item, newest, before.good if before is not None else None)
+        known = _Known(raw=item, newest=newest, good=good, taken=_taken(item, killed=killed))
+        self._is_urgent |= known.taken != (before.taken if before is not None else frozenset())
+        self._unindex(kind, key)
+        self._known[kind, key] = known
+        self._index(kind, key, known)
+
+    def remove(self, kind: str, key: str) -> None:
+        self._unindex(kind, key)
+        known = self._known.pop((kind, key), None)
+        if known is not None:
+            self._is_urgent |= bool(known.taken)
+            self._told.pop(known.newest.key, None)
+        if kind == PAIRS:
+            self._hashed.pop(key, None)
+
+    def servers_changed(self, service: str) -> None:
+        """The addresses behind the Service `namespace/name` may be others now."""
+        if (pair := self._pair_by_service.get(service)) is not None:
+            self._mark(pair)
+
+    def all_servers_changed(self) -> None:
+        for pair in self._pair_by_service.values():
+            self._mark(pair)
+
+    def last_good(self) -> Iterator[tuple[Json, bool]]:
+        """Every object, and whether it is killed: its last usable spec, or the one it has where there is none, with
+        the newest status."""
+        for known in self._known.values():
+            yield _kept(known), known.newest.killed
+
+    def take_urgent(self) -> bool:
+        """Whether a kill or a rolled-back class came or went since this was asked last."""
+        is_urgent, self._is_urgent = self._is_urgent, False
+        return is_urgent
+
+    def killed_pairs(self) -> frozenset[str]:
+        """The keys of all pairs that an object kills, served or not."""
+        return frozenset().union(*self._killed.values())
+
+    def flush(self) -> bool:
+        """Builds anew what has to be. Whether the table is another one now."""
+        dirty, self._dirty = self._dirty, set()
+        different = False
+        for model in dirty:
+            route = self._route(model)
+            if route == self._routes.get(model):
+                continue
+            different = True
+            if route is None:
+                del self._routes[model]
+            else:
+                self._routes[model] = route
+        return different
+
+    def table(self) -> RoutingTable:
+        """The table as of the last `flush`; the same objects give the same, whatever order they came in."""
+        return table_of(self._routes[model] for model in sorted(self._routes))
+
+    def _parsed(self, item: Json, before: _Known | None) -> ParsedResource:
+        """Parsed anew only where another spec may count: the operator writes status all the time."""
+        if before is None or before.raw.get("spec") != item.get("spec") or version_key(before.raw) != version_key(item):
+            return parse_version(item)
+        return before.newest
+
+    def _route(self, model: str) -> Route | None:
+        resources = list(self._resources(model))
+        try:
+            return self._compiled(model, resources)
+        except Exception:  # a bug that one object brings out must stop neither the others nor a kill
+            _log.exception("the model %s keeps the route that it has", model)
+            route = self._routes.get(model)
+            if route is None:
+                return None
+            kills = kills_of(resources, (route.pair,), self._grants)
+            return msgspec.structs.replace(route, killed=kills.get(route.pair.metadata.key))
+
+    def _resources(self, model: str) -> Iterator[ParsedResource]:
+        """All that has a say in the route of `model`."""
+        for pair in self._pairs_by_model.get(model, ()):
+            yield from self._known[PAIRS, pair].resources()
+            for policy in self._policies_by_pair.get(pair, ()):
+                yield from self._known[POLICIES, policy].resources()
+
+    def _compiled(self, model: str, resources: list[ParsedResource]) -> Route | None:
+        resolution = resolve(resources, self._grants)
+        self._tell(resolution, resources)
+        pair = next((pair for pair in resolution.pairs.values() if pair.spec.model == model), None)
+        if pair is None:
+            return None
+        key = pair.metadata.key
+        policy = resolution.policies.get(key)
+        return compile_route(
+            pair,
+            policy,
+            status=pair_status_of(self._known[PAIRS, key].raw.get("status")),
+            endpoints=self._endpoints_of(_service(key)),
+            standing=None if policy is None else self._standing(pair, policy),
+            killed=resolution.kills.get(key),
+        )
+
+    def _standing(self, pair: ModelPair, policy: SpeculationPolicy) -> Standing:
+        key, known = pair.metadata.key, self._known[POLICIES, policy.metadata.key]
+        if known.ignored or self._known[PAIRS, key].ignored:  # a newer operator's hash is also of what is ignored here
+            return standing_of(policy, known.raw.get("status"))
+        hashed = self._hashed.get(key)
+        if hashed is None or hashed.pair is not pair or hashed.policy is not policy:
+            hashed = self._hashed[key] = _Hashed(pair, policy, spec_hash(pair, policy))
+        return standing_of(policy, known.raw.get("status"), spec_hash=hashed.hash)
+
+    def _index(self, kind: str, key: str, known: _Known) -> None:
+        for resource in known.resources():
+            if kind == POLICIES and resource.pair_key is not None:
+                self._policies_by_pair[resource.pair_key].add(key)
+            elif resource.model is not None:
+                self._pairs_by_model[resource.model].add(key)
+                self._pair_by_service[_service(key)] = key
+        if known.newest.killed:
+            self._killed[kind, key] = frozenset(r.pair_key for r in known.resources() if r.pair_key is not None)
+        self._mark_all(kind, key)
+
+    def _unindex(self, kind: str, key: str) -> None:
+        known = self._known.get((kind, key))
+        if known is None:
+            return
+        self._mark_all(kind, key)
+        for resource in known.resources():
+            if kind == POLICIES and resource.pair_key is not None:
+                _discard(self._policies_by_pair, resource.pair_key, key)
+            elif resource.model is not None:
+                _discard(self._pairs_by_model, resource.model, key)
+                self._pair_by_service.pop(_service(key), None)
+        self._killed.pop((kind, key), None)
+
+    def _mark_all(self, kind: str, key: str) -> None:
+        """The routes that the object has a say in are to be built anew."""
+        for resource in self._known[kind, key].resources():
+            if (pair := resource.pair_key) is not None:
+                self._mark(pair)
+
+    def _mark(self, pair: str) -> None:
+        known = self._known.get((PAIRS, pair))
+        for resource in known.resources() if known is not None else ():
+            if resource.model is not None:
+                self._dirty.add(resource.model)
+
+    def _tell(self, resolution: Resolution, resources: Iterable[ParsedResource]) -> None:
+        """Logs what is wrong with an object, and what is ignored, once until nothing is.
+
+        An object may be there in two versions, and have a say in two routes: what is said of it is remembered together.
+        """
+        ignored: dict[str, tuple[str, ...]] = {}
+        for resource in resources:
+            ignored[resource.key] = (*ignored.get(resource.key, ()), *resource.ignored)
+        for key, fields in ignored.items():
+            parts = [str(problem) for problem in resolution.problems.get(key, ())]
+            if fields:
+                parts.append(f"unknown fields are ignored: {', '.join(dict.fromkeys(fields))}")
+            if not parts:
+                self._told.pop(key, None)
+                continue
+            told = self._told.setdefault(key, set())
+            if (text := "; ".join(parts)) not in told:
+                if len(told) >= _MOST_TOLD:
+                    told.clear()
+                told.add(text)
+                _log.warning("%s: %s", key, text)
+
+
+def _service(pair: str) -> str:
+    """The Service `namespace/name` of the pair `namespace/name`."""
+    namespace, _, name = pair.rpartition("/")
+    return f"{namespace}/{child_name(name)}"
+
+
+def _discard(index: dict[str, set[str]], name: str, key: str) -> None:
+    members = index.get(name, set())
+    members.discard(key)
+    if not members:
+        index.pop(name, None)
+
+
+def _taken(item: Json, *, killed: bool) -> frozenset[str]:
+    """What must speculate no longer by an object, its status read as far as it can be."""
+    status = item.get("status")
+    classes = status.get("classes") if isinstance(status, dict) else None
+    entries = [entry for entry in classes if isinstance(entry, dict)] if isinstance(classes, list) else []
+    taken = {str(entry.get("name")) for entry in entries if entry.get("phase") == Phase.ROLLED_BACK.value}
+    return frozenset(taken | {""} if killed else taken)
+
+
+def _kept(known: _Known) -> Json:
+    """What the next start is to begin with."""
+    raw = known.raw
+    if known.good is None or known.good.raw is raw:
+        return raw
+    good = known.good.raw
+    kept = {name: value for name, value in good.items() if name != "status"}
+    if not known.newest.killed:
+        kept["spec"] = {name: value for name, value in good["spec"].items() if name != "killSwitch"}
+    if "status" in raw:
+        kept["status"] = raw["status"]
+    return kept

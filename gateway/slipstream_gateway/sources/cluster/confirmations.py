@@ -1,0 +1,199 @@
+"""Which gateways go by a change of one object: their reports (`manifest.reports`), listed and watched.
+
+Who is alive is told by this computer's clock: a Lease that changes while it is watched has a living gateway, whatever
+time that gateway writes into it. One that does not change may have been left behind by a gateway that is gone, or
+belong to one that lost the API server and goes on serving what it knows: `silent` names it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+from slipstream_core.manifest.reports import (
+    RENEW_S,
+    REPORT_SELECTOR,
+    Sighting,
+    applied_key,
+    object_key_of,
+    read_report,
+    sighted,
+)
+
+from slipstream_gateway.sources.cluster.api import FORBIDDEN, Answer, ApiError, KubernetesApi
+from slipstream_gateway.sources.cluster.switch import Flipped, Target
+
+_SELECTED = {"labelSelector": REPORT_SELECTOR}
+_WATCH_AGAIN_S = 0.2
+_LISTEN = timedelta(seconds=1.5 * RENEW_S)  # a living gateway has renewed its report by then
+
+
+class Applied(msgspec.Struct, frozen=True, kw_only=True):
+    """A gateway that goes by the patch, `after_s` the acknowledgement at the latest."""
+
+    gateway: str
+    after_s: float
+
+
+class Silent(msgspec.Struct, frozen=True, kw_only=True):
+    """A gateway that has not confirmed, and has not renewed its report for `silent_s`."""
+
+    gateway: str
+    namespace: str
+    silent_s: float
+
+
+class Reports:
+    """What the gateways of a namespace say that they go by, followed while `following` lasts."""
+
+    def __init__(self, api: KubernetesApi, target: Target, *, namespace: str | None) -> None:
+        """`namespace`: where the gateways report; None for all, or the target's where all may not be listed."""
+        self._api = api
+        self._target = target
+        self._namespace = namespace
+        self._fallback = namespace is None
+        self._sightings: dict[str, Sighting] = {}  # by the Lease's namespace/name: two may bear one name
+        self._first_seen_s: dict[str, dict[tuple[str, int], float]] = {}  # by Lease, then applied key and generation
+        self._server_ahead = timedelta()
+        self._changed = asyncio.Event()
+        self.listed = False
+        self.narrowed = False
+        self.error: ApiError | None = None
+
+    @asynccontextmanager
+    async def following(self) -> AsyncIterator[None]:
+        task = asyncio.create_task(self._follow())
+        try:
+            yield
+        finally:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    async def wait(self, timeout_s: float) -> None:
+        """Until something changed; at most `timeout_s`."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._changed.wait()
+        self._changed.clear()
+
+    @property
+    def where(self) -> str:
+        """Where the gateways' reports are looked for."""
+        return f"namespace {self._namespace}" if self._namespace else "the whole cluster"
+
+    @property
+    def refused(self) -> bool:
+        """Whether the API server does not let us read them: no use to wait."""
+        return self.error is not None and self.error.status == FORBIDDEN
+
+    def applied(self, flipped: Flipped) -> list[Applied]:
+        """Who goes by `flipped`, the quickest first."""
+        wanted = applied_key(self._target.key, flipped.uid)
+        found = []
+        for key, sighting in self._watching():
+            if self._has_applied(sighting, flipped):
+                seen = self._first_seen_s[key].items()
+                at_s = min(at_s for (name, made), at_s in seen if name == wanted and made >= flipped.generation)
+                found.append(Applied(gateway=sighting.report.name, after_s=max(0.0, at_s - flipped.at_s)))
+        return sorted(found, key=lambda applied: applied.after_s)
+
+    def missing(self, flipped: Flipped) -> list[str]:
+        """Who is alive and goes by something older."""
+        now = self._now()
+        return [one.report.name for _, one in self._unconfirmed(flipped) if one.is_alive(now)]
+
+    def silent(self, flipped: Flipped) -> list[Silent]:
+        """Who has not confirmed, and shows no sign of life."""
+        now = self._now()
+        return [
+            Silent(
+                gateway=one.report.name,
+                namespace=key.partition("/")[0],
+                silent_s=one.silent_for(now).total_seconds(),
+            )
+            for key, one in self._unconfirmed(flipped)
+            if not one.is_alive(now)
+        ]
+
+    def is_settled(self, flipped: Flipped) -> bool:
+        """Whether there is nobody left to wait for: those that have not confirmed were listened to in vain."""
+        now = self._now()
+        waited_for = (one.is_alive(now) or now - one.first < _LISTEN for _, one in self._unconfirmed(flipped))
+        return self.listed and self.error is None and not any(waited_for)
+
+    def _unconfirmed(self, flipped: Flipped) -> Iterator[tuple[str, Sighting]]:
+        return ((key, one) for key, one in self._watching() if not self._has_applied(one, flipped))
+
+    def _watching(self) -> list[tuple[str, Sighting]]:
+        namespace = self._target.namespace
+        return [(key, one) for key, one in sorted(self._sightings.items()) if one.report.watches(namespace)]
+
+    def _has_applied(self, sighting: Sighting, flipped: Flipped) -> bool:
+        generation = sighting.report.generation_of(self._target.key, flipped.uid)
+        return generation is not None and generation >= flipped.generation
+
+    def _now(self) -> datetime:
+        return datetime.now().astimezone() + self._server_ahead
+
+    async def _follow(self) -> None:
+        """Lists and watches, again and again: what fails is kept in `error` until it works."""
+        while True:
+            try:
+                answer = await self._list()
+                version = answer.value["metadata"]["resourceVersion"]
+                async for event in self._api.watch(self._path, {**_SELECTED, "resourceVersion": version}):
+                    self._observe(event["object"], gone=event["type"] == "DELETED")
+            except ApiError as exc:
+                self.error = exc
+                self._changed.set()
+            await asyncio.sleep(_WATCH_AGAIN_S)
+
+    async def _list(self) -> Answer:
+        try:
+            answer = await self._api.get(self._path, _SELECTED)
+        except ApiError as exc:
+            if exc.status != FORBIDDEN or not self._fallback:
+                raise
+            self._namespace, self._fallback, self.narrowed = self._target.namespace, False, True
+            answer = await self._api.get(self._path, _SELECTED)
+        if not self.listed:
+            # At first sight a report's own time counts, which is the cluster's; this computer's may be another one.
+            self._server_ahead = answer.date - datetime.now().astimezone()
+        if self.error is not None:
+            self._sightings.clear()  # nobody could renew anything, so nobody's silence says anything
+            self.error = None
+        items = answer.value["items"]
+        for gone in self._sightings.keys() - {_lease_key(item) for item in items}:
+            del self._sightings[gone]
+        for item in items:
+            self._observe(item)
+        self.listed = True
+        self._changed.set()
+        return answer
+
+    @property
+    def _path(self) -> str:
+        scope = f"/namespaces/{self._namespace}" if self._namespace else ""
+        return f"/apis/coordination.k8s.io/v1{scope}/leases"
+
+    def _observe(self, lease: Mapping[str, Any], *, gone: bool = False) -> None:
+        key, report = _lease_key(lease), read_report(lease)
+        if gone or report is None:
+            self._sightings.pop(key, None)
+        else:
+            self._sightings[key] = sighted(self._sightings.get(key), report, self._now())
+            seen = self._first_seen_s.setdefault(key, {})
+            for name, generation in report.applied.items():
+                if object_key_of(name) == self._target.key:
+                    seen.setdefault((name, generation), time.monotonic())
+        self._changed.set()
+
+
+def _lease_key(lease: Mapping[str, Any]) -> str:
+    return f"{lease['metadata']['namespace']}/{lease['metadata']['name']}"

@@ -1,0 +1,138 @@
+"""EndpointSlices as addresses: which servers of a Service are ready.
+
+`discovery.k8s.io/v1` and `v1beta1` say the same in the fields that count here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from slipstream_core.manifest.naming import GRPC_PORT_NAME
+
+from slipstream_gateway.sources.cluster.access import Json
+
+GRPC_PORT = 8001
+SERVICE_LABEL = "kubernetes.io/service-name"
+_FAMILIES = ("IPv4", "IPv6")
+
+
+def service_of(piece: Mapping[str, Any]) -> str | None:
+    """`namespace/name` of the Service that an EndpointSlice belongs to; None where it belongs to none."""
+    metadata = piece.get("metadata") or {}
+    service = (metadata.get("labels") or {}).get(SERVICE_LABEL)
+    return f"{metadata.get('namespace')}/{service}" if service else None
+
+
+def ready_addresses(slices: Iterable[Mapping[str, Any]], *, port_name: str = GRPC_PORT_NAME) -> tuple[str, ...]:
+    """`grpc://host:port` of all ready servers in the slices of one Service, each once, in a stable order.
+
+    A Service with both families has every pod twice: its IPv4 addresses are taken, where it has any.
+    """
+    by_family: dict[str, set[str]] = {family: set() for family in _FAMILIES}
+    for piece in slices:
+        family = piece.get("addressType")
+        port = _port(piece.get("ports") or (), port_name)
+        if family in by_family and port is not None:
+            hosts = _ready_hosts(piece.get("endpoints") or ())
+            by_family[family] |= {f"grpc://[{h}]:{port}" if family == "IPv6" else f"grpc://{h}:{port}" for h in hosts}
+    return next((tuple(sorted(found)) for found in by_family.values() if found), ())
+
+
+def trim_slice(item: Json) -> Json:
+    """An EndpointSlice without what is not read here."""
+    metadata = item.get("metadata") or {}
+    kept = {key: metadata.get(key) for key in ("name", "namespace", "uid", "labels", "resourceVersion")}
+    endpoints = [
+        {"addresses": endpoint.get("addresses"), "conditions": endpoint.get("conditions")}
+        for endpoint in item.get("endpoints") or ()
+    ]
+    return {
+        "metadata": kept,
+        "addressType": item.get("addressType"),
+        "ports": item.get("ports"),
+        "endpoints": endpoints,
+    }
+
+
+def _port(ports: Sequence[Mapping[str, Any]], name: str) -> int | None:
+    return next((port["port"] for port in ports if port.get("name") == name and port.get("port")), None)
+
+
+def _ready_hosts(endpoints: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """By the API's rules: a condition that is not said counts as ready, and as not terminating."""
+    for endpoint in endpoints:
+        conditions = endpoint.get("conditions") or {}
+        if conditions.get("ready") is False or conditions.get("terminating") is True:
+            continue
+        # All addresses of an endpoint are the same pod; consumers take the first.
+        yield from (endpoint.get("addresses") or ())[:1]
+
+
+class Endpoints:
+    """The ready addresses of all Services, by `namespace/name`.
+
+    `preloaded` are those that were known before the cluster was asked: they count until it has listed the namespace.
+    """
+
+    def __init__(self, preloaded: Mapping[str, tuple[str, ...]] | None = None) -> None:
+        self._addresses = dict(preloaded or {})
+        self._slices: dict[str, dict[str, Json]] = {}
+        self._listed: set[str | None] = set()
+
+    def of(self, service: str) -> tuple[str, ...]:
+        """The ready servers of `service`. While nobody has said who they are, its name, which DNS resolves."""
+        found = self._addresses.get(service)
+        if found is not None:
+            return found
+        namespace, _, name = service.partition("/")
+        if None in self._listed or namespace in self._listed:
+            return ()
+        return (f"grpc://{name}.{namespace}.svc:{GRPC_PORT}",)
+
+    def put(self, piece: Json) -> None:
+        """Takes a slice in."""
+        if (service := service_of(piece)) is not None:
+            self._slices.setdefault(service, {})[piece["metadata"]["name"]] = piece
+            self._refresh(service)
+
+    def remove(self, piece: Json) -> None:
+        service = service_of(piece)
+        if service is not None and self._slices.get(service, {}).pop(piece["metadata"]["name"], None) is not None:
+            self._refresh(service)
+
+    def replace(self, namespace: str | None, pieces: Iterable[Json]) -> set[str] | None:
+        """Takes a complete list of a namespace (None: of all) in. The Services whose servers may be others now; None
+        for the first list, when that can be any."""
+        is_first = namespace not in self._listed
+        services = {service for service in (*self._addresses, *self._slices) if _within(service, namespace)}
+        before = {service: self._addresses.get(service) for service in services}
+        for service in services:
+            self._slices.pop(service, None)
+        for piece in pieces:
+            owner = service_of(piece)
+            if owner is not None:
+                self._slices.setdefault(owner, {})[piece["metadata"]["name"]] = piece
+                services.add(owner)
+        self._listed.add(namespace)
+        for service in services:
+            self._refresh(service)
+        if is_first:
+            return None
+        return {service for service in services if before.get(service) != self._addresses.get(service)}
+
+    def known(self) -> dict[str, tuple[str, ...]]:
+        """All that is known, for the next start."""
+        return dict(self._addresses)
+
+    def _refresh(self, service: str) -> None:
+        pieces = self._slices.get(service)
+        if pieces:
+            self._addresses[service] = ready_addresses(pieces.values())
+        else:
+            self._slices.pop(service, None)
+            self._addresses.pop(service, None)
+
+
+def _within(service: str, namespace: str | None) -> bool:
+    return namespace is None or service.partition("/")[0] == namespace

@@ -1,0 +1,125 @@
+"""What the reflectors tell, put where it belongs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from slipstream_core.manifest.reports import applied_key, object_key
+
+from slipstream_gateway.sources.cluster.access import Json
+from slipstream_gateway.sources.cluster.assemble import Assembler
+from slipstream_gateway.sources.cluster.collection import Collection, generation_of, key_of
+from slipstream_gateway.sources.cluster.endpoints import Endpoints, service_of
+from slipstream_gateway.sources.cluster.watching import Change
+
+_log = logging.getLogger(__name__)
+
+
+class ObjectSink:
+    """Pairs or policies of one namespace (None: of all) on their way to the assembler.
+
+    `applied` gets their generations by `manifest.reports.applied_key`, what changed last at the end; `news` is called
+    after each batch of news, within the same turn of the event loop. An object that cannot be brought is tried again
+    with the next news, and is not in `applied` as what it is now.
+    """
+
+    def __init__(
+        self,
+        collection: Collection,
+        assembler: Assembler,
+        *,
+        namespace: str | None,
+        applied: dict[str, int],
+        news: Callable[[], None],
+    ) -> None:
+        self._collection = collection
+        self._assembler = assembler
+        self._namespace = namespace
+        self._applied = applied
+        self._news = news
+        self._pending: dict[str, str | None] = {}  # what is still to be brought, and what `applied` calls it so far
+        self._stuck: set[str] = set()
+
+    def preload(self, item: Json, *, killed: bool) -> None:
+        """An object that was known before the cluster was asked."""
+        self._collection.put(item)
+        if killed:
+            self._collection.hold_kill(key_of(item))
+        self._bring(key_of(item), None)
+
+    def replaced(self, items: Sequence[Json]) -> None:
+        before = {key_of(item): self._applied_key(item) for item in self._collection.values()}
+        for key in self._collection.replace(self._namespace, items):
+            self._pending.setdefault(key, before.get(key))
+        self._bring_pending()
+
+    def changed(self, changes: Sequence[Change]) -> None:
+        for item, deleted in changes:
+            known = self._collection.get(key_of(item))
+            before = None if known is None else self._applied_key(known)
+            if self._collection.remove(item) if deleted else self._collection.put(item):
+                self._pending.setdefault(key_of(item), before)
+        self._bring_pending()
+
+    def _bring_pending(self) -> None:
+        for key, before in list(self._pending.items()):
+            try:
+                self._bring(key, before)
+            except Exception:  # a bug that one object brings out must not keep the others' kills from their way
+                if key not in self._stuck:
+                    _log.exception("%s %s cannot be taken over, and is tried again", self._collection.kind, key)
+                self._stuck.add(key)
+            else:
+                del self._pending[key]
+                self._stuck.discard(key)
+        self._news()
+
+    def _bring(self, key: str, before: str | None) -> None:
+        """Brings an object as it is now, be it gone; `applied` calls it `before`, if anything."""
+        kind, item = self._collection.kind, self._collection.get(key)
+        if item is None:
+            self._assembler.remove(kind, key)
+        else:
+            self._assembler.put(kind, item, killed=self._collection.is_killed(key))
+        now = None if item is None else self._applied_key(item)
+        if before is not None and before != now:
+            self._applied.pop(before, None)
+        if item is not None and now is not None and self._applied.get(now) != generation_of(item):
+            self._applied.pop(now, None)
+            self._applied[now] = generation_of(item)
+
+    def _applied_key(self, item: Json) -> str:
+        metadata = item["metadata"]
+        key = object_key(str(metadata.get("namespace")), self._collection.kind, metadata["name"])
+        return applied_key(key, str(metadata.get("uid") or ""))
+
+
+class EndpointSink:
+    """EndpointSlices of one namespace (None: of all) on their way to the assembler."""
+
+    def __init__(
+        self, endpoints: Endpoints, assembler: Assembler, *, namespace: str | None, news: Callable[[], None]
+    ) -> None:
+        self._endpoints = endpoints
+        self._assembler = assembler
+        self._namespace = namespace
+        self._news = news
+
+    def replaced(self, items: Sequence[Json]) -> None:
+        services = self._endpoints.replace(self._namespace, items)
+        if services is None:
+            self._assembler.all_servers_changed()
+        for service in services or ():
+            self._assembler.servers_changed(service)
+        self._news()
+
+    def changed(self, changes: Sequence[Change]) -> None:
+        for item, deleted in changes:
+            if deleted:
+                self._endpoints.remove(item)
+            else:
+                self._endpoints.put(item)
+            if (service := service_of(item)) is not None:
+                self._assembler.servers_changed(service)
+        self._news()

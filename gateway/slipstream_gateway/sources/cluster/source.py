@@ -1,0 +1,214 @@
+"""The cluster as the source of the routing table."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import Any, Self
+
+from slipstream_core.manifest.reports import RENEW_S, pair_object_key
+from slipstream_core.manifest.table import RoutingTable
+from slipstream_core.settings import ClusterSettings
+
+from slipstream_gateway.fleet.configuration import ConfigurationStatus, Origin
+from slipstream_gateway.fleet.fleet import Fleet
+from slipstream_gateway.sources.cluster.access import Access
+from slipstream_gateway.sources.cluster.assemble import PAIRS, POLICIES
+from slipstream_gateway.sources.cluster.fallback import fallback_table
+from slipstream_gateway.sources.cluster.reachability import Reachability
+from slipstream_gateway.sources.cluster.reporting import Reporter
+from slipstream_gateway.sources.cluster.snapshot import ClusterSnapshot, SnapshotWriter, read_snapshot
+from slipstream_gateway.sources.cluster.view import SLICES, ClusterView, resource_of, trim
+from slipstream_gateway.sources.cluster.watching import Pace, Reflector
+from slipstream_gateway.sources.cluster.withheld import withheld_servers
+
+FIRST_LIST_S = 5.0
+FIRST_LIST_WITH_KEPT_S = 2.0
+CONFIRM_WITHIN_S = 0.5
+_MOST_NAMED = 20
+_log = logging.getLogger(__name__)
+
+
+class ClusterSource:
+    """Watches the pairs, the policies and their servers, and swaps what they come to into the fleet.
+
+    What was known at the last stop counts until the cluster has been heard; without it, the fallback file does, with
+    everything plain. Entering it waits for the first lists, but never long: a gateway starts without its cluster.
+
+    What is new counts for requests first. A kill or a rolled-back class, come or gone, is then written to the snapshot
+    before it is reported, so that nobody is told of one that a crash takes back; but a volume that cannot keep up
+    delays a report by `CONFIRM_WITHIN_S` only.
+    """
+
+    def __init__(
+        self, settings: ClusterSettings, fleet: Fleet, *, pace: Pace | None = None, renew_s: float = RENEW_S
+    ) -> None:
+        self._settings = settings
+        self._fleet = fleet
+        self._access = Access(settings.kubeconfig)
+        self._heard_before_s = time.monotonic()
+        self._kept: Origin = "none"
+        self._fallback: RoutingTable | None = None
+        self._view = ClusterView(self._publish, self._read_kept(), settings.namespaces, settings.grants)
+        self._reflectors = {
+            kind: [self._reflector(kind, namespace, pace) for namespace in settings.namespaces or (None,)]
+            for kind in (PAIRS, POLICIES, SLICES)
+        }
+        self._reporter = Reporter(
+            self._access,
+            namespace=settings.report_namespace,
+            namespaces=settings.namespaces,
+            applied=lambda: self._confirmed,
+            withheld=lambda: withheld_servers(fleet.current),
+            unreachable=lambda: self._reachability.unreachable,
+            in_use=lambda: [pair_object_key(pair) for pair in sorted(fleet.use.lately())],
+            owner=settings.pod,
+            renew_s=renew_s,
+        )
+        self._reachability = Reachability(lambda: fleet.current, every_s=renew_s, changed=self._reporter.changed)
+        self._writer = SnapshotWriter(settings.snapshot, self._view.snapshot) if settings.snapshot else None
+        self._is_open = self._is_different = False
+        self._to_keep = 0
+        self._reported: dict[str, int] = {}
+        self._confirmed: dict[str, int] = {}
+        self._unconfirmed = asyncio.Event()
+        self._published: tuple[Origin, str] = ("none", "")
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        for reflector in self._all():
+            self._start(reflector.run())
+        await self._first_lists()
+        self._is_open = self._is_different = True
+        self._publish()
+        _log.info("the configuration comes from: %s", self._origin())
+        if self._writer is not None:
+            self._start(self._writer.run())
+        await self._confirm()
+        self._start(self._confirm_on())
+        self._start(self._reporter.run())
+        self._start(self._reachability.run())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._writer is not None:
+            await self._writer.flush()
+        await self._reporter.withdraw()
+        await self._access.aclose()
+
+    def status(self) -> ConfigurationStatus:
+        reflectors = self._all()
+        return ConfigurationStatus(
+            origin=self._origin(),
+            connected=self._reporter.reachable and all(reflector.connected for reflector in reflectors),
+            age_s=max(time.monotonic() - min(map(self._heard_s, reflectors)), 0.0),
+            generation=self._fleet.current.table.generation if self._is_open else "",
+            without_servers=self._without_servers() if self._is_open else (),
+        )
+
+    def _without_servers(self) -> tuple[str, ...]:
+        routes = self._fleet.current.routes
+        return tuple(model for model, served in routes.items() if not served.plain.replicas)[:_MOST_NAMED]
+
+    def _all(self) -> list[Reflector]:
+        return [reflector for reflectors in self._reflectors.values() for reflector in reflectors]
+
+    def _origin(self) -> Origin:
+        """A snapshot is made up of what the cluster tells bit by bit; anything else gives way to the first bit."""
+        reflectors = (*self._reflectors[PAIRS], *self._reflectors[POLICIES])
+        if all(reflector.synced.is_set() for reflector in reflectors):
+            return "cluster"
+        return self._kept if self._kept == "snapshot" or not self._is_any_synced() else "cluster"
+
+    def _heard_s(self, reflector: Reflector) -> float:
+        """When the server was last heard, as far as a reflector goes: one that is connected would have been told."""
+        if not reflector.synced.is_set():
+            return self._heard_before_s
+        return max(reflector.contact_s, self._reporter.contact_s) if reflector.connected else reflector.contact_s
+
+    def _read_kept(self) -> ClusterSnapshot | None:
+        """What was known at the last stop; in its absence, the fallback file gets ready."""
+        kept = read_snapshot(self._settings.snapshot) if self._settings.snapshot is not None else None
+        if kept is not None:
+            self._kept = "snapshot"
+            self._heard_before_s -= max(time.time() - kept.written_s, 0.0)
+        elif self._settings.fallback is not None:
+            self._fallback = fallback_table(self._settings.fallback, namespace=self._settings.report_namespace)
+            self._kept = "fallback" if self._fallback is not None else "none"
+        return kept
+
+    def _reflector(self, kind: str, namespace: str | None, pace: Pace | None) -> Reflector:
+        sink = self._view.sink(kind, namespace)
+        return Reflector(self._access, resource_of(kind, namespace), sink, trim=trim(kind), pace=pace)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        self._tasks.append(asyncio.create_task(work))
+
+    async def _first_lists(self) -> None:
+        """Waits until everything was listed once or refused, for a while."""
+        limit_s = FIRST_LIST_S if self._kept == "none" else FIRST_LIST_WITH_KEPT_S
+        try:
+            async with asyncio.timeout(limit_s):
+                for reflector in self._all():
+                    await reflector.answered.wait()
+        except TimeoutError:
+            _log.warning("the cluster has not told everything within %g s: it starts without", limit_s)
+
+    def _publish(self) -> None:
+        """Brings what is new to the fleet. A swap that fails is made up for by the next one."""
+        if not self._is_open:
+            return
+        origin, incomplete = self._origin(), self._what_is_missing()
+        self._is_different |= self._view.take_changes() or (origin, incomplete) != self._published
+        is_different = self._is_different
+        if is_different:
+            self._fleet.swap(self._table(origin), incomplete=incomplete, killed=self._view.killed_pairs())
+            self._is_different, self._published = False, (origin, incomplete)
+        is_newer = self._reported != self._view.applied
+        # What never came from the cluster must not take the place of what did.
+        if self._writer is not None and self._is_any_synced():
+            is_urgent = self._view.take_urgent()
+            if is_urgent or is_different or is_newer:
+                asked = self._writer.changed(at_once=is_urgent)
+                self._to_keep = asked if is_urgent else self._to_keep
+        if is_newer:
+            self._reported = dict(self._view.applied)
+            self._unconfirmed.set()
+
+    async def _confirm_on(self) -> None:
+        """Until cancelled, lets what was applied be reported."""
+        while True:
+            await self._unconfirmed.wait()
+            await self._confirm()
+
+    async def _confirm(self) -> None:
+        self._unconfirmed.clear()
+        applied = self._reported
+        if self._writer is not None:
+            await self._writer.settled(self._to_keep, limit_s=CONFIRM_WITHIN_S)
+        self._confirmed = applied
+        self._reporter.changed()
+
+    def _is_any_synced(self) -> bool:
+        return any(reflector.synced.is_set() for reflector in self._reflectors[PAIRS])
+
+    def _table(self, origin: Origin) -> RoutingTable:
+        return self._fallback if origin == "fallback" and self._fallback is not None else self._view.table()
+
+    def _what_is_missing(self) -> str:
+        """Why a model that is not in the table may exist all the same; empty where that cannot be."""
+        if all(reflector.synced.is_set() for reflector in self._reflectors[PAIRS]):
+            return ""
+        return {
+            "none": "No configuration has been found yet: the cluster cannot be read.",
+            "fallback": "This model is not known yet: the cluster cannot be read, a fallback is in use.",
+            "snapshot": "This model is not known yet: the cluster cannot be read, a snapshot of it is in use.",
+        }.get(self._origin(), "This model is not known yet: the cluster has not told everything.")

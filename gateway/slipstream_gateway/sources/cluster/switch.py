@@ -1,0 +1,118 @@
+"""The kill switch of a cluster: set or removed in one object's spec. Nothing else takes part: no operator, no Redis."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+from slipstream_core.errors import CommandError
+from slipstream_core.manifest.objects import API_VERSION
+from slipstream_core.manifest.reports import object_key
+
+from slipstream_gateway.sources.cluster.api import ApiError, KubernetesApi
+
+_PLURALS = {"ModelPair": "modelpairs", "SpeculationPolicy": "speculationpolicies"}
+_KINDS: Mapping[str, Literal["ModelPair", "SpeculationPolicy"]] = {
+    **dict.fromkeys(("mp", "modelpair", "modelpairs"), "ModelPair"),
+    **dict.fromkeys(("sp", "speculationpolicy", "speculationpolicies"), "SpeculationPolicy"),
+}
+# Reasons of the operator's conditions by which an object is not what decides for the requests that one may think of.
+_REFUSED = {"ModelPair": {"ModelNameTaken", "Unresolved"}, "SpeculationPolicy": {"PairNotFound"}}
+_NOT_FOUND = 404
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """The object whose kill switch is meant."""
+
+    kind: Literal["ModelPair", "SpeculationPolicy"]
+    name: str
+    namespace: str
+
+    @classmethod
+    def parse(cls, reference: str, *, namespace: str) -> Target:
+        """`modelpair/NAME`, `sp/NAME`, … as kubectl takes them. Raises `CommandError`."""
+        kind, _, name = reference.partition("/")
+        known = _KINDS.get(kind.lower().partition(".")[0])
+        if known is None or not name or "/" in name:
+            raise CommandError(f"expected modelpair/NAME or speculationpolicy/NAME, got {reference!r}", exit_code=2)
+        return cls(kind=known, name=name, namespace=namespace)
+
+    @property
+    def key(self) -> str:
+        return object_key(self.namespace, self.kind, self.name)
+
+    @property
+    def path(self) -> str:
+        return f"{collection(self.kind, self.namespace)}/{self.name}"
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.namespace}/{self.name}"
+
+
+class Flipped(msgspec.Struct, frozen=True, kw_only=True):
+    """The object after the patch, and when the API server acknowledged it, by `time.monotonic`."""
+
+    item: Mapping[str, Any]
+    uid: str
+    generation: int
+    at_s: float
+
+    @property
+    def refusal(self) -> str | None:
+        """Why the operator has refused the object, with the condition's reason; None where it has not, or has not said
+        so. Others may serve what a refused object names."""
+        status = self.item.get("status")
+        conditions = status.get("conditions") if isinstance(status, Mapping) else None
+        for condition in conditions if isinstance(conditions, list) else ():
+            # Whoever wrote this status, it must not stand in a kill's way.
+            if isinstance(condition, Mapping) and _is_refusal(self.item["kind"], condition):
+                return f"{condition['reason']}: {condition.get('message')}"
+        return None
+
+
+def _is_refusal(kind: str, condition: Mapping[str, Any]) -> bool:
+    is_false = condition.get("type") in ("Ready", "ResolvedRefs") and condition.get("status") == "False"
+    return is_false and str(condition.get("reason")) in _REFUSED[kind]
+
+
+def collection(kind: str, namespace: str) -> str:
+    return f"/apis/{API_VERSION}/namespaces/{namespace}/{_PLURALS[kind]}"
+
+
+async def flip(api: KubernetesApi, target: Target, *, on: bool) -> Flipped:
+    """Set the kill switch, or remove the field, so that whoever owns the rest of the spec owns no kill switch.
+
+    Raises:
+        CommandError: it is not there, or may not be patched.
+    """
+    try:
+        answer = await api.patch(target.path, {"spec": {"killSwitch": True if on else None}})
+    except ApiError as exc:
+        if exc.status == _NOT_FOUND:
+            kind_is_known = exc.object_name == target.name
+            what = (
+                f"there is no {target}" if kind_is_known else f"there is no kind {target.kind}: are the CRDs installed?"
+            )
+            raise CommandError(f"{api.url}: {what}") from exc
+        raise CommandError(f"the kill switch of {target} is as it was: {exc}") from exc
+    at_s = time.monotonic()
+    metadata = answer.value["metadata"]
+    return Flipped(item=answer.value, uid=metadata["uid"], generation=int(metadata["generation"]), at_s=at_s)
+
+
+async def other_kills(api: KubernetesApi, target: Target, item: Mapping[str, Any]) -> list[Target]:
+    """Other objects whose kill switch is on for the same pair. Raises `ApiError`."""
+    pair = target.name if target.kind == "ModelPair" else str(item["spec"].get("pair"))
+    pairs = await api.get(collection("ModelPair", target.namespace))
+    policies = await api.get(collection("SpeculationPolicy", target.namespace))
+    found: list[Target] = []
+    for kind, items in (("ModelPair", pairs.value["items"]), ("SpeculationPolicy", policies.value["items"])):
+        for other in items:
+            spec, name = other.get("spec") or {}, other["metadata"]["name"]
+            of_the_pair = (name if kind == "ModelPair" else spec.get("pair")) == pair
+            candidate = Target(kind=_KINDS[kind.lower()], name=name, namespace=target.namespace)
+            if of_the_pair and spec.get("killSwitch") is True and candidate != target:
+                found.append(candidate)
+    return found

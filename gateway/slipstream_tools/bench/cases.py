@@ -1,0 +1,68 @@
+"""Rows of a results file, brought together: all modes of one request in one round, at one load, with one draft."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+
+import msgspec
+from slipstream_core.types import LengthBin
+
+from slipstream_tools.bench.modes import PLAIN
+from slipstream_tools.bench.results import Row
+
+UNLABELLED = "unlabelled"
+
+
+class Case(msgspec.Struct, frozen=True, kw_only=True):
+    """`rows` are the whole answers by mode, `failed` the modes without one. `position` orders cases as they ran.
+
+    The class is the bench file's, else the task that the gateway saw; the length is that of the plain answer, else of
+    any. Both are the same for all modes, and `length` is empty where nothing was answered.
+    """
+
+    index: int
+    round: int
+    concurrency: int
+    draft: str | None
+    request_class: str
+    length: str
+    rows: dict[str, Row]
+    failed: tuple[str, ...]
+    position: int
+
+
+def cases_of(rows: Iterable[Row]) -> list[Case]:
+    """The cases of measured rows, in the order in which each was first seen."""
+    grouped: dict[tuple[str | None, int, int, int], list[Row]] = defaultdict(list)
+    for row in rows:
+        grouped[row.key[:4]].append(row)
+    classes = _classes(grouped.values())
+    return [_case(group, position, classes) for position, group in enumerate(grouped.values())]
+
+
+def _case(group: Sequence[Row], position: int, classes: dict[int, str]) -> Case:
+    first = group[0]
+    answered = {row.mode: row for row in group if row.error is None and row.e2e_s is not None}
+    lead = answered.get(PLAIN) or next(iter(answered.values()), None)
+    return Case(
+        index=first.index,
+        round=first.round,
+        concurrency=first.concurrency,
+        draft=first.draft,
+        request_class=classes[first.index],
+        length=str(LengthBin.of(lead.output_tokens)) if lead else "",
+        rows=answered,
+        failed=tuple(row.mode for row in group if row.mode not in answered),
+        position=position,
+    )
+
+
+def _classes(groups: Iterable[Sequence[Row]]) -> dict[int, str]:
+    """The class of each request by its index: the same in every round, whatever the gateway has learnt between."""
+    seen: dict[int, Counter[str]] = defaultdict(Counter)
+    for group in groups:
+        for row in group:
+            task = (row.request_class or UNLABELLED).partition("/")[0]
+            seen[row.index][row.label or task] += 2 if row.mode == PLAIN else 1
+    return {index: names.most_common(1)[0][0] for index, names in seen.items()}

@@ -1,0 +1,199 @@
+"""One streamed request to the gateway, timed at the client: when bytes arrive is noted first, what they say is read
+after the answer's end, so that reading JSON is in no measured time."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from slipstream_core.errors import CommandError, shorten
+
+from slipstream_tools.bench.transport import AnswerBroken, HttpTransport, Recording
+
+_OK = 200
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What came back. `error` None: a whole answer; `text` joins all choices. Times count from the request's start;
+    `ttft_s` and `last_s` are those of the first and the last event with content."""
+
+    status: int | None
+    error: str | None
+    headers: Mapping[str, str]
+    text: str = ""
+    usage: Mapping[str, Any] = {}
+    ttft_s: float | None = None
+    last_s: float | None = None
+    e2e_s: float | None = None
+    started_s: float = 0.0
+
+    @property
+    def output_tokens(self) -> int:
+        return _count(self.usage.get("completion_tokens"))
+
+    @property
+    def tpot_s(self) -> float | None:
+        """Seconds per output token after the first; None where all came at once, so that nothing can be told."""
+        if self.ttft_s is None or self.last_s is None or self.output_tokens < 2 or self.last_s <= self.ttft_s:
+            return None
+        return (self.last_s - self.ttft_s) / (self.output_tokens - 1)
+
+    @property
+    def text_hash(self) -> str:
+        return hashlib.sha256(self.text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+    def detail(self, name: str) -> int:
+        """A count from OpenAI's `completion_tokens_details`."""
+        details = self.usage.get("completion_tokens_details")
+        return _count(details.get(name)) if isinstance(details, Mapping) else 0
+
+    @property
+    def prompt_tokens(self) -> int:
+        return _count(self.usage.get("prompt_tokens"))
+
+    @property
+    def target_steps(self) -> int | None:
+        """Passes of the target after the prompt; None where the server does not say."""
+        steps = self._slipstream.get("target_steps")
+        return steps if isinstance(steps, int) and steps > 0 else None
+
+    @property
+    def rejected_at(self) -> tuple[int, ...]:
+        """Steps by the position of their first rejected draft token; empty where the server does not say."""
+        counts = self._slipstream.get("rejected_at")
+        return tuple(_count(count) for count in counts) if isinstance(counts, list) else ()
+
+    @property
+    def _slipstream(self) -> Mapping[str, Any]:
+        fields = self.usage.get("slipstream")
+        return fields if isinstance(fields, Mapping) else {}
+
+
+class BenchClient:
+    """A client for one gateway. `timeout_s` covers one whole request."""
+
+    def __init__(self, url: str, *, api_key: str | None, timeout_s: float) -> None:
+        """Raises `CommandError` where `url` is none."""
+        self._timeout_s = timeout_s
+        self._url = url.rstrip("/")
+        self._transport = HttpTransport(self._url, {"authorization": f"Bearer {api_key}"} if api_key else {})
+
+    def close(self) -> None:
+        self._transport.close()
+
+    async def models(self) -> list[str]:
+        """The models that the server names. Raises `CommandError` where it cannot be asked."""
+        recording = Recording()
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._transport.request("GET", "/v1/models", b"", {}, recording)
+            return [str(model["id"]) for model in json.loads(_body(recording))["data"]]
+        except (AnswerBroken, TimeoutError, ValueError, KeyError, TypeError) as error:
+            why = f"status {recording.status}, {error or type(error).__name__}"
+            raise CommandError(f"{self._url}: /v1/models is not what an OpenAI-compatible server has: {why}") from error
+
+    async def run(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> Answer:
+        """Run `body` as a stream. A refusal, a broken stream and a timeout are answers with an `error`.
+
+        Raises:
+            CommandError: nobody listens there any more; that says nothing of the request.
+        """
+        path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
+        streamed = {**body, "stream": True, "stream_options": {"include_usage": True}}
+        content = json.dumps(streamed).encode()
+        sent = {"content-type": "application/json", **headers}
+        recording = Recording()
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._transport.request("POST", path, content, sent, recording)
+        except TimeoutError:
+            return _failed(recording, f"no whole answer within {self._timeout_s:g} s")
+        except AnswerBroken as error:
+            return _failed(recording, str(error))
+        return _answer(recording)
+
+
+def _failed(recording: Recording, error: str) -> Answer:
+    return Answer(status=recording.status, error=error, headers=recording.headers, started_s=recording.started_s)
+
+
+def _answer(recording: Recording) -> Answer:
+    """What a whole recording says."""
+    if recording.status != _OK:
+        return _failed(recording, _refusal(_body(recording)))
+    stream = _Stream()
+    try:
+        for moment_s, data in recording.chunks:
+            stream.feed(data, moment_s - recording.began_s)
+    except (ValueError, TypeError, AttributeError, KeyError) as error:
+        return _failed(recording, f"the stream is not OpenAI's: {shorten(str(error))}")
+    if stream.error or not stream.done:
+        return _failed(recording, stream.error or "the stream ended early")
+    return Answer(
+        status=recording.status,
+        error=None,
+        headers=recording.headers,
+        text="\x00".join(stream.texts[index] for index in sorted(stream.texts)),
+        usage=stream.usage,
+        ttft_s=stream.first_s,
+        last_s=stream.last_s,
+        e2e_s=recording.ended_s - recording.began_s,
+        started_s=recording.started_s,
+    )
+
+
+def _body(recording: Recording) -> bytes:
+    return b"".join(data for _, data in recording.chunks)
+
+
+class _Stream:
+    """Reads server-sent events: the text of each choice, when content came, and the usage."""
+
+    def __init__(self) -> None:
+        self.texts: dict[int, str] = {}
+        self.usage: Mapping[str, Any] = {}
+        self.error: str | None = None
+        self.done = False
+        self.first_s: float | None = None
+        self.last_s: float | None = None
+        self._rest = b""
+
+    def feed(self, data: bytes, moment_s: float) -> None:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            if line.startswith(b"data:"):
+                self._event(line[5:].strip(), moment_s)
+
+    def _event(self, data: bytes, moment_s: float) -> None:
+        if data == b"[DONE]":
+            self.done = True
+            return
+        event = json.loads(data)
+        if error := event.get("error"):
+            self.error = f"the stream ended with an error: {shorten(str(error.get('message', error)))}"
+        if usage := event.get("usage"):
+            self.usage = usage
+        for choice in event.get("choices") or ():
+            delta = choice.get("delta")
+            text = (delta.get("content") if delta is not None else choice.get("text")) or ""
+            if text:
+                index = choice["index"]
+                self.texts[index] = self.texts.get(index, "") + text
+                self.first_s = moment_s if self.first_s is None else self.first_s
+                self.last_s = moment_s
+
+
+def _refusal(body: bytes) -> str:
+    """The server's own message, or the beginning of what it sent."""
+    try:
+        return shorten(str(json.loads(body)["error"]["message"]))
+    except (ValueError, TypeError, KeyError):
+        return shorten(body.decode("utf-8", "replace").strip()) or "refused without a message"
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) and value >= 0 else 0

@@ -1,0 +1,169 @@
+"""Manifests of a bench: the user's own, made fit for comparing modes, and the policy that comes out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import yaml
+from slipstream_core.errors import CommandError
+from slipstream_core.manifest import (
+    Draft,
+    ManifestObject,
+    ModelPair,
+    Route,
+    SpeculationPolicy,
+    Target,
+    compile_table,
+    parse,
+    parse_documents,
+    read_file,
+    resolve_source,
+)
+from slipstream_core.manifest.documents import read_documents
+from slipstream_core.manifest.objects import Metadata, SpeculationPolicySpec
+from slipstream_core.manifest.rollout import Thresholds
+from slipstream_core.manifest.rules import pair_key_of
+
+from slipstream_tools.bench.prices import Prices
+
+_Model = TypeVar("_Model", Target, Draft)
+
+
+class BenchManifest(msgspec.Struct, frozen=True, kw_only=True):
+    """The manifest at `path`, with the pair that is measured and its policy; None where it has none."""
+
+    path: Path
+    objects: tuple[ManifestObject, ...]
+    pair: ModelPair
+    policy: SpeculationPolicy | None
+
+    @property
+    def prices(self) -> Prices:
+        """By arm, as the pair says."""
+        route = compile_table(self.objects).routes[self.pair.spec.model]
+        speculative = route.speculative or route.plain
+        return Prices(plain=route.plain.price_per_gpu_hour, speculative=speculative.price_per_gpu_hour)
+
+    def served(self, draft: str | None) -> bytes:
+        """The manifest as a bench serves it: clients may choose the mode, nothing is replayed for parity beside what is
+        measured, sources are absolute, a pair without a policy gets one with defaults, and `draft`, where given, takes
+        the place of the pair's own. Raises `CommandError`."""
+        pair = self.pair if draft is None else _with_draft(self.pair, draft)
+        policy = self.policy or default_policy(self.pair.metadata)
+        policy = msgspec.structs.replace(policy, spec=_allowed(policy.spec))
+        others = [item for item in self.objects if item not in (self.pair, self.policy)]
+        folder = self.path.resolve().parent
+        return dump([_absolute(item, folder) for item in (pair, policy, *others)])
+
+
+def read_manifest(path: Path, model: str | None) -> BenchManifest:
+    """The manifest at `path`; the pair is the one that serves `model`, or the first.
+
+    Raises:
+        ManifestError: the manifest is not good.
+        CommandError: no pair serves `model`.
+    """
+    objects = parse(read_file(path), name=path.name)
+    pairs = [item for item in objects if isinstance(item, ModelPair)]
+    pair = next((pair for pair in pairs if model in (None, pair.spec.model)), None)
+    if pair is None:
+        known = ", ".join(pair.spec.model for pair in pairs)
+        raise CommandError(f"{path}: no ModelPair serves the model {model!r}; it has: {known}", exit_code=2)
+    policies = (item for item in objects if isinstance(item, SpeculationPolicy))
+    policy = next((item for item in policies if pair_key_of(item) == pair.metadata.key), None)
+    return BenchManifest(path=path, objects=objects, pair=pair, policy=policy)
+
+
+def _allowed(spec: SpeculationPolicySpec) -> SpeculationPolicySpec:
+    """Without replays a limit of what they show has no place either."""
+    rules = tuple(msgspec.structs.replace(rule, thresholds=_unreplayed(rule.thresholds)) for rule in spec.classes)
+    thresholds = _unreplayed(spec.thresholds) or spec.thresholds
+    return msgspec.structs.replace(spec, allow_client_mode=True, parity_share=0.0, thresholds=thresholds, classes=rules)
+
+
+def _unreplayed(thresholds: Thresholds | None) -> Thresholds | None:
+    return None if thresholds is None else msgspec.structs.replace(thresholds, parity_loss=None)
+
+
+def default_policy(pair: Metadata) -> SpeculationPolicy:
+    """The policy of a pair that has none, beside it."""
+    return SpeculationPolicy(
+        api_version="slipstream.dev/v1alpha1", metadata=pair, spec=SpeculationPolicySpec(pair=pair.name)
+    )
+
+
+def dump(objects: Sequence[ManifestObject], *, whole: bool = True) -> bytes:
+    """Objects as YAML documents; without `whole`, fields that have their default are left out."""
+    documents = [_plain(item, whole=whole) for item in objects]
+    text = yaml.safe_dump_all(documents, sort_keys=False, allow_unicode=True, width=120)
+    return text.encode()
+
+
+def _plain(value: ManifestObject, *, whole: bool) -> Any:
+    """Plain values by wire names, as YAML would give them."""
+    encoded = msgspec.json.decode(msgspec.json.encode(value))
+    if whole or not isinstance(value, SpeculationPolicy):
+        return encoded
+    defaults = msgspec.json.decode(msgspec.json.encode(SpeculationPolicySpec(pair=value.spec.pair)))
+    spec = {name: field for name, field in encoded["spec"].items() if name == "pair" or field != defaults[name]}
+    # A cluster takes no null where a field may be left out.
+    kept = {name: field if field is None else _without_nulls(field) for name, field in spec.items()}
+    return {**encoded, "metadata": _without_nulls(encoded["metadata"]), "spec": kept}
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_nulls(field) for name, field in value.items() if field is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
+
+
+def _with_draft(pair: ModelPair, draft: str) -> ModelPair:
+    """`draft` is `ngram`, a checkpoint folder or `embedded:draft`."""
+    if pair.spec.draft is None:
+        raise CommandError(f"--drafts: ModelPair/{pair.metadata.name} runs on an engine of its own", exit_code=2)
+    if draft == "ngram":
+        replaced = Draft(kind="ngram")
+    else:
+        source = draft if draft.startswith("embedded:") else str(Path(draft).resolve())
+        replaced = Draft(kind="model", source=source)
+    return msgspec.structs.replace(pair, spec=msgspec.structs.replace(pair.spec, draft=replaced))
+
+
+def _absolute(item: ManifestObject, folder: Path) -> ManifestObject:
+    if not isinstance(item, ModelPair):
+        return item
+    target, draft = item.spec.target, item.spec.draft
+    target = None if target is None else _located(target, folder)
+    draft = None if draft is None else _located(draft, folder)
+    return msgspec.structs.replace(item, spec=msgspec.structs.replace(item.spec, target=target, draft=draft))
+
+
+def _located(model: _Model, folder: Path) -> _Model:
+    paths = {
+        name: resolve_source(path, folder)
+        for name, path in (("source", model.source), ("tokenizer", model.tokenizer))
+        if path is not None
+    }
+    return msgspec.structs.replace(model, **paths)
+
+
+def policy_route(path: Path, manifest: Path, model: str | None) -> Route:
+    """The route of the policy at `path`: for the ModelPair in the same file, else for the one in `manifest` that it
+    names. `model` picks one of several.
+
+    Raises:
+        ManifestError: a file is not good, or the policy does not fit the pair.
+        CommandError: there is no policy for the model.
+    """
+    documents = read_documents(read_file(path), name=path.name)
+    if not any(isinstance(value, dict) and value.get("kind") == "ModelPair" for value in documents):
+        pairs = [item for item in parse(read_file(manifest), name=manifest.name) if isinstance(item, ModelPair)]
+        documents = [*(_plain(pair, whole=True) for pair in pairs), *documents]
+    table = compile_table(parse_documents(documents, name=path.name))
+    routes = [route for route in table.routes.values() if route.policy and model in (None, route.model)]
+    if not routes:
+        raise CommandError(f"{path}: it has no SpeculationPolicy for the model {model!r}", exit_code=2)
+    return routes[0]

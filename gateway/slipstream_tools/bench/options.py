@@ -1,0 +1,195 @@
+"""The command line of `slipstream bench`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from slipstream_core.arguments import at_least_one, not_negative, seconds
+from slipstream_core.errors import CommandError
+from slipstream_core.manifest import EMBEDDED_MANIFEST
+
+from slipstream_tools.bench.expectations import check_expectation
+from slipstream_tools.bench.modes import PLAIN, ROUTED, SPECULATIVE, BenchMode, parse_mode, parse_modes
+from slipstream_tools.bench.workload import is_embedded
+
+MAX_CONCURRENCY = 1024
+
+
+class BenchOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What to compare, against what, and what it must bring. Without `url`, the embedded stack serves `manifest`.
+
+    Thresholds are None where the policy's are taken.
+    """
+
+    manifest: Path = EMBEDDED_MANIFEST
+    url: str | None = None
+    api_key_env: str | None = None
+    model: str | None = None
+    classifier: Path | None = None
+    requests: str
+    limit: int | None = None
+    modes: tuple[BenchMode, ...]
+    concurrency: tuple[int, ...] = (1,)
+    drafts: tuple[str, ...] = ()
+    rounds: int = 1
+    warmup: int = 3
+    seed: int = 0
+    timeout_s: float = 120.0
+    load_timeout_s: float = 110.0
+    out: Path = Path("slipstream-bench")
+    price: float | None = None
+    price_speculative: float | None = None
+    p95_reduction: float | None = None
+    quality_loss: float | None = None
+    cost_increase: float | None = None
+    min_samples: int = 30
+    expect: tuple[str, ...] = ()
+    write_policy: Path | None = None
+    pair: str | None = None
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """What `slipstream bench --help` shows; the names are those of `BenchOptions`, plus `draft_lengths`."""
+    _add_system(parser.add_argument_group("what is measured"))
+    _add_plan(parser.add_argument_group("how it is measured"))
+    _add_judgement(parser.add_argument_group("what it must bring"))
+
+
+def parse_options(args: argparse.Namespace) -> BenchOptions:
+    """Checked options. Raises `CommandError`."""
+    values: dict[str, Any] = {name: value for name, value in vars(args).items() if value is not None}
+    lengths = values.pop("draft_lengths", ())
+    values["modes"] = _with_lengths(parse_modes(values["modes"]), lengths)
+    options = BenchOptions(**values)
+    own = {"manifest": "-f", "drafts": "--drafts", "classifier": "--classifier"}
+    if options.url is not None and (given := [option for name, option in own.items() if name in values]):
+        raise CommandError(f"{given[0]} is for servers that bench starts: it does not go with --url", exit_code=2)
+    if options.write_policy is not None and PLAIN not in [mode.name for mode in options.modes]:
+        raise CommandError("--write-policy needs the mode plain to compare with", exit_code=2)
+    if options.write_policy is not None and len(options.drafts) > 1:
+        message = "--write-policy is for one draft: a policy cannot choose between drafts, a ModelPair does"
+        raise CommandError(message, exit_code=2)
+    for text in options.expect:
+        check_expectation(text)
+    if not is_embedded(options.requests) and not Path(options.requests).is_file():
+        raise CommandError(f"--requests: there is no file {options.requests!r}", exit_code=2)
+    return options
+
+
+def _with_lengths(modes: tuple[BenchMode, ...], lengths: tuple[int, ...]) -> tuple[BenchMode, ...]:
+    """`speculative` becomes one mode for each draft length."""
+    if not lengths:
+        return modes
+    if SPECULATIVE not in [mode.name for mode in modes]:
+        raise CommandError("--draft-lengths needs the mode speculative", exit_code=2)
+    expanded: dict[str, BenchMode] = {}
+    for mode in modes:
+        names = [f"{SPECULATIVE}:{length}" for length in lengths] if mode.name == SPECULATIVE else [mode.name]
+        expanded |= {name: parse_mode(name) for name in names}
+    return tuple(expanded.values())
+
+
+def _add_system(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "-f", "--manifest", type=Path, metavar="FILE", help="start the embedded stack with this manifest"
+    )
+    group.add_argument("--url", help="a gateway that runs already; its policy must have allowClientMode: true")
+    group.add_argument("--api-key-env", metavar="NAME", help="environment variable with the key to send")
+    group.add_argument(
+        "--requests",
+        required=True,
+        metavar="FILE",
+        help="JSONL of OpenAI request bodies, with optional class, reference and check; or the shipped workload: "
+        "embedded:COUNT[:SEED]",
+    )
+    group.add_argument("--limit", type=at_least_one, metavar="N", help="take the first N requests only")
+    group.add_argument("--model", metavar="NAME", help="send this model's name, whatever the requests say")
+    group.add_argument(
+        "--drafts",
+        type=_texts,
+        metavar="LIST",
+        help="compare drafts: checkpoint folders, embedded:draft or ngram; the stack restarts for each",
+    )
+    group.add_argument(
+        "--classifier", type=Path, metavar="FILE", help="what 'slipstream train' wrote, for the stack's gateway"
+    )
+    group.add_argument(
+        "--load-timeout", dest="load_timeout_s", type=seconds, metavar="SECONDS", help="for loading a pair (110)"
+    )
+
+
+def _add_plan(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--modes",
+        default=f"{PLAIN},{SPECULATIVE},{ROUTED}",
+        metavar="LIST",
+        help="plain, speculative, speculative:N (draft length N), routed (%(default)s)",
+    )
+    group.add_argument(
+        "--draft-lengths", type=_counts, metavar="LIST", help="measure speculative with each of these draft lengths"
+    )
+    group.add_argument("--concurrency", type=_counts, metavar="LIST", help="requests in flight, a block each (1)")
+    group.add_argument("--rounds", type=at_least_one, metavar="N", help="times that everything is repeated (1)")
+    group.add_argument("--warmup", type=not_negative, metavar="N", help="unmeasured requests per mode and block (3)")
+    group.add_argument("--seed", type=not_negative, metavar="N", help="of the order and of the intervals (0)")
+    group.add_argument("--timeout", dest="timeout_s", type=seconds, metavar="SECONDS", help="for one answer (120)")
+    group.add_argument(
+        "--out",
+        type=Path,
+        metavar="FOLDER",
+        help="for the results; an interrupted run goes on (slipstream-bench)",
+    )
+
+
+def _add_judgement(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--price", type=_amount, help="of a GPU-hour, in any currency (the manifest's)")
+    group.add_argument("--price-speculative", type=_amount, help="of the speculative arm's GPU-hour (--price)")
+    group.add_argument("--p95-reduction", type=_share, metavar="SHARE", help="the p95 must fall by (the policy's, 0.2)")
+    group.add_argument("--quality-loss", type=_share, metavar="SHARE", help="passed checks may fall by (0)")
+    group.add_argument("--cost-increase", type=_amount, metavar="SHARE", help="the cost may rise by (0.05)")
+    group.add_argument("--min-samples", type=at_least_one, metavar="N", help="requests that a verdict needs (30)")
+    group.add_argument(
+        "--expect",
+        action="append",
+        metavar="WHAT",
+        help="exit with 3 unless it holds: not-harmed (routed slows no class down by more than 2 %%), policy (no class "
+        "that mostly speculates should not), or CLASS=speculate|do-not|not-enough-data; may be repeated",
+    )
+    group.add_argument(
+        "--write-policy", type=Path, metavar="FILE", help="write the SpeculationPolicy that the verdicts speak for"
+    )
+    group.add_argument("--pair", metavar="NAME", help="the ModelPair of that policy, with --url (the model's name)")
+
+
+def _texts(text: str) -> tuple[str, ...]:
+    parts = tuple(part.strip() for part in text.split(","))
+    if not all(parts) or len(set(parts)) < len(parts):
+        raise argparse.ArgumentTypeError(f"expected different names with commas between them, got {text!r}")
+    return parts
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    counts = tuple(at_least_one(part.strip()) for part in text.split(","))
+    if len(set(counts)) < len(counts) or max(counts) > MAX_CONCURRENCY:
+        raise argparse.ArgumentTypeError(f"expected different numbers of 1 to {MAX_CONCURRENCY}, got {text!r}")
+    return counts
+
+
+def _amount(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 100_000:  # false for NaN too
+        raise argparse.ArgumentTypeError(f"expected a number of 0 or more, got {text!r}")
+    return value
+
+
+def _share(text: str) -> float:
+    value = _amount(text)
+    if value >= 1:
+        raise argparse.ArgumentTypeError(f"expected a share of 0 to 1, got {text!r}")
+    return value

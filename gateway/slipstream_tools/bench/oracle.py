@@ -1,0 +1,183 @@
+"""How close `routed` comes to who knows, for each request, which of the recorded modes is faster."""
+
+from __future__ import annotations
+
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from slipstream_core.types import Arm
+from slipstream_core.types import LengthBin as Length
+
+from slipstream_tools.bench.cases import Case
+from slipstream_tools.bench.modes import PLAIN, ROUTED, SPECULATIVE
+from slipstream_tools.bench.results import Row
+from slipstream_tools.bench.statistics import bootstrap, rank_correlation, ratio_of_means, relative_increase
+from slipstream_tools.bench.summary import LENGTHS, Interval, LengthBin, OracleFigures, Worst
+
+FIRST_REQUESTS = 200
+MIN_CLASS = 10
+"""Fewer requests of a class say nothing of how it fares."""
+
+
+class Known(NamedTuple):
+    """What the recorded modes took for one request at one load with one draft: means over the rounds, by mode, and the
+    draft length of each mode that speculates, in the order of the run's settings."""
+
+    times_s: Mapping[str, float]
+    draft_lengths: Mapping[str, int]
+    output_tokens: float
+
+    @property
+    def plain_s(self) -> float:
+        return self.times_s[PLAIN]
+
+    @property
+    def oracle_s(self) -> float:
+        return min(self.times_s.values())
+
+    def speculative_s(self, draft_length: int | None = None) -> float:
+        """The time of the mode whose drafts are nearest to `draft_length`; without it, of `speculative` or the first
+        that speculates."""
+        lengths = self.draft_lengths
+        if draft_length is None:
+            return self.times_s[SPECULATIVE if SPECULATIVE in lengths else next(iter(lengths))]
+        return self.times_s[min(lengths, key=lambda mode: abs(lengths[mode] - draft_length))]
+
+    def chosen_s(self, row: Row) -> float:
+        """What the arm that `row` took was recorded with."""
+        return self.speculative_s(row.draft_length) if row.arm == Arm.SPECULATIVE else self.plain_s
+
+
+class Routed(NamedTuple):
+    """One routed answer and what is known of its request. `order` counts routed answers as they ran."""
+
+    order: int
+    case: Case
+    row: Row
+    known: Known
+
+    @property
+    def routed_s(self) -> float:
+        return self.row.e2e_s or 0.0
+
+
+def known_times(cases: Sequence[Case], modes: Sequence[str]) -> dict[int, Known]:
+    """By request index, for one draft and concurrency: requests that plain and a speculative mode both answered.
+
+    `modes` is the order of the run's settings. Answers come in an order of their own for each request: taken by that,
+    "always speculative" would be another draft length each time.
+    """
+    gathered: dict[int, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
+    for case in cases:
+        for mode, row in case.rows.items():
+            if mode != ROUTED:
+                gathered[case.index][mode].append(row)
+    return {
+        index: _known({mode: answered[mode] for mode in modes if mode in answered})
+        for index, answered in gathered.items()
+        if PLAIN in answered and len(answered) > 1
+    }
+
+
+def _known(answered: Mapping[str, Sequence[Row]]) -> Known:
+    times_s = {mode: sum(row.e2e_s or 0.0 for row in rows) / len(rows) for mode, rows in answered.items()}
+    lengths = {mode: rows[0].draft_length or 0 for mode, rows in answered.items() if mode != PLAIN}
+    plain = answered[PLAIN]
+    return Known(times_s, lengths, sum(row.output_tokens for row in plain) / len(plain))
+
+
+def oracle_of(cases: Sequence[Case], modes: Sequence[str], *, seed: int) -> Iterator[OracleFigures]:
+    """One for each draft and concurrency at which plain, a speculative mode and routed all have answers."""
+    for draft, concurrency in dict.fromkeys((case.draft, case.concurrency) for case in cases):
+        members = [case for case in cases if (case.draft, case.concurrency) == (draft, concurrency)]
+        known = known_times(members, modes)
+        ordered = [case for case in members if ROUTED in case.rows and case.index in known]
+        routed = [Routed(order, case, case.rows[ROUTED], known[case.index]) for order, case in enumerate(ordered)]
+        if routed:
+            yield _figures(routed, draft, concurrency, seed)
+
+
+def _figures(routed: Sequence[Routed], draft: str | None, concurrency: int, seed: int) -> OracleFigures:
+    first, warm = routed[:FIRST_REQUESTS], routed[FIRST_REQUESTS:]
+    return OracleFigures(
+        concurrency=concurrency,
+        draft=draft,
+        requests=len(routed),
+        first_requests=len(first),
+        oracle_saving_s=sum(item.known.plain_s - item.known.oracle_s for item in routed),
+        captured=captured(routed, lambda item: item.routed_s),
+        captured_first=captured(first, lambda item: item.routed_s),
+        captured_warm=captured(warm, lambda item: item.routed_s),
+        captured_by_choice=captured(routed, lambda item: item.known.chosen_s(item.row)),
+        plain_over_routed=_ratio(routed, lambda item: item.known.plain_s, seed),
+        speculative_over_routed=_ratio(routed, lambda item: item.known.speculative_s(), seed),
+        worst_class=worst_class(routed, lambda item: item.routed_s, seed),
+        rank_correlation=_correlation(routed),
+        rank_correlation_warm=_correlation(warm),
+        lengths=_lengths(routed),
+        lengths_warm=_lengths(warm),
+    )
+
+
+def captured(routed: Sequence[Routed], time_s: Callable[[Routed], float]) -> float | None:
+    """Σ(plain − time) / Σ(plain − oracle); None where the oracle saves nothing."""
+    possible_s = sum(item.known.plain_s - item.known.oracle_s for item in routed)
+    saved_s = sum(item.known.plain_s - time_s(item) for item in routed)
+    return saved_s / possible_s if possible_s > 0 else None
+
+
+def _ratio(routed: Sequence[Routed], time_s: Callable[[Routed], float], seed: int) -> Interval | None:
+    times = np.array([time_s(item) for item in routed]), np.array([item.routed_s for item in routed])
+    clusters = [item.case.index for item in routed]
+    return bootstrap([ratio_of_means(*times)], clusters, seed=seed)[0]
+
+
+def worst_class(routed: Sequence[Routed], time_s: Callable[[Routed], float], seed: int) -> Worst | None:
+    """Of the classes with enough requests, the one whose time lies highest against plain."""
+    classes: dict[str, list[Routed]] = defaultdict(list)
+    for item in routed:
+        classes[item.case.request_class].append(item)
+    found = []
+    for name, items in classes.items():
+        if len({item.case.index for item in items}) < MIN_CLASS:
+            continue
+        plain = np.array([item.known.plain_s for item in items])
+        times = np.array([time_s(item) for item in items])
+        clusters = [item.case.index for item in items]
+        [slow_down] = bootstrap([relative_increase(plain, times)], clusters, seed=zlib.crc32(f"{seed}/{name}".encode()))
+        if slow_down is not None:
+            found.append(Worst(request_class=name, slow_down=slow_down, pairs=len(items)))
+    return max(found, key=lambda worst: worst.slow_down.estimate, default=None)
+
+
+def _correlation(routed: Sequence[Routed]) -> float | None:
+    """Of the predicted with the measured saving, where the gateway predicted one."""
+    predicted = [item for item in routed if item.row.saving_ms is not None]
+    actual = [item.known.plain_s - item.known.speculative_s(item.row.draft_length or None) for item in predicted]
+    return rank_correlation([item.row.saving_ms or 0.0 for item in predicted], actual)
+
+
+def _lengths(routed: Sequence[Routed]) -> tuple[LengthBin, ...]:
+    """How the length in routing's class meets the plain answer's; empty where classes have none."""
+    pairs = [
+        (item.row.request_class.partition("/")[2], str(Length.of(item.known.output_tokens)))
+        for item in routed
+        if item.row.request_class and "/" in item.row.request_class
+    ]
+    return tuple(_bin(name, pairs) for name in LENGTHS) if pairs else ()
+
+
+def _bin(name: str, pairs: Sequence[tuple[str, str]]) -> LengthBin:
+    right = sum(predicted == actual == name for predicted, actual in pairs)
+    predicted = sum(predicted == name for predicted, _ in pairs)
+    actual = sum(actual == name for _, actual in pairs)
+    return LengthBin(
+        length=name,
+        precision=right / predicted if predicted else None,
+        recall=right / actual if actual else None,
+        predicted=predicted,
+        actual=actual,
+    )

@@ -1,0 +1,202 @@
+"""What a policy would have done with recorded requests: the real classifier, learner and decision, in recorded order.
+
+Every case of a results file that plain and a speculative mode both answered is decided anew, and the outcome is that of
+the recorded arm; of several draft lengths the nearest. The learner sees the outcome of the arm that was chosen and
+nothing else, as it would have live. The load is the concurrency at which the case was recorded.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+import msgspec
+from slipstream_core.errors import RequestError
+from slipstream_core.manifest import Route
+from slipstream_core.observation import Forecast, Observation, Subject
+from slipstream_core.types import Arm, Decision, GenerationRequest, RequestProfile
+from slipstream_gateway.api.parse import parse_request
+from slipstream_gateway.decide.route import RequestDraws, decide
+from slipstream_gateway.request.observing import Learner
+
+from slipstream_tools.bench.cases import Case
+from slipstream_tools.bench.modes import PLAIN
+from slipstream_tools.bench.oracle import FIRST_REQUESTS, Routed, captured, known_times, worst_class
+from slipstream_tools.bench.results import Row
+from slipstream_tools.bench.summary import Worst
+
+_KEY_ID = "replay"
+
+
+class Classifier(Protocol):
+    def classify(self, request: GenerationRequest) -> RequestProfile: ...
+
+
+class Totals(msgspec.Struct, frozen=True, kw_only=True):
+    """One way to serve all requests: its mean E2E, and its share of the oracle's saving over always-plain."""
+
+    name: str
+    mean_e2e_s: float
+    saved_s: float
+    captured: float | None
+
+
+class Replay(msgspec.Struct, frozen=True, kw_only=True):
+    """What one policy came to. `totals` compares it with always plain, always speculative and the per-request oracle.
+
+    `captured_first` covers the first `first_requests`, `captured_warm` those after them; `refused` requests could not
+    be decided by this gateway and count as plain. `reasons` counts `arm: reason`.
+    """
+
+    policy: str
+    requests: int
+    first_requests: int
+    totals: tuple[Totals, ...]
+    captured_first: float | None
+    captured_warm: float | None
+    worst_class: Worst | None
+    speculated: int
+    refused: int
+    reasons: dict[str, int]
+
+
+class _Judged(NamedTuple):
+    """A decision, and what to remember its outcome under."""
+
+    subject: Subject
+    decision: Decision
+
+
+class Replayer:
+    """One policy's gateway, without servers. It learns as it goes: one replayer per replay."""
+
+    def __init__(self, route: Route, *, classifier: Classifier, learner: Learner, seed: int) -> None:
+        self._route = route
+        self._classifier = classifier
+        self._learner = learner
+        self._seed = seed
+        self._draws = RequestDraws(f"replay {seed}".encode())
+
+    def run(self, cases: Sequence[Case], modes: Sequence[str]) -> Replay:
+        """Decide `cases` in their order, and add up what the chosen arms were recorded with. `modes` are the run's."""
+        known = {
+            block: known_times([case for case in cases if (case.draft, case.concurrency) == block], modes)
+            for block in dict.fromkeys((case.draft, case.concurrency) for case in cases)
+        }
+        chosen: list[Routed] = []
+        reasons: Counter[str] = Counter()
+        refused = 0
+        for case in cases:
+            times = known[case.draft, case.concurrency].get(case.index)
+            if times is None or PLAIN not in case.rows:
+                continue
+            judged = self._judge(case)
+            refused += judged is None
+            row = _outcome(case, judged.decision) if judged else case.rows[PLAIN]
+            if judged is not None:
+                reasons[f"{judged.decision.arm}: {judged.decision.reason}"] += 1
+                self._learner.record(_observation(judged, row, self._route))
+            chosen.append(Routed(len(chosen), case, row, times))
+        return _replay(self._route, chosen, dict(reasons.most_common()), refused, self._seed)
+
+    def _judge(self, case: Case) -> _Judged | None:
+        """None for a request that this gateway refuses."""
+        try:
+            request = parse_request(msgspec.json.encode(case.rows[PLAIN].request))
+            profile = self._classifier.classify(request)
+            subject = self._learner.subject(request, profile, pair=self._route.pair.metadata.key, key_id=_KEY_ID)
+            forecast = self._forecast(request, profile, subject, float(case.concurrency))
+            draws = self._draws.of(f"{case.draft}/{case.concurrency}/{case.round}/{case.index}")
+            return _Judged(subject, decide(request, profile, self._route, forecast=forecast, draws=draws))
+        except RequestError:
+            return None
+
+    def _forecast(
+        self, request: GenerationRequest, profile: RequestProfile, subject: Subject, load: float
+    ) -> Forecast | None:
+        route = self._route
+        if route.speculative is None or route.policy is None or route.policy.spec.decision == "rules":
+            return None
+        return self._learner.forecast(
+            subject,
+            profile,
+            plain_pool=route.plain.pool,
+            speculative_pool=route.speculative.pool,
+            plain_load=load,
+            speculative_load=load,
+            prompt_tokens=profile.prompt_tokens,
+            max_tokens=request.max_tokens,
+            temperature=request.temperature,
+        )
+
+
+def _outcome(case: Case, decision: Decision) -> Row:
+    """The recorded row of the arm that was chosen: plain where the case has no other."""
+    forced = [row for row in case.rows.values() if row.arm == Arm.SPECULATIVE and row.mode.startswith("speculative")]
+    if decision.arm is not Arm.SPECULATIVE or not forced:
+        return case.rows[PLAIN]
+    return min(forced, key=lambda row: abs((row.draft_length or 0) - decision.draft_length))
+
+
+def _observation(judged: _Judged, row: Row, route: Route) -> Observation:
+    speculative = row.arm == Arm.SPECULATIVE
+    backend = route.speculative if speculative and route.speculative is not None else route.plain
+    return Observation(
+        subject=judged.subject,
+        request_class=judged.decision.request_class,
+        arm=judged.decision.arm,
+        reason=judged.decision.reason,
+        draft_length=row.draft_length or 0,
+        pool=backend.pool,
+        status="ok",
+        prompt_tokens=row.prompt_tokens,
+        output_tokens=row.output_tokens,
+        drafted=row.drafted,
+        accepted=row.accepted,
+        rejections=sum(row.rejected_at),
+        steps=row.steps or 0,
+        ttft_s=row.ttft_s,
+        e2e_s=row.e2e_s or 0.0,
+        load=float(row.concurrency),
+        batch_draft_length=float(row.draft_length or 0),
+        price_per_gpu_hour=backend.price_per_gpu_hour,
+        time_s=row.started_s,
+    )
+
+
+def _replay(route: Route, chosen: Sequence[Routed], reasons: dict[str, int], refused: int, seed: int) -> Replay:
+    first, warm = chosen[:FIRST_REQUESTS], chosen[FIRST_REQUESTS:]
+    name = route.policy.metadata.name if route.policy is not None else "no policy"
+    ways: dict[str, Callable[[Routed], float]] = {
+        "always plain": lambda item: item.known.plain_s,
+        "always speculative": lambda item: item.known.speculative_s(),
+        name: _chosen_s,
+        "per-request oracle": lambda item: item.known.oracle_s,
+    }
+    return Replay(
+        policy=name,
+        requests=len(chosen),
+        first_requests=len(first),
+        totals=tuple(_totals(way, chosen, time_s) for way, time_s in ways.items()) if chosen else (),
+        captured_first=captured(first, _chosen_s),
+        captured_warm=captured(warm, _chosen_s),
+        worst_class=worst_class(chosen, _chosen_s, seed),
+        speculated=sum(item.row.arm == Arm.SPECULATIVE for item in chosen),
+        refused=refused,
+        reasons=reasons,
+    )
+
+
+def _chosen_s(item: Routed) -> float:
+    return item.known.chosen_s(item.row)
+
+
+def _totals(name: str, chosen: Sequence[Routed], time_s: Callable[[Routed], float]) -> Totals:
+    total_s = sum(time_s(item) for item in chosen)
+    return Totals(
+        name=name,
+        mean_e2e_s=total_s / len(chosen),
+        saved_s=sum(item.known.plain_s for item in chosen) - total_s,
+        captured=captured(chosen, time_s),
+    )

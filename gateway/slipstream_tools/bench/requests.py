@@ -1,0 +1,127 @@
+"""Bench files: one OpenAI request body per line, with an optional class, reference and check."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from slipstream_core.errors import CommandError, shorten
+
+from slipstream_tools.bench.checks import Check, CheckError, make_checks
+
+MAX_LINE_BYTES = 32 * 1024 * 1024
+MAX_DEPTH = 200
+"""Levels of a line: far more than a request has, and far fewer than encoders can walk down."""
+_EXTRAS = ("class", "reference", "check", "at_s")
+
+
+class BenchRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One line that can be run. `index` counts the usable lines from 0, `line` all from 1. `body` has no field of ours;
+    `request_class` is the file's own name for its class."""
+
+    index: int
+    line: int
+    body: dict[str, Any]
+    request_class: str | None
+    checks: dict[str, Check]
+
+
+class BenchFile(msgspec.Struct, frozen=True, kw_only=True):
+    """All usable lines, the problems of the others (`line 7: …`), and a digest of what is used, checks included."""
+
+    source: str
+    requests: tuple[BenchRequest, ...]
+    problems: tuple[str, ...]
+    digest: str
+
+
+class _BadLine(Exception):
+    """Why one line is skipped."""
+
+
+def read_requests(path: Path) -> BenchFile:
+    """The requests of the JSONL file at `path`; lines that are not usable are skipped and told.
+
+    Raises:
+        CommandError: the file cannot be read, or has no usable line.
+    """
+    try:
+        with path.open("rb") as lines:
+            return parse_requests(lines, source=str(path))
+    except OSError as error:
+        raise CommandError(f"{path}: cannot be read: {error.strerror or error}", exit_code=2) from error
+
+
+def parse_requests(lines: Iterable[bytes], *, source: str) -> BenchFile:
+    """The same from lines. Raises `CommandError` where none is usable."""
+    requests: list[BenchRequest] = []
+    problems: list[str] = []
+    digest = hashlib.sha256()
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            value = _decode(line)
+            request = _request(value, index=len(requests), line=number)
+            canonical = json.dumps(value, sort_keys=True).encode()
+        except (_BadLine, CheckError) as error:
+            problems.append(f"line {number}: {error}")
+        else:
+            requests.append(request)
+            digest.update(canonical + b"\n")
+    if not requests:
+        why = f"; {problems[0]}" if problems else ""
+        raise CommandError(f"{source}: it has no request that can be run{why}", exit_code=2)
+    return BenchFile(source=source, requests=tuple(requests), problems=tuple(problems), digest=digest.hexdigest()[:16])
+
+
+def _decode(line: bytes) -> dict[str, Any]:
+    if len(line) > MAX_LINE_BYTES:
+        raise _BadLine(f"longer than {MAX_LINE_BYTES} bytes")
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise _BadLine(f"not JSON: {error}") from error
+    if _depth(value) > MAX_DEPTH:
+        raise _BadLine(f"nested deeper than {MAX_DEPTH} levels")
+    if not isinstance(value, dict):
+        raise _BadLine(f"must be a JSON object, got {shorten(json.dumps(value))}")
+    return value
+
+
+def _depth(value: object) -> int:
+    """How many levels of arrays and objects `value` has, counted without recursion."""
+    depth, level = -1, [value]
+    while level:
+        depth += 1
+        nested = [item.values() if isinstance(item, dict) else item for item in level if isinstance(item, dict | list)]
+        level = [part for parts in nested for part in parts]
+    return depth
+
+
+def _request(value: Mapping[str, Any], *, index: int, line: int) -> BenchRequest:
+    body = value.get("request", value)
+    if not isinstance(body, dict):
+        raise _BadLine(f"'request' must be an OpenAI request body, got {shorten(json.dumps(body))}")
+    if body is value:
+        body = {name: field for name, field in value.items() if name not in _EXTRAS}
+    if not ("messages" in body or "prompt" in body):
+        raise _BadLine("the request body has neither 'messages' nor 'prompt'")
+    request_class = value.get("class")
+    if request_class is not None and not (isinstance(request_class, str) and request_class.strip()):
+        raise _BadLine(f"'class' must be a text, got {shorten(json.dumps(request_class))}")
+    try:
+        msgspec.json.encode((body, request_class))
+    except (ValueError, OverflowError) as error:  # a lone surrogate, or a number beyond 64 bits
+        raise _BadLine(f"it cannot be sent: {error}") from error
+    return BenchRequest(
+        index=index,
+        line=line,
+        body=body,
+        request_class=request_class,
+        checks=make_checks(value.get("check"), value.get("reference")),
+    )

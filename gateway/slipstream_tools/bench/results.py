@@ -1,0 +1,203 @@
+"""`results.jsonl`: a header with the settings, then one row per request, round, concurrency, draft and mode.
+
+Rows are appended as they finish, so that an interrupted run can go on: a last line that was cut short is dropped.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, BinaryIO, Final, Literal, NamedTuple
+
+import msgspec
+from slipstream_core.errors import CommandError
+
+RESULTS_FILE = "results.jsonl"
+MEASURE: Final = "measure"
+WARMUP: Final = "warmup"
+Phase = Literal["measure", "warmup"]
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What makes two runs comparable: rows of one file all come from the same. `system` names what the requests ran
+    against: a URL, or a manifest with a hash of its content; `digest` is that of the requests and their checks."""
+
+    requests: str
+    digest: str
+    system: str
+    modes: tuple[str, ...]
+    concurrency: tuple[int, ...]
+    drafts: tuple[str, ...]
+    rounds: int
+    warmup: int
+    seed: int
+    timeout_s: float
+    model: str | None
+    limit: int | None
+
+    def difference(self, other: Settings) -> str | None:
+        """The first setting that is not the same in `other`, in words; None where all are."""
+        for name in self.__struct_fields__:
+            mine, theirs = getattr(self, name), getattr(other, name)
+            if mine != theirs and name != "requests":  # a file may be renamed: its digest tells
+                return f"'{name}' was {_show(theirs)} and is {_show(mine)}"
+        return None
+
+
+class Header(msgspec.Struct, frozen=True, kw_only=True):
+    """The first line of a file, and the first of every session that added rows to it."""
+
+    object: Literal["slipstream.results"] = "slipstream.results"
+    version: Literal[1] = 1
+    settings: Settings
+    skipped_lines: int = 0
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One request in one mode. Times are seconds by the client's clock, None where there was nothing to time.
+
+    `request_class` is the gateway's class and `class` (here `label`) the bench file's own, None where it gives none.
+    `error` None means a whole answer in the mode that was asked for. `rejected_at[i]` counts target steps whose first
+    rejected draft token stood at position i. `started_s` is the wall clock's.
+    """
+
+    index: int
+    round: int
+    mode: str
+    label: str | None = msgspec.field(default=None, name="class")
+    request: dict[str, Any]
+    arm: str | None = None
+    reason: str | None = None
+    request_class: str | None = None
+    draft_length: int | None = None
+    saving_ms: float | None = None
+    status: int | None = None
+    error: str | None = None
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    e2e_s: float | None = None
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    steps: int | None = None
+    rejected_at: tuple[int, ...] = ()
+    text_hash: str = ""
+    checks: dict[str, float] = {}
+    passed: bool | None = None
+    concurrency: int
+    phase: Phase
+    draft: str | None = None
+    started_s: float = 0.0
+
+    @property
+    def key(self) -> tuple[str | None, int, int, int, str]:
+        """What names the row among those of its file."""
+        return (self.draft, self.concurrency, self.round, self.index, self.mode)
+
+
+class Results(NamedTuple):
+    """A file's content: measured rows in the order they finished. `sessions` counts its headers."""
+
+    header: Header
+    rows: list[Row]
+    sessions: int
+
+
+class _Object(msgspec.Struct):
+    """Tells a header from a row."""
+
+    object: str = ""
+
+
+def read_results(path: Path) -> Results:
+    """All of the file but warm-up rows.
+
+    Raises:
+        CommandError: it cannot be read, or a line is neither header nor row; names the line.
+    """
+    try:
+        with path.open("rb") as file:
+            header, rows, sessions, _ = _read(path, file)
+    except OSError as error:
+        raise CommandError(f"{path}: cannot be read: {error.strerror or error}", exit_code=2) from error
+    return Results(header, [row for row in rows if row.phase == MEASURE], sessions)
+
+
+class ResultsFile:
+    """A results file to append to. Every row is one write, so that an end at any moment costs one row at most."""
+
+    def __init__(self, path: Path, header: Header) -> None:
+        """Begin the file, or go on with one of the same settings.
+
+        Raises:
+            CommandError: the file is from other settings (names the one that differs), or cannot be used.
+        """
+        self._path = path
+        self.finished: set[tuple[str | None, int, int, int, str]] = set()
+        try:
+            self._file = path.open("ab", buffering=0)
+            is_new = not self._file.tell()
+            if not is_new:
+                self._go_on(header)
+        except OSError as error:
+            raise CommandError(f"{path}: cannot be written: {error.strerror or error}", exit_code=2) from error
+        # A session counts from its first row: one that has nothing left to run is none.
+        self._unwritten: Header | None = None if is_new else header
+        if is_new:
+            self._write(header)
+
+    def append(self, row: Row) -> None:
+        if self._unwritten is not None:
+            self._write(self._unwritten)
+            self._unwritten = None
+        self._write(row)
+        if row.phase == MEASURE:
+            self.finished.add(row.key)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _go_on(self, header: Header) -> None:
+        with self._path.open("rb") as file:
+            old, rows, _, whole_bytes = _read(self._path, file)
+        if difference := header.settings.difference(old.settings):
+            raise CommandError(
+                f"{self._path} is from a run with other settings: {difference}. Choose another --out, or remove it.",
+                exit_code=2,
+            )
+        self._file.truncate(whole_bytes)
+        self.finished = {row.key for row in rows if row.phase == MEASURE}
+
+    def _write(self, value: Header | Row) -> None:
+        try:
+            self._file.write(msgspec.json.encode(value) + b"\n")
+        except OSError as error:
+            raise CommandError(f"{self._path}: cannot be written: {error.strerror or error}") from error
+
+
+def _read(path: Path, file: BinaryIO) -> tuple[Header, list[Row], int, int]:
+    """Header, rows, sessions, and how many bytes stand in whole lines."""
+    header: Header | None = None
+    rows: list[Row] = []
+    sessions = whole_bytes = 0
+    for number, line in enumerate(file, start=1):
+        if not line.endswith(b"\n"):
+            break
+        whole_bytes += len(line)
+        try:
+            if msgspec.json.decode(line, type=_Object).object:
+                header = header or msgspec.json.decode(line, type=Header)
+                sessions += 1
+            else:
+                rows.append(msgspec.json.decode(line, type=Row))
+        except msgspec.DecodeError as error:
+            raise CommandError(f"{path}: line {number}: not of slipstream bench: {error}", exit_code=2) from error
+        if header is None:
+            break
+    if header is None:
+        raise CommandError(f"{path}: line 1: not the header of slipstream bench's results", exit_code=2)
+    return header, rows, sessions, whole_bytes
+
+
+def _show(value: object) -> str:
+    return ",".join(str(item) for item in value) or "none" if isinstance(value, tuple) else str(value)

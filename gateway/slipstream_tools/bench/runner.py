@@ -1,0 +1,213 @@
+"""Runs a plan against a gateway and writes a row for each request as it finishes."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+from slipstream_core.errors import CommandError
+from slipstream_core.types import Reason
+
+from slipstream_tools.bench.checks import Check
+from slipstream_tools.bench.client import Answer, BenchClient
+from slipstream_tools.bench.modes import BenchMode
+from slipstream_tools.bench.plan import Group, Item, plan
+from slipstream_tools.bench.requests import BenchRequest
+from slipstream_tools.bench.results import MEASURE, WARMUP, Phase, ResultsFile, Row
+
+_PASS = 1.0 - 1e-9
+_MORE_WARMUPS = 20
+# Reasons of a gateway that did not look at what the client asked for, or looked and was not allowed to.
+_CHOICE_IGNORED = frozenset(
+    (
+        *(Reason.CLASS_DISABLED, Reason.CLASS_ENABLED, Reason.UNKNOWN_CLASS, Reason.SHORT_OUTPUT, Reason.RARE_TOKENS),
+        *(Reason.HOT_SAMPLING, Reason.LONG_CONTEXT, Reason.BREAK_EVEN, Reason.COST, Reason.HOLD_BACK),
+        *(Reason.ROLLOUT, Reason.EXPLORATION, Reason.SPECULATION_PAYS),
+    )
+)
+
+
+class BenchJob(msgspec.Struct, frozen=True, kw_only=True):
+    """What to run against one gateway. `model` goes into bodies that name none, or all of them where `force_model`;
+    `draft` names the draft that it serves, None where the manifest's is taken as it is."""
+
+    requests: Sequence[BenchRequest]
+    modes: tuple[BenchMode, ...]
+    concurrency: tuple[int, ...]
+    rounds: int
+    warmup: int
+    seed: int
+    model: str
+    force_model: bool = False
+    draft: str | None = None
+
+    def groups(self, level: int) -> Iterator[Group]:
+        return plan(self.requests, self.modes, concurrency=level, rounds=self.rounds, seed=self.seed)
+
+    def key(self, item: Item, level: int) -> tuple[str | None, int, int, int, str]:
+        """As `Row.key`."""
+        return (self.draft, level, item.round, item.request.index, item.mode.name)
+
+    def total(self, finished: set[tuple[str | None, int, int, int, str]]) -> int:
+        """How many measured requests are still to run."""
+        items = ((item, level) for level in self.concurrency for group in self.groups(level) for item in group.items)
+        return sum(self.key(item, level) not in finished for item, level in items)
+
+
+class Runner:
+    """Runs a job. Requests that are in `results` already are not run again."""
+
+    def __init__(self, job: BenchJob, client: BenchClient, results: ResultsFile, on_row: Callable[[Row], None]) -> None:
+        self._job = job
+        self._client = client
+        self._results = results
+        self._on_row = on_row
+
+    async def run(self) -> None:
+        """All levels, one after the other, each with its own warm-up.
+
+        Raises:
+            CommandError: the gateway does not decode as it is asked to, is gone, or the results cannot be written.
+        """
+        for level in self._job.concurrency:
+            groups = [left for group in self._job.groups(level) if (left := self._unfinished(group)).items]
+            if not groups:
+                continue
+            await self._warm_up(level)
+            for group in groups:
+                await self._run(group, MEASURE)
+
+    def _unfinished(self, group: Group) -> Group:
+        finished = self._results.finished
+        items = tuple(item for item in group.items if self._job.key(item, group.concurrency) not in finished)
+        return Group(concurrency=group.concurrency, items=items)
+
+    async def _warm_up(self, level: int) -> None:
+        """Some requests in each forced mode, at the level's concurrency, from which nobody learns; they also show
+        whether the gateway does what it is asked to."""
+        job = self._job
+        order = random.Random(f"{job.seed}/{level}/warm-up").sample(job.requests, len(job.requests))
+        count = max(job.warmup, 1)
+        requests = [order[index % len(order)] for index in range(count)]
+        for mode in [mode for mode in job.modes if mode.arm is not None] or job.modes:
+            rows = await self._warm(mode, requests, level)
+            for request in order[count : count + _MORE_WARMUPS]:  # the first ones may be those that servers refuse
+                if any(row.e2e_s is not None for row in rows):
+                    break
+                rows += await self._warm(mode, [request], level)
+            _check_honoured(mode, rows)
+
+    async def _warm(self, mode: BenchMode, requests: Sequence[BenchRequest], level: int) -> list[Row]:
+        items = tuple(Item(request=request, mode=mode, round=0) for request in requests)
+        return await self._run(Group(concurrency=level, items=items), WARMUP)
+
+    async def _run(self, group: Group, phase: Phase) -> list[Row]:
+        items = iter(group.items)
+        rows: list[Row] = []
+
+        async def client() -> None:
+            for item in items:
+                row = await self._one(item, group.concurrency, phase)
+                rows.append(row)
+                self._results.append(row)
+                if phase == MEASURE:
+                    self._on_row(row)
+
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for _ in range(min(group.concurrency, len(group.items))):
+                    tasks.create_task(client())
+        except* CommandError as errors:
+            raise errors.exceptions[0] from None
+        return rows
+
+    async def _one(self, item: Item, level: int, phase: Phase) -> Row:
+        job, request = self._job, item.request
+        body = request.body
+        if job.force_model or not body.get("model"):
+            body = {**body, "model": job.model}
+        answer = await self._client.run(body, item.mode.headers(learn=phase == MEASURE))
+        return _row(item, body, answer, level=level, phase=phase, draft=job.draft)
+
+
+def _check_honoured(mode: BenchMode, rows: Sequence[Row]) -> None:
+    """The first answers of a mode must be in it, else there is nothing to compare.
+
+    Raises:
+        CommandError: the gateway decodes otherwise, or answers nothing at all.
+    """
+    if any(row.error is None for row in rows):
+        return
+    refused = next((row for row in rows if row.e2e_s is not None), None)
+    if refused is None:
+        raise CommandError(f"mode {mode.name}: no warm-up request was answered: {rows[0].error}")
+    hint = "the pair's SpeculationPolicy must have allowClientMode: true"
+    if refused.reason not in _CHOICE_IGNORED:
+        hint = f"the gateway's reason is {refused.reason}"
+    raise CommandError(f"the gateway does not decode as asked, so modes cannot be compared: {refused.error}; {hint}")
+
+
+def _row(
+    item: Item,
+    body: dict[str, Any],
+    answer: Answer,
+    *,
+    level: int,
+    phase: Phase,
+    draft: str | None,
+) -> Row:
+    arm, draft_length = answer.headers.get("x-slipstream-arm"), _whole(answer.headers.get("x-slipstream-draft-length"))
+    reason = answer.headers.get("x-slipstream-reason")
+    error = answer.error or item.mode.refusal(arm, draft_length, reason)
+    accepted = answer.detail("accepted_prediction_tokens")
+    scores = {} if error else _scores(item.request.checks, answer.text)
+    return Row(
+        index=item.request.index,
+        round=item.round,
+        mode=item.mode.name,
+        label=item.request.request_class,
+        request=body,
+        arm=arm,
+        reason=reason,
+        request_class=answer.headers.get("x-slipstream-class"),
+        draft_length=draft_length,
+        saving_ms=_number(answer.headers.get("x-slipstream-saving-ms")),
+        status=answer.status,
+        error=error,
+        ttft_s=answer.ttft_s,
+        tpot_s=answer.tpot_s,
+        e2e_s=answer.e2e_s,
+        prompt_tokens=answer.prompt_tokens,
+        output_tokens=answer.output_tokens,
+        drafted=accepted + answer.detail("rejected_prediction_tokens"),
+        accepted=accepted,
+        steps=answer.target_steps,
+        rejected_at=answer.rejected_at,
+        text_hash="" if error else answer.text_hash,
+        checks=scores,
+        passed=all(score >= _PASS for score in scores.values()) if scores else None,
+        concurrency=level,
+        phase=phase,
+        draft=draft,
+        started_s=answer.started_s,
+    )
+
+
+def _scores(checks: Mapping[str, Check], text: str) -> dict[str, float]:
+    return {name: check(text) for name, check in checks.items()}
+
+
+def _whole(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isascii() and text.isdigit() else None
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        value = float(text) if text is not None else None
+    except ValueError:
+        return None
+    return value if value is not None and math.isfinite(value) else None

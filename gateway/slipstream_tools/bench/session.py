@@ -1,0 +1,232 @@
+"""One run of `slipstream bench`: requests in, servers up, every mode measured, results written."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import uvloop
+from slipstream_core.errors import CommandError
+from slipstream_core.manifest import SpeculationPolicy
+from slipstream_core.manifest.objects import Metadata
+from slipstream_core.settings import secret
+
+from slipstream_tools.bench.cases import cases_of
+from slipstream_tools.bench.client import BenchClient
+from slipstream_tools.bench.manifests import BenchManifest, default_policy, dump, read_manifest
+from slipstream_tools.bench.options import BenchOptions
+from slipstream_tools.bench.policy import measured_policy
+from slipstream_tools.bench.prices import Prices
+from slipstream_tools.bench.progress import Progress
+from slipstream_tools.bench.requests import BenchFile, BenchRequest, read_requests
+from slipstream_tools.bench.results import RESULTS_FILE, Header, Results, ResultsFile, Settings, read_results
+from slipstream_tools.bench.runner import BenchJob, Runner
+from slipstream_tools.bench.stack import running_stack
+from slipstream_tools.bench.summarize import summarize
+from slipstream_tools.bench.summary import Summary, Thresholds
+from slipstream_tools.bench.workload import embedded_requests, is_embedded
+
+_SHOWN_PROBLEMS = 10
+
+
+class Session:
+    """Parsed once, then `measure`d and `summary`ed."""
+
+    def __init__(self, options: BenchOptions) -> None:
+        """Read everything that there is to read. Raises `CommandError` or `ManifestError`."""
+        self._options = options
+        self._file = _load(options)
+        self._requests = self._file.requests[: options.limit]
+        model = options.model or _named(self._requests)
+        self._manifest = None if options.url else read_manifest(options.manifest, model)
+        self._check_draft_lengths()
+        self._check_prices()
+        try:
+            options.out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CommandError(f"--out {options.out}: {error.strerror or error}", exit_code=2) from error
+        self.results_path = options.out / RESULTS_FILE
+
+    def measure(self) -> Results:
+        """Run what is not in the results file yet, and read all of it.
+
+        Raises:
+            CommandError: the file is from other settings, or the servers cannot be used.
+        """
+        options = self._options
+        header = Header(settings=self._settings(), skipped_lines=len(self._file.problems))
+        results = ResultsFile(self.results_path, header)
+        try:
+            for draft in options.drafts or (None,):
+                self._measure_draft(draft, results)
+        finally:
+            results.close()
+        return read_results(self.results_path)
+
+    def summary(self, results: Results) -> Summary:
+        return summarize(results, thresholds=self._thresholds(), prices=self._prices())
+
+    def policy(self, results: Results) -> bytes:
+        """The measured SpeculationPolicy as YAML."""
+        settings = results.header.settings
+        policy = measured_policy(
+            self._base_policy(results),
+            cases_of(results.rows),
+            settings.modes,
+            thresholds=self._thresholds(),
+            prices=self._prices(),
+            seed=settings.seed,
+        )
+        return dump([policy], whole=False)
+
+    def _measure_draft(self, draft: str | None, results: ResultsFile) -> None:
+        options = self._options
+        job = BenchJob(
+            requests=self._requests,
+            modes=options.modes,
+            concurrency=options.concurrency,
+            rounds=options.rounds,
+            warmup=options.warmup,
+            seed=options.seed,
+            model=options.model or (self._manifest.pair.spec.model if self._manifest else ""),
+            force_model=options.model is not None,
+            draft=draft,
+        )
+        total = job.total(results.finished)
+        if not total:
+            return
+        progress = Progress(total=total, stream=sys.stderr, label=draft or "")
+        with _served(self._manifest, draft, options) as url:
+            try:
+                uvloop.run(_run(job, url, options, results, progress))
+            finally:
+                progress.close()
+
+    def _settings(self) -> Settings:
+        options = self._options
+        files = [options.manifest, *([options.classifier] if options.classifier else [])]
+        system = _without_user(options.url) if options.url else ", ".join(_fingerprint(path) for path in files)
+        return Settings(
+            requests=self._file.source,
+            digest=self._file.digest,
+            system=system,
+            modes=tuple(mode.name for mode in options.modes),
+            concurrency=options.concurrency,
+            drafts=options.drafts,
+            rounds=options.rounds,
+            warmup=options.warmup,
+            seed=options.seed,
+            timeout_s=options.timeout_s,
+            model=options.model,
+            limit=options.limit,
+        )
+
+    def _check_draft_lengths(self) -> None:
+        """What the pair's servers cannot do is said before they start."""
+        if self._manifest is None:
+            return
+        limit = self._manifest.pair.spec.max_draft_tokens
+        for mode in self._options.modes:
+            if mode.draft_length is not None and mode.draft_length > limit:
+                name = self._manifest.pair.metadata.name
+                message = f"mode {mode.name}: ModelPair/{name} has maxDraftTokens {limit}"
+                raise CommandError(message, exit_code=2)
+
+    def _check_prices(self) -> None:
+        if self._options.price_speculative is not None and self._prices().plain is None:
+            message = "--price-speculative needs a price of the plain arm to compare with: give --price too"
+            raise CommandError(message, exit_code=2)
+
+    def _thresholds(self) -> Thresholds:
+        options, policy = self._options, self._manifest.policy if self._manifest else None
+        success = (policy or default_policy(Metadata(name="pair"))).spec.success
+        return Thresholds(
+            p95_reduction=success.p95_reduction if options.p95_reduction is None else options.p95_reduction,
+            quality_loss=success.quality_loss if options.quality_loss is None else options.quality_loss,
+            cost_increase=success.cost_increase if options.cost_increase is None else options.cost_increase,
+            min_samples=options.min_samples,
+        )
+
+    def _prices(self) -> Prices:
+        options, known = self._options, self._manifest.prices if self._manifest else Prices()
+        plain = known.plain if options.price is None else options.price
+        shared = known.speculative if options.price is None else options.price
+        return Prices(
+            plain=plain, speculative=shared if options.price_speculative is None else options.price_speculative
+        )
+
+    def _base_policy(self, results: Results) -> SpeculationPolicy:
+        if self._manifest is not None:
+            return self._manifest.policy or default_policy(self._manifest.pair.metadata)
+        model = next((str(row.request.get("model")) for row in results.rows), "pair")
+        return default_policy(Metadata(name=self._options.pair or _object_name(model)))
+
+
+async def _run(job: BenchJob, url: str, options: BenchOptions, results: ResultsFile, progress: Progress) -> None:
+    key = None
+    if options.api_key_env is not None:
+        key = secret(options.api_key_env)
+        if key is None:
+            raise CommandError(f"--api-key-env: the environment variable {options.api_key_env} is not set", exit_code=2)
+    client = BenchClient(url, api_key=key, timeout_s=options.timeout_s)
+    try:
+        if not job.model and not all(request.body.get("model") for request in job.requests):
+            models = await client.models()
+            job = msgspec.structs.replace(job, model=models[0] if models else "")
+        await Runner(job, client, results, lambda _: progress.advance()).run()
+    finally:
+        client.close()
+
+
+@contextmanager
+def _served(manifest: BenchManifest | None, draft: str | None, options: BenchOptions) -> Iterator[str]:
+    """The URL to measure: a gateway that runs already, or the embedded stack, started for it."""
+    if manifest is None:
+        yield options.url or ""
+        return
+    what = f" with the draft {draft}" if draft else ""
+    print(f"slipstream: starting the stack of {manifest.path}{what} …", file=sys.stderr, flush=True)
+    served, classifier = manifest.served(draft), options.classifier and options.classifier.resolve()
+    with running_stack(served, load_timeout_s=options.load_timeout_s, classifier=classifier) as url:
+        yield url
+
+
+def _load(options: BenchOptions) -> BenchFile:
+    """The requests; unusable lines are told on stderr."""
+    text = options.requests
+    file = embedded_requests(text) if is_embedded(text) else read_requests(Path(text))
+    for problem in file.problems[:_SHOWN_PROBLEMS]:
+        print(f"slipstream: {file.source}: {problem}: skipped", file=sys.stderr)
+    if len(file.problems) > _SHOWN_PROBLEMS:
+        print(f"slipstream: {file.source}: {len(file.problems)} lines are skipped in all", file=sys.stderr)
+    return file
+
+
+def _named(requests: Sequence[BenchRequest]) -> str | None:
+    """The one model that `requests` name; None where they name none, or several. What is no text names none."""
+    given = [request.body.get("model") for request in requests]
+    names = {name if isinstance(name, str) else "" for name in given}
+    return (names.pop() or None) if len(names) == 1 else None
+
+
+def _fingerprint(path: Path) -> str:
+    """A file's name with a hash of its content."""
+    try:
+        return f"{path.name}@{hashlib.sha256(path.read_bytes()).hexdigest()[:12]}"
+    except OSError as error:
+        raise CommandError(f"{path}: cannot be read: {error.strerror or error}", exit_code=2) from error
+
+
+def _without_user(url: str) -> str:
+    """`url` as it may be recorded and shown: without the name and the password that may stand before its host."""
+    return re.sub(r"\A(\w+://)[^/?#]*@", r"\1", url).rstrip("/")
+
+
+def _object_name(text: str) -> str:
+    """`text` as the name of an object: lower-case letters, digits and dashes."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:63].strip("-") or "pair"

@@ -1,0 +1,61 @@
+"""The stack of a bench: the servers of the manifest's pairs and a gateway in front, on free ports."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from slipstream_tools.up.gateway_process import GatewayProcess
+from slipstream_tools.up.options import LOOPBACK, UpOptions
+from slipstream_tools.up.ports import free_ports
+from slipstream_tools.up.prepare import prepare
+from slipstream_tools.up.servers import LocalServers
+
+GATEWAY_READY_S = 30.0
+REDIS_VARIABLE = "SLIPSTREAM_REDIS_URL"
+
+
+@contextmanager
+def running_stack(manifest: bytes, *, load_timeout_s: float, classifier: Path | None = None) -> Iterator[str]:
+    """Serve `manifest`, whose sources are absolute, and yield the gateway's URL; both stop at the end.
+
+    Raises:
+        CommandError: a server or the gateway does not start, with its own reason.
+        ManifestError: the manifest is not good.
+    """
+    [port] = free_ports(1, host=LOOPBACK)
+    with ExitStack() as cleanup:
+        folder = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="slipstream-bench-")))
+        path = folder / "manifest.yaml"
+        path.write_bytes(manifest)
+        options = UpOptions(manifest=path, port=port, classifier=classifier, timeout_s=load_timeout_s)
+        ready = prepare(options, run_dir=folder, say=_say, stopping=_never)
+        servers = LocalServers(ready.table, options=ready.options, run_dir=folder, vllm=ready.vllm)
+        cleanup.callback(servers.stop)
+        servers.wait_ready(say=_say, stopping=_never)
+        gateway = _gateway(ready.options, folder, servers.addresses)
+        cleanup.callback(gateway.stop)
+        gateway.wait_ready(timeout_s=GATEWAY_READY_S)
+        yield options.url
+
+
+def _say(line: str) -> None:
+    print(f"slipstream: {line}", file=sys.stderr, flush=True)
+
+
+def _never() -> bool:
+    return False
+
+
+def _gateway(options: UpOptions, folder: Path, addresses: Mapping[str, str]) -> GatewayProcess:
+    """A gateway that shares nothing with others: what a bench does must not teach those in service, nor they it."""
+    shared = os.environ.pop(REDIS_VARIABLE, None)
+    try:
+        return GatewayProcess(options=options, run_dir=folder, addresses=addresses)
+    finally:
+        if shared is not None:
+            os.environ[REDIS_VARIABLE] = shared

@@ -1,0 +1,87 @@
+"""Recorded rows into the summary. Pure: the same results, thresholds and prices give the same summary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from slipstream_tools.bench.cases import Case, cases_of
+from slipstream_tools.bench.cells import cells_of
+from slipstream_tools.bench.modes import PLAIN
+from slipstream_tools.bench.oracle import oracle_of
+from slipstream_tools.bench.points import break_even_of, points_of
+from slipstream_tools.bench.prices import Prices
+from slipstream_tools.bench.results import Results
+from slipstream_tools.bench.summary import Cell, Run, Summary, Thresholds
+from slipstream_tools.bench.verdict import verdicts_of
+
+FEW_REQUESTS = 100
+_SHOWN_CELLS = 4
+
+
+def summarize(results: Results, *, thresholds: Thresholds, prices: Prices) -> Summary:
+    """All figures of `results`."""
+    settings = results.header.settings
+    cases = cases_of(results.rows)
+    cells = cells_of(cases, settings.modes, prices, seed=settings.seed)
+    return Summary(
+        run=_run(results, cases, prices),
+        thresholds=thresholds,
+        cells=cells,
+        verdicts=verdicts_of(cells, thresholds),
+        oracle=tuple(oracle_of(cases, settings.modes, seed=settings.seed)),
+        break_even=tuple(break_even_of(cases, settings.modes)),
+        points=tuple(points_of(cases)),
+        warnings=tuple(_warnings(results, cells)),
+    )
+
+
+def _run(results: Results, cases: Sequence[Case], prices: Prices) -> Run:
+    settings, rows = results.header.settings, results.rows
+    models = dict.fromkeys(str(row.request.get("model", "")) for row in rows)
+    return Run(
+        source=settings.requests,
+        system=settings.system,
+        model=", ".join(models),
+        modes=settings.modes,
+        concurrency=settings.concurrency,
+        drafts=settings.drafts,
+        rounds=settings.rounds,
+        seed=settings.seed,
+        requests=len({case.index for case in cases}),
+        skipped_lines=results.header.skipped_lines,
+        rows=len(rows),
+        failed_rows=sum(row.error is not None for row in rows),
+        sessions=results.sessions,
+        prices=prices.by_arm(),
+    )
+
+
+def _warnings(results: Results, cells: Sequence[Cell]) -> Iterator[str]:
+    few = [cell for cell in cells if cell.requests < FEW_REQUESTS]
+    if few:
+        shown = ", ".join(f"{cell.request_class}/{cell.length} {cell.requests}" for cell in few[:_SHOWN_CELLS])
+        more = ", …" if len(few) > _SHOWN_CELLS else ""
+        yield (
+            f"{len(few)} of {len(cells)} cells have fewer than {FEW_REQUESTS} requests ({shown}{more}): "
+            "their p95 and p99 say little"
+        )
+    if PLAIN not in results.header.settings.modes:
+        yield "without the mode plain there is nothing to compare with: no differences and no verdicts"
+    if skipped := results.header.skipped_lines:
+        yield f"{skipped} lines of the requests could not be used"
+    if failed := sum(row.error is not None for row in results.rows):
+        first = next(row for row in results.rows if row.error is not None)
+        # Not the server's own message: it may quote what was asked, and reports are passed on.
+        status = f"status {first.status}" if first.status is not None else "no answer"
+        yield f"{failed} of {len(results.rows)} answers failed and are left out; the first: {first.mode}, {status}"
+    if results.sessions > 1:
+        yield f"the run was made in {results.sessions} sessions: a gateway that was started anew had to learn again"
+    mismatches = [
+        f"{mode} {other.parity_compared - other.parity_equal} of {other.parity_compared}"
+        for cell in cells
+        if cell.request_class == cell.length == "all"
+        for mode, other in cell.comparisons.items()
+        if other.parity_equal < other.parity_compared
+    ]
+    if mismatches:
+        yield f"greedy answers differ from plain's: {', '.join(mismatches)}"

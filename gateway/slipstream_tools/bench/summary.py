@@ -1,0 +1,292 @@
+"""`summary.json`: what a comparison of modes came to. The terminal's table and `report.html` are made from it.
+
+Times are seconds, lengths tokens, shares lie in [0, 1], money is in the currency of the price. A quantity that was
+not measured is None, never 0. Every difference is paired: the same request, round, concurrency and draft, `mode`
+against plain; positive latency differences mean that `mode` is slower.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from slipstream_core.errors import CommandError
+
+SUMMARY_FILE = "summary.json"
+BASELINE = "plain"
+ROUTED = "routed"
+ALL = "all"
+"""The class or the length of a cell that takes all of them together."""
+LENGTHS = ("short", "medium", "long")
+"""Length bins by the plain answer's output tokens: ≤ 40, ≤ 128, more."""
+
+
+class Interval(msgspec.Struct, frozen=True, kw_only=True):
+    """An estimate with its 95 % bootstrap percentile interval."""
+
+    estimate: float
+    low: float
+    high: float
+
+
+class Distribution(msgspec.Struct, frozen=True, kw_only=True):
+    """One quantity of one mode over `n` answers. Quantiles are values that occurred (inverted distribution)."""
+
+    n: int
+    mean: float
+    p50: float
+    p95: float
+    p99: float
+
+
+class Position(msgspec.Struct, frozen=True, kw_only=True):
+    """Acceptance of the draft token at `position` (0 is the first) where all before it were accepted: `reached` steps
+    got that far, `accepted` of them accepted it."""
+
+    position: int
+    reached: int
+    accepted: int
+    share: float
+
+
+class Speculation(msgspec.Struct, frozen=True, kw_only=True):
+    """What the drafts of one mode came to in one cell, over answers that drafted at all.
+
+    `acceptance` is α = accepted / drafted. `tokens_per_step` and `steps_saved` (output tokens less target steps) are
+    None where the servers report no steps.
+    """
+
+    drafted: int
+    accepted: int
+    rejected: int
+    acceptance: float | None
+    tokens_per_step: float | None
+    steps_saved: int | None
+    positions: tuple[Position, ...] = ()
+
+
+class Quality(msgspec.Struct, frozen=True, kw_only=True):
+    """How many checked answers passed, and the mean score of each kind of check."""
+
+    checked: int
+    passed: int
+    share: float
+    scores: dict[str, float] = {}
+
+
+class ModeFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """One mode in one cell. `failed` answers (refused, timed out, not in the mode that was asked for) are in no other
+    figure.
+
+    `speculated_share` is the share of answers that the speculative arm gave. `throughput_tokens_per_s` is output tokens
+    per second of the time in which this mode had requests in flight; only in cells of class `all` and length `all`.
+    """
+
+    answered: int
+    failed: int
+    ttft_s: Distribution | None
+    tpot_s: Distribution | None
+    e2e_s: Distribution | None
+    output_tokens: Distribution | None
+    speculated_share: float | None
+    speculation: Speculation | None
+    cost_per_response: float | None
+    cost_per_1000_tokens: float | None
+    quality: Quality | None
+    throughput_tokens_per_s: float | None = None
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """One mode against plain in one cell, over `pairs` answered by both, of `requests` distinct requests.
+
+    `ttft_s`, `tpot_s`, `e2e_s` are mean paired differences, mode − plain. `speed_up` is mean E2E of plain over mode's,
+    above 1 where the mode is faster. `p95_reduction` is 1 − p95(mode) / p95(plain) of E2E. `cost_increase` is
+    cost(mode) / cost(plain) − 1, at equal prices where none is known. `quality` is the difference of the shares of
+    passed checks. `parity_equal` of `parity_compared` greedy answers have the same text.
+    """
+
+    pairs: int
+    requests: int = 0
+    ttft_s: Interval | None
+    tpot_s: Interval | None
+    e2e_s: Interval | None
+    speed_up: Interval | None
+    p95_reduction: Interval | None
+    cost_increase: Interval | None
+    quality: Interval | None
+    faster_share: float | None
+    parity_compared: int
+    parity_equal: int
+
+
+class Cell(msgspec.Struct, frozen=True, kw_only=True):
+    """One request class (or `all`) × length bin (or `all`) at one concurrency and with one draft (None: as served).
+
+    `modes` and `comparisons` are by mode, in the order of the run; plain has no comparison. `requests` counts distinct
+    requests.
+    """
+
+    request_class: str
+    length: str
+    concurrency: int
+    draft: str | None
+    requests: int
+    modes: dict[str, ModeFigures]
+    comparisons: dict[str, Comparison]
+
+
+class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
+    """What speculation must bring in a class; `min_samples` distinct requests at least are asked for."""
+
+    p95_reduction: float = 0.2
+    quality_loss: float = 0.0
+    cost_increase: float = 0.05
+    min_samples: int = 30
+
+
+Outcome = Literal["speculate", "do not", "not enough data"]
+
+
+class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a class should speculate at a concurrency, by the best of the speculative modes: `mode`, with `draft` and
+    `draft_length` where one was chosen. `reason` is one sentence with the numbers."""
+
+    request_class: str
+    concurrency: int
+    mode: str | None
+    draft: str | None
+    draft_length: int | None
+    verdict: Outcome
+    reason: str
+    pairs: int
+
+
+class Worst(msgspec.Struct, frozen=True, kw_only=True):
+    """The class that `routed` serves worst: its mean E2E over plain's, less 1; positive where routed is slower."""
+
+    request_class: str
+    slow_down: Interval
+    pairs: int
+
+
+class LengthBin(msgspec.Struct, frozen=True, kw_only=True):
+    """How well the class that routing expected meets the plain answer's length bin."""
+
+    length: str
+    precision: float | None
+    recall: float | None
+    predicted: int
+    actual: int
+
+
+class OracleFigures(msgspec.Struct, frozen=True, kw_only=True):
+    """`routed` against who knows, for each request, which of the recorded modes is faster (mean over the rounds).
+
+    `first` covers the first `first_requests` routed requests in the order they ran, `warm` those after them, and
+    `captured` all: Σ(plain − routed) / Σ(plain − oracle), None where the oracle saves nothing. `captured_by_choice` is
+    the same with the recorded time of the arm that routed chose in the place of routed's own, which takes the noise of
+    a third measurement out. `rank_correlation` is Spearman's, of the predicted saving with plain − speculative.
+    """
+
+    concurrency: int
+    draft: str | None
+    requests: int
+    first_requests: int
+    oracle_saving_s: float
+    captured: float | None
+    captured_first: float | None
+    captured_warm: float | None
+    captured_by_choice: float | None
+    plain_over_routed: Interval | None
+    speculative_over_routed: Interval | None
+    worst_class: Worst | None
+    rank_correlation: float | None
+    rank_correlation_warm: float | None
+    lengths: tuple[LengthBin, ...] = ()
+    lengths_warm: tuple[LengthBin, ...] = ()
+
+
+class BreakEven(msgspec.Struct, frozen=True, kw_only=True):
+    """What the break-even curve of one speculative mode is drawn from: the measured mean time per token when plain, per
+    step when speculative, and the extra time to the first token. A request of L tokens breaks even where
+    L · (plain_tpot_s − step_s / E) = extra_ttft_s, with E tokens per step."""
+
+    mode: str
+    concurrency: int
+    draft: str | None
+    draft_length: int
+    plain_tpot_s: float
+    step_s: float
+    extra_ttft_s: float
+
+
+class Point(msgspec.Struct, frozen=True, kw_only=True):
+    """One request of a speculative mode against plain, means over the rounds. `saving_s` is plain − speculative E2E,
+    `predicted_saving_s` the gateway's forecast in routed mode, `speculated` whether routed speculated (share)."""
+
+    index: int
+    mode: str
+    concurrency: int
+    draft: str | None
+    request_class: str
+    length: str
+    output_tokens: float
+    acceptance: float | None
+    tokens_per_step: float | None
+    plain_s: float
+    speculative_s: float
+    routed_s: float | None
+    saving_s: float
+    predicted_saving_s: float | None
+    speculated: float | None
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """What was run. `source` names the requests, `system` what they ran against. `sessions` is above 1 where the run
+    was interrupted and resumed. `prices` are per GPU-hour, by arm; empty where unknown."""
+
+    source: str
+    system: str
+    model: str
+    modes: tuple[str, ...]
+    concurrency: tuple[int, ...]
+    drafts: tuple[str, ...]
+    rounds: int
+    seed: int
+    requests: int
+    skipped_lines: int
+    rows: int
+    failed_rows: int
+    sessions: int
+    prices: dict[str, float] = {}
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """All of it. `cells` come by draft, concurrency, class (`all` first) and length (`all` first)."""
+
+    object: Literal["slipstream.summary"] = "slipstream.summary"
+    version: Literal[1] = 1
+    run: Run
+    thresholds: Thresholds
+    cells: tuple[Cell, ...]
+    verdicts: tuple[Verdict, ...]
+    oracle: tuple[OracleFigures, ...]
+    break_even: tuple[BreakEven, ...]
+    points: tuple[Point, ...]
+    warnings: tuple[str, ...]
+
+
+def write_summary(summary: Summary, path: Path) -> None:
+    """Write `summary` as indented JSON."""
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(summary)) + b"\n")
+
+
+def read_summary(path: Path) -> Summary:
+    """The summary at `path`. Raises `CommandError` where it cannot be read or is none."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Summary)
+    except OSError as error:
+        raise CommandError(f"{path}: cannot be read: {error.strerror or error}", exit_code=2) from error
+    except msgspec.DecodeError as error:
+        raise CommandError(f"{path}: not a summary of slipstream bench: {error}", exit_code=2) from error

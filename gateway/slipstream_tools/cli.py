@@ -1,0 +1,147 @@
+"""The one command, `slipstream`. A sub-command's module is imported only when it runs, so that help is instant."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, cast
+
+from slipstream_core.errors import CommandError, ManifestError, SlipstreamError
+
+
+class Command(Protocol):
+    """What a sub-command's module has."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
+
+    def run(self, args: argparse.Namespace) -> int: ...
+
+
+class _Entry(NamedTuple):
+    module: str
+    summary: str
+
+
+_COMMANDS = {
+    "up": _Entry("slipstream_tools.up", "start Triton with a model pair and the gateway, on this machine"),
+    "gateway": _Entry("slipstream_tools.gateway.command", "serve the OpenAI-compatible endpoint"),
+    "route": _Entry("slipstream_tools.route", "explain the decision for a request without running it"),
+    "kill": _Entry("slipstream_tools.kill", "stop speculation in a cluster at once, and see it land"),
+    "unkill": _Entry("slipstream_tools.kill.unkill", "take a kill back"),
+    "keys": _Entry("slipstream_tools.keys", "make, list, revoke and rotate API keys"),
+    "operator": _Entry("slipstream_operator.command", "run the control plane of model pairs in a cluster"),
+    "top": _Entry("slipstream_tools.top", "show the console's main numbers in the terminal"),
+    "train": _Entry("slipstream_tools.train.command", "train the classifier on your own labelled requests"),
+    "bench": _Entry("slipstream_tools.bench.command", "compare modes of decoding on your own requests"),
+    "replay": _Entry("slipstream_tools.replay", "what another policy would have done in a recorded bench"),
+}
+_EXTRAS = {
+    "up": "embedded",
+    "gateway": "gateway",
+    "kill": "kubernetes",
+    "unkill": "kubernetes",
+    "keys": "gateway",
+    "operator": "operator",
+    "top": "top",
+    "train": "train",
+    "bench": "bench",
+    "replay": "bench",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a sub-command and returns its exit code: 0 fine, 1 failed, 2 used wrongly."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _dispatch(arguments)
+    except CommandError as exc:
+        return _fail(str(exc), exc.exit_code, tail=exc.tail)
+    except ManifestError as exc:
+        return _fail(str(exc), 2)
+    except SlipstreamError as exc:
+        return _fail(str(exc), 1)
+    except BrokenPipeError:
+        # Whoever read the output has gone. Python flushes it once more at the end, which must not fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+    except KeyboardInterrupt:
+        return 130
+
+
+def _dispatch(arguments: Sequence[str]) -> int:
+    name = arguments[0] if arguments else ""
+    if name not in _COMMANDS:
+        _overview().parse_args(arguments)
+        _overview().print_help(sys.stderr)
+        return 2
+    command, parser = _parser(name)
+    code = command.run(parser.parse_args(arguments[1:]))
+    sys.stdout.flush()  # here, where it may fail
+    return code
+
+
+def parsers() -> dict[str, argparse.ArgumentParser]:
+    """Every sub-command's, by its name. Needs the packages of all of them."""
+    return {name: _parser(name)[1] for name in _COMMANDS}
+
+
+def _parser(name: str) -> tuple[Command, argparse.ArgumentParser]:
+    entry = _COMMANDS[name]
+    command = _load(name, entry.module)
+    about = f"{entry.summary[:1].upper()}{entry.summary[1:]}."
+    parser = argparse.ArgumentParser(prog=f"slipstream {name}", description=about)
+    command.add_arguments(parser)
+    return command, parser
+
+
+def _overview() -> argparse.ArgumentParser:
+    """What `slipstream --help` shows; it parses no sub-command."""
+    lines = "\n".join(f"  {name:9}{entry.summary}" for name, entry in _COMMANDS.items())
+    parser = argparse.ArgumentParser(
+        prog="slipstream",
+        usage="slipstream COMMAND [options]",
+        description="Speculative decoding per request, only where it pays.",
+        epilog=f"commands:\n{lines}\n\n'slipstream COMMAND --help' says more.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action=_PrintVersion, nargs=0, help="show the version and exit")
+    parser.add_argument("command", nargs="?", choices=list(_COMMANDS), help=argparse.SUPPRESS, metavar="COMMAND")
+    return parser
+
+
+class _PrintVersion(argparse.Action):
+    """Looks the version up only when somebody asks."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import version
+
+        print(f"slipstream {version('slipstream-serving')}")
+        parser.exit()
+
+
+def _load(name: str, module: str) -> Command:
+    """A sub-command's module. A missing package is said with the extra that brings it."""
+    try:
+        return cast(Command, importlib.import_module(module))
+    except ModuleNotFoundError as exc:
+        if exc.name is None or exc.name.startswith("slipstream_gateway"):
+            raise
+        extra = _EXTRAS.get(name, "gateway")
+        hint = f"install 'slipstream-serving[{extra}]'"
+        raise CommandError(f"'slipstream {name}' needs the package '{exc.name}': {hint}.") from exc
+
+
+def _fail(message: str, code: int, *, tail: str = "") -> int:
+    """Every line of `message` is an error of its own; `tail` belongs to them, indented."""
+    lines = [f"slipstream: error: {line}" for line in message.splitlines()]
+    lines += [f"    {line}" for line in tail.splitlines()]
+    print("\n".join(lines), file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""`slipstream gateway`: options and start."""

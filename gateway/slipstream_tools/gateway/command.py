@@ -1,0 +1,29 @@
+"""`slipstream gateway`: serves a manifest, from a file or from a cluster."""
+
+from __future__ import annotations
+
+import argparse
+
+from slipstream_core.manifest import compile_file, read_file
+from slipstream_core.manifest.kills import KillFile, kills_beside
+
+from slipstream_tools.gateway import options as gateway_options
+from slipstream_tools.gateway.options import source
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    gateway_options.add_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    source.check(args)
+    data = read_file(args.manifest) if args.manifest is not None else None
+    # A bad manifest fails here with one clear message, not inside a worker.
+    table = compile_file(args.manifest, data) if data is not None else None
+    settings = gateway_options.settings_of(args, table)
+    if settings.manifest is not None:  # so does a bad file of kill switches: what was stopped must not be guessed
+        KillFile(kills_beside(settings.manifest, settings.state_folder)).refresh()
+    from slipstream_gateway.server.serve import serve  # uvicorn and the rest load only for a manifest that is good
+
+    serve(settings, manifest=data)
+    return 0

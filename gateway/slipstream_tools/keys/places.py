@@ -1,0 +1,131 @@
+"""Where keys are kept, and a file as such a place: it is changed whole or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import fcntl
+import os
+import secrets
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from slipstream_core.errors import CommandError
+from slipstream_gateway.access.follow import write_private
+from slipstream_gateway.access.keyring import check_pepper, pepper_path, read_pepper
+from slipstream_gateway.access.records import AccessFile, parse_access, render_access
+
+KEYS_ENTRY = "keys.json"
+PEPPER_ENTRY = f"{KEYS_ENTRY}.pepper"
+_LOCK_S = 10.0
+_LOOK_AGAIN_S = 0.05
+
+Change = Callable[[AccessFile, bytes], AccessFile]
+"""A file and the pepper in, the new file out. May be called again where somebody else was first."""
+
+
+class Place(Protocol):
+    def read(self) -> AccessFile:
+        """Raises `CommandError`; also where there is nothing yet."""
+        ...
+
+    def change(self, change: Change, *, create: bool = False) -> None:
+        """Writes what `change` makes of the keys; with `create`, also where there are none yet."""
+        ...
+
+
+class FilePlace:
+    """A file and its pepper's, each for its owner alone. A lock beside it keeps two commands apart."""
+
+    def __init__(self, path: Path, pepper: Path | None) -> None:
+        self._path = path
+        self._pepper = pepper_path(path, pepper)
+
+    def __str__(self) -> str:
+        return str(self._path)
+
+    def read(self) -> AccessFile:
+        try:
+            return parse_access(self._path.read_bytes(), name=str(self._path))
+        except OSError as exc:
+            raise CommandError(f"{self._path}: cannot be read: {exc.strerror or exc}") from exc
+
+    def change(self, change: Change, *, create: bool = False) -> None:
+        try:
+            with self._locked():
+                file = AccessFile() if create and not self._path.exists() else self.read()
+                if create and not self._pepper.exists() and not file.keys:
+                    write_private(self._pepper, new_pepper())  # first: keys without their pepper would be refused
+                pepper = read_pepper(self._pepper)
+                check_pepper(file, pepper, name=str(self._path), pepper_name=str(self._pepper))
+                changed = apply(change, file, pepper, name=str(self._path))
+                write_private(self._path, render_access(changed))
+        except OSError as exc:
+            raise CommandError(f"{self._path}: cannot be written: {exc.strerror or exc}") from exc
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        descriptor = os.open(self._path.with_name(f".{self._path.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            asyncio.run(_lock(descriptor, self._path))
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def apply(change: Change, file: AccessFile, pepper: bytes, *, name: str) -> AccessFile:
+    """What `change` makes of `file`. Raises `CommandError` where gateways could not use it, which would leave them with
+    what they know: nothing that was revoked from then on would count."""
+    return parse_access(render_access(change(file, pepper)), name=name)
+
+
+class SecretName(NamedTuple):
+    namespace: str
+    name: str
+
+    @property
+    def collection(self) -> str:
+        return f"/api/v1/namespaces/{self.namespace}/secrets"
+
+    @property
+    def path(self) -> str:
+        return f"{self.collection}/{self.name}"
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+def manifest(secret: SecretName, file: AccessFile, pepper: bytes) -> dict[str, Any]:
+    """A Secret as a gateway's pod mounts it."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "type": "Opaque",
+        "metadata": {"name": secret.name, "namespace": secret.namespace},
+        "data": entries(file, pepper),
+    }
+
+
+def new_pepper() -> bytes:
+    """A fresh one, as text: files and environment variables hold it as it is."""
+    return secrets.token_hex(32).encode()
+
+
+def entries(file: AccessFile, pepper: bytes) -> dict[str, str]:
+    parts = {KEYS_ENTRY: render_access(file), PEPPER_ENTRY: pepper}
+    return {name: base64.b64encode(data).decode() for name, data in parts.items()}
+
+
+async def _lock(descriptor: int, path: Path) -> None:
+    """The lock of a file of keys. Raises `CommandError` where another command holds it for long."""
+    try:
+        async with asyncio.timeout(_LOCK_S):
+            while True:
+                with contextlib.suppress(BlockingIOError):
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    return
+                await asyncio.sleep(_LOOK_AGAIN_S)
+    except TimeoutError as exc:
+        raise CommandError(f"{path}: another command has held it for {_LOCK_S:g} s.") from exc

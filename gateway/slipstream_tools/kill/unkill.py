@@ -1,0 +1,14 @@
+"""`slipstream unkill`: removes the kill switch of a pair or a policy in a cluster; exit codes as for `command`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+
+from slipstream_tools.kill.command import add_arguments, switch
+
+__all__ = ["add_arguments", "run"]
+
+
+def run(args: argparse.Namespace) -> int:
+    return asyncio.run(switch(args, on=False))

@@ -1,0 +1,103 @@
+"""`slipstream replay`: what other policies would have done with the requests of a recorded bench."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+from slipstream_core.arguments import not_negative
+from slipstream_core.errors import CommandError
+from slipstream_core.manifest import EMBEDDED_MANIFEST
+from slipstream_gateway.decide.classify import LinearClassifier, default_model, load_model
+from slipstream_gateway.decide.estimate import Learner
+
+from slipstream_tools.bench.cases import Case, cases_of
+from slipstream_tools.bench.manifests import policy_route
+from slipstream_tools.bench.replay import Replay, Replayer
+from slipstream_tools.bench.results import Results, read_results
+from slipstream_tools.bench.table import columns
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("results", type=Path, metavar="RESULTS", help="results.jsonl of a slipstream bench")
+    parser.add_argument(
+        "--policy",
+        type=Path,
+        action="append",
+        required=True,
+        metavar="FILE",
+        help="a SpeculationPolicy, alone or with its ModelPair; may be repeated",
+    )
+    parser.add_argument(
+        "-f",
+        "--manifest",
+        type=Path,
+        default=EMBEDDED_MANIFEST,
+        metavar="FILE",
+        help="has the ModelPair of policies that come alone; without it, the embedded pair",
+    )
+    parser.add_argument("--model", metavar="NAME", help="the model to replay, where a file has several")
+    parser.add_argument("--draft", metavar="NAME", help="which draft's answers to take, where several were compared")
+    parser.add_argument(
+        "--classifier",
+        type=Path,
+        metavar="FILE",
+        help="what 'slipstream train' wrote (without it, the one that comes with the package)",
+    )
+    parser.add_argument("--seed", type=not_negative, default=0, metavar="N", help="of hold-back and exploration (0)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Raises `CommandError` or `ManifestError` where a file cannot be used."""
+    results = read_results(args.results)
+    cases, modes = _cases(results, args.results, args.draft), results.header.settings.modes
+    classifier = LinearClassifier(load_model(args.classifier) if args.classifier else default_model())
+    replays = []
+    for path in args.policy:
+        route = policy_route(path, args.manifest, args.model)
+        replayer = Replayer(route, classifier=classifier, learner=Learner(), seed=args.seed)
+        replays.append(replayer.run(cases, modes))
+    if not replays[0].requests:
+        raise CommandError(f"{args.results}: no request was answered both plain and speculative", exit_code=2)
+    if args.json:
+        print(msgspec.json.format(msgspec.json.encode(replays)).decode())
+    else:
+        print("\n\n".join("\n".join(_lines(replay)) for replay in replays))
+    return 0
+
+
+def _cases(results: Results, path: Path, draft: str | None) -> list[Case]:
+    """The cases with one draft: `draft`, or the only one that there is. Raises `CommandError`, which names `path`."""
+    drafts = results.header.settings.drafts
+    if draft not in (drafts or (None,)):
+        known = f"it has: {', '.join(drafts)}" if drafts else "no drafts were compared in it"
+        raise CommandError(f"{path}: --draft says which draft's answers to take; {known}", exit_code=2)
+    return [case for case in cases_of(results.rows) if case.draft == draft]
+
+
+def _lines(replay: Replay) -> Iterator[str]:
+    yield f"policy {replay.policy}: {replay.requests} recorded requests"
+    rows: list[Sequence[str]] = [("", "E2E mean ms", "saved s", "of the oracle's saving")]
+    for one in replay.totals:
+        share = _share(one.captured)
+        rows.append((f"  {one.name}", f"{1000 * one.mean_e2e_s:.1f}", f"{one.saved_s:.2f}", share))
+    yield from columns(rows, text_columns=1)
+    yield (
+        f"of the oracle's saving: {_share(replay.captured_first)} in the first {replay.first_requests} requests, "
+        f"{_share(replay.captured_warm)} after them"
+    )
+    if replay.worst_class is not None:
+        slow = replay.worst_class.slow_down
+        interval = f"{slow.estimate:+.1%} ({slow.low:+.1%} to {slow.high:+.1%})"
+        yield f"worst class {replay.worst_class.request_class}: {interval} against plain"
+    yield f"{replay.speculated} of {replay.requests} speculate"
+    yield from (f"  {name}  {count}" for name, count in replay.reasons.items())
+    if replay.refused:
+        yield f"{replay.refused} requests this gateway would refuse; they count as plain"
+
+
+def _share(value: float | None) -> str:
+    return f"{value:.1%}" if value is not None else "–"

@@ -1,0 +1,127 @@
+"""`slipstream route`: explains the decision for a request without running it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import msgspec
+from slipstream_core.arguments import share
+from slipstream_core.errors import CommandError, ModelNotFound, RequestError
+from slipstream_core.manifest import EMBEDDED_MANIFEST, Route, RoutingTable, load_file
+from slipstream_core.observation import Forecast
+from slipstream_core.types import Decision, GenerationRequest, Mode, RequestProfile
+from slipstream_gateway.api.parse import parse_request
+from slipstream_gateway.api.wishes import Wishes
+from slipstream_gateway.decide.classify import LinearClassifier, default_model
+from slipstream_gateway.decide.estimate import Learner
+from slipstream_gateway.decide.route import NO_DRAWS, decide, explanation
+
+_MAX_BODY_BYTES = 32 * 1024 * 1024
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-f",
+        "--manifest",
+        type=Path,
+        default=EMBEDDED_MANIFEST,
+        metavar="FILE",
+        help="ModelPairs and policies; without it, the embedded pair",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON, as POST /v1/route does")
+    parser.add_argument(
+        "--mode", choices=[str(mode) for mode in Mode], help="what the header x-slipstream-mode would say"
+    )
+    parser.add_argument(
+        "--pressure",
+        type=share,
+        default=0.0,
+        metavar="P",
+        help="as if that share of the places were taken, 0 to 1 (%(default)s)",
+    )
+    parser.add_argument(
+        "file", nargs="?", default="-", metavar="FILE", help="an OpenAI request body in JSON; - or none: stdin"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    table = load_file(args.manifest)
+    try:
+        request = parse_request(_read(args.file), Wishes(mode=args.mode))
+        route = _route(table, request)
+        profile = LinearClassifier(default_model()).explain(request)
+        decision = decide(
+            request, profile, route, forecast=_forecast(request, profile, route), draws=NO_DRAWS, pressure=args.pressure
+        )
+    except RequestError as error:
+        raise CommandError(str(error)) from error
+    print(_as_json(route, profile, decision) if args.json else _as_text(route, profile, decision))
+    return 0
+
+
+def _read(file: str) -> bytes:
+    try:
+        if file == "-":
+            data = sys.stdin.buffer.read(_MAX_BODY_BYTES + 1)
+        else:
+            with Path(file).open("rb") as stream:
+                data = stream.read(_MAX_BODY_BYTES + 1)
+    except OSError as error:
+        raise CommandError(f"{file}: cannot be read: {error.strerror or error}", exit_code=2) from error
+    if len(data) > _MAX_BODY_BYTES:
+        raise CommandError(f"{file}: the body is larger than {_MAX_BODY_BYTES} bytes", exit_code=2)
+    return data
+
+
+def _route(table: RoutingTable, request: GenerationRequest) -> Route:
+    route = table.routes.get(request.model)
+    if route is None:
+        known = ", ".join(table.routes)
+        raise CommandError(f"{ModelNotFound(request.model)} The manifest has: {known}.")
+    return route
+
+
+def _forecast(request: GenerationRequest, profile: RequestProfile, route: Route) -> Forecast | None:
+    """What a gateway that has seen nothing yet expects on an idle server; None where the policy asks for none."""
+    if route.speculative is None or route.policy is None or route.policy.spec.decision == "rules":
+        return None
+    learner = Learner()
+    return learner.forecast(
+        learner.subject(request, profile, pair=route.pair.metadata.key, key_id=""),
+        profile,
+        plain_pool=route.plain.pool,
+        speculative_pool=route.speculative.pool,
+        plain_load=1.0,
+        speculative_load=1.0,
+        prompt_tokens=profile.prompt_tokens,
+        max_tokens=request.max_tokens,
+        temperature=request.temperature,
+    )
+
+
+def _as_json(route: Route, profile: RequestProfile, decision: Decision) -> str:
+    value = explanation(route.pair.metadata.key, profile, decision)
+    return msgspec.json.format(msgspec.json.encode(value)).decode()
+
+
+def _as_text(route: Route, profile: RequestProfile, decision: Decision) -> str:
+    rows: list[tuple[str, object]] = [
+        ("model", f"{route.model} (ModelPair/{route.pair.metadata.key})"),
+        ("arm", decision.arm),
+        ("reason", f"{decision.reason}: {decision.detail}"),
+        ("class", decision.request_class),
+        ("draft length", decision.draft_length),
+    ]
+    numbers = [(name.replace("_", " "), _number(value)) for name, value in decision.numbers.items()]
+    width = max(len(name) for name, _ in [*rows, *numbers]) + 2
+    lines = [f"{name:<{width}}{value}" for name, value in rows]
+    lines += ["", "numbers", *(f"  {name:<{width}}{value}" for name, value in numbers)]
+    return "\n".join([*lines, "", "evidence", *(f"  {line}" for line in profile.evidence)])
+
+
+def _number(value: float | int | str | bool) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float) else str(value)

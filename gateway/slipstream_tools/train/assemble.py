@@ -1,0 +1,58 @@
+"""Fits as a model, and what a model says of many rows at once: the same sums as `LinearClassifier`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+from slipstream_gateway.decide.classify.model import HEADS, TASKS, Model
+
+from slipstream_tools.train.design import Design
+from slipstream_tools.train.figures import Predicted
+from slipstream_tools.train.fit import Linear, sigmoid, softmax
+from slipstream_tools.train.heads import Heads
+
+
+class Fits(NamedTuple):
+    """What was fitted to one set of rows."""
+
+    tasks: Linear
+    heads: Heads
+
+
+def predict(fits: Fits, found: Design, temperature: float) -> Predicted:
+    """The probabilities for every row of `found`."""
+    tasks = softmax((found.words @ fits.tasks.weights + fits.tasks.bias) / temperature)
+    heads = fits.heads
+    direct = sigmoid(found.words @ heads.words + heads.bias + found.counts @ heads.counts)
+    long, rare, speculate = (0.5 * (direct + tasks @ heads.by_task)).T
+    return Predicted(tasks, long, rare, speculate)
+
+
+def assemble(fits: Fits, temperature: float, base: Callable[[], Model]) -> Model:
+    """The model; what is missing in the fit is taken from `base`."""
+    heads = fits.heads
+    table = np.hstack([fits.tasks.weights, heads.words])
+    bias = np.concatenate([fits.tasks.bias, heads.bias])
+    counts, by_task, lengths, shares = heads.counts.copy(), heads.by_task.copy(), heads.lengths, heads.shares
+    for name in heads.missing:
+        shipped = base()
+        if name in HEADS:
+            column = HEADS.index(name)
+            table[:, len(TASKS) + column] = shipped.table[:, len(TASKS) + column]
+            bias[len(TASKS) + column] = shipped.bias[len(TASKS) + column]
+            counts[:, column], by_task[:, column] = shipped.counts[:, column], shipped.by_task[:, column]
+        elif name == "tokens":
+            lengths = shipped.lengths
+        else:
+            shares = shipped.shares
+    return Model(
+        table=table.astype(np.float32),
+        bias=bias.astype(np.float32),
+        temperature=temperature,
+        counts=counts,
+        by_task=by_task,
+        lengths=lengths,
+        shares=shares,
+    )

@@ -1,0 +1,87 @@
+"""What a set of predictions is worth: accuracy, confusion, AUC. No model and no fit in here."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy.stats import rankdata
+from slipstream_core.types import MEDIUM_MAX_TOKENS
+from slipstream_gateway.decide.classify.model import TASKS
+
+from slipstream_tools.train.rows import Row
+
+Array = npt.NDArray[np.float64]
+
+
+class Predicted(NamedTuple):
+    """Of every row: the task's probabilities (R, C), those of a long, of a rare answer, of one to speculate on (R,)."""
+
+    tasks: Array
+    long: Array
+    rare: Array
+    speculate: Array
+
+
+class Figures(NamedTuple):
+    """None where there are no rows to measure by, or all have one label."""
+
+    rows: int
+    accuracy: float | None
+    clear_accuracy: float | None
+    long_auc: float | None
+    rare_auc: float | None
+    route_auc: float | None
+
+
+def measure(rows: Sequence[Row], predicted: Predicted) -> Figures:
+    """Accuracy counts `alternatives`; `clear_accuracy` is of rows that have none."""
+    best = predicted.tasks.argmax(axis=1)
+    labelled = [index for index, row in enumerate(rows) if row.task is not None]
+    right = {index: _accepted(rows[index], int(best[index])) for index in labelled}
+    clear = [right[index] for index in labelled if not rows[index].alternatives]
+    return Figures(
+        rows=len(rows),
+        accuracy=_mean(list(right.values())),
+        clear_accuracy=_mean(clear),
+        long_auc=auc(predicted.long, [None if row.tokens is None else row.tokens > MEDIUM_MAX_TOKENS for row in rows]),
+        rare_auc=auc(predicted.rare, [row.rare for row in rows]),
+        route_auc=auc(predicted.speculate, [row.speculate for row in rows]),
+    )
+
+
+def confusion(rows: Sequence[Row], predicted: Predicted) -> list[list[int]]:
+    """Row counts by task (line) and predicted task (column), in the order of `TASKS`."""
+    counts = Counter((row.task, int(best)) for row, best in zip(rows, predicted.tasks.argmax(axis=1), strict=True))
+    return [[counts[task, column] for column in range(len(TASKS))] for task in TASKS]
+
+
+def macro_f1(matrix: Sequence[Sequence[int]]) -> float | None:
+    """Mean F1 over the tasks that occur."""
+    table = np.array(matrix)
+    occur = table.sum(axis=1) > 0
+    if not occur.any():
+        return None
+    return float((2 * table.diagonal() / np.maximum(table.sum(axis=0) + table.sum(axis=1), 1))[occur].mean())
+
+
+def auc(scores: Array, labels: Sequence[bool | None]) -> float | None:
+    """Chance that a row with the label has a higher score than one without; None where either is missing."""
+    known = np.array([label is not None for label in labels], dtype=bool)
+    positive = np.array([bool(label) for label in labels], dtype=bool)[known]
+    yes, no = int(positive.sum()), int((~positive).sum())
+    if not yes or not no:
+        return None
+    ranks: Any = rankdata(scores[known])
+    return float((ranks[positive].sum() - yes * (yes + 1) / 2) / (yes * no))
+
+
+def _accepted(row: Row, best: int) -> bool:
+    return TASKS[best] == row.task or TASKS[best] in row.alternatives
+
+
+def _mean(values: Sequence[bool]) -> float | None:
+    return float(np.mean(values)) if values else None

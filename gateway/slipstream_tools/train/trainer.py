@@ -1,0 +1,203 @@
+"""Trains a model and measures it on sources held out."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+from scipy.optimize import minimize_scalar
+from slipstream_gateway.decide.classify.model import TASKS, Model
+
+from slipstream_tools.train.assemble import Fits, assemble, predict
+from slipstream_tools.train.design import Design, Indices, design
+from slipstream_tools.train.figures import Array, Figures, Predicted, confusion, macro_f1, measure
+from slipstream_tools.train.fit import Linear, balance, fit_tasks, softmax
+from slipstream_tools.train.heads import fit_heads
+from slipstream_tools.train.phrasings import SOURCE, phrased_rows
+from slipstream_tools.train.rows import Row
+
+_TRAINED_PER_SOURCE_AND_TASK = 400
+_MEASURED_PER_SOURCE_AND_TASK = 120
+_PHRASED_WEIGHT = 1.0  # of all phrasings together, against all rows together
+_FOLDS = 6
+_TEMPERATURES = (0.3, 4.0)
+
+Progress = Callable[[str], None]
+Mask = npt.NDArray[np.bool_]
+
+
+class HeldOut(NamedTuple):
+    """Figures on sources that the model which made the predictions had not seen: all rows, by fold, by source.
+
+    `excluded` are the figures of sources that are never trained on.
+    """
+
+    total: Figures
+    macro_f1: float | None
+    folds: dict[str, Figures]
+    sources: dict[str, Figures]
+    excluded: dict[str, Figures]
+    confusion: list[list[int]]
+
+
+class Trained(NamedTuple):
+    """`kept` names what stays the base model's, for the rows teach nothing of it. `held_out` is None for one source."""
+
+    model: Model
+    held_out: HeldOut | None
+    kept: tuple[str, ...]
+    rows: int
+
+
+class _Data(NamedTuple):
+    """`labels` are -1 where a row has no task, figures are of those `measured`; `all_rows` are the file's."""
+
+    rows: list[Row]
+    design: Design
+    labels: Indices
+    used: Mask
+    measured: Mask
+    all_rows: Sequence[Row]
+    seed: int
+
+
+def train(
+    rows: Sequence[Row], base: Callable[[], Model], *, excluded: Collection[str], seed: int, progress: Progress
+) -> Trained:
+    """A model fitted to `rows` without the sources `excluded`; deterministic for a seed.
+
+    `base` gives the model from which comes what the rows teach nothing about.
+    """
+    data = _data(rows, excluded, seed)
+    tasks = len({row.task for row, use in zip(data.rows, data.used, strict=True) if use and row.task is not None})
+    folds = _folds(data.rows, data.used)
+    measurable = tasks >= 2 and len(folds) >= 2
+    predicted = None
+    temperature = base().temperature
+    if measurable:
+        logits = np.zeros((len(data.rows), len(TASKS)))
+        parts: list[tuple[Mask, Fits]] = []
+        for number, fold in enumerate(folds, 1):
+            progress(f"measuring on part {number} of {len(folds)} of the sources")
+            fits = _fits(data, data.used & ~fold, base, tasks)
+            logits[fold] = _logits(fits.tasks, data.design)[fold]
+            parts.append((fold, fits))
+        scored = data.measured & data.used & (data.labels >= 0)
+        temperature = _temperature(logits[scored], data.labels[scored])
+        predicted = Predicted(*(np.zeros(shape) for shape in (logits.shape, len(logits), len(logits), len(logits))))
+        for fold, fits in parts:
+            _copy(predicted, predict(fits, data.design, temperature), fold)
+    progress("fitting the model")
+    final = _fits(data, data.used, base, tasks)
+    outside = data.measured & ~data.used
+    report = None
+    if predicted is not None:
+        _copy(predicted, predict(final, data.design, temperature), outside)
+        report = _held_out(data, predicted, folds)
+    kept = (() if tasks >= 2 else ("task",)) + final.heads.missing
+    return Trained(assemble(final, temperature, base), report, kept, int(data.used.sum()))
+
+
+def _data(rows: Sequence[Row], excluded: Collection[str], seed: int) -> _Data:
+    """At most so many rows of a source and task."""
+    rng = random.Random(seed)
+    groups: dict[tuple[str, object], list[int]] = defaultdict(list)
+    for index, row in enumerate(rows):
+        groups[row.source, row.task].append(index)
+    kept: list[int] = []
+    measured: set[int] = set()
+    for key in sorted(groups, key=str):
+        rng.shuffle(groups[key])
+        kept += groups[key][:_TRAINED_PER_SOURCE_AND_TASK]
+        measured.update(groups[key][:_MEASURED_PER_SOURCE_AND_TASK])
+    kept.sort()
+    chosen = [rows[index] for index in kept]
+    return _Data(
+        rows=chosen,
+        design=design(chosen),
+        labels=np.array([-1 if row.task is None else TASKS.index(row.task) for row in chosen], np.int64),
+        used=np.array([row.source not in excluded for row in chosen]),
+        measured=np.array([index in measured for index in kept]),
+        all_rows=rows,
+        seed=seed,
+    )
+
+
+def _folds(rows: Sequence[Row], used: Mask) -> list[Mask]:
+    """Masks of the sources that are held out together: large ones apart, each task spread as far as it goes."""
+    sizes: dict[str, Counter[object]] = defaultdict(Counter)
+    for row, use in zip(rows, used, strict=True):
+        if use:
+            sizes[row.source][row.task] += 1
+    loads: list[Counter[object]] = [Counter() for _ in range(min(_FOLDS, len(sizes)))]
+    chosen: dict[str, int] = {}
+    for source in sorted(sizes, key=lambda name: (-sum(sizes[name].values()), name)):
+        counts = {task: min(count, _MEASURED_PER_SOURCE_AND_TASK) for task, count in sizes[source].items()}
+        costs = [sum(count * (load[task] + 0.15 * load.total()) for task, count in counts.items()) for load in loads]
+        chosen[source] = costs.index(min(costs))
+        loads[chosen[source]].update(counts)
+    return [np.array([chosen.get(row.source) == fold for row in rows]) & used for fold in range(len(loads))]
+
+
+def _fits(data: _Data, mask: Mask, base: Callable[[], Model], tasks: int) -> Fits:
+    """Fits to the rows of `mask`, and to phrasings around pieces of rows of the same sources."""
+    own = np.flatnonzero(mask)
+    heads = fit_heads([data.rows[index] for index in own], data.design, own)
+    if tasks < 2:  # one task teaches no difference between tasks
+        shipped = base()
+        return Fits(Linear(shipped.table[:, : len(TASKS)], shipped.bias[: len(TASKS)]), heads)
+    sources = {data.rows[index].source for index in own}
+    phrased = phrased_rows([row for row in data.all_rows if row.source in sources], random.Random(data.seed))
+    plain = own[data.labels[own] >= 0]
+    labels = np.concatenate([data.labels[plain], [TASKS.index(row.task) for row in phrased if row.task in TASKS]])
+    weights = [
+        balance(data.labels[plain].tolist(), [data.rows[index].source for index in plain]),
+        balance([row.task for row in phrased], [SOURCE] * len(phrased)) * _PHRASED_WEIGHT,
+    ]
+    words = sparse.vstack([data.design.words[plain], design(phrased).words], format="csr")
+    return Fits(fit_tasks(words, labels, np.concatenate(weights)), heads)
+
+
+def _logits(fitted: Linear, found: Design) -> Array:
+    return np.asarray(found.words @ fitted.weights + fitted.bias, np.float64)
+
+
+def _copy(target: Predicted, source: Predicted, mask: Mask) -> None:
+    for values, others in zip(target, source, strict=True):
+        values[mask] = others[mask]
+
+
+def _held_out(data: _Data, predicted: Predicted, folds: Sequence[Mask]) -> HeldOut:
+    def part(mask: Mask) -> tuple[list[Row], Predicted]:
+        chosen = [row for row, use in zip(data.rows, mask, strict=True) if use]
+        return chosen, Predicted(*(values[mask] for values in predicted))
+
+    def by_source(mask: Mask) -> dict[str, Figures]:
+        names = np.array([row.source for row in data.rows])
+        return {str(name): measure(*part(mask & (names == name))) for name in sorted(set(names[mask]))}
+
+    used = data.measured & data.used
+    matrix = confusion(*part(used))
+    return HeldOut(
+        total=measure(*part(used)),
+        macro_f1=macro_f1(matrix),
+        folds={f"part {number}": measure(*part(used & fold)) for number, fold in enumerate(folds, 1)},
+        sources=by_source(used),
+        excluded=by_source(data.measured & ~data.used),
+        confusion=matrix,
+    )
+
+
+def _temperature(logits: Array, labels: Indices) -> float:
+    """Divides logits so that probabilities on sources held out mean what they say."""
+
+    def loss(temperature: float) -> float:
+        chances = softmax(logits / temperature)[np.arange(len(labels)), labels]
+        return -float(np.log(np.maximum(chances, 1e-9)).mean())
+
+    return float(minimize_scalar(loss, bounds=_TEMPERATURES, method="bounded").x)

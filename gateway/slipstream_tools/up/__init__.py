@@ -1,0 +1,6 @@
+"""`slipstream up`: Triton, the gateway and a demo in one command, for a laptop or a single server."""
+
+from slipstream_tools.up.command import run
+from slipstream_tools.up.options import add_arguments
+
+__all__ = ["add_arguments", "run"]

@@ -1,0 +1,28 @@
+"""Whether the checkpoint folders that a pair names are there, asked before anything is started."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from slipstream_core.errors import CommandError
+from slipstream_core.manifest import ModelPair
+from slipstream_core.manifest.triton_model import EMBEDDED, located
+
+
+def check_folders(pair: ModelPair, sources: Path) -> None:
+    """Raises CommandError where a folder that `pair` names is not there, or not what it should be."""
+    for field, source, needed in _named_folders(pair):
+        folder = Path(located(source, sources))
+        if not source.startswith(EMBEDDED) and not (folder / needed).is_file():
+            what = f"there is no {needed} in" if folder.is_dir() else "there is no folder"
+            raise CommandError(f"ModelPair/{pair.metadata.name}: spec.{field}: {what} {folder}")
+
+
+def _named_folders(pair: ModelPair) -> Iterator[tuple[str, str, str]]:
+    """(field, source, a file that has to be there) of each folder that the pair's spec names."""
+    for name, part in (("target", pair.spec.target), ("draft", pair.spec.draft)):
+        if part is not None and part.source is not None:
+            yield f"{name}.source", part.source, "config.json"
+        if part is not None and part.tokenizer is not None:
+            yield f"{name}.tokenizer", part.tokenizer, "tokenizer.json"

@@ -1,0 +1,136 @@
+"""`slipstream up`: check everything, prepare what is missing, start the servers and the gateway, say how to use them,
+stop them."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
+
+from slipstream_core.errors import CommandError
+
+from slipstream_tools.up.demo import DemoCommand, DemoPrompts, demo_commands, general_prompts, read_prompts
+from slipstream_tools.up.gateway_process import GatewayProcess
+from slipstream_tools.up.options import UpOptions, options_of
+from slipstream_tools.up.prepare import Prepared, check, prepare
+from slipstream_tools.up.processes import Child, Stopped
+from slipstream_tools.up.servers import LocalServers
+
+GATEWAY_READY_S = 20.0
+"""Long enough for a gateway on a busy machine, short enough to hear that an external server is not there."""
+CHECKED_S = 120.0
+"""Longer than a check takes; what speculates is a matter of the check alone, so nothing fails after it."""
+_WATCH_INTERVAL_S = 0.2
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run `slipstream up` until it is told to stop by Ctrl-C or SIGTERM; 0 then.
+
+    Raises:
+        CommandError: something is missing, taken or broken, or ended by itself; nothing is left running.
+        ManifestError: the manifest is not good.
+    """
+    return bring_up(options_of(args))
+
+
+def bring_up(options: UpOptions) -> int:
+    """The same for parsed options."""
+    check(options)
+    prompts = read_prompts() if options.model is None else general_prompts()
+    with _stop_signal() as stop, _run_folder() as run_dir:
+        try:
+            ready = prepare(options, run_dir=run_dir, say=_say, stopping=stop.is_set)
+        except Stopped:
+            return 0
+        return _serve(ready, prompts, run_dir, stop)
+
+
+@contextmanager
+def _stop_signal() -> Iterator[threading.Event]:
+    """An event that Ctrl-C and SIGTERM set."""
+    stop = threading.Event()
+
+    def handle(_signal: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def _run_folder() -> Iterator[Path]:
+    """A private folder for logs and the model repository; kept only where logs can tell what went wrong."""
+    folder = Path(tempfile.mkdtemp(prefix="slipstream-"))
+    try:
+        yield folder
+    except CommandError:
+        if any(folder.rglob("*.log")):
+            _say(f"the logs are kept in {folder}")
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _serve(ready: Prepared, prompts: DemoPrompts, run_dir: Path, stop: threading.Event) -> int:
+    """Start the servers and the gateway, and run them until told to stop."""
+    options = ready.options
+    with ExitStack() as cleanup:
+        servers = LocalServers(ready.table, options=options, run_dir=run_dir, vllm=ready.vllm)
+        cleanup.callback(servers.stop)
+        _say("starting the servers and the gateway …")
+        gateway = GatewayProcess(options=options, run_dir=run_dir, addresses=servers.addresses)
+        cleanup.callback(gateway.stop)
+        if not _wait_ready(servers, gateway, options=options, stop=stop):
+            return 0
+        _say(f"console {options.console_url}")
+        model = next(iter(ready.table.routes))
+        _announce(demo_commands(prompts, url=options.url, model=model, with_key=options.keys is not None))
+        return _watch([gateway.child, *servers.children], stop)
+
+
+def _wait_ready(servers: LocalServers, gateway: GatewayProcess, *, options: UpOptions, stop: threading.Event) -> bool:
+    """Wait for all, saying what is going on. False: told to stop meanwhile."""
+    started = time.monotonic()
+    if not servers.wait_ready(say=_say, stopping=stop.is_set):
+        return False
+    timeout_s = min(options.timeout_s or GATEWAY_READY_S, GATEWAY_READY_S)
+    if not gateway.wait_ready(timeout_s=timeout_s, stopping=stop.is_set):
+        return False
+    _say(f"the gateway is ready at {options.url} after {time.monotonic() - started:.1f} s")
+    if not servers.has_vllm:
+        return True
+    _say("checking that vLLM gives the same answers with drafts as without; until then nothing speculates …")
+    return gateway.wait_checked(timeout_s=CHECKED_S, stopping=stop.is_set, say=_say)
+
+
+def _announce(commands: Sequence[DemoCommand]) -> None:
+    for title, command in commands:
+        print(f"\n# {title}\n{command}", flush=True)
+    print("\nCtrl-C stops everything.", flush=True)
+
+
+def _watch(children: Sequence[Child], stop: threading.Event) -> int:
+    """Wait until told to stop, or until a child ends, which ends the command."""
+    while not stop.wait(_WATCH_INTERVAL_S):
+        for child in children:
+            if (status := child.exit_status()) is not None:
+                raise CommandError(f"{child.name} {status}; the end of its log:", tail=child.log_tail())
+    _say("stopping …")
+    return 0
+
+
+def _say(text: str) -> None:
+    print(f"slipstream: {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,115 @@
+"""The commands that `slipstream up` prints: one that speculates, one that does not, one that says why."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from typing import NamedTuple
+
+import msgspec
+from slipstream_core.errors import CommandError
+
+# The prompts belong to the embedded pair, whose package the gateway never imports: it is asked in a process.
+_READ_PROMPTS = """
+import json
+from slipstream_engine.embedded import demo
+print(json.dumps({"long": demo.CALL_SUMMARY, "short": demo.ONE_LINE_STATUS, "explained": demo.EXTRACTION}))
+"""
+_TIMEOUT_S = 30.0
+_LONG_TOKENS = 256
+_SHORT_TOKENS = 48
+# A small share of requests is held back or explored by a hash of this id: the demo shows what the rest gets.
+_REQUEST_ID = "demo"
+
+_TEXT = """\
+The city council of Lyon met on Tuesday, 14 March 2026, to discuss the new tram line. Mayor Anne Keller said the line \
+will cost 48 million euros and open in 2029. Two members of the council, Paul Richter and Sara Lind, voted against it \
+because of the noise. The line will run from the main station to the university, with 11 stops."""
+
+Messages = list[dict[str, str]]
+
+
+class DemoPrompts(msgspec.Struct, frozen=True, kw_only=True):
+    """Conversations in OpenAI's form: with a long predictable answer, with a short one, and one to be explained."""
+
+    long: Messages
+    short: Messages
+    explained: Messages
+    long_title: str = "A call summary, streamed: long and structured"
+    short_title: str = "A one-line status: short"
+
+
+class DemoCommand(NamedTuple):
+    """A command for a shell, and what it shows."""
+
+    title: str
+    command: str
+
+
+def read_prompts(*, timeout_s: float = _TIMEOUT_S) -> DemoPrompts:
+    """The embedded pair's demo prompts.
+
+    Raises:
+        CommandError: the engine package is not installed whole, or does not answer within `timeout_s`.
+    """
+    command = [sys.executable, "-c", _READ_PROMPTS]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+    except subprocess.TimeoutExpired as exc:
+        raise CommandError(f"the embedded pair's demo prompts took longer than {timeout_s:g} s to read") from exc
+    if done.returncode != 0:
+        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+        raise CommandError(f"the embedded pair's demo prompts cannot be read: {reason}")
+    return msgspec.json.decode(done.stdout, type=DemoPrompts)
+
+
+def general_prompts() -> DemoPrompts:
+    """Prompts for a small general model, whose answers repeat words of the prompt or do not."""
+    return DemoPrompts(
+        long=_user("Summarise this text in two sentences.\n\n" + _TEXT),
+        short=_user("What is the capital of France?"),
+        explained=_user("List the people that this text names, one per line.\n\n" + _TEXT),
+        long_title="A summary of a text, streamed: it repeats the text's words",
+        short_title="A one-line answer: short",
+    )
+
+
+def _user(content: str) -> Messages:
+    return [{"role": "user", "content": content}]
+
+
+def demo_commands(prompts: DemoPrompts, *, url: str, model: str, with_key: bool = False) -> list[DemoCommand]:
+    """Ready-to-paste commands for a gateway at `url`; `with_key`: the shell's `SLIPSTREAM_API_KEY` is sent along."""
+    key = ' -H "authorization: Bearer $SLIPSTREAM_API_KEY"' if with_key else ""
+    streamed = {
+        "model": model,
+        "messages": prompts.long,
+        "max_tokens": _LONG_TOKENS,
+        "temperature": 0,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    whole = {
+        "model": model,
+        "messages": prompts.short,
+        "max_tokens": _SHORT_TOKENS,
+        "temperature": 0,
+    }
+    explain = {"model": model, "messages": prompts.explained, "temperature": 0}
+    return [
+        DemoCommand(
+            prompts.long_title,
+            _curl(f"-iN{key} -H 'x-request-id: {_REQUEST_ID}'", f"{url}/v1/chat/completions", streamed),
+        ),
+        DemoCommand(
+            prompts.short_title,
+            _curl(f"-i{key} -H 'x-request-id: {_REQUEST_ID}'", f"{url}/v1/chat/completions", whole),
+        ),
+        DemoCommand("A decision explained, nothing is generated", _curl(f"-s{key}", f"{url}/v1/route", explain)),
+    ]
+
+
+def _curl(flags: str, url: str, body: object) -> str:
+    return f"curl {flags} {url} -H 'content-type: application/json' -d {shlex.quote(json.dumps(body))}"

@@ -1,0 +1,108 @@
+"""The gateway as a child process of `slipstream up`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from slipstream_core.errors import CommandError
+
+from slipstream_tools.up.assignment_secret import secret_options
+from slipstream_tools.up.cache import Say
+from slipstream_tools.up.engine_checks import ServerCheck, read_checks, wait_checked
+from slipstream_tools.up.options import EXAMPLES, LOOPBACK, UpOptions
+from slipstream_tools.up.processes import Child
+
+DRAIN_S = 5
+STOP_TIMEOUT_S = 10.0
+_POLL_S = 0.05
+_PROBE_TIMEOUT_S = 2.0
+
+
+class GatewayProcess:
+    """A running `slipstream gateway` for the manifest of `options`. Pairs without an address are served by the Triton
+    at `options.grpc_port`, those that come with a later manifest too, or by the server that `addresses` has for them.
+    """
+
+    def __init__(self, *, options: UpOptions, run_dir: Path, addresses: Mapping[str, str] | None = None) -> None:
+        """Start it; it is not ready yet. `addresses`: the URL of a pair's own server, by the pair's name."""
+        self._ready_url = f"{options.url}/health/ready"
+        self._workers = options.workers
+        self._evidence_url = f"{options.admin_url}/v1/evidence"
+        self.child = Child(
+            name="the gateway",
+            command=[
+                *(sys.executable, "-m", "slipstream_tools.cli", "gateway"),
+                *("--manifest", str(options.manifest)),
+                *("--host", options.host),
+                *("--port", str(options.port)),
+                *("--workers", str(options.workers)),
+                *("--drain", str(DRAIN_S)),
+                *(
+                    ("--local-endpoint", f"grpc://{LOOPBACK}:{options.grpc_port}")
+                    if options.grpc_port is not None
+                    else ()
+                ),
+                *(part for pair, url in (addresses or {}).items() for part in ("--endpoint", f"{pair}={url}")),
+                *(("--classifier", str(options.classifier)) if options.classifier is not None else ()),
+                *(("--state-folder", str(run_dir)) if options.manifest.parent == EXAMPLES else ()),
+                *(("--admin-port", str(options.admin_port)) if options.admin_port is not None else ()),
+                *(("--keys", str(options.keys)) if options.keys is not None else ()),
+                *(("--allow-anonymous",) if options.allow_anonymous else ()),
+                *secret_options(),
+            ],
+            log_path=run_dir / "gateway.log",
+            # Not on the command line, which every user of the machine can read: the address may hold a password.
+            env={**os.environ, **({"SLIPSTREAM_REDIS_URL": options.redis} if options.redis else {})},
+        )
+
+    def wait_ready(self, *, timeout_s: float, stopping: Callable[[], bool] = lambda: False) -> bool:
+        """Wait until it takes requests. False when `stopping()` became true first.
+
+        Raises:
+            CommandError: it ended, or is not ready after `timeout_s`.
+        """
+        deadline = time.monotonic() + timeout_s
+        while (reason := self._not_ready()) is not None:
+            if stopping():
+                return False
+            if (status := self.child.exit_status()) is not None:
+                last = self.child.log_tail(lines=1) or "it wrote nothing to its log"
+                raise CommandError(f"the gateway {status} while starting: {last}")
+            if time.monotonic() > deadline:
+                raise CommandError(f"the gateway is not ready after {timeout_s:g} s: {reason}")
+            time.sleep(_POLL_S)
+        return True
+
+    def wait_checked(self, *, timeout_s: float, stopping: Callable[[], bool], say: Say = lambda line: None) -> bool:
+        """Wait until it has checked the engines behind it once: nothing speculates there before. Tells `say` what was
+        found. False when `stopping()` became true first."""
+        return wait_checked(self, workers=self._workers, timeout_s=timeout_s, say=say, stopping=stopping)
+
+    def stop(self) -> None:
+        """End it, giving running streams time to finish."""
+        self.child.stop(timeout_s=STOP_TIMEOUT_S)
+
+    def checks(self) -> list[ServerCheck] | None:
+        """How the gateway's checks of its engines stand; None where it does not say so without a key. Raises `OSError`
+        where it does not answer."""
+        try:
+            with urllib.request.urlopen(self._evidence_url, timeout=_PROBE_TIMEOUT_S) as answer:  # nosec B310 # ours, too
+                return read_checks(answer.read())
+        except urllib.error.HTTPError:
+            return None
+
+    def _not_ready(self) -> str | None:
+        """Why it does not take requests yet; None when it does."""
+        try:
+            with urllib.request.urlopen(self._ready_url, timeout=_PROBE_TIMEOUT_S):  # nosec B310 # its URL is made of ours
+                return None
+        except urllib.error.HTTPError as exc:
+            return exc.read().decode(errors="replace")
+        except OSError as exc:
+            return str(exc)

@@ -1,0 +1,78 @@
+"""Triton's model repository for the pairs of a manifest: one model for each, from the template of its engine.
+
+The templates are in `deploy/model_repository`, and the wheel has a copy of them.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from slipstream_core.errors import CommandError
+from slipstream_core.manifest import ModelPair, VllmEngine, triton_model_name
+from slipstream_core.manifest.triton_model import engine_parameters, render_config
+
+from slipstream_tools.up.checkpoint_folders import check_folders
+from slipstream_tools.up.triton_vllm import ENVIRONMENT_PARAMETER, write_stub_environment
+from slipstream_tools.up.vllm_environment import VllmInstall
+from slipstream_tools.up.vllm_pairs import launch_of
+
+TEMPLATE_MODEL, VLLM_TEMPLATE_MODEL = "slipstream", "slipstream_vllm"
+_PACKAGE = Path(__file__).parent.parent
+_TEMPLATES = (_PACKAGE / "model_repository", _PACKAGE.parent.parent / "deploy" / "model_repository")
+
+
+def template_repository() -> Path:
+    """Where the templates are: in the installed package, or in the source tree of an editable install."""
+    for folder in _TEMPLATES:
+        if (folder / TEMPLATE_MODEL / "config.pbtxt").is_file():
+            return folder
+    raise CommandError(f"this installation is incomplete: {_TEMPLATES[0]} is missing")
+
+
+def write_repository(
+    pairs: Sequence[ModelPair],
+    *,
+    manifest_folder: Path,
+    folder: Path,
+    vllm: VllmInstall | None = None,
+    vllm_arguments: Sequence[str] = (),
+) -> Path:
+    """Write one Triton model for each of `pairs` into `folder`, which must not exist, and return it.
+
+    `vllm` serves the pairs of that kind, with `vllm_arguments` at the end of its command line; its stub's environment
+    lies beside `folder`.
+
+    Raises:
+        CommandError: a checkpoint folder is not there, or two pairs give one Triton model's name.
+    """
+    templates = template_repository()
+    environment = None
+    for pair in pairs:
+        name = triton_model_name(pair)
+        model = folder / name
+        if model.exists():
+            raise CommandError(f"ModelPair/{pair.metadata.name}: another pair is Triton's model {name!r} already")
+        if isinstance(pair.spec.engine, VllmEngine):
+            if vllm is None:
+                raise CommandError(f"ModelPair/{pair.metadata.name}: spec.engine: vLLM is not installed here")
+            environment = environment or write_stub_environment(vllm, folder.parent / "vllm_stub")
+            parameters = _vllm_parameters(pair, manifest_folder, vllm_arguments, environment)
+            template = templates / VLLM_TEMPLATE_MODEL
+        else:
+            parameters = engine_parameters(pair, manifest_folder.resolve())
+            check_folders(pair, manifest_folder.resolve())
+            template = templates / TEMPLATE_MODEL
+        shutil.copytree(template, model, ignore=shutil.ignore_patterns("__pycache__"))
+        config = (template / "config.pbtxt").read_text(encoding="utf-8")
+        (model / "config.pbtxt").write_text(render_config(config, name, parameters), encoding="utf-8")
+    return folder
+
+
+def _vllm_parameters(
+    pair: ModelPair, manifest_folder: Path, arguments: Sequence[str], environment: Path
+) -> Mapping[str, str]:
+    launch = launch_of(pair, manifest_folder=manifest_folder, extra=arguments)
+    return {"vllm_args": shlex.join(launch.arguments()), ENVIRONMENT_PARAMETER: str(environment)}

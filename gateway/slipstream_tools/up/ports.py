@@ -1,0 +1,76 @@
+"""Ports of `slipstream up`: whether those that are asked for are free, and free ones where none is asked for."""
+
+from __future__ import annotations
+
+import errno
+import random
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from itertools import islice
+
+import msgspec
+from slipstream_core.errors import CommandError
+
+# Below the range from which the kernel takes ports for outgoing connections, where a port would not stay free.
+_CHOSEN = range(12_000, 20_000)
+
+
+class Port(msgspec.Struct, frozen=True, kw_only=True):
+    """A port to listen on, and the command-line option that chooses it."""
+
+    number: int
+    host: str
+    option: str
+
+
+def check_ports(ports: Sequence[Port]) -> None:
+    """Make sure that each port is free and asked for once.
+
+    Raises:
+        CommandError: names the first port that is not, and its option.
+    """
+    options: dict[int, str] = {}
+    for port in ports:
+        if port.number in options:
+            raise CommandError(f"port {port.number} is asked for by {options[port.number]} and {port.option}")
+        options[port.number] = port.option
+        _check_free(port)
+
+
+def free_ports(count: int, *, host: str) -> list[int]:
+    """Different ports of `host` that are free now, in an order of chance: another command may look at the same time.
+
+    Raises:
+        CommandError: there are not as many.
+    """
+    candidates = random.SystemRandom().sample(_CHOSEN, len(_CHOSEN))
+    ports = list(islice((port for port in candidates if _is_free(host, port)), count))
+    if len(ports) < count:
+        raise CommandError(f"no port from {_CHOSEN.start} to {_CHOSEN.stop - 1} is free on {host}")
+    return ports
+
+
+def _is_free(host: str, port: int) -> bool:
+    with socket.socket() as probe, suppress(OSError):
+        probe.bind((host, port))
+        return True
+    return False
+
+
+def _check_free(port: Port) -> None:
+    try:
+        [(family, _, _, _, address), *_] = socket.getaddrinfo(
+            port.host, port.number, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            # As servers do: a port whose last connections are only fading away counts as free.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+            probe.listen(1)
+    except OSError as exc:
+        if exc.errno == errno.EADDRINUSE:
+            message = f"port {port.number} is in use; choose another with {port.option}"
+        else:
+            message = f"cannot listen on {port.host} port {port.number} ({port.option}): {exc.strerror or exc}"
+        raise CommandError(message) from exc

@@ -1,0 +1,170 @@
+"""Child processes that never outlive their parent."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from slipstream_core.errors import CommandError
+
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_AUTOGROUP = Path("/proc/self/autogroup")
+_AUTOGROUP_TRIES = 5
+_AUTOGROUP_PAUSE_S = 0.11
+_POLL_S = 0.02
+_READY_POLL_S = 0.1
+
+
+class Stopped(Exception):
+    """The user ended the command while it prepared something; there is nothing to report."""
+
+
+class Child:
+    """A process in its own session, with its output in a log file.
+
+    The kernel sends it SIGTERM when the thread that started it ends, however that happens, so it must be
+    started from a thread that lives as long as the program. Its own session keeps a terminal's Ctrl-C from
+    reaching it directly: the parent decides the order in which things stop.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        command: Sequence[str],
+        log_path: Path,
+        env: Mapping[str, str],
+        cwd: Path | None = None,
+        nice: int = 0,
+    ) -> None:
+        """Start it. `nice` lowers its priority where processes compete for a core, as nice(1) does."""
+        self.name = name
+        self.log_path = log_path
+        parent = os.getpid()
+
+        def die_with_parent() -> None:
+            _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+            if os.getppid() != parent:  # It died before the line above took effect.
+                os._exit(1)
+            if nice:
+                _lower_priority(nice)
+
+        with log_path.open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=env,
+                cwd=cwd,
+                start_new_session=True,
+                preexec_fn=die_with_parent,  # noqa: PLW1509 - no threads run yet, and prctl takes no lock
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; negative: the signal that ended it."""
+        return self._process.poll()
+
+    def exit_status(self) -> str | None:
+        """None while it runs; else how it ended, in words."""
+        code = self.exit_code
+        if code is None:
+            return None
+        if code < 0:
+            return f"was ended by {signal.Signals(-code).name}"
+        return f"exited with code {code}"
+
+    def terminate(self) -> None:
+        """Ask it to stop; does nothing when it has."""
+        if self._process.poll() is None:
+            self._process.terminate()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether it ended within `timeout_s`."""
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def stop(self, timeout_s: float) -> None:
+        """Ask it to stop, wait up to `timeout_s`, then kill it and whatever is left of its process group."""
+        self.terminate()
+        self.wait(timeout_s)
+        _kill_group(self._process.pid)
+        self._process.wait()
+
+    def log_tail(self, lines: int = 15) -> str:
+        """The last lines of its output."""
+        text = self.log_path.read_text(encoding="utf-8", errors="replace")
+        return "\n".join(text.splitlines()[-lines:])
+
+
+def wait_until_ready(
+    child: Child,
+    *,
+    is_ready: Callable[[], bool],
+    failure: Callable[[], str],
+    timeout_s: float,
+    stopping: Callable[[], bool],
+) -> bool:
+    """Wait until `is_ready()`. False when `stopping()` became true first.
+
+    Raises:
+        CommandError: the child ended, with what `failure()` says, or is not ready after `timeout_s`.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not is_ready():
+        if stopping():
+            return False
+        if (status := child.exit_status()) is not None:
+            raise CommandError(f"{child.name} {status} while starting: {failure()}")
+        if time.monotonic() > deadline:
+            raise CommandError(f"{child.name} is not ready after {timeout_s:g} s; its log: {child.log_path}")
+        time.sleep(_READY_POLL_S)
+    return True
+
+
+def _lower_priority(nice: int) -> None:
+    """Lower the priority of this process, and of its session, which autogroup scheduling weighs as one (sched(7))."""
+    os.nice(nice)
+    for _ in range(_AUTOGROUP_TRIES):
+        try:
+            _AUTOGROUP.write_text(str(nice), encoding="ascii")
+        except BlockingIOError:  # without privileges Linux allows one such change in 0.1 s, on the whole machine
+            time.sleep(_AUTOGROUP_PAUSE_S)
+        except OSError:  # there are no automatic groups here
+            return
+        else:
+            return
+
+
+def _kill_group(group: int, settle_s: float = 2.0) -> None:
+    """Kill what is left in a process group that we started, giving it `settle_s` to end by itself first."""
+    deadline = time.monotonic() + settle_s
+    while _group_alive(group):
+        if time.monotonic() > deadline:
+            with suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGKILL)
+            return
+        time.sleep(_POLL_S)
+
+
+def _group_alive(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -1,0 +1,108 @@
+"""One real Triton Inference Server as a child process: started, watched until ready, stopped for good."""
+
+from __future__ import annotations
+
+import re
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from slipstream_tools.up.processes import Child, wait_until_ready
+from slipstream_tools.up.triton_install import find_triton, link_backends, link_libraries, triton_environment
+
+EXIT_TIMEOUT_S = 5
+SHARED_MEMORY = Path("/dev/shm")  # nosec B108 # where Triton has its own, by a prefix of ours
+_PROBE_TIMEOUT_S = 2.0
+# A model's own load failure, as Triton logs it in its table of models and in error lines.
+_LOAD_FAILURES = (
+    re.compile(r"TritonModelException: (?P<why>.+?)(?:\n|$)"),
+    re.compile(r"failed to load '[^']+' version \d+: (?P<why>.+)"),
+    re.compile(r"^E\d{4} .*?\] \"?(?P<why>.+)", re.MULTILINE),
+    re.compile(r"^error: (?P<why>.+)", re.MULTILINE),
+)
+
+
+class TritonPorts(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the server listens."""
+
+    host: str = "127.0.0.1"
+    grpc: int
+    http: int
+    metrics: int
+
+
+class TritonServer:
+    """A running `tritonserver` that serves one model repository.
+
+    `run_dir` is private to this server: its backend folder and log are put there.
+    """
+
+    def __init__(self, *, model_repository: Path, run_dir: Path, ports: TritonPorts, nice: int = 0) -> None:
+        """Start it, with its priority lowered by `nice`; it is not ready yet.
+
+        Raises:
+            CommandError: Triton is not installed here, or not for this Python.
+        """
+        install = find_triton()
+        backends = link_backends(install, run_dir / "backends")
+        libraries = link_libraries(install, run_dir / "libraries")
+        self.ports = ports
+        self._shared_memory_prefix = f"slipstream_{ports.grpc}_{time.monotonic_ns()}_"
+        self.child = Child(
+            name="Triton",
+            command=[
+                str(install.binary),
+                f"--model-repository={model_repository}",
+                f"--backend-directory={backends}",
+                f"--backend-config=python,shm-region-prefix-name={self._shared_memory_prefix}",
+                f"--http-address={ports.host}",
+                f"--http-port={ports.http}",
+                f"--grpc-address={ports.host}",
+                f"--grpc-port={ports.grpc}",
+                f"--metrics-port={ports.metrics}",
+                "--allow-gpu-metrics=false",
+                "--disable-auto-complete-config",
+                f"--exit-timeout-secs={EXIT_TIMEOUT_S}",
+            ],
+            log_path=run_dir / "triton.log",
+            env=triton_environment(install, libraries),
+            cwd=run_dir,  # vLLM looks for packages where it is started
+            nice=nice,
+        )
+
+    def wait_ready(self, *, timeout_s: float, stopping: Callable[[], bool] = lambda: False) -> bool:
+        """Wait until every model is loaded. False when `stopping()` became true first.
+
+        Raises:
+            CommandError: the server ended, with its own reason, or is not ready after `timeout_s`.
+        """
+        return wait_until_ready(
+            self.child, is_ready=self._is_ready, failure=self.failure, timeout_s=timeout_s, stopping=stopping
+        )
+
+    def failure(self) -> str:
+        """Why it failed, in its own words: the most telling line of its log, on one line."""
+        log = self.child.log_tail(lines=400)
+        for pattern in _LOAD_FAILURES:
+            if found := pattern.search(log):
+                # A Python traceback follows, on the same line with escaped line ends.
+                return found["why"].partition("\\n")[0].strip().rstrip(";").strip('"')
+        return self.child.log_tail(lines=1) or "it wrote nothing to its log"
+
+    def stop(self) -> None:
+        """End it, waiting for running requests up to Triton's own limit, and free its shared memory."""
+        self.child.stop(timeout_s=EXIT_TIMEOUT_S + 5)
+        for region in SHARED_MEMORY.glob(f"{self._shared_memory_prefix}*"):
+            region.unlink(missing_ok=True)
+
+    def _is_ready(self) -> bool:
+        url = f"http://{self.ports.host}:{self.ports.http}/v2/health/ready"
+        try:
+            with urllib.request.urlopen(url, timeout=_PROBE_TIMEOUT_S) as response:  # nosec B310 # HTTP, above
+                return bool(response.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False

@@ -1,0 +1,77 @@
+"""What a vLLM server is started with for a pair of a manifest."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+
+from slipstream_core.errors import CommandError
+from slipstream_core.manifest import ModelPair, RoutingTable, VllmEngine
+from slipstream_core.manifest.triton_model import EMBEDDED, EMBEDDED_THREADS, located
+
+from slipstream_tools.up.checkpoint_folders import check_folders
+from slipstream_tools.up.vllm_server import Speculation, VllmLaunch
+
+_ENGINE_PACKAGE = "slipstream_engine"
+
+
+def vllm_pairs(table: RoutingTable) -> list[ModelPair]:
+    """The pairs that need a vLLM server on this machine: those of kind vllm, served by vLLM's own HTTP server, without
+    an address."""
+    return [route.pair for route in table.routes.values() if _is_local(route.pair)]
+
+
+def needs_vllm(table: RoutingTable) -> bool:
+    """Whether a pair needs vLLM on this machine, be it inside Triton."""
+    engines = (route.pair.spec.engine for route in table.routes.values())
+    return any(isinstance(engine, VllmEngine) and not engine.endpoints for engine in engines)
+
+
+def _is_local(pair: ModelPair) -> bool:
+    engine = pair.spec.engine
+    return isinstance(engine, VllmEngine) and engine.serving == "openai" and not engine.endpoints
+
+
+def launch_of(pair: ModelPair, *, manifest_folder: Path, extra: Sequence[str] = ()) -> VllmLaunch:
+    """How the server of `pair` is started. `extra` goes at the end of vLLM's command line, where the last one wins.
+
+    Raises:
+        CommandError: a checkpoint folder is not there, or the draft has a tokenizer of its own.
+    """
+    folder = manifest_folder.resolve()
+    check_folders(pair, folder)
+    spec, engine = pair.spec, pair.spec.engine
+    if spec.target is None or not isinstance(engine, VllmEngine):
+        raise CommandError(f"ModelPair/{pair.metadata.name}: spec.target: required to start vLLM for it")
+    if spec.target.tokenizer is not None:
+        extra = ("--tokenizer", _path(spec.target.tokenizer, folder), *extra)
+    return VllmLaunch(
+        model=_path(spec.target.source, folder),
+        served_name=engine.model or spec.model,
+        speculation=_speculation(pair, folder),
+        threads=EMBEDDED_THREADS if spec.target.source.startswith(EMBEDDED) else None,
+        extra=tuple(extra),
+    )
+
+
+def _speculation(pair: ModelPair, folder: Path) -> Speculation | None:
+    draft, tokens = pair.spec.draft, pair.spec.max_draft_tokens
+    if draft is None or draft.kind == "none":
+        return None
+    if draft.tokenizer is not None:
+        field = f"ModelPair/{pair.metadata.name}: spec.draft.tokenizer"
+        raise CommandError(f"{field}: vLLM takes the draft's tokenizer from spec.draft.source")
+    if draft.kind == "ngram":
+        return Speculation(method="ngram", tokens=tokens)
+    return Speculation(method="draft_model", tokens=tokens, draft=_path(draft.source or "", folder))
+
+
+def _path(source: str, folder: Path) -> str:
+    """The folder of a source, also of `embedded:target`, which lies in a package that the gateway never imports."""
+    if not source.startswith(EMBEDDED):
+        return located(source, folder)
+    spec = importlib.util.find_spec(_ENGINE_PACKAGE)
+    if spec is None or spec.origin is None:
+        raise CommandError(f"{source}: the package {_ENGINE_PACKAGE} is not installed: slipstream-serving[embedded]")
+    return str(Path(spec.origin).parent / "embedded" / source.removeprefix(EMBEDDED))

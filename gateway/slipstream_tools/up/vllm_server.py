@@ -1,0 +1,185 @@
+"""One real vLLM server as a child process: started, watched until ready, stopped for good."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from slipstream_tools.up.processes import Child, wait_until_ready
+from slipstream_tools.up.vllm_environment import NICE, VllmInstall
+
+SCHEDULER = "slipstream_vllm.Scheduler"
+EXIT_TIMEOUT_S = 10.0
+_NGRAM_TOKENS = {"prompt_lookup_min": 2, "prompt_lookup_max": 5}
+_PROBE_TIMEOUT_S = 2.0
+# The most telling line of a log, best first. The engine runs in a process of its own: its error comes first, and the
+# API server's, which only refers to it, last.
+_PREFIX = r"^(?:\(\w+ pid=\d+\) )?(?:ERROR \S+ \S+ \[[^\]]*\] )?"
+_FAILURES = (
+    re.compile(r"^\S*api_server\S*: error: (?P<why>.+)$", re.MULTILINE),
+    re.compile(r"Value error, (?P<why>.+?)(?: \[type=.*)?$", re.MULTILINE),
+    re.compile(
+        _PREFIX + r"(?P<why>(?!RuntimeError: Engine core init)(?:\w+\.)*\w+(?:Error|Exception): \S.*)$", re.MULTILINE
+    ),
+)
+# A path of a socket has at most 107 characters, and vLLM's names have 37.
+_MAX_SOCKET_FOLDER = 64
+
+
+# What a log has in it once a phase began, the last phase first.
+_PHASES = (
+    ("Starting vLLM server", "opening its port"),
+    ("Loading weights took", "preparing the cache"),
+    ("Starting to load model", "loading the model"),
+    ("Initializing a V1 LLM engine", "starting the engine"),
+    ("non-default args", "reading the configuration"),
+)
+
+
+class Speculation(msgspec.Struct, frozen=True, kw_only=True):
+    """How a server drafts: up to `tokens` a step, with the model `draft` or from the text itself."""
+
+    method: Literal["draft_model", "ngram"]
+    tokens: int
+    draft: str | None = None
+
+    def config(self) -> str:
+        """vLLM's `--speculative-config`."""
+        fields: dict[str, object] = {"method": self.method, "num_speculative_tokens": self.tokens}
+        if self.draft is not None:
+            fields["model"] = self.draft
+        if self.method == "ngram":
+            fields |= _NGRAM_TOKENS
+        return json.dumps(fields)
+
+
+class VllmLaunch(msgspec.Struct, frozen=True, kw_only=True):
+    """What a server serves: the folder (or name) `model` under the name `served_name`.
+
+    float32 unless said otherwise: a CPU without bfloat16 arithmetic converts each weight at each step. `eager` starts
+    in a third of the time that compiling takes. `threads` None leaves the install's choice. `plugin` False: stock vLLM,
+    which loads no plugin at all."""
+
+    model: str
+    served_name: str
+    speculation: Speculation | None = None
+    plugin: bool = True
+    dtype: str = "float32"
+    max_concurrency: int = 16
+    context_tokens: int | None = None
+    eager: bool = True
+    threads: int | None = None
+    extra: tuple[str, ...] = ()
+
+    def arguments(self) -> list[str]:
+        """vLLM's command line, but for where it listens."""
+        return [
+            *("--model", self.model),
+            *("--served-model-name", self.served_name),
+            *("--dtype", self.dtype),
+            *("--max-num-seqs", str(self.max_concurrency)),
+            *(("--max-model-len", str(self.context_tokens)) if self.context_tokens is not None else ()),
+            *(("--enforce-eager",) if self.eager else ()),
+            *(("--speculative-config", self.speculation.config()) if self.speculation is not None else ()),
+            *(("--scheduler-cls", SCHEDULER) if self.plugin else ()),
+            *self.extra,
+        ]
+
+    def environment(self) -> dict[str, str]:
+        """What is set for this server alone."""
+        threads = {} if self.threads is None else {"OMP_NUM_THREADS": str(self.threads)}
+        return threads if self.plugin else {**threads, "VLLM_PLUGINS": ""}
+
+
+class VllmServer:
+    """A running `vllm.entrypoints.openai.api_server`. `run_dir` is private to this server: its log is put there."""
+
+    def __init__(
+        self,
+        *,
+        install: VllmInstall,
+        launch: VllmLaunch,
+        run_dir: Path,
+        port: int,
+        host: str = "127.0.0.1",
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start it; it is not ready yet. `env` is added to the environment of `install`."""
+        self.launch = launch
+        self.url = f"http://{host}:{port}"
+        self._temporary = _short_folder()
+        self.child = Child(
+            name="vLLM",
+            command=[
+                *(str(install.python), "-m", "vllm.entrypoints.openai.api_server"),
+                *("--host", host),
+                *("--port", str(port)),
+                *launch.arguments(),
+            ],
+            log_path=run_dir / f"vllm-{port}.log",
+            env={
+                **install.environment(),
+                "TMPDIR": str(self._temporary),
+                **launch.environment(),
+                **(env or {}),
+            },
+            # `python -m` looks for packages where it is started, and vLLM would take a folder `triton` for the package.
+            cwd=run_dir,
+            nice=NICE,
+        )
+
+    def wait_ready(self, *, timeout_s: float, stopping: Callable[[], bool] = lambda: False) -> bool:
+        """Wait until the model is loaded. False when `stopping()` became true first.
+
+        Raises:
+            CommandError: the server ended, with its own reason, or is not ready after `timeout_s`.
+        """
+        return wait_until_ready(
+            self.child, is_ready=self._is_ready, failure=self.failure, timeout_s=timeout_s, stopping=stopping
+        )
+
+    def phase(self) -> str:
+        """What it is doing while it starts, from its log."""
+        log = self.child.log_tail(lines=1000)
+        return next((phase for mark, phase in _PHASES if mark in log), "importing vLLM")
+
+    def failure(self) -> str:
+        """Why it failed, in its own words: the most telling line of its log."""
+        return telling_line(self.child.log_tail(lines=1000)) or "it wrote nothing to its log"
+
+    def stop(self) -> None:
+        """End it and the engine's processes, waiting for running requests up to `EXIT_TIMEOUT_S`."""
+        self.child.stop(timeout_s=EXIT_TIMEOUT_S)
+        shutil.rmtree(self._temporary, ignore_errors=True)
+
+    def _is_ready(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.url}/health", timeout=_PROBE_TIMEOUT_S) as response:  # nosec B310 # HTTP
+                return bool(response.status == 200)
+        except (urllib.error.URLError, OSError):
+            return False
+
+
+def telling_line(log: str) -> str:
+    """The line of vLLM's log that says why it ended; the last one where none does."""
+    for pattern in _FAILURES:
+        if found := pattern.search(log):
+            return found["why"].strip()
+    return (log.splitlines() or [""])[-1]
+
+
+def _short_folder() -> Path:
+    """A folder of its own for the server's sockets, which vLLM leaves behind where it puts them."""
+    parent = tempfile.gettempdir()
+    fits = len(parent) <= _MAX_SOCKET_FOLDER - len("/vllm-01234567")
+    short = parent if fits else "/tmp"  # nosec B108 # the folder in it is private
+    return Path(tempfile.mkdtemp(prefix="vllm-", dir=short))
