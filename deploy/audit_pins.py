@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 _ROOT = Path(__file__).parents[1]
-PINS = _ROOT / "constraints.txt", _ROOT / "gateway" / "slipstream_gateway" / "up" / "vllm-requirements.txt"
+PINS = _ROOT / "constraints.txt", _ROOT / "gateway" / "slipstream_tools" / "up" / "vllm-requirements.txt"
 TIMEOUT_S = 300.0
 _SHOWN_CHARS = 200
 

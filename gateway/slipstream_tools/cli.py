@@ -128,7 +128,7 @@ def _load(name: str, module: str) -> Command:
     try:
         return cast(Command, importlib.import_module(module))
     except ModuleNotFoundError as exc:
-        if exc.name is None or exc.name.startswith("slipstream_gateway"):
+        if exc.name is None or exc.name.startswith("slipstream_"):
             raise
         extra = _EXTRAS.get(name, "gateway")
         hint = f"install 'slipstream-serving[{extra}]'"

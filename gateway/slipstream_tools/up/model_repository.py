@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import slipstream_core
 from slipstream_core.errors import CommandError
 from slipstream_core.manifest import ModelPair, VllmEngine, triton_model_name
 from slipstream_core.manifest.triton_model import engine_parameters, render_config
@@ -20,7 +21,7 @@ from slipstream_tools.up.vllm_environment import VllmInstall
 from slipstream_tools.up.vllm_pairs import launch_of
 
 TEMPLATE_MODEL, VLLM_TEMPLATE_MODEL = "slipstream", "slipstream_vllm"
-_PACKAGE = Path(__file__).parent.parent
+_PACKAGE = Path(slipstream_core.__file__).parent
 _TEMPLATES = (_PACKAGE / "model_repository", _PACKAGE.parent.parent / "deploy" / "model_repository")
 
 

@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import slipstream_gateway
+import slipstream_core
 from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.table import triton_model_name
 from slipstream_core.manifest.triton_model import engine_parameters, render_config
@@ -21,7 +21,7 @@ WITHOUT_STORAGE = PurePosixPath("/models")
 """Where relative sources start without a volume: an image may bring its checkpoints there."""
 
 _TEMPLATE_MODEL = "slipstream"
-_PACKAGE = Path(slipstream_gateway.__file__).parent
+_PACKAGE = Path(slipstream_core.__file__).parent
 # In an installed package, and in the source tree of an editable one.
 _TEMPLATES = (_PACKAGE / "model_repository", _PACKAGE.parent.parent / "deploy" / "model_repository")
 

@@ -225,7 +225,8 @@ def test_evidence_names_the_words_that_decided() -> None:
 
 
 def test_every_process_has_the_same_features() -> None:
-    code = "from slipstream_gateway.decide.classify.hashing import *; print(features(encode('Sum: a b é 今')).rows.tolist())"
+    code = "from slipstream_gateway.decide.classify.hashing import *; "
+    code += "print(features(encode('Sum: a b é 今')).rows.tolist())"
     outputs = {
         subprocess.run(
             [sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True
