@@ -86,13 +86,10 @@ def _health() -> Row:
                 "ops",
             ),
             Panel(
-                "Retries and hedges",
+                "Retries",
                 "Attempts beyond a request's first: those that the budget allowed or refused, and second attempts of "
                 "slow requests.",
-                (
-                    Query(total("slipstream_retries_total", by="result"), "retry: {{result}}"),
-                    Query(total("slipstream_hedges_total", _P, "result"), "hedge: {{result}}"),
-                ),
+                (Query(total("slipstream_retries_total", by="result"), "retry: {{result}}"),),
                 "ops",
             ),
         ),

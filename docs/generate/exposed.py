@@ -24,10 +24,10 @@ from slipstream_gateway.conformance.verdict import Result as CheckResult
 from slipstream_gateway.conformance.verdict import Subject
 from slipstream_gateway.decide.estimate import ClassEvidence, Effect
 from slipstream_gateway.fleet.configuration import ConfigurationStatus
-from slipstream_gateway.request.failover import Result, ResumptionCount
 from slipstream_gateway.request.outcome import Outcome
 from slipstream_gateway.request.parity.parity import ParityCount
 from slipstream_gateway.request.parity.sampled import SampledEvidence
+from slipstream_gateway.request.resume import Result, ResumptionCount
 from slipstream_gateway.telemetry.access import observe_access
 from slipstream_gateway.telemetry.conformance import observe_conformance
 from slipstream_gateway.telemetry.departures import observe_departures
@@ -69,8 +69,8 @@ def gateway_metrics() -> list[Metric]:
     telemetry = Telemetry(TelemetrySettings(), in_flight=lambda: 1, queued=lambda: 1)
     for status in ("ok", "upstream_failed"):
         _serve(telemetry, status)
-    telemetry.rejected("overloaded")
-    telemetry.upstream_failed(endpoint="grpc://triton:8001", error="UpstreamFailed")
+    telemetry.recorder.rejected("overloaded")
+    telemetry.recorder.attempt_failed(server="grpc://triton:8001", error="UpstreamFailed")
     telemetry.observe_store(StoreStatus)
     telemetry.observe_configuration(lambda: ConfigurationStatus(origin="cluster"))
     parity = ParityCount(pair=PAIR, request_class=CLASS, checked=2, mismatched=1, dropped={"failed": 1})
@@ -148,7 +148,7 @@ def _observe_overload(telemetry: Telemetry) -> None:
         counts={(PAIR, "won"): 1},
         current=SimpleNamespace(routes={"acme": served}),
     )
-    observe_overload(telemetry.meter, admission=moment, retries=moment, hedging=moment, fleet=moment)
+    observe_overload(telemetry.meter, admission=moment, retries=moment, fleet=moment)
 
 
 def operator_metrics() -> list[Metric]:
@@ -213,7 +213,7 @@ def _serve(telemetry: Telemetry, status: str) -> None:
         tpot_s=0.02,
         usage=_USAGE,
     )
-    telemetry.record(outcome)
+    telemetry.recorder.record(outcome)
     span.end(outcome)
 
 

@@ -15,7 +15,7 @@ from slipstream_core.types import Decision, GenerationRequest, Mode, RequestProf
 from slipstream_gateway.api.parse import parse_request
 from slipstream_gateway.api.wishes import Wishes
 from slipstream_gateway.decide.classify import LinearClassifier, default_model
-from slipstream_gateway.decide.estimate import Learner
+from slipstream_gateway.decide.estimate import ForecastQuery, Learner
 from slipstream_gateway.decide.route import NO_DRAWS, decide, explanation
 
 _MAX_BODY_BYTES = 32 * 1024 * 1024
@@ -89,15 +89,17 @@ def _forecast(request: GenerationRequest, profile: RequestProfile, route: Route)
         return None
     learner = Learner()
     return learner.forecast(
-        learner.subject(request, profile, pair=route.pair.metadata.key, key_id=""),
-        profile,
-        plain_pool=route.plain.pool,
-        speculative_pool=route.speculative.pool,
-        plain_load=1.0,
-        speculative_load=1.0,
-        prompt_tokens=profile.prompt_tokens,
-        max_tokens=request.max_tokens,
-        temperature=request.temperature,
+        ForecastQuery(
+            learner.subject(request, profile, pair=route.pair.metadata.key, key_id=""),
+            profile,
+            plain_pool=route.plain.pool,
+            speculative_pool=route.speculative.pool,
+            plain_load=1.0,
+            speculative_load=1.0,
+            prompt_tokens=profile.prompt_tokens,
+            max_tokens=request.max_tokens,
+            temperature=request.temperature,
+        )
     )
 
 

@@ -14,7 +14,7 @@ from slipstream_core.manifest import EMBEDDED_MANIFEST, Route, load_file
 from slipstream_core.observation import Observation, Subject
 from slipstream_core.types import Arm, Decision, Endpoint, GenerationRequest, Message, RequestProfile
 from slipstream_gateway.decide.classify import LinearClassifier, default_model
-from slipstream_gateway.decide.estimate import Learner
+from slipstream_gateway.decide.estimate import ForecastQuery, Learner
 from slipstream_gateway.decide.route import RequestDraws, decide
 
 _TURNS = (
@@ -54,15 +54,17 @@ def decision(
     """What the director does between the classifier and the upstream."""
     subject = learner.subject(request, profile, pair="embedded", key_id="anonymous")
     forecast = learner.forecast(
-        subject,
-        profile,
-        plain_pool="embedded",
-        speculative_pool="embedded",
-        plain_load=2.0,
-        speculative_load=2.0,
-        prompt_tokens=profile.prompt_tokens,
-        max_tokens=None,
-        temperature=0.0,
+        ForecastQuery(
+            subject,
+            profile,
+            plain_pool="embedded",
+            speculative_pool="embedded",
+            plain_load=2.0,
+            speculative_load=2.0,
+            prompt_tokens=profile.prompt_tokens,
+            max_tokens=None,
+            temperature=0.0,
+        )
     )
     return subject, decide(request, profile, route, forecast=forecast, draws=_DRAWS.of("benchmark"))
 

@@ -21,7 +21,7 @@ from slipstream_core.types import (
     RequestProfile,
     TaskType,
 )
-from slipstream_gateway.decide.estimate import Learner
+from slipstream_gateway.decide.estimate import ForecastQuery, Learner
 
 _RUNS = 6000
 _WARM_UP = 2000
@@ -86,10 +86,10 @@ def measure(prompts: Iterator[str]) -> tuple[list[float], list[float]]:
         request = GenerationRequest(endpoint=Endpoint.CHAT, model="m", messages=(message,), temperature=0.0)
         start = time.thread_time()
         subject = learner.subject(request, _PROFILE, pair="pair", key_id="0123456789abcdef")
-        learner.forecast(
+        learner.forecast(ForecastQuery(
             subject, _PROFILE, plain_pool="p", speculative_pool="p", plain_load=2.0, speculative_load=2.0,
             prompt_tokens=500, max_tokens=None, temperature=0.0,
-        )  # fmt: skip
+        ))  # fmt: skip
         middle = time.thread_time()
         learner.record(_observation(subject, index))
         end = time.thread_time()

@@ -205,13 +205,6 @@ class SpeculationPolicySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_un
     exploration_share: Annotated[
         Share, Meta(description="Share of the requests with an uncertain saving that speculate all the same, to learn.")
     ] = 0.05
-    hedge_share: Annotated[
-        Share,
-        Meta(
-            description="Share of the plain requests without streaming that may be sent to a second server while they "
-            "take longer than 95% of those before them; the first answer counts. 0: none."
-        ),
-    ] = 0.0
     parity_share: Annotated[
         Share,
         Meta(

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from slipstream_core.types import GenerationRequest
 
-from slipstream_gateway.request.exchange import Exchange
+from slipstream_gateway.request.call import Call
 from slipstream_gateway.upstreams.base import Usage
 
 # With these a server may generate tokens of which nothing is seen in its answer: special tokens have no text.
@@ -25,17 +25,17 @@ class Bill(NamedTuple):
 _NOTHING = Bill(0, 0)
 
 
-def bill_of(exchange: Exchange | None, *, client_waited: bool) -> Bill:
-    """The bill of a request that is over. `exchange` is None where the request got no place. `client_waited` is False
+def bill_of(call: Call, *, client_waited: bool) -> Bill:
+    """The bill of a call that is over. `client_waited` is False
     where the client left before its answer; a server may have worked on the answer all the same."""
-    if exchange is None or not exchange.was_sent:
+    if not call.was_sent:
         return _NOTHING
-    if exchange.has_begun:
-        usage = exchange.usage
-        return Bill(usage.prompt_tokens or None, _output_tokens(exchange.request, usage))
+    if call.has_begun:
+        usage = call.usage
+        return Bill(usage.prompt_tokens or None, _output_tokens(call.request, usage))
     if client_waited:
         return _NOTHING
-    seen = exchange.request.stream and not _hides_tokens(exchange.request)
+    seen = call.request.stream and not _hides_tokens(call.request)
     return Bill(None, 0 if seen else None)
 
 

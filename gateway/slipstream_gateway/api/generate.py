@@ -8,7 +8,6 @@ import logging
 import time
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Protocol
 
 from slipstream_core.errors import DeadlineExceeded, SlipstreamError, UpstreamUnavailable
 from slipstream_core.types import Decision, Endpoint, GenerationRequest
@@ -34,15 +33,15 @@ from slipstream_gateway.api.http import (
 from slipstream_gateway.api.parsing import BodyParser
 from slipstream_gateway.api.render import ChunkRenderer, whole_answer
 from slipstream_gateway.api.wishes import Wishes
+from slipstream_gateway.request.call import Answer, Call, Context
 from slipstream_gateway.request.causes import rejection
-from slipstream_gateway.request.director import Director
-from slipstream_gateway.request.entry import Context
-from slipstream_gateway.request.exchange import Exchange
-from slipstream_gateway.request.watchdog import client_late
-from slipstream_gateway.upstreams.base import Tokens, Wire
+from slipstream_gateway.request.deadlines import client_late
+from slipstream_gateway.request.dispatch import Dispatcher
+from slipstream_gateway.request.outcome import Recorder
+from slipstream_gateway.upstreams.base import Piece, Tokens, Wire
 from slipstream_gateway.upstreams.responses_wire import next_sequence_number
 
-LAST_WORDS_TIMEOUT_S = 1.0
+ERROR_SEND_TIMEOUT_S = 1.0
 SEND_TIMEOUT_S = 60.0  # for a client that reads nothing at all: a slow one takes a block well within it
 _log = logging.getLogger(__name__)
 _JSON = (b"content-type", b"application/json")
@@ -54,12 +53,6 @@ _STREAM: Headers = [
 _RESUMABLE = ((b"x-slipstream-resumable", b"false"), (b"x-slipstream-resumable", b"true"))
 
 
-class Rejections(Protocol):
-    """Counts requests that ended before there was a decision."""
-
-    def rejected(self, error: str) -> None: ...
-
-
 class GenerateEndpoint:
     """One of the three endpoints, as a plain ASGI application.
 
@@ -68,17 +61,17 @@ class GenerateEndpoint:
 
     def __init__(
         self,
-        director: Director,
+        dispatcher: Dispatcher,
         parse: BodyParser,
-        rejections: Rejections,
+        recorders: Sequence[Recorder],
         *,
         max_body_bytes: int,
         gate: Gatekeeper = OPEN_GATE,
         forwarded: Sequence[str] = (),
     ) -> None:
-        self._director = director
+        self._dispatcher = dispatcher
         self._parse = parse
-        self._rejections = rejections
+        self._recorders = recorders
         self._max_body_bytes = max_body_bytes
         self._gate = gate
         self._forwarded = frozenset(name.encode() for name in forwarded)
@@ -96,19 +89,20 @@ class GenerateEndpoint:
             self._gate.authorize(principal, request)
             lease = await self._gate.admit(principal, request)
         except SlipstreamError as exc:
-            self._rejections.rejected(rejection(exc))
+            for recorder in self._recorders:
+                recorder.rejected(rejection(exc))
             await send_error(send, error_reply(exc), extra)
             return
         except ClientGone:
             return
         except asyncio.CancelledError:
-            await _Answer(send, extra, headers.request_id).fail(shutting_down())
+            await _Reply(send, extra, headers.request_id).fail(shutting_down())
             return
         extra += lease.headers
         await self._run(request, context, lease, receive, send, extra)
 
     def _context(self, headers: RequestHeaders, principal: Principal) -> Context:
-        """What the director needs beside the body. A key of ours is nothing for upstreams."""
+        """What came with the request besides its body. A key of ours never goes to upstreams."""
         authorization = headers.authorization if self._gate.is_open else None
         deadline_s = deadline_of(headers.request_timeout, now_s=time.monotonic())
         return Context(headers.request_id, authorization, headers.traceparent, principal.caller, deadline_s)
@@ -117,33 +111,26 @@ class GenerateEndpoint:
         self, request: GenerationRequest, context: Context, lease: Lease, receive: Receive, send: Send, extra: Headers
     ) -> None:
         watch = ClientWatch(receive)
-        answer = _Answer(send, extra, context.request_id)
-        exchange: Exchange | None = None
+        reply = _Reply(send, extra, context.request_id)
+        call = self._dispatcher.call(request, context)
         client_waited = True
         try:
-            entered = await self._director.enter(request, context)
-            exchange = entered.exchange
-            await self._director.start(entered)
-            try:
-                await answer.send(exchange)
-            except BaseException as exc:  # every way out closes the exchange, then goes on
-                await exchange.fail(exc)
-                raise
-            watch.close()  # the server calls the answer's end a disconnect, too
-            await exchange.finish()
+            async with self._dispatcher.dispatch(call) as answer:
+                await reply.send(call, answer)
+                watch.close()  # the server reports the end of an answer as a disconnect, too
         except SlipstreamError as exc:
-            client_waited = not isinstance(exc, DeadlineExceeded)  # which is the client's own wish
-            await answer.fail(exc)
+            client_waited = not isinstance(exc, DeadlineExceeded)  # the client set the deadline
+            await reply.fail(exc)
         except asyncio.CancelledError:
             client_waited = not watch.gone
             if client_waited:
-                await answer.fail(shutting_down())
+                await reply.fail(shutting_down())
         except Exception as exc:  # the task's top: an error of ours must not break the protocol
             _log.exception("request %s failed", context.request_id)
-            await answer.fail(exc)
+            await reply.fail(exc)
         finally:
             watch.close()
-            lease.settle(*bill_of(exchange, client_waited=client_waited))
+            lease.settle(*bill_of(call, client_waited=client_waited))
 
 
 def wishes_of(headers: RequestHeaders) -> Wishes:
@@ -156,8 +143,8 @@ def shutting_down() -> UpstreamUnavailable:
     return UpstreamUnavailable("The gateway is shutting down.")
 
 
-class _Answer:
-    """What has been sent of one answer, and how to end it."""
+class _Reply:
+    """The bytes of one answer to the client: how far they were sent, and how to end them."""
 
     def __init__(self, send: Send, extra: Headers, identity: str) -> None:
         self._send = send
@@ -166,16 +153,17 @@ class _Answer:
         self._started = False
         self._streaming = False
         self._is_response = False
+        self._renderer: ChunkRenderer | None = None
         self._last = b""
 
-    async def send(self, exchange: Exchange) -> None:
-        headers = [*self._extra, *decision_headers(exchange.decision)]
-        if exchange.request.stream:
-            await self._send_stream(exchange, headers)
+    async def send(self, call: Call, answer: Answer) -> None:
+        headers = [*self._extra, *decision_headers(answer.decision)]
+        if call.request.stream:
+            await self._send_stream(call, answer, headers)
             return
         self._started = True
-        body = self._whole(exchange)
-        with exchange.watchdog.waiting(SEND_TIMEOUT_S, "its answer", client_late):
+        body = await self._whole(call, answer)
+        with call.timer.waiting(SEND_TIMEOUT_S, "its answer", client_late):
             await send_reply(self._send, 200, [_JSON, *headers], body)
 
     async def fail(self, error: Exception) -> None:
@@ -183,7 +171,7 @@ class _Answer:
         if self._started and not self._streaming:
             return  # a body cut short: the server closes the connection, which says so
         with contextlib.suppress(TimeoutError):  # a client that does not read does not get them
-            async with asyncio.timeout(LAST_WORDS_TIMEOUT_S):
+            async with asyncio.timeout(ERROR_SEND_TIMEOUT_S):
                 if self._streaming:
                     await self._send({"type": "http.response.body", "body": self._error_event(error)})
                 else:
@@ -194,36 +182,41 @@ class _Answer:
             return error_event(error)
         return response_error_event(error, next_sequence_number(self._last))
 
-    async def _send_stream(self, exchange: Exchange, headers: Headers) -> None:
-        send, renderer, watchdog = self._send, None, exchange.watchdog
+    async def _send_stream(self, call: Call, answer: Answer, headers: Headers) -> None:
         self._started = self._streaming = True
-        self._is_response = exchange.request.endpoint is Endpoint.RESPONSES
-        head = [*_STREAM, *headers, _RESUMABLE[exchange.is_resumable]]
-        with watchdog.waiting(SEND_TIMEOUT_S, "the stream's head", client_late):
-            await send({"type": "http.response.start", "status": 200, "headers": head})
-        while (piece := await exchange.next()) is not None:
-            if isinstance(piece, Wire):
-                data = self._last = piece.data
-            else:
-                renderer = renderer or ChunkRenderer(exchange.request, self._identity)
-                data = renderer.render(piece)
-            if data:
-                with watchdog.waiting(SEND_TIMEOUT_S, "a chunk", client_late):
-                    await send({"type": "http.response.body", "body": data, "more_body": True})
+        self._is_response = call.request.endpoint is Endpoint.RESPONSES
+        head = [*_STREAM, *headers, _RESUMABLE[answer.is_resumable]]
+        with call.timer.waiting(SEND_TIMEOUT_S, "the stream's head", client_late):
+            await self._send({"type": "http.response.start", "status": 200, "headers": head})
+        if answer.first is not None:
+            await self._send_piece(call, answer.first)
+            async for piece in answer.rest:
+                await self._send_piece(call, piece)
         end = b""
-        if renderer is not None:
-            end = renderer.end(exchange.usage, exchange.decision.draft_length, exchange.resumed)
-        with watchdog.waiting(SEND_TIMEOUT_S, "the stream's end", client_late):
-            await send({"type": "http.response.body", "body": end})
+        if self._renderer is not None:
+            end = self._renderer.end(call.usage, answer.decision.draft_length, call.resumed)
+        with call.timer.waiting(SEND_TIMEOUT_S, "the stream's end", client_late):
+            await self._send({"type": "http.response.body", "body": end})
 
-    def _whole(self, exchange: Exchange) -> bytes:
-        completion = exchange.completion
-        first = completion.pieces[0]
+    async def _send_piece(self, call: Call, piece: Piece) -> None:
+        if isinstance(piece, Wire):
+            data = self._last = piece.data
+        else:
+            if self._renderer is None:
+                self._renderer = ChunkRenderer(call.request, self._identity)
+            data = self._renderer.render(piece)
+        if data:
+            with call.timer.waiting(SEND_TIMEOUT_S, "a chunk", client_late):
+                await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def _whole(self, call: Call, answer: Answer) -> bytes:
+        first = answer.first
         if isinstance(first, Wire):
             return first.data
-        tokens = [piece for piece in completion.pieces if isinstance(piece, Tokens)]
-        draft_length = exchange.decision.draft_length
-        return whole_answer(exchange.request, self._identity, tokens, completion.usage, draft_length=draft_length)
+        pieces = [first, *[piece async for piece in answer.rest]]
+        tokens = [piece for piece in pieces if isinstance(piece, Tokens)]
+        draft_length = answer.decision.draft_length
+        return whole_answer(call.request, self._identity, tokens, call.usage, draft_length=draft_length)
 
 
 @lru_cache(maxsize=4096)

@@ -13,7 +13,7 @@ from slipstream_gateway.api.generate import shutting_down, wishes_of
 from slipstream_gateway.api.http import ClientGone, error_response, json_response, read_body, read_headers
 from slipstream_gateway.api.parsing import BodyParser
 from slipstream_gateway.decide.route import explanation
-from slipstream_gateway.request.director import Director
+from slipstream_gateway.request.dispatch import Dispatcher
 
 
 class RouteEndpoint:
@@ -26,14 +26,14 @@ class RouteEndpoint:
 
     def __init__(
         self,
-        director: Director,
+        dispatcher: Dispatcher,
         *,
         parse: BodyParser,
         max_body_bytes: int,
         internals: bool,
         gate: Gatekeeper = OPEN_GATE,
     ) -> None:
-        self._director = director
+        self._dispatcher = dispatcher
         self._parse = parse
         self._max_body_bytes = max_body_bytes
         self._internals = internals
@@ -47,7 +47,7 @@ class RouteEndpoint:
             parsed = await self._parse(body, wishes_of(headers))
             self._gate.authorize(principal, parsed)
             standing = await self._gate.ask(principal)
-            explained = self._director.explain(
+            explained = self._dispatcher.explain(
                 parsed,
                 authorization=headers.authorization if self._gate.is_open else None,
                 caller=principal.caller,

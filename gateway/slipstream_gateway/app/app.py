@@ -15,7 +15,7 @@ from slipstream_gateway.app import Parts, build_parts
 from slipstream_gateway.app.access import running
 from slipstream_gateway.app.endpoints import build_sides
 from slipstream_gateway.app.upstreams import connect
-from slipstream_gateway.request.observing import Outcomes, OutcomeStore
+from slipstream_gateway.request.learning import Outcomes, OutcomeStore
 
 __all__ = ["build_app", "connect"]
 

@@ -61,9 +61,9 @@ def _generation(parts: Parts, settings: GatewaySettings, threads: Executor) -> d
     limit, forwarded = settings.limits.max_body_bytes, settings.upstreams.forwarded_headers
     return {
         path: GenerateEndpoint(
-            parts.director,
+            parts.dispatcher,
             BodyParser(parse, threads),
-            parts.observer,
+            parts.recorders,
             max_body_bytes=limit,
             gate=parts.gate,
             forwarded=forwarded,
@@ -102,7 +102,7 @@ def _route(
     parts: Parts, settings: GatewaySettings, threads: Executor, *, internals: bool, site: RequestCheck = anybody
 ) -> Route:
     limit, parse = settings.limits.max_body_bytes, BodyParser(parse_request, threads)
-    route = RouteEndpoint(parts.director, parse=parse, max_body_bytes=limit, internals=internals, gate=parts.gate)
+    route = RouteEndpoint(parts.dispatcher, parse=parse, max_body_bytes=limit, internals=internals, gate=parts.gate)
     return Route("/v1/route", Checked(request_response(route.post), site), methods=["POST"])
 
 

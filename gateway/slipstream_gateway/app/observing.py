@@ -27,7 +27,7 @@ def observe(parts: Parts) -> None:
     telemetry.observe_evidence(
         lambda: [(pair, found) for pair in pairs(parts.fleet) for found in evidence.report(pair)]
     )
-    observe_failover(telemetry.meter, parts.director.failover.counts)
+    observe_failover(telemetry.meter, parts.resumptions.counts)
     observe_departures(telemetry.meter, lambda: parts.departures.count)
     observe_conformance(
         telemetry.meter,
@@ -39,7 +39,6 @@ def observe(parts: Parts) -> None:
         telemetry.meter,
         admission=parts.admission,
         retries=parts.retries,
-        hedging=parts.director.hedging,
         fleet=parts.fleet,
     )
     if isinstance(parts.gate, Gate):

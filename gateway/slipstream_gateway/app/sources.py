@@ -12,7 +12,7 @@ from slipstream_core.settings import GatewaySettings
 from slipstream_gateway.decide.classify import LinearClassifier, default_model, load_model
 from slipstream_gateway.fleet.configuration import ConfigurationSource
 from slipstream_gateway.fleet.fleet import Fleet
-from slipstream_gateway.request.director import Classifier
+from slipstream_gateway.request.decider import Classifier
 from slipstream_gateway.sources.file import FileSource
 
 if TYPE_CHECKING:

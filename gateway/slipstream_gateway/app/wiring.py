@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,18 +19,20 @@ from slipstream_gateway.app.observing import observe
 from slipstream_gateway.app.upstreams import connect
 from slipstream_gateway.conformance import Conformance
 from slipstream_gateway.console.recorder import Recorder
-from slipstream_gateway.console.watching import Watching
 from slipstream_gateway.decide.estimate import Evidence, Learner
 from slipstream_gateway.decide.route import RequestDraws
 from slipstream_gateway.fleet.configuration import ConfigurationSource
 from slipstream_gateway.fleet.departures import Departures
 from slipstream_gateway.fleet.fleet import Fleet
-from slipstream_gateway.request.director import Director
-from slipstream_gateway.request.observing import Outcomes
-from slipstream_gateway.request.outcome import Observer
+from slipstream_gateway.request.answers import Answers
+from slipstream_gateway.request.decider import Decider
+from slipstream_gateway.request.dispatch import Dispatcher
+from slipstream_gateway.request.learning import Outcomes
+from slipstream_gateway.request.outcome import Recorder as OutcomeRecorder
 from slipstream_gateway.request.parity.parity import Parity
+from slipstream_gateway.request.resume import Resumptions
 from slipstream_gateway.request.retry_budget import RetryBudget
-from slipstream_gateway.telemetry.audit import Audit, Audited, LineSink, swaps
+from slipstream_gateway.telemetry.audit import Audit, AuditRecorder, LineSink, swaps
 from slipstream_gateway.telemetry.providers import Telemetry
 from slipstream_gateway.telemetry.workers import Siblings
 from slipstream_gateway.upstreams.tls import UpstreamTls
@@ -45,9 +48,10 @@ class Parts:
     fleet: Fleet
     tls: UpstreamTls
     audit: Audit
-    observer: Observer
+    recorders: Sequence[OutcomeRecorder]
     source: ConfigurationSource
-    director: Director
+    dispatcher: Dispatcher
+    resumptions: Resumptions
     admission: Admission
     retries: RetryBudget
     learner: Learner
@@ -82,26 +86,28 @@ def build_parts(settings: GatewaySettings) -> Parts:
     conformance = Conformance(fleet=fleet, admission=admission, settings=settings.conformance)
     parity = Parity(fleet=fleet, admission=admission, distrust=conformance.distrust)
     telemetry = Telemetry(settings.telemetry, in_flight=lambda: admission.in_flight, queued=lambda: admission.queued)
-    observer = Audited(Watching(telemetry, recorder), audit) if audit.is_on else Watching(telemetry, recorder)
-    director = Director(
+    recorders = [telemetry.recorder, recorder, *([AuditRecorder(audit)] if audit.is_on else [])]
+    resumptions = Resumptions(fleet=fleet, retries=retries, deadlines=settings.deadlines)
+    dispatcher = Dispatcher(
         fleet=fleet,
-        classifier=sources.classifier(settings),
         admission=admission,
-        observer=observer,
-        deadlines=settings.deadlines,
-        learner=learner,
-        outcomes=outcomes,
-        parity=parity,
+        decider=Decider(classifier=sources.classifier(settings), learner=learner),
+        answers=Answers(resumptions=resumptions, deadlines=settings.deadlines, parity=parity, recorders=recorders),
         draws=RequestDraws(settings.assignment_secret or secrets.token_bytes(32)),
         retries=retries,
+        deadlines=settings.deadlines,
+        outcomes=outcomes,
+        tracer=telemetry,
+        recorders=recorders,
     )
     parts = Parts(
         fleet=fleet,
         tls=tls,
         audit=audit,
-        observer=observer,
+        recorders=recorders,
         source=source,
-        director=director,
+        dispatcher=dispatcher,
+        resumptions=resumptions,
         admission=admission,
         retries=retries,
         learner=learner,

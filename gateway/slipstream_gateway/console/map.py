@@ -25,11 +25,12 @@ from slipstream_core.types import (
 )
 
 from slipstream_gateway.console.worker import Traffic
+from slipstream_gateway.decide.estimate import ForecastQuery
 from slipstream_gateway.decide.route import NO_DRAWS, decide
 from slipstream_gateway.decide.route.break_even import BreakEven, break_even
 from slipstream_gateway.decide.route.case import draft_lengths
 from slipstream_gateway.fleet.fleet import ServedRoute
-from slipstream_gateway.request.observing import Learner
+from slipstream_gateway.request.decider import Learner
 
 LENGTHS = tuple(round(4.0 * 256.0 ** (step / 32.0), 2) for step in range(33))
 ACCEPTANCES = tuple(step / 24.0 for step in range(25))
@@ -132,7 +133,7 @@ class _Asked:
             return None
         task, _, length = request_class.partition("/")
         expected = _TYPICAL_TOKENS[LengthBin(length)]
-        return self._learner.forecast(
+        return self._learner.forecast(ForecastQuery(
             Subject(
                 pair=route.pair.metadata.key, fingerprint="", source="", cold_class=request_class, temperature=0,
                 context=0,
@@ -149,7 +150,7 @@ class _Asked:
             prompt_tokens=self._prompt_tokens,
             max_tokens=None,
             temperature=0.0,
-        )  # fmt: skip
+        ))  # fmt: skip
 
     def best(self, forecast: Forecast, tokens: float, acceptance: float) -> BreakEven:
         """The decision's break-even with the length and the acceptance put in."""

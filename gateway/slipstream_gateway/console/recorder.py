@@ -14,8 +14,9 @@ from typing import NamedTuple
 from slipstream_core.types import Arm, Reason
 
 from slipstream_gateway.console import sketch
-from slipstream_gateway.request.observing import rejections
+from slipstream_gateway.request.learning import rejections
 from slipstream_gateway.request.outcome import Outcome
+from slipstream_gateway.request.outcome import Recorder as OutcomeRecorder
 from slipstream_gateway.upstreams.base import Usage
 
 BUCKET_S = 15
@@ -99,7 +100,7 @@ class Bucket:
             sketch.add(self.times.setdefault((seen.pair, seen.arm.value, measure), {}), seconds)
 
 
-class Recorder:
+class Recorder(OutcomeRecorder):
     """Takes every outcome. Not thread-safe: it lives on one event loop."""
 
     def __init__(self, *, clock: Callable[[], float] = time.time) -> None:

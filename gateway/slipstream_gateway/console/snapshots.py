@@ -19,7 +19,7 @@ from slipstream_gateway.console.worker import ClassComparison, Entrance, Seat, W
 from slipstream_gateway.decide.estimate import Evidence
 from slipstream_gateway.fleet.configuration import ConfigurationStatus
 from slipstream_gateway.fleet.fleet import Fleet, ServedRoute
-from slipstream_gateway.request.observing import Learner
+from slipstream_gateway.request.decider import Learner
 from slipstream_gateway.telemetry.workers import Question, Siblings
 from slipstream_gateway.upstreams.pool import Replica
 

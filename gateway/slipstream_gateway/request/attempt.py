@@ -1,33 +1,35 @@
-"""One try of a request at one replica: its place there, what it shares the replica with, and how it fared."""
+"""One attempt of a request at one server: its slot there, the batch that it shares, and how it went."""
 
 from __future__ import annotations
 
 import time
 
-from slipstream_gateway.request.legs import Leg
-from slipstream_gateway.request.lookout import Lookout
+from slipstream_gateway.request.candidates import Candidate
 from slipstream_gateway.upstreams.base import Stream
 from slipstream_gateway.upstreams.pool import Batch, Replica
 
 
 class Attempt:
-    """Takes its place when it is made, and gives it back with `release`, which tells its company. `lookout`, if any,
-    belongs over every wait for the replica."""
+    """Acquires a slot on construction; `close` cancels the upstream's work and releases the slot. `batch` is the mean
+    load that the attempt shared, once it is closed."""
 
-    __slots__ = ("_since", "_stops", "backend", "decision", "lookout", "replica", "stream")
+    __slots__ = ("_released", "_since", "_stops", "backend", "batch", "decision", "replica", "stream")
 
-    def __init__(self, leg: Leg, replica: Replica, lookout: Lookout | None = None) -> None:
-        self.decision = leg.decision
-        self.backend = leg.backend
-        self.replica = replica
-        self.lookout = lookout
+    def __init__(self, candidate: Candidate) -> None:
+        self.replica: Replica = candidate.replica
+        self.backend = candidate.backend
+        self.decision = candidate.decision
         self.stream: Stream | None = None
-        self._stops = replica.stops
-        self._since = replica.acquire(self.decision.draft_length, time.perf_counter(), standing=self.decision.standing)
+        self.batch = Batch(1.0, 0.0)
+        self._released = False
+        self._stops = self.replica.stops
+        self._since = self.replica.acquire(
+            self.decision.draft_length, time.perf_counter(), standing=self.decision.standing
+        )
 
     @property
     def was_stopped(self) -> bool:
-        """Whether it was told half-way to go on plainly."""
+        """Whether the server was told to stop drafting while the attempt ran."""
         return self.decision.draft_length > 0 and self.replica.stops != self._stops
 
     def began(self, stream: Stream | None) -> None:
@@ -37,23 +39,22 @@ class Attempt:
         self.replica.succeeded(time.monotonic(), speculative=self.decision.draft_length > 0, ttft_s=ttft_s)
 
     def completed(self) -> None:
-        """Its answer came to the regular end."""
+        """The answer came to its regular end."""
         self.replica.completed(time.monotonic(), speculative=self.decision.draft_length > 0)
 
     def failed(self, cause: str) -> None:
-        """It failed by the server's fault, before the first byte or after it; see `Replica.failed`."""
+        """The attempt failed by the server's fault, before the first byte or after it; see `Replica.failed`."""
         self.replica.failed(time.monotonic(), cause, speculative=self.decision.draft_length > 0)
 
-    def release(self) -> Batch:
-        """Gives its place back. Once only."""
-        if self.lookout is not None:
-            self.lookout.close()
-        decision = self.decision
-        until = self.replica.release(decision.draft_length, time.perf_counter(), standing=decision.standing)
-        return Batch.between(self._since, until, draft_length=decision.draft_length)
-
     async def close(self) -> None:
-        """Cancels what still runs upstream."""
+        """Cancels the upstream's work if it still runs, and releases the slot. Closing twice is harmless."""
         stream, self.stream = self.stream, None
-        if stream is not None:
-            await stream.aclose()
+        try:
+            if stream is not None:
+                await stream.aclose()
+        finally:
+            if not self._released:
+                self._released = True
+                decision = self.decision
+                until = self.replica.release(decision.draft_length, time.perf_counter(), standing=decision.standing)
+                self.batch = Batch.between(self._since, until, draft_length=decision.draft_length)

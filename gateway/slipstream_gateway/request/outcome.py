@@ -49,15 +49,21 @@ class Span(Protocol):
     def end(self, outcome: Outcome) -> None: ...
 
 
-class Observer(Protocol):
-    """Where outcomes go. Must be quick and must not raise."""
+class Tracer(Protocol):
+    """Makes spans."""
 
     def span(self, request: GenerationRequest, *, request_id: str, traceparent: str | None) -> Span: ...
 
-    def record(self, outcome: Outcome) -> None: ...
+
+class Recorder:
+    """What happens to requests, for metrics, the console and the audit log. Its methods must be quick and must not
+    raise; each recorder defines those that it needs."""
+
+    def record(self, outcome: Outcome) -> None:
+        """A finished request."""
 
     def rejected(self, error: str) -> None:
-        """A request that was refused before there was a decision; `error` is from a closed set."""
-        ...
+        """A request that was refused before its decision; `error` is from a closed set."""
 
-    def upstream_failed(self, *, endpoint: str, error: str) -> None: ...
+    def attempt_failed(self, *, server: str, error: str) -> None:
+        """A server failed an attempt; the client may still get its answer from another one."""

@@ -1,145 +1,196 @@
-"""What it takes to go on with a stream elsewhere: what the client has of it, and whether that is enough."""
+"""The resumption of streams that broke off: on another server, after what the client has.
+
+The answer stays the one it would have been (see `journal.journal_of` for which can resume), and its usage counts once.
+A stream looks for a server for some seconds, as many streams look at once where one server went down. It resumes a few
+times at most: a stream that breaks more often may be what breaks its servers.
+"""
 
 from __future__ import annotations
 
-from array import array
-from typing import Protocol
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Iterator
+from enum import StrEnum
 
-from slipstream_core.manifest import Protocol as WireProtocol
-from slipstream_core.manifest.table import Backend, Route
-from slipstream_core.types import Endpoint, GenerationRequest
-
-from slipstream_gateway.upstreams.base import Committed, Piece, Tokens, Usage, Wire, has_relayed_features, sum_known
-from slipstream_gateway.upstreams.openai_continuation import is_open_stop, read_forwarded
-
-MAX_FORWARDED_BYTES = 8 * 1024 * 1024
-# Features that ask the same of every token, whatever came before it.
-_PER_TOKEN = frozenset(
-    {
-        "bad_words",
-        "chat_template_kwargs",
-        "ignore_eos",
-        "logit_bias",
-        "min_p",
-        "skip_special_tokens",
-        "spaces_between_special_tokens",
-        "stop_token_ids",
-        "stream_options.continuous_usage_stats",
-    }
+import msgspec
+from slipstream_core.errors import (
+    Overloaded,
+    RequestError,
+    SlipstreamError,
+    StreamInterrupted,
+    UpstreamHalted,
+    UpstreamTimeout,
 )
+from slipstream_core.settings import Deadlines
+
+from slipstream_gateway.fleet.fleet import Fleet, ServedRoute, Snapshot
+from slipstream_gateway.request.call import Call
+from slipstream_gateway.request.candidates import Candidate, resume_candidates
+from slipstream_gateway.request.causes import cause_of
+from slipstream_gateway.request.journal import same_target
+from slipstream_gateway.request.retry_budget import RetryBudget
+
+MAX_RESUMPTIONS = 3
+_FIRST_PAUSE_S = 0.1
+_LONGEST_PAUSE_S = 1.0
+_log = logging.getLogger(__name__)
 
 
-class Journal(Protocol):
-    """Notes what a stream's client has, in the order in which it goes out. `asks_token_ids`: a server that sends them
-    only on request is to be asked."""
+class Result(StrEnum):
+    """The end of a resumption: `NOT_RESUMABLE` by the request, its server or the policy."""
 
-    asks_token_ids: bool
-
-    def add(self, piece: Piece) -> None:
-        """Notes one piece. Costs next to nothing: it is done for every chunk of every stream."""
-        ...
-
-    def committed(self, usage: Usage) -> Committed | None:
-        """What is noted, of an answer that has cost `usage` so far; None where it is not enough to go on."""
-        ...
+    RESUMED = "resumed"
+    NOT_RESUMABLE = "not_resumable"
+    NO_SERVER = "no_server"
+    NO_BUDGET = "no_budget"
+    TOO_OFTEN = "too_often"
 
 
-class TokenJournal:
-    """The token ids of one answer. With them another server of the same target goes on exactly: its text stream stands
-    where the ids end, so that what the first one held back of a character or of a stop string comes out once."""
+class ResumptionCount(msgspec.Struct, frozen=True, kw_only=True):
+    """How often streams of one pair and class broke off after their first byte, by cause and result.
 
-    asks_token_ids = False
-
-    def __init__(self) -> None:
-        self._token_ids = array("i")
-
-    def add(self, piece: Piece) -> None:
-        if isinstance(piece, Tokens):
-            self._token_ids.extend(piece.token_ids)
-
-    def committed(self, usage: Usage) -> Committed | None:
-        return Committed(
-            token_ids=tuple(self._token_ids), prompt_tokens=usage.prompt_tokens, output_tokens=len(self._token_ids)
-        )
-
-
-class TextJournal:
-    """What was forwarded of an answer that another server goes on with by its text, read only when it comes to that.
-
-    Until the end of a stream only its token ids say how many tokens its text has: an event may hold several, of one
-    speculative step or of several steps that the server sent at once."""
-
-    asks_token_ids = True
-
-    def __init__(self, request: GenerationRequest) -> None:
-        self._request = request
-        self._blocks: list[bytes] = []
-        self._size_bytes = 0
-        self._tokens = 0
-
-    def add(self, piece: Piece) -> None:
-        if isinstance(piece, Wire) and self._size_bytes <= MAX_FORWARDED_BYTES:
-            self._blocks.append(piece.data)
-            self._size_bytes += len(piece.data)
-            self._tokens += len(piece.token_ids)
-
-    def committed(self, usage: Usage) -> Committed | None:
-        if self._size_bytes > MAX_FORWARDED_BYTES:
-            return None
-        found = read_forwarded(self._blocks, usage, least_tokens=self._tokens)
-        if found is None or is_open_stop(found.text, self._request.stop):
-            return None
-        limit = self._request.max_tokens
-        return found if limit is None or found.output_tokens < limit else None
-
-
-def journal_of(request: GenerationRequest, route: Route, backend: Backend) -> Journal | None:
-    """How to note the stream of `request` that `backend` gives; None where it could not go on elsewhere.
-
-    Only one answer of free text can: of several, of one whose next token depends on more than the text before it
-    (penalties, a grammar), or of one with more than text in it (log-probabilities, tool calls) the rest would not be
-    what it would have been. The policy's `resume` may say no to all, or allow texts where no ids are known.
+    `cause`: `upstream_unavailable`, `upstream_failed`, `upstream_timeout`, or `stalled`.
     """
-    allowed = "exact" if route.policy is None else route.policy.spec.resume
-    if allowed == "never" or not request.stream or request.n != 1 or request.structured_output:
-        return None
-    if not request.features <= _PER_TOKEN:
-        return None
-    if backend.protocol is WireProtocol.TRITON:
-        exact = backend.own_engine or request.temperature == 0.0
-        return TokenJournal() if exact and not has_relayed_features(request) else None
-    return TextJournal(request) if allowed == "text" and _is_open_text(request) else None
+
+    pair: str
+    request_class: str
+    cause: str
+    result: Result
+    count: int
 
 
-def _is_open_text(request: GenerationRequest) -> bool:
-    """Whether the answer is a text of its own, so that what is there of it can be the prompt's end."""
-    if request.endpoint is Endpoint.CHAT:
-        return bool(request.messages) and request.messages[-1].role != "assistant"
-    return isinstance(request.prompt, str)
+class Resumptions:
+    """What the resumptions of all streams share, and their counts."""
+
+    def __init__(self, *, fleet: Fleet, retries: RetryBudget, deadlines: Deadlines) -> None:
+        self.fleet = fleet
+        self.retries = retries
+        self.deadlines = deadlines
+        self._counts: dict[tuple[str, str, str, Result], int] = {}
+
+    def counts(self) -> list[ResumptionCount]:
+        """All counts so far, for metrics."""
+        return [
+            ResumptionCount(pair=pair, request_class=request_class, cause=cause, result=result, count=count)
+            for (pair, request_class, cause, result), count in list(self._counts.items())
+        ]
+
+    async def candidates(self, call: Call, served: ServedRoute, broken: Candidate) -> AsyncGenerator[Candidate, None]:
+        """Servers for the stream of `call` after `broken` interrupted it, until one of them has resumed it. Raises
+        `StreamInterrupted` where none does."""
+        failure = call.failure
+        if failure is None:
+            raise RuntimeError("no attempt has failed")
+        if call.timer.over:  # an answer that takes longer than the total would take as long on another server
+            raise failure
+        cause, resumed = cause_of(failure), len(call.resumed)
+        search = _Search(self, call, served, broken, is_free=not resumed and _freed_its_work(failure))
+        committed = call.journal.committed(call.usage) if call.journal is not None else None
+        if committed is None:
+            search.result = Result.NOT_RESUMABLE
+        elif resumed >= MAX_RESUMPTIONS:
+            search.result = Result.TOO_OFTEN
+        else:
+            call.committed = msgspec.structs.replace(committed, resumed=(*call.resumed, cause))
+            try:
+                async for candidate in search.candidates():
+                    yield candidate
+                    if len(call.resumed) > resumed:
+                        return  # it resumed, and broke off again
+                    if isinstance(call.failure, RequestError):  # no other server would take it either
+                        search.result = Result.NOT_RESUMABLE
+                        break
+            finally:
+                search.close()
+        self.ended(call, cause, search.result)
+        _log.warning("%s: a stream broke off and does not resume: %s", broken.replica.name, search.result)
+        raise StreamInterrupted(failure) from failure
+
+    def is_killed(self, pair: str) -> bool:
+        """Whether a kill switch of the pair is on now, whatever routes a call uses."""
+        return pair in self.fleet.current.killed
+
+    def resumed(self, call: Call) -> None:
+        """A server opened the rest of the stream."""
+        if call.committed is not None:
+            self.ended(call, call.committed.resumed[-1], Result.RESUMED)
+
+    def ended(self, call: Call, cause: str, result: Result) -> None:
+        """Counts the end of one resumption, and notes it in the call's span."""
+        request_class = call.decision.request_class if call.decision is not None else ""
+        key = (call.pair, request_class, cause, result)
+        self._counts[key] = self._counts.get(key, 0) + 1
+        if result is Result.RESUMED:
+            call.resumed += (cause,)
+        if call.span is not None:
+            call.span.broke_off(cause=cause, result=result, output_tokens=call.usage.output_tokens)
 
 
-def same_target(one: Route, other: Route) -> bool:
-    """Whether both routes serve the same target, so that one's servers can go on with what the other's began."""
-    return (
-        one.pair.metadata.key == other.pair.metadata.key
-        and one.pair.spec.target == other.pair.spec.target
-        and (one.plain.protocol, one.plain.model) == (other.plain.protocol, other.plain.model)
-    )
+class _Search:
+    """Rounds over the servers that could resume one stream, with pauses between them."""
+
+    def __init__(
+        self, shared: Resumptions, call: Call, served: ServedRoute, broken: Candidate, *, is_free: bool
+    ) -> None:
+        self.result = Result.NO_SERVER
+        self._shared = shared
+        self._call = call
+        self._served = served
+        self._broken = broken
+        self._is_free = is_free
+        self._entered: list[Snapshot] = []
+
+    async def candidates(self) -> AsyncGenerator[Candidate, None]:
+        """Each server once a round, as far as the retry budget goes."""
+        loop, resume_s = asyncio.get_running_loop(), self._shared.deadlines.resume_s
+        end_s, pause_s = loop.time() + resume_s, _FIRST_PAUSE_S
+        while True:
+            served = self._served_now()
+            if served is not self._served:
+                self._entered.append(self._shared.fleet.enter())
+            self.result = Result.NO_SERVER
+            for candidate in self._affordable(served):
+                yield candidate
+                if self._served_now() is not served:
+                    break  # the next server of this round may be gone
+            else:
+                if loop.time() + pause_s > end_s:
+                    return
+                with self._call.timer.waiting(resume_s, "a server to resume on"):
+                    await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            self._is_free = False
+
+    def _affordable(self, served: ServedRoute) -> Iterator[Candidate]:
+        """The candidates of one round that the retry budget pays for."""
+        broken, request = self._broken, self._call.request
+        for candidate in resume_candidates(served, broken.decision, request, broken.replica, self._is_killed_now):
+            if candidate.backend.protocol is not broken.backend.protocol:
+                continue  # the journal means nothing to it, and the client would get two forms of chunks
+            if not self._is_free and not self._shared.retries.allow():
+                self.result = Result.NO_BUDGET
+                return
+            self._is_free = False
+            yield candidate
+
+    def _served_now(self) -> ServedRoute:
+        """The route as it is served now, where it has the same target: servers come and go while long answers run.
+        Else the route that the stream began with."""
+        served = self._shared.fleet.current.routes.get(self._served.route.model)
+        if served is None or not same_target(self._served.route, served.route):
+            return self._served
+        return served
+
+    def _is_killed_now(self) -> bool:
+        return self._shared.is_killed(self._call.pair)
+
+    def close(self) -> None:
+        """Gives back the snapshots whose servers were used."""
+        while self._entered:
+            self._shared.fleet.leave(self._entered.pop())
 
 
-def joined(before: Usage, now: Usage) -> Usage:
-    """What an answer of two parts has cost. `now` counts prompt and output of the whole (see `Job`), unless it has not
-    begun."""
-    width = max(len(before.rejected_at), len(now.rejected_at))
-    rows = [row + (0,) * (width - len(row)) for row in (before.rejected_at, now.rejected_at)]
-    return Usage(
-        prompt_tokens=max(before.prompt_tokens, now.prompt_tokens),
-        output_tokens=max(before.output_tokens, now.output_tokens),
-        most_output_tokens=max(before.most_output_tokens, now.most_output_tokens),
-        drafted=before.drafted + now.drafted,
-        accepted=before.accepted + now.accepted,
-        steps=before.steps + now.steps,
-        rejected_at=tuple(map(sum, zip(*rows, strict=True))),
-        exact=before.exact and now.exact,
-        engine_s=sum_known((before.engine_s, now.engine_s)),
-    )
+def _freed_its_work(failure: SlipstreamError) -> bool:
+    """Whether the server that failed no longer does the work, so that resuming adds no load. A slow or overloaded
+    server still does it: where all are slow, the retry budget has to pay for resumptions."""
+    return isinstance(failure, UpstreamHalted) or not isinstance(failure, UpstreamTimeout | Overloaded)

@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from slipstream_gateway.fleet.fleet import Snapshot
-from slipstream_gateway.request.outcome import Observer, Outcome
+from slipstream_gateway.request.outcome import Outcome, Recorder
 
 MAX_PENDING = 20_000
 FLUSH_S = 0.25
@@ -153,21 +153,16 @@ class LineSink:
             self._descriptor = descriptor
 
 
-class Audited:
-    """An observer that hands everything on, and to the audit log what belongs there."""
+class AuditRecorder(Recorder):
+    """Writes finished and rejected requests to the audit log."""
 
-    def __init__(self, observer: Observer, audit: Audit) -> None:
-        self._observer = observer
+    def __init__(self, audit: Audit) -> None:
         self._audit = audit
-        self.span = observer.span
-        self.upstream_failed = observer.upstream_failed
 
     def record(self, outcome: Outcome) -> None:
-        self._observer.record(outcome)
         self._audit.decision(outcome)
 
     def rejected(self, error: str) -> None:
-        self._observer.rejected(error)
         self._audit.refused(error)
 
 

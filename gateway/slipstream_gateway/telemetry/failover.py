@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from opentelemetry.metrics import Meter
 
-from slipstream_gateway.request.failover import ResumptionCount
+from slipstream_gateway.request.resume import ResumptionCount
 from slipstream_gateway.telemetry.instruments import counter
 
 

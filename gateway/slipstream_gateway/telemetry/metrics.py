@@ -14,7 +14,7 @@ from slipstream_core.redis.status import StoreStatus
 
 from slipstream_gateway.decide.estimate.evidence import ClassEvidence, Effect
 from slipstream_gateway.fleet.configuration import ConfigurationStatus
-from slipstream_gateway.request.outcome import Outcome
+from slipstream_gateway.request.outcome import Outcome, Recorder
 from slipstream_gateway.request.parity.parity import ParityCount
 
 _ArmKey = tuple[str, str, str]
@@ -32,7 +32,7 @@ class _Series:
         self.requests: dict[tuple[str, str], int] = {}
 
 
-class Metrics:
+class Metrics(Recorder):
     """Records outcomes; `in_flight` and `queued` are asked when somebody looks."""
 
     def __init__(self, meter: Meter, *, in_flight: Callable[[], int], queued: Callable[[], int]) -> None:
@@ -63,8 +63,8 @@ class Metrics:
         """A request that was refused before there was a decision; `error` is from a closed set."""
         self._rejections[error] = self._rejections.get(error, 0) + 1
 
-    def upstream_failed(self, *, endpoint: str, error: str) -> None:
-        key = (endpoint, error)
+    def attempt_failed(self, *, server: str, error: str) -> None:
+        key = (server, error)
         self._upstream_errors[key] = self._upstream_errors.get(key, 0) + 1
 
     def observe_parity(self, read: Callable[[], Iterable[ParityCount]]) -> None:

@@ -1,4 +1,4 @@
-"""What the gateway takes on and whom it leaves out: admission, retries, hedges, the health of every replica.
+"""What the gateway takes on and whom it leaves out: admission, retries, the health of every replica.
 
 A replica is its place in its pool: addresses are no labels. Of very large pools, and of very many, the first are shown.
 """
@@ -14,7 +14,6 @@ from slipstream_core.errors import UpstreamError
 from slipstream_gateway.admission import Admission, GateState
 from slipstream_gateway.decide.route.pressure import SHRINK_FROM, STOP_AT
 from slipstream_gateway.fleet.fleet import Fleet, ServedRoute
-from slipstream_gateway.request.hedging import Hedging
 from slipstream_gateway.request.retry_budget import RetryBudget
 from slipstream_gateway.telemetry.instruments import counter, gauge
 from slipstream_gateway.upstreams.pool import Circuit, ReplicaState
@@ -24,9 +23,7 @@ MOST_SHOWN = 1000
 _Series = Iterable[tuple[float, Mapping[str, str]]]
 
 
-def observe_overload(
-    meter: Meter, *, admission: Admission, retries: RetryBudget, hedging: Hedging, fleet: Fleet
-) -> None:
+def observe_overload(meter: Meter, *, admission: Admission, retries: RetryBudget, fleet: Fleet) -> None:
     """Shows them when somebody looks."""
     _observe_admission(meter, admission.snapshot)
     counter(
@@ -34,12 +31,6 @@ def observe_overload(
         "slipstream.retries",
         "Attempts beyond a request's first that the retry budget allowed or refused.",
         lambda: [(retries.spent, {"result": "allowed"}), (retries.refused, {"result": "refused"})],
-    )
-    counter(
-        meter,
-        "slipstream.hedges",
-        "Second attempts of slow requests, by what became of them.",
-        lambda: [(count, {"pair": pair, "result": result}) for (pair, result), count in list(hedging.counts.items())],
     )
     gauge(
         meter,

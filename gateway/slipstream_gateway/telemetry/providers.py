@@ -16,7 +16,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from slipstream_core.settings import TelemetrySettings
 from slipstream_core.types import GenerationRequest
 
-from slipstream_gateway.request.outcome import Span
+from slipstream_gateway.request.outcome import Recorder, Span
 from slipstream_gateway.telemetry.genai import Timings
 from slipstream_gateway.telemetry.histograms import HistogramCollector
 from slipstream_gateway.telemetry.metrics import Metrics
@@ -26,7 +26,7 @@ _SCOPE = "slipstream_gateway"
 
 
 class Telemetry:
-    """The director's observer, and what `/metrics` shows of this worker. Areas of the gateway register what they show
+    """Spans, and the metrics of this worker. Areas of the gateway register what they show
     with `meter`, each from its own file: see `instruments`."""
 
     def __init__(self, settings: TelemetrySettings, *, in_flight: Callable[[], int], queued: Callable[[], int]) -> None:
@@ -51,9 +51,7 @@ class Telemetry:
         self._tracer = self._traces.get_tracer(_SCOPE)
         self.meter = self._meters.get_meter(_SCOPE)
         self._metrics = Metrics(self.meter, in_flight=in_flight, queued=queued)
-        self.record = self._metrics.record
-        self.rejected = self._metrics.rejected
-        self.upstream_failed = self._metrics.upstream_failed
+        self.recorder: Recorder = self._metrics
         self.observe_configuration = self._metrics.observe_configuration
         self.observe_parity = self._metrics.observe_parity
         self.observe_store = self._metrics.observe_store

@@ -107,6 +107,24 @@ def sum_known(parts: Iterable[float | None]) -> float | None:
     return None if None in known else sum(part for part in known if part is not None)
 
 
+def joined(before: Usage, now: Usage) -> Usage:
+    """What an answer of two parts has cost. `now` counts prompt and output of the whole (see `Job`), unless it has not
+    begun."""
+    width = max(len(before.rejected_at), len(now.rejected_at))
+    rows = [row + (0,) * (width - len(row)) for row in (before.rejected_at, now.rejected_at)]
+    return Usage(
+        prompt_tokens=max(before.prompt_tokens, now.prompt_tokens),
+        output_tokens=max(before.output_tokens, now.output_tokens),
+        most_output_tokens=max(before.most_output_tokens, now.most_output_tokens),
+        drafted=before.drafted + now.drafted,
+        accepted=before.accepted + now.accepted,
+        steps=before.steps + now.steps,
+        rejected_at=tuple(map(sum, zip(*rows, strict=True))),
+        exact=before.exact and now.exact,
+        engine_s=sum_known((before.engine_s, now.engine_s)),
+    )
+
+
 class Tokens(msgspec.Struct, frozen=True, kw_only=True):
     """What one step added to choice `index`, to be rendered as OpenAI's JSON. The choice's last one has a
     `finish_reason` (`stop` or `length`). `margins` is the gap between the target's two best logits at
@@ -182,10 +200,14 @@ class Upstream(Protocol):
     """One replica of an inference server. Methods raise `UpstreamError`, `Overloaded` or `RequestError`.
 
     `gives_token_ids`: every server of this kind gives the token ids of its answers (see `Job.token_ids`). Of others a
-    check finds out.
+    check finds out. `sends_tokens`: its pieces are `Tokens`, the same in a stream and in one piece; else they are bytes
+    in OpenAI's form. `answers_probes`: `probe` is answered however busy the model is, so that a missing answer means a
+    server that hangs.
     """
 
     gives_token_ids: bool
+    sends_tokens: bool
+    answers_probes: bool
 
     @property
     def drafting(self) -> Drafting:

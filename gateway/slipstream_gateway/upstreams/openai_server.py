@@ -49,6 +49,8 @@ class OpenAiUpstream:
     """One server at `base_url` (`http://host:port`, with or without a closing `/v1`)."""
 
     gives_token_ids = False
+    sends_tokens = False
+    answers_probes = False
 
     def __init__(
         self,

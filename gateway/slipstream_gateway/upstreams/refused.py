@@ -13,6 +13,8 @@ class RefusedUpstream:
     """Every request to it fails as to a server that is down, so that a pair with another server goes on."""
 
     gives_token_ids = False
+    sends_tokens = False
+    answers_probes = False
 
     def __init__(self, reason: str) -> None:
         self._reason = reason

@@ -57,6 +57,8 @@ class TritonUpstream:
     """One Triton server at `address` (`host:port` of its gRPC port) with Slipstream's model in it."""
 
     gives_token_ids = True
+    sends_tokens = True
+    answers_probes = True
 
     def __init__(
         self,

@@ -17,8 +17,8 @@ from slipstream_core.manifest import Route
 from slipstream_core.observation import Forecast, Observation, Subject
 from slipstream_core.types import Arm, Decision, GenerationRequest, RequestProfile
 from slipstream_gateway.api.parse import parse_request
+from slipstream_gateway.decide.estimate import ForecastQuery, Learner
 from slipstream_gateway.decide.route import RequestDraws, decide
-from slipstream_gateway.request.observing import Learner
 
 from slipstream_tools.bench.cases import Case
 from slipstream_tools.bench.modes import PLAIN
@@ -119,15 +119,17 @@ class Replayer:
         if route.speculative is None or route.policy is None or route.policy.spec.decision == "rules":
             return None
         return self._learner.forecast(
-            subject,
-            profile,
-            plain_pool=route.plain.pool,
-            speculative_pool=route.speculative.pool,
-            plain_load=load,
-            speculative_load=load,
-            prompt_tokens=profile.prompt_tokens,
-            max_tokens=request.max_tokens,
-            temperature=request.temperature,
+            ForecastQuery(
+                subject,
+                profile,
+                plain_pool=route.plain.pool,
+                speculative_pool=route.speculative.pool,
+                plain_load=load,
+                speculative_load=load,
+                prompt_tokens=profile.prompt_tokens,
+                max_tokens=request.max_tokens,
+                temperature=request.temperature,
+            )
         )
 
 

@@ -85,6 +85,9 @@ class Bench:
         decision = Decision(
             arm=arm, reason=reason, request_class="code/long", draft_length=4, detail="of the test", numbers={}
         )
+        if isinstance(answer, Completion):
+            self.parity.take(answer, served=self.served, decision=decision, job=job, draw=draw)
+            return answer
         return self.parity.watch(answer, served=self.served, decision=decision, job=job, draw=draw)
 
     def total(self) -> dict[str, int]:

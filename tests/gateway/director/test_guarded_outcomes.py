@@ -25,10 +25,14 @@ from slipstream_gateway.decide.classify import LinearClassifier, default_model
 from slipstream_gateway.decide.estimate import Evidence, Learner
 from slipstream_gateway.decide.route import RequestDraws
 from slipstream_gateway.fleet.fleet import Fleet
-from slipstream_gateway.request.director import Director
-from slipstream_gateway.request.entry import Context
-from slipstream_gateway.request.observing import Outcomes
+from slipstream_gateway.request.answers import Answers
+from slipstream_gateway.request.call import Context
+from slipstream_gateway.request.decider import Decider
+from slipstream_gateway.request.dispatch import Dispatcher
+from slipstream_gateway.request.learning import Outcomes
 from slipstream_gateway.request.parity.parity import Parity
+from slipstream_gateway.request.resume import Resumptions
+from slipstream_gateway.request.retry_budget import RetryBudget
 from slipstream_gateway.telemetry.providers import Telemetry
 
 from tests.draws import SECRET
@@ -48,7 +52,7 @@ class KeptStore(MemoryStore):
 
 
 class Desk:
-    """A director of real parts for one manifest, and what it tells of each request."""
+    """A dispatcher of real parts for one manifest, and what it tells of each request."""
 
     def __init__(self, text: str) -> None:
         settings = GatewaySettings(manifest=Path(), deadlines=Deadlines(connect_s=10.0))
@@ -58,16 +62,19 @@ class Desk:
         self.learner, self.evidence, self.store = Learner(), Evidence(), KeptStore()
         self.parity = Parity(fleet=self.fleet, admission=admission, look_s=0.02)
         self.telemetry = Telemetry(settings.telemetry, in_flight=lambda: 0, queued=lambda: 0)
-        self.director = Director(
+        retries, deadlines, recorders = RetryBudget(), settings.deadlines, [self.telemetry.recorder]
+        resumptions = Resumptions(fleet=self.fleet, retries=retries, deadlines=deadlines)
+        self.dispatcher = Dispatcher(
             fleet=self.fleet,
-            classifier=LinearClassifier(default_model()),
             admission=admission,
-            observer=self.telemetry,
-            deadlines=settings.deadlines,
-            learner=self.learner,
-            outcomes=Outcomes(learner=self.learner, evidence=self.evidence, store=self.store),
-            parity=self.parity,
+            decider=Decider(classifier=LinearClassifier(default_model()), learner=self.learner),
+            answers=Answers(resumptions=resumptions, deadlines=deadlines, parity=self.parity, recorders=recorders),
             draws=RequestDraws(SECRET.encode()),
+            retries=retries,
+            deadlines=deadlines,
+            outcomes=Outcomes(learner=self.learner, evidence=self.evidence, store=self.store),
+            tracer=self.telemetry,
+            recorders=recorders,
         )
 
     async def ask(self, body: dict[str, Any], *, mode: Mode = Mode.SPECULATIVE, learn: bool = True) -> str:
@@ -75,19 +82,12 @@ class Desk:
         request = parse_chat_request(json.dumps({"temperature": 0, **body}).encode())
         request = msgspec.structs.replace(request, mode=mode, learn=learn)
         try:
-            entered = await self.director.enter(request, Context("r-1"))
-            await self.director.start(entered)
+            async with self.dispatcher.dispatch(self.dispatcher.call(request, Context("r-1"))) as answer:
+                async for _ in answer.rest:
+                    pass
         except SlipstreamError as exc:
             return type(exc).__name__
-        exchange = entered.exchange
-        try:
-            while request.stream and await exchange.next() is not None:
-                pass
-        except SlipstreamError as exc:
-            await exchange.fail(exc)
-            return type(exc).__name__
-        await exchange.finish()
-        return str(exchange.decision.reason)
+        return str(answer.decision.reason)
 
     @property
     def told(self) -> list[tuple[Arm, str]]:

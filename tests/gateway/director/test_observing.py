@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from slipstream_core.observation import Level, Observation, Subject
 from slipstream_core.redis.memory import MemoryStore
 from slipstream_core.types import Arm, Reason, RequestProfile, TaskType
-from slipstream_gateway.decide.estimate import Evidence, Learner
-from slipstream_gateway.request.observing import (
+from slipstream_gateway.decide.estimate import Evidence, ForecastQuery, Learner
+from slipstream_gateway.request.learning import (
     LEARNT_AT_ONCE,
     LEARNT_PER_S,
     Outcomes,
@@ -102,15 +102,17 @@ def test_a_flood_of_outcomes_is_compared_in_full_and_learnt_up_to_a_rate() -> No
             confidence=0.9,
         )
         found = learner.forecast(
-            observation(fingerprint).subject,
-            profile,
-            plain_pool="p",
-            speculative_pool="p",
-            plain_load=1.0,
-            speculative_load=1.0,
-            prompt_tokens=50,
-            max_tokens=None,
-            temperature=0.0,
+            ForecastQuery(
+                observation(fingerprint).subject,
+                profile,
+                plain_pool="p",
+                speculative_pool="p",
+                plain_load=1.0,
+                speculative_load=1.0,
+                prompt_tokens=50,
+                max_tokens=None,
+                temperature=0.0,
+            )
         )
         return found.output_tokens.level
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from slipstream_core.observation import Estimate, Forecast, Level, Observation
 from slipstream_core.types import Arm, RequestProfile, TaskType
-from slipstream_gateway.decide.estimate import Learner, priors
+from slipstream_gateway.decide.estimate import ForecastQuery, Learner, priors
 
 Observe = Callable[..., Observation]
 Profile = Callable[..., RequestProfile]
@@ -29,10 +29,10 @@ def ask(observe: Observe, profile: Profile) -> Ask:
     ) -> Forecast:  # fmt: skip
         seen = observe(**fields)
         guess = profile(expected_output_tokens=expected, task=task, rare_probability=rare, rare_token_share=0.0)
-        return learner.forecast(
+        return learner.forecast(ForecastQuery(
             seen.subject, guess, plain_pool="pool", speculative_pool=speculative_pool, plain_load=load,
             speculative_load=load, prompt_tokens=seen.prompt_tokens, max_tokens=max_tokens, temperature=0.0,
-        )  # fmt: skip
+        ))  # fmt: skip
 
     return forecast
 

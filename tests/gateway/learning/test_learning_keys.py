@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from slipstream_core.observation import Forecast, Level, Observation
 from slipstream_core.types import Arm, Reason, RequestProfile
-from slipstream_gateway.decide.estimate import Learner
+from slipstream_gateway.decide.estimate import ForecastQuery, Learner
 from slipstream_gateway.decide.route import NO_DRAWS, decide
 
 from tests.gateway.learning.test_learning_estimates import Z_80, plainly, speculate
@@ -37,10 +37,10 @@ def ask(observe: Observe, profile: Profile) -> Ask:
 
     def forecast(learner: Learner, key: str, load: float = 1.0, **fields: object) -> Forecast:
         seen = observe(**{"fingerprint": "never seen", "source": key, "key": key} | fields)
-        return learner.forecast(
+        return learner.forecast(ForecastQuery(
             seen.subject, profile(), plain_pool="pool", speculative_pool="pool", plain_load=load,
             speculative_load=load, prompt_tokens=300, max_tokens=None, temperature=0.0,
-        )  # fmt: skip
+        ))  # fmt: skip
 
     return forecast
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from slipstream_core.observation import Forecast, Level, Observation, Subject
 from slipstream_core.types import Arm, GenerationRequest, Reason, RequestProfile
-from slipstream_gateway.decide.estimate import Evidence, Learner
+from slipstream_gateway.decide.estimate import Evidence, ForecastQuery, Learner
 
 Chat = Callable[..., GenerationRequest]
 Observe = Callable[..., Observation]
@@ -21,10 +21,10 @@ Profile = Callable[..., RequestProfile]
 
 
 def ask(learner: Learner, seen: Observation, guess: RequestProfile, *, load: float = 1.0) -> Forecast:
-    return learner.forecast(
+    return learner.forecast(ForecastQuery(
         seen.subject, guess, plain_pool="pool", speculative_pool="pool", plain_load=load, speculative_load=load,
         prompt_tokens=300, max_tokens=None, temperature=0.0,
-    )  # fmt: skip
+    ))  # fmt: skip
 
 
 def fast(observe: Observe, tokens: int, share: float, **fields: object) -> Observation:
@@ -146,10 +146,10 @@ def test_no_observation_raises_and_none_leaves_a_forecast_without_sense(data: st
         )  # fmt: skip
         learner.record(observation)
         evidence.record(observation)
-    forecast = learner.forecast(
+    forecast = learner.forecast(ForecastQuery(
         subject, guess, plain_pool="pool", speculative_pool="pool", plain_load=3.0, speculative_load=3.0,
         prompt_tokens=100, max_tokens=None, temperature=0.0,
-    )  # fmt: skip
+    ))  # fmt: skip
     assert 0.5 <= forecast.output_tokens.mean < 1e8
     if forecast.acceptance is not None:
         assert 0.0 < forecast.acceptance.mean < 1.0

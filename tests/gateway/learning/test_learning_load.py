@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 from slipstream_core.observation import Forecast, Level, Observation
 from slipstream_core.types import Arm, RequestProfile
-from slipstream_gateway.decide.estimate import Learner, priors
+from slipstream_gateway.decide.estimate import ForecastQuery, Learner, priors
 from slipstream_gateway.decide.estimate.curves import Curve, CurvePrior
 
 Observe = Callable[..., Observation]
@@ -28,10 +28,10 @@ def forecast(
     learner: Learner, observe: Observe, profile: Profile, *, load: float = 1.0, plain: str = "pool", fast: str = "pool",
     **fields: object,
 ) -> Forecast:  # fmt: skip
-    return learner.forecast(
+    return learner.forecast(ForecastQuery(
         observe(**fields).subject, profile(), plain_pool=plain, speculative_pool=fast, plain_load=load,
         speculative_load=load, prompt_tokens=300, max_tokens=None, temperature=0.0,
-    )  # fmt: skip
+    ))  # fmt: skip
 
 
 def test_a_curve_learns_base_and_slope() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from slipstream_core.observation import Forecast, Observation
 from slipstream_core.types import Arm, Reason, RequestProfile
-from slipstream_gateway.decide.estimate import Evidence, Learner
+from slipstream_gateway.decide.estimate import Evidence, ForecastQuery, Learner
 
 Observe = Callable[..., Observation]
 Profile = Callable[..., RequestProfile]
@@ -26,10 +26,10 @@ class Asker:
 
     def __call__(self, **subject: Any) -> Forecast:
         seen = self.observe(**subject)
-        return self.learner.forecast(
+        return self.learner.forecast(ForecastQuery(
             seen.subject, self.profile(), plain_pool="pool", speculative_pool="pool", plain_load=1.0,
             speculative_load=1.0, prompt_tokens=300, max_tokens=None, temperature=0.0,
-        )  # fmt: skip
+        ))  # fmt: skip
 
 
 @pytest.fixture

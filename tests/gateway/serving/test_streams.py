@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 from slipstream_core.settings import Deadlines, Limits
-from slipstream_gateway.request.exchange import Exchange
+from slipstream_gateway.request.call import Call
 
 WAIT_S = 15.0
 
@@ -65,7 +65,7 @@ def test_what_a_client_leaves_unread_is_freed_without_a_collection(
         assert connection.recv(1000).startswith(b"HTTP/1.1 200")
         connection.close()
         wait_for(lambda: served.metric("slipstream_requests_total", status="cancelled") == 1, "the record")
-        wait_for(lambda: not [each for each in gc.get_objects() if isinstance(each, Exchange)], "its end")
+        wait_for(lambda: not [each for each in gc.get_objects() if isinstance(each, Call)], "its end")
     finally:
         gc.enable()
 

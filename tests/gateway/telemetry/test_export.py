@@ -66,7 +66,7 @@ def effect(difference: float | None) -> Effect:
 def run_one(telemetry: Telemetry, parent: str | None = None) -> Any:
     span = telemetry.span(REQUEST, request_id="r1", traceparent=parent)
     headers = dict(span.headers())
-    telemetry.record(outcome())
+    telemetry.recorder.record(outcome())
     span.end(outcome())
     return headers
 

@@ -16,7 +16,6 @@ RARE = (
     "slipstream_effect_",
     "slipstream_access_",
     "slipstream_limits_",
-    "slipstream_hedges",
     "slipstream_replica_ejections",
     "slipstream_replica_longest_draft",
     "slipstream_admission_refused",

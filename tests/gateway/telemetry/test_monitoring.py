@@ -16,7 +16,7 @@ import yaml
 from slipstream_core.manifest.status import ConditionStatus, ConditionType
 from slipstream_core.types import Arm, Reason
 from slipstream_gateway.request import causes
-from slipstream_gateway.request.failover import Result
+from slipstream_gateway.request.resume import Result
 from slipstream_gateway.upstreams.pool import Circuit
 from slipstream_operator.ownership import REFUSED_REASON
 from slipstream_operator.reconcile.pods import PodReason

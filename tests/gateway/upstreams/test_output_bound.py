@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from slipstream_core.types import Endpoint, GenerationRequest
-from slipstream_gateway.request.resume import TextJournal, joined
-from slipstream_gateway.upstreams.base import Committed, Job, Usage, Wire
+from slipstream_gateway.request.journal import TextJournal
+from slipstream_gateway.upstreams.base import Committed, Job, Usage, Wire, joined
 from slipstream_gateway.upstreams.openai_reading import ChatReader
 from slipstream_gateway.upstreams.openai_wire import read_body_usage, take_usage
 from slipstream_gateway.upstreams.output_bound import most_tokens_of_answer, most_tokens_of_delta, most_tokens_of_events

@@ -11,6 +11,7 @@ from slipstream_core.types import RequestProfile
 from slipstream_gateway.decide.estimate import priors
 from slipstream_gateway.decide.estimate.classes import KeyModel
 from slipstream_gateway.decide.estimate.curves import Line
+from slipstream_gateway.decide.estimate.fingerprint import temperature_bucket
 from slipstream_gateway.decide.estimate.pools import PoolModel
 from slipstream_gateway.decide.estimate.ratios import Ratio
 from slipstream_gateway.decide.estimate.template import (
@@ -30,85 +31,102 @@ _MAX_LOG_TOKENS = 16.0
 _FADING_SAMPLES = 2.0
 
 
-class Question(NamedTuple):
-    """What is asked for: a request, and the servers that might take it with their requests in flight."""
+class ForecastQuery(NamedTuple):
+    """A request and the servers that might take it. Loads are requests in flight per replica, this one included;
+    `speculative_pool` None: as on the plain one. `neighbours_draft_length`: see `Forecast`."""
 
     subject: Subject
     profile: RequestProfile
-    plain: PoolModel
-    speculative: PoolModel
+    plain_pool: str
+    speculative_pool: str | None
     plain_load: float
     speculative_load: float
     prompt_tokens: int
     max_tokens: int | None
-    temperature: int
-    neighbours_draft_length: float
+    temperature: float
+    neighbours_draft_length: float = 0.0
 
 
-def forecast(ask: Question, template: Template | None, model: KeyModel) -> Forecast:
-    """What to expect, from the fingerprint's `template` (None: never seen) and from the `model` of its key."""
-    output, spread = _output_tokens(ask, template, model)
-    plain_pace, fast_pace = _paces(ask, template, model)
+class Question(NamedTuple):
+    """A query with what is known of its servers and of its API key. `template` None: the fingerprint is new."""
+
+    query: ForecastQuery
+    plain: PoolModel
+    speculative: PoolModel
+    template: Template | None
+    model: KeyModel
+
+
+def forecast(ask: Question) -> Forecast:
+    """What to expect of a request."""
+    query, template = ask.query, ask.template
+    output, spread = _output_tokens(ask)
+    plain_pace, fast_pace = _paces(ask)
     first = template.first_token if template is not None else None
     plain_first, fast_first = (first.plain, first.speculative) if first is not None else FIRST_TOKEN_UNSEEN
-    thousands = ask.prompt_tokens / 1000.0
+    thousands = query.prompt_tokens / 1000.0
     counted = ask.speculative.counts_drafts
-    plain_step = ask.plain.plain_step.line(ask.plain_load)
-    step = (ask.speculative.step if counted else ask.speculative.plain_step).line(ask.speculative_load)
+    plain_step = ask.plain.plain_step.line(query.plain_load)
+    step = (ask.speculative.step if counted else ask.speculative.plain_step).line(query.speculative_load)
     return Forecast(
         output_tokens=output,
         output_tokens_spread=spread,
-        acceptance=_acceptance(ask, template, model) if counted else None,
+        acceptance=_acceptance(ask) if counted else None,
         plain_tpot_s=_scaled(plain_step.base, plain_step.base_se, plain_step.samples, plain_pace),
         step_base_s=_scaled(step.base, step.base_se, step.samples, fast_pace),
         step_per_draft_token_s=_per_draft_token(step, fast_pace) if counted else _NO_DRAFT_TOKENS,
-        plain_ttft_s=_first_token(ask.plain, ask.plain_load, thousands, plain_first, speculative=False),
-        speculative_ttft_s=_first_token(ask.speculative, ask.speculative_load, thousands, fast_first, speculative=True),
-        load=ask.speculative_load,
+        plain_ttft_s=_first_token(ask.plain, query.plain_load, thousands, plain_first, speculative=False),
+        speculative_ttft_s=_first_token(
+            ask.speculative, query.speculative_load, thousands, fast_first, speculative=True
+        ),
+        load=query.speculative_load,
         neighbours_step_s=_neighbours_step(ask, plain_pace) if counted else None,
-        neighbours_draft_length=ask.neighbours_draft_length,
+        neighbours_draft_length=query.neighbours_draft_length,
     )
 
 
-def _output_tokens(ask: Question, template: Template | None, model: KeyModel) -> tuple[Estimate, float]:
+def _output_tokens(ask: Question) -> tuple[Estimate, float]:
     """The mean of a log-normal length, capped, and the standard deviation of its log."""
-    x = math.log(ask.prompt_tokens + 1.0)
+    query, template, model = ask.query, ask.template, ask.model
+    x = math.log(query.prompt_tokens + 1.0)
     if template is not None:
         own = template.length
         mean, variance, spread, samples = own.expect(x), own.variance_at(x), own.spread, own.samples
         level = Level.FINGERPRINT if template.hits >= SETTLED_HITS else Level.CLASS
     else:
-        level, samples = model.lengths.level(ask.subject.cold_class)
-        prior = model.lengths.expect(ask.subject, x)
-        guess = math.log(max(ask.profile.expected_output_tokens, 1.0))
+        level, samples = model.lengths.level(query.subject.cold_class)
+        prior = model.lengths.expect(query.subject, x)
+        guess = math.log(max(query.profile.expected_output_tokens, 1.0))
         doubt = _doubt(priors.PROFILE_LENGTH_VARIANCE, level, samples)
         mean, variance = _blend(prior.mean, prior.variance, guess, doubt)
         spread = prior.spread
     tokens = math.exp(min(mean + 0.5 * min(spread, _MAX_SPREAD), _MAX_LOG_TOKENS))
-    if ask.max_tokens is not None and tokens > ask.max_tokens:
-        tokens = float(ask.max_tokens)
+    if query.max_tokens is not None and tokens > query.max_tokens:
+        tokens = float(query.max_tokens)
     return Estimate(mean=tokens, se=tokens * math.sqrt(variance), samples=samples, level=level), math.sqrt(spread)
 
 
-def _acceptance(ask: Question, template: Template | None, model: KeyModel) -> Estimate:
-    bucket = bucket_of(ask.temperature, ask.subject.context)
+def _acceptance(ask: Question) -> Estimate:
+    query, template, model = ask.query, ask.template, ask.model
+    bucket = bucket_of(temperature_bucket(query.temperature), query.subject.context)
     own = template.acceptance if template is not None else None
     if own is not None:
         beta = own.posterior(bucket)
         level = Level.FINGERPRINT if own.samples >= SETTLED_SAMPLES else Level.CLASS
         return Estimate(mean=beta.mean, se=math.sqrt(beta.variance), samples=own.samples, level=level)
-    level, samples = model.acceptance.level(ask.subject.cold_class)
-    prior = model.acceptance.expect(ask.subject, bucket)
+    level, samples = model.acceptance.level(query.subject.cold_class)
+    prior = model.acceptance.expect(query.subject, bucket)
     doubt = _doubt(priors.ACCEPTANCE_VARIANCE, level, samples)
-    mean, variance = _blend(prior.mean, prior.variance, priors.profile_acceptance(ask.profile), doubt)
+    mean, variance = _blend(prior.mean, prior.variance, priors.profile_acceptance(query.profile), doubt)
     return Estimate(mean=mean, se=math.sqrt(variance), samples=samples, level=level)
 
 
-def _paces(ask: Question, template: Template | None, model: KeyModel) -> tuple[Ratio, Ratio]:
+def _paces(ask: Question) -> tuple[Ratio, Ratio]:
+    template = ask.template
     pace = template.pace if template is not None else None
     if pace is not None:
         return pace.plain, pace.speculative
-    return unseen(pace_prior(ask.subject, model, ask.speculative))
+    return unseen(pace_prior(ask.query.subject, ask.model, ask.speculative))
 
 
 def _doubt(variance: float, level: Level, samples: float) -> float:
@@ -124,10 +142,10 @@ def _blend(first: float, first_variance: float, second: float, second_variance: 
 
 def _neighbours_step(ask: Question, pace: Ratio) -> Estimate | None:
     """A step in the batch as it is, where both arms are the same servers and somebody speculates there."""
-    length = ask.neighbours_draft_length
+    length = ask.query.neighbours_draft_length
     if length <= 0.0 or ask.plain is not ask.speculative:
         return None
-    line = ask.plain.step_of(length).line(ask.plain_load)
+    line = ask.plain.step_of(length).line(ask.query.plain_load)
     return _scaled(line.at(length), math.hypot(line.base_se, line.slope_se * length), line.samples, pace)
 
 

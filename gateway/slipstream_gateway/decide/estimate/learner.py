@@ -10,8 +10,8 @@ from slipstream_core.observation import Forecast, Observation, Subject
 from slipstream_core.types import GenerationRequest, RequestProfile
 
 from slipstream_gateway.decide.estimate.classes import KeyModel, PairModel
-from slipstream_gateway.decide.estimate.fingerprint import Fingerprinter, temperature_bucket
-from slipstream_gateway.decide.estimate.forecasts import Question, forecast
+from slipstream_gateway.decide.estimate.fingerprint import Fingerprinter
+from slipstream_gateway.decide.estimate.forecasts import ForecastQuery, Question, forecast
 from slipstream_gateway.decide.estimate.outcomes import is_plausible
 from slipstream_gateway.decide.estimate.pools import PoolModel
 from slipstream_gateway.decide.estimate.segmented import SegmentedMap
@@ -57,34 +57,16 @@ class Learner:
             request, profile, pair=pair, key_id=key_id, is_authenticated=is_authenticated
         )
 
-    def forecast(
-        self,
-        subject: Subject,
-        profile: RequestProfile,
-        *,
-        plain_pool: str,
-        speculative_pool: str | None,
-        plain_load: float,
-        speculative_load: float,
-        neighbours_draft_length: float = 0.0,
-        prompt_tokens: int,
-        max_tokens: int | None,
-        temperature: float,
-    ) -> Forecast:
-        """What to expect of a request on `plain_pool` and on `speculative_pool` (None: as on the plain one), with as
-        many requests in flight per replica there as the loads say, this one included. `neighbours_draft_length`: see
-        `Forecast`."""
-        plain = fast = self._pool(plain_pool)
-        if speculative_pool is None:
-            speculative_load = plain_load
-        elif speculative_pool != plain_pool:
-            fast = self._pool(speculative_pool)
+    def forecast(self, query: ForecastQuery) -> Forecast:
+        """What to expect of a request on the servers that might take it."""
+        plain = fast = self._pool(query.plain_pool)
+        if query.speculative_pool is None:
+            query = query._replace(speculative_load=query.plain_load)
+        elif query.speculative_pool != query.plain_pool:
+            fast = self._pool(query.speculative_pool)
             fast.lean_on(plain)
-        question = Question(
-            subject, profile, plain, fast, plain_load, speculative_load, prompt_tokens, max_tokens,
-            temperature_bucket(temperature), neighbours_draft_length,
-        )  # fmt: skip
-        return forecast(question, self._templates.peek(subject.fingerprint), self._model(subject))
+        template = self._templates.peek(query.subject.fingerprint)
+        return forecast(Question(query, plain, fast, template, self._model(query.subject)))
 
     def record(self, observation: Observation) -> None:
         """Learn from a finished request. Ignores those that failed and those with impossible figures."""

@@ -24,7 +24,7 @@ from slipstream_core.types import Capability, Decision, GenerationRequest
 
 from slipstream_gateway.admission import Admission
 from slipstream_gateway.fleet.fleet import Fleet, ServedRoute
-from slipstream_gateway.request.observing import Lesson
+from slipstream_gateway.request.learning import PendingObservation
 from slipstream_gateway.request.parity.answer import Answer, Collector, WatchedStream, first_difference
 from slipstream_gateway.request.parity.replay import Candidate, comparable, replay, report, tell
 from slipstream_gateway.request.parity.sampled import Distrust, SampledEvidence, SampledTests, scored_pair
@@ -110,31 +110,37 @@ class Parity:
             and comparable(served, decision, request)
         )
 
-    def watch(
+    def take(
         self,
-        answer: Completion | Stream,
+        answer: Completion,
         *,
         served: ServedRoute,
         decision: Decision,
         job: Job,
         draw: float,
-        lesson: Lesson | None = None,
-    ) -> Completion | Stream:
-        """`answer` as it is to be read; where it was drawn for a comparison, a copy is kept on the way.
-
-        `draw` in [0, 1) is compared with the policy's share. `lesson` is told how the comparison comes out.
-        """
-        policy = served.route.policy
-        if policy is None or draw >= policy.spec.parity_share or not comparable(served, decision, job.request):
-            return answer
-        if job.request.temperature > 0 and not job.token_ids:
-            return answer
-        candidate = Candidate(served=served, decision=decision, job=job, answer=Collector(stream=False), lesson=lesson)
-        if len(job.request.raw) > MAX_REQUEST_BYTES:
-            self._drop(candidate, "too_large")
-            return answer
-        if isinstance(answer, Completion):
+        observation: PendingObservation | None = None,
+    ) -> None:
+        """Queues a whole answer where it was drawn for a comparison. Arguments as for `watch`."""
+        candidate = self._candidate(served, decision, job, draw, observation)
+        if candidate is not None:
             self._take_whole(candidate, answer)
+
+    def watch(
+        self,
+        answer: Stream,
+        *,
+        served: ServedRoute,
+        decision: Decision,
+        job: Job,
+        draw: float,
+        observation: PendingObservation | None = None,
+    ) -> Stream:
+        """The stream to read in place of `answer`; where it was drawn for a comparison, a copy is kept on the way.
+
+        `draw` in [0, 1) is compared with the policy's share. `observation` records how the comparison comes out.
+        """
+        candidate = self._candidate(served, decision, job, draw, observation)
+        if candidate is None:
             return answer
         if self._watched >= MAX_WATCHED:
             self._drop(candidate, "queue_full")
@@ -172,6 +178,28 @@ class Parity:
             await asyncio.gather(self._task, return_exceptions=True)
 
     # From the answers' side.
+
+    def _candidate(
+        self,
+        served: ServedRoute,
+        decision: Decision,
+        job: Job,
+        draw: float,
+        observation: PendingObservation | None,
+    ) -> Candidate | None:
+        """A candidate for the answer to `job`; None where it is not to be compared."""
+        policy, request = served.route.policy, job.request
+        if policy is None or draw >= policy.spec.parity_share or not comparable(served, decision, request):
+            return None
+        if request.temperature > 0 and not job.token_ids:
+            return None
+        candidate = Candidate(
+            served=served, decision=decision, job=job, answer=Collector(stream=False), observation=observation
+        )
+        if len(request.raw) > MAX_REQUEST_BYTES:
+            self._drop(candidate, "too_large")
+            return None
+        return candidate
 
     def _take_whole(self, candidate: Candidate, completion: Completion) -> None:
         try:

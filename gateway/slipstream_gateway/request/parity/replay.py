@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 
 import msgspec
-from slipstream_core.manifest import Protocol
 from slipstream_core.manifest.capabilities import UNREAD
 from slipstream_core.types import Arm, Decision, Endpoint, GenerationRequest, Reason
 
 from slipstream_gateway.fleet.fleet import ServedRoute
-from slipstream_gateway.request.observing import Lesson
+from slipstream_gateway.request.learning import PendingObservation
 from slipstream_gateway.request.parity.answer import Answer, Collector, Difference, parting
 from slipstream_gateway.upstreams.base import Job
 from slipstream_gateway.upstreams.pool import Replica
@@ -24,14 +23,14 @@ _log = logging.getLogger(__name__)
 
 
 class Candidate(msgspec.Struct, kw_only=True, eq=False):
-    """An answer that is to be replayed. `since_s` is when it began to wait, by the loop's clock; `lesson` hears how it
-    compares, None where nobody is to hear."""
+    """An answer that is to be replayed. `since_s` is when it began to wait, by the loop's clock; `observation`
+    records how it compares, None where nothing is to be recorded."""
 
     served: ServedRoute
     decision: Decision
     job: Job
     answer: Collector
-    lesson: Lesson | None = None
+    observation: PendingObservation | None = None
     since_s: float = 0.0
     attempts: int = 0
 
@@ -51,8 +50,8 @@ class Candidate(msgspec.Struct, kw_only=True, eq=False):
 def tell(candidate: Candidate, *, matched: bool) -> None:
     """Lets those know who guard the speculative arm."""
     backend = candidate.served.route.speculative
-    if candidate.lesson is not None and backend is not None:
-        candidate.lesson.tell_parity(decision=candidate.decision, backend=backend, matched=matched)
+    if candidate.observation is not None and backend is not None:
+        candidate.observation.record_parity(decision=candidate.decision, backend=backend, matched=matched)
 
 
 def comparable(served: ServedRoute, decision: Decision, request: GenerationRequest) -> bool:
@@ -75,7 +74,7 @@ def is_scored(served: ServedRoute, request: GenerationRequest) -> bool:
 
 async def replay(candidate: Candidate, replica: Replica) -> Answer:
     """The plain answer. Raises what upstreams raise, and `Incomparable`."""
-    job = _plain_job(candidate)
+    job = _plain_job(candidate, replica)
     request = job.request
     collector = Collector(stream=request.stream)
     if not request.stream:
@@ -91,11 +90,11 @@ async def replay(candidate: Candidate, replica: Replica) -> Answer:
     return await collector.read()
 
 
-def _plain_job(candidate: Candidate) -> Job:
+def _plain_job(candidate: Candidate, replica: Replica) -> Job:
     """The same request for the plain arm. It is no part of the client's trace, but may need the client's key."""
     plain, job = candidate.served.route.plain, candidate.job
     request = job.request
-    if plain.protocol is Protocol.TRITON:  # its answer is the same in one piece, which costs less
+    if replica.upstream.sends_tokens:  # the answer is the same in one piece, which costs less
         request = msgspec.structs.replace(request, stream=False)
     return Job(
         request=request,

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 from slipstream_core.errors import UpstreamHalted, UpstreamUnavailable
-from slipstream_gateway.request.lookout import Lookout
+from slipstream_gateway.request.deadlines import CallTimer
 from slipstream_gateway.upstreams.base import Upstream
 from slipstream_gateway.upstreams.pool import Pool, Replica
 
@@ -43,13 +43,14 @@ def replica_of(server: Server) -> Replica:
 async def wait_on(
     replica: Replica, answer: asyncio.Event, *, within_s: float = WITHIN_S, at_most_s: float | None = None
 ) -> None:
-    lookout = Lookout(replica, within_s=within_s)
+    timer = CallTimer(total_s=60.0)
+    timer.probe(replica, within_s)
     try:
         async with asyncio.timeout(at_most_s):
-            with lookout:
+            with timer.waiting(60.0, "the answer", probed=True):
                 await answer.wait()
     finally:
-        lookout.close()
+        timer.close()
 
 
 async def test_slow_server_that_answers_is_waited_for_however_long_it_takes() -> None:
@@ -89,19 +90,23 @@ async def test_server_that_was_silent_is_asked_at_once_and_forgiven_when_it_answ
 
 async def test_wait_after_wait_each_has_its_own_time_and_foreign_cancellations_stay() -> None:
     server = Server(halted=True)
-    lookout = Lookout(replica_of(server), within_s=10.0)
-    for _ in range(3):
-        with lookout:
-            await asyncio.sleep(0)
 
     async def endless() -> None:
-        with lookout:
-            await asyncio.Event().wait()
+        timer = CallTimer(total_s=60.0)
+        timer.probe(replica_of(server), 10.0)
+        for _ in range(3):
+            with timer.waiting(60.0, "the next chunk", probed=True):
+                await asyncio.sleep(0)
+        try:
+            with timer.waiting(60.0, "the next chunk", probed=True):
+                await asyncio.Event().wait()
+        finally:
+            timer.close()
 
     task = asyncio.create_task(endless())
-    await asyncio.sleep(0)
+    for _ in range(5):
+        await asyncio.sleep(0)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    lookout.close()
     assert server.probes == 0

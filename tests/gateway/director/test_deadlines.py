@@ -8,35 +8,35 @@ import time
 import pytest
 import uvloop
 from slipstream_core.errors import ClientTimeout, UpstreamTimeout
-from slipstream_gateway.request.watchdog import Watchdog, client_late
+from slipstream_gateway.request.deadlines import CallTimer, client_late
 
 
 async def test_long_wait_becomes_a_timeout_that_says_for_what() -> None:
-    watchdog = Watchdog(total_s=60)
+    timer = CallTimer(total_s=60)
     with (
         pytest.raises(UpstreamTimeout, match=r"0\.05 s for the first chunk"),
-        watchdog.waiting(0.05, "the first chunk"),
+        timer.waiting(0.05, "the first chunk"),
     ):
         await asyncio.sleep(30)
-    with watchdog.waiting(30, "the next chunk"):  # usable again, and the task is not cancelled
+    with timer.waiting(30, "the next chunk"):  # usable again, and the task is not cancelled
         await asyncio.sleep(0)
-    watchdog.close()
+    timer.close()
 
 
 async def test_a_wait_for_the_client_blames_the_client() -> None:
-    watchdog = Watchdog(total_s=60)
-    with pytest.raises(ClientTimeout, match="client"), watchdog.waiting(0.05, "a chunk", client_late):
+    timer = CallTimer(total_s=60)
+    with pytest.raises(ClientTimeout, match="client"), timer.waiting(0.05, "a chunk", client_late):
         await asyncio.sleep(30)
-    watchdog.close()
+    timer.close()
 
 
 async def test_total_ends_short_waits_too() -> None:
-    watchdog = Watchdog(total_s=0.2)
+    timer = CallTimer(total_s=0.2)
     started_s = time.monotonic()
 
     async def wait_again_and_again() -> None:
         while True:
-            with watchdog.waiting(10, "the next chunk"):
+            with timer.waiting(10, "the next chunk"):
                 await asyncio.sleep(0.03)
 
     with pytest.raises(UpstreamTimeout):
@@ -45,19 +45,18 @@ async def test_total_ends_short_waits_too() -> None:
 
 
 async def test_time_outside_of_a_wait_does_not_count() -> None:
-    watchdog = Watchdog(total_s=60)
+    timer = CallTimer(total_s=60)
     for _ in range(3):
-        with watchdog.waiting(0.2, "the next chunk"):
+        with timer.waiting(0.2, "the next chunk"):
             await asyncio.sleep(0)
         await asyncio.sleep(0.25)  # a slow reader, say
-    watchdog.close()
+    timer.close()
 
 
 async def test_cancellation_from_outside_stays_a_cancellation() -> None:
-    watchdog = Watchdog(total_s=60)
-
     async def wait() -> None:
-        with watchdog.waiting(30, "the next chunk"):
+        timer = CallTimer(total_s=60)
+        with timer.waiting(30, "the next chunk"):
             await asyncio.sleep(30)
 
     task = asyncio.create_task(wait())
@@ -65,15 +64,14 @@ async def test_cancellation_from_outside_stays_a_cancellation() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    watchdog.close()
 
 
 def test_a_deadline_within_the_same_millisecond_is_one_to_uvloop_too() -> None:
     async def wait_twice() -> None:
-        watchdog = Watchdog(total_s=0.0001)
-        with watchdog.waiting(10, "the first chunk"):
+        timer = CallTimer(total_s=0.0001)
+        with timer.waiting(10, "the first chunk"):
             pass
-        with watchdog.waiting(10, "the next chunk"):
+        with timer.waiting(10, "the next chunk"):
             await asyncio.sleep(30)
 
     with pytest.raises(UpstreamTimeout, match="the next chunk"):

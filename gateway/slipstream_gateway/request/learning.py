@@ -1,4 +1,4 @@
-"""What a finished request teaches: its observation, and who gets to see it."""
+"""Observations of finished requests, and their way to the evidence, the estimates and the other replicas."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 from slipstream_core.manifest.table import Backend
-from slipstream_core.observation import PARITY, Forecast, Observation, Subject
-from slipstream_core.types import Decision, GenerationRequest, RequestProfile
+from slipstream_core.observation import PARITY, Observation, Subject
+from slipstream_core.types import Decision
 
 from slipstream_gateway.upstreams.base import Usage
 from slipstream_gateway.upstreams.pool import Batch
@@ -26,33 +26,8 @@ _KEY_ID_DIGITS = 16
 _BISECTIONS = 20
 
 
-class Learner(Protocol):
-    """Knows what this deployment has seen of requests. Quick, and never raises on an observation."""
-
-    def subject(
-        self,
-        request: GenerationRequest,
-        profile: RequestProfile,
-        *,
-        pair: str,
-        key_id: str,
-        is_authenticated: bool = False,
-    ) -> Subject: ...
-
-    def forecast(
-        self,
-        subject: Subject,
-        profile: RequestProfile,
-        *,
-        plain_pool: str,
-        speculative_pool: str | None,
-        plain_load: float,
-        speculative_load: float,
-        neighbours_draft_length: float = 0.0,
-        prompt_tokens: int,
-        max_tokens: int | None,
-        temperature: float,
-    ) -> Forecast: ...
+class Estimates(Protocol):
+    """Learns what requests take. Quick, and never raises on an observation."""
 
     def record(self, observation: Observation) -> None: ...
 
@@ -88,7 +63,7 @@ class Outcomes:
     def __init__(
         self,
         *,
-        learner: Learner,
+        learner: Estimates,
         evidence: Evidence,
         store: OutcomeStore,
         clock: Callable[[], float] = time.monotonic,
@@ -149,12 +124,12 @@ class Times(NamedTuple):
 _ALONE = Batch(1.0, 0.0)
 
 
-class Lesson(msgspec.Struct, frozen=True, eq=False):
-    """A request that teaches, from its decision on: under what, and whom.
+class PendingObservation(msgspec.Struct, frozen=True, eq=False):
+    """The observation of a request that is decided and not over yet.
 
-    `prompt_tokens` is the classifier's estimate, which forecasts go by, too: servers count by their own tokenizer, and
-    estimates that are made with one count and asked with another are wrong by their ratio. `one_pool`: both arms
-    have the same servers. `began_s` is when it was decided, by `time.perf_counter`.
+    `prompt_tokens` is the classifier's estimate, as in forecasts: servers count by their own tokenizer, and estimates
+    that are made with one count and asked with another are wrong by their ratio. `one_pool`: both arms have the same
+    servers. `began_s` is the time of the decision, by `time.perf_counter`.
     """
 
     subject: Subject
@@ -163,7 +138,7 @@ class Lesson(msgspec.Struct, frozen=True, eq=False):
     one_pool: bool
     began_s: float = msgspec.field(default_factory=time.perf_counter)
 
-    def tell(
+    def record(
         self,
         *,
         decision: Decision,
@@ -175,7 +150,7 @@ class Lesson(msgspec.Struct, frozen=True, eq=False):
         cut: bool,
         parity: str | None = None,
     ) -> None:
-        """The request's end, or that of an attempt that failed."""
+        """Records the end of the request, or of an attempt that failed."""
         observation = Observation(
             subject=self.subject,
             request_class=decision.request_class,
@@ -202,13 +177,13 @@ class Lesson(msgspec.Struct, frozen=True, eq=False):
         )
         self.outcomes.record(observation)
 
-    def tell_parity(self, *, decision: Decision, backend: Backend, matched: bool) -> None:
-        """How the answer that `backend` gave under `decision` compares with its plain replay.
+    def record_parity(self, *, decision: Decision, backend: Backend, matched: bool) -> None:
+        """Records how the answer that `backend` gave under `decision` compares with its plain replay.
 
-        `e2e_s` then reaches back to the answer's beginning: who tells by time what an outcome belongs to, asks for the
-        answer's, and a replay comes when a server is spare, minutes later.
+        `e2e_s` reaches back to the answer's beginning: a replay runs when a server is spare, minutes later, and belongs
+        to the time of the answer.
         """
-        self.tell(
+        self.record(
             decision=decision,
             backend=backend,
             status=PARITY,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from slipstream_core.types import Arm, Decision, GenerationRequest, Reason
 from slipstream_gateway.api.parse import parse_chat_request
-from slipstream_gateway.request.legs import first_attempts, has_elsewhere, next_attempts
+from slipstream_gateway.request.candidates import first_candidates, has_elsewhere, resume_candidates
 
 MANIFEST = """
 apiVersion: slipstream.dev/v1alpha1
@@ -62,7 +62,7 @@ def served(bench: Callable[..., Any]) -> Callable[[int], Any]:
 
 def steps(attempts: Any) -> list[tuple[str, int, str]]:
     """Arm, draft length and server of each attempt."""
-    return [(leg.decision.arm, leg.decision.draft_length, replica.name[-1]) for leg, replica in attempts]
+    return [(tried.decision.arm, tried.decision.draft_length, tried.replica.name[-1]) for tried in attempts]
 
 
 @pytest.mark.parametrize("killed", [False, True])
@@ -71,10 +71,10 @@ async def test_greedy_stream_goes_on_plainly_and_a_sampled_one_as_it_drafted_unl
 ) -> None:
     pair = served(3)
     broken = pair.plain.replicas[0]
-    plain = steps(next_attempts(pair, decision(), request(GREEDY), broken, lambda: killed))
+    plain = steps(resume_candidates(pair, decision(), request(GREEDY), broken, lambda: killed))
     assert sorted(plain[:2]) == [("plain", 0, "2"), ("plain", 0, "3")]
     assert plain[2:] == [("plain", 0, "1")]  # itself comes last
-    sampled = steps(next_attempts(pair, decision(), request(SAMPLED), broken, lambda: killed))
+    sampled = steps(resume_candidates(pair, decision(), request(SAMPLED), broken, lambda: killed))
     arm = ("plain", 0) if killed else ("speculative", 4)
     assert [step[:2] for step in sampled] == [arm] * 3
     assert {step[2] for step in sampled[:2]} == {"2", "3"}
@@ -82,8 +82,8 @@ async def test_greedy_stream_goes_on_plainly_and_a_sampled_one_as_it_drafted_unl
 
 async def test_switch_that_is_turned_on_between_two_attempts_ends_drafting(served: Callable[[int], Any]) -> None:
     pair, killed = served(3), False
-    attempts = next_attempts(pair, decision(), request(SAMPLED), pair.plain.replicas[0], lambda: killed)
-    assert next(attempts)[0].decision.draft_length == 4
+    attempts = resume_candidates(pair, decision(), request(SAMPLED), pair.plain.replicas[0], lambda: killed)
+    assert next(attempts).decision.draft_length == 4
     killed = True
     assert [step[:2] for step in steps(attempts)] == [("plain", 0)] * 2
 
@@ -96,10 +96,10 @@ async def test_stream_goes_on_plainly_where_the_pair_has_lost_its_draft_meanwhil
     without = MANIFEST.replace('kind: model, source: "embedded:draft"', "kind: none")
     pair = bench(without % '"grpc://127.0.0.1:1", "grpc://127.0.0.1:2"').served
     assert pair.speculative is None
-    attempts = list(next_attempts(pair, decision(), request(temperature), pair.plain.replicas[0], lambda: killed))
+    attempts = list(resume_candidates(pair, decision(), request(temperature), pair.plain.replicas[0], lambda: killed))
     assert steps(attempts) == [("plain", 0, "2"), ("plain", 0, "1")]
     expected = Reason.KILL_SWITCH if killed else Reason.SPECULATIVE_UNAVAILABLE
-    assert {leg.decision.reason for leg, _ in attempts} == {expected}
+    assert {tried.decision.reason for tried in attempts} == {expected}
 
 
 async def test_servers_that_are_known_to_be_down_are_tried_when_nobody_else_is_left(
@@ -110,11 +110,11 @@ async def test_servers_that_are_known_to_be_down_are_tried_when_nobody_else_is_l
     for _ in range(5):
         other.failed(0.0, "upstream_unavailable")
     assert pair.plain.least_busy() is not other
-    assert steps(next_attempts(pair, decision(Arm.PLAIN), request(GREEDY), broken, lambda: False)) == [
+    assert steps(resume_candidates(pair, decision(Arm.PLAIN), request(GREEDY), broken, lambda: False)) == [
         ("plain", 0, "2"),
         ("plain", 0, "1"),
     ]
-    assert {step[2] for step in steps(first_attempts(pair, decision(Arm.PLAIN), request(GREEDY), lambda: False))} == {
+    assert {step[2] for step in steps(first_candidates(pair, decision(Arm.PLAIN), request(GREEDY), lambda: False))} == {
         "1",
         "2",
     }
@@ -122,9 +122,9 @@ async def test_servers_that_are_known_to_be_down_are_tried_when_nobody_else_is_l
 
 async def test_server_whose_drafting_failed_may_still_decode_plainly(served: Callable[[int], Any]) -> None:
     pair, spared = served(1), []
-    attempts = first_attempts(pair, decision(), request(GREEDY), lambda: False, spared)
-    leg, replica = next(attempts)
-    assert leg.decision.arm is Arm.SPECULATIVE
+    attempts = first_candidates(pair, decision(), request(GREEDY), lambda: False, spared)
+    replica, _, first = next(attempts)
+    assert first.arm is Arm.SPECULATIVE
     spared.append(replica)
     assert steps(attempts) == [("plain", 0, "1")]
 
@@ -133,16 +133,18 @@ async def test_servers_that_were_lost_are_tried_again_but_not_those_that_failed_
     served: Callable[[int], Any],
 ) -> None:
     pair, spared = served(2), []
-    attempts = first_attempts(pair, decision(Arm.PLAIN), request(GREEDY), lambda: False, spared)
-    spared.append(next(attempts)[1])
-    lost = next(attempts)[1]
-    assert [replica for _, replica in attempts] == [lost]
+    attempts = first_candidates(pair, decision(Arm.PLAIN), request(GREEDY), lambda: False, spared)
+    spared.append(next(attempts).replica)
+    lost = next(attempts).replica
+    assert [each.replica for each in attempts] == [lost]
 
 
 async def test_greedy_stream_drafts_on_where_no_plain_server_is_left(bench: Callable[..., Any]) -> None:
     pair = bench(ARMS).served
     assert pair.speculative is not None
-    steps_left = steps(next_attempts(pair, decision(), request(GREEDY), pair.speculative.replicas[0], lambda: False))
+    steps_left = steps(
+        resume_candidates(pair, decision(), request(GREEDY), pair.speculative.replicas[0], lambda: False)
+    )
     assert [step[::2] for step in steps_left] == [("plain", "1"), ("speculative", "3"), ("speculative", "2")]
 
 
@@ -172,18 +174,18 @@ def refused_by_vllm() -> GenerationRequest:
 
 async def test_what_vllm_refuses_goes_to_its_plain_servers_alone(bench: Callable[..., Any]) -> None:
     pair = bench(VLLM).served
-    tried = steps(first_attempts(pair, decision(Arm.PLAIN), refused_by_vllm(), lambda: False))
+    tried = steps(first_candidates(pair, decision(Arm.PLAIN), refused_by_vllm(), lambda: False))
     assert {server for _, _, server in tried} == {"8", "9"}
     broken = pair.fallback.replicas[0]
     assert has_elsewhere(pair, broken)
-    again = steps(next_attempts(pair, decision(Arm.PLAIN), refused_by_vllm(), broken, lambda: False))
+    again = steps(resume_candidates(pair, decision(Arm.PLAIN), refused_by_vllm(), broken, lambda: False))
     assert {server for _, _, server in again} == {"8", "9"}
-    tried = steps(first_attempts(pair, decision(Arm.PLAIN), request(GREEDY), lambda: False))
+    tried = steps(first_candidates(pair, decision(Arm.PLAIN), request(GREEDY), lambda: False))
     assert {server for _, _, server in tried} == {"1", "2"}
 
 
 async def test_a_server_that_has_not_said_what_it_can_draft_gets_the_request_plainly(bench: Callable[..., Any]) -> None:
-    tried = list(first_attempts(bench(VLLM).served, decision(), request(GREEDY), lambda: False))
-    assert {(leg.decision.arm, leg.decision.reason, leg.decision.draft_length) for leg, _ in tried} == {
+    tried = list(first_candidates(bench(VLLM).served, decision(), request(GREEDY), lambda: False))
+    assert {(each.decision.arm, each.decision.reason, each.decision.draft_length) for each in tried} == {
         (Arm.PLAIN, Reason.ENGINE_UNVERIFIED, 0)
     }

@@ -1,0 +1,236 @@
+"""Answers to calls, from as many servers as it takes: failover before the first byte, resumption after it."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+
+from slipstream_core.errors import (
+    Overloaded,
+    RequestError,
+    SlipstreamError,
+    UpstreamError,
+    UpstreamFailed,
+    UpstreamUnavailable,
+    for_log,
+)
+from slipstream_core.settings import Deadlines
+from slipstream_core.types import Arm, Decision
+
+from slipstream_gateway.fleet.fleet import ServedRoute
+from slipstream_gateway.request.attempt import Attempt
+from slipstream_gateway.request.call import Call
+from slipstream_gateway.request.candidates import Candidate, first_candidates, has_elsewhere
+from slipstream_gateway.request.causes import cause_of, error_type
+from slipstream_gateway.request.deadlines import LateError, upstream_late, upstream_stalled
+from slipstream_gateway.request.journal import journal_of
+from slipstream_gateway.request.observe import observe
+from slipstream_gateway.request.outcome import Recorder
+from slipstream_gateway.request.parity.parity import Parity
+from slipstream_gateway.request.resume import Resumptions
+from slipstream_gateway.upstreams.base import Job, Piece, Stream
+from slipstream_gateway.upstreams.pool import Replica
+
+_log = logging.getLogger(__name__)
+
+
+class Answers:
+    """Gets answers from servers: `pieces` is the way of one."""
+
+    def __init__(
+        self, *, resumptions: Resumptions, deadlines: Deadlines, parity: Parity, recorders: Sequence[Recorder]
+    ) -> None:
+        self._resumptions = resumptions
+        self._deadlines = deadlines
+        self._parity = parity
+        self._recorders = recorders
+
+    async def pieces(self, call: Call, decision: Decision, served: ServedRoute) -> AsyncGenerator[Piece, None]:
+        """The pieces of one answer. Where a server fails, before the first byte or after it, the next candidate takes
+        over. Raises `RequestError`, or what the last server failed with."""
+        async with aclosing(self._candidates(call, decision, served)) as candidates:
+            async for candidate in candidates:
+                attempt = _begin(call, candidate)
+                call.timer.probe(*self._probed(candidate, served))
+                try:
+                    if not call.request.stream:
+                        whole = await self._complete(call, attempt, served)
+                        attempt.completed()
+                        for piece in whole:
+                            call.note_end(piece)
+                            yield piece
+                        return
+                    stream = await self._open(call, attempt, served)
+                    patience_s, late = self._patience(candidate, served, call)
+                    timer, journal = call.timer, call.journal
+                    is_probed = journal is not None  # a stream that cannot resume is better late than never
+                    while True:
+                        with timer.waiting(patience_s, "the next chunk", late, probed=is_probed):
+                            part = await stream.next()
+                        if part is None:
+                            break
+                        if journal is not None:
+                            journal.add(part)
+                        call.note(part)
+                        yield part
+                    attempt.completed()
+                    return
+                except (UpstreamError, Overloaded) as exc:
+                    await attempt.close()
+                    self._failed(call, attempt, exc)
+                except RequestError as exc:
+                    if call.stream is not None or call.committed is None:
+                        raise
+                    await attempt.close()  # the rest of an answer was refused
+                    self._failed(call, attempt, exc)
+                finally:
+                    await attempt.close()
+
+    async def _candidates(self, call: Call, decision: Decision, served: ServedRoute) -> AsyncGenerator[Candidate, None]:
+        """Servers to try, one after the other; each further one because the one before has failed. Raises what is
+        left to say once there is none."""
+        retries, broken = self._resumptions.retries, None
+        spared: list[Replica] = []
+        is_killed = self._resumptions.is_killed
+        for candidate in first_candidates(served, decision, call.request, lambda: is_killed(call.pair), spared):
+            if call.failure is not None and (call.timer.over or not retries.allow()):
+                break
+            yield candidate
+            if call.has_begun:
+                broken = candidate
+                break
+            if isinstance(call.failure, UpstreamFailed):
+                spared.append(candidate.replica)
+        if broken is None:
+            raise _last_error(call, served)
+        while True:
+            async with aclosing(self._resumptions.candidates(call, served, broken)) as servers:
+                async for broken in servers:
+                    yield broken
+
+    async def _complete(self, call: Call, attempt: Attempt, served: ServedRoute) -> Sequence[Piece]:
+        """The whole answer of a request that is not streamed."""
+        job = self._job(call, attempt, served)
+        with call.timer.waiting(self._deadlines.total_s, "the answer", probed=True):
+            completion = await attempt.replica.upstream.complete(job)
+        call.spent = completion.usage
+        attempt.began(None)
+        self._parity.take(
+            completion,
+            served=served,
+            decision=attempt.decision,
+            job=job,
+            draw=call.draws.parity,
+            observation=call.observation,
+        )
+        return completion.pieces
+
+    async def _open(self, call: Call, attempt: Attempt, served: ServedRoute) -> Stream:
+        """A stream whose first piece is here: that of the answer, or of its rest."""
+        resumes = call.has_begun
+        if not resumes:
+            sends_tokens = attempt.replica.upstream.sends_tokens
+            call.journal = journal_of(call.request, served.route, attempt.backend, sends_tokens=sends_tokens)
+        job = self._job(call, attempt, served)
+        with call.timer.waiting(self._deadlines.first_chunk_s, "the first chunk", probed=True):
+            stream = await attempt.replica.upstream.open(job)
+        attempt.stream = stream
+        if not resumes:
+            stream = self._parity.watch(
+                stream,
+                served=served,
+                decision=attempt.decision,
+                job=job,
+                draw=call.draws.parity,
+                observation=call.observation,
+            )
+        call.stream = stream
+        attempt.began(stream)
+        if resumes:
+            self._resumptions.resumed(call)
+        return stream
+
+    def _job(self, call: Call, attempt: Attempt, served: ServedRoute) -> Job:
+        context, decision, replica = call.context, attempt.decision, attempt.replica
+        headers = call.span.headers() if call.span is not None else ()
+        if context.authorization is not None:
+            headers = (("authorization", context.authorization), *headers)
+        if context.forwarded:
+            headers = (*context.forwarded, *headers)
+        if context.deadline_s is not None:
+            headers = (*headers, ("x-request-timeout", f"{max(context.deadline_s - time.monotonic(), 0.001):.3f}"))
+        journal = call.journal
+        gives_token_ids = replica.gives_token_ids or replica.upstream.gives_token_ids
+        return Job(
+            request=call.request,
+            model=attempt.backend.model,
+            draft_length=decision.draft_length,
+            request_id=context.request_id,
+            headers=headers,
+            committed=call.committed,
+            deadline_s=context.deadline_s,
+            request_class=decision.request_class,
+            token_ids=(journal is not None and journal.asks_token_ids and gives_token_ids)
+            or self._parity.wants_token_ids(
+                replica, served=served, decision=decision, request=call.request, draw=call.draws.parity
+            ),
+            bounds_output=bool(context.caller.key_id),  # other requests are not charged
+        )
+
+    def _probed(self, candidate: Candidate, served: ServedRoute) -> tuple[Replica | None, float]:
+        """The server to probe while it is waited for: one that answers probes, where there is another to turn to."""
+        replica = candidate.replica
+        if replica.upstream.answers_probes and has_elsewhere(served, replica):
+            return replica, self._deadlines.stall_s
+        return None, math.inf
+
+    def _patience(self, candidate: Candidate, served: ServedRoute, call: Call) -> tuple[float, LateError]:
+        """How long a stream may be silent. Short where the stream can resume on another server and silence is the only
+        sign of a server that hangs; else as long as there is hope."""
+        deadlines, replica = self._deadlines, candidate.replica
+        stalls = call.journal is not None and not replica.upstream.answers_probes and has_elsewhere(served, replica)
+        if stalls and deadlines.stall_s < deadlines.between_chunks_s:
+            return deadlines.stall_s, upstream_stalled
+        return deadlines.between_chunks_s, upstream_late
+
+    def _failed(self, call: Call, attempt: Attempt, error: SlipstreamError) -> None:
+        """Records the failure of an attempt that is closed; the client may never see it."""
+        name, arm = attempt.replica.name, attempt.decision.arm
+        _log.warning("%s: %s", name, for_log(error))
+        for recorder in self._recorders:
+            recorder.attempt_failed(server=name, error=type(error).__name__)
+        # The operator compares the failures of both arms. Where all servers of the control fail, each of its requests
+        # tries several of them: that is one failure.
+        if arm is Arm.SPECULATIVE or (arm is Arm.CONTROL and call.attempts == 1):
+            observe(call, attempt, error_type(error), call.times())
+        if isinstance(error, UpstreamError | Overloaded) and not call.timer.over:
+            attempt.failed(cause_of(error))
+        call.failure = error.with_traceback(None)  # which would hold the frames that hold the call
+        call.attempt = None
+        if call.stream is not None:
+            call.spent, call.stream = call.usage, None
+
+
+def _begin(call: Call, candidate: Candidate) -> Attempt:
+    if not call.has_begun:
+        call.decision = candidate.decision
+    call.attempts += 1
+    call.server = candidate.replica.name
+    call.attempt = attempt = Attempt(candidate)
+    return attempt
+
+
+def _last_error(call: Call, served: ServedRoute) -> SlipstreamError:
+    """The error of a call for which no server gave a first byte."""
+    failure = call.failure
+    if failure is not None and not isinstance(failure, UpstreamUnavailable):
+        return failure
+    error = UpstreamUnavailable(
+        f"No server for the model '{call.request.model}' is up.",
+        retry_after_s=max(served.plain.retry_after_s(), 1.0),
+    )
+    error.__cause__ = failure
+    return error

@@ -1,0 +1,142 @@
+"""One request on its way through the gateway, as facts: what came, what was decided, what it has cost so far."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from typing import NamedTuple
+
+from slipstream_core.errors import SlipstreamError
+from slipstream_core.types import ANONYMOUS, Caller, Decision, GenerationRequest
+
+from slipstream_gateway.decide.route import NO_DRAWS
+from slipstream_gateway.request.attempt import Attempt
+from slipstream_gateway.request.deadlines import CallTimer
+from slipstream_gateway.request.journal import Journal
+from slipstream_gateway.request.learning import PendingObservation, Times
+from slipstream_gateway.request.outcome import Outcome, Span
+from slipstream_gateway.upstreams.base import Committed, Piece, Stream, Tokens, Usage, joined
+
+_NOTHING = Usage()
+
+
+class Context(NamedTuple):
+    """What came with a request besides its body. `authorization` goes to HTTP upstreams unchanged. `deadline_s` is
+    the `time.monotonic()` instant by which the client wants its answer, None without a limit. `forwarded` are request
+    headers for upstreams, as settings say."""
+
+    request_id: str
+    authorization: str | None = None
+    traceparent: str | None = None
+    caller: Caller = ANONYMOUS
+    deadline_s: float | None = None
+    forwarded: tuple[tuple[str, str], ...] = ()
+
+
+class Answer(NamedTuple):
+    """An answer that has begun: its decision, its first piece (None: it is empty) and the pieces after it."""
+
+    decision: Decision
+    is_resumable: bool
+    first: Piece | None
+    rest: AsyncIterator[Piece]
+
+
+class Call:
+    """The facts of one request. `timer` bounds its waits; `request` has a seed once it is decided.
+
+    `decision` is that of the attempt that gave the first byte. `attempts` counts the servers that were asked. `stream`
+    is the part of the answer that runs, `spent` the usage of the parts before it. `failure` is the error of the last
+    failed attempt. `journal` notes what the client has of a stream, None where it cannot resume; `committed` is that of
+    an interrupted one. `resumed` has the cause of each
+    interruption after which the stream resumed. Times are by `time.perf_counter`.
+    """
+
+    __slots__ = (
+        "attempt", "attempts", "committed", "context", "decision", "draws", "entered_s", "failure", "finish_reasons",
+        "first_s", "journal", "last_s", "observation", "pair", "request", "resumed", "server", "span", "spent",
+        "started_s", "status", "stream", "timer",
+    )  # fmt: skip
+
+    def __init__(self, request: GenerationRequest, context: Context, timer: CallTimer) -> None:
+        self.request = request
+        self.context = context
+        self.timer = timer
+        self.started_s = self.entered_s = time.perf_counter()
+        self.pair = ""
+        self.decision: Decision | None = None
+        self.draws = NO_DRAWS
+        self.observation: PendingObservation | None = None
+        self.span: Span | None = None
+        self.attempt: Attempt | None = None
+        self.attempts = 0
+        self.server = ""
+        self.stream: Stream | None = None
+        self.spent: Usage | None = None
+        self.failure: SlipstreamError | None = None
+        self.journal: Journal | None = None
+        self.committed: Committed | None = None
+        self.resumed: tuple[str, ...] = ()
+        self.finish_reasons: tuple[str, ...] = ()
+        self.first_s: float | None = None
+        self.last_s = 0.0
+        self.status = ""
+
+    @property
+    def was_sent(self) -> bool:
+        """Whether a server was asked."""
+        return self.attempts > 0
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether there is an answer, or the beginning of one."""
+        return self.stream is not None or self.spent is not None
+
+    @property
+    def usage(self) -> Usage:
+        """The cost of the request so far, over all servers that gave a part of its answer."""
+        if self.stream is None:
+            return _NOTHING if self.spent is None else self.spent
+        return self.stream.usage if self.spent is None else joined(self.spent, self.stream.usage)
+
+    def note(self, piece: Piece) -> None:
+        """Notes the arrival of a piece of a stream."""
+        if isinstance(piece, Tokens) or piece.tokens:
+            self.last_s = time.perf_counter()
+            if self.first_s is None:
+                self.first_s = self.last_s
+            self.note_end(piece)
+
+    def note_end(self, piece: Piece) -> None:
+        if isinstance(piece, Tokens) and piece.finish_reason is not None:
+            self.finish_reasons += (piece.finish_reason,)
+
+    def times(self) -> Times:
+        """The times so far. Several choices share the time and their tokens are summed up, so that they have no time
+        per token."""
+        ttft_s = tpot_s = None
+        if self.first_s is not None:
+            ttft_s = self.first_s - self.started_s
+            output_tokens = self.usage.output_tokens
+            if output_tokens > 1 and self.request.choices == 1:
+                tpot_s = (self.last_s - self.first_s) / (output_tokens - 1)
+        return Times(time.perf_counter() - self.started_s, ttft_s, tpot_s)
+
+    def outcome(self, decision: Decision, times: Times) -> Outcome:
+        """The finished call as a value for recorders: it holds neither prompt nor answer."""
+        return Outcome(
+            pair=self.pair,
+            model=self.request.model,
+            decision=decision,
+            status=self.status,
+            e2e_s=times.e2e_s,
+            ttft_s=times.ttft_s,
+            tpot_s=times.tpot_s,
+            usage=self.usage,
+            finish_reasons=self.finish_reasons,
+            endpoint=self.request.endpoint,
+            server=self.server,
+            resumed=self.resumed,
+            request_id=self.context.request_id,
+            key_id=self.context.caller.key_id,
+        )

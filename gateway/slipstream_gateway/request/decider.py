@@ -1,0 +1,133 @@
+"""The decision for a request on the routes as they are served: its inputs gathered in one place, then `decide`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from slipstream_core.manifest.engines import VllmEngine
+from slipstream_core.observation import Draws, Forecast, Subject
+from slipstream_core.types import Caller, Decision, GenerationRequest, RequestProfile, speculation_of
+
+from slipstream_gateway.decide.estimate import ForecastQuery
+from slipstream_gateway.decide.route import Health, decide
+from slipstream_gateway.fleet.fleet import ServedRoute
+from slipstream_gateway.request.learning import key_id_of
+from slipstream_gateway.upstreams.pool import Replica
+from slipstream_gateway.upstreams.vllm_wire import client_xargs
+
+_UP, _DOWN = Health(), Health(speculative_available=False)
+
+
+class Classifier(Protocol):
+    """Predicts task and length of a request. Pure and quick."""
+
+    def classify(self, request: GenerationRequest) -> RequestProfile: ...
+
+    def explain(self, request: GenerationRequest) -> RequestProfile:
+        """The same profile with its evidence, which takes longer to gather."""
+        ...
+
+
+class Learner(Protocol):
+    """The estimates of this deployment. Quick."""
+
+    def subject(
+        self,
+        request: GenerationRequest,
+        profile: RequestProfile,
+        *,
+        pair: str,
+        key_id: str,
+        is_authenticated: bool = False,
+    ) -> Subject: ...
+
+    def forecast(self, query: ForecastQuery) -> Forecast: ...
+
+
+class Judged(NamedTuple):
+    """A decision with its inputs."""
+
+    profile: RequestProfile
+    subject: Subject
+    decision: Decision
+
+
+class Explanation(NamedTuple):
+    """A decision with its inputs, without running the request."""
+
+    pair: str
+    profile: RequestProfile
+    decision: Decision
+
+
+class Decider:
+    """Classifies, forecasts and decides. `learner` and `classifier` hold the state."""
+
+    def __init__(self, *, classifier: Classifier, learner: Learner) -> None:
+        self._classifier = classifier
+        self._learner = learner
+
+    def decide(
+        self,
+        request: GenerationRequest,
+        served: ServedRoute,
+        *,
+        caller: Caller,
+        authorization: str | None,
+        draws: Draws,
+        pressure: float,
+    ) -> Judged:
+        """The decision for `request`. Raises `UnsupportedParameter` or `InvalidRequest`."""
+        route = served.route
+        if isinstance(route.pair.spec.engine, VllmEngine):
+            client_xargs(request)  # raises: whichever server the request would run on, the answer is the same
+        profile = self._classifier.classify(request)
+        subject = self._learner.subject(
+            request,
+            profile,
+            pair=route.pair.metadata.key,
+            key_id=caller.key_id or key_id_of(authorization),
+            is_authenticated=bool(caller.key_id),
+        )
+        target, health = _speculative_target(served, request)
+        forecast = None
+        if target is not None and route.policy is not None and route.policy.spec.decision != "rules":
+            forecast = self._learner.forecast(_query(request, profile, subject, served, target))
+        decision = decide(request, profile, route, forecast=forecast, draws=draws, health=health, pressure=pressure)
+        return Judged(profile, subject, decision)
+
+    def explain(self, request: GenerationRequest) -> RequestProfile:
+        """The request's profile with its evidence."""
+        return self._classifier.explain(request)
+
+
+def _query(
+    request: GenerationRequest, profile: RequestProfile, subject: Subject, served: ServedRoute, target: Replica
+) -> ForecastQuery:
+    """The question to the estimates at the present load; `target` is where the request would speculate."""
+    route, plain = served.route, served.plain.least_busy()
+    return ForecastQuery(
+        subject=subject,
+        profile=profile,
+        plain_pool=route.plain.pool,
+        speculative_pool=route.speculative.pool if route.speculative is not None else None,
+        plain_load=plain.outstanding + 1.0 if plain is not None else 1.0,
+        speculative_load=target.outstanding + 1.0,
+        neighbours_draft_length=target.standing_draft_lengths / (target.outstanding + 1.0),
+        prompt_tokens=profile.prompt_tokens,
+        max_tokens=request.max_tokens,
+        temperature=request.temperature,
+    )
+
+
+def _speculative_target(served: ServedRoute, request: GenerationRequest) -> tuple[Replica | None, Health]:
+    """The server on which `request` would speculate now, and why there is none."""
+    if served.speculative is None:
+        return None, _UP
+    needs = speculation_of(request)
+    target = served.speculative.least_busy(needs)
+    if target is not None:
+        longest = served.speculative.longest_draft(needs)
+        return target, _UP if longest is None else Health(longest_draft=longest)
+    withheld = served.speculative.withheld(needs)
+    return None, _DOWN if withheld is None else Health(speculative_available=False, withheld=withheld)

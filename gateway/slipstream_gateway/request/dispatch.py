@@ -1,0 +1,211 @@
+"""`dispatch`: the way of a request, from a place to its record."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
+
+import msgspec
+from slipstream_core.errors import ModelNotFound, SlipstreamError, UpstreamUnavailable
+from slipstream_core.settings import Deadlines
+from slipstream_core.types import ANONYMOUS, Caller, Decision, GenerationRequest
+
+from slipstream_gateway.admission import Admission, Sample
+from slipstream_gateway.decide.route import NO_DRAWS, RequestDraws
+from slipstream_gateway.fleet.fleet import Fleet, ServedRoute, Snapshot
+from slipstream_gateway.request.answers import Answers
+from slipstream_gateway.request.call import Answer, Call, Context
+from slipstream_gateway.request.causes import error_type, rejection
+from slipstream_gateway.request.deadlines import CallTimer
+from slipstream_gateway.request.decider import Decider, Explanation, Judged
+from slipstream_gateway.request.learning import Outcomes, PendingObservation
+from slipstream_gateway.request.observe import observe
+from slipstream_gateway.request.outcome import Recorder, Tracer
+from slipstream_gateway.request.retry_budget import RetryBudget
+
+_RETRY_INCOMPLETE_S = 5.0
+
+
+class Dispatcher:
+    """Runs requests; its state lives in the parts that it is given."""
+
+    def __init__(
+        self,
+        *,
+        fleet: Fleet,
+        admission: Admission,
+        decider: Decider,
+        answers: Answers,
+        draws: RequestDraws,
+        retries: RetryBudget,
+        deadlines: Deadlines,
+        outcomes: Outcomes,
+        tracer: Tracer,
+        recorders: Sequence[Recorder],
+    ) -> None:
+        self._fleet = fleet
+        self._admission = admission
+        self._decider = decider
+        self._answers = answers
+        self._draws = draws
+        self._retries = retries
+        self._deadlines = deadlines
+        self._outcomes = outcomes
+        self._tracer = tracer
+        self._recorders = recorders
+
+    def call(self, request: GenerationRequest, context: Context) -> Call:
+        """A call for the task that runs now: its deadlines cancel that task."""
+        return Call(request, context, CallTimer(total_s=self._deadlines.total_s, deadline_s=context.deadline_s))
+
+    @asynccontextmanager
+    async def dispatch(self, call: Call) -> AsyncIterator[Answer]:
+        """Runs `call` for as long as the context lasts. On entry the first piece of the answer is here and nothing has
+        been promised to the client; however the context ends, upstreams are cancelled and the call is recorded.
+
+        Raises `RequestError`, `Overloaded`, `DeadlineExceeded` or `UpstreamError`.
+        """
+        self._retries.deposit()
+        place = await self._admit(call)
+        snapshot = self._enter(place)
+        try:
+            served = _served(snapshot, call.request)
+            decision = self._decide(call, served)
+            async with aclosing(self._answers.pieces(call, decision, served)) as pieces:
+                first = await anext(pieces, None)
+                yield Answer(call.decision or decision, call.journal is not None, first, pieces)
+            call.status = "ok"
+        except BaseException as exc:
+            call.status = error_type(exc)
+            if call.decision is None and isinstance(exc, SlipstreamError):
+                self._rejected(exc)
+            raise
+        finally:
+            call.timer.close()
+            self._leave(call, snapshot, place)
+            self._record(call)
+
+    def explain(
+        self,
+        request: GenerationRequest,
+        *,
+        authorization: str | None = None,
+        caller: Caller = ANONYMOUS,
+        request_id: str | None = None,
+    ) -> Explanation:
+        """The decision for `request`, without running it; without an id of its own, chance has no part in it.
+
+        Raises `ModelNotFound`, `UnsupportedParameter` or `InvalidRequest`.
+        """
+        served = _served(self._fleet.current, request)
+        pair = served.route.pair.metadata.key
+        judged = self._decider.decide(
+            request,
+            served,
+            caller=caller,
+            authorization=authorization,
+            draws=NO_DRAWS if request_id is None else self._draws.of(request_id),
+            pressure=self._admission.pressure(pair),
+        )
+        return Explanation(pair, self._decider.explain(request), judged.decision)
+
+    async def _admit(self, call: Call) -> str:
+        """Acquires a place for the call at the pair that serves its model. Returns the pair's key."""
+        context = call.context
+        try:
+            pair = _served(self._fleet.current, call.request).route.pair.metadata.key
+            if not self._admission.try_enter(pair):
+                await self._admission.enter(pair, context.caller, context.deadline_s)
+        except SlipstreamError as exc:
+            self._rejected(exc)
+            raise
+        call.entered_s = time.perf_counter()
+        return pair
+
+    def _enter(self, place: str) -> Snapshot:
+        """The routes that a call uses to its end."""
+        try:
+            snapshot = self._fleet.enter()
+        except BaseException:
+            self._admission.leave(place)
+            raise
+        self._fleet.use.begin(place)
+        return snapshot
+
+    def _leave(self, call: Call, snapshot: Snapshot, place: str) -> None:
+        self._fleet.leave(snapshot)
+        self._fleet.use.end(place)
+        sample = _sample(call) if call.status == "ok" and call.attempts == 1 else None
+        self._admission.leave(place, sample, refused=call.status == "overloaded")
+
+    def _decide(self, call: Call, served: ServedRoute) -> Decision:
+        request, context = call.request, call.context
+        call.draws = self._draws.of(context.request_id)
+        judged = self._decider.decide(
+            request,
+            served,
+            caller=context.caller,
+            authorization=context.authorization,
+            draws=call.draws,
+            pressure=self._admission.pressure(served.route.pair.metadata.key, inside=True),
+        )
+        call.pair = served.route.pair.metadata.key
+        call.decision = judged.decision
+        call.observation = self._pending(request, served, judged)
+        call.span = self._tracer.span(request, request_id=context.request_id, traceparent=context.traceparent)
+        call.request = _seeded(request)
+        return judged.decision
+
+    def _pending(self, request: GenerationRequest, served: ServedRoute, judged: Judged) -> PendingObservation | None:
+        """Several choices share their time, so that they say nothing of one. Only clients that may choose the mode may
+        ask not to be learnt from."""
+        route = served.route
+        may_choose = route.policy is not None and route.policy.spec.allow_client_mode
+        if request.choices > 1 or (may_choose and not request.learn):
+            return None
+        one_pool = route.speculative is None or route.speculative.pool == route.plain.pool
+        return PendingObservation(judged.subject, judged.profile.prompt_tokens, self._outcomes, one_pool)
+
+    def _rejected(self, error: SlipstreamError) -> None:
+        for recorder in self._recorders:
+            recorder.rejected(rejection(error))
+
+    def _record(self, call: Call) -> None:
+        if call.decision is None:
+            return
+        times = call.times()
+        outcome = call.outcome(call.decision, times)
+        for recorder in self._recorders:
+            recorder.record(outcome)
+        if call.span is not None:
+            call.span.end(outcome)
+        if call.attempt is not None:
+            observe(call, call.attempt, call.status, times)
+
+
+def _sample(call: Call) -> Sample:
+    """The servers' time, without the wait for a place: the limit must not follow from what it does itself."""
+    return Sample(
+        prompt_size=len(call.request.raw),
+        ttft_s=call.first_s - call.entered_s if call.first_s is not None else None,
+        e2e_s=time.perf_counter() - call.entered_s,
+        output_tokens=call.usage.output_tokens,
+    )
+
+
+def _seeded(request: GenerationRequest) -> GenerationRequest:
+    """With a seed where the client gave none: a server that resumes an answer must draw as the first one did."""
+    if request.seed is not None:
+        return request
+    return msgspec.structs.replace(request, seed=secrets.randbits(63))
+
+
+def _served(snapshot: Snapshot, request: GenerationRequest) -> ServedRoute:
+    served = snapshot.routes.get(request.model)
+    if served is None:
+        if snapshot.incomplete:
+            raise UpstreamUnavailable(snapshot.incomplete, retry_after_s=_RETRY_INCOMPLETE_S)
+        raise ModelNotFound(request.model)
+    return served

@@ -1,0 +1,126 @@
+"""Journals: what the client has of a stream, noted so that the stream can resume on another server."""
+
+from __future__ import annotations
+
+from array import array
+from typing import Protocol
+
+from slipstream_core.manifest.table import Backend, Route
+from slipstream_core.types import Endpoint, GenerationRequest
+
+from slipstream_gateway.upstreams.base import Committed, Piece, Tokens, Usage, Wire, has_relayed_features
+from slipstream_gateway.upstreams.openai_continuation import is_open_stop, read_forwarded
+
+MAX_FORWARDED_BYTES = 8 * 1024 * 1024
+# Features that ask the same of every token, whatever came before it.
+_PER_TOKEN = frozenset(
+    {
+        "bad_words",
+        "chat_template_kwargs",
+        "ignore_eos",
+        "logit_bias",
+        "min_p",
+        "skip_special_tokens",
+        "spaces_between_special_tokens",
+        "stop_token_ids",
+        "stream_options.continuous_usage_stats",
+    }
+)
+
+
+class Journal(Protocol):
+    """Notes what a stream's client has, in the order in which it goes out. `asks_token_ids`: a server that sends them
+    only on request is to be asked."""
+
+    asks_token_ids: bool
+
+    def add(self, piece: Piece) -> None:
+        """Notes one piece. Costs next to nothing: it is done for every chunk of every stream."""
+        ...
+
+    def committed(self, usage: Usage) -> Committed | None:
+        """What is noted, of an answer that has cost `usage` so far; None where it is not enough to go on."""
+        ...
+
+
+class TokenJournal:
+    """The token ids of one answer. With them another server of the same target goes on exactly: its text stream stands
+    where the ids end, so that what the first one held back of a character or of a stop string comes out once."""
+
+    asks_token_ids = False
+
+    def __init__(self) -> None:
+        self._token_ids = array("i")
+
+    def add(self, piece: Piece) -> None:
+        if isinstance(piece, Tokens):
+            self._token_ids.extend(piece.token_ids)
+
+    def committed(self, usage: Usage) -> Committed | None:
+        return Committed(
+            token_ids=tuple(self._token_ids), prompt_tokens=usage.prompt_tokens, output_tokens=len(self._token_ids)
+        )
+
+
+class TextJournal:
+    """What was forwarded of an answer that another server goes on with by its text, read only when it comes to that.
+
+    Until the end of a stream only its token ids say how many tokens its text has: an event may hold several, of one
+    speculative step or of several steps that the server sent at once."""
+
+    asks_token_ids = True
+
+    def __init__(self, request: GenerationRequest) -> None:
+        self._request = request
+        self._blocks: list[bytes] = []
+        self._size_bytes = 0
+        self._tokens = 0
+
+    def add(self, piece: Piece) -> None:
+        if isinstance(piece, Wire) and self._size_bytes <= MAX_FORWARDED_BYTES:
+            self._blocks.append(piece.data)
+            self._size_bytes += len(piece.data)
+            self._tokens += len(piece.token_ids)
+
+    def committed(self, usage: Usage) -> Committed | None:
+        if self._size_bytes > MAX_FORWARDED_BYTES:
+            return None
+        found = read_forwarded(self._blocks, usage, least_tokens=self._tokens)
+        if found is None or is_open_stop(found.text, self._request.stop):
+            return None
+        limit = self._request.max_tokens
+        return found if limit is None or found.output_tokens < limit else None
+
+
+def journal_of(request: GenerationRequest, route: Route, backend: Backend, *, sends_tokens: bool) -> Journal | None:
+    """How to note the stream of `request` that `backend` gives; None where it could not resume on another server.
+
+    Only one answer of free text can: of several, of one whose next token depends on more than the text before it
+    (penalties, a grammar), or of one with more than text in it (log-probabilities, tool calls) the rest would not be
+    what it would have been. The policy's `resume` may say no to all, or allow texts where no ids are known.
+    """
+    allowed = "exact" if route.policy is None else route.policy.spec.resume
+    if allowed == "never" or not request.stream or request.n != 1 or request.structured_output:
+        return None
+    if not request.features <= _PER_TOKEN:
+        return None
+    if sends_tokens:
+        exact = backend.own_engine or request.temperature == 0.0
+        return TokenJournal() if exact and not has_relayed_features(request) else None
+    return TextJournal(request) if allowed == "text" and _is_open_text(request) else None
+
+
+def _is_open_text(request: GenerationRequest) -> bool:
+    """Whether the answer is a text of its own, so that what is there of it can be the prompt's end."""
+    if request.endpoint is Endpoint.CHAT:
+        return bool(request.messages) and request.messages[-1].role != "assistant"
+    return isinstance(request.prompt, str)
+
+
+def same_target(one: Route, other: Route) -> bool:
+    """Whether both routes serve the same target, so that one's servers can go on with what the other's began."""
+    return (
+        one.pair.metadata.key == other.pair.metadata.key
+        and one.pair.spec.target == other.pair.spec.target
+        and (one.plain.protocol, one.plain.model) == (other.plain.protocol, other.plain.model)
+    )
