@@ -18,7 +18,7 @@ from slipstream_core.settings import TelemetrySettings
 from slipstream_core.types import Arm, Decision, Endpoint, GenerationRequest, Reason
 from slipstream_gateway.access import AccessStatus
 from slipstream_gateway.access.counts import KeyUse
-from slipstream_gateway.admission import GateState
+from slipstream_gateway.admission import PairAdmission
 from slipstream_gateway.conformance import CheckCount, ReplicaConformance
 from slipstream_gateway.conformance.verdict import Result as CheckResult
 from slipstream_gateway.conformance.verdict import Subject
@@ -114,7 +114,7 @@ def _observe_conformance(telemetry: Telemetry) -> None:
 
 def _observe_overload(telemetry: Telemetry) -> None:
     """Of one pair with one server, at a moment when all has happened once."""
-    gate = GateState(
+    gate = PairAdmission(
         pair=PAIR,
         limit=64,
         in_flight=1,

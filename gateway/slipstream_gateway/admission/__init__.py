@@ -5,8 +5,7 @@ when all are taken requests wait, who has low priority behind all others; and wh
 with 429 and a time to come back.
 """
 
-from slipstream_gateway.admission.admission import Admission
-from slipstream_gateway.admission.gate import GateState
-from slipstream_gateway.admission.latency import Sample
+from slipstream_gateway.admission.admission import Admission, PairAdmission
+from slipstream_gateway.admission.limit import Sample
 
-__all__ = ["Admission", "GateState", "Sample"]
+__all__ = ["Admission", "PairAdmission", "Sample"]

@@ -171,8 +171,9 @@ class ClientWatch:
     def close(self) -> None:
         self._watched = None
         self._timer.cancel()
-        if self._watcher is not None:
-            self._watcher.cancel()
+        watcher, self._watcher = self._watcher, None  # the task holds this object
+        if watcher is not None:
+            watcher.cancel()
 
     def _start(self) -> None:
         self._watcher = asyncio.get_running_loop().create_task(self._wait())

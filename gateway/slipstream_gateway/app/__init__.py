@@ -1,5 +1,5 @@
-"""The application's parts, each built once from the settings: `build_parts`; and its endpoints, by side."""
+"""The application's services, each built once from the settings: `build_services`; and its endpoints, by side."""
 
-from slipstream_gateway.app.wiring import Parts, build_parts
+from slipstream_gateway.app.wiring import Services, build_services
 
-__all__ = ["Parts", "build_parts"]
+__all__ = ["Services", "build_services"]

@@ -1,4 +1,4 @@
-"""The application: its parts, its endpoints, and how long they live."""
+"""The application: its services, its endpoints, and how long they live."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from slipstream_core.settings import GatewaySettings
 from starlette.applications import Starlette
 
 from slipstream_gateway.api.sides import Sides
-from slipstream_gateway.app import Parts, build_parts
+from slipstream_gateway.app import Services, build_services
 from slipstream_gateway.app.access import running
 from slipstream_gateway.app.endpoints import build_sides
+from slipstream_gateway.app.metrics import observe
 from slipstream_gateway.app.upstreams import connect
 from slipstream_gateway.request.learning import Outcomes, OutcomeStore
 
@@ -23,11 +24,12 @@ __all__ = ["build_app", "connect"]
 def build_app(settings: GatewaySettings) -> Sides:
     """The ASGI application. Its lifespan follows the manifest; where that is a bad file, `ManifestError` ends the
     start."""
-    parts = build_parts(settings)
+    services = build_services(settings)
+    observe(services)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        async with _running(parts):
+        async with _running(services):
             gc.collect()
             gc.freeze()  # what start-up built stays; collections need not walk it
             try:
@@ -35,23 +37,23 @@ def build_app(settings: GatewaySettings) -> Sides:
             finally:
                 gc.unfreeze()
 
-    return build_sides(parts, settings).live(lifespan)
+    return build_sides(services, settings).live(lifespan)
 
 
 @contextlib.asynccontextmanager
-async def _running(parts: Parts) -> AsyncIterator[None]:
+async def _running(services: Services) -> AsyncIterator[None]:
     """Everything that runs beside the requests, entered in this order and left in the opposite one."""
     async with contextlib.AsyncExitStack() as stack:
-        stack.push_async_callback(asyncio.to_thread, parts.telemetry.close)
-        await stack.enter_async_context(parts.audit.running())
-        await stack.enter_async_context(parts.source)
-        await stack.enter_async_context(parts.siblings)
-        await stack.enter_async_context(running(parts.gate))
-        await stack.enter_async_context(_beside(parts.tls.watch(parts.fleet.reconnect)))
-        await stack.enter_async_context(_sharing(parts.store, parts.outcomes))
-        stack.push_async_callback(parts.fleet.aclose)
-        stack.push_async_callback(parts.parity.aclose)
-        await stack.enter_async_context(parts.conformance.running())
+        stack.push_async_callback(asyncio.to_thread, services.telemetry.close)
+        await stack.enter_async_context(services.audit.running())
+        await stack.enter_async_context(services.source)
+        await stack.enter_async_context(services.siblings)
+        await stack.enter_async_context(running(services.gate))
+        await stack.enter_async_context(_beside(services.tls.watch(services.fleet.reconnect)))
+        await stack.enter_async_context(_sharing(services.store, services.outcomes))
+        stack.push_async_callback(services.fleet.aclose)
+        stack.push_async_callback(services.parity.aclose)
+        await stack.enter_async_context(services.conformance.running())
         yield
 
 

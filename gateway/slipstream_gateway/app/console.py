@@ -1,4 +1,4 @@
-"""The console's parts put together, and its paths."""
+"""The console's services put together, and its paths."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute, Route, request_response
 from slipstream_gateway.access import Gate
 from slipstream_gateway.api.gatekeeper import Gatekeeper, require_admin
 from slipstream_gateway.api.sides import Checked, RequestCheck
-from slipstream_gateway.app.wiring import Parts
+from slipstream_gateway.app.wiring import Services
 from slipstream_gateway.console.endpoints import EventsEndpoint, KillsEndpoint, PageEndpoint
 from slipstream_gateway.console.feed import Feed
 from slipstream_gateway.console.keys import KeysView
@@ -24,38 +24,38 @@ from slipstream_gateway.telemetry.workers import Question
 
 
 def console_routes(
-    parts: Parts, settings: GatewaySettings, *, site: RequestCheck, check: RequestCheck
+    services: Services, settings: GatewaySettings, *, site: RequestCheck, check: RequestCheck
 ) -> Sequence[BaseRoute]:
     """The page and its files for everybody who reaches this side as `site` has it: they hold no data. The figures and
     the kill switch for admins, by `check`."""
-    keys = KeysView(parts.gate if isinstance(parts.gate, Gate) else None)
+    keys = KeysView(services.gate if isinstance(services.gate, Gate) else None)
     worker = WorkerView(
-        fleet=parts.fleet,
-        recorder=parts.recorder,
-        evidence=parts.evidence,
-        admission=parts.admission,
-        denied=_denied(parts.gate),
+        fleet=services.fleet,
+        recorder=services.recorder,
+        evidence=services.evidence,
+        admission=services.admission,
+        denied=_denied(services.gate),
         keys=keys,
         shares=settings.redis_url is not None,
     )
-    parts.siblings.answer(Question.SNAPSHOT, worker.encoded)
-    switch = _kill_switch(parts, settings)
+    services.siblings.answer(Question.SNAPSHOT, worker.encoded)
+    switch = _kill_switch(services, settings)
     view = ConsoleView(
-        fleet=parts.fleet,
-        learner=parts.learner,
-        siblings=parts.siblings,
+        fleet=services.fleet,
+        learner=services.learner,
+        siblings=services.siblings,
         switch=switch,
         keys=keys,
-        configuration=parts.source.status,
+        configuration=services.source.status,
         version=version("slipstream-serving"),
     )
     page = PageEndpoint()
     kills = KillsEndpoint(
         switch,
-        is_pair=_is_pair(parts, switch),
-        caller=lambda scope: require_admin(parts.gate, scope).key_id,
-        has_keys=not parts.gate.is_open,
-        told=_told(parts.audit),
+        is_pair=_is_pair(services, switch),
+        caller=lambda scope: require_admin(services.gate, scope).key_id,
+        has_keys=not services.gate.is_open,
+        told=_told(services.audit),
     )
     events = Checked(EventsEndpoint(Feed(view.sections), check), check)
     return [
@@ -70,27 +70,27 @@ def console_routes(
     ]
 
 
-def _kill_switch(parts: Parts, settings: GatewaySettings) -> KillSwitch:
+def _kill_switch(services: Services, settings: GatewaySettings) -> KillSwitch:
     """The client of Kubernetes' API is loaded only where it is used."""
     if settings.cluster is not None and settings.admin.kill_switch:
         from slipstream_gateway.sources.cluster.kill_switch import ClusterKillSwitch
 
         return ClusterKillSwitch(settings.cluster)
-    if not isinstance(parts.source, FileSource):
+    if not isinstance(services.source, FileSource):
         return CommandKillSwitch()
     return FileKillSwitch(
-        parts.source.kills,
-        obey=parts.source.obey_kills,
-        ask=lambda: all_snapshots(parts.siblings),
+        services.source.kills,
+        obey=services.source.obey_kills,
+        ask=lambda: all_snapshots(services.siblings),
         workers=settings.workers,
     )
 
 
-def _is_pair(parts: Parts, switch: KillSwitch) -> Callable[[str], bool]:
+def _is_pair(services: Services, switch: KillSwitch) -> Callable[[str], bool]:
     """Those that are served, and those whose kill outlived them: it must be possible to take it back."""
 
     def check(pair: str) -> bool:
-        served = (one.route.pair.metadata.key for one in parts.fleet.current.routes.values())
+        served = (one.route.pair.metadata.key for one in services.fleet.current.routes.values())
         return pair in served or pair in switch.kills.pairs
 
     return check

@@ -24,7 +24,7 @@ from slipstream_gateway.api.route import RouteEndpoint
 from slipstream_gateway.api.sides import Checked, HotPaths, RequestCheck, Respond, Sides, anybody, application
 from slipstream_gateway.api.stored import stored_response
 from slipstream_gateway.app.console import console_routes
-from slipstream_gateway.app.wiring import Parts
+from slipstream_gateway.app.wiring import Services
 
 _CHAT = "/v1/chat/completions"
 _COMPLETIONS = "/v1/completions"
@@ -32,40 +32,41 @@ _RESPONSES = "/v1/responses"
 _PROBES = (LIVE, READY)
 
 
-def build_sides(parts: Parts, settings: GatewaySettings) -> Sides:
+def build_sides(services: Services, settings: GatewaySettings) -> Sides:
     """Everything that answers: on one port, or admin paths on a port of their own."""
     threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="parse")  # more would share the same time
-    hot = _generation(parts, settings, threads)
-    public = [*_posts(hot), *_models(parts), *_health(parts)]
-    site = _site_check(parts, settings.host)
+    hot = generation(services, settings, threads)
+    public = [*_posts(hot), *_models(services), *_health(services)]
+    site = _site_check(services, settings.host)
     if settings.admin.port is None:
-        routes = [*public, _route(parts, settings, threads, internals=True), *_admin(parts, settings, site=site)]
+        routes = [*public, _route(services, settings, threads, internals=True), *_admin(services, settings, site=site)]
         return Sides(HotPaths(application(routes), hot, check=site, unchecked=_PROBES))
-    on_public = application([*public, _route(parts, settings, threads, internals=False)])
-    admin_site = _site_check(parts, settings.admin.host)
-    admin = _admin(parts, settings, site=admin_site)
-    route = _route(parts, settings, threads, internals=True, site=admin_site)
-    on_admin = application([route, *_health(parts), *admin])
+    on_public = application([*public, _route(services, settings, threads, internals=False)])
+    admin_site = _site_check(services, settings.admin.host)
+    admin = _admin(services, settings, site=admin_site)
+    route = _route(services, settings, threads, internals=True, site=admin_site)
+    on_admin = application([route, *_health(services), *admin])
     public_side = HotPaths(on_public, hot, check=site, unchecked=_PROBES)
     return Sides(public_side, admin=on_admin, admin_port=settings.admin.port)
 
 
-def _site_check(parts: Parts, listening: str) -> RequestCheck:
+def _site_check(services: Services, listening: str) -> RequestCheck:
     """The check of `Host` and `Origin`. It is made where a gateway without keys listens on the loopback: a browser of
     this machine could otherwise be made to send requests of another site. Pages of other sites have no key, and the
     names of a listener for other machines, such as a pod's, are not known here."""
-    return own_site(listening) if parts.gate.is_open and is_loopback(listening) else anybody
+    return own_site(listening) if services.gate.is_open and is_loopback(listening) else anybody
 
 
-def _generation(parts: Parts, settings: GatewaySettings, threads: Executor) -> dict[str, GenerateEndpoint]:
+def generation(services: Services, settings: GatewaySettings, threads: Executor) -> dict[str, GenerateEndpoint]:
+    """The endpoints that generate, by path."""
     limit, forwarded = settings.limits.max_body_bytes, settings.upstreams.forwarded_headers
     return {
         path: GenerateEndpoint(
-            parts.dispatcher,
+            services.dispatcher,
             BodyParser(parse, threads),
-            parts.recorders,
+            services.recorders,
             max_body_bytes=limit,
-            gate=parts.gate,
+            gate=services.gate,
             forwarded=forwarded,
         )
         for path, parse in (
@@ -82,16 +83,16 @@ def _posts(hot: dict[str, GenerateEndpoint]) -> list[BaseRoute]:
     return [*posts, Route(_RESPONSES + "/{response:path}", stored_response, methods=["GET", "POST", "DELETE"])]
 
 
-def _models(parts: Parts) -> list[BaseRoute]:
-    models = ModelsEndpoint(parts.fleet, started=int(time.time()), gate=parts.gate)
+def _models(services: Services) -> list[BaseRoute]:
+    models = ModelsEndpoint(services.fleet, started=int(time.time()), gate=services.gate)
     return [
         Route("/v1/models", models.list, methods=["GET"]),
         Route("/v1/models/{model:path}", models.get, methods=["GET"]),
     ]
 
 
-def _health(parts: Parts) -> list[BaseRoute]:
-    health = HealthEndpoint(parts.fleet, parts.source)
+def _health(services: Services) -> list[BaseRoute]:
+    health = HealthEndpoint(services.fleet, services.source)
     return [
         Route(LIVE, health.live, methods=["GET"]),
         Route(READY, health.ready, methods=["GET"]),
@@ -99,25 +100,29 @@ def _health(parts: Parts) -> list[BaseRoute]:
 
 
 def _route(
-    parts: Parts, settings: GatewaySettings, threads: Executor, *, internals: bool, site: RequestCheck = anybody
+    services: Services, settings: GatewaySettings, threads: Executor, *, internals: bool, site: RequestCheck = anybody
 ) -> Route:
     limit, parse = settings.limits.max_body_bytes, BodyParser(parse_request, threads)
-    route = RouteEndpoint(parts.dispatcher, parse=parse, max_body_bytes=limit, internals=internals, gate=parts.gate)
+    route = RouteEndpoint(
+        services.dispatcher, parse=parse, max_body_bytes=limit, internals=internals, gate=services.gate
+    )
     return Route("/v1/route", Checked(request_response(route.post), site), methods=["POST"])
 
 
-def _admin(parts: Parts, settings: GatewaySettings, *, site: RequestCheck) -> Sequence[BaseRoute]:
+def _admin(services: Services, settings: GatewaySettings, *, site: RequestCheck) -> Sequence[BaseRoute]:
     """What only admins may call. The check stands at each endpoint, not at paths: however one is spelled, it is asked.
     Who has an endpoint for admins adds a line here."""
-    check = admin_check(parts.gate, site)
+    check = admin_check(services.gate, site)
     metrics_check = site if settings.admin.open_metrics else check
-    evidence = EvidenceEndpoint(parts.fleet, parts.evidence, parts.parity.counts, parts.conformance.replicas)
+    evidence = EvidenceEndpoint(
+        services.fleet, services.evidence, services.parity.counts, services.conformance.replicas
+    )
 
     def guarded(path: str, respond: Respond, *methods: str, check: RequestCheck = check) -> Route:
         return Route(path, Checked(request_response(respond), check), methods=list(methods or ("GET",)))
 
     return [
         guarded("/v1/evidence", evidence.get),
-        guarded("/metrics", MetricsEndpoint(parts.siblings.metrics).get, check=metrics_check),
-        *console_routes(parts, settings, site=site, check=check),
+        guarded("/metrics", MetricsEndpoint(services.siblings.metrics).get, check=metrics_check),
+        *console_routes(services, settings, site=site, check=check),
     ]

@@ -7,7 +7,7 @@ import logging
 from slipstream_core.manifest import Protocol
 from slipstream_core.settings import GatewaySettings, secret
 
-from slipstream_gateway.fleet.fleet import ReplicaKey
+from slipstream_gateway.fleet.snapshot import ReplicaKey
 from slipstream_gateway.upstreams.base import Upstream
 from slipstream_gateway.upstreams.endpoint_rules import EndpointRules, may_name_variable
 from slipstream_gateway.upstreams.refused import RefusedUpstream

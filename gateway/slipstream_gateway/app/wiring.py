@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,8 +15,7 @@ from slipstream_gateway.admission import Admission
 from slipstream_gateway.api.gatekeeper import Gatekeeper
 from slipstream_gateway.app import sources
 from slipstream_gateway.app.access import build_gate
-from slipstream_gateway.app.observing import observe
-from slipstream_gateway.app.upstreams import connect
+from slipstream_gateway.app.upstreams import connect as connect_server
 from slipstream_gateway.conformance import Conformance
 from slipstream_gateway.console.recorder import Recorder
 from slipstream_gateway.decide.estimate import Evidence, Learner
@@ -24,6 +23,7 @@ from slipstream_gateway.decide.route import RequestDraws
 from slipstream_gateway.fleet.configuration import ConfigurationSource
 from slipstream_gateway.fleet.departures import Departures
 from slipstream_gateway.fleet.fleet import Fleet
+from slipstream_gateway.fleet.snapshot import ReplicaKey
 from slipstream_gateway.request.answers import Answers
 from slipstream_gateway.request.decider import Decider
 from slipstream_gateway.request.dispatch import Dispatcher
@@ -35,15 +35,18 @@ from slipstream_gateway.request.retry_budget import RetryBudget
 from slipstream_gateway.telemetry.audit import Audit, AuditRecorder, LineSink, swaps
 from slipstream_gateway.telemetry.providers import Telemetry
 from slipstream_gateway.telemetry.workers import Siblings
-from slipstream_gateway.upstreams.tls import UpstreamTls
+from slipstream_gateway.upstreams.base import Upstream
+from slipstream_gateway.upstreams.tls import Credentials, UpstreamTls
 
 if TYPE_CHECKING:
     from slipstream_core.redis.redis_store import RedisStore
 
+Connect = Callable[[ReplicaKey, GatewaySettings, Credentials | None], Upstream]
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Parts:
-    """The live parts of one worker. Who needs one more adds a field here and a line in `build_parts`."""
+class Services:
+    """The live services of one worker. A new one is a field here and a line in `build_services`."""
 
     fleet: Fleet
     tls: UpstreamTls
@@ -67,7 +70,8 @@ class Parts:
     departures: Departures
 
 
-def build_parts(settings: GatewaySettings) -> Parts:
+def build_services(settings: GatewaySettings, *, connect: Connect = connect_server) -> Services:
+    """Builds every service of a worker; `connect` makes the clients of servers."""
     tls = UpstreamTls(settings.upstreams.tls)
     fleet = Fleet(
         lambda key: connect(key, settings, tls.current),
@@ -100,7 +104,7 @@ def build_parts(settings: GatewaySettings) -> Parts:
         tracer=telemetry,
         recorders=recorders,
     )
-    parts = Parts(
+    return Services(
         fleet=fleet,
         tls=tls,
         audit=audit,
@@ -122,8 +126,6 @@ def build_parts(settings: GatewaySettings) -> Parts:
         gate=build_gate(settings, audit),
         departures=Departures(fleet),
     )
-    observe(parts)
-    return parts
 
 
 def _admission(settings: GatewaySettings) -> Admission:

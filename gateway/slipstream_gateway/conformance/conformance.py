@@ -20,7 +20,8 @@ from slipstream_gateway.admission import Admission
 from slipstream_gateway.conformance.duties import Duty, duties_of
 from slipstream_gateway.conformance.server_checks import ServerChecks
 from slipstream_gateway.conformance.verdict import Finding, Result, Subject
-from slipstream_gateway.fleet.fleet import Fleet, Snapshot
+from slipstream_gateway.fleet.fleet import Fleet
+from slipstream_gateway.fleet.snapshot import Snapshot
 from slipstream_gateway.upstreams.pool import Replica
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from slipstream_core.manifest.table import Backend
 
 from slipstream_gateway.decide.route.guards import off
-from slipstream_gateway.fleet.fleet import ServedRoute, Snapshot
+from slipstream_gateway.fleet.snapshot import ServedRoute, Snapshot
 from slipstream_gateway.upstreams.pool import Replica
 
 

@@ -29,7 +29,7 @@ from slipstream_gateway.decide.estimate import ForecastQuery
 from slipstream_gateway.decide.route import NO_DRAWS, decide
 from slipstream_gateway.decide.route.break_even import BreakEven, break_even
 from slipstream_gateway.decide.route.case import draft_lengths
-from slipstream_gateway.fleet.fleet import ServedRoute
+from slipstream_gateway.fleet.snapshot import ServedRoute
 from slipstream_gateway.request.decider import Learner
 
 LENGTHS = tuple(round(4.0 * 256.0 ** (step / 32.0), 2) for step in range(33))

@@ -18,7 +18,8 @@ from slipstream_gateway.console.switching import KillSwitch
 from slipstream_gateway.console.worker import ClassComparison, Entrance, Seat, WorkerSnapshot, traffic_of
 from slipstream_gateway.decide.estimate import Evidence
 from slipstream_gateway.fleet.configuration import ConfigurationStatus
-from slipstream_gateway.fleet.fleet import Fleet, ServedRoute
+from slipstream_gateway.fleet.fleet import Fleet
+from slipstream_gateway.fleet.snapshot import ServedRoute
 from slipstream_gateway.request.decider import Learner
 from slipstream_gateway.telemetry.workers import Question, Siblings
 from slipstream_gateway.upstreams.pool import Replica

@@ -14,7 +14,7 @@ from slipstream_gateway.console.switching import KillSwitch
 from slipstream_gateway.console.worker import RECENT_BUCKETS, Traffic, WorkerSnapshot
 from slipstream_gateway.decide.estimate.evidence import ClassEvidence, evidence_of
 from slipstream_gateway.decide.estimate.moments import Comparison
-from slipstream_gateway.fleet.fleet import ServedRoute
+from slipstream_gateway.fleet.snapshot import ServedRoute
 
 _SHARES = (0.5, 0.9, 0.95, 0.99)
 ALL_CLASSES = ""

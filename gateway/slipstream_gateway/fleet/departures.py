@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from slipstream_gateway.fleet.fleet import Fleet, Snapshot
+from slipstream_gateway.fleet.fleet import Fleet
+from slipstream_gateway.fleet.snapshot import Snapshot
 
 _log = logging.getLogger(__name__)
 

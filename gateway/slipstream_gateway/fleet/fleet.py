@@ -8,69 +8,58 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
-from typing import NamedTuple
 
 from slipstream_core.errors import UpstreamError
-from slipstream_core.manifest.engines import Protocol
 from slipstream_core.manifest.table import Backend, Route, RoutingTable
 from slipstream_core.settings import HealthSettings
 
-from slipstream_gateway.fleet.kill import DraftStops, is_killed
-from slipstream_gateway.fleet.pair_use import PairUse
+from slipstream_gateway.fleet.kill import DraftStops
+from slipstream_gateway.fleet.snapshot import ReplicaKey, ServedRoute, Snapshot
 from slipstream_gateway.upstreams.base import Upstream
 from slipstream_gateway.upstreams.pool import Pool, Replica
+
+LATELY_S = 60.0
+
+
+class PairUse:
+    """The requests that run and the time of the last one, by the pair's key. `clock` is monotonic, in seconds."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._running: Counter[str] = Counter()
+        self._seen_s: dict[str, float] = {}
+
+    def begin(self, pair: str) -> None:
+        self._running[pair] += 1
+
+    def end(self, pair: str) -> None:
+        self._running[pair] -= 1
+        if not self._running[pair]:
+            del self._running[pair]
+        self._seen_s[pair] = self._clock()
+
+    def running(self, pair: str) -> int:
+        """The requests for the pair that have no end yet."""
+        return self._running[pair]
+
+    def lately(self) -> frozenset[str]:
+        """The pairs with a request that runs, or that ended within `LATELY_S`."""
+        since_s = self._clock() - LATELY_S
+        self._seen_s = {pair: seen_s for pair, seen_s in self._seen_s.items() if seen_s >= since_s}
+        return frozenset(self._running) | frozenset(self._seen_s)
+
 
 _HEALTH = HealthSettings()
 _log = logging.getLogger(__name__)
 _TLS_SCHEMES = ("https://", "grpcs://")
 
 
-class ReplicaKey(NamedTuple):
-    """What makes two mentions of a server the same server."""
-
-    protocol: Protocol
-    endpoint: str
-    model: str
-    api_key_env: str | None
-    tls: str = ""  # tells credentials of different days apart, where TLS is spoken
-    drafts_per_request: bool = True
-
-
 Connect = Callable[[ReplicaKey], Upstream]
-Swapped = Callable[["Snapshot | None", "Snapshot"], None]
+Swapped = Callable[[Snapshot | None, Snapshot], None]
 """Is told the snapshot before, None at the first, and the new one."""
-
-
-class ServedRoute(NamedTuple):
-    """A route with the replicas of its arms, whose `keys` those are; `speculative` None: the pair has no draft.
-    `fallback` are those of `Route.fallback`."""
-
-    route: Route
-    plain: Pool
-    speculative: Pool | None
-    keys: frozenset[ReplicaKey]
-    fallback: Pool | None = None
-
-
-class Snapshot:
-    """One routing table with its replicas, and how many requests use it.
-
-    `killed` are the keys of the pairs whose kill switch is on, served or not. `incomplete` says why a model that is not
-    in it may exist all the same; empty where that cannot be.
-    """
-
-    def __init__(
-        self, table: RoutingTable, routes: Mapping[str, ServedRoute], killed: AbstractSet[str], incomplete: str
-    ) -> None:
-        self.table = table
-        self.routes = routes
-        self.keys = frozenset(key for served in routes.values() for key in served.keys)
-        self.killed = killed | {served.route.pair.metadata.key for served in routes.values() if is_killed(served.route)}
-        self.incomplete = incomplete
-        self.in_use = 0
-        self.retired = False
 
 
 class Fleet:

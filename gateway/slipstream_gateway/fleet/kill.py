@@ -15,27 +15,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING
 
 from slipstream_core.errors import for_log
-from slipstream_core.manifest.table import Route
 
+from slipstream_gateway.fleet.snapshot import Snapshot
 from slipstream_gateway.upstreams.pool import Replica
-
-if TYPE_CHECKING:
-    from slipstream_gateway.fleet.fleet import Snapshot
 
 AGAIN_AFTER_S = 0.5
 
 _log = logging.getLogger(__name__)
-
-
-def is_killed(route: Route) -> bool:
-    """Whether a kill switch is on for `route`: its pair's, its policy's, or one of an object that is broken."""
-    policy = route.policy
-    return bool(
-        route.killed is not None or route.pair.spec.kill_switch or (policy is not None and policy.spec.kill_switch)
-    )
 
 
 def speculative_replicas(pair: str, snapshots: Collection[Snapshot]) -> tuple[Replica, ...]:

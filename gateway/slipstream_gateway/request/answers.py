@@ -20,14 +20,12 @@ from slipstream_core.errors import (
 from slipstream_core.settings import Deadlines
 from slipstream_core.types import Arm, Decision
 
-from slipstream_gateway.fleet.fleet import ServedRoute
-from slipstream_gateway.request.attempt import Attempt
-from slipstream_gateway.request.call import Call
-from slipstream_gateway.request.candidates import Candidate, first_candidates, has_elsewhere
+from slipstream_gateway.fleet.snapshot import ServedRoute
+from slipstream_gateway.request.call import Call, observe
+from slipstream_gateway.request.candidates import Attempt, Candidate, first_candidates, has_elsewhere
 from slipstream_gateway.request.causes import cause_of, error_type
 from slipstream_gateway.request.deadlines import LateError, upstream_late, upstream_stalled
 from slipstream_gateway.request.journal import journal_of
-from slipstream_gateway.request.observe import observe
 from slipstream_gateway.request.outcome import Recorder
 from slipstream_gateway.request.parity.parity import Parity
 from slipstream_gateway.request.resume import Resumptions

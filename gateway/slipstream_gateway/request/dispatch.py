@@ -14,14 +14,14 @@ from slipstream_core.types import ANONYMOUS, Caller, Decision, GenerationRequest
 
 from slipstream_gateway.admission import Admission, Sample
 from slipstream_gateway.decide.route import NO_DRAWS, RequestDraws
-from slipstream_gateway.fleet.fleet import Fleet, ServedRoute, Snapshot
+from slipstream_gateway.fleet.fleet import Fleet
+from slipstream_gateway.fleet.snapshot import ServedRoute, Snapshot
 from slipstream_gateway.request.answers import Answers
-from slipstream_gateway.request.call import Answer, Call, Context
+from slipstream_gateway.request.call import Answer, Call, Context, observe
 from slipstream_gateway.request.causes import error_type, rejection
 from slipstream_gateway.request.deadlines import CallTimer
 from slipstream_gateway.request.decider import Decider, Explanation, Judged
 from slipstream_gateway.request.learning import Outcomes, PendingObservation
-from slipstream_gateway.request.observe import observe
 from slipstream_gateway.request.outcome import Recorder, Tracer
 from slipstream_gateway.request.retry_budget import RetryBudget
 

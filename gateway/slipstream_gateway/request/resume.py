@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
 from enum import StrEnum
 
 import msgspec
@@ -23,7 +24,8 @@ from slipstream_core.errors import (
 )
 from slipstream_core.settings import Deadlines
 
-from slipstream_gateway.fleet.fleet import Fleet, ServedRoute, Snapshot
+from slipstream_gateway.fleet.fleet import Fleet
+from slipstream_gateway.fleet.snapshot import ServedRoute, Snapshot
 from slipstream_gateway.request.call import Call
 from slipstream_gateway.request.candidates import Candidate, resume_candidates
 from slipstream_gateway.request.causes import cause_of
@@ -93,13 +95,14 @@ class Resumptions:
         else:
             call.committed = msgspec.structs.replace(committed, resumed=(*call.resumed, cause))
             try:
-                async for candidate in search.candidates():
-                    yield candidate
-                    if len(call.resumed) > resumed:
-                        return  # it resumed, and broke off again
-                    if isinstance(call.failure, RequestError):  # no other server would take it either
-                        search.result = Result.NOT_RESUMABLE
-                        break
+                async with aclosing(search.candidates()) as candidates:
+                    async for candidate in candidates:
+                        yield candidate
+                        if len(call.resumed) > resumed:
+                            return  # it resumed, and broke off again
+                        if isinstance(call.failure, RequestError):  # no other server would take it either
+                            search.result = Result.NOT_RESUMABLE
+                            break
             finally:
                 search.close()
         self.ended(call, cause, search.result)

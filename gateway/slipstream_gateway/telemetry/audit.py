@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from slipstream_gateway.fleet.fleet import Snapshot
+from slipstream_gateway.fleet.snapshot import Snapshot
 from slipstream_gateway.request.outcome import Outcome, Recorder
 
 MAX_PENDING = 20_000

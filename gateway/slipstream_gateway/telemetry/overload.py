@@ -11,9 +11,10 @@ from itertools import islice
 from opentelemetry.metrics import Meter
 from slipstream_core.errors import UpstreamError
 
-from slipstream_gateway.admission import Admission, GateState
+from slipstream_gateway.admission import Admission, PairAdmission
 from slipstream_gateway.decide.route.pressure import SHRINK_FROM, STOP_AT
-from slipstream_gateway.fleet.fleet import Fleet, ServedRoute
+from slipstream_gateway.fleet.fleet import Fleet
+from slipstream_gateway.fleet.snapshot import ServedRoute
 from slipstream_gateway.request.retry_budget import RetryBudget
 from slipstream_gateway.telemetry.instruments import counter, gauge
 from slipstream_gateway.upstreams.pool import Circuit, ReplicaState
@@ -61,8 +62,8 @@ def observe_overload(meter: Meter, *, admission: Admission, retries: RetryBudget
     )
 
 
-def _observe_admission(meter: Meter, read: Callable[[], tuple[GateState, ...]]) -> None:
-    def per_pair(value: Callable[[GateState], float]) -> Callable[[], _Series]:
+def _observe_admission(meter: Meter, read: Callable[[], tuple[PairAdmission, ...]]) -> None:
+    def per_pair(value: Callable[[PairAdmission], float]) -> Callable[[], _Series]:
         return lambda: [(value(gate), {"pair": gate.pair}) for gate in read()]
 
     prefix = "slipstream.admission."

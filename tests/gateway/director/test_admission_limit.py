@@ -10,8 +10,7 @@ from itertools import count
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from slipstream_gateway.admission.latency import Sample
-from slipstream_gateway.admission.limit import AdaptiveLimit
+from slipstream_gateway.admission.limit import AdaptiveLimit, Sample
 
 PLACES, LEAST, MOST = 24, 16, 512
 TPOT_S, PREFILL_S_PER_BYTE = 0.02, 1e-4

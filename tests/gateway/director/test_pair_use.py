@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slipstream_gateway.fleet.pair_use import LATELY_S, PairUse
+from slipstream_gateway.fleet.fleet import LATELY_S, PairUse
 
 
 def test_pair_is_used_lately_while_requests_run_and_for_a_while_after() -> None:

@@ -8,7 +8,7 @@ import msgspec
 from slipstream_core.manifest.capabilities import UNREAD
 from slipstream_core.types import Arm, Decision, Endpoint, GenerationRequest, Reason
 
-from slipstream_gateway.fleet.fleet import ServedRoute
+from slipstream_gateway.fleet.snapshot import ServedRoute
 from slipstream_gateway.request.learning import PendingObservation
 from slipstream_gateway.request.parity.answer import Answer, Collector, Difference, parting
 from slipstream_gateway.upstreams.base import Job

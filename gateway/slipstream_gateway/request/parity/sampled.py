@@ -16,7 +16,7 @@ import msgspec
 from slipstream_core.errors import Incomparable
 from slipstream_core.types import Capability
 
-from slipstream_gateway.fleet.fleet import ServedRoute
+from slipstream_gateway.fleet.snapshot import ServedRoute
 from slipstream_gateway.request.likelihood import Factors, Sampling, factors_of
 from slipstream_gateway.request.parity.answer import Answer
 from slipstream_gateway.request.parity.replay import Candidate, replay, tell

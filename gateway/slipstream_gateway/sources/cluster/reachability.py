@@ -14,7 +14,7 @@ from slipstream_core.errors import SlipstreamError
 from slipstream_core.manifest.engines import SlipstreamEngine
 from slipstream_core.manifest.reports import UnreachableServers, pair_object_key
 
-from slipstream_gateway.fleet.fleet import ServedRoute, Snapshot
+from slipstream_gateway.fleet.snapshot import ServedRoute, Snapshot
 from slipstream_gateway.upstreams.pool import Replica
 
 PROBE_WITHIN_S = 4.0

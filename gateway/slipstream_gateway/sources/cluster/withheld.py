@@ -10,7 +10,7 @@ import msgspec
 from slipstream_core.manifest.reports import WithheldServer, pair_object_key
 from slipstream_core.types import Capability, Reason, Withheld
 
-from slipstream_gateway.fleet.fleet import ServedRoute, Snapshot
+from slipstream_gateway.fleet.snapshot import ServedRoute, Snapshot
 
 MOST_BYTES = 40_000  # of the report, beside what was applied: an object's annotations may have 256 KiB
 MOST_SERVERS = 5  # of one pair: enough to know where to look
