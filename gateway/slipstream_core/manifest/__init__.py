@@ -12,9 +12,9 @@ from slipstream_core.manifest.engines import (
     ExternalArm,
     ExternalEngine,
     PlainServers,
-    Protocol,
     SlipstreamEngine,
     VllmEngine,
+    WireProtocol,
 )
 from slipstream_core.manifest.files import EMBEDDED_MANIFEST, ManifestFile, compile_file, load_file, read_file
 from slipstream_core.manifest.fingerprint import spec_hash
@@ -68,7 +68,6 @@ __all__ = [
     "Phase",
     "PlainServers",
     "Problem",
-    "Protocol",
     "Resolution",
     "Route",
     "RoutingTable",
@@ -77,6 +76,7 @@ __all__ = [
     "Standing",
     "Target",
     "VllmEngine",
+    "WireProtocol",
     "check_address",
     "compile_file",
     "compile_route",

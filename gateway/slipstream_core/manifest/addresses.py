@@ -7,26 +7,26 @@ import re
 from collections.abc import Iterable
 from urllib.parse import SplitResult, urlsplit
 
-from slipstream_core.manifest.engines import Protocol
+from slipstream_core.manifest.engines import WireProtocol
 
-_SCHEMES = {Protocol.OPENAI: ("http", "https"), Protocol.TRITON: ("grpc", "grpcs")}
+_SCHEMES = {WireProtocol.OPENAI: ("http", "https"), WireProtocol.TRITON: ("grpc", "grpcs")}
 _MAX_HOST_CHARS = 253
 _LABEL = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
 _PATH = re.compile(r"(/([A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})*)*")  # RFC 3986, section 3.3
 
 
-def address_form(protocol: Protocol) -> str:
+def address_form(protocol: WireProtocol) -> str:
     """What an address of `protocol` looks like, for messages."""
     return " or ".join(f"{scheme}://host:port" for scheme in _SCHEMES[protocol])
 
 
-def fits(addresses: Iterable[str], protocol: Protocol) -> tuple[str, ...]:
+def fits(addresses: Iterable[str], protocol: WireProtocol) -> tuple[str, ...]:
     """Those of `addresses` whose scheme is one of `protocol`."""
     schemes = tuple(f"{scheme}://" for scheme in _SCHEMES[protocol])
     return tuple(address for address in addresses if address.startswith(schemes))
 
 
-def check_address(address: str, protocol: Protocol) -> str | None:
+def check_address(address: str, protocol: WireProtocol) -> str | None:
     """What `address` must be, or None if it is."""
     form = address_form(protocol)
     if not address.startswith(tuple(f"{scheme}://" for scheme in _SCHEMES[protocol])):
@@ -43,7 +43,7 @@ def check_address(address: str, protocol: Protocol) -> str | None:
     return _check_parts(url, port, protocol, form)
 
 
-def _check_parts(url: SplitResult, port: int | None, protocol: Protocol, form: str) -> str | None:
+def _check_parts(url: SplitResult, port: int | None, protocol: WireProtocol, form: str) -> str | None:
     if url.username is not None or url.password is not None:
         return "must not hold credentials; use apiKeyEnv"
     if url.query or url.fragment:
@@ -52,7 +52,7 @@ def _check_parts(url: SplitResult, port: int | None, protocol: Protocol, form: s
         return f"must be {form} with a host name or an IP address"
     if port == 0 or url.netloc.endswith(":"):
         return f"must be {form} with a port from 1 to 65535"
-    if protocol is Protocol.TRITON and (port is None or url.path):
+    if protocol is WireProtocol.TRITON and (port is None or url.path):
         return f"must be {form} with a port and without a path"
     if _PATH.fullmatch(url.path) is None:
         return f"must be {form} with a path of URL characters"

@@ -10,7 +10,7 @@ from collections.abc import Set
 
 import msgspec
 
-from slipstream_core.manifest.engines import Protocol
+from slipstream_core.manifest.engines import WireProtocol
 from slipstream_core.types import RESPONSES_FEATURE
 
 
@@ -66,14 +66,14 @@ SPECULATING_TRITON = Capabilities(honoured=frozenset())
 VLLM = Capabilities(unsupported=_REFUSED_BY_SPECULATING_VLLM)
 
 _KNOWN = {
-    (Protocol.TRITON, True): SPECULATING_TRITON,
-    (Protocol.TRITON, False): PLAIN_TRITON,
-    (Protocol.OPENAI, True): SPECULATING_OPENAI,
-    (Protocol.OPENAI, False): PLAIN_OPENAI,
+    (WireProtocol.TRITON, True): SPECULATING_TRITON,
+    (WireProtocol.TRITON, False): PLAIN_TRITON,
+    (WireProtocol.OPENAI, True): SPECULATING_OPENAI,
+    (WireProtocol.OPENAI, False): PLAIN_OPENAI,
 }
 
 
-def capabilities_of(protocol: Protocol, *, speculative: bool, unsupported: tuple[str, ...] = ()) -> Capabilities:
+def capabilities_of(protocol: WireProtocol, *, speculative: bool, unsupported: tuple[str, ...] = ()) -> Capabilities:
     """What servers of `protocol` can do, less what the manifest says that these cannot."""
     return without(_KNOWN[protocol, speculative], unsupported)
 

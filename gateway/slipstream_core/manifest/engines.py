@@ -26,7 +26,7 @@ Unsupported = Annotated[
 ]
 
 
-class Protocol(StrEnum):
+class WireProtocol(StrEnum):
     """How the gateway speaks to an arm's servers."""
 
     OPENAI = "openai"
@@ -121,7 +121,7 @@ class ExternalArm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Servers that somebody else runs, all with the same model and the same settings."""
 
     protocol: Annotated[
-        Protocol, Meta(description="openai: any OpenAI-compatible server; triton: Slipstream's Triton model.")
+        WireProtocol, Meta(description="openai: any OpenAI-compatible server; triton: Slipstream's Triton model.")
     ]
     endpoints: Annotated[
         tuple[EndpointUrl, ...],

@@ -12,9 +12,9 @@ from slipstream_core.manifest.engines import (
     ExternalArm,
     ExternalEngine,
     PlainServers,
-    Protocol,
     SlipstreamEngine,
     VllmEngine,
+    WireProtocol,
 )
 from slipstream_core.manifest.objects import EMBEDDED_SOURCES, Draft, ModelPairSpec, Target
 from slipstream_core.manifest.serving import Resources, Serving, Toleration
@@ -33,7 +33,7 @@ def check_pair(spec: ModelPairSpec) -> Iterator[Problem]:
     match spec.engine:
         case SlipstreamEngine() as engine:
             yield from _check_sources(spec, "for engine kind slipstream")
-            yield from _check_endpoints(engine.endpoints, Protocol.TRITON, "spec.engine.endpoints")
+            yield from _check_endpoints(engine.endpoints, WireProtocol.TRITON, "spec.engine.endpoints")
             if engine.endpoints and spec.serving is not None:
                 yield Problem("spec.serving", "has no effect with spec.engine.endpoints, leave one of them out")
         case VllmEngine() as engine:
@@ -52,7 +52,7 @@ def check_pair(spec: ModelPairSpec) -> Iterator[Problem]:
 
 def _check_vllm(spec: ModelPairSpec, engine: VllmEngine) -> Iterator[Problem]:
     yield from _check_sources(spec, "" if engine.endpoints else "for engine kind vllm without spec.engine.endpoints")
-    protocol = Protocol.TRITON if engine.serving == "triton" else Protocol.OPENAI
+    protocol = WireProtocol.TRITON if engine.serving == "triton" else WireProtocol.OPENAI
     yield from _check_endpoints(engine.endpoints, protocol, "spec.engine.endpoints")
     if spec.serving is not None:
         yield Problem("spec.serving", "has no effect with engine kind vllm, leave it out")
@@ -68,7 +68,7 @@ def _check_vllm(spec: ModelPairSpec, engine: VllmEngine) -> Iterator[Problem]:
 def _check_plain_servers(spec: ModelPairSpec, engine: VllmEngine, plain: PlainServers) -> Iterator[Problem]:
     if spec.draft is not None and spec.draft.kind == "none":
         yield Problem("spec.engine.plain", "has no effect with draft kind none, leave it out")
-    yield from _check_endpoints(plain.endpoints, Protocol.OPENAI, "spec.engine.plain.endpoints")
+    yield from _check_endpoints(plain.endpoints, WireProtocol.OPENAI, "spec.engine.plain.endpoints")
     for index, endpoint in enumerate(plain.endpoints):
         if endpoint in engine.endpoints:
             message = f"must be a server without speculation, and {show(endpoint)} is one of spec.engine.endpoints"
@@ -110,7 +110,7 @@ def _check_source(source: str, path: str) -> Iterator[Problem]:
 
 def _check_arm(arm: ExternalArm, path: str) -> Iterator[Problem]:
     yield from _check_endpoints(arm.endpoints, arm.protocol, f"{path}.endpoints")
-    if arm.api_key_env is not None and arm.protocol is Protocol.TRITON:
+    if arm.api_key_env is not None and arm.protocol is WireProtocol.TRITON:
         yield Problem(f"{path}.apiKeyEnv", "has no effect with protocol triton, leave it out")
 
 
@@ -124,7 +124,7 @@ def _check_prices(spec: ModelPairSpec, arms: Arms) -> Iterator[Problem]:
             yield Problem(f"spec.engine.arms.{name}.pricePerGpuHour", message)
 
 
-def _check_endpoints(endpoints: Sequence[str], protocol: Protocol, path: str) -> Iterator[Problem]:
+def _check_endpoints(endpoints: Sequence[str], protocol: WireProtocol, path: str) -> Iterator[Problem]:
     for index, endpoint in enumerate(endpoints):
         shown = "an address with an @" if "@" in endpoint else show(endpoint)  # it may hold a password
         if message := check_address(endpoint, protocol):

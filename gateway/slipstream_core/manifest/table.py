@@ -10,7 +10,7 @@ import msgspec
 
 from slipstream_core.manifest.addresses import fits
 from slipstream_core.manifest.capabilities import PLAIN_OPENAI, VLLM, Capabilities, capabilities_of, without
-from slipstream_core.manifest.engines import ExternalArm, Protocol, SlipstreamEngine, VllmEngine
+from slipstream_core.manifest.engines import ExternalArm, SlipstreamEngine, VllmEngine, WireProtocol
 from slipstream_core.manifest.fingerprint import written_hash
 from slipstream_core.manifest.objects import ManifestObject, ModelPair, SpeculationPolicy
 from slipstream_core.manifest.rules import has_draft, pair_key_of
@@ -32,7 +32,7 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
     `price_per_gpu_hour` is None where nobody said it.
     """
 
-    protocol: Protocol
+    protocol: WireProtocol
     endpoints: tuple[str, ...]
     model: str
     capabilities: Capabilities
@@ -180,8 +180,8 @@ def _backends(pair: ModelPair, local_endpoints: tuple[str, ...]) -> tuple[Backen
         return _vllm_backends(pair, engine, local_endpoints)
     if isinstance(engine, SlipstreamEngine):
         plain_arm = ExternalArm(
-            protocol=Protocol.TRITON,
-            endpoints=engine.endpoints or fits(local_endpoints, Protocol.TRITON),
+            protocol=WireProtocol.TRITON,
+            endpoints=engine.endpoints or fits(local_endpoints, WireProtocol.TRITON),
             model=triton_model_name(pair),
         )
         arm = plain_arm if has_draft(pair) else None
@@ -197,7 +197,7 @@ def _vllm_backends(
 ) -> tuple[Backend, Backend | None]:
     speculates = has_draft(pair)
     in_triton = engine.serving == "triton"
-    protocol = Protocol.TRITON if in_triton else Protocol.OPENAI
+    protocol = WireProtocol.TRITON if in_triton else WireProtocol.OPENAI
     backend = Backend(
         protocol=protocol,
         endpoints=engine.endpoints or fits(local_endpoints, protocol),
@@ -217,7 +217,7 @@ def _fallback(pair: ModelPair) -> Backend | None:
     if servers is None:
         return None
     return Backend(
-        protocol=Protocol.OPENAI,
+        protocol=WireProtocol.OPENAI,
         endpoints=servers.endpoints,
         model=servers.model or pair.spec.model,
         capabilities=PLAIN_OPENAI,
@@ -236,8 +236,8 @@ def _backend(arm: ExternalArm, pair: ModelPair, *, speculative: bool) -> Backend
         model=arm.model,
         capabilities=capabilities_of(arm.protocol, speculative=speculative, unsupported=arm.unsupported),
         pool="",
-        drafts_per_request=arm.protocol is Protocol.TRITON,
-        own_engine=arm.protocol is Protocol.TRITON,
+        drafts_per_request=arm.protocol is WireProtocol.TRITON,
+        own_engine=arm.protocol is WireProtocol.TRITON,
         api_key_env=arm.api_key_env,
         price_per_gpu_hour=pair.spec.price_per_gpu_hour if price is None else price,
     )
@@ -250,7 +250,7 @@ def _named(pair: str, plain: Backend, speculative: Backend | None) -> tuple[Back
     return _in_pool(plain, f"{pair}/plain"), _in_pool(speculative, f"{pair}/speculative")
 
 
-def _servers(backend: Backend) -> tuple[Protocol, str, frozenset[str]]:
+def _servers(backend: Backend) -> tuple[WireProtocol, str, frozenset[str]]:
     return backend.protocol, backend.model, frozenset(backend.endpoints)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from slipstream_core.manifest import Protocol
+from slipstream_core.manifest import WireProtocol
 from slipstream_core.settings import GatewaySettings, secret
 
 from slipstream_gateway.fleet.snapshot import ReplicaKey
@@ -28,7 +28,7 @@ def connect(key: ReplicaKey, settings: GatewaySettings, tls: Credentials | None 
     if tls is None and key.endpoint.startswith(("grpcs://", "https://")):
         tls = read_credentials(settings.upstreams.tls)
     connect_timeout_s = settings.deadlines.connect_s
-    if key.protocol is Protocol.TRITON:
+    if key.protocol is WireProtocol.TRITON:
         from slipstream_gateway.upstreams.triton_server import TritonUpstream
 
         scheme, _, address = key.endpoint.partition("://")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
-from slipstream_core.manifest.engines import Protocol
+from slipstream_core.manifest.engines import WireProtocol
 from slipstream_core.manifest.table import Route, RoutingTable
 
 from slipstream_gateway.upstreams.pool import Pool
@@ -23,7 +23,7 @@ def is_killed(route: Route) -> bool:
 class ReplicaKey(NamedTuple):
     """What makes two mentions of a server the same server."""
 
-    protocol: Protocol
+    protocol: WireProtocol
     endpoint: str
     model: str
     api_key_env: str | None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slipstream_core.manifest import Protocol
+from slipstream_core.manifest import WireProtocol
 from slipstream_core.manifest.capabilities import SPECULATING_TRITON
 from slipstream_core.manifest.table import Backend
 from slipstream_gateway.conformance.checking import Check, Side
@@ -13,7 +13,7 @@ from slipstream_gateway.upstreams.triton_server import TritonUpstream
 
 async def test_embedded_engine_is_greedily_lossless_and_follows_draft_lengths(triton_endpoint: str) -> None:
     backend = Backend(
-        protocol=Protocol.TRITON,
+        protocol=WireProtocol.TRITON,
         endpoints=(f"grpc://{triton_endpoint}",),
         model="embedded",
         capabilities=SPECULATING_TRITON,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from slipstream_core.manifest import Protocol
+from slipstream_core.manifest import WireProtocol
 from slipstream_core.manifest.capabilities import Capabilities
 from slipstream_core.manifest.table import Backend
 from slipstream_core.types import Capability, Reason
@@ -19,7 +19,7 @@ GREEDY, SAMPLED = Capability.GREEDY_SPECULATION, Capability.SAMPLED_SPECULATION
 
 
 def _backend(*, own_engine: bool = False) -> Backend:
-    protocol = Protocol.TRITON if own_engine else Protocol.OPENAI
+    protocol = WireProtocol.TRITON if own_engine else WireProtocol.OPENAI
     return Backend(
         protocol=protocol, endpoints=(), model="m", capabilities=Capabilities(), pool="p", own_engine=own_engine
     )

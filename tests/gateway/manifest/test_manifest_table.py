@@ -9,8 +9,8 @@ from slipstream_core.errors import ManifestError
 from slipstream_core.manifest import (
     EMBEDDED_MANIFEST,
     PairStatus,
-    Protocol,
     Route,
+    WireProtocol,
     compile_table,
     load_file,
     parse,
@@ -57,7 +57,7 @@ def test_slipstreams_engine_serves_both_arms_from_the_same_servers() -> None:
     assert route.speculative is not None
     assert route.plain.endpoints == route.speculative.endpoints == ("grpc://x:1",)
     assert route.plain.model == route.speculative.model == "acme"
-    assert route.plain.protocol is Protocol.TRITON
+    assert route.plain.protocol is WireProtocol.TRITON
 
 
 def test_endpoints_and_model_of_the_manifest_go_before_the_local_ones() -> None:
@@ -74,7 +74,7 @@ def vllm_route(engine: str = 'endpoints: ["http://v:1"]', *, draft: str = "ngram
 def test_one_pool_of_vllm_serves_both_arms_with_a_draft_length_per_request() -> None:
     route = vllm_route('endpoints: ["http://v:1", "http://v:2"], model: llama, apiKeyEnv: KEY')
     assert route.speculative == route.plain
-    assert route.plain.protocol is Protocol.OPENAI
+    assert route.plain.protocol is WireProtocol.OPENAI
     assert route.plain.drafts_per_request
     assert (route.plain.model, route.plain.api_key_env, route.plain.pool) == ("llama", "KEY", "acme")
     assert route.plain.endpoints == ("http://v:1", "http://v:2")
@@ -153,7 +153,7 @@ def test_a_pair_without_a_draft_has_no_speculative_arm() -> None:
 def test_each_arm_of_an_external_engine_has_its_own_protocol() -> None:
     route = example("mixed.yaml")
     assert route.speculative is not None
-    assert (route.speculative.protocol, route.plain.protocol) == (Protocol.TRITON, Protocol.OPENAI)
+    assert (route.speculative.protocol, route.plain.protocol) == (WireProtocol.TRITON, WireProtocol.OPENAI)
     assert route.plain.endpoints == ("http://127.0.0.1:8002", "http://127.0.0.1:8003")
 
 

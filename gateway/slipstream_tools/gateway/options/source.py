@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from slipstream_core.errors import CommandError
-from slipstream_core.manifest import Protocol, RoutingTable, check_address
+from slipstream_core.manifest import RoutingTable, WireProtocol, check_address
 from slipstream_core.manifest.grants import read_grants
 from slipstream_core.settings import NO_GRANTS, ClusterSettings, default_kubeconfig, own_namespace, pod
 
@@ -137,7 +137,7 @@ def endpoints_of(args: argparse.Namespace, table: RoutingTable) -> dict[str, tup
 
 
 def _local_endpoint(text: str) -> str:
-    protocol = Protocol.OPENAI if text.startswith(("http://", "https://")) else Protocol.TRITON
+    protocol = WireProtocol.OPENAI if text.startswith(("http://", "https://")) else WireProtocol.TRITON
     if message := check_address(text, protocol):
         raise argparse.ArgumentTypeError(f"the address {message}, got {text!r}")
     return text
