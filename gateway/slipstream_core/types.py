@@ -227,7 +227,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """Where a request goes and why. `draft_length` is 0 exactly when `arm` is not speculative.
 
     `detail` says the reason in one sentence; `numbers` holds every figure that led there. `saving_s` is the predicted
-    saving of the best draft length, negative where speculation loses; None where no forecast was asked. `standing`
+    saving of the best draft length, negative where speculation loses; None where no forecast was asked. `unconditional`
     says that the request would speculate whatever its neighbours do, so that others may count on it.
     """
 
@@ -238,7 +238,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     detail: str
     numbers: Mapping[str, float | int | str | bool]
     saving_s: float | None = None
-    standing: bool = False
+    unconditional: bool = False
 
 
 def speculation_of(request: GenerationRequest) -> Capability:

@@ -146,7 +146,7 @@ class _Asked:
             speculative_pool=route.speculative.pool,
             plain_load=plain.outstanding + 1.0 if plain is not None else 1.0,
             speculative_load=target.outstanding + 1.0,
-            neighbours_draft_length=target.standing_draft_lengths / (target.outstanding + 1.0),
+            neighbours_draft_length=target.unconditional_draft_lengths / (target.outstanding + 1.0),
             prompt_tokens=self._prompt_tokens,
             max_tokens=None,
             temperature=0.0,

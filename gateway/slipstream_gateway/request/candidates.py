@@ -188,7 +188,7 @@ class Attempt:
         self._released = False
         self._stops = self.replica.stops
         self._since = self.replica.acquire(
-            self.decision.draft_length, time.perf_counter(), standing=self.decision.standing
+            self.decision.draft_length, time.perf_counter(), unconditional=self.decision.unconditional
         )
 
     @property
@@ -220,5 +220,5 @@ class Attempt:
             if not self._released:
                 self._released = True
                 decision = self.decision
-                until = self.replica.release(decision.draft_length, time.perf_counter(), standing=decision.standing)
+                until = self.replica.release(decision.draft_length, time.perf_counter(), unconditional=decision.unconditional)
                 self.batch = Batch.between(self._since, until, draft_length=decision.draft_length)

@@ -113,7 +113,7 @@ def _query(
         speculative_pool=route.speculative.pool if route.speculative is not None else None,
         plain_load=plain.outstanding + 1.0 if plain is not None else 1.0,
         speculative_load=target.outstanding + 1.0,
-        neighbours_draft_length=target.standing_draft_lengths / (target.outstanding + 1.0),
+        neighbours_draft_length=target.unconditional_draft_lengths / (target.outstanding + 1.0),
         prompt_tokens=profile.prompt_tokens,
         max_tokens=request.max_tokens,
         temperature=request.temperature,

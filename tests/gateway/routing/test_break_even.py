@@ -154,13 +154,13 @@ def test_beside_neighbours_that_speculate_a_step_is_long_anyway_and_joining_them
     joined = break_even(beside, shortest=1, longest=6)
     assert joined.saving_s > 0.0
     assert joined.plain_tpot_s == 0.045
-    assert not joined.standing
+    assert not joined.pays_alone
 
 
 def test_what_pays_alone_stands_by_itself_beside_neighbours_too() -> None:
     beside = forecast(neighbours_step_s=estimate(0.02), neighbours_draft_length=4.0)
-    assert break_even(forecast(), shortest=1, longest=6).standing
-    assert break_even(beside, shortest=1, longest=6).standing
+    assert break_even(forecast(), shortest=1, longest=6).pays_alone
+    assert break_even(beside, shortest=1, longest=6).pays_alone
 
 
 def test_the_first_to_join_a_batch_that_hardly_speculates_pays_the_overhead_itself() -> None:

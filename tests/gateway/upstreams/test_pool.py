@@ -175,9 +175,9 @@ def test_equal_requests_that_run_together_see_their_number(steps: list[tuple[flo
 def test_only_requests_that_stand_by_themselves_count_as_standing() -> None:
     pool, _ = pool_of(1)
     (replica,) = pool.replicas
-    replica.acquire(4, 0.0, standing=True)
+    replica.acquire(4, 0.0, unconditional=True)
     replica.acquire(6, 0.0)
-    assert replica.standing_draft_lengths == 4
+    assert replica.unconditional_draft_lengths == 4
     replica.release(6, 1.0)
-    replica.release(4, 1.0, standing=True)
-    assert replica.standing_draft_lengths == 0
+    replica.release(4, 1.0, unconditional=True)
+    assert replica.unconditional_draft_lengths == 0

@@ -24,7 +24,7 @@ _MOST_SCALE = 0.4
 
 class BreakEven(NamedTuple):
     """The best draft length with what it brings. Times are seconds; `tokens_per_step` is E, `output_tokens` L.
-    `standing`: it pays whatever the neighbours do."""
+    `pays_alone`: it pays without speculating neighbours, too."""
 
     draft_length: int
     output_tokens: float
@@ -34,7 +34,7 @@ class BreakEven(NamedTuple):
     speculative_tpot_s: float
     plain_s: float
     speculative_s: float
-    standing: bool = True
+    pays_alone: bool = True
 
     @property
     def saving_s(self) -> float:
@@ -55,7 +55,7 @@ def break_even(forecast: Forecast, *, shortest: int, longest: int) -> BreakEven:
         return alone
     overhead_s = max(base_s - plain_s, 0.0) * max(1.0 - forecast.neighbours_draft_length, 0.0)
     joined = _best(forecast, neighbours.mean, neighbours.mean + overhead_s, shortest, longest)
-    return alone if alone.saving_s >= joined.saving_s else joined._replace(standing=alone.saving_s > 0.0)
+    return alone if alone.saving_s >= joined.saving_s else joined._replace(pays_alone=alone.saving_s > 0.0)
 
 
 def _best(forecast: Forecast, plain_tpot_s: float, base_s: float, shortest: int, longest: int) -> BreakEven:

@@ -68,15 +68,15 @@ def decide(
         detail=verdict.detail,
         numbers=Numbers(case),
         saving_s=case.saving.saving_s if case.saving is not None else None,
-        standing=_stands(case, verdict),
+        unconditional=_is_unconditional(case, verdict),
     )
 
 
-def _stands(case: Case, verdict: Verdict) -> bool:
+def _is_unconditional(case: Case, verdict: Verdict) -> bool:
     """Whether the request would speculate whatever its neighbours do: asked to, or because it pays alone."""
     if verdict.arm is not Arm.SPECULATIVE or verdict.reason is Reason.EXPLORATION:
         return False
-    return verdict.reason is not Reason.SPECULATION_PAYS or case.saving is None or case.saving.standing
+    return verdict.reason is not Reason.SPECULATION_PAYS or case.saving is None or case.saving.pays_alone
 
 
 def _explored(case: Case, verdict: Verdict) -> Verdict:

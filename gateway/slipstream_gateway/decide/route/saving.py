@@ -71,7 +71,7 @@ def relieves(case: Case) -> bool:
     decoding would, at the present load. At a given number in flight the requests that end in a second are that number
     over the time of one (Little's law): whatever shortens a whole batch's answers is capacity."""
     best, forecast = case.saving, case.forecast
-    if best is None or forecast is None or not best.standing:
+    if best is None or forecast is None or not best.pays_alone:
         return False
     drafting = forecast.acceptance if forecast.acceptance is not None else forecast.step_base_s
     if Level.PRIOR in (forecast.plain_tpot_s.level, drafting.level):

@@ -50,7 +50,7 @@ class Replica:
         self.upstream = upstream
         self.outstanding = 0
         self.stops = 0
-        self.standing_draft_lengths = 0
+        self.unconditional_draft_lengths = 0
         self.losses = 0
         self.gives_token_ids = False
         self.unverified: Mapping[Capability, Withheld] = {}
@@ -95,22 +95,22 @@ class Replica:
             breaker.eject(time.monotonic(), Ejection.UNREACHABLE)
         return False
 
-    def acquire(self, draft_length: int, now_s: float, *, standing: bool = False) -> Occupancy:
-        """A request of `draft_length` starts here; `standing`: it would speculate whatever its neighbours do."""
+    def acquire(self, draft_length: int, now_s: float, *, unconditional: bool = False) -> Occupancy:
+        """A request of `draft_length` starts here; `unconditional`: it would speculate whatever its neighbours do."""
         occupancy = self._occupancy(now_s)
         self.outstanding += 1
-        self.standing_draft_lengths += draft_length if standing else 0
+        self.unconditional_draft_lengths += draft_length if unconditional else 0
         self._draft_lengths += draft_length
         breaker = self._breakers[draft_length > 0]
         if breaker.is_open:
             breaker.probing = True
         return occupancy
 
-    def release(self, draft_length: int, now_s: float, *, standing: bool = False) -> Occupancy:
+    def release(self, draft_length: int, now_s: float, *, unconditional: bool = False) -> Occupancy:
         """It is over; `Batch.between` tells what it shared the replica with. Arguments as at its start."""
         occupancy = self._occupancy(now_s)
         self.outstanding -= 1
-        self.standing_draft_lengths -= draft_length if standing else 0
+        self.unconditional_draft_lengths -= draft_length if unconditional else 0
         self._draft_lengths -= draft_length
         self._breakers[draft_length > 0].probing = False
         return occupancy
