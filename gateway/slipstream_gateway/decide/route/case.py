@@ -27,7 +27,7 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     longest_draft: int | None = None
 
 
-class Verdict(NamedTuple):
+class ArmChoice(NamedTuple):
     """An arm with its reason; `detail` is one sentence. `draft_length` is 0 exactly when the arm is not speculative."""
 
     arm: Arm
@@ -71,8 +71,8 @@ class Case(NamedTuple):
         return _output_tokens(self.profile, self.forecast)
 
 
-def plain(reason: Reason, detail: str) -> Verdict:
-    return Verdict(Arm.PLAIN, reason, detail)
+def plain(reason: Reason, detail: str) -> ArmChoice:
+    return ArmChoice(Arm.PLAIN, reason, detail)
 
 
 def one_line(text: str) -> str:

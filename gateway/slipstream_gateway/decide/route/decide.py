@@ -1,7 +1,7 @@
 """Where a request goes, and why: the design's decision, step by step.
 
-Pure: the same request, profile, route, forecast, draws and health give the same decision. Each step returns a verdict
-or None for "go on"; the first verdict wins.
+Pure: the same request, profile, route, forecast, draws and health give the same decision. Each step returns a choice
+or None for "go on"; the first choice wins.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from slipstream_core.observation import Draws, Forecast
 from slipstream_core.types import Arm, Decision, GenerationRequest, Reason, RequestProfile
 
 from slipstream_gateway.decide.route import guards, saving
-from slipstream_gateway.decide.route.case import Case, Health, Verdict, make_case
+from slipstream_gateway.decide.route.case import ArmChoice, Case, Health, make_case
 from slipstream_gateway.decide.route.numbers import Numbers
 from slipstream_gateway.decide.route.pressure import SHRINK_FROM
 
@@ -43,11 +43,11 @@ def decide(
     features = request.features | {"n"} if request.n > 1 else request.features
     guards.check_state(features, route)
     missing_plain = route.plain_for(features).capabilities.missing(features)
-    verdict = guards.switches(case)
-    if verdict is not None and missing_plain:
+    choice = guards.switches(case)
+    if choice is not None and missing_plain:
         raise guards.unsupported(missing_plain[0], route)
-    verdict = (
-        verdict
+    choice = (
+        choice
         or guards.capabilities(case, features, missing_plain)
         or guards.client_mode(case)
         or guards.class_rule(case)
@@ -55,60 +55,60 @@ def decide(
         or guards.thresholds(case)
         or saving.by_saving(case)
     )
-    if verdict.reason in _EXPLORED:
-        verdict = _explored(case, verdict)
-    elif verdict.reason in _HELD_BACK:
+    if choice.reason in _EXPLORED:
+        choice = _explored(case, choice)
+    elif choice.reason in _HELD_BACK:
         # Before anything is drawn for a comparison: else what waits under pressure would count for one arm alone.
-        verdict = saving.shed(case, verdict) or _not_reached(case, verdict) or _held_back(case, verdict)
+        choice = saving.shed(case, choice) or _not_reached(case, choice) or _held_back(case, choice)
     return Decision(
-        arm=verdict.arm,
-        reason=verdict.reason,
+        arm=choice.arm,
+        reason=choice.reason,
         request_class=case.request_class,
-        draft_length=verdict.draft_length,
-        detail=verdict.detail,
+        draft_length=choice.draft_length,
+        detail=choice.detail,
         numbers=Numbers(case),
         saving_s=case.saving.saving_s if case.saving is not None else None,
-        unconditional=_is_unconditional(case, verdict),
+        unconditional=_is_unconditional(case, choice),
     )
 
 
-def _is_unconditional(case: Case, verdict: Verdict) -> bool:
+def _is_unconditional(case: Case, choice: ArmChoice) -> bool:
     """Whether the request would speculate whatever its neighbours do: asked to, or because it pays alone."""
-    if verdict.arm is not Arm.SPECULATIVE or verdict.reason is Reason.EXPLORATION:
+    if choice.arm is not Arm.SPECULATIVE or choice.reason is Reason.EXPLORATION:
         return False
-    return verdict.reason is not Reason.SPECULATION_PAYS or case.saving is None or case.saving.pays_alone
+    return choice.reason is not Reason.SPECULATION_PAYS or case.saving is None or case.saving.pays_alone
 
 
-def _explored(case: Case, verdict: Verdict) -> Verdict:
-    """`verdict`, or to speculate all the same; the policy's thresholds hold for an unknown class, too. A class of which
+def _explored(case: Case, choice: ArmChoice) -> ArmChoice:
+    """`choice`, or to speculate all the same; the policy's thresholds hold for an unknown class, too. A class of which
     nothing may speculate is not explored, nor is any while places are scarce."""
     if case.pressure > SHRINK_FROM:
-        return verdict
+        return choice
     if case.standing is not None and case.standing.share <= 0.0:
-        return verdict
-    if verdict.reason is Reason.UNKNOWN_CLASS and (case.saving is None or guards.thresholds(case) is not None):
-        return verdict
-    return saving.explored(case) or verdict
+        return choice
+    if choice.reason is Reason.UNKNOWN_CLASS and (case.saving is None or guards.thresholds(case) is not None):
+        return choice
+    return saving.explored(case) or choice
 
 
-def _not_reached(case: Case, verdict: Verdict) -> Verdict | None:
+def _not_reached(case: Case, choice: ArmChoice) -> ArmChoice | None:
     """Before step 6: what the class's rollout has not reached yet decodes plainly. It is drawn, so that it is a control
     as good as what is held back; a rule of the policy for the class goes before a rollout."""
     standing = case.standing
-    if standing is None or verdict.reason is not Reason.SPECULATION_PAYS or case.draws.rollout < standing.share:
+    if standing is None or choice.reason is not Reason.SPECULATION_PAYS or case.draws.rollout < standing.share:
         return None
     reached = f"{100 * standing.share:g}% of {case.request_class} speculate at this step of the rollout"
-    detail = f"{reached}; this request would with drafts of {verdict.draft_length}"
-    return Verdict(Arm.CONTROL, Reason.ROLLOUT, detail)
+    detail = f"{reached}; this request would with drafts of {choice.draft_length}"
+    return ArmChoice(Arm.CONTROL, Reason.ROLLOUT, detail)
 
 
-def _held_back(case: Case, verdict: Verdict) -> Verdict:
+def _held_back(case: Case, choice: ArmChoice) -> ArmChoice:
     """Step 6: a share of what would speculate decodes plainly, so that there is something to compare with."""
     share = case.numbers["hold_back_share"] = _hold_back_share(case)
     if case.draws.hold_back >= share:
-        return verdict
-    detail = f"held back for comparison; without that it would speculate with drafts of {verdict.draft_length}"
-    return Verdict(Arm.CONTROL, Reason.HOLD_BACK, detail)
+        return choice
+    detail = f"held back for comparison; without that it would speculate with drafts of {choice.draft_length}"
+    return ArmChoice(Arm.CONTROL, Reason.HOLD_BACK, detail)
 
 
 def _hold_back_share(case: Case) -> float:

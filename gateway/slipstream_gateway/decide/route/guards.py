@@ -1,6 +1,6 @@
 """Steps 1 to 4 of the decision: what speaks for or against speculation whatever it would save.
 
-Each returns a verdict, or None for "go on".
+Each returns a choice, or None for "go on".
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from slipstream_core.manifest.status import Phase
 from slipstream_core.observation import Forecast, Level
 from slipstream_core.types import RESPONSES_FEATURE, Arm, Mode, Reason
 
-from slipstream_gateway.decide.route.case import Case, Verdict, has_fixed_draft_length, is_known, one_line, plain
+from slipstream_gateway.decide.route.case import ArmChoice, Case, has_fixed_draft_length, is_known, one_line, plain
 
 RULES_MIN_OUTPUT_TOKENS = 64
 RULES_MAX_RARE_TOKEN_SHARE = 0.12
 """What a policy that decides by rules alone holds against a request where it names no threshold of its own."""
 
 
-def off(route: Route) -> Verdict | None:
+def off(route: Route) -> ArmChoice | None:
     """Why nothing of `route` may speculate now, whatever its servers can do; None: it may."""
     pair, policy = route.pair, route.policy
     if route.killed is not None:
@@ -40,10 +40,10 @@ def off(route: Route) -> Verdict | None:
     return None
 
 
-def switches(case: Case) -> Verdict | None:
+def switches(case: Case) -> ArmChoice | None:
     """Step 1: whether this pair may speculate at all now."""
-    if (verdict := off(case.route)) is not None:
-        return verdict
+    if (choice := off(case.route)) is not None:
+        return choice
     withheld = _withheld(case)
     if withheld is not None:
         return withheld
@@ -54,7 +54,7 @@ def switches(case: Case) -> Verdict | None:
     return None
 
 
-def _withheld(case: Case) -> Verdict | None:
+def _withheld(case: Case) -> ArmChoice | None:
     """A class that the operator has taken back, or of which it has heard nothing for too long. A class that is still
     on its way is none of them: `decide` holds back what its rollout has not reached."""
     standing = case.standing
@@ -70,7 +70,7 @@ def _withheld(case: Case) -> Verdict | None:
     return None
 
 
-def capabilities(case: Case, features: frozenset[str], missing_plain: tuple[str, ...]) -> Verdict | None:
+def capabilities(case: Case, features: frozenset[str], missing_plain: tuple[str, ...]) -> ArmChoice | None:
     """Step 2: a request that one arm cannot honour exactly goes to the other."""
     speculative = case.route.speculative
     missing = speculative.capabilities.missing(features) if speculative else tuple(sorted(features))
@@ -83,7 +83,7 @@ def capabilities(case: Case, features: frozenset[str], missing_plain: tuple[str,
     if missing_plain:
         case.numbers["unsupported"] = ", ".join(missing_plain)
         detail = f"only the speculative arm honours {', '.join(missing_plain)}"
-        return Verdict(Arm.SPECULATIVE, Reason.UNSUPPORTED_PARAMETER, detail, case.longest)
+        return ArmChoice(Arm.SPECULATIVE, Reason.UNSUPPORTED_PARAMETER, detail, case.longest)
     return None
 
 
@@ -94,7 +94,7 @@ def _cannot_honour(route: Route, features: frozenset[str], missing: tuple[str, .
     return f"the speculative arm cannot honour {names} exactly"
 
 
-def client_mode(case: Case) -> Verdict | None:
+def client_mode(case: Case) -> ArmChoice | None:
     """Step 3: what the client asked for, where the policy lets clients choose."""
     mode, spec = case.request.mode, case.spec
     if mode is Mode.AUTO or spec is None:
@@ -106,10 +106,10 @@ def client_mode(case: Case) -> Verdict | None:
     detail = f"the client asked for {mode.value}"
     if mode is Mode.PLAIN:
         return plain(Reason.CLIENT_ASKED, detail)
-    return Verdict(Arm.SPECULATIVE, Reason.CLIENT_ASKED, detail, _asked_draft_length(case))
+    return ArmChoice(Arm.SPECULATIVE, Reason.CLIENT_ASKED, detail, _asked_draft_length(case))
 
 
-def class_rule(case: Case) -> Verdict | None:
+def class_rule(case: Case) -> ArmChoice | None:
     """Step 4: the policy's rule for the class; the operator's word that it is disabled counts where the policy does
     not say otherwise."""
     rule, standing = case.rule, case.standing
@@ -124,11 +124,11 @@ def class_rule(case: Case) -> Verdict | None:
     if rule.mode == "speculative":
         best = case.saving.draft_length if case.saving is not None else case.longest
         detail = f"the policy's rule for {rule.name} says speculative"
-        return Verdict(Arm.SPECULATIVE, Reason.CLASS_ENABLED, detail, case.taken(rule.draft_tokens or best))
+        return ArmChoice(Arm.SPECULATIVE, Reason.CLASS_ENABLED, detail, case.taken(rule.draft_tokens or best))
     return None
 
 
-def unknown_class(case: Case) -> Verdict | None:
+def unknown_class(case: Case) -> ArmChoice | None:
     """Step 4: a class that nobody knows; requests whose own kind has been measured need no class."""
     spec, profile = case.spec, case.profile
     if spec is None:
@@ -140,7 +140,7 @@ def unknown_class(case: Case) -> Verdict | None:
     return plain(Reason.UNKNOWN_CLASS, f"{detail}, {spec.min_confidence:g} is asked for")
 
 
-def thresholds(case: Case) -> Verdict | None:
+def thresholds(case: Case) -> ArmChoice | None:
     """Step 4: expected length, rare tokens, temperature, context length, in this order."""
     spec, profile, numbers = case.spec, case.profile, case.numbers
     if spec is None:

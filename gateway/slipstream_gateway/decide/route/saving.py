@@ -11,24 +11,24 @@ from slipstream_core.observation import Forecast, Level
 from slipstream_core.types import Arm, Reason
 
 from slipstream_gateway.decide.route.break_even import BreakEven, break_even, saving_se_s
-from slipstream_gateway.decide.route.case import Case, Verdict, plain
+from slipstream_gateway.decide.route.case import ArmChoice, Case, plain
 from slipstream_gateway.decide.route.pressure import SHRINK_FROM, shortened, stops
 
 
-def by_saving(case: Case) -> Verdict:
+def by_saving(case: Case) -> ArmChoice:
     """The best draft length where its saving clears the margin and the cost its limit; else plain. Without a forecast
     the rules that let the request through decide."""
     best, spec = case.saving, case.spec
     if best is None or spec is None:
         detail = "no rule of the policy speaks against speculation"
-        return Verdict(Arm.SPECULATIVE, Reason.SPECULATION_PAYS, detail, case.longest)
+        return ArmChoice(Arm.SPECULATIVE, Reason.SPECULATION_PAYS, detail, case.longest)
     saving_s, margin_s = best.saving_s, spec.margin * best.plain_s
     counted_s = saving_s
     if spec.decision == "cautious":
         counted_s = case.numbers["saving_lower_bound_s"] = saving_s - uncertainty_s(case)
     if not counted_s > margin_s:
         return plain(Reason.BREAK_EVEN, _too_little(best, margin_s, counted_s))
-    return _too_dear(case, best) or Verdict(
+    return _too_dear(case, best) or ArmChoice(
         Arm.SPECULATIVE,
         Reason.SPECULATION_PAYS,
         f"about {best.output_tokens:.0f} tokens at {best.tokens_per_step:.1f} a step save {_ms(saving_s)} of "
@@ -37,16 +37,16 @@ def by_saving(case: Case) -> Verdict:
     )
 
 
-def shed(case: Case, verdict: Verdict) -> Verdict | None:
+def shed(case: Case, choice: ArmChoice) -> ArmChoice | None:
     """After step 5: what would speculate decodes plainly where places are nearly all taken, unless that would take more
     of them. What a client asked for stands, as does what one arm alone can do."""
     if not stops(case.pressure) or relieves(case):
         return None
     taken = f"{case.pressure:.0%} of the places are taken"
-    return plain(Reason.PRESSURE, f"{taken}; else this one would speculate with drafts of {verdict.draft_length}")
+    return plain(Reason.PRESSURE, f"{taken}; else this one would speculate with drafts of {choice.draft_length}")
 
 
-def explored(case: Case) -> Verdict | None:
+def explored(case: Case) -> ArmChoice | None:
     """A share of the requests whose saving may be above the margin, for all that is known, speculates to learn.
 
     Half of them with any draft length there is, because what a step costs shows only where the lengths differ.
@@ -63,7 +63,7 @@ def explored(case: Case) -> Verdict | None:
     if draws.draft_length < 0.5:
         length = case.shortest + int(2.0 * draws.draft_length * (case.longest - case.shortest + 1))
     detail = f"whether {_ms(best.saving_s)} are saved is uncertain, and this request finds out"
-    return Verdict(Arm.SPECULATIVE, Reason.EXPLORATION, detail, length)
+    return ArmChoice(Arm.SPECULATIVE, Reason.EXPLORATION, detail, length)
 
 
 def relieves(case: Case) -> bool:
@@ -109,7 +109,7 @@ def _same_pace(route: Route, forecast: Forecast) -> bool:
     return forecast.plain_tpot_s.level is forecast.step_base_s.level is Level.PRIOR
 
 
-def _too_dear(case: Case, best: BreakEven) -> Verdict | None:
+def _too_dear(case: Case, best: BreakEven) -> ArmChoice | None:
     """Plain where the speculative servers' time is predicted to cost too much more than the plain ones'."""
     spec, route = case.spec, case.route
     if spec is None or route.speculative is None or spec.max_cost_increase is None:
