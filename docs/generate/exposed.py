@@ -22,7 +22,7 @@ from slipstream_gateway.admission import PairAdmission
 from slipstream_gateway.conformance import CheckCount, ReplicaConformance
 from slipstream_gateway.conformance.verdict import Result as CheckResult
 from slipstream_gateway.conformance.verdict import Subject
-from slipstream_gateway.decide.estimate import ClassEvidence, Effect
+from slipstream_gateway.decide.estimate import ClassEvidence, TreatmentEffect
 from slipstream_gateway.fleet.configuration import ConfigurationStatus
 from slipstream_gateway.request.outcome import Outcome
 from slipstream_gateway.request.parity.parity import ParityCount
@@ -50,7 +50,7 @@ _DECISION = Decision(
     detail="",
     numbers={},
 )
-_EFFECT = Effect(
+_EFFECT = TreatmentEffect(
     speculative_n=9.0,
     control_n=9.0,
     speculative_mean=1.0,

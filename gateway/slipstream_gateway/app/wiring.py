@@ -18,7 +18,7 @@ from slipstream_gateway.app.access import build_gate
 from slipstream_gateway.app.upstreams import connect as connect_server
 from slipstream_gateway.conformance import Conformance
 from slipstream_gateway.console.recorder import Recorder
-from slipstream_gateway.decide.estimate import Evidence, Learner
+from slipstream_gateway.decide.estimate import ArmComparisons, Learner
 from slipstream_gateway.decide.route import RequestDraws
 from slipstream_gateway.fleet.configuration import ConfigurationSource
 from slipstream_gateway.fleet.departures import Departures
@@ -58,7 +58,7 @@ class Services:
     admission: Admission
     retries: RetryBudget
     learner: Learner
-    evidence: Evidence
+    evidence: ArmComparisons
     recorder: Recorder
     outcomes: Outcomes
     store: MemoryStore | RedisStore
@@ -83,7 +83,7 @@ def build_services(settings: GatewaySettings, *, connect: Connect = connect_serv
     fleet.on_swap(swaps(audit))
     source = sources.configuration(settings, fleet)
     admission = _admission(settings)
-    learner, evidence, store = Learner(), Evidence(), sources.outcome_store(settings, fleet)
+    learner, evidence, store = Learner(), ArmComparisons(), sources.outcome_store(settings, fleet)
     outcomes = Outcomes(learner=learner, evidence=evidence, store=store)
     retries = RetryBudget(retry_share=settings.overload.retry_share, retries_per_s=settings.overload.retries_per_s)
     recorder = Recorder()

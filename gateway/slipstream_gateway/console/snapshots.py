@@ -16,7 +16,7 @@ from slipstream_gateway.console.merging import merged
 from slipstream_gateway.console.recorder import Recorder
 from slipstream_gateway.console.switching import KillSwitch
 from slipstream_gateway.console.worker import ClassComparison, Entrance, Seat, WorkerSnapshot, traffic_of
-from slipstream_gateway.decide.estimate import Evidence
+from slipstream_gateway.decide.estimate import ArmComparisons
 from slipstream_gateway.fleet.configuration import ConfigurationStatus
 from slipstream_gateway.fleet.fleet import Fleet
 from slipstream_gateway.fleet.snapshot import ServedRoute
@@ -36,7 +36,7 @@ class WorkerView:
         *,
         fleet: Fleet,
         recorder: Recorder,
-        evidence: Evidence,
+        evidence: ArmComparisons,
         admission: Admission,
         denied: Callable[[], Mapping[str, int]],
         keys: KeysView,

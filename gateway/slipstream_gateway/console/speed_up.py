@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from slipstream_gateway.decide.estimate.evidence import Effect, effect_of
+from slipstream_gateway.decide.estimate.evidence import TreatmentEffect, treatment_effect
 from slipstream_gateway.decide.estimate.moments import ArmSamples, Comparison, Sample
 
 Measure = Callable[[ArmSamples], Sample]
 
 
-def overall(comparisons: Sequence[Comparison], measure: Measure) -> Effect:
+def overall(comparisons: Sequence[Comparison], measure: Measure) -> TreatmentEffect:
     """Both arms as if the control had the classes in the shares of what speculates (direct standardisation): the mean
     effect on what speculates. Classes that lack answers in an arm are left out."""
     speculative, control = Sample(), Sample()
@@ -19,9 +19,9 @@ def overall(comparisons: Sequence[Comparison], measure: Measure) -> Effect:
     strata = [(one, other) for one, other in strata if one.n >= 2.0 and other.n >= 2.0]
     total = sum(one.n for one, _ in strata)
     if not strata:
-        return effect_of(speculative, control)
+        return treatment_effect(speculative, control)
     shares = [one.n / total for one, _ in strata]
-    return effect_of(
+    return treatment_effect(
         _standardised([one for one, _ in strata], shares), _standardised([other for _, other in strata], shares)
     )
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 from slipstream_core.redis.status import StoreStatus
 
-from slipstream_gateway.decide.estimate.evidence import ClassEvidence, Effect
+from slipstream_gateway.decide.estimate.evidence import ClassEvidence, TreatmentEffect
 from slipstream_gateway.fleet.configuration import ConfigurationStatus
 from slipstream_gateway.request.outcome import Outcome, Recorder
 from slipstream_gateway.request.parity.parity import ParityCount
@@ -92,7 +92,7 @@ class Metrics(Recorder):
     def observe_evidence(self, read: Callable[[], Iterable[tuple[str, ClassEvidence]]]) -> None:
         """The difference between the arms, by pair and class, with its 95 % interval; nothing where there is none."""
 
-        def gauge(name: str, unit: str, what: str, effect: Callable[[ClassEvidence], Effect]) -> None:
+        def gauge(name: str, unit: str, what: str, effect: Callable[[ClassEvidence], TreatmentEffect]) -> None:
             def observe(_: CallbackOptions) -> Iterable[Observation]:
                 return [
                     Observation(value, {"pair": pair, "class": found.request_class, "statistic": statistic})
@@ -196,12 +196,12 @@ def _parity(count: ParityCount, value: int, **more: str) -> Observation:
     return Observation(value, {"pair": count.pair, "class": count.request_class, **more})
 
 
-def _statistics(effect: Effect) -> list[tuple[str, float]]:
+def _statistics(effect: TreatmentEffect) -> list[tuple[str, float]]:
     named = (("difference", effect.difference), ("ci_low", effect.ci_low), ("ci_high", effect.ci_high))
     return [(name, value) for name, value in named if value is not None]
 
 
-def _speed_up(effect: Effect) -> list[tuple[str, float]]:
+def _speed_up(effect: TreatmentEffect) -> list[tuple[str, float]]:
     named = (("ratio", effect.speed_up), ("ci_low", effect.speed_up_low), ("ci_high", effect.speed_up_high))
     return [(name, value) for name, value in named if value is not None]
 

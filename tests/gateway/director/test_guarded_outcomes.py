@@ -22,7 +22,7 @@ from slipstream_gateway.admission import Admission
 from slipstream_gateway.api.parse import parse_chat_request
 from slipstream_gateway.app.app import connect
 from slipstream_gateway.decide.classify import LinearClassifier, default_model
-from slipstream_gateway.decide.estimate import Evidence, Learner
+from slipstream_gateway.decide.estimate import ArmComparisons, Learner
 from slipstream_gateway.decide.route import RequestDraws
 from slipstream_gateway.fleet.fleet import Fleet
 from slipstream_gateway.request.answers import Answers
@@ -59,7 +59,7 @@ class Desk:
         self.fleet = Fleet(lambda key: connect(key, settings), clock=time.monotonic)
         self.fleet.swap(compile_table(parse(text)))
         admission = Admission(max_in_flight=4, max_queued=4, queue_timeout_s=5.0)
-        self.learner, self.evidence, self.store = Learner(), Evidence(), KeptStore()
+        self.learner, self.evidence, self.store = Learner(), ArmComparisons(), KeptStore()
         self.parity = Parity(fleet=self.fleet, admission=admission, look_s=0.02)
         self.telemetry = Telemetry(settings.telemetry, in_flight=lambda: 0, queued=lambda: 0)
         retries, deadlines, recorders = RetryBudget(), settings.deadlines, [self.telemetry.recorder]

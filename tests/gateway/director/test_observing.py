@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from slipstream_core.observation import Level, Observation, Subject
 from slipstream_core.redis.memory import MemoryStore
 from slipstream_core.types import Arm, Reason, RequestProfile, TaskType
-from slipstream_gateway.decide.estimate import Evidence, ForecastQuery, Learner
+from slipstream_gateway.decide.estimate import ArmComparisons, ForecastQuery, Learner
 from slipstream_gateway.request.learning import (
     LEARNT_AT_ONCE,
     LEARNT_PER_S,
@@ -89,7 +89,7 @@ def observation(fingerprint: str) -> Observation:
 
 def test_a_flood_of_outcomes_is_compared_in_full_and_learnt_up_to_a_rate() -> None:
     now_s = 0.0
-    learner, evidence = Learner(), Evidence()
+    learner, evidence = Learner(), ArmComparisons()
     outcomes = Outcomes(learner=learner, evidence=evidence, store=MemoryStore(), clock=lambda: now_s)
 
     def level(fingerprint: str) -> Level:
@@ -143,7 +143,7 @@ class Unlucky:
 
 def test_an_outcome_that_cannot_be_learnt_ends_no_request_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     learner = Unlucky()
-    outcomes = Outcomes(learner=learner, evidence=Evidence(), store=MemoryStore(), clock=lambda: 0.0)  # type: ignore[arg-type]
+    outcomes = Outcomes(learner=learner, evidence=ArmComparisons(), store=MemoryStore(), clock=lambda: 0.0)  # type: ignore[arg-type]
     for fingerprint in ("odd", "a", "odd", "b"):
         outcomes.record(observation(fingerprint))
     assert learner.seen == ["a", "b"]
@@ -154,7 +154,7 @@ def test_an_outcome_that_cannot_be_learnt_ends_no_request_and_is_logged_once(cap
 
 def test_of_a_long_history_the_newest_is_learnt_last_and_own_requests_go_first() -> None:
     now_s, learner = 0.0, Unlucky()
-    outcomes = Outcomes(learner=learner, evidence=Evidence(), store=MemoryStore(), clock=lambda: now_s)  # type: ignore[arg-type]
+    outcomes = Outcomes(learner=learner, evidence=ArmComparisons(), store=MemoryStore(), clock=lambda: now_s)  # type: ignore[arg-type]
     for index in range(5000):
         outcomes.apply(observation(f"old{index}"))
     now_s = 60.0

@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 from slipstream_core.observation import Observation
 from slipstream_core.types import Arm, Reason
-from slipstream_gateway.decide.estimate import ClassEvidence, Evidence
+from slipstream_gateway.decide.estimate import ArmComparisons, ClassEvidence
 from slipstream_gateway.decide.estimate.student import quantile_975
 
 Observe = Callable[..., Observation]
@@ -29,13 +29,13 @@ def arm(observe: Observe) -> Observe:
     return make
 
 
-def only(evidence: Evidence) -> ClassEvidence:
+def only(evidence: ArmComparisons) -> ClassEvidence:
     (found,) = evidence.report("p")
     return found
 
 
 def test_difference_and_interval_are_welchs(arm: Observe) -> None:
-    rng, evidence = random.Random(1), Evidence()
+    rng, evidence = random.Random(1), ArmComparisons()
     fast = [1.0 * math.exp(rng.gauss(0, 0.3)) for _ in range(40)]
     slow = [2.0 * math.exp(rng.gauss(0, 0.5)) for _ in range(9)]
     for seconds in fast:
@@ -55,7 +55,7 @@ def test_difference_and_interval_are_welchs(arm: Observe) -> None:
 def test_the_interval_of_the_speed_up_covers_it(arm: Observe) -> None:
     rng, hits = random.Random(2), 0
     for _ in range(200):
-        evidence = Evidence()
+        evidence = ArmComparisons()
         for _ in range(60):
             evidence.record(arm(speculative=True, ttft_s=None, e2e_s=rng.gauss(1.0, 0.2)))
         for _ in range(15):
@@ -68,7 +68,7 @@ def test_the_interval_of_the_speed_up_covers_it(arm: Observe) -> None:
 
 
 def test_too_little_data_gives_no_figure(arm: Observe) -> None:
-    evidence = Evidence()
+    evidence = ArmComparisons()
     assert evidence.report("p") == []
     for _ in range(5):
         evidence.record(arm(speculative=True))
@@ -83,7 +83,7 @@ def test_too_little_data_gives_no_figure(arm: Observe) -> None:
 
 
 def test_only_what_would_have_speculated_is_compared(arm: Observe, observe: Observe) -> None:
-    evidence = Evidence()
+    evidence = ArmComparisons()
     for _ in range(3):
         evidence.record(arm(speculative=True))
         evidence.record(arm(speculative=True, reason=Reason.CLASS_ENABLED))
@@ -99,7 +99,7 @@ def test_only_what_would_have_speculated_is_compared(arm: Observe, observe: Obse
 
 
 def test_what_a_rollout_has_not_reached_is_control_and_what_failed_is_nothing(arm: Observe) -> None:
-    evidence = Evidence()
+    evidence = ArmComparisons()
     for reason in (Reason.ROLLOUT, Reason.HOLD_BACK):
         evidence.record(arm(speculative=False, reason=reason))
     for changes in ({"status": "upstream_unavailable"}, {"status": "parity", "parity": "match"}):
@@ -110,7 +110,7 @@ def test_what_a_rollout_has_not_reached_is_control_and_what_failed_is_nothing(ar
 
 
 def test_each_measure_is_what_it_says(arm: Observe) -> None:
-    evidence = Evidence()
+    evidence = ArmComparisons()
     answers = ((True, 1.1, 0.2), (True, 1.3, 0.6), (False, 2.1, 0.3), (False, 2.5, 0.7))
     shared = {"ttft_s": 0.1, "output_tokens": 101, "price_per_gpu_hour": 7.2}
     for speculative, e2e_s, priced_s in answers:
@@ -126,7 +126,7 @@ def test_each_measure_is_what_it_says(arm: Observe) -> None:
 
 
 def test_classes_and_pairs_are_kept_apart(arm: Observe) -> None:
-    evidence = Evidence()
+    evidence = ArmComparisons()
     evidence.record(arm(speculative=True, request_class="code/long"))
     evidence.record(arm(speculative=True, request_class="summarization/long"))
     evidence.record(arm(speculative=True, pair="other"))
@@ -138,7 +138,7 @@ def test_classes_and_pairs_are_kept_apart(arm: Observe) -> None:
 
 
 def test_old_traffic_fades_in_both_arms_alike(arm: Observe) -> None:
-    evidence = Evidence()
+    evidence = ArmComparisons()
     for index in range(40_000):
         late = index >= 20_000
         evidence.record(arm(speculative=index % 10 > 0, ttft_s=None, e2e_s=2.0 if late else 1.0))

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from slipstream_core.observation import Forecast, Level, Observation, Subject
 from slipstream_core.types import Arm, GenerationRequest, Reason, RequestProfile
-from slipstream_gateway.decide.estimate import Evidence, ForecastQuery, Learner
+from slipstream_gateway.decide.estimate import ArmComparisons, ForecastQuery, Learner
 
 Chat = Callable[..., GenerationRequest]
 Observe = Callable[..., Observation]
@@ -123,7 +123,7 @@ COUNTS = st.one_of(st.integers(), st.integers(0, 500), st.just(10**400))
 @settings(deadline=None, max_examples=100)
 @given(st.data())
 def test_no_observation_raises_and_none_leaves_a_forecast_without_sense(data: st.DataObject) -> None:
-    learner, evidence = Learner(), Evidence()
+    learner, evidence = Learner(), ArmComparisons()
     guess = RequestProfile(
         task="summarization", expected_output_tokens=100.0, rare_token_share=0.1, structured_output=False,
         prompt_tokens=100, confidence=0.9,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from slipstream_core.observation import Forecast, Observation
 from slipstream_core.types import Arm, Reason, RequestProfile
-from slipstream_gateway.decide.estimate import Evidence, ForecastQuery, Learner
+from slipstream_gateway.decide.estimate import ArmComparisons, ForecastQuery, Learner
 
 Observe = Callable[..., Observation]
 Profile = Callable[..., RequestProfile]
@@ -75,7 +75,7 @@ def test_answers_cut_by_their_limit_do_not_make_their_kind_short(ask: Asker, obs
     ],
 )
 def test_an_outcome_out_of_this_world_changes_nothing(ask: Asker, observe: Observe, odd: dict[str, Any]) -> None:
-    evidence = Evidence()
+    evidence = ArmComparisons()
     for arm, reason in ((Arm.SPECULATIVE, Reason.SPECULATION_PAYS), (Arm.CONTROL, Reason.HOLD_BACK)):
         for _ in range(5):
             for sink in (ask.learner, evidence):

@@ -12,7 +12,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from slipstream_core.redis.status import StoreStatus
 from slipstream_core.settings import TelemetrySettings, telemetry_settings
 from slipstream_core.types import Arm, Decision, Endpoint, GenerationRequest, Reason
-from slipstream_gateway.decide.estimate import ClassEvidence, Effect
+from slipstream_gateway.decide.estimate import ClassEvidence, TreatmentEffect
 from slipstream_gateway.request.outcome import Outcome
 from slipstream_gateway.telemetry.providers import Telemetry
 from slipstream_gateway.upstreams.base import Usage
@@ -48,8 +48,8 @@ def outcome() -> Outcome:
     )
 
 
-def effect(difference: float | None) -> Effect:
-    return Effect(
+def effect(difference: float | None) -> TreatmentEffect:
+    return TreatmentEffect(
         speculative_n=9.0,
         control_n=9.0,
         speculative_mean=1.0,

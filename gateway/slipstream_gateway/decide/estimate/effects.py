@@ -19,7 +19,7 @@ from slipstream_gateway.decide.estimate.shrinkage import clipped
 _FLOOR = 0.02
 
 
-class Effect(NamedTuple):
+class WordEffect(NamedTuple):
     """The sum of the words' weights, the sum of their slopes, and the variance of the first."""
 
     value: float
@@ -72,7 +72,7 @@ class KeyWords:
         self._limit, self._slope_limit = limit, slope_limit
         self._taught: Taught | None = None
 
-    def predict(self, words: Sequence[int]) -> Effect:
+    def predict(self, words: Sequence[int]) -> WordEffect:
         """What the words add, as far as it counts for this key."""
         shared, taught = self._shared, self._taught
         values, variances = shared.values, shared.variances
@@ -83,10 +83,10 @@ class KeyWords:
         slope = _sum(shared.slopes, words) if shared.slopes else 0.0
         if taught is not None:
             if taught.values is None or taught.slopes is None:
-                return Effect(value, slope, variance)
+                return WordEffect(value, slope, variance)
             own_value = _sum(taught.values, words)
             own_slope = _sum(taught.slopes, words) if taught.slopes else 0.0
-        return Effect(
+        return WordEffect(
             own_value + clipped(value - own_value, self._limit),
             own_slope + clipped(slope - own_slope, self._slope_limit),
             variance,

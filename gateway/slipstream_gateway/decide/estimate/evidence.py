@@ -29,7 +29,7 @@ _NOTHING: Mapping[str, Comparison] = MappingProxyType({})
 _TREATMENT = frozenset({Reason.SPECULATION_PAYS, Reason.CLASS_ENABLED})
 
 
-class Effect(msgspec.Struct, frozen=True, kw_only=True):
+class TreatmentEffect(msgspec.Struct, frozen=True, kw_only=True):
     """One measure of both arms: seconds, or a price. `speculative_n` and `control_n` are answers after fading.
 
     `difference` is speculative minus control, within `ci_low`..`ci_high`; `speed_up` is control over speculative, with
@@ -56,13 +56,13 @@ class ClassEvidence(msgspec.Struct, frozen=True, kw_only=True):
     speculative: int
     control: int
     exploration: int
-    ttft_s: Effect
-    tpot_s: Effect
-    e2e_s: Effect
-    cost: Effect
+    ttft_s: TreatmentEffect
+    tpot_s: TreatmentEffect
+    e2e_s: TreatmentEffect
+    cost: TreatmentEffect
 
 
-class Evidence:
+class ArmComparisons:
     """Keeps the comparison per pair and request class. Not thread-safe: it lives on one event loop."""
 
     def __init__(self) -> None:
@@ -115,10 +115,10 @@ def evidence_of(request_class: str, found: Comparison) -> ClassEvidence:
         speculative=found.speculatives,
         control=found.controls,
         exploration=found.explorations,
-        ttft_s=effect_of(found.speculative.ttft_s, found.control.ttft_s),
-        tpot_s=effect_of(found.speculative.tpot_s, found.control.tpot_s),
-        e2e_s=effect_of(found.speculative.e2e_s, found.control.e2e_s),
-        cost=effect_of(found.speculative.cost, found.control.cost),
+        ttft_s=treatment_effect(found.speculative.ttft_s, found.control.ttft_s),
+        tpot_s=treatment_effect(found.speculative.tpot_s, found.control.tpot_s),
+        e2e_s=treatment_effect(found.speculative.e2e_s, found.control.e2e_s),
+        cost=treatment_effect(found.speculative.cost, found.control.cost),
     )
 
 
@@ -128,7 +128,7 @@ def _halve_when_full(found: Comparison) -> None:
         found.control.halve()
 
 
-def effect_of(speculative: Sample, control: Sample) -> Effect:
+def treatment_effect(speculative: Sample, control: Sample) -> TreatmentEffect:
     """Speculative against control in one measure."""
     difference = ci_low = ci_high = speed_up = speed_up_low = speed_up_high = None
     enough = speculative.n >= _MIN_ANSWERS and control.n >= _MIN_ANSWERS
@@ -140,7 +140,7 @@ def effect_of(speculative: Sample, control: Sample) -> Effect:
         log = math.log(control.mean / speculative.mean)
         half = _half_width(speculative, control, speculative.mean, control.mean)
         speed_up, speed_up_low, speed_up_high = math.exp(log), _exp(log - half), _exp(log + half)
-    return Effect(
+    return TreatmentEffect(
         speculative_n=speculative.n,
         control_n=control.n,
         speculative_mean=speculative.mean if speculative.n > 0.0 else None,
