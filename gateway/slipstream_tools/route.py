@@ -12,8 +12,8 @@ from slipstream_core.errors import CommandError, ModelNotFound, RequestError
 from slipstream_core.manifest import EMBEDDED_MANIFEST, Route, RoutingTable, load_file
 from slipstream_core.observation import Forecast
 from slipstream_core.types import Decision, GenerationRequest, Mode, RequestProfile
+from slipstream_gateway.api.overrides import RequestOverrides
 from slipstream_gateway.api.parse import parse_request
-from slipstream_gateway.api.wishes import Wishes
 from slipstream_gateway.decide.classify import LinearClassifier, default_model
 from slipstream_gateway.decide.estimate import ForecastQuery, Learner
 from slipstream_gateway.decide.route import NO_DRAWS, decide, explanation
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     table = load_file(args.manifest)
     try:
-        request = parse_request(_read(args.file), Wishes(mode=args.mode))
+        request = parse_request(_read(args.file), RequestOverrides(mode=args.mode))
         route = _route(table, request)
         profile = LinearClassifier(default_model()).explain(request)
         decision = decide(

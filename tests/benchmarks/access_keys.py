@@ -28,7 +28,7 @@ import uvloop
 from slipstream_core.rate_limits import Charge, Grant, Use
 from slipstream_core.redis.redis_limits import RedisLimits
 from slipstream_core.types import Endpoint, GenerationRequest, Message
-from slipstream_gateway.access import Gate, KeyFile, Limiter, LocalLimits, SharedLimits, load_keyring
+from slipstream_gateway.access import KeyedAccess, KeyFile, Limiter, LocalLimits, SharedLimits, load_keyring
 from slipstream_tools.cli import main as slipstream
 
 from tests.benchmarks.gateway_load import percentile, run
@@ -79,23 +79,23 @@ def _done(_: object) -> None:
     """What came of a step is nobody's business here."""
 
 
-async def request_through(gate: Gate, key: str) -> None:
+async def request_through(access: KeyedAccess, key: str) -> None:
     """All that the gate does for one request."""
-    principal = gate.authenticate(f"Bearer {key}")
-    gate.authorize(principal, REQUEST)
-    lease = await gate.admit(principal, REQUEST)
+    principal = access.authenticate(f"Bearer {key}")
+    access.authorize(principal, REQUEST)
+    lease = await access.admit(principal, REQUEST)
     lease.settle(100, 64)
 
 
 async def in_process(keys: Path, key: str, redis_url: str | None) -> None:
     """Times every request by the wall, all of them by the CPU; Redis with one request at a time, and with 32."""
     shared: SharedLimits | None = RedisLimits(redis_url, exchange_s=1.0) if redis_url is not None else None
-    async with Gate(KeyFile(keys, None), Limiter(LocalLimits(), shared)) as gate:
+    async with KeyedAccess(KeyFile(keys, None), Limiter(LocalLimits(), shared)) as access:
         while shared is not None and not shared.connected:  # noqa: ASYNC110 - nobody tells of it
             await asyncio.sleep(0.01)
 
         async def one() -> None:
-            await request_through(gate, key)
+            await request_through(access, key)
 
         name = "by Redis" if shared is not None else "by this process"
         await _timed(f"in process, limits {name}", one, count=_COUNT if shared is None else _COUNT // 5, at_once=1)

@@ -13,10 +13,10 @@ from slipstream_core.errors import DeadlineExceeded, SlipstreamError, UpstreamUn
 from slipstream_core.types import Decision, Endpoint, GenerationRequest
 
 from slipstream_gateway.access import Principal
+from slipstream_gateway.api.access_control import OPEN_ACCESS, AccessControl, Lease
 from slipstream_gateway.api.bill import bill_of
 from slipstream_gateway.api.deadline import deadline_of
 from slipstream_gateway.api.errors import Headers, error_event, error_reply, response_error_event
-from slipstream_gateway.api.gatekeeper import OPEN_GATE, Gatekeeper, Lease
 from slipstream_gateway.api.http import (
     ClientGone,
     ClientWatch,
@@ -30,9 +30,9 @@ from slipstream_gateway.api.http import (
     send_error,
     send_reply,
 )
+from slipstream_gateway.api.overrides import RequestOverrides
 from slipstream_gateway.api.parsing import BodyParser
 from slipstream_gateway.api.render import ChunkRenderer, whole_answer
-from slipstream_gateway.api.wishes import Wishes
 from slipstream_gateway.request.call import Answer, Call, Context
 from slipstream_gateway.request.causes import rejection
 from slipstream_gateway.request.deadlines import client_late
@@ -66,28 +66,28 @@ class GenerateEndpoint:
         recorders: Sequence[Recorder],
         *,
         max_body_bytes: int,
-        gate: Gatekeeper = OPEN_GATE,
+        access: AccessControl = OPEN_ACCESS,
         forwarded: Sequence[str] = (),
     ) -> None:
         self._dispatcher = dispatcher
         self._parse = parse
         self._recorders = recorders
         self._max_body_bytes = max_body_bytes
-        self._gate = gate
+        self._access = access
         self._forwarded = frozenset(name.encode() for name in forwarded)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = read_headers(scope)
         extra: Headers = [(b"x-request-id", headers.request_id.encode())]
         try:
-            principal = self._gate.authenticate(headers.authorization)
+            principal = self._access.authenticate(headers.authorization)
             context = self._context(headers, principal)
             if self._forwarded:
                 context = context._replace(forwarded=chosen_headers(scope, self._forwarded))
             body = await read_body(headers, receive, self._max_body_bytes)
-            request = await self._parse(body, wishes_of(headers))
-            self._gate.authorize(principal, request)
-            lease = await self._gate.admit(principal, request)
+            request = await self._parse(body, overrides_of(headers))
+            self._access.authorize(principal, request)
+            lease = await self._access.admit(principal, request)
         except SlipstreamError as exc:
             for recorder in self._recorders:
                 recorder.rejected(rejection(exc))
@@ -103,7 +103,7 @@ class GenerateEndpoint:
 
     def _context(self, headers: RequestHeaders, principal: Principal) -> Context:
         """What came with the request besides its body. A key of ours never goes to upstreams."""
-        authorization = headers.authorization if self._gate.is_open else None
+        authorization = headers.authorization if self._access.is_open else None
         deadline_s = deadline_of(headers.request_timeout, now_s=time.monotonic())
         return Context(headers.request_id, authorization, headers.traceparent, principal.caller, deadline_s)
 
@@ -133,9 +133,9 @@ class GenerateEndpoint:
             lease.settle(*bill_of(call, client_waited=client_waited))
 
 
-def wishes_of(headers: RequestHeaders) -> Wishes:
+def overrides_of(headers: RequestHeaders) -> RequestOverrides:
     """What the client asks of the gateway itself."""
-    return Wishes(headers.mode, headers.draft_length, headers.learn)
+    return RequestOverrides(headers.mode, headers.draft_length, headers.learn)
 
 
 def shutting_down() -> UpstreamUnavailable:

@@ -6,7 +6,7 @@ from slipstream_core.errors import ModelNotFound, SlipstreamError
 from starlette.requests import Request
 from starlette.responses import Response
 
-from slipstream_gateway.api.gatekeeper import OPEN_GATE, Gatekeeper
+from slipstream_gateway.api.access_control import OPEN_ACCESS, AccessControl
 from slipstream_gateway.api.http import error_response, json_response, read_headers
 from slipstream_gateway.fleet.fleet import Fleet
 
@@ -15,13 +15,13 @@ class ModelsEndpoint:
     """The models of the current manifest that the caller may use. What serves them, and where, is nobody's business;
     nor is whether there are others."""
 
-    def __init__(self, fleet: Fleet, *, started: int, gate: Gatekeeper = OPEN_GATE) -> None:
+    def __init__(self, fleet: Fleet, *, started: int, access: AccessControl = OPEN_ACCESS) -> None:
         self._fleet = fleet
         self._started = started
-        self._gate = gate
+        self._access = access
 
     def _visible(self, request: Request) -> list[str]:
-        principal = self._gate.authenticate(read_headers(request.scope).authorization)
+        principal = self._access.authenticate(read_headers(request.scope).authorization)
         return [name for name in self._fleet.current.routes if principal.may_use(name)]
 
     async def list(self, request: Request) -> Response:

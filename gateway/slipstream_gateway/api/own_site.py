@@ -9,7 +9,7 @@ from slipstream_core.errors import Forbidden, shorten
 from slipstream_core.hosts import is_loopback_address, without_port
 
 from slipstream_gateway.api.http import Scope
-from slipstream_gateway.api.sides import RequestCheck
+from slipstream_gateway.api.port_router import RequestCheck
 
 
 def own_site(bound: str) -> RequestCheck:

@@ -12,16 +12,16 @@ from slipstream_core.types import Endpoint, GenerationRequest, Message
 from slipstream_gateway.api.body import WireBody, WireMessage, decode_body, decode_fields, show
 from slipstream_gateway.api.checks import MAX_TOKENS, choices_of, integer
 from slipstream_gateway.api.features import features_in_use, message_features, stream_option_features
+from slipstream_gateway.api.overrides import NO_OVERRIDES, RequestOverrides
 from slipstream_gateway.api.prompt_size import NonText, media_of_messages
 from slipstream_gateway.api.prompts import Prompt, parse_prompts, token_ids_of
 from slipstream_gateway.api.request import generation_request
 from slipstream_gateway.api.responses import parse_responses_request
-from slipstream_gateway.api.wishes import NO_WISHES, Wishes
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 
-def parse_chat_request(raw: bytes, wishes: Wishes = NO_WISHES) -> GenerationRequest:
+def parse_chat_request(raw: bytes, overrides: RequestOverrides = NO_OVERRIDES) -> GenerationRequest:
     """The body of `POST /v1/chat/completions`. Raises `InvalidRequest`."""
     body, fields = decode_body(raw)
     if body.messages is None:
@@ -31,10 +31,10 @@ def parse_chat_request(raw: bytes, wishes: Wishes = NO_WISHES) -> GenerationRequ
     messages = tuple([_message(message, index) for index, message in enumerate(body.messages)])
     features = features_in_use(fields) | message_features(body.messages, fields["messages"])
     media = media_of_messages(body.messages, fields["messages"])
-    return _request(body, Endpoint.CHAT, wishes, fields, messages=messages, non_text=media, features=features)
+    return _request(body, Endpoint.CHAT, overrides, fields, messages=messages, non_text=media, features=features)
 
 
-def parse_completion_request(raw: bytes, wishes: Wishes = NO_WISHES) -> GenerationRequest:
+def parse_completion_request(raw: bytes, overrides: RequestOverrides = NO_OVERRIDES) -> GenerationRequest:
     """The body of `POST /v1/completions`. Raises `InvalidRequest`."""
     body, fields = decode_body(raw)
     prompts = parse_prompts(body.prompt)
@@ -44,7 +44,7 @@ def parse_completion_request(raw: bytes, wishes: Wishes = NO_WISHES) -> Generati
     return _request(
         body,
         Endpoint.COMPLETION,
-        wishes,
+        overrides,
         fields,
         features=features,
         prompt=prompts[0],
@@ -53,20 +53,20 @@ def parse_completion_request(raw: bytes, wishes: Wishes = NO_WISHES) -> Generati
     )
 
 
-def parse_request(raw: bytes, wishes: Wishes = NO_WISHES) -> GenerationRequest:
+def parse_request(raw: bytes, overrides: RequestOverrides = NO_OVERRIDES) -> GenerationRequest:
     """A body of any kind: with `messages` it is a chat, with `input` a response, with `prompt` a text completion.
     Raises `InvalidRequest` or `UnsupportedParameter`."""
     fields = decode_fields(raw)
     if "messages" in fields or fields.keys().isdisjoint(("input", "prompt")):
-        return parse_chat_request(raw, wishes)
+        return parse_chat_request(raw, overrides)
     parse = parse_responses_request if "input" in fields else parse_completion_request
-    return parse(raw, wishes)
+    return parse(raw, overrides)
 
 
 def _request(
     body: WireBody,
     endpoint: Endpoint,
-    wishes: Wishes,
+    overrides: RequestOverrides,
     fields: Mapping[str, msgspec.Raw],
     *,
     features: frozenset[str],
@@ -83,7 +83,7 @@ def _request(
     return generation_request(
         body,
         endpoint,
-        wishes,
+        overrides,
         fields,
         features=features,
         max_tokens=_max_tokens(body),

@@ -7,8 +7,8 @@ from concurrent.futures import Executor
 
 from slipstream_core.types import GenerationRequest
 
+from slipstream_gateway.api.overrides import RequestOverrides
 from slipstream_gateway.api.request import Parse
-from slipstream_gateway.api.wishes import Wishes
 
 ON_LOOP_BYTES = 32 * 1024
 """Bodies up to this size are parsed at once: nearly all, and a thread costs more than they do."""
@@ -21,7 +21,7 @@ class BodyParser:
         self._parse = parse
         self._threads = threads
 
-    async def __call__(self, raw: bytes, wishes: Wishes) -> GenerationRequest:
+    async def __call__(self, raw: bytes, overrides: RequestOverrides) -> GenerationRequest:
         if len(raw) <= ON_LOOP_BYTES:
-            return self._parse(raw, wishes)
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._parse, raw, wishes)
+            return self._parse(raw, overrides)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._parse, raw, overrides)

@@ -12,20 +12,20 @@ from slipstream_core.types import Endpoint, GenerationRequest, Message
 from slipstream_gateway.api.body import WireSampling
 from slipstream_gateway.api.checks import between, seed_of, stop_strings, top_k_of
 from slipstream_gateway.api.features import FOR_SAMPLING, is_structured
+from slipstream_gateway.api.overrides import NO_OVERRIDES, RequestOverrides, draft_length_of, learn_of, mode_of
 from slipstream_gateway.api.prompt_size import NonText, prompt_size
-from slipstream_gateway.api.wishes import NO_WISHES, Wishes, draft_length_of, learn_of, mode_of
 
 
 class Parse(Protocol):
     """Makes a request of a body. Raises `InvalidRequest` or `UnsupportedParameter`."""
 
-    def __call__(self, raw: bytes, wishes: Wishes = NO_WISHES) -> GenerationRequest: ...
+    def __call__(self, raw: bytes, overrides: RequestOverrides = NO_OVERRIDES) -> GenerationRequest: ...
 
 
 def generation_request(
     body: WireSampling,
     endpoint: Endpoint,
-    wishes: Wishes,
+    overrides: RequestOverrides,
     fields: Mapping[str, msgspec.Raw],
     *,
     features: frozenset[str],
@@ -37,7 +37,7 @@ def generation_request(
     non_text: NonText,
     include_usage: bool = False,
 ) -> GenerationRequest:
-    """The request that `body` and `wishes` ask for. `fields` is the body by name, `non_text` what is no text in it.
+    """The request that `body` and `overrides` ask for. `fields` is the body by name, `non_text` what is no text in it.
     Raises `InvalidRequest`."""
     if not body.model:
         raise InvalidRequest("Missing required parameter: 'model'.", param="model")
@@ -61,8 +61,8 @@ def generation_request(
         include_usage=include_usage,
         structured_output=is_structured(features),
         features=features if temperature > 0.0 else features - FOR_SAMPLING,
-        mode=mode_of(wishes.mode),
-        draft_length=draft_length_of(wishes.draft_length),
-        learn=learn_of(wishes.learn),
+        mode=mode_of(overrides.mode),
+        draft_length=draft_length_of(overrides.draft_length),
+        learn=learn_of(overrides.learn),
         raw=raw,
     )

@@ -19,9 +19,9 @@ from slipstream_core.types import RESPONSES_FEATURE, Endpoint, GenerationRequest
 from slipstream_gateway.api.body import RESPONSES_FIELDS, WireItem, WireResponsesBody, decode_responses_body, show
 from slipstream_gateway.api.checks import MAX_TOKENS, integer
 from slipstream_gateway.api.features import features_in_use
+from slipstream_gateway.api.overrides import NO_OVERRIDES, RequestOverrides
 from slipstream_gateway.api.prompt_size import ALL_TEXT, media_of_items
 from slipstream_gateway.api.request import generation_request
-from slipstream_gateway.api.wishes import NO_WISHES, Wishes
 
 ROLES = ("user", "assistant", "system", "developer")
 _TEXT_PARTS = ("input_text", "output_text", "text")
@@ -29,7 +29,7 @@ STORED_INPUT = ("prompt", "previous_response_id", "conversation")
 _LOG_PROBABILITIES = "message.output_text.logprobs"
 
 
-def parse_responses_request(raw: bytes, wishes: Wishes = NO_WISHES) -> GenerationRequest:
+def parse_responses_request(raw: bytes, overrides: RequestOverrides = NO_OVERRIDES) -> GenerationRequest:
     """The body of `POST /v1/responses`. Raises `InvalidRequest` or `UnsupportedParameter`."""
     body, fields = decode_responses_body(raw)
     if body.background:
@@ -40,7 +40,7 @@ def parse_responses_request(raw: bytes, wishes: Wishes = NO_WISHES) -> Generatio
     return generation_request(
         body,
         Endpoint.RESPONSES,
-        wishes,
+        overrides,
         fields,
         features=features | {RESPONSES_FEATURE},
         max_tokens=integer("max_output_tokens", body.max_output_tokens, 1, MAX_TOKENS),

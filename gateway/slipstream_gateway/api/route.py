@@ -8,8 +8,8 @@ from slipstream_core.errors import SlipstreamError
 from starlette.requests import Request
 from starlette.responses import Response
 
-from slipstream_gateway.api.gatekeeper import OPEN_GATE, Gatekeeper
-from slipstream_gateway.api.generate import shutting_down, wishes_of
+from slipstream_gateway.api.access_control import OPEN_ACCESS, AccessControl
+from slipstream_gateway.api.generate import overrides_of, shutting_down
 from slipstream_gateway.api.http import ClientGone, error_response, json_response, read_body, read_headers
 from slipstream_gateway.api.parsing import BodyParser
 from slipstream_gateway.decide.route import explanation
@@ -31,25 +31,25 @@ class RouteEndpoint:
         parse: BodyParser,
         max_body_bytes: int,
         internals: bool,
-        gate: Gatekeeper = OPEN_GATE,
+        access: AccessControl = OPEN_ACCESS,
     ) -> None:
         self._dispatcher = dispatcher
         self._parse = parse
         self._max_body_bytes = max_body_bytes
         self._internals = internals
-        self._gate = gate
+        self._access = access
 
     async def post(self, request: Request) -> Response:
         try:
             headers = read_headers(request.scope)
-            principal = self._gate.authenticate(headers.authorization)
+            principal = self._access.authenticate(headers.authorization)
             body = await read_body(headers, request.receive, self._max_body_bytes)
-            parsed = await self._parse(body, wishes_of(headers))
-            self._gate.authorize(principal, parsed)
-            standing = await self._gate.ask(principal)
+            parsed = await self._parse(body, overrides_of(headers))
+            self._access.authorize(principal, parsed)
+            standing = await self._access.ask(principal)
             explained = self._dispatcher.explain(
                 parsed,
-                authorization=headers.authorization if self._gate.is_open else None,
+                authorization=headers.authorization if self._access.is_open else None,
                 caller=principal.caller,
                 request_id=headers.request_id if headers.names_itself else None,
             )

@@ -1,4 +1,4 @@
-"""The gate: open without keys; with them, their file, and limits by Redis where there is one."""
+"""Builds the access control: open without a key file, otherwise keyed, with limits in Redis where it is configured."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 
 from slipstream_core.settings import GatewaySettings
 
-from slipstream_gateway.access import Gate, KeyFile, Limiter, LocalLimits, SharedLimits, SharedUsage
-from slipstream_gateway.api.gatekeeper import OPEN_GATE, Gatekeeper
+from slipstream_gateway.access import KeyedAccess, KeyFile, Limiter, LocalLimits, SharedLimits, SharedUsage
+from slipstream_gateway.api.access_control import OPEN_ACCESS, AccessControl
 from slipstream_gateway.telemetry.audit import Audit
 
 _KEPT = "last-good-keys.json"
 
 
-def build_gate(settings: GatewaySettings, audit: Audit) -> Gatekeeper:
+def build_access(settings: GatewaySettings, audit: Audit) -> AccessControl:
     if settings.access.keys is None:
-        return OPEN_GATE
+        return OPEN_ACCESS
     folder = settings.metrics_folder
     keys = KeyFile(settings.access.keys, settings.access.pepper, kept=folder / _KEPT if folder is not None else None)
-    return Gate(
+    return KeyedAccess(
         keys,
         Limiter(LocalLimits(parts=settings.workers), *_shared(settings)),
         clock=time.time,
-        told=lambda number: audit.event("keys", who="file", keys=number),
+        on_reload=lambda number: audit.event("keys", who="file", keys=number),
     )
 
 
-def running(gate: Gatekeeper) -> AbstractAsyncContextManager[object]:
-    """The time in which `gate` follows its file."""
-    return gate if isinstance(gate, Gate) else nullcontext()
+def running(access: AccessControl) -> AbstractAsyncContextManager[object]:
+    """The time in which `access` follows its file."""
+    return access if isinstance(access, KeyedAccess) else nullcontext()
 
 
 def _shared(settings: GatewaySettings) -> tuple[SharedLimits | None, SharedUsage | None]:

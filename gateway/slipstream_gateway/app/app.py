@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator, Coroutine
 from slipstream_core.settings import GatewaySettings
 from starlette.applications import Starlette
 
-from slipstream_gateway.api.sides import Sides
+from slipstream_gateway.api.port_router import PortRouter
 from slipstream_gateway.app import Services, build_services
 from slipstream_gateway.app.access import running
-from slipstream_gateway.app.endpoints import build_sides
+from slipstream_gateway.app.endpoints import build_port_router
 from slipstream_gateway.app.metrics import observe
 from slipstream_gateway.app.upstreams import connect
 from slipstream_gateway.request.learning import Outcomes, OutcomeStore
@@ -21,7 +21,7 @@ from slipstream_gateway.request.learning import Outcomes, OutcomeStore
 __all__ = ["build_app", "connect"]
 
 
-def build_app(settings: GatewaySettings) -> Sides:
+def build_app(settings: GatewaySettings) -> PortRouter:
     """The ASGI application. Its lifespan follows the manifest; where that is a bad file, `ManifestError` ends the
     start."""
     services = build_services(settings)
@@ -37,7 +37,7 @@ def build_app(settings: GatewaySettings) -> Sides:
             finally:
                 gc.unfreeze()
 
-    return build_sides(services, settings).live(lifespan)
+    return build_port_router(services, settings).with_lifespan(lifespan)
 
 
 @contextlib.asynccontextmanager
@@ -47,8 +47,8 @@ async def _running(services: Services) -> AsyncIterator[None]:
         stack.push_async_callback(asyncio.to_thread, services.telemetry.close)
         await stack.enter_async_context(services.audit.running())
         await stack.enter_async_context(services.source)
-        await stack.enter_async_context(services.siblings)
-        await stack.enter_async_context(running(services.gate))
+        await stack.enter_async_context(services.peers)
+        await stack.enter_async_context(running(services.access))
         await stack.enter_async_context(_beside(services.tls.watch(services.fleet.reconnect)))
         await stack.enter_async_context(_sharing(services.store, services.outcomes))
         stack.push_async_callback(services.fleet.aclose)

@@ -9,9 +9,9 @@ from slipstream_core.manifest.kills import KillEvent
 from slipstream_core.settings import GatewaySettings
 from starlette.routing import BaseRoute, Route, request_response
 
-from slipstream_gateway.access import Gate
-from slipstream_gateway.api.gatekeeper import Gatekeeper, require_admin
-from slipstream_gateway.api.sides import Checked, RequestCheck
+from slipstream_gateway.access import KeyedAccess
+from slipstream_gateway.api.access_control import AccessControl, require_admin
+from slipstream_gateway.api.port_router import Checked, RequestCheck
 from slipstream_gateway.app.wiring import Services
 from slipstream_gateway.console.endpoints import EventsEndpoint, KillsEndpoint, PageEndpoint
 from slipstream_gateway.console.feed import Feed
@@ -20,7 +20,7 @@ from slipstream_gateway.console.snapshots import ConsoleView, WorkerView, all_sn
 from slipstream_gateway.console.switching import CommandKillSwitch, FileKillSwitch, KillSwitch
 from slipstream_gateway.sources.file import FileSource
 from slipstream_gateway.telemetry.audit import Audit
-from slipstream_gateway.telemetry.workers import Question
+from slipstream_gateway.telemetry.workers import PeerQuery
 
 
 def console_routes(
@@ -28,22 +28,22 @@ def console_routes(
 ) -> Sequence[BaseRoute]:
     """The page and its files for everybody who reaches this side as `site` has it: they hold no data. The figures and
     the kill switch for admins, by `check`."""
-    keys = KeysView(services.gate if isinstance(services.gate, Gate) else None)
+    keys = KeysView(services.access if isinstance(services.access, KeyedAccess) else None)
     worker = WorkerView(
         fleet=services.fleet,
         recorder=services.recorder,
         evidence=services.evidence,
         admission=services.admission,
-        denied=_denied(services.gate),
+        denied=_denied(services.access),
         keys=keys,
         shares=settings.redis_url is not None,
     )
-    services.siblings.answer(Question.SNAPSHOT, worker.encoded)
+    services.peers.answer(PeerQuery.SNAPSHOT, worker.encoded)
     switch = _kill_switch(services, settings)
     view = ConsoleView(
         fleet=services.fleet,
         learner=services.learner,
-        siblings=services.siblings,
+        peers=services.peers,
         switch=switch,
         keys=keys,
         configuration=services.source.status,
@@ -53,8 +53,8 @@ def console_routes(
     kills = KillsEndpoint(
         switch,
         is_pair=_is_pair(services, switch),
-        caller=lambda scope: require_admin(services.gate, scope).key_id,
-        has_keys=not services.gate.is_open,
+        caller=lambda scope: require_admin(services.access, scope).key_id,
+        has_keys=not services.access.is_open,
         told=_told(services.audit),
     )
     events = Checked(EventsEndpoint(Feed(view.sections), check), check)
@@ -81,7 +81,7 @@ def _kill_switch(services: Services, settings: GatewaySettings) -> KillSwitch:
     return FileKillSwitch(
         services.source.kills,
         obey=services.source.obey_kills,
-        ask=lambda: all_snapshots(services.siblings),
+        ask=lambda: all_snapshots(services.peers),
         workers=settings.workers,
     )
 
@@ -96,9 +96,9 @@ def _is_pair(services: Services, switch: KillSwitch) -> Callable[[str], bool]:
     return check
 
 
-def _denied(gate: Gatekeeper) -> Callable[[], Mapping[str, int]]:
+def _denied(access: AccessControl) -> Callable[[], Mapping[str, int]]:
     """What keys and their limits refused; nothing without keys."""
-    return (lambda: gate.counts.denied) if isinstance(gate, Gate) else dict
+    return (lambda: access.counts.denied) if isinstance(access, KeyedAccess) else dict
 
 
 def _told(audit: Audit) -> Callable[[KillEvent], None]:

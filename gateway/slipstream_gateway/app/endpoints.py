@@ -10,8 +10,8 @@ from slipstream_core.hosts import is_loopback
 from slipstream_core.settings import GatewaySettings
 from starlette.routing import BaseRoute, Route, request_response
 
+from slipstream_gateway.api.access_control import admin_check
 from slipstream_gateway.api.evidence import EvidenceEndpoint
-from slipstream_gateway.api.gatekeeper import admin_check
 from slipstream_gateway.api.generate import GenerateEndpoint
 from slipstream_gateway.api.health import LIVE, READY, HealthEndpoint
 from slipstream_gateway.api.metrics import MetricsEndpoint
@@ -19,9 +19,17 @@ from slipstream_gateway.api.models import ModelsEndpoint
 from slipstream_gateway.api.own_site import own_site
 from slipstream_gateway.api.parse import parse_chat_request, parse_completion_request, parse_request
 from slipstream_gateway.api.parsing import BodyParser
+from slipstream_gateway.api.port_router import (
+    Checked,
+    FastPaths,
+    PortRouter,
+    RequestCheck,
+    Respond,
+    anybody,
+    application,
+)
 from slipstream_gateway.api.responses import parse_responses_request
 from slipstream_gateway.api.route import RouteEndpoint
-from slipstream_gateway.api.sides import Checked, HotPaths, RequestCheck, Respond, Sides, anybody, application
 from slipstream_gateway.api.stored import stored_response
 from slipstream_gateway.app.console import console_routes
 from slipstream_gateway.app.wiring import Services
@@ -32,7 +40,7 @@ _RESPONSES = "/v1/responses"
 _PROBES = (LIVE, READY)
 
 
-def build_sides(services: Services, settings: GatewaySettings) -> Sides:
+def build_port_router(services: Services, settings: GatewaySettings) -> PortRouter:
     """Everything that answers: on one port, or admin paths on a port of their own."""
     threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="parse")  # more would share the same time
     hot = generation(services, settings, threads)
@@ -40,21 +48,21 @@ def build_sides(services: Services, settings: GatewaySettings) -> Sides:
     site = _site_check(services, settings.host)
     if settings.admin.port is None:
         routes = [*public, _route(services, settings, threads, internals=True), *_admin(services, settings, site=site)]
-        return Sides(HotPaths(application(routes), hot, check=site, unchecked=_PROBES))
+        return PortRouter(FastPaths(application(routes), hot, check=site, unchecked=_PROBES))
     on_public = application([*public, _route(services, settings, threads, internals=False)])
     admin_site = _site_check(services, settings.admin.host)
     admin = _admin(services, settings, site=admin_site)
     route = _route(services, settings, threads, internals=True, site=admin_site)
     on_admin = application([route, *_health(services), *admin])
-    public_side = HotPaths(on_public, hot, check=site, unchecked=_PROBES)
-    return Sides(public_side, admin=on_admin, admin_port=settings.admin.port)
+    public_side = FastPaths(on_public, hot, check=site, unchecked=_PROBES)
+    return PortRouter(public_side, admin=on_admin, admin_port=settings.admin.port)
 
 
 def _site_check(services: Services, listening: str) -> RequestCheck:
     """The check of `Host` and `Origin`. It is made where a gateway without keys listens on the loopback: a browser of
     this machine could otherwise be made to send requests of another site. Pages of other sites have no key, and the
     names of a listener for other machines, such as a pod's, are not known here."""
-    return own_site(listening) if services.gate.is_open and is_loopback(listening) else anybody
+    return own_site(listening) if services.access.is_open and is_loopback(listening) else anybody
 
 
 def generation(services: Services, settings: GatewaySettings, threads: Executor) -> dict[str, GenerateEndpoint]:
@@ -66,7 +74,7 @@ def generation(services: Services, settings: GatewaySettings, threads: Executor)
             BodyParser(parse, threads),
             services.recorders,
             max_body_bytes=limit,
-            gate=services.gate,
+            access=services.access,
             forwarded=forwarded,
         )
         for path, parse in (
@@ -84,7 +92,7 @@ def _posts(hot: dict[str, GenerateEndpoint]) -> list[BaseRoute]:
 
 
 def _models(services: Services) -> list[BaseRoute]:
-    models = ModelsEndpoint(services.fleet, started=int(time.time()), gate=services.gate)
+    models = ModelsEndpoint(services.fleet, started=int(time.time()), access=services.access)
     return [
         Route("/v1/models", models.list, methods=["GET"]),
         Route("/v1/models/{model:path}", models.get, methods=["GET"]),
@@ -104,7 +112,7 @@ def _route(
 ) -> Route:
     limit, parse = settings.limits.max_body_bytes, BodyParser(parse_request, threads)
     route = RouteEndpoint(
-        services.dispatcher, parse=parse, max_body_bytes=limit, internals=internals, gate=services.gate
+        services.dispatcher, parse=parse, max_body_bytes=limit, internals=internals, access=services.access
     )
     return Route("/v1/route", Checked(request_response(route.post), site), methods=["POST"])
 
@@ -112,7 +120,7 @@ def _route(
 def _admin(services: Services, settings: GatewaySettings, *, site: RequestCheck) -> Sequence[BaseRoute]:
     """What only admins may call. The check stands at each endpoint, not at paths: however one is spelled, it is asked.
     Who has an endpoint for admins adds a line here."""
-    check = admin_check(services.gate, site)
+    check = admin_check(services.access, site)
     metrics_check = site if settings.admin.open_metrics else check
     evidence = EvidenceEndpoint(
         services.fleet, services.evidence, services.parity.counts, services.conformance.replicas
@@ -123,6 +131,6 @@ def _admin(services: Services, settings: GatewaySettings, *, site: RequestCheck)
 
     return [
         guarded("/v1/evidence", evidence.get),
-        guarded("/metrics", MetricsEndpoint(services.siblings.metrics).get, check=metrics_check),
+        guarded("/metrics", MetricsEndpoint(services.peers.metrics).get, check=metrics_check),
         *console_routes(services, settings, site=site, check=check),
     ]

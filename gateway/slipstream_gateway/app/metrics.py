@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from slipstream_gateway.access import Gate
+from slipstream_gateway.access import KeyedAccess
 from slipstream_gateway.app.sources import pairs
 from slipstream_gateway.app.wiring import Services
 from slipstream_gateway.telemetry.access import observe_access
@@ -10,7 +10,7 @@ from slipstream_gateway.telemetry.conformance import observe_conformance
 from slipstream_gateway.telemetry.departures import observe_departures
 from slipstream_gateway.telemetry.failover import observe_failover
 from slipstream_gateway.telemetry.overload import observe_overload
-from slipstream_gateway.telemetry.workers import Question
+from slipstream_gateway.telemetry.workers import PeerQuery
 
 
 def observe(services: Services) -> None:
@@ -37,7 +37,7 @@ def observe(services: Services) -> None:
         retries=services.retries,
         fleet=services.fleet,
     )
-    if isinstance(services.gate, Gate):
-        observe_access(telemetry.meter, services.gate.status)
-    services.siblings.answer(Question.METRICS, telemetry.exposition)
-    services.siblings.answer(Question.OPENMETRICS, telemetry.openmetrics)
+    if isinstance(services.access, KeyedAccess):
+        observe_access(telemetry.meter, services.access.status)
+    services.peers.answer(PeerQuery.METRICS, telemetry.exposition)
+    services.peers.answer(PeerQuery.OPENMETRICS, telemetry.openmetrics)

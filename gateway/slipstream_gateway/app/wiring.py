@@ -12,9 +12,9 @@ from slipstream_core.redis.memory import MemoryStore
 from slipstream_core.settings import GatewaySettings
 
 from slipstream_gateway.admission import Admission
-from slipstream_gateway.api.gatekeeper import Gatekeeper
+from slipstream_gateway.api.access_control import AccessControl
 from slipstream_gateway.app import sources
-from slipstream_gateway.app.access import build_gate
+from slipstream_gateway.app.access import build_access
 from slipstream_gateway.app.upstreams import connect as connect_server
 from slipstream_gateway.conformance import Conformance
 from slipstream_gateway.console.recorder import Recorder
@@ -34,7 +34,7 @@ from slipstream_gateway.request.resume import Resumptions
 from slipstream_gateway.request.retry_budget import RetryBudget
 from slipstream_gateway.telemetry.audit import Audit, AuditRecorder, LineSink, swaps
 from slipstream_gateway.telemetry.providers import Telemetry
-from slipstream_gateway.telemetry.workers import Siblings
+from slipstream_gateway.telemetry.workers import WorkerPeers
 from slipstream_gateway.upstreams.base import Upstream
 from slipstream_gateway.upstreams.tls import Credentials, UpstreamTls
 
@@ -65,8 +65,8 @@ class Services:
     parity: Parity
     conformance: Conformance
     telemetry: Telemetry
-    siblings: Siblings
-    gate: Gatekeeper
+    peers: WorkerPeers
+    access: AccessControl
     departures: Departures
 
 
@@ -122,8 +122,8 @@ def build_services(settings: GatewaySettings, *, connect: Connect = connect_serv
         parity=parity,
         conformance=conformance,
         telemetry=telemetry,
-        siblings=Siblings(settings.metrics_folder),
-        gate=build_gate(settings, audit),
+        peers=WorkerPeers(settings.metrics_folder),
+        access=build_access(settings, audit),
         departures=Departures(fleet),
     )
 

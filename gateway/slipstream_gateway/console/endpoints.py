@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from slipstream_gateway.api.errors import error_reply
 from slipstream_gateway.api.http import ClientGone, json_response, read_body, read_headers
-from slipstream_gateway.api.sides import RequestCheck
+from slipstream_gateway.api.port_router import RequestCheck
 from slipstream_gateway.console.assets import HEADERS, PAGE, load_assets
 from slipstream_gateway.console.feed import EVERY_S, Feed
 from slipstream_gateway.console.switching import KillSwitch, NotSwitchable

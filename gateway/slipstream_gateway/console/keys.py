@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from slipstream_core.rate_limits import NANO_PER_USD, InUse
 
-from slipstream_gateway.access import Gate, Principal
+from slipstream_gateway.access import KeyedAccess, Principal
 
 MOST_SHOWN = 200
 _UNUSED = InUse()
@@ -34,25 +34,25 @@ class KeyRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeysView:
-    """The valid keys of the file that have limits, `MOST_SHOWN` of them. Without a gate there are no keys."""
+    """The valid keys of the file that have limits, `MOST_SHOWN` of them. Without a access there are no keys."""
 
-    def __init__(self, gate: Gate | None) -> None:
-        self._gate = gate
+    def __init__(self, access: KeyedAccess | None) -> None:
+        self._access = access
 
     def local(self) -> dict[str, InUse]:
         """What is used of what this worker grants by itself, by key; keys that use nothing are left out."""
-        if self._gate is None:
+        if self._access is None:
             return {}
-        found = {key.key_id: self._gate.local_usage(key) for key in self._gate.limited()[:MOST_SHOWN]}
+        found = {key.key_id: self._access.local_usage(key) for key in self._access.limited()[:MOST_SHOWN]}
         return {key_id: usage for key_id, usage in found.items() if usage != _UNUSED}
 
     async def section(self, local: Mapping[str, InUse]) -> Any:
         """JSON of the section; `local` is what all workers grant by themselves. None without keys."""
-        if self._gate is None:
+        if self._access is None:
             return None
-        limited = self._gate.limited()
+        limited = self._access.limited()
         keys = limited[:MOST_SHOWN]
-        shared = await self._gate.shared_usage(keys)
+        shared = await self._access.shared_usage(keys)
         usages: Sequence[InUse] = [local.get(key.key_id, _UNUSED) for key in keys] if shared is None else shared
         return {
             "kept": "local" if shared is None else "redis",

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 from slipstream_core.rate_limits import InUse
 
-from slipstream_gateway.console import sketch
+from slipstream_gateway.console import ddsketch
 from slipstream_gateway.console.worker import (
     ClassComparison,
     Entrance,
@@ -89,9 +89,9 @@ def _sum(one: list[int], other: list[int]) -> list[int]:
 
 
 def _times(workers: Iterable[WorkerSnapshot]) -> list[Times]:
-    found: dict[tuple[str, str, str], sketch.Bins] = {}
+    found: dict[tuple[str, str, str], ddsketch.Bins] = {}
     for row in (row for worker in workers for row in worker.times):
-        sketch.join(found.setdefault((row.pair, row.arm, row.measure), {}), row.bins)
+        ddsketch.join(found.setdefault((row.pair, row.arm, row.measure), {}), row.bins)
     return [Times(pair=pair, arm=arm, measure=measure, bins=bins) for (pair, arm, measure), bins in found.items()]
 
 

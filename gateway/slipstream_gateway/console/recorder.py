@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from slipstream_core.types import Arm, Reason
 
-from slipstream_gateway.console import sketch
+from slipstream_gateway.console import ddsketch
 from slipstream_gateway.request.learning import rejections
 from slipstream_gateway.request.outcome import Outcome
 from slipstream_gateway.request.outcome import Recorder as OutcomeRecorder
@@ -76,7 +76,7 @@ class Bucket:
         self.cells: dict[CellKey, Cell] = {}
         self.reasons: dict[tuple[str, str], int] = {}
         self.resumed: dict[tuple[str, str], int] = {}
-        self.times: dict[CellKey, sketch.Bins] = {}
+        self.times: dict[CellKey, ddsketch.Bins] = {}
 
     def add(self, seen: _Seen) -> None:
         key = (seen.pair, seen.request_class, seen.arm.value)
@@ -97,7 +97,7 @@ class Bucket:
 
     def _add_time(self, seen: _Seen, measure: str, seconds: float | None) -> None:
         if seconds is not None:
-            sketch.add(self.times.setdefault((seen.pair, seen.arm.value, measure), {}), seconds)
+            ddsketch.add(self.times.setdefault((seen.pair, seen.arm.value, measure), {}), seconds)
 
 
 class Recorder(OutcomeRecorder):

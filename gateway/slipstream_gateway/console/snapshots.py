@@ -21,7 +21,7 @@ from slipstream_gateway.fleet.configuration import ConfigurationStatus
 from slipstream_gateway.fleet.fleet import Fleet
 from slipstream_gateway.fleet.snapshot import ServedRoute
 from slipstream_gateway.request.decider import Learner
-from slipstream_gateway.telemetry.workers import Question, Siblings
+from slipstream_gateway.telemetry.workers import PeerQuery, WorkerPeers
 from slipstream_gateway.upstreams.pool import Replica
 
 MAP_EVERY_S = 5.0
@@ -93,10 +93,10 @@ class WorkerView:
         return msgspec.json.encode(self.snapshot())
 
 
-async def all_snapshots(siblings: Siblings) -> list[WorkerSnapshot]:
+async def all_snapshots(peers: WorkerPeers) -> list[WorkerSnapshot]:
     """Every worker's, this one's first; those of another version that cannot be read are left out."""
     found = []
-    for answer in await siblings.ask(Question.SNAPSHOT):
+    for answer in await peers.ask(PeerQuery.SNAPSHOT):
         try:
             found.append(_decoder.decode(answer))
         except msgspec.DecodeError:
@@ -112,7 +112,7 @@ class ConsoleView:
         *,
         fleet: Fleet,
         learner: Learner,
-        siblings: Siblings,
+        peers: WorkerPeers,
         switch: KillSwitch,
         keys: KeysView,
         configuration: Callable[[], ConfigurationStatus],
@@ -120,7 +120,7 @@ class ConsoleView:
     ) -> None:
         self._fleet = fleet
         self._learner = learner
-        self._siblings = siblings
+        self._peers = peers
         self._switch = switch
         self._keys = keys
         self._configuration = configuration
@@ -130,7 +130,7 @@ class ConsoleView:
 
     async def sections(self) -> Mapping[str, view.Section]:
         """All of it as it is now."""
-        workers = await all_snapshots(self._siblings)
+        workers = await all_snapshots(self._peers)
         everything = merged(workers)
         routes = self._fleet.current.routes
         return {

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from slipstream_gateway.console import sketch
+from slipstream_gateway.console import ddsketch
 from slipstream_gateway.console.recorder import BUCKET_S, BUCKETS
 from slipstream_gateway.console.speed_up import overall
 from slipstream_gateway.console.switching import KillSwitch
@@ -81,7 +81,7 @@ def latency(all_workers: WorkerSnapshot) -> Section:
     """Percentiles per arm over the window."""
     rows = []
     for row in sorted(all_workers.times, key=lambda row: (row.pair, row.arm, row.measure)):
-        p50_s, p90_s, p95_s, p99_s = sketch.quantiles(row.bins, _SHARES)
+        p50_s, p90_s, p95_s, p99_s = ddsketch.quantiles(row.bins, _SHARES)
         rows.append(
             Percentiles(
                 pair=row.pair, arm=row.arm, measure=row.measure, count=sum(row.bins.values()),

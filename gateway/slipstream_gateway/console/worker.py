@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from slipstream_core.rate_limits import InUse
 
-from slipstream_gateway.console import sketch
+from slipstream_gateway.console import ddsketch
 from slipstream_gateway.console.recorder import BUCKETS, CellKey, Recorder
 from slipstream_gateway.decide.estimate.moments import Comparison
 
@@ -120,7 +120,7 @@ def traffic_of(recorder: Recorder) -> tuple[int, list[Traffic], list[Times], lis
     """The recorder's window, summed up."""
     newest, buckets = recorder.buckets()
     rows: dict[CellKey, Traffic] = {key: _empty(key, total) for key, total in recorder.totals.items()}
-    times: dict[CellKey, sketch.Bins] = {}
+    times: dict[CellKey, ddsketch.Bins] = {}
     reasons: dict[tuple[str, str], int] = {}
     resumed: dict[tuple[str, str], int] = {}
     for bucket in buckets:
@@ -137,7 +137,7 @@ def traffic_of(recorder: Recorder) -> tuple[int, list[Traffic], list[Times], lis
             row.output_tokens += cell.output_tokens
             row.rejected += cell.rejected
         for key, bins in bucket.times.items():
-            sketch.join(times.setdefault(key, {}), bins)
+            ddsketch.join(times.setdefault(key, {}), bins)
         for reason, count in bucket.reasons.items():
             reasons[reason] = reasons.get(reason, 0) + count
         for cause, count in bucket.resumed.items():

@@ -220,5 +220,7 @@ class Attempt:
             if not self._released:
                 self._released = True
                 decision = self.decision
-                until = self.replica.release(decision.draft_length, time.perf_counter(), unconditional=decision.unconditional)
+                until = self.replica.release(
+                    decision.draft_length, time.perf_counter(), unconditional=decision.unconditional
+                )
                 self.batch = Batch.between(self._since, until, draft_length=decision.draft_length)

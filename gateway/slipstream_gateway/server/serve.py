@@ -28,7 +28,7 @@ from uvicorn.supervisors import Multiprocess
 from uvicorn.supervisors.multiprocess import Process
 
 from slipstream_gateway.api.health import LIVE, READY
-from slipstream_gateway.api.sides import Sides
+from slipstream_gateway.api.port_router import PortRouter
 from slipstream_gateway.app.app import build_app
 from slipstream_gateway.server.allocator import give_large_blocks_back
 from slipstream_gateway.server.http import SPARE_CONNECTIONS, Bounds, bounded_http, tune
@@ -177,7 +177,7 @@ class _AppFactory:
     def __init__(self, settings: GatewaySettings) -> None:
         self._settings = settings
 
-    def __call__(self) -> Sides:
+    def __call__(self) -> PortRouter:
         logging.basicConfig(level=self._settings.log_level.upper(), format=_LOG_FORMAT)
         give_large_blocks_back()
         if self._settings.workers > 1:

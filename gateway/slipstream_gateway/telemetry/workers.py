@@ -23,7 +23,7 @@ Answer = Callable[[], bytes]
 """What a worker says of itself. Called on its event loop: must be quick and must not raise."""
 
 
-class Question(StrEnum):
+class PeerQuery(StrEnum):
     """What a worker may be asked: `METRICS` in Prometheus' text format, `OPENMETRICS` with exemplars, `SNAPSHOT` as
     one JSON document for the console."""
 
@@ -32,20 +32,20 @@ class Question(StrEnum):
     SNAPSHOT = "snapshot"
 
 
-class Siblings:
+class WorkerPeers:
     """This worker's socket, and the way to the others'. Use as an asynchronous context."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
-        self._answers: dict[Question, Answer] = {}
+        self._answers: dict[PeerQuery, Answer] = {}
         self._path = folder / f"{os.getpid()}.sock" if folder is not None else None
         self._server: asyncio.Server | None = None
 
-    def answer(self, question: Question, answer: Answer) -> None:
+    def answer(self, question: PeerQuery, answer: Answer) -> None:
         """From now on, `answer` is what this worker says to `question`."""
         self._answers[question] = answer
 
-    async def __aenter__(self) -> Siblings:
+    async def __aenter__(self) -> WorkerPeers:
         if self._path is not None:
             self._path.unlink(missing_ok=True)
             self._server = await asyncio.start_unix_server(self._serve, self._path)
@@ -56,7 +56,7 @@ class Siblings:
             self._server.close()
             self._path.unlink(missing_ok=True)
 
-    async def ask(self, question: Question) -> list[bytes]:
+    async def ask(self, question: PeerQuery) -> list[bytes]:
         """Every worker's answer, this one's first. One that does not answer in time is left out."""
         answers = [self._answers[question]()] if question in self._answers else []
         if self._folder is None:
@@ -68,7 +68,7 @@ class Siblings:
 
     async def metrics(self, *, openmetrics: bool = False) -> bytes:
         """The metrics of all workers as one exposition."""
-        texts = await self.ask(Question.OPENMETRICS if openmetrics else Question.METRICS)
+        texts = await self.ask(PeerQuery.OPENMETRICS if openmetrics else PeerQuery.METRICS)
         return texts[0] if len(texts) == 1 else merge(texts)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -76,14 +76,14 @@ class Siblings:
             OSError, TimeoutError, ValueError
         ):  # whoever asked has gone, or asks for nothing known
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                question = Question((await reader.readline()).decode().strip())
+                question = PeerQuery((await reader.readline()).decode().strip())
                 if question in self._answers:
                     writer.write(self._answers[question]())
                     await writer.drain()
         writer.close()
 
 
-async def _ask(path: Path, question: Question) -> bytes | None:
+async def _ask(path: Path, question: PeerQuery) -> bytes | None:
     """A sibling's answer, None where it gives none."""
     try:
         async with asyncio.timeout(ANSWER_TIMEOUT_S):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from slipstream_core.types import Endpoint, GenerationRequest
-from slipstream_gateway.access import Gate, KeyFile, Limiter, LocalLimits
+from slipstream_gateway.access import KeyedAccess, KeyFile, Limiter, LocalLimits
 
 
 @pytest.fixture
@@ -17,13 +17,13 @@ def key(keys: Any) -> str:
 
 
 async def test_places_come_back_where_the_use_cannot_be_priced(keys: Any, key: str) -> None:
-    async with Gate(KeyFile(keys.path, None), Limiter(LocalLimits())) as gate:
-        caller = gate.authenticate(f"Bearer {key}")
+    async with KeyedAccess(KeyFile(keys.path, None), Limiter(LocalLimits())) as access:
+        caller = access.authenticate(f"Bearer {key}")
         request = GenerationRequest(endpoint=Endpoint.CHAT, model="acme", max_tokens=1000, choices=2)
-        lease = await gate.admit(caller, request)
-        assert gate.local_usage(caller).concurrent == 2
-        charged = gate.local_usage(caller).nano_usd
+        lease = await access.admit(caller, request)
+        assert access.local_usage(caller).concurrent == 2
+        charged = access.local_usage(caller).nano_usd
         with pytest.raises(OverflowError):
             lease.settle(10**400, 0)
-        assert gate.local_usage(caller).concurrent == 0
-        assert gate.local_usage(caller).nano_usd == charged > 0
+        assert access.local_usage(caller).concurrent == 0
+        assert access.local_usage(caller).nano_usd == charged > 0

@@ -18,7 +18,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from slipstream_core.errors import Forbidden, NotAuthenticated, UpstreamUnavailable
-from slipstream_gateway.access import Gate, KeyFile, Limiter, LocalLimits
+from slipstream_gateway.access import KeyedAccess, KeyFile, Limiter, LocalLimits
 from slipstream_gateway.access.jwks import Jwks
 
 WAIT_S = 15.0
@@ -93,32 +93,32 @@ RULES = [
 
 
 @pytest.fixture
-async def gate(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
+async def access(tmp_path: Path) -> AsyncIterator[Callable[..., Any]]:
     """Starts gates for an issuer's keys at a location."""
     async with contextlib.AsyncExitStack() as stack:
 
-        async def start(location: str, **options: Any) -> Gate:
+        async def start(location: str, **options: Any) -> KeyedAccess:
             path = tmp_path / "keys.json"
             config = {"issuer": "https://issuer", "audiences": ["slipstream"], "jwks": location, "rules": RULES}
             path.write_text(json.dumps({"jwt": {"algorithms": ["RS256", "ES256"], **config, **options}}))
-            started = Gate(KeyFile(path, None), Limiter(LocalLimits()))
+            started = KeyedAccess(KeyFile(path, None), Limiter(LocalLimits()))
             return await stack.enter_async_context(started)
 
         yield start
 
 
-async def opened(gate: Gate, text: str) -> Any:
+async def opened(access: KeyedAccess, text: str) -> Any:
     """The principal, as soon as the issuer's keys are here."""
     async with asyncio.timeout(WAIT_S):
         while True:
             try:
-                return gate.authenticate(f"Bearer {text}")
+                return access.authenticate(f"Bearer {text}")
             except UpstreamUnavailable:
                 await asyncio.sleep(0.01)
 
 
-async def test_claims_become_scopes_priority_and_limits(issuer: Issuer, gate: Callable[..., Any]) -> None:
-    running = await gate(issuer.url)
+async def test_claims_become_scopes_priority_and_limits(issuer: Issuer, access: Callable[..., Any]) -> None:
+    running = await access(issuer.url)
     member = await opened(running, token())
     assert (member.models.fullmatch("acme") is not None, member.may_use("other")) == (True, False)
     assert (member.caller.priority, member.is_admin) == ("high", False)
@@ -132,10 +132,10 @@ async def test_claims_become_scopes_priority_and_limits(issuer: Issuer, gate: Ca
         running.authenticate(f"Bearer {token(groups=['mlx', 'no'], scope='llmx')}")
 
 
-async def test_nothing_but_a_good_token_of_the_issuer_opens(issuer: Issuer, gate: Callable[..., Any]) -> None:
+async def test_nothing_but_a_good_token_of_the_issuer_opens(issuer: Issuer, access: Callable[..., Any]) -> None:
     issuer.keys += [jwk(WEAK_RSA, "weak"), jwk(OTHER_RSA, "enc", use="enc"), jwk(OTHER_RSA, "pss", alg="PS256")]
     issuer.keys.append({"kty": "oct", "k": "c2VjcmV0", "kid": "shared"})
-    running = await gate(issuer.url)
+    running = await access(issuer.url)
     good = token()
     await opened(running, good)
     public = RSA.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
@@ -195,10 +195,10 @@ def _signed_by_secret(public: bytes) -> str:
 
 
 async def test_rotated_keys_are_found_and_withdrawn_ones_forgotten(
-    issuer: Issuer, gate: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    issuer: Issuer, access: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("slipstream_gateway.access.jwks.RETRY_S", 0.05)
-    running = await gate(issuer.url)
+    running = await access(issuer.url)
     old = token()
     await opened(running, old)
     issuer.keys = [jwk(OTHER_RSA, "two")]
@@ -214,12 +214,12 @@ async def test_rotated_keys_are_found_and_withdrawn_ones_forgotten(
 
 
 async def test_redirects_are_not_followed_and_until_there_are_keys_it_says_so(
-    issuer: Issuer, gate: Callable[..., Any]
+    issuer: Issuer, access: Callable[..., Any]
 ) -> None:
     other = Issuer()
     try:
         issuer.location = other.url
-        running = await gate(issuer.url)
+        running = await access(issuer.url)
         async with asyncio.timeout(WAIT_S):
             while not issuer.answers:  # noqa: ASYNC110 - it answers in a thread
                 await asyncio.sleep(0.01)
@@ -231,18 +231,18 @@ async def test_redirects_are_not_followed_and_until_there_are_keys_it_says_so(
         other.stop()
 
 
-async def test_keys_in_a_file_will_do(tmp_path: Path, gate: Callable[..., Any]) -> None:
+async def test_keys_in_a_file_will_do(tmp_path: Path, access: Callable[..., Any]) -> None:
     path = tmp_path / "jwks.json"
     path.write_text(json.dumps({"keys": [jwk(RSA, "one")]}))
-    assert (await opened(await gate(str(path)), token())).may_use("acme")
+    assert (await opened(await access(str(path)), token())).may_use("acme")
 
 
 async def test_file_of_an_issuers_keys_is_looked_for_beside_the_file_that_names_it(
-    tmp_path: Path, gate: Callable[..., Any]
+    tmp_path: Path, access: Callable[..., Any]
 ) -> None:
     (tmp_path / "issuer").mkdir()
     (tmp_path / "issuer" / "jwks.json").write_text(json.dumps({"keys": [jwk(RSA, "one")]}))
-    assert (await opened(await gate("issuer/jwks.json"), token())).may_use("acme")
+    assert (await opened(await access("issuer/jwks.json"), token())).may_use("acme")
 
 
 async def test_an_issuers_keys_are_read_from_no_fifo(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -15,9 +15,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from slipstream_core.types import GenerationRequest
 from slipstream_gateway.api.body_bounds import MAX_ELEMENTS, MAX_FIELDS, MAX_PARTS, Values, count_values
+from slipstream_gateway.api.overrides import NO_OVERRIDES, RequestOverrides
 from slipstream_gateway.api.parse import parse_completion_request
 from slipstream_gateway.api.parsing import ON_LOOP_BYTES, BodyParser
-from slipstream_gateway.api.wishes import NO_WISHES, Wishes
 
 MANY = MAX_PARTS + 1
 FIELDS = {f"a{index}": 1 for index in range(MANY)}
@@ -131,18 +131,18 @@ def _padded(size_bytes: int) -> bytes:
 async def test_the_event_loop_goes_on_while_a_large_body_is_parsed() -> None:
     has_gone_on, threads = threading.Event(), []
 
-    def parse(raw: bytes, wishes: Wishes = NO_WISHES) -> GenerationRequest:
+    def parse(raw: bytes, overrides: RequestOverrides = NO_OVERRIDES) -> GenerationRequest:
         threads.append(threading.current_thread())
         assert has_gone_on.wait(10)
-        return parse_completion_request(raw, wishes)
+        return parse_completion_request(raw, overrides)
 
     with ThreadPoolExecutor(1) as executor:
-        running = asyncio.ensure_future(BodyParser(parse, executor)(_padded(ON_LOOP_BYTES + 1), NO_WISHES))
+        running = asyncio.ensure_future(BodyParser(parse, executor)(_padded(ON_LOOP_BYTES + 1), NO_OVERRIDES))
         while not threads:  # noqa: ASYNC110 - a thread sets it
             await asyncio.sleep(0.001)
         asyncio.get_running_loop().call_soon(has_gone_on.set)
         assert (await running).model == "acme"
-        await BodyParser(parse, executor)(_padded(ON_LOOP_BYTES), NO_WISHES)
+        await BodyParser(parse, executor)(_padded(ON_LOOP_BYTES), NO_OVERRIDES)
     assert threads[0] is not threading.current_thread()
     assert threads[1] is threading.current_thread()
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from slipstream_core.errors import InvalidRequest
 from slipstream_core.types import Mode
+from slipstream_gateway.api.overrides import RequestOverrides
 from slipstream_gateway.api.parse import parse_chat_request, parse_completion_request
-from slipstream_gateway.api.wishes import Wishes
 
 HELLO = [{"role": "user", "content": "hello"}]
 
@@ -281,28 +281,28 @@ def test_log_probabilities_of_the_completions_endpoint_are_a_number() -> None:
 
 
 def test_mode_is_read_from_its_header() -> None:
-    assert parse_chat_request(chat(), Wishes(mode=" Plain ")).mode is Mode.PLAIN
+    assert parse_chat_request(chat(), RequestOverrides(mode=" Plain ")).mode is Mode.PLAIN
     with pytest.raises(InvalidRequest, match="x-slipstream-mode"):
-        parse_chat_request(chat(), Wishes(mode="fast"))
+        parse_chat_request(chat(), RequestOverrides(mode="fast"))
 
 
 def test_draft_length_and_learning_are_read_from_their_headers() -> None:
-    request = parse_chat_request(chat(), Wishes(draft_length=" 4 ", learn="OFF"))
+    request = parse_chat_request(chat(), RequestOverrides(draft_length=" 4 ", learn="OFF"))
     assert (request.draft_length, request.learn) == (4, False)
-    plain = parse_chat_request(chat(), Wishes(learn="on"))
+    plain = parse_chat_request(chat(), RequestOverrides(learn="on"))
     assert (plain.draft_length, plain.learn) == (None, True)
 
 
 @pytest.mark.parametrize("value", ["0", "33", "-1", "four", "4.0", "", "٣", "9" * 5000])
 def test_a_draft_length_that_no_pair_can_have_is_refused(value: str) -> None:
     with pytest.raises(InvalidRequest, match=r"'x-slipstream-draft-length': expected 1 to 32, got") as raised:
-        parse_chat_request(chat(), Wishes(draft_length=value))
+        parse_chat_request(chat(), RequestOverrides(draft_length=value))
     assert len(str(raised.value)) < 300
 
 
 def test_learning_is_on_or_off() -> None:
     with pytest.raises(InvalidRequest, match=r"'x-slipstream-learn': expected on, off, got \"no\""):
-        parse_chat_request(chat(), Wishes(learn="no"))
+        parse_chat_request(chat(), RequestOverrides(learn="no"))
 
 
 def test_a_megabyte_in_one_word_is_one_word() -> None:

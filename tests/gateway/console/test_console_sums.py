@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from slipstream_core.rate_limits import InUse
 from slipstream_core.types import Arm, Decision, Reason
-from slipstream_gateway.console import sketch
+from slipstream_gateway.console import ddsketch
 from slipstream_gateway.console.merging import merged
 from slipstream_gateway.console.recorder import BUCKET_S, BUCKETS, Recorder
 from slipstream_gateway.console.speed_up import overall
@@ -109,12 +109,12 @@ def test_workers_add_up_to_one(events: list[tuple[int, int, str, Arm, float]]) -
 
 @given(values=st.lists(times_s, min_size=1, max_size=200), share=st.floats(0, 1))
 def test_a_quantile_is_within_its_accuracy(values: list[float], share: float) -> None:
-    bins: sketch.Bins = {}
+    bins: ddsketch.Bins = {}
     for value in values:
-        sketch.add(bins, value)
+        ddsketch.add(bins, value)
     exact = sorted(values)[math.floor(share * (len(values) - 1))]
-    (found,) = sketch.quantiles(bins, [share])
-    assert abs(found - exact) <= sketch.ACCURACY * exact * 1.0001
+    (found,) = ddsketch.quantiles(bins, [share])
+    assert abs(found - exact) <= ddsketch.ACCURACY * exact * 1.0001
 
 
 @given(first=st.lists(times_s, max_size=50), second=st.lists(times_s, max_size=50))

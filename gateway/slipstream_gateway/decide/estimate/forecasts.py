@@ -140,7 +140,7 @@ def _blend(first: float, first_variance: float, second: float, second_variance: 
     return (first * second_variance + second * first_variance) / total, first_variance * second_variance / total
 
 
-def _neighbours_step(ask: ForecastQuery, pace: Ratio) -> Estimate | None:
+def _neighbours_step(ask: Question, pace: Ratio) -> Estimate | None:
     """A step in the batch as it is, where both arms are the same servers and somebody speculates there."""
     length = ask.query.neighbours_draft_length
     if length <= 0.0 or ask.plain is not ask.speculative:

@@ -30,10 +30,10 @@ _MISSING = "You didn't provide an API key: send it as 'Authorization: Bearer <ke
 class Lease:
     """What an admitted request holds until it is settled, which happens exactly once."""
 
-    __slots__ = ("_gate", "_grant", "_principal", "_request", "headers")
+    __slots__ = ("_access", "_grant", "_principal", "_request", "headers")
 
-    def __init__(self, gate: Gate, principal: Principal, request: GenerationRequest, grant: Grant) -> None:
-        self._gate: Gate | None = gate
+    def __init__(self, access: KeyedAccess, principal: Principal, request: GenerationRequest, grant: Grant) -> None:
+        self._access: KeyedAccess | None = access
         self._principal = principal
         self._request = request
         self._grant = grant
@@ -42,16 +42,16 @@ class Lease:
     def settle(self, prompt_tokens: int | None, output_tokens: int | None) -> None:
         """Corrects the charge by the tokens that the request took. None: unknown. An unknown prompt counts with the
         most tokens that it can have, an unknown answer with all that was asked for. A second call does nothing."""
-        gate, self._gate = self._gate, None
-        if gate is None:
+        access, self._access = self._access, None
+        if access is None:
             return
         request = self._request
         prompt = most_prompt_tokens(request.prompt_size) if prompt_tokens is None else prompt_tokens
         output = asked_output_tokens(request) if output_tokens is None else output_tokens
-        gate.settle(self._principal, request.model, self._grant, prompt, output)
+        access.settle(self._principal, request.model, self._grant, prompt, output)
 
 
-class Gate:
+class KeyedAccess:
     """Keys from a file that is followed, tokens of its issuer, limits by `limiter`. Live while it is entered.
 
     `authenticate` and `authorize` never wait; `admit` waits for Redis at most, and not for long. `told` hears of each
@@ -66,13 +66,13 @@ class Gate:
         limiter: Limiter,
         *,
         clock: Callable[[], float] = time.time,
-        told: Callable[[int], None] = lambda keys: None,
+        on_reload: Callable[[int], None] = lambda keys: None,
     ) -> None:
         self.counts = Counts()
         self._file = keys
         self._limiter = limiter
         self._clock = clock
-        self._told = told
+        self._on_reload = on_reload
         self._ring: Keyring | None = None
         self._tokens: Tokens | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -170,7 +170,7 @@ class Gate:
     @property
     def _keyring(self) -> Keyring:
         if self._ring is None:
-            raise RuntimeError("the gate is not entered")
+            raise RuntimeError("the access control has not been entered")
         return self._ring
 
     def _authenticate(self, authorization: str | None) -> Principal:
@@ -199,7 +199,7 @@ class Gate:
     def _swap(self, ring: Keyring) -> None:
         """A new version of the file; the issuer's keys stay where the place that they come from does."""
         self._ring = ring
-        self._told(len(ring))
+        self._on_reload(len(ring))
         old, config = self._tokens, ring.jwt
         if config == (old.config if old is not None else None):
             return

@@ -47,7 +47,7 @@ class Checked:
         await self._endpoint(scope, receive, send)
 
 
-class HotPaths:
+class FastPaths:
     """The public side, with the way to the generation endpoints cut short: they handle every error themselves, and
     the router and its two middlewares would cost a tenth of what a request costs. `check` is asked about every request
     but those of the paths `unchecked`."""
@@ -80,15 +80,15 @@ class HotPaths:
         await self.app(scope, receive, send)
 
 
-class Sides:
+class PortRouter:
     """The whole application. Without `admin_port` there is one side."""
 
-    def __init__(self, public: HotPaths, *, admin: Asgi | None = None, admin_port: int | None = None) -> None:
+    def __init__(self, public: FastPaths, *, admin: Asgi | None = None, admin_port: int | None = None) -> None:
         self._public = public
         self._admin = admin
         self._admin_port = admin_port
 
-    def live(self, lifespan: Lifespan) -> Sides:
+    def with_lifespan(self, lifespan: Lifespan) -> PortRouter:
         """The same, alive for as long as `lifespan` lasts; uvicorn enters it once per process."""
         self._public.app.router.lifespan_context = lifespan
         return self

@@ -12,7 +12,7 @@ from slipstream_core.types import Mode
 from slipstream_gateway.api.body import show
 
 
-class Wishes(NamedTuple):
+class RequestOverrides(NamedTuple):
     """The headers as they came: `x-slipstream-mode`, `x-slipstream-draft-length` and `x-slipstream-learn`."""
 
     mode: str | None = None
@@ -20,7 +20,7 @@ class Wishes(NamedTuple):
     learn: str | None = None
 
 
-NO_WISHES = Wishes()
+NO_OVERRIDES = RequestOverrides()
 _MODES: Mapping[str, Mode] = {str(mode): mode for mode in Mode}
 
 

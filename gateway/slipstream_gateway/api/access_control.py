@@ -10,7 +10,7 @@ from slipstream_core.types import ANONYMOUS, GenerationRequest
 from slipstream_gateway.access import Principal
 from slipstream_gateway.access.records import Scopes
 from slipstream_gateway.api.http import Scope, read_headers
-from slipstream_gateway.api.sides import RequestCheck, anybody
+from slipstream_gateway.api.port_router import RequestCheck, anybody
 
 
 class Lease(Protocol):
@@ -24,7 +24,7 @@ class Lease(Protocol):
         ...
 
 
-class Gatekeeper(Protocol):
+class AccessControl(Protocol):
     """Asked in this order: `authenticate` before the body is read, the others when it is understood.
 
     `is_open`: anybody may do anything, and what clients send as `authorization` is the upstreams' business.
@@ -57,7 +57,7 @@ _ANYBODY = Principal(key_id="", caller=ANONYMOUS, scopes=Scopes(admin=True))
 _NO_LEASE = _NoLease()
 
 
-class OpenGate:
+class OpenAccess:
     """No keys: everybody is let in, and nobody is counted."""
 
     is_open = True
@@ -75,22 +75,22 @@ class OpenGate:
         return ()
 
 
-OPEN_GATE = OpenGate()
+OPEN_ACCESS = OpenAccess()
 
 
-def admin_check(gate: Gatekeeper, site: RequestCheck = anybody) -> RequestCheck:
+def admin_check(access: AccessControl, site: RequestCheck = anybody) -> RequestCheck:
     """A check that lets admins pass whose request `site` lets pass. It raises `NotAuthenticated` or `Forbidden`."""
 
     async def check(scope: Scope) -> None:
         await site(scope)
-        require_admin(gate, scope)
+        require_admin(access, scope)
 
     return check
 
 
-def require_admin(gate: Gatekeeper, scope: Scope) -> Principal:
+def require_admin(access: AccessControl, scope: Scope) -> Principal:
     """The admin that a request comes from. Raises `NotAuthenticated` or `Forbidden`."""
-    principal = gate.authenticate(read_headers(scope).authorization)
+    principal = access.authenticate(read_headers(scope).authorization)
     if not principal.is_admin:
         raise Forbidden("This key is not an admin's.")
     return principal
