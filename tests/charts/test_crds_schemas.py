@@ -256,7 +256,7 @@ REFUSED = {
         pair(target={"source": "./a", "revision": "1"}, draft={"kind": "model", "source": "./a", "revision": "1"}),
         "another checkpoint than the target's",
     ),
-    "one price": (external(engine=TWO_ARMS), "pricePerGpuHour is required of both"),
+    "one price": (external(engine=TWO_ARMS), "pricePerGpuHour is required for both"),
     "no draft model": (pair(draft={"kind": "model"}), "source is required for draft kind model"),
     "n-gram source": (pair(draft={"kind": "ngram", "source": "./x"}), "source has no effect"),
     "n-gram revision": (pair(draft={"kind": "ngram", "revision": "x"}), "revision has no effect"),

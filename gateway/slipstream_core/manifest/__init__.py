@@ -1,8 +1,9 @@
-"""What is served and when it speculates: `ModelPair` and `SpeculationPolicy`, parsed, checked and compiled.
+"""The two manifest kinds, `ModelPair` (what is served) and `SpeculationPolicy` (when it speculates): types, validation,
+compilation.
 
-The only configuration of behaviour, the same as a file and as custom resources. `load_file` for one look,
-`ManifestFile` to follow a file, `parse` and `compile_table` for the parts; `parse_resource`, `resolve` and
-`compile_route` for what a cluster holds.
+They are the only configuration of behaviour, and the same YAML works as a file and as custom resources. `load_file`
+loads a file once; `ManifestFile` follows it. `parse` and `compile_table` are the single steps. `parse_resource`,
+`resolve` and `compile_route` are the steps for the objects of a cluster.
 """
 
 from slipstream_core.manifest.addresses import check_address

@@ -1,4 +1,4 @@
-"""Addresses of upstream servers, checked so strictly that no client library refuses one later."""
+"""Validation of upstream addresses, strict enough that no client library refuses an accepted one."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _PATH = re.compile(r"(/([A-Za-z0-9._~!$&'()*+,;=:@-]|%[0-9A-Fa-f]{2})*)*")  # RF
 
 
 def address_form(protocol: WireProtocol) -> str:
-    """What an address of `protocol` looks like, for messages."""
+    """The required form of an address of `protocol`, for messages."""
     return " or ".join(f"{scheme}://host:port" for scheme in _SCHEMES[protocol])
 
 
 def fits(addresses: Iterable[str], protocol: WireProtocol) -> tuple[str, ...]:
-    """Those of `addresses` whose scheme is one of `protocol`."""
+    """The members of `addresses` whose scheme belongs to `protocol`."""
     schemes = tuple(f"{scheme}://" for scheme in _SCHEMES[protocol])
     return tuple(address for address in addresses if address.startswith(schemes))
 
 
 def check_address(address: str, protocol: WireProtocol) -> str | None:
-    """What `address` must be, or None if it is."""
+    """The requirement that `address` fails to meet, or None if it is valid."""
     form = address_form(protocol)
     if not address.startswith(tuple(f"{scheme}://" for scheme in _SCHEMES[protocol])):
         return f"must be {form}"
@@ -73,4 +73,4 @@ def _is_ip(text: str, kind: type[ipaddress.IPv4Address] | type[ipaddress.IPv6Add
         kind(text)
     except ValueError:
         return False
-    return "%" not in text  # a zone means something on one machine only
+    return "%" not in text  # a zone ID is valid on one machine only

@@ -1,7 +1,7 @@
-"""What a backend can do exactly: the table behind step 2 of the decision, as data.
+"""The features that each backend honours exactly: the data behind step 2 of the decision.
 
 A feature is an optional request parameter by its OpenAI or vLLM name. Sampling (`temperature`, `top_p`, `top_k`),
-`seed`, `stop` and the length limit are no features: every backend honours them on both arms.
+`seed`, `stop` and the length limit are not features: every backend honours them on both arms.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from slipstream_core.types import RESPONSES_FEATURE
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
-    """Which features an arm honours: those in `honoured` (None: all) without those in `unsupported`."""
+    """The features that an arm honours: those in `honoured` (None: all) except those in `unsupported`."""
 
     honoured: frozenset[str] | None = None
     unsupported: frozenset[str] = frozenset()
 
     def missing(self, features: Set[str]) -> tuple[str, ...]:
-        """Those of `features` that the arm cannot honour, sorted."""
+        """The members of `features` that the arm cannot honour, sorted."""
         if not features:
             return ()
         beyond = frozenset() if self.honoured is None else features - self.honoured
         return tuple(sorted(beyond | (features & self.unsupported)))
 
 
-# With speculation on, OpenAI-compatible engines refuse these or answer from another distribution:
-# vLLM rejects min_p, logit_bias and min_tokens, log-probabilities turn speculation off or are refused, and
-# several answers or beams per prompt run on paths that do not speculate.
+# With speculation on, OpenAI-compatible engines refuse these or sample from another distribution. vLLM rejects min_p,
+# logit_bias and min_tokens; log-probabilities turn speculation off or are refused; several answers or beams per prompt
+# run on paths that do not speculate.
 _INEXACT_WITH_SPECULATION = frozenset(
     {
         "beam_width",
@@ -47,22 +47,22 @@ _INEXACT_WITH_SPECULATION = frozenset(
     }
 )
 
-# vLLM refuses these for every request while speculation is configured, whatever the request's draft length: only its
-# builtin min_tokens processor runs beside a rejection sampler (`SamplingParams._validate_spec_decode` and
-# `_validate_trace_replay`, vLLM 0.32).
+# vLLM refuses these for every request while speculation is configured, whatever the request's draft length: its only
+# logits processor that runs beside a rejection sampler is the builtin min_tokens
+# (`SamplingParams._validate_spec_decode` and `_validate_trace_replay`, vLLM 0.32).
 _REFUSED_BY_SPECULATING_VLLM = frozenset({"logit_bias", "min_p", "trace_decode_token_ids"})
 
-# Parameters of `/v1/responses` that refer to what the server of an earlier response keeps.
+# Parameters of `/v1/responses` that refer to state on the server of an earlier response.
 STATEFUL = frozenset({"conversation", "previous_response_id"})
-# Features whose answers the gateway forwards without reading their text: they are neither compared nor resumed.
+# Features whose answers the gateway forwards without parsing their text. Such answers are neither compared nor resumed.
 UNREAD = frozenset({RESPONSES_FEATURE})
 
 PLAIN_OPENAI = Capabilities()
 SPECULATING_OPENAI = Capabilities(unsupported=_INEXACT_WITH_SPECULATION)
-# Slipstream's Triton model takes one answer per request; the gateway asks several times for `n`.
+# Slipstream's Triton model returns one answer per request; the gateway sends several requests for `n`.
 PLAIN_TRITON = Capabilities(honoured=frozenset({"n"}))
 SPECULATING_TRITON = Capabilities(honoured=frozenset())
-# One pool for both arms. All that vLLM does is exact at every draft length, with the plugin's rule of acceptance.
+# One pool for both arms. With the plugin's acceptance rule, every feature of vLLM is exact at every draft length.
 VLLM = Capabilities(unsupported=_REFUSED_BY_SPECULATING_VLLM)
 
 _KNOWN = {
@@ -74,10 +74,10 @@ _KNOWN = {
 
 
 def capabilities_of(protocol: WireProtocol, *, speculative: bool, unsupported: tuple[str, ...] = ()) -> Capabilities:
-    """What servers of `protocol` can do, less what the manifest says that these cannot."""
+    """The capabilities of servers of `protocol`, minus the features that the manifest lists as unsupported."""
     return without(_KNOWN[protocol, speculative], unsupported)
 
 
 def without(known: Capabilities, unsupported: tuple[str, ...]) -> Capabilities:
-    """`known` less the features in `unsupported`."""
+    """`known` minus the features in `unsupported`."""
     return Capabilities(honoured=known.honoured, unsupported=known.unsupported.union(unsupported))

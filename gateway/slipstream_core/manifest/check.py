@@ -1,4 +1,5 @@
-"""Plain values against the manifest's types: every problem with its field path, not only the first."""
+"""Validation of plain values against the manifest's types. It reports every problem with its field path, not only the
+first."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ MAX_INTEGER = 2**63 - 1
 
 
 class Problem(NamedTuple):
-    """What is wrong with one field, e.g. `spec.maxDraftTokens` and `must be between 1 and 32, got 0`."""
+    """A problem of one field, e.g. `spec.maxDraftTokens` and `must be between 1 and 32, got 0`."""
 
     path: str
     message: str
@@ -30,7 +31,7 @@ def show(value: object) -> str:
         return "nothing"
     try:
         text = str(value).lower() if isinstance(value, bool) else repr(value)
-    except ValueError:  # Python writes out no whole number of thousands of digits
+    except ValueError:  # Python refuses to format integers of thousands of digits
         return "a number too long to show"
     except RecursionError:
         return "a value too deep to show"
@@ -38,7 +39,7 @@ def show(value: object) -> str:
 
 
 def check(value: object, expected: inspect.Type, path: str = "") -> Iterator[Problem]:
-    """Everything about `value` that keeps it from being `expected`. Yields nothing for a good value."""
+    """Yields every reason why `value` is not a valid `expected`, and nothing for a valid value."""
     match expected:
         case inspect.Metadata():
             yield from check(value, expected.type, path)
@@ -74,7 +75,7 @@ def _check_struct(value: object, expected: inspect.StructType, path: str) -> Ite
 
 
 def _check_union(value: object, expected: inspect.UnionType, path: str) -> Iterator[Problem]:
-    """Either `something | None`, or structs told apart by their tag."""
+    """A union is either `something | None`, or tagged structs."""
     others = [kind for kind in expected.types if not isinstance(kind, inspect.NoneType)]
     if value is None and len(others) < len(expected.types):
         return
@@ -120,7 +121,7 @@ def _check_dict(value: object, expected: inspect.DictType, path: str) -> Iterato
 
 
 def _check_free_form(value: object, path: str) -> Iterator[Problem]:
-    """A mapping that somebody else gives a meaning to: anything that JSON can say."""
+    """A mapping without a schema of ours: any JSON value is valid."""
     if not isinstance(value, Mapping):
         yield Problem(path, f"must be a mapping, got {show(value)}")
     elif message := _not_json(value, MAX_FREE_FORM_DEPTH):
@@ -128,7 +129,7 @@ def _check_free_form(value: object, path: str) -> Iterator[Problem]:
 
 
 def _not_json(value: object, depth: int) -> str | None:
-    """Why JSON cannot say `value` within `depth` levels, or None if it can."""
+    """The reason why `value` cannot be JSON within `depth` levels, or None if it can."""
     if depth == 0:
         return f"must not be nested deeper than {MAX_FREE_FORM_DEPTH} levels"
     match value:
@@ -146,7 +147,7 @@ def _not_json(value: object, depth: int) -> str | None:
             return None if abs(value) <= MAX_INTEGER else f"must have whole numbers of 64 bits, got {show(value)}"
         case float():
             return None if math.isfinite(value) else f"must have finite numbers, got {show(value)}"
-    return f"must have only what JSON has, got {show(value)}"
+    return f"must have JSON types only, got {show(value)}"
 
 
 def _is_text(value: str) -> bool:
@@ -158,7 +159,7 @@ def _is_text(value: str) -> bool:
 
 
 def _check_scalar(value: object, expected: inspect.Type) -> str | None:
-    """What `value` must be, or None if it is."""
+    """The requirement that `value` fails to meet, or None if it is valid."""
     match expected:
         case inspect.BoolType():
             return None if isinstance(value, bool) else "must be true or false"
@@ -219,4 +220,4 @@ def _one_of(names: Any) -> str:
 
 def _suggest(key: object, names: list[str]) -> str:
     close = difflib.get_close_matches(key if isinstance(key, str) else show(key), names, n=1)
-    return f"; did you mean {close[0]}?" if close else f"; known are {', '.join(names)}"
+    return f"; did you mean {close[0]}?" if close else f"; known fields: {', '.join(names)}"

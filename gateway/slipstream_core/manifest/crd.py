@@ -1,4 +1,5 @@
-"""The two kinds as CustomResourceDefinitions, made from the types that parse them, and the chart that installs them.
+"""The CustomResourceDefinitions of the two kinds, generated from the types that parse them, and the chart that installs
+them.
 
 python -m slipstream_core.manifest.crd charts/slipstream-crds/templates
 """
@@ -27,12 +28,13 @@ from slipstream_core.manifest.structural import Schema, structural, summary
 GROUP, VERSION = API_VERSION.split("/")
 CATEGORY = "slipstream"
 
-# Helm would delete the definitions with the chart, and all pairs and policies of a cluster with them.
+# Without this annotation Helm would delete the definitions with the chart, and with them all pairs and policies of a
+# cluster.
 _KEEP = "helm.sh/resource-policy: keep"
 
 
 class Column(NamedTuple):
-    """A column of `kubectl get`; `wide` ones are shown with `-o wide` only."""
+    """A column of `kubectl get`. `wide` columns appear with `-o wide` only."""
 
     name: str
     path: str
@@ -50,29 +52,30 @@ class _Kind(NamedTuple):
     columns: tuple[Column, ...]
 
 
-_STATE = Column("State", ".status.state", "The object in one word.")
+_STATE = Column("State", ".status.state", "State of the object in one word.")
 _FIGURES = (
     Column("Accept", ".status.accept", "Acceptance rate over all classes."),
-    Column("P95", ".status.p95", "p95 of the speculative answers, end to end."),
-    Column("Speculating", ".status.speculating", "Classes that speculate, of those seen."),
-    Column("Reason", ".status.reason", "Why it is as it is."),
+    Column("P95", ".status.p95", "p95 of the end-to-end latency of speculative answers."),
+    Column("Speculating", ".status.speculating", "Classes that speculate, of all classes seen."),
+    Column("Reason", ".status.reason", "Reason for the state."),
 )
-# Generations, not "synced: 3": a column shows one field, so that a count would still stand there, as if it were of the
-# newest spec, when the operator is dead. The first is the API server's own; the others can only lag behind it.
+# Generations, not "synced: 3": a column shows a single field, so that a count would still be displayed, as if for the
+# newest spec, when the operator is down. The API server maintains the first generation; the others can only lag behind
+# it.
 _REACH = (
     Column("Killed", ".spec.killSwitch", "Whether the kill switch is on.", "boolean", wide=True),
-    Column("Generation", ".metadata.generation", "The newest spec.", "integer", wide=True),
-    Column("Observed", ".status.observedGeneration", "The spec that the status is of.", "integer", wide=True),
+    Column("Generation", ".metadata.generation", "Generation of the newest spec.", "integer", wide=True),
+    Column("Observed", ".status.observedGeneration", "Generation that the status describes.", "integer", wide=True),
     Column(
         "Applied",
         ".status.gateways.oldestGeneration",
-        "The oldest spec that any gateway goes by: once it is the newest, all have applied it.",
+        "Oldest generation in use by any gateway. When it equals the newest, all gateways have applied the newest.",
         "integer",
         wide=True,
     ),
     Column("Gateways", ".status.gateways.total", "Gateways that watch this namespace.", "integer", wide=True),
 )
-_AGE = Column("Age", ".metadata.creationTimestamp", "When it was made.", "date")
+_AGE = Column("Age", ".metadata.creationTimestamp", "Time of creation.", "date")
 
 _KINDS = (
     _Kind(
@@ -83,12 +86,12 @@ _KINDS = (
         short="mp",
         columns=(
             _STATE,
-            Column("Target", ".spec.target.source", "The target's checkpoint."),
-            Column("Draft", ".spec.draft['source','kind']", "The draft's checkpoint, or its kind."),
+            Column("Target", ".spec.target.source", "Checkpoint of the target."),
+            Column("Draft", ".spec.draft['source','kind']", "Checkpoint of the draft, or its kind."),
             Column("Ready", ".status.conditions[?(@.type=='Ready')].status", "Whether the pair can be served."),
             *_FIGURES,
-            Column("Servers", ".status.replicas.ready", "Servers that answer.", "integer", wide=True),
-            Column("Desired", ".status.replicas.desired", "Servers that there should be.", "integer", wide=True),
+            Column("Servers", ".status.replicas.ready", "Ready servers.", "integer", wide=True),
+            Column("Desired", ".status.replicas.desired", "Desired servers.", "integer", wide=True),
             *_REACH,
             _AGE,
         ),
@@ -99,7 +102,13 @@ _KINDS = (
         status=SpeculationPolicyStatus,
         plural="speculationpolicies",
         short="sp",
-        columns=(_STATE, Column("Pair", ".spec.pair", "The pair that it is for."), *_FIGURES, *_REACH, _AGE),
+        columns=(
+            _STATE,
+            Column("Pair", ".spec.pair", "ModelPair that the policy applies to."),
+            *_FIGURES,
+            *_REACH,
+            _AGE,
+        ),
     ),
 )
 
@@ -110,7 +119,7 @@ def crds() -> list[dict[str, Any]]:
 
 
 def templates() -> dict[str, str]:
-    """The chart's templates by file name: the definitions, with places for labels and annotations."""
+    """The chart's templates by file name: the definitions with placeholders for labels and annotations."""
     return {f"{definition['spec']['names']['plural']}.yaml": _template(definition) for definition in crds()}
 
 
@@ -146,7 +155,7 @@ def _column(column: Column) -> dict[str, Any]:
 
 
 def _root(kind: _Kind) -> Schema:
-    """Kubernetes knows `metadata` by itself, and lets a schema restrict the name alone."""
+    """The root schema. The API server adds the schema of `metadata` itself, and lets a CRD restrict the name alone."""
     name = structural(Metadata)["properties"]["name"]
     return {
         "type": "object",
@@ -169,7 +178,7 @@ def _without(schema: Mapping[str, Any], key: str) -> Schema:
 def _template(definition: Mapping[str, Any]) -> str:
     spec = yaml.safe_dump({"spec": definition["spec"]}, sort_keys=False, allow_unicode=True, width=120)
     return f"""\
-# Made by `python -m slipstream_core.manifest.crd`: change the types there, not this file.
+# Made by `python -m slipstream_core.manifest.crd`: do not edit by hand, change the types instead.
 apiVersion: {definition["apiVersion"]}
 kind: {definition["kind"]}
 metadata:

@@ -1,4 +1,4 @@
-"""YAML text to plain values, safely: bounded in size and depth, no aliases, no tags, no duplicate keys."""
+"""Safe conversion of YAML text to plain values: bounded in size and depth; no aliases, tags or duplicate keys."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _Loader(_Base):  # type: ignore[misc]  # the base is C or Python, whichever PyYAML was built with
-    """The safe loader, without dates (they stay text) and with duplicate keys as errors."""
+    """The safe loader, except that dates stay text and duplicate keys are errors."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
@@ -30,7 +30,7 @@ class _Loader(_Base):  # type: ignore[misc]  # the base is C or Python, whicheve
         return mapping
 
     def construct_bounded_int(self, node: yaml.ScalarNode) -> int:
-        """YAML 1.1 has hexadecimal, binary and base-60 numbers: beyond some length, Python writes none out again."""
+        """YAML 1.1 has hexadecimal, binary and base-60 numbers, and Python refuses to format very long integers."""
         if len(node.value) > MAX_NUMBER_CHARS:
             problem = f"a number has more than {MAX_NUMBER_CHARS} characters"
             raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
@@ -46,10 +46,10 @@ _Loader.yaml_implicit_resolvers = {
 
 
 def read_documents(data: bytes, *, name: str) -> list[Any]:
-    """The values of all documents in `data` that are not empty; `name` is the file's name for messages.
+    """The values of all non-empty documents in `data`. `name` is the file's name for messages.
 
     Raises:
-        ManifestError: not UTF-8, not YAML, too large or too deep, or it uses aliases or tags.
+        ManifestError: `data` is not UTF-8 or not YAML, is too large or too deep, or uses aliases or tags.
     """
     if len(data) > MAX_BYTES:
         raise ManifestError(f"larger than {MAX_BYTES} bytes: {len(data)}", field=name)
@@ -67,7 +67,7 @@ def read_documents(data: bytes, *, name: str) -> list[Any]:
         LookupError,
         TypeError,
         OverflowError,
-    ) as error:  # scalars that PyYAML fails to convert
+    ) as error:  # PyYAML raises these for some malformed scalars
         raise ManifestError(f"not valid YAML: {error}", field=name) from error
     if not values:
         raise ManifestError("empty: it has no ModelPair", field=name)
@@ -75,7 +75,7 @@ def read_documents(data: bytes, *, name: str) -> list[Any]:
 
 
 def _check_events(text: str, name: str) -> None:
-    """Refuse what makes YAML dangerous before anything is built from it."""
+    """Rejects the dangerous features of YAML before any value is built."""
     depth = documents = 0
     for event in yaml.parse(text, Loader=_Loader):
         line = f"line {event.start_mark.line + 1 if event.start_mark else 1}"
@@ -97,7 +97,7 @@ def _check_events(text: str, name: str) -> None:
 
 
 def _yaml_message(error: yaml.YAMLError) -> str:
-    """One line with the place, out of PyYAML's several."""
+    """PyYAML's several lines as one line with the position."""
     if not isinstance(error, yaml.MarkedYAMLError):
         return f"not valid YAML: {' '.join(str(error).split())}"
     mark = error.problem_mark or error.context_mark

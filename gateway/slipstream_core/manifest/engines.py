@@ -1,6 +1,7 @@
-"""What serves a pair, as types: Slipstream's own engine, vLLM with Slipstream's plugin, or engines that run elsewhere.
+"""Types of the engines that can serve a pair: Slipstream's own, vLLM with Slipstream's plugin, or external engines.
 
-As in `objects`: camelCase on the wire, and the schema of the custom resources is made from these types.
+As in `objects`: field names are camelCase on the wire, and the schema of the custom resources is generated from these
+types.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-_TRITON_MODEL_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"  # Triton takes it from the name of a folder
+_TRITON_MODEL_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]*$"  # Triton derives the name from a folder's name
 
 ModelName = Annotated[str, Meta(min_length=1, max_length=256)]
 EndpointUrl = Annotated[str, Meta(min_length=1, max_length=2048)]
@@ -22,12 +23,16 @@ TritonModel = Annotated[
 ApiKeyEnv = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=256)] | None
 Unsupported = Annotated[
     tuple[Annotated[str, Meta(min_length=1, max_length=64)], ...],
-    Meta(max_length=64, description="Request parameters that these servers cannot honour, on top of the known."),
+    Meta(
+        max_length=64,
+        description="Request parameters that these servers cannot honour, in addition to those that Slipstream "
+        "already knows of.",
+    ),
 ]
 
 
 class WireProtocol(StrEnum):
-    """How the gateway speaks to an arm's servers."""
+    """The wire protocol between the gateway and an arm's servers."""
 
     OPENAI = "openai"
     TRITON = "triton"
@@ -44,32 +49,37 @@ class SlipstreamEngine(
 ):
     """Slipstream's own engine in Triton Inference Server: target and draft in one process, one batch."""
 
-    device: Annotated[Literal["auto", "cpu", "cuda"], Meta(description="Where the models run.")] = "auto"
+    device: Annotated[Literal["auto", "cpu", "cuda"], Meta(description="Device that the models run on.")] = "auto"
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16", "float16"],
-        Meta(description="Number format of the weights; auto takes the device's best."),
+        Meta(description="Number format of the weights; auto: the best one of the device."),
     ] = "auto"
-    max_concurrency: Annotated[int, Meta(ge=1, le=1024, description="Requests that decode together.")] = 8
+    max_concurrency: Annotated[int, Meta(ge=1, le=1024, description="Maximum number of requests in a batch.")] = 8
     context_tokens: Annotated[
         Annotated[int, Meta(ge=16, le=16_777_216)] | None,
-        Meta(description="Prompt plus answer at most, in tokens; without it, what the target allows."),
+        Meta(description="Maximum length of prompt plus answer in tokens. Default: the target's limit."),
     ] = None
     endpoints: Annotated[
         tuple[EndpointUrl, ...],
-        Meta(max_length=256, description="Triton's gRPC addresses, grpc(s)://host:port; empty: started locally."),
+        Meta(
+            max_length=256,
+            description="Triton's gRPC addresses, grpc(s)://host:port; empty: servers are started locally.",
+        ),
     ] = ()
     triton_model: TritonModel = None
 
 
 class PlainServers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """Servers of the same target without speculation, for what vLLM refuses while it speculates."""
+    """Servers of the same target without speculation, for requests that vLLM refuses while it speculates."""
 
     endpoints: Annotated[
         tuple[EndpointUrl, ...],
         Meta(min_length=1, max_length=256, description="OpenAI-compatible servers, http(s)://host:port[/path]."),
     ]
-    model: Annotated[ModelName | None, Meta(description="What they call the model; without it, spec.model.")] = None
-    api_key_env: Annotated[ApiKeyEnv, Meta(description="Environment variable that holds their API key.")] = None
+    model: Annotated[ModelName | None, Meta(description="Model name on these servers. Default: spec.model.")] = None
+    api_key_env: Annotated[
+        ApiKeyEnv, Meta(description="Environment variable that holds the API key of these servers.")
+    ] = None
 
 
 class VllmEngine(
@@ -81,7 +91,7 @@ class VllmEngine(
     tag_field="kind",
     tag="vllm",
 ):
-    """Stock vLLM with Slipstream's plugin: one pool serves both arms, with a draft length per request."""
+    """Stock vLLM with Slipstream's plugin. One pool serves both arms; every request carries its draft length."""
 
     serving: Annotated[
         Literal["openai", "triton"],
@@ -92,33 +102,33 @@ class VllmEngine(
         Meta(
             max_length=256,
             description="http(s)://host:port[/path] for serving openai, grpc(s)://host:port for serving triton; "
-            "empty: started locally.",
+            "empty: servers are started locally.",
         ),
     ] = ()
     model: Annotated[
         ModelName | None,
-        Meta(description="What the servers call the model, for serving openai; without it, spec.model."),
+        Meta(description="Model name on the servers, for serving openai. Default: spec.model."),
     ] = None
     api_key_env: Annotated[
         ApiKeyEnv,
         Meta(
-            description="Environment variable that holds the servers' API key, which stops their drafts, too; for "
-            "serving openai only."
+            description="Environment variable that holds the servers' API key, which also authorizes stopping their "
+            "drafts; for serving openai only."
         ),
     ] = None
     triton_model: TritonModel = None
     plain: Annotated[
         PlainServers | None,
         Meta(
-            description="Servers of the same target without speculation: vLLM refuses min_p, logit_bias and others "
-            "while it speculates, and such requests go there; without it, they are refused."
+            description="Servers of the same target without speculation. They get the requests that vLLM refuses "
+            "while it speculates (min_p, logit_bias and others). Without such servers these requests are refused."
         ),
     ] = None
     unsupported: Unsupported = ()
 
 
 class ExternalArm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """Servers that somebody else runs, all with the same model and the same settings."""
+    """Servers that are run outside Slipstream, all with the same model and the same settings."""
 
     protocol: Annotated[
         WireProtocol, Meta(description="openai: any OpenAI-compatible server; triton: Slipstream's Triton model.")
@@ -127,7 +137,7 @@ class ExternalArm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         tuple[EndpointUrl, ...],
         Meta(min_length=1, max_length=256, description="http(s)://host:port[/path] or grpc(s)://host:port."),
     ]
-    model: Annotated[ModelName, Meta(description="What the servers call the model.")]
+    model: Annotated[ModelName, Meta(description="Model name on the servers.")]
     unsupported: Unsupported = ()
     api_key_env: Annotated[
         ApiKeyEnv,
@@ -135,16 +145,16 @@ class ExternalArm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     ] = None
     price_per_gpu_hour: Annotated[
         Annotated[float, Meta(ge=0, le=100_000)] | None,
-        Meta(description="Price of these servers for an hour each; without it, the pair's."),
+        Meta(description="Price of one of these servers for an hour. Default: the pair's price."),
     ] = None
 
 
 class Arms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """The servers of a pair that another engine serves."""
+    """The servers of a pair that an external engine serves."""
 
     plain: Annotated[ExternalArm, Meta(description="Servers that decode plainly.")]
     speculative: Annotated[
-        ExternalArm | None, Meta(description="Servers that speculate; without it, nothing is speculative.")
+        ExternalArm | None, Meta(description="Servers that speculate. Without them every request decodes plainly.")
     ] = None
 
 
@@ -157,7 +167,7 @@ class ExternalEngine(
     tag_field="kind",
     tag="external",
 ):
-    """Engines that run elsewhere, one pool per arm."""
+    """Engines that are run outside Slipstream, one pool per arm."""
 
     arms: Arms
 

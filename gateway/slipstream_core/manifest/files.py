@@ -1,4 +1,4 @@
-"""A manifest as a file: load it once, or watch it and keep the last good table."""
+"""A manifest file: loaded once, or watched while the last good table is kept."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from slipstream_core.manifest.parse import parse
 from slipstream_core.manifest.table import LOCAL, RoutingTable, compile_table
 from slipstream_core.regular_files import read_regular
 
-LOOK_EVERY_S = 0.025  # a kill is due within 100 ms, and a look is one call of stat
-# Kernels stamp files with a clock that stands still for some milliseconds, network file systems for longer.
+LOOK_EVERY_S = 0.025  # a kill must take effect within 100 ms, and a poll costs one stat call
+# Kernels stamp files with a clock that advances in steps of some milliseconds, network file systems in longer steps.
 _STAMP_RESOLUTION_NS = 2_000_000_000
 
 EMBEDDED_MANIFEST = Path(__file__).parent.parent / "examples" / "embedded.yaml"
@@ -29,13 +29,13 @@ def load_file(path: Path | str, *, local_endpoints: Sequence[str] = LOCAL) -> Ro
     """The routing table of the manifest at `path`.
 
     Raises:
-        ManifestError: the file cannot be read or has problems; each line of the message begins with its name.
+        ManifestError: the file cannot be read or has problems; each line of the message begins with the file's name.
     """
     return compile_file(Path(path), read_file(Path(path)), local_endpoints=local_endpoints)
 
 
 def read_file(path: Path) -> bytes:
-    """The manifest at `path` as it stands there. Raises `ManifestError` where it cannot be read in time."""
+    """The bytes of the manifest at `path`. Raises `ManifestError` if it cannot be read in time."""
     try:
         return FileThread().run(partial(_read, path))
     except OSError as error:
@@ -55,10 +55,10 @@ def compile_file(path: Path, data: bytes, *, local_endpoints: Sequence[str] = LO
 class ManifestFile:
     """Follows one manifest file. `table` is always the last good table.
 
-    `on_change` gets every new table; `on_error` gets every new problem once, and the old table stays. Both are
-    called in the event loop's thread and must not block. A table that `on_change` raises for counts as bad.
+    `on_change` is called with every new table. `on_error` is called once for every new problem, and the old table
+    stays. Both run on the event loop's thread and must not block. A table for which `on_change` raises counts as bad.
 
-    `last_good` is a file that keeps the last good manifest for processes that start while the manifest is bad.
+    `last_good` is a copy of the last good manifest, for processes that start while the manifest is bad.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class ManifestFile:
         local_endpoints: Sequence[str] = LOCAL,
         last_good: Path | None = None,
     ) -> None:
-        """Loads the file. Raises `ManifestError` if that fails and there is no last good one."""
+        """Loads the file. Raises `ManifestError` if that fails and there is no last good copy."""
         self._path = Path(path)
         self._on_change = on_change
         self._on_error = on_error
@@ -78,7 +78,7 @@ class ManifestFile:
         self._last_good = last_good
         self._last_error = ""
         self._files = FileThread()
-        self._stamp: _Stamp | None = None  # the first look reads it again: it may have changed meanwhile
+        self._stamp: _Stamp | None = None  # the first poll reads the file again: it may have changed meanwhile
         try:
             data = read_file(self._path)
             self.table = self._compile(data)
@@ -91,13 +91,13 @@ class ManifestFile:
         self._digest = _digest(data)
 
     async def watch(self, *, interval_s: float = LOOK_EVERY_S) -> None:
-        """Look for changes every `interval_s` until cancelled."""
+        """Polls for changes every `interval_s` until cancelled."""
         while True:
             await asyncio.sleep(interval_s)
             await self.refresh()
 
     async def refresh(self) -> None:
-        """Look once. A file that looks untouched is not read; looking, reading and parsing run in threads."""
+        """Polls once. A file with an unchanged stamp is not read. Polling, reading and parsing run in threads."""
         stamp = None
         try:
             stamp = await self._files.arun(partial(_stamp, self._path))
@@ -105,16 +105,16 @@ class ManifestFile:
                 return
             await self._take()
         except OSError as error:
-            self._report(_unreadable(self._path, error), None)  # it is read again as soon as that works
+            self._report(_unreadable(self._path, error), None)  # the file is read again as soon as it becomes readable
         except ManifestError as error:
             self._report(error, stamp)
-        except Exception as error:  # this is the top of the task: watching goes on, whatever a table brings
+        except Exception as error:  # top of the task: watching continues whatever a table raises
             self._report(ManifestError(f"cannot be used: {error!r}", field=self._path.name), stamp)
         else:
             self._stamp, self._last_error = stamp, ""
 
     async def _take(self) -> None:
-        """Reads the file and makes it current if it is another one; all of that or nothing."""
+        """Reads the file and makes it current if it differs. Either all of that happens or nothing."""
         data = await self._files.arun(partial(_read, self._path))
         digest = _digest(data)
         if digest == self._digest:
@@ -126,14 +126,14 @@ class ManifestFile:
             try:
                 await self._files.arun(partial(_replace, self._last_good, data))
             except OSError as error:
-                message = f"is in use, but no copy of it could be kept: {error.strerror or error}"
+                message = f"is in use, but no copy of it could be written: {error.strerror or error}"
                 raise ManifestError(message, field=self._path.name) from error
 
     def _compile(self, data: bytes) -> RoutingTable:
         return compile_file(self._path, data, local_endpoints=self._local_endpoints)
 
     def _report(self, error: ManifestError, stamp: _Stamp | None) -> None:
-        """Tell once; the same bad file is not read again until it is touched."""
+        """Reports the problem once. The same bad file is not read again until it is touched."""
         self._stamp = stamp
         if str(error) != self._last_error:
             self._last_error = str(error)
@@ -141,7 +141,7 @@ class ManifestFile:
 
 
 class _Stamp(NamedTuple):
-    """What changes when a file is written or replaced, also by a rename or a symbolic link's new target."""
+    """File attributes that change on a write, a replacement, a rename or a new target of a symbolic link."""
 
     modified_ns: int
     changed_ns: int
@@ -166,7 +166,7 @@ def _stamp(path: Path) -> _Stamp | None:
 
 
 def _is_fresh(stamp: _Stamp) -> bool:
-    """Whether the file changed so lately that another change could have left the same stamp."""
+    """Whether the file changed so recently that a further change could have left the same stamp."""
     return abs(time.time_ns() - stamp.modified_ns) < _STAMP_RESOLUTION_NS
 
 
@@ -175,7 +175,7 @@ def _digest(data: bytes) -> bytes:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """Writes `path` so that nobody reads half of it, though several processes write."""
+    """Replaces `path` atomically, although several processes write it."""
     new = path.with_name(f"{path.name}.{os.getpid()}")
     new.write_bytes(data)
     new.replace(path)

@@ -1,4 +1,4 @@
-"""Hashes of what was written: of a whole route, and of what a rollback was a verdict on."""
+"""Hashes of manifest objects as written: of a whole route, and of the spec that a rollback judged."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from slipstream_core.manifest.objects import ModelPair, SpeculationPolicy
 
 
 def written_hash(*parts: object) -> str:
-    """16 hexadecimal digits, equal exactly where `parts` are."""
+    """16 hexadecimal digits, equal exactly when `parts` are equal."""
     return hashlib.sha256(msgspec.json.encode(parts, order="deterministic")).hexdigest()[:16]
 
 
 def spec_hash(pair: ModelPair | None, policy: SpeculationPolicy) -> str:
-    """What a rollback is tied to, as 16 hexadecimal digits: another one means that classes start anew.
+    """The hash of the spec that a rollback is tied to, as 16 hexadecimal digits. A different hash restarts the classes.
 
-    What does not change how requests are answered is left out: kill switches, `enabled`, `retryToken` (which clears a
-    rollback by itself), and how many servers there are and where. So is what stands at its default: a version with
-    more fields does not clear anything.
+    It leaves out fields that do not change how requests are answered: kill switches, `enabled`, `retryToken` (which
+    clears a rollback by itself), and the number and addresses of servers. Fields at their default are left out as well,
+    so that a version with more fields does not clear a rollback.
     """
     policy_spec = msgspec.structs.replace(policy.spec, kill_switch=None, retry_token=None, enabled=True)
     return written_hash(None if pair is None else _judged(pair), _beyond_defaults(policy_spec))
@@ -34,7 +34,7 @@ def _judged(pair: ModelPair) -> object:
 
 
 def _beyond_defaults(value: object) -> object:
-    """`value` as plain data, without the fields that have their defaults."""
+    """`value` as plain data without the fields that are at their defaults."""
     if isinstance(value, msgspec.Struct):
         config = value.__struct_config__
         kept: dict[str, object] = {} if config.tag_field is None else {config.tag_field: config.tag}
@@ -50,7 +50,7 @@ def _beyond_defaults(value: object) -> object:
 
 @cache
 def _fields(kind: type[msgspec.Struct]) -> tuple[tuple[str, str, object], ...]:
-    """Name, name on the wire and default (one that nothing equals, where there is none) of every field."""
+    """Name, name on the wire and default of every field; a field without a default has one that equals nothing."""
     return tuple((field.name, field.encode_name, _default(field)) for field in msgspec.structs.fields(kind))
 
 

@@ -1,8 +1,8 @@
-"""What the owner of a cluster's gateways grants to the namespaces of ModelPairs.
+"""Grants of the gateways' owner to the namespaces of ModelPairs.
 
-Authors of pairs share the gateway's environment. A key goes to the servers that a pair names, so a namespace needs a
-grant for the key, and the grant lists the hosts that may get it. No key is granted by default. Model names are shared
-by all namespaces, too: a grant keeps those with a prefix for some of them.
+All authors of pairs share the gateway's environment. The gateway sends an API key to the servers that a pair names, so
+a namespace needs a grant for the key, and the grant lists the permitted hosts. No key is granted by default. Model
+names are shared by all namespaces as well: a grant reserves the names with a prefix for some namespaces.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _OURS = "SLIPSTREAM_"
 
 
 class _Use(msgspec.Struct, frozen=True):
-    """One place of a spec that sends a key. `path` is where its servers are configured."""
+    """One place of a spec that uses a key. `path` is the field that configures its servers."""
 
     path: str
     variable: str
@@ -47,13 +47,15 @@ def read_grants(path: Path) -> Grants:
     except (OSError, ValueError, ManifestError) as exc:  # msgspec's errors are ValueErrors
         raise CommandError(f"--grants {path}: {exc}", exit_code=2) from exc
     if ours := [name for name in grants.api_keys if name.startswith(_OURS)]:
-        raise CommandError(f"--grants {path}: apiKeys.{ours[0]}: Slipstream's own secrets go to no server", exit_code=2)
+        raise CommandError(
+            f"--grants {path}: apiKeys.{ours[0]}: this secret is Slipstream's own and cannot be granted", exit_code=2
+        )
     return grants
 
 
 def grant_problems(pair: ModelPair, grants: Grants) -> Iterator[Problem]:
-    """What keeps `pair` from being served: a model name of other namespaces, or a key without a grant for its namespace
-    and its servers' hosts."""
+    """The problems that keep `pair` from being served: a model name of other namespaces, or a key without a grant for
+    its namespace and the hosts of its servers."""
     if not may_serve(pair.spec.model, pair.metadata.namespace, grants):
         message = f"{show(pair.spec.model)} is not granted to namespace {pair.metadata.namespace} {_NAMES_HINT}"
         yield Problem("spec.model", message)
@@ -76,7 +78,7 @@ def may_serve(model: str, namespace: str | None, grants: Grants) -> bool:
 
 
 def is_foreign_name(problem: Problem) -> bool:
-    """Whether a problem of `grant_problems` is about the model name."""
+    """Whether a problem from `grant_problems` concerns the model name."""
     return problem.message.endswith(_NAMES_HINT)
 
 
@@ -93,7 +95,7 @@ def _uses(pair: ModelPair) -> Iterator[_Use]:
 
 
 def _is_host_granted(endpoint: str, grant: KeyGrant) -> bool:
-    """A host with a dot before it stands for what is below it. A final dot counts: resolvers treat that name in
-    another way."""
+    """A granted host with a leading dot permits its subdomains. A trailing dot counts, because resolvers treat such a
+    name differently."""
     host = urlsplit(endpoint).hostname or ""
     return any(host.endswith(granted) if granted.startswith(".") else host == granted for granted in grant.hosts)

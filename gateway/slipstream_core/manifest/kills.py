@@ -1,7 +1,7 @@
-"""Kill switches beside a manifest file: turned by an admin, obeyed by every worker, kept over restarts.
+"""Kill switches of a manifest file: turned by an admin, applied by every worker, kept over restarts.
 
-The manifest is its owner's: nothing here ever writes it. A pair may speculate only where neither it nor this file says
-otherwise.
+They are stored beside the manifest, which belongs to its owner and is never written by Slipstream. A pair may speculate
+only where neither the manifest nor this file forbids it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from slipstream_core.regular_files import read_regular
 
 MAX_EVENTS = 50
 _MAX_BYTES = 1024 * 1024
-_REMEDY = "Repair it, or remove it: then no kill switch is on but the manifest's own."
+_REMEDY = "Repair or remove it. Without it, only the kill switches in the manifest are on."
 
 Who = Annotated[str, Meta(min_length=1, max_length=100)]
 Why = Annotated[str, Meta(max_length=500)]
@@ -40,8 +40,8 @@ class Kill(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KillEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """A kill switch that was turned. `landed_s` is how long it took from the acknowledged write until `workers` workers
-    went by it; None where not all of them have confirmed it. `note` says what else there is to know."""
+    """A turn of a kill switch. `landed_s` is the time from the acknowledged write until `workers` workers had applied
+    it; None if not all of them have confirmed it. `note` is free text."""
 
     at: Time
     pair: str
@@ -54,14 +54,14 @@ class KillEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Kills(msgspec.Struct, frozen=True, kw_only=True):
-    """The file. `pairs` has those whose switch is on, by the pair's key; `events` are the latest, newest first."""
+    """The content of the file. `pairs` are the kills by the pair's key; `events` are the latest turns, newest first."""
 
     pairs: dict[str, Kill] = {}
     events: tuple[KillEvent, ...] = ()
 
 
 def killed_in(table: RoutingTable, kills: Mapping[str, Kill]) -> RoutingTable:
-    """`table` with the pairs in `kills` killed; routes of others stay the objects that they are."""
+    """`table` with the pairs in `kills` killed. The routes of other pairs stay the same objects."""
     if not kills:
         return table
     routes = dict(table.routes)
@@ -74,12 +74,12 @@ def killed_in(table: RoutingTable, kills: Mapping[str, Kill]) -> RoutingTable:
 
 
 def kills_beside(manifest: Path, state_folder: Path | None) -> Path:
-    """Where the kill switches of a manifest file are kept."""
+    """The path of the kill-switch file of a manifest."""
     return (state_folder or manifest.parent) / f"{manifest.name}.kills.json"
 
 
 class KillFile:
-    """The file at `path`; one that is not there is one without kills. `kills` is what was read last."""
+    """The file at `path`; a missing file means no kills. `kills` is the result of the last read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -88,15 +88,15 @@ class KillFile:
         self._files, self._changes = FileThread(), FileThread()
 
     def refresh(self) -> bool:
-        """Reads the file if it is another one; whether it was.
+        """Reads the file if it has changed, and returns whether it had.
 
-        Raises `ManifestError` once per bad file, and each time that it cannot be read; what was read before stays.
+        Raises `ManifestError` once per bad file, and on every failed read; the previous kills stay in force.
         """
         with self._in_time():
             return self._files.run(self._refresh)
 
     async def arefresh(self) -> bool:
-        """As `refresh`, and the event loop goes on meanwhile."""
+        """As `refresh`, without blocking the event loop."""
         with self._in_time():
             return await self._files.arun(self._refresh)
 
@@ -111,18 +111,18 @@ class KillFile:
         stamp = _stamp(self.path)
         if stamp == self._stamp:
             return False
-        data = _bytes(self.path)  # where that fails, the next look reads it again
+        data = _bytes(self.path)  # if that fails, the next poll reads it again
         self._stamp = stamp
         self.kills = _decode(data, self.path)
         return True
 
     async def achange(self, edit: Callable[[Kills], Kills]) -> Kills:
-        """As `change`, and the event loop goes on meanwhile. A change that does not land in time may land later."""
-        with self._in_time("the kill switch cannot be kept here"):
+        """As `change`, without blocking the event loop. A change that times out may still be written later."""
+        with self._in_time("the kill switch cannot be stored"):
             return await self._changes.arun(partial(self.change, edit))
 
     def change(self, edit: Callable[[Kills], Kills]) -> Kills:
-        """Replaces the file by what `edit` makes of it, durably, one process at a time; blocks for as long. Raises
+        """Replaces the file by the result of `edit`, durably and by one process at a time. Blocks meanwhile. Raises
         `ManifestError`."""
         try:
             with self.path.with_name(f"{self.path.name}.lock").open("w") as lock:
@@ -131,12 +131,12 @@ class KillFile:
                 _write(self.path, msgspec.json.format(msgspec.json.encode(kills)))
         except OSError as error:
             reason = error.strerror or str(error)
-            raise ManifestError(f"the kill switch cannot be kept here: {reason}", field=str(self.path)) from error
+            raise ManifestError(f"the kill switch cannot be stored: {reason}", field=str(self.path)) from error
         return kills
 
 
 def _bytes(path: Path) -> bytes | None:
-    """None where there is no file."""
+    """The file's content, None if there is no file."""
     try:
         return read_regular(path, max_bytes=_MAX_BYTES)
     except FileNotFoundError:
@@ -151,11 +151,11 @@ def _decode(data: bytes | None, path: Path) -> Kills:
     try:
         return msgspec.json.decode(data, type=Kills)
     except (ValueError, RecursionError) as error:
-        raise ManifestError(f"is no file of kill switches: {error}. {_REMEDY}", field=str(path)) from error
+        raise ManifestError(f"is not a kill-switch file: {error}. {_REMEDY}", field=str(path)) from error
 
 
 def _write(path: Path, data: bytes) -> None:
-    """So that nobody reads half of it, and a crash of the machine does not take it back."""
+    """Writes the file atomically, and durably against a crash of the machine."""
     new = path.with_name(f"{path.name}.new")
     with new.open("wb") as file:
         file.write(data + b"\n")
@@ -170,11 +170,11 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:
-    """The file is only ever replaced, so that a new version is another inode or another time."""
+    """The file is only ever replaced, so a new version has another inode or another time."""
     try:
         status = path.stat()
     except FileNotFoundError:
         return None
-    except OSError:  # reading it says what is wrong
+    except OSError:  # the read reports the problem
         return -1, -1, -1
     return status.st_ino, status.st_mtime_ns, status.st_size

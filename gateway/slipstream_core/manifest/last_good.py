@@ -1,6 +1,6 @@
-"""The last usable version of an object: it counts for as long as the newest one cannot be used.
+"""The last usable version of an object: it is served while the newest version is unusable.
 
-Whoever was there keeps it in memory. For gateways and operators that start later, the operator writes it into the
+A running process keeps it in memory. For gateways and operators that start later, the operator writes it into the
 object's status. The kill switch is always that of the newest version.
 """
 
@@ -17,7 +17,7 @@ from slipstream_core.manifest.status import MAX_LAST_GOOD_CHARS, LastGood
 
 
 class GoodVersion(NamedTuple):
-    """A usable version of an object: as the API server has it, and parsed."""
+    """A usable version of an object: as received from the API server, and parsed."""
 
     raw: Mapping[str, Any]
     parsed: ParsedResource
@@ -30,9 +30,9 @@ class GoodVersion(NamedTuple):
 def good_version(
     raw: Mapping[str, Any], newest: ParsedResource, before: GoodVersion | None = None
 ) -> GoodVersion | None:
-    """The last usable version of an object that is now `raw`, which was parsed as `newest`; None where none is known.
+    """The last usable version of an object that is now `raw`, which was parsed as `newest`; None if there is none.
 
-    `before` is what this function gave for the version before; the status of `raw` may have a later one.
+    `before` is this function's result for the previous version. The status of `raw` may have a later one.
     """
     if newest.item is not None:
         return GoodVersion(raw, newest)
@@ -45,7 +45,7 @@ def good_version(
 
 
 def kept_version(raw: Mapping[str, Any]) -> GoodVersion | None:
-    """The last usable version that the status of `raw` keeps; None where there is none, or it cannot be used."""
+    """The last usable version in the status of `raw`; None if there is none, or it is unusable."""
     kept = kept_of(raw)
     try:
         spec = None if kept is None else msgspec.json.decode(kept.spec, type=dict[str, Any])
@@ -59,7 +59,7 @@ def kept_version(raw: Mapping[str, Any]) -> GoodVersion | None:
 
 
 def to_keep(good: GoodVersion | None) -> LastGood | None:
-    """`good` for the status; None where it is larger than a status may hold."""
+    """`good` in the form of the status field; None if it is larger than a status may hold."""
     if good is None:
         return None
     spec = {name: value for name, value in good.raw["spec"].items() if name != "killSwitch"}
@@ -68,7 +68,7 @@ def to_keep(good: GoodVersion | None) -> LastGood | None:
 
 
 def kept_of(raw: Mapping[str, Any]) -> LastGood | None:
-    """What the status of `raw` keeps; None where there is nothing, or nothing that can be read."""
+    """The last good spec in the status of `raw`; None if there is none, or it is unreadable."""
     status = raw.get("status")
     try:
         return msgspec.convert(status.get("lastGood") if isinstance(status, Mapping) else None, LastGood | None)
@@ -77,11 +77,11 @@ def kept_of(raw: Mapping[str, Any]) -> LastGood | None:
 
 
 def _without_switch(good: GoodVersion | None) -> GoodVersion | None:
-    """An older version with its kill switch off: it is the newest version's that counts."""
+    """An older version with its kill switch off, because only the newest version's switch counts."""
     item = good.parsed.item if good is not None else None
     if good is None or item is None or not item.spec.kill_switch:
         return good
-    # Two branches, since a replaced specification has to be of its object's own type.
+    # Two branches, because the type of the replaced spec depends on the type of the object.
     if isinstance(item, ModelPair):
         pair_spec = msgspec.structs.replace(item.spec, kill_switch=None)
         unkilled = msgspec.structs.replace(good.parsed, item=msgspec.structs.replace(item, spec=pair_spec))

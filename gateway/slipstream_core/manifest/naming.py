@@ -1,4 +1,4 @@
-"""Names that the operator gives and others look for: of a pair's children in a cluster, and their labels."""
+"""Names and labels of a pair's children in a cluster, set by the operator and used by other components."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ PAIR_LABEL = "slipstream.dev/pair"
 RELEASE_LABEL = "slipstream.dev/release"
 GRPC_PORT_NAME = "grpc"
 
-_LONGEST = 63  # a DNS label, which a Service's name has to be
+_LONGEST = 63  # a DNS label, as Kubernetes requires of a Service's name
 _DIGEST_CHARS = 8
 
 
 def child_name(pair: str) -> str:
-    """What the children of the pair `pair` are called: `slipstream-<pair>`, the same for every kind of child.
+    """The name of the children of `pair`: `slipstream-<pair>`, the same for every kind of child.
 
-    A longer name than Kubernetes allows is cut, and ends with a hash of the whole, so that two pairs never share one.
+    A name that is too long for Kubernetes is cut and ends with a hash of the whole name, so that two pairs never share
+    one.
     """
     name = f"slipstream-{pair}"
     return name if len(name) <= _LONGEST else _shortened(name)
 
 
 def label_value(text: str) -> str:
-    """`text` as the value of a label: itself where it is short enough, else cut, with a hash at its end."""
+    """`text` as the value of a label: unchanged if it is short enough, else cut and with a hash at its end."""
     return text if len(text) <= _LONGEST else _shortened(text)
 
 

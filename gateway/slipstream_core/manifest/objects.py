@@ -1,7 +1,7 @@
-"""The two kinds of a manifest as types: what a file on a laptop and a resource in a cluster have in common.
+"""Types of the two manifest kinds, the same for a file on a laptop and for a resource in a cluster.
 
-Field names are camelCase on the wire. Every field carries its description and bounds, because the schema of the
-custom resources is made from these types. Nothing here reads files; `parse` makes these objects from YAML.
+Field names are camelCase on the wire. Every field carries its description and bounds, because the schema of the custom
+resources is generated from these types. This module reads no files; `parse` builds these objects from YAML.
 """
 
 from __future__ import annotations
@@ -34,35 +34,38 @@ Source = Annotated[
     Meta(
         min_length=1,
         max_length=4096,
-        description="A checkpoint folder in Hugging Face form, relative to the manifest's folder, or "
+        description="Checkpoint folder in Hugging Face format, relative to the manifest's folder, or "
         "embedded:target / embedded:draft.",
     ),
 ]
 Revision = Annotated[
     Annotated[str, Meta(min_length=1, max_length=256)] | None,
-    Meta(description="Version of the checkpoint, of your choice: a change rolls the servers where the source stays."),
+    Meta(
+        description="Version of the checkpoint, in a form of your choice. A change restarts the servers although "
+        "source is unchanged."
+    ),
 ]
 TokenizerSource = Annotated[
     Annotated[str, Meta(min_length=1, max_length=4096)] | None,
-    Meta(description="Folder of the tokenizer's files; without it, the source."),
+    Meta(description="Folder of the tokenizer's files. Default: the source."),
 ]
 DraftTokens = Annotated[int, Meta(ge=1, le=MAX_DRAFT_TOKENS)]
 
 
 class Metadata(msgspec.Struct, frozen=True, kw_only=True):
-    """What Kubernetes calls an object's metadata, as far as it counts here; the rest belongs to Kubernetes."""
+    """The fields of Kubernetes' object metadata that Slipstream uses."""
 
     name: Annotated[ObjectName, Meta(description="Name of the object, unique among its kind and namespace.")]
-    namespace: Annotated[ObjectName | None, Meta(description="Namespace of the object; on a laptop, none.")] = None
+    namespace: Annotated[ObjectName | None, Meta(description="Namespace of the object; empty on a laptop.")] = None
 
     @property
     def key(self) -> str:
-        """`namespace/name`, or the name alone where there is no namespace: what tells objects of a kind apart."""
+        """`namespace/name`, or the name alone without a namespace: unique among objects of a kind."""
         return self.name if self.namespace is None else f"{self.namespace}/{self.name}"
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """The model whose distribution the answers have."""
+    """The model that defines the distribution of the answers."""
 
     source: Source
     revision: Revision = None
@@ -70,25 +73,25 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Draft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """What guesses the target's next tokens."""
+    """The proposer of draft tokens for the target to verify."""
 
     kind: Annotated[
         Literal["model", "ngram", "none"],
-        Meta(description="model: a draft model; ngram: look-up in the prompt; none: never speculate."),
+        Meta(description="model: a draft model; ngram: matches within the prompt; none: never speculate."),
     ]
-    source: Annotated[Source | None, Meta(description="The draft model's checkpoint; for kind model only.")] = None
+    source: Annotated[Source | None, Meta(description="Checkpoint of the draft model; for kind model only.")] = None
     revision: Revision = None
     tokenizer: TokenizerSource = None
 
 
 class ModelPairSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """What is served, and by what."""
+    """The model that is served, and its engine."""
 
-    model: Annotated[ModelName, Meta(description="The model's name for clients.")]
-    engine: Annotated[Engine, Meta(description="What serves the pair.")]
+    model: Annotated[ModelName, Meta(description="Model name that clients use.")]
+    engine: Annotated[Engine, Meta(description="Engine that serves the pair.")]
     target: Annotated[
         Target | None,
-        Meta(description="The target; required for engine kind slipstream, and for kind vllm without endpoints."),
+        Meta(description="The target model; required for engine kind slipstream, and for kind vllm without endpoints."),
     ] = None
     draft: Annotated[
         Draft | None,
@@ -97,16 +100,16 @@ class ModelPairSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_draft_tokens: Annotated[
         DraftTokens,
         Meta(
-            description="Longest draft: for engine kind vllm, num_speculative_tokens of its servers; with an external "
-            "speculative arm, what its servers are set to."
+            description="Maximum draft length. For engine kind vllm: num_speculative_tokens of its servers; with an "
+            "external speculative arm: the draft length that its servers are set to."
         ),
     ] = 8
     price_per_gpu_hour: Annotated[
         Annotated[float, Meta(ge=0, le=100_000)] | None,
-        Meta(description="Price of one GPU for an hour, for the cost figures; in a currency of your choice."),
+        Meta(description="Price of one GPU for an hour, for cost figures; in a currency of your choice."),
     ] = None
     serving: Annotated[
-        Serving | None, Meta(description="How the servers run in a cluster; for engine kind slipstream only.")
+        Serving | None, Meta(description="Pod settings of the servers in a cluster; for engine kind slipstream only.")
     ] = None
     kill_switch: Annotated[
         bool | None, Meta(description="true: every request of this pair decodes plainly, at once.")
@@ -130,7 +133,7 @@ class ModelPair(
 
 
 class ClassRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """What to do with one request class; `task/length` goes before `task`."""
+    """The treatment of one request class. A rule for `task/length` takes precedence over one for `task`."""
 
     name: Annotated[
         str,
@@ -141,10 +144,10 @@ class ClassRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         Meta(description="auto: the thresholds decide; speculative: they are skipped; plain: never speculate."),
     ] = "auto"
     draft_tokens: Annotated[
-        DraftTokens | None, Meta(description="Longest draft of this class; without it, the policy's.")
+        DraftTokens | None, Meta(description="Maximum draft length of this class. Default: the policy's.")
     ] = None
     thresholds: Annotated[
-        Thresholds | None, Meta(description="What the class is held to; what is left out is the policy's.")
+        Thresholds | None, Meta(description="Thresholds of the class. A field that is left out has the policy's value.")
     ] = None
 
 
@@ -152,106 +155,136 @@ Share = Annotated[float, Meta(ge=0, le=1)]
 
 
 class SuccessThresholds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """What speculation must bring in a class to count as a success; set before anything is measured."""
+    """The benefit that speculation must bring in a class to count as a success, set before any measurement."""
 
     p95_reduction: Annotated[
-        float, Meta(ge=0, lt=1, description="The p95 of the end-to-end latency must fall by at least this share.")
+        float, Meta(ge=0, lt=1, description="Minimum reduction of the p95 end-to-end latency, as a share.")
     ] = 0.2
     quality_loss: Annotated[
-        Share, Meta(description="The share of answers that pass their check may fall by at most this much.")
+        Share, Meta(description="Maximum reduction of the share of answers that pass their check.")
     ] = 0.0
     cost_increase: Annotated[
-        float, Meta(ge=0, le=10, description="The cost per response may rise by at most this share.")
+        float, Meta(ge=0, le=10, description="Maximum increase of the cost per response, as a share.")
     ] = 0.05
 
 
 class SpeculationPolicySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """When a pair's requests speculate."""
+    """Conditions under which a pair's requests speculate."""
 
-    pair: Annotated[ObjectName, Meta(description="Name of the ModelPair that this policy is for.")]
+    pair: Annotated[ObjectName, Meta(description="Name of the ModelPair that this policy applies to.")]
     enabled: Annotated[bool, Meta(description="false: every request decodes plainly.")] = True
-    allow_client_mode: Annotated[bool, Meta(description="Whether clients may choose by x-slipstream-mode.")] = False
+    allow_client_mode: Annotated[
+        bool, Meta(description="true: clients may choose with the header x-slipstream-mode.")
+    ] = False
     kill_switch: Annotated[bool | None, Meta(description="true: every request decodes plainly, at once.")] = None
     decision: Annotated[
         Literal["expected", "cautious", "rules"],
         Meta(
-            description="expected: speculate where the predicted saving pays; cautious: where its lower confidence "
-            "bound does, as with expected in a class that was not measured yet; rules: by the thresholds alone, "
+            description="expected: speculate if the predicted saving pays; cautious: if the lower confidence bound of "
+            "the saving pays, and as with expected in a class without measurements; rules: by the thresholds alone, "
             "without measurements."
         ),
     ] = "expected"
-    margin: Annotated[
-        Share, Meta(description="A predicted saving must be more than this share of the plain answer's time.")
-    ] = 0.02
+    margin: Annotated[Share, Meta(description="Minimum predicted saving, as a share of the plain answer's time.")] = (
+        0.02
+    )
     confidence: Annotated[
         float,
-        Meta(gt=0.5, lt=1, description="One-sided confidence of a bound, and of calling a saving's sign certain."),
+        Meta(
+            gt=0.5,
+            lt=1,
+            description="One-sided confidence level of bounds, and for treating the sign of a saving as certain.",
+        ),
     ] = 0.9
     max_cost_increase: Annotated[
         Annotated[float, Meta(ge=0, le=10)] | None,
-        Meta(description="A speculative answer may be predicted to cost at most this share more; null: any."),
+        Meta(description="Maximum predicted increase of an answer's cost by speculation, as a share; null: no limit."),
     ] = 0.05
     hold_back_share: Annotated[
-        Share, Meta(description="Share of what would speculate that decodes plainly, to keep the comparison honest.")
+        Share,
+        Meta(
+            description="Share of the requests that would speculate but decode plainly as the control, to keep the "
+            "comparison honest."
+        ),
     ] = 0.02
     max_hold_back_share: Annotated[
         Share | None,
         Meta(
-            description="In a cluster the operator raises holdBackShare up to this share in a class whose comparison "
-            "with the control is not clear, and lowers it again. It raises no holdBackShare of 0. null: 0.1, or "
-            "holdBackShare where that is more."
+            description="Upper limit for the operator, which in a cluster raises holdBackShare in a class whose "
+            "comparison with the control is inconclusive, and lowers it again. A holdBackShare of 0 is never raised. "
+            "null: 0.1, or holdBackShare if that is more."
         ),
     ] = None
     exploration_share: Annotated[
-        Share, Meta(description="Share of the requests with an uncertain saving that speculate all the same, to learn.")
+        Share, Meta(description="Share of the requests with an uncertain saving that speculate for exploration.")
     ] = 0.05
     parity_share: Annotated[
         Share,
         Meta(
-            description="Share of speculative answers that are compared with plain ones: greedy ones must be equal, "
-            "sampled ones as likely."
+            description="Share of speculative answers that are replayed plainly and compared: greedy answers must be "
+            "equal, sampled ones equally likely."
         ),
     ] = 0.01
     parity_texts: Annotated[
-        bool, Meta(description="Whether a parity mismatch may be logged with the answers' text.")
+        bool, Meta(description="true: the text of answers with a parity mismatch may be logged.")
     ] = False
     resume: Annotated[
         Literal["never", "exact", "text"],
         Meta(
-            description="What becomes of a stream that its server breaks off. exact: it goes on at another server, "
-            "where that gives the same tokens; text: also where only the text is known, at OpenAI-compatible servers "
-            "that take continue_final_message; never: it ends with an error."
+            description="Recovery of a stream whose server fails. exact: it continues on another server if that "
+            "server produces the same tokens; text: also where only the text is known, on OpenAI-compatible servers "
+            "that support continue_final_message; never: it ends with an error."
         ),
     ] = "exact"
     success: Annotated[
-        SuccessThresholds, Meta(description="What `slipstream bench` holds the measured difference against.")
+        SuccessThresholds, Meta(description="Success criteria of `slipstream bench` for the measured difference.")
     ] = SuccessThresholds()
     min_output_tokens: Annotated[
         Annotated[int, Meta(ge=0, le=1_000_000)] | None,
-        Meta(description="Answers expected to be shorter decode plainly; without it, the break-even decides."),
+        Meta(
+            description="Minimum expected answer length in tokens; shorter answers decode plainly. Default: the "
+            "break-even decides."
+        ),
     ] = None
     max_rare_token_share: Annotated[
         Share | None,
-        Meta(description="Above this share of ids, amounts, names and dates: plain; without it, the break-even."),
+        Meta(
+            description="Maximum expected share of rare tokens (ids, amounts, names, dates); above it, answers decode "
+            "plainly. Default: the break-even decides."
+        ),
     ] = None
-    max_temperature: Annotated[float, Meta(ge=0, le=2, description="Hotter sampling decodes plainly.")] = 1.0
-    max_context_tokens: Annotated[int, Meta(ge=1, le=16_777_216, description="Longer prompts decode plainly.")] = 16_384
+    max_temperature: Annotated[
+        float, Meta(ge=0, le=2, description="Maximum sampling temperature; above it, requests decode plainly.")
+    ] = 1.0
+    max_context_tokens: Annotated[
+        int, Meta(ge=1, le=16_777_216, description="Maximum prompt length in tokens; longer prompts decode plainly.")
+    ] = 16_384
     min_confidence: Annotated[
-        float, Meta(ge=0, le=1, description="Below this, the classifier's task counts as unknown: plain.")
+        float,
+        Meta(
+            ge=0,
+            le=1,
+            description="Minimum confidence of the classifier; below it, the task counts as unknown and the request "
+            "decodes plainly.",
+        ),
     ] = 0.4
     draft_tokens: Annotated[
-        DraftTokens | None, Meta(description="Longest draft; without it, the pair's maxDraftTokens.")
+        DraftTokens | None, Meta(description="Maximum draft length. Default: the pair's maxDraftTokens.")
     ] = None
-    classes: Annotated[tuple[ClassRule, ...], Meta(max_length=64, description="Rules for single request classes.")] = ()
+    classes: Annotated[
+        tuple[ClassRule, ...], Meta(max_length=64, description="Rules for individual request classes.")
+    ] = ()
     thresholds: Annotated[
-        Thresholds, Meta(description="What every class is held to in a cluster, else it is rolled back.")
+        Thresholds, Meta(description="Thresholds of every class in a cluster. A class that breaks one is rolled back.")
     ] = Thresholds()
-    analysis: Annotated[Analysis, Meta(description="How sure the operator must be.")] = Analysis()
-    rollout: Annotated[Rollout, Meta(description="The steps in which a class is promoted in a cluster.")] = Rollout()
-    rollback: Annotated[Rollback, Meta(description="How a class is taken back in a cluster.")] = Rollback()
+    analysis: Annotated[Analysis, Meta(description="Statistical requirements of the operator's verdicts.")] = Analysis()
+    rollout: Annotated[Rollout, Meta(description="Steps in which a class is promoted in a cluster.")] = Rollout()
+    rollback: Annotated[
+        Rollback, Meta(description="Retries and fail mode of a class that is rolled back in a cluster.")
+    ] = Rollback()
     retry_token: Annotated[
         Annotated[str, Meta(min_length=1, max_length=256)] | None,
-        Meta(description="Any new value lets rolled back classes start again."),
+        Meta(description="Any new value lets classes that are rolled back start again."),
     ] = None
 
 

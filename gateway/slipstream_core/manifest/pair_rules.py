@@ -1,4 +1,4 @@
-"""What the types alone cannot say of one pair."""
+"""Rules within one pair that its types cannot express."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SUFFIXES = {
 
 
 def check_pair(spec: ModelPairSpec) -> Iterator[Problem]:
-    """Everything that is wrong with one pair by itself."""
+    """Yields every problem within one pair."""
     match spec.engine:
         case SlipstreamEngine() as engine:
             yield from _check_sources(spec, "for engine kind slipstream")
@@ -76,7 +76,8 @@ def _check_plain_servers(spec: ModelPairSpec, engine: VllmEngine, plain: PlainSe
 
 
 def _check_sources(spec: ModelPairSpec, required: str) -> Iterator[Problem]:
-    """Target and draft; `required` says for what they are, empty where they may be left out."""
+    """Problems of target and draft. `required` says under which condition they are required; it is empty where they are
+    optional."""
     target, draft = spec.target, spec.draft
     if target is not None:
         yield from _check_source(target.source, "spec.target.source")
@@ -115,26 +116,26 @@ def _check_arm(arm: ExternalArm, path: str) -> Iterator[Problem]:
 
 
 def _check_prices(spec: ModelPairSpec, arms: Arms) -> Iterator[Problem]:
-    """Prices of the two arms are compared: with that of one alone, nothing would be."""
+    """The prices of the two arms are compared, so that one price alone would be useless."""
     if arms.speculative is None or spec.price_per_gpu_hour is not None:
         return
     for name, arm, other in (("plain", arms.plain, arms.speculative), ("speculative", arms.speculative, arms.plain)):
         if arm.price_per_gpu_hour is None and other.price_per_gpu_hour is not None:
-            message = "is required: the other arm has one, and the pair has none"
+            message = "is required: the other arm has a price, and the pair has none"
             yield Problem(f"spec.engine.arms.{name}.pricePerGpuHour", message)
 
 
 def _check_endpoints(endpoints: Sequence[str], protocol: WireProtocol, path: str) -> Iterator[Problem]:
     for index, endpoint in enumerate(endpoints):
-        shown = "an address with an @" if "@" in endpoint else show(endpoint)  # it may hold a password
+        shown = "an address with an @" if "@" in endpoint else show(endpoint)  # it may contain a password
         if message := check_address(endpoint, protocol):
             yield Problem(f"{path}[{index}]", f"{message}, got {shown}")
         elif endpoint in endpoints[:index]:
-            yield Problem(f"{path}[{index}]", f"is there twice: {shown}")
+            yield Problem(f"{path}[{index}]", f"is listed twice: {shown}")
 
 
 def _check_serving(serving: Serving) -> Iterator[Problem]:
-    """What Kubernetes would refuse the servers' Deployment for, said of the field that it comes from."""
+    """Values for which Kubernetes would refuse the servers' Deployment, reported by the field that they come from."""
     for index, toleration in enumerate(serving.tolerations):
         yield from _check_toleration(toleration, f"spec.serving.tolerations[{index}]")
     yield from _check_resources(serving.resources)

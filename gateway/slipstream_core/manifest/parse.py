@@ -1,4 +1,4 @@
-"""YAML to `ModelPair` and `SpeculationPolicy` objects: all that is wrong with a file comes in one error."""
+"""YAML to `ModelPair` and `SpeculationPolicy` objects. One error lists all problems of a file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def parse(data: bytes | str, *, name: str = "manifest") -> tuple[ManifestObject,
 
 
 def parse_documents(documents: Sequence[object], *, name: str) -> tuple[ManifestObject, ...]:
-    """The same from plain values, such as custom resources. Raises `ManifestError` as `parse` does."""
+    """As `parse`, from plain values such as custom resources. Raises `ManifestError` as `parse` does."""
     objects: list[ManifestObject] = []
     problems: list[tuple[str, Problem]] = []
     for number, document in enumerate(documents, start=1):
@@ -44,7 +44,7 @@ def parse_documents(documents: Sequence[object], *, name: str) -> tuple[Manifest
             found = list(check_object(item))
             objects.append(item)
         problems += [(label, problem) for problem in found]
-    if not problems:  # between objects only once each stands by itself: no follow-on errors
+    if not problems:  # rules between objects are checked once each object is valid, to avoid follow-on errors
         problems = [(label_of(item), problem) for item, problem in check_together(objects)]
     if not problems and not any(isinstance(item, ModelPair) for item in objects):
         raise ManifestError("it has no ModelPair", field=name)
@@ -54,19 +54,19 @@ def parse_documents(documents: Sequence[object], *, name: str) -> tuple[Manifest
 
 
 def label_of(item: ManifestObject) -> str:
-    """`ModelPair/acme`: how messages call an object."""
+    """`ModelPair/acme`: the form of an object's name in messages."""
     return f"{type(item).__name__}/{item.metadata.name}"
 
 
 def without_status(value: object) -> object:
-    """`value` without the field that a cluster writes, and that `kubectl get -o yaml` therefore shows."""
+    """`value` without `status`, which a cluster writes and `kubectl get -o yaml` therefore prints."""
     if isinstance(value, Mapping) and "status" in value:
         return {key: item for key, item in value.items() if key != "status"}
     return value
 
 
 def check_document(value: object) -> Iterator[Problem]:
-    """Everything that keeps `value`, a resource without its status, from being one of the two kinds."""
+    """Yields every reason why `value`, a resource without its status, is not a valid object of the two kinds."""
     if not isinstance(value, Mapping):
         yield Problem("", f"must be a mapping with apiVersion, kind, metadata and spec, got {show(value)}")
         return
@@ -85,7 +85,7 @@ def convert(value: Any, label: str) -> ManifestObject:
 
 
 def _label(value: object, number: int) -> str:
-    """`Kind/name` as far as the document says so, else `document 2`."""
+    """`Kind/name` as far as the document has them, else `document 2`."""
     if not isinstance(value, Mapping) or value.get("kind") not in (*_KINDS,):
         return f"document {number}"
     metadata = value.get("metadata")

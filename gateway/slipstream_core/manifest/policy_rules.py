@@ -1,4 +1,4 @@
-"""What the types alone cannot say of one policy."""
+"""Rules within one policy that its types cannot express."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from slipstream_core.manifest.rollout import Rollback, RolloutStep, Thresholds, 
 
 
 def check_policy(spec: SpeculationPolicySpec) -> Iterator[Problem]:
-    """Everything that is wrong with one policy by itself."""
+    """Yields every problem within one policy."""
     yield from _check_names(spec.classes)
     yield from _check_latencies(spec.thresholds, "spec.thresholds")
     for index, rule in enumerate(spec.classes):
@@ -26,7 +26,7 @@ def _check_names(classes: Sequence[ClassRule]) -> Iterator[Problem]:
     names = [rule.name for rule in classes]
     for index, name in enumerate(names):
         if name in names[:index]:
-            yield Problem(f"spec.classes[{index}].name", f"another rule is for the class {show(name)}")
+            yield Problem(f"spec.classes[{index}].name", f"another rule already has the class {show(name)}")
 
 
 def _check_class_thresholds(rule: ClassRule, policy: Thresholds, path: str) -> Iterator[Problem]:
@@ -41,7 +41,7 @@ def _check_class_thresholds(rule: ClassRule, policy: Thresholds, path: str) -> I
 
 
 def _check_latencies(thresholds: Thresholds, path: str) -> Iterator[Problem]:
-    """A first token can never come later than the whole answer: such a limit would guard nothing."""
+    """A first token never comes later than the whole answer, so such a limit would have no effect."""
     first, whole = thresholds.ttft_p95_seconds, thresholds.p95_seconds
     if first is not None and whole is not None and first > whole:
         yield Problem(f"{path}.ttftP95Seconds", f"must be at most p95Seconds ({whole:g}), got {first:g}")
@@ -54,7 +54,7 @@ def _check_hold_back(spec: SpeculationPolicySpec) -> Iterator[Problem]:
 
 
 def _check_parity(spec: SpeculationPolicySpec) -> Iterator[Problem]:
-    """Without replays there is nothing that a loss could be seen by."""
+    """Without replays a parity loss cannot be measured."""
     if spec.parity_share > 0.0:
         return
     held: list[tuple[str, Thresholds | None]] = [("spec.thresholds", spec.thresholds)]

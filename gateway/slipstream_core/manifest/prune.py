@@ -1,4 +1,4 @@
-"""Fields that this version does not know, taken out: a newer version may have written them."""
+"""Removal of fields that this version does not know: a newer version may have written them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from msgspec import inspect
 
 
 class Pruned(NamedTuple):
-    """A value without unknown fields, and the paths of those that were taken out, such as `spec.foo`."""
+    """A value without unknown fields, and the paths of the removed fields, such as `spec.foo`."""
 
     value: object
     ignored: tuple[str, ...]
 
 
 def prune(value: object, expected: inspect.Type) -> Pruned:
-    """`value` as far as `expected` has names for it. What does not fit otherwise stays, for `check` to tell."""
+    """`value` without the fields that `expected` does not have. Other mismatches stay, for `check` to report."""
     ignored: list[str] = []
     return Pruned(_prune(value, expected, "", ignored), tuple(ignored))
 
@@ -53,7 +53,7 @@ def _prune_struct(
 
 
 def _member(value: object, expected: inspect.UnionType) -> inspect.Type | None:
-    """The type among those of a union that `value` is meant to be; None where that cannot be told."""
+    """The member of a union that `value` is meant to be; None if that is ambiguous."""
     others = [kind for kind in expected.types if not isinstance(kind, inspect.NoneType)]
     if value is None or len(others) == 1:
         return None if value is None else others[0]

@@ -1,8 +1,8 @@
-"""A change of a pair's model name, which counts once the operator has accepted it.
+"""Renames of a pair's model, which take effect once the operator has accepted them.
 
-Clients ask for a model by its name, so that a rename ends what they do. The name that counts is that of
-`status.lastGood`: gateways and operator decide by the object alone, and all alike. The operator accepts a rename when
-no client has asked for the pair lately. An annotation accepts it at once, also without an operator.
+Clients request a model by its name, so a rename breaks their requests. The effective name is that of `status.lastGood`:
+gateways and operator decide by the object alone, and all decide alike. The operator accepts a rename when no client has
+requested the pair lately. An annotation accepts it at once, also without an operator.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class _Named(msgspec.Struct):
 
 
 class Rename(NamedTuple):
-    """A rename that nobody has accepted yet, from the name that counts to that of the newest spec."""
+    """A rename that is not yet accepted, from the effective name to that of the newest spec."""
 
     old: str
     new: str
 
 
 def pending_rename(raw: Mapping[str, Any]) -> Rename | None:
-    """The rename that `raw` has against its status; None where it has none, or an annotation accepts it."""
+    """The rename of `raw` relative to its status; None if there is none, or an annotation accepts it."""
     metadata, spec = raw.get("metadata") or {}, raw.get("spec")
     new = spec.get("model") if isinstance(spec, Mapping) and raw.get("kind") == "ModelPair" else None
     kept = kept_of(raw)
@@ -45,7 +45,7 @@ def pending_rename(raw: Mapping[str, Any]) -> Rename | None:
 
 
 def model_kept(kept: LastGood) -> str | None:
-    """The model name of a kept spec of a pair; None where it cannot be read."""
+    """The model name of a pair's last good spec; None if it is unreadable."""
     try:
         return msgspec.json.decode(kept.spec, type=_Named).model
     except msgspec.MsgspecError:
@@ -53,15 +53,15 @@ def model_kept(kept: LastGood) -> str | None:
 
 
 def waiting_rename(raw: Mapping[str, Any], parsed: ParsedResource) -> Rename | None:
-    """The rename that alone keeps `raw` from being served, which `parse_resource` gave as `parsed`."""
+    """The rename that is the only reason why `raw`, which `parse_resource` returned as `parsed`, is not served."""
     rename = None if parsed.item is None else pending_rename(raw)
     return None if rename is None or kept_version(raw) is None else rename
 
 
 def held_back(parsed: ParsedResource, rename: Rename) -> ParsedResource:
-    """A version that does not count yet."""
+    """A version that is not yet effective."""
     message = (
-        f"{show(rename.new)} takes the place of {show(rename.old)} once the operator has accepted it, or by the "
-        f"annotation {ALLOW_RENAME}: {show(rename.new)}"
+        f"{show(rename.new)} replaces {show(rename.old)} once the operator has accepted the rename; to accept it now, "
+        f"set the annotation {ALLOW_RENAME}: {show(rename.new)}"
     )
     return msgspec.structs.replace(parsed, item=None, problems=(Problem("spec.model", message),))

@@ -1,8 +1,8 @@
-"""A gateway's report of what it goes by: a Lease of `coordination.k8s.io/v1` that it renews.
+"""A gateway's report of the configuration that it has applied: a Lease of `coordination.k8s.io/v1` that it renews.
 
-The gateway writes it, the operator and `slipstream kill` read it. A Lease, because that is how Kubernetes' own nodes
-say that they are alive: small, and without a kind of its own. What was applied stands in one annotation, which
-servers may not speculate in another, which cannot be reached in a third, and what clients ask for in a fourth.
+The gateway writes it; the operator and `slipstream kill` read it. It is a Lease because Kubernetes' own nodes report
+their liveness that way: small, and without a kind of our own. Four annotations hold the applied generations, the
+servers that may not speculate, the unreachable servers, and the pairs that clients request.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ APPLIED_ANNOTATION = "slipstream.dev/applied"
 WITHHELD_ANNOTATION = "slipstream.dev/withheld"
 UNREACHABLE_ANNOTATION = "slipstream.dev/unreachable"
 IN_USE_ANNOTATION = "slipstream.dev/in-use"
-# A gateway that has died is known to be silent before the 30 s are over that `slipstream kill` waits by default.
+# Shorter than the 30 s that `slipstream kill` waits by default, so that a dead gateway is recognised in time.
 RENEW_S = 8.0
 EXPIRES_S = 25
 
-_UID_DIGITS = 8  # enough to tell namesakes apart; a whole one for every object would halve what fits into a report
+_UID_DIGITS = 8  # enough to distinguish objects of one name; whole uids would halve the capacity of a report
 _TIME_FORMAT = "%Y-%m-%dT%H:%M:%S.%fZ"
 
 
 class WithheldServer(msgspec.Struct, frozen=True, kw_only=True):
-    """A server that a gateway keeps from speculating. `capabilities` are the kinds of requests, `reason` is the code
-    that decisions give (`types.Reason`), `detail` one sentence."""
+    """A server that a gateway keeps from speculating. `capabilities` are the kinds of requests, `reason` is the
+    decision's reason code (`types.Reason`), `detail` is one sentence."""
 
     server: str
     capabilities: tuple[str, ...]
@@ -40,7 +40,8 @@ class WithheldServer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnreachableServers(msgspec.Struct, frozen=True, kw_only=True):
-    """What a gateway cannot reach of a pair: `unreachable` of its `total` servers, the first few by their addresses."""
+    """The servers of a pair that a gateway cannot reach: `unreachable` of its `total` servers, and the addresses of the
+    first few."""
 
     servers: tuple[str, ...]
     unreachable: int
@@ -48,13 +49,13 @@ class UnreachableServers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GatewayReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What one gateway process goes by.
+    """The configuration that one gateway process has applied.
 
-    `namespaces` are those that it watches, empty for all. `applied` holds the generation of every object that it has
-    applied, by `applied_key`; an older gateway's has bare `namespace/Kind/name`, which says nothing of the uid.
-    `withheld` holds the servers that it keeps from speculating, by the `object_key` of their pair, and `unreachable`
-    those that do not answer, of pairs that name their servers; None: it has not looked yet. `in_use` are the pairs,
-    by `object_key`, that clients have asked for within the last minute: no times, since clocks differ.
+    `namespaces` are the watched ones, empty for all. `applied` holds the generation of every applied object by
+    `applied_key`; an older gateway's report has bare `namespace/Kind/name`, without a uid. `withheld` holds the servers
+    that may not speculate, by the `object_key` of their pair. `unreachable` holds the servers that do not answer, of
+    pairs that name their servers; None: not checked yet. `in_use` are the pairs, by `object_key`, that clients have
+    requested within the last minute. It has no times, because clocks differ.
     """
 
     name: str
@@ -69,16 +70,16 @@ class GatewayReport(msgspec.Struct, frozen=True, kw_only=True):
         return not self.namespaces or namespace in self.namespaces
 
     def generation_of(self, key: str, uid: str | None = None) -> int | None:
-        """The generation of the object `namespace/Kind/name` of that uid that it goes by; None where it does not know
-        it, or only a namesake, or does not say which. Without `uid`: of whichever bears the name."""
+        """The applied generation of the object `namespace/Kind/name` of that uid; None if the report has no such
+        object, only one of another uid, or no uid. Without `uid`: of any object of that name."""
         if uid is not None:
             return self.applied.get(applied_key(key, uid))
         return next((found for name, found in self.applied.items() if object_key_of(name) == key), None)
 
 
 class Sighting(msgspec.Struct, frozen=True, kw_only=True):
-    """A report as it is watched. `first` is when it was seen first, `sign` its gateway's latest sign of life, both by
-    the watcher's own clock: a gateway's clock may be wrong, and it is alive as long as it writes."""
+    """A report as seen by a watcher. `first` is the time of the first sighting, `sign` that of the latest renewal, both
+    by the watcher's clock: a gateway's clock may be wrong, and each renewal proves that it is alive."""
 
     report: GatewayReport
     first: datetime
@@ -92,7 +93,8 @@ class Sighting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sighted(before: Sighting | None, report: GatewayReport, now: datetime) -> Sighting:
-    """`report` as it is seen `now`, after `before`. At first sight there is only the gateway's own word for its age."""
+    """`report` as seen at `now`, after `before`. At the first sighting its age is known from the gateway's clock
+    alone."""
     if before is None:
         return Sighting(report=report, first=now, sign=min(report.renewed, now))
     return Sighting(report=report, first=before.first, sign=before.sign if report == before.report else now)
@@ -104,30 +106,32 @@ class _Applied(msgspec.Struct, frozen=True):
 
 
 def object_key(namespace: str, kind: str, name: str) -> str:
-    """How reports call an object."""
+    """The key of an object in reports."""
     return f"{namespace}/{kind}/{name}"
 
 
 def pair_object_key(pair: str) -> str:
-    """How reports call the pair `namespace/name`."""
+    """The key of the pair `namespace/name` in reports."""
     namespace, _, name = pair.rpartition("/")
     return object_key(namespace, "ModelPair", name)
 
 
 def applied_key(key: str, uid: str) -> str:
-    """The object `key` as that very one: an object that is deleted and made again begins with generation 1 again."""
+    """The key of the object `key` with its uid: an object that is deleted and created again starts with generation 1
+    again."""
     return f"{key}#{uid[:_UID_DIGITS]}"
 
 
 def object_key_of(applied: str) -> str:
-    """The object's `namespace/Kind/name` of an `applied_key`."""
+    """The `namespace/Kind/name` of an `applied_key`."""
     return applied.partition("#")[0]
 
 
 def report_lease(
     report: GatewayReport, *, namespace: str, owners: tuple[Mapping[str, Any], ...] = ()
 ) -> dict[str, Any]:
-    """The Lease of `report`. `owners` are its owner references: the gateway's pod, with which it goes away."""
+    """The Lease of `report`. `owners` are its owner references: the gateway's pod, so that both are deleted
+    together."""
     applied = msgspec.json.encode(_Applied(report.namespaces, dict(report.applied))).decode()
     metadata: dict[str, Any] = {
         "name": report.name,
@@ -155,7 +159,7 @@ def report_lease(
 
 
 def read_report(lease: Mapping[str, Any]) -> GatewayReport | None:
-    """The report in a Lease; None where it is not one, whoever wrote it."""
+    """The report in a Lease; None if the Lease holds none."""
     try:
         metadata, spec = lease["metadata"], lease["spec"]
         applied = msgspec.json.decode(metadata["annotations"][APPLIED_ANNOTATION], type=_Applied)
@@ -173,7 +177,7 @@ def read_report(lease: Mapping[str, Any]) -> GatewayReport | None:
 
 
 def _read_withheld(annotations: Mapping[str, str]) -> dict[str, tuple[WithheldServer, ...]]:
-    """Nothing where it cannot be read: a kill is confirmed all the same."""
+    """Empty if the annotation is unreadable, so that a kill is still confirmed."""
     try:
         return msgspec.json.decode(
             annotations.get(WITHHELD_ANNOTATION, "{}"), type=dict[str, tuple[WithheldServer, ...]]

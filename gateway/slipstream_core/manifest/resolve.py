@@ -1,15 +1,15 @@
-"""Resources held against each other, with a verdict for each: in a cluster nobody sees to it that they fit.
+"""Conflicts between the resources of a cluster, which nothing prevents there, and a result for each resource.
 
-What is bad never affects the others: where two objects want the same, the older one has it, and the younger one is
-told so. Older is what was created first, whatever was edited since, as Kubernetes has it for Ingresses and Gateways:
-nothing else can be told from the objects alone, and so it comes out the same in every gateway and after every restart.
-Hence a pair that changes its `spec.model` to that of a younger one takes that name over.
+A bad object never affects the others. Of two objects with the same claim, the older one has it, and the younger one
+gets a problem. Age is by creation, whatever was edited since, as for Kubernetes' Ingresses and Gateways. Nothing else
+follows from the objects alone, so that every gateway gets the same result, also after a restart. Hence a pair that
+changes its `spec.model` to that of a younger pair takes the name over.
 
-The name of a pair that is gone stays with its namespace for a while: pairs elsewhere that wait for it have in their
-status who keeps it, and until the operator takes that back, no pair of another namespace gets it.
+The name of a deleted pair stays reserved for its namespace for a while. Pairs of other namespaces that wait for it name
+the holder in their status, and no such pair gets the name until the operator removes that entry.
 
-A kill does not ask who has it: the switch of a pair that claims a model also kills the pair that serves that model.
-Grants come first: a pair that may not use a name or a key claims nothing.
+A kill needs no ownership: the switch of a pair that claims a model also kills the pair that serves that model. Grants
+are checked first: a pair that may not use a name or a key claims nothing.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from slipstream_core.settings import NO_GRANTS, Grants
 
 
 class Resolution(msgspec.Struct, frozen=True, kw_only=True):
-    """What is left to serve.
+    """The objects that are in effect.
 
-    `pairs` and `policies` are those that count, both by the pair's key. `problems` has what is wrong with every other
-    one, by `ParsedResource.key`. `kills` says by the pair's key why it is killed: see `kills_of`. By the model name,
-    `owners` are the pairs that serve it, and `holders` the namespaces that it is kept for.
+    `pairs` and `policies` are the effective ones, both by the pair's key. `problems` has the problems of all others by
+    `ParsedResource.key`. `kills` holds the reasons of kills by the pair's key: see `kills_of`. By model name, `owners`
+    are the pairs that serve it, and `holders` the namespaces that it is reserved for.
     """
 
     pairs: Mapping[str, ModelPair]
@@ -44,7 +44,7 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def resolve(resources: Iterable[ParsedResource], grants: Grants = NO_GRANTS) -> Resolution:
-    """The verdicts over `resources`, in whatever order they come. `grants` is what their namespaces may use."""
+    """The result for `resources`, in any order. `grants` are the permissions of their namespaces."""
     oldest_first = sorted(resources, key=lambda resource: (resource.created, resource.name, resource.namespace or ""))
     problems = {resource.key: resource.problems for resource in oldest_first if resource.item is None}
     holders = _holders(oldest_first)
@@ -64,10 +64,10 @@ def resolve(resources: Iterable[ParsedResource], grants: Grants = NO_GRANTS) -> 
 def kills_of(
     resources: Iterable[ParsedResource], serving: Iterable[ModelPair], grants: Grants = NO_GRANTS
 ) -> dict[str, str]:
-    """Why pairs are killed, by their keys: by themselves or by any of their policies, though these do not count or
-    cannot be parsed; a pair's own switch is named before a policy's. The pairs that are `serving` are also killed by
-    the switch of any other that claims their model, unless `grants` keep the name from it.
-    """
+    """The reasons why pairs are killed, by their keys. A pair is killed by its own switch or by that of any of its
+    policies, even if those are not in effect or cannot be parsed; a pair's own switch is reported before a policy's. A
+    pair in `serving` is also killed by the switch of any other pair that claims its model, unless `grants` forbid that
+    pair the name."""
     kills: dict[str, str] = {}
     claims: dict[str, ParsedResource] = {}
     for resource in sorted(resources, key=lambda resource: (resource.kind, resource.name, resource.namespace or "")):
@@ -79,7 +79,7 @@ def kills_of(
         claim = claims.get(pair.spec.model)
         if claim is not None and pair.metadata.key not in kills:
             name = claim.name if claim.namespace == pair.metadata.namespace else claim.pair_key
-            why = f"the kill switch of ModelPair/{name}, which claims the model {show(pair.spec.model)} too, is on"
+            why = f"the kill switch of ModelPair/{name}, which also claims the model {show(pair.spec.model)}, is on"
             kills[pair.metadata.key] = why
     return kills
 
@@ -110,7 +110,7 @@ def _owners(
 
 
 def _holders(oldest_first: list[ParsedResource]) -> dict[str, NameHolder]:
-    """Of several that say who keeps a name, the oldest is believed."""
+    """If several pairs report a holder of a name, the oldest pair's report counts."""
     holders: dict[str, NameHolder] = {}
     for resource in oldest_first:
         if resource.name_holder is not None:
@@ -119,13 +119,14 @@ def _holders(oldest_first: list[ParsedResource]) -> dict[str, NameHolder]:
 
 
 def name_taken(pair: ModelPair, owner: ModelPair | None, holder: NameHolder | None) -> str:
-    """Why `pair` does not get its name: `owner` serves it, or it is kept for the namespace of `holder`."""
+    """The reason why `pair` does not get its name: `owner` serves it, or it is reserved for the namespace of
+    `holder`."""
     model = show(pair.spec.model)
     if owner is not None:
         return f"ModelPair {_seen_from(pair, owner)} already serves the model {model}"
     namespace = holder.namespace if holder is not None else None
     until = f" until {holder.until}" if holder is not None and holder.until is not None else ""
-    return f"the model {model} is kept for namespace {namespace}{until}, whose pair of that name is gone"
+    return f"the model {model} is reserved for namespace {namespace}{until}, whose pair of that name was deleted"
 
 
 def _resolve_policies(
@@ -150,7 +151,7 @@ def _resolve_policies(
 def _problems_of(
     policy: SpeculationPolicy, pair: ModelPair | None, rival: SpeculationPolicy | None, *, exists: bool
 ) -> tuple[Problem, ...]:
-    """What is wrong between a policy and what it is for, unless there is no such pair at all."""
+    """The problems between a policy and its pair, if there is such a pair."""
     if pair is None:
         return (Problem("spec.pair", f"ModelPair {policy.spec.pair} is refused, see its status"),) if exists else ()
     if rival is not None:
@@ -160,5 +161,5 @@ def _problems_of(
 
 
 def _seen_from(pair: ModelPair, other: ModelPair) -> str:
-    """The name of `other`, with its namespace where that is another one."""
+    """The name of `other`, with its namespace if that differs."""
     return other.metadata.name if other.metadata.namespace == pair.metadata.namespace else other.metadata.key

@@ -1,4 +1,4 @@
-"""One custom resource at a time: what a cluster holds need not be what this version would have accepted."""
+"""Parsing of one custom resource, whose content this version need not accept."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from slipstream_core.manifest.status import NameHolder
 
 
 class ParsedResource(msgspec.Struct, frozen=True, kw_only=True):
-    """What could be made of one resource.
+    """The result of parsing one resource.
 
-    `item` is None where it has `problems`. `ignored` are the paths of its unknown fields, which count for nothing.
-    The rest is read from the raw object, however bad it is: `killed` is `raw_kill_switch`, `pair` the name that a
-    policy gives its pair, `model` the one that a pair claims, `created` when it was made ("" without a cluster).
-    `name_holder` is who keeps a model name that the pair waits for; only `parse_version` reads it.
+    `item` is None if there are `problems`. `ignored` are the paths of its unknown fields, which have no effect. The
+    other fields are read from the raw object, however invalid it is: `killed` is `raw_kill_switch`, `pair` the pair's
+    name in a policy, `model` the name that a pair claims, `created` its time of creation ("" without a cluster).
+    `name_holder` is the holder of a model name that the pair waits for; only `parse_version` reads it.
     """
 
     kind: str
@@ -40,18 +40,18 @@ class ParsedResource(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> str:
-        """`namespace/Kind/name`, as reports call it."""
+        """`namespace/Kind/name`, the key in reports."""
         return object_key(self.namespace or "", self.kind, self.name)
 
     @property
     def pair_key(self) -> str | None:
-        """The key of the pair that this is or is for; None for a policy that names none."""
+        """The key of this pair, or of this policy's pair; None for a policy without a pair."""
         name = self.name if self.kind == "ModelPair" else self.pair
         return name if name is None or self.namespace is None else f"{self.namespace}/{name}"
 
 
 def parse_resource(raw: Mapping[str, Any], *, lenient: bool = True) -> ParsedResource:
-    """The object in a custom resource, by itself. Never raises for what the resource holds.
+    """The object in a custom resource, checked by itself. Never raises, whatever the resource holds.
 
     `lenient` False makes unknown fields problems, as in a file.
     """
@@ -79,7 +79,7 @@ def parse_resource(raw: Mapping[str, Any], *, lenient: bool = True) -> ParsedRes
 
 
 def raw_kill_switch(raw: Mapping[str, Any]) -> bool:
-    """Whether `spec.killSwitch` is true, whatever else is wrong with the object."""
+    """Whether `spec.killSwitch` is true, whatever else is invalid in the object."""
     spec = raw.get("spec")
     return isinstance(spec, Mapping) and spec.get("killSwitch") is True
 

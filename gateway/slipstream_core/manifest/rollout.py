@@ -1,6 +1,6 @@
-"""How speculation is brought to a class step by step, what it is held to, and how it is taken back.
+"""Types of a class's rollout: its steps, its thresholds and its rollback.
 
-All of it is the operator's business: with a manifest as a file nobody promotes and nobody rolls back.
+They concern the operator alone: with a manifest file, classes are neither promoted nor rolled back.
 """
 
 from __future__ import annotations
@@ -18,33 +18,35 @@ Seconds = Annotated[float, Meta(gt=0, le=MAX_SECONDS)]
 
 
 class Thresholds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """What speculation must keep to in a class. What is left out is not guarded, or the policy's for a class."""
+    """Thresholds that speculation must keep in a class. A field that is left out is not guarded, or in a class rule has
+    the policy's value."""
 
-    acceptance_floor: Annotated[
-        Share | None, Meta(description="Mean share of draft tokens per answer that are accepted: at least this.")
-    ] = None
+    acceptance_floor: Annotated[Share | None, Meta(description="Minimum of the mean acceptance rate per answer.")] = (
+        None
+    )
     p95_seconds: Annotated[
-        Seconds | None, Meta(description="At most 5 % of the speculative answers may take longer, end to end.")
+        Seconds | None, Meta(description="Maximum p95 end-to-end latency of speculative answers.")
     ] = None
     ttft_p95_seconds: Annotated[
-        Seconds | None, Meta(description="At most 5 % of the streamed answers may wait longer for the first token.")
+        Seconds | None, Meta(description="Maximum p95 of the time to first token of streamed answers.")
     ] = None
     ttft_increase: Annotated[
         Annotated[float, Meta(ge=0, le=10)] | None,
         Meta(
-            description="Mean time to the first token of streamed answers over the control's: at most this share more."
+            description="Maximum increase of the mean time to first token of streamed answers over the control, as a "
+            "share."
         ),
     ] = None
     cost_increase: Annotated[
         Annotated[float, Meta(ge=0, le=10)] | None,
-        Meta(description="Mean cost of a speculative answer over that of the control: at most this share more."),
+        Meta(description="Maximum increase of the mean cost of a speculative answer over the control, as a share."),
     ] = None
     parity_loss: Annotated[
-        Share | None, Meta(description="Share of replayed answers that may differ from the plain ones.")
+        Share | None, Meta(description="Maximum share of replayed answers that differ from the plain ones.")
     ] = None
     error_rate: Annotated[
         Share | None,
-        Meta(description="Share of the speculative requests that may fail; without it, 0.05."),
+        Meta(description="Maximum share of speculative requests that fail. Default: 0.05."),
     ] = None
 
 
@@ -52,7 +54,7 @@ DEFAULT_ERROR_RATE = 0.05
 
 
 def effective(policy: Thresholds, rule: Thresholds | None) -> Thresholds:
-    """What a class is held to: what its rule says, else the policy; a limit for errors there is always."""
+    """The effective thresholds of a class: its rule's, else the policy's. The limit for errors always exists."""
     values: dict[str, float | None] = {}
     for name in Thresholds.__struct_fields__:
         own = getattr(rule, name) if rule is not None else None
@@ -63,22 +65,25 @@ def effective(policy: Thresholds, rule: Thresholds | None) -> Thresholds:
 
 
 class Analysis(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """How sure the operator must be. The request is the unit."""
+    """Statistical requirements of the operator's verdicts. The unit is the request."""
 
     min_samples: Annotated[
-        int, Meta(ge=1, le=1_000_000, description="Answers of an arm before it is judged in a class.")
+        int, Meta(ge=1, le=1_000_000, description="Minimum number of answers per arm before a class is judged.")
     ] = 200
-    window_seconds: Annotated[
-        int, Meta(ge=10, le=86_400, description="How far back the figures of the status look.")
-    ] = 600
+    window_seconds: Annotated[int, Meta(ge=10, le=86_400, description="Time window of the figures in the status.")] = (
+        600
+    )
     false_alarm_requests: Annotated[
         int,
         Meta(
-            ge=100, le=1_000_000_000, description="Requests exactly at a threshold between two false alarms, at least."
+            ge=100,
+            le=1_000_000_000,
+            description="Minimum mean number of requests between two false alarms, for a class that is exactly at a "
+            "threshold.",
         ),
     ] = 20_000
     confidence: Annotated[
-        float, Meta(gt=0.5, lt=1, description="Confidence that a step's gain is real before the next one.")
+        float, Meta(gt=0.5, lt=1, description="Confidence that a step's gain is real, required for the next step.")
     ] = 0.95
 
 
@@ -88,14 +93,15 @@ class RolloutStep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     share: Annotated[
         float, Meta(gt=0, le=1, description="Share of the requests for which speculation pays that speculate.")
     ]
-    soak_seconds: Annotated[int, Meta(ge=0, le=604_800, description="How long the step lasts at least.")] = 600
+    soak_seconds: Annotated[int, Meta(ge=0, le=604_800, description="Minimum duration of the step.")] = 600
 
 
 class Rollout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """From a small share of a class's traffic to all of it."""
+    """Steps from a small share of a class's traffic to all of it."""
 
     steps: Annotated[
-        tuple[RolloutStep, ...], Meta(min_length=1, max_length=MAX_STEPS, description="In order; shares must rise.")
+        tuple[RolloutStep, ...],
+        Meta(min_length=1, max_length=MAX_STEPS, description="Steps in order; their shares must rise."),
     ] = (
         RolloutStep(share=0.05),
         RolloutStep(share=0.25),
@@ -105,30 +111,30 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Rollback(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """What happens when a class breaks a threshold, and when nobody knows."""
+    """Behaviour after a class breaks a threshold, and without outcomes."""
 
     cool_down_seconds: Annotated[
-        int, Meta(ge=0, le=604_800, description="Pause before the first retry; it doubles with each.")
+        int, Meta(ge=0, le=604_800, description="Pause before the first retry; it doubles with each retry.")
     ] = 600
-    max_cool_down_seconds: Annotated[
-        int, Meta(ge=0, le=2_592_000, description="The longest pause between retries.")
-    ] = 86_400
+    max_cool_down_seconds: Annotated[int, Meta(ge=0, le=2_592_000, description="Maximum pause between retries.")] = (
+        86_400
+    )
     reenable_margin: Annotated[
         float,
-        Meta(ge=0, lt=1, description="A retry must keep to thresholds that are stricter by this share until its end."),
+        Meta(ge=0, lt=1, description="Share by which thresholds are stricter for the duration of a retry."),
     ] = 0.05
     max_retries: Annotated[
         int,
         Meta(
             ge=0,
             le=100,
-            description="Retries, given back to a class that stays promoted for maxCoolDownSeconds; after them, a new"
-            " spec or retryToken is needed.",
+            description="Maximum number of retries. The count restarts for a class that stays promoted for "
+            "maxCoolDownSeconds. After the last retry a new spec or retryToken is required.",
         ),
     ] = 3
     stale_after_seconds: Annotated[
-        int, Meta(ge=10, le=604_800, description="Without any outcome of a class for this long, failMode applies.")
+        int, Meta(ge=10, le=604_800, description="Time without outcomes of a class after which failMode applies.")
     ] = 3600
     fail_mode: Annotated[
-        Literal["plain", "hold"], Meta(description="plain: the class decodes plainly; hold: it stays as it is.")
+        Literal["plain", "hold"], Meta(description="plain: the class decodes plainly; hold: it keeps its share.")
     ] = "plain"

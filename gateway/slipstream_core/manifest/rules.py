@@ -1,4 +1,4 @@
-"""What the types alone cannot say: rules within one object, and between the objects of a manifest."""
+"""Rules that the types cannot express, within one object and between the objects of a manifest."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_NAMES = 8
 
 
 def check_object(item: ManifestObject) -> Iterator[Problem]:
-    """What is wrong within one object, beyond its types."""
+    """Yields every problem within one object beyond its types."""
     if isinstance(item, SpeculationPolicy):
         yield from check_policy(item.spec)
     else:
@@ -26,7 +26,7 @@ def check_object(item: ManifestObject) -> Iterator[Problem]:
 
 
 def check_together(objects: Sequence[ManifestObject]) -> Iterator[Blamed]:
-    """What is wrong between objects, each problem with the object to blame.
+    """Yields every problem between objects, each with the object at fault.
 
     Names are unique within their namespace, models within the whole manifest.
     """
@@ -46,21 +46,21 @@ def check_together(objects: Sequence[ManifestObject]) -> Iterator[Blamed]:
 
 
 def pair_key_of(policy: SpeculationPolicy) -> str:
-    """The key of the pair that `policy` is for: in the policy's own namespace."""
+    """The key of the policy's pair, which is in the policy's own namespace."""
     namespace = policy.metadata.namespace
     return policy.spec.pair if namespace is None else f"{namespace}/{policy.spec.pair}"
 
 
 def missing_pair(policy: SpeculationPolicy, known: Iterable[str]) -> Problem:
-    """That there is no such pair, with the first of those that there are in the policy's namespace."""
+    """The problem that a policy's pair does not exist, with the first names of the pairs in the policy's namespace."""
     prefix = "" if policy.metadata.namespace is None else f"{policy.metadata.namespace}/"
     here = sorted(key.removeprefix(prefix) for key in known if key.startswith(prefix) and "/" not in key[len(prefix) :])
     there_is = ", ".join([*here[:_MAX_NAMES], *(["..."] if len(here) > _MAX_NAMES else [])]) or "none"
-    return Problem("spec.pair", f"no ModelPair is named {show(policy.spec.pair)} (there is: {there_is})")
+    return Problem("spec.pair", f"no ModelPair is named {show(policy.spec.pair)} (known: {there_is})")
 
 
 def check_against_pair(policy: SpeculationPolicy, pair: ModelPair) -> Iterator[Problem]:
-    """What is wrong with a policy in view of the pair that it is for."""
+    """Yields every problem of a policy that depends on its pair."""
     yield from _check_draft_lengths(policy, pair)
     if not has_draft(pair):
         thresholds = [("spec.thresholds", policy.spec.thresholds)]
@@ -74,12 +74,12 @@ def check_against_pair(policy: SpeculationPolicy, pair: ModelPair) -> Iterator[P
 
 
 def has_draft(pair: ModelPair) -> bool:
-    """Whether anything of the pair can be speculative at all."""
+    """Whether any request of the pair can speculate."""
     engine = pair.spec.engine
     if isinstance(engine, ExternalEngine):
         return engine.arms.speculative is not None
     if isinstance(engine, VllmEngine) and pair.spec.draft is None:
-        return True  # its servers' own, which the manifest need not name
+        return True  # the servers' own draft, which the manifest need not name
     return pair.spec.draft is not None and pair.spec.draft.kind != "none"
 
 
@@ -93,7 +93,7 @@ def _repeated(items: Iterable[_Object], key: Callable[[_Object], str], path: str
 
 
 def _check_triton_models(pairs: Iterable[ModelPair]) -> Iterator[Blamed]:
-    """Pairs that one local Triton serves need different models there."""
+    """Pairs of one local Triton need different models there."""
     owners: dict[str, ModelPair] = {}
     for pair in pairs:
         engine = pair.spec.engine
@@ -104,12 +104,12 @@ def _check_triton_models(pairs: Iterable[ModelPair]) -> Iterator[Blamed]:
         name = engine.triton_model or pair.metadata.name
         owner = owners.setdefault(name, pair)
         if owner is not pair:
-            message = f"ModelPair/{owner.metadata.name} has the Triton model {show(name)} already"
+            message = f"ModelPair/{owner.metadata.name} already has the Triton model {show(name)}"
             yield pair, Problem("spec.engine.tritonModel", message)
 
 
 def _check_draft_lengths(policy: SpeculationPolicy, pair: ModelPair) -> Iterator[Problem]:
-    """No draft may be longer than what the pair allows."""
+    """No draft may be longer than the pair allows."""
     limit = pair.spec.max_draft_tokens
     lengths = [("spec.draftTokens", policy.spec.draft_tokens)]
     lengths += [

@@ -1,6 +1,6 @@
-"""What the operator's status says of a pair and of its classes, as far as the gateway obeys it.
+"""The parts of the operator's status that gateways apply: the state of a pair and of its classes.
 
-A status is somebody else's word: what cannot be read never lets anything speculate.
+A status is untrusted input: an unreadable one never permits speculation.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ _CLOSED = frozenset({Phase.ROLLED_BACK, Phase.STALE, Phase.DISABLED})
 
 
 class PairStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a pair beyond its spec. `message` says why it is not ready."""
+    """The state of a pair beyond its spec. `message` is the reason why it is not ready."""
 
     ready: bool = True
     message: str = ""
 
 
 class ClassStanding(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of one class may speculate: `share` of what speculation pays for, 0 to 1; `message` says why. Of that
-    share, `hold_back_share` decodes plainly as the control; None: the policy's."""
+    """The extent to which one class may speculate: `share` of the requests for which speculation pays, 0 to 1, with the
+    reason in `message`. Of that share, `hold_back_share` decodes plainly as the control; None: the policy's."""
 
     share: float
     phase: Phase
@@ -43,8 +43,8 @@ class ClassStanding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """The classes of one policy, by `task/length`; `initial` is for those that the operator has not seen yet.
-    `decisions` are the operator's latest, newest first: for people, nothing goes by them."""
+    """The classes of one policy, by `task/length`; `initial` applies to classes that the operator has not seen yet.
+    `decisions` are the operator's latest, newest first; they are for display only."""
 
     classes: Mapping[str, ClassStanding]
     initial: ClassStanding
@@ -58,13 +58,13 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 def standing_of(
     policy: SpeculationPolicy, raw_status: Mapping[str, Any] | None, *, spec_hash: str | None = None
 ) -> Standing:
-    """The standing by the status of a cluster's `policy`; never raises.
+    """The standing according to the status of a cluster's `policy`. Never raises.
 
-    Without a status every class is at the first step of its rollout. One that cannot be read counts as stale: plain.
-    `spec_hash` is that of the pair and the policy as they are now (see `fingerprint`; None where nobody can tell): what
-    a status says of another spec, since the operator has not judged this one yet, holds only for what it took back.
+    Without a status every class is at the first step of its rollout. An unreadable status counts as stale: plain.
+    `spec_hash` is that of the current pair and policy (see `fingerprint`; None if unknown). The operator has not judged
+    a new spec yet, so a status for another spec applies to its rollbacks alone.
     """
-    first = _first(policy, "the operator has not said anything of this class")
+    first = _first(policy, "the operator has not reported on this class")
     decisions, obeyed = _apart(raw_status or {})
     try:
         status = msgspec.convert(obeyed, SpeculationPolicyStatus)
@@ -73,7 +73,7 @@ def standing_of(
     names = [entry.name for entry in status.classes]
     if len(set(names)) < len(names):
         twice = next(name for index, name in enumerate(names) if name in names[:index])
-        return _unreadable(policy, f"the class {show(twice)} is there twice - at `$.classes`")
+        return _unreadable(policy, f"the class {show(twice)} is listed twice - at `$.classes`")
     classes = {entry.name: _standing(entry) for entry in status.classes}
     if spec_hash is None or not status.spec_hash or status.spec_hash == spec_hash:
         return Standing(classes=classes, initial=first, decisions=decisions)
@@ -83,8 +83,8 @@ def standing_of(
 
 
 def _apart(raw_status: Any) -> tuple[tuple[LastDecision, ...], Any]:
-    """The decisions, all or none of them, and what is obeyed: they are for people, so that a bad one takes nothing
-    back."""
+    """Separates the decisions from the parts that gateways apply. A bad decision drops all of them and has no other
+    effect, because they are for display only."""
     if not isinstance(raw_status, Mapping):
         return (), raw_status
     obeyed = {name: value for name, value in raw_status.items() if name != "decisions"}
@@ -95,7 +95,7 @@ def _apart(raw_status: Any) -> tuple[tuple[LastDecision, ...], Any]:
 
 
 def pair_status_of(raw_status: Mapping[str, Any] | None) -> PairStatus:
-    """Whether a cluster's pair may speculate, by its status; never raises. Without a status it may."""
+    """Whether a cluster's pair may speculate, by its status. Never raises. Without a status it may."""
     try:
         status = msgspec.convert(raw_status or {}, ModelPairStatus)
     except msgspec.ValidationError as error:

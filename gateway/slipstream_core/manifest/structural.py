@@ -1,8 +1,8 @@
-"""The manifest's types as structural schemas, which is what Kubernetes takes: no references, no unions, no defaults.
+"""Structural schemas of the manifest's types, as Kubernetes requires: no references, no unions, no defaults.
 
-A default in a schema would be written into users' objects, and then nobody could tell what they had chosen; defaults
-stand in the descriptions. A union of tagged structs becomes one object with the fields of all, and rules (see
-`validations`) say which belong together.
+Kubernetes would write a schema's defaults into users' objects, where they could not be distinguished from users' own
+choices; so defaults are in the descriptions. A union of tagged structs becomes one object with the fields of all
+members, and rules (see `validations`) restrict the combinations.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Schema = dict[str, Any]
 
 _INT32_MAX = 2**31 - 1
 
-# How lists are merged: everything else is replaced as a whole.
+# Merge strategy of lists; any list without one is replaced as a whole.
 _MAP_KEYS = {"classes": "name", "conditions": "type"}
 _SETS = ("endpoints",)
 
@@ -27,7 +27,7 @@ _TAKEN_BACK_BY_NULL = ("killSwitch",)
 
 
 def structural(kind: type[msgspec.Struct]) -> Schema:
-    """The schema of one type with all that is below it."""
+    """The schema of one type with all nested types."""
     schema = _schema(inspect.type_info(kind))
     schema.pop("nullable", None)
     return schema
@@ -39,7 +39,7 @@ def summary(text: str | None) -> str:
 
 
 def _schema(kind: inspect.Type, name: str = "") -> Schema:
-    """`name` is that of the field, which lists are told apart by."""
+    """`name` is that of the field; merge strategies of lists depend on it."""
     match kind:
         case inspect.Metadata():
             extra = kind.extra_json_schema or {}
@@ -72,16 +72,16 @@ def _object(kind: inspect.StructType) -> Schema:
 
 def _properties(kind: inspect.StructType) -> dict[str, Schema]:
     schemas = {field.encode_name: _schema(field.type, field.encode_name) for field in kind.fields}
-    if kind.forbid_unknown_fields:  # what people write, not a status
+    if kind.forbid_unknown_fields:  # in specs, not in a status
         for field in kind.fields:
             _for_people(schemas[field.encode_name], field)
     return schemas
 
 
 def _for_people(schema: Schema, field: inspect.Field) -> None:
-    """Names the default, and lets null be written only where it says more than leaving the field out.
+    """Adds the default to the description, and permits null only where it differs from leaving the field out.
 
-    `kubectl explain` shows neither type nor fields of what may be null, unless server and client are of 1.27 or newer.
+    `kubectl explain` shows neither type nor fields of a nullable field unless server and client are 1.27 or newer.
     """
     if field.default is None and field.encode_name not in _TAKEN_BACK_BY_NULL:
         schema.pop("nullable", None)
@@ -90,7 +90,7 @@ def _for_people(schema: Schema, field: inspect.Field) -> None:
 
 
 def _default(field: inspect.Field) -> str:
-    """A default for people; empty where there is none, or where it only says that nothing was said."""
+    """A default for people; empty if there is none, or if it only means "not set"."""
     default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
     match default:
         case None | "" | () | msgspec.Struct() | msgspec.UnsetType() | msgspec.NODEFAULT:
@@ -106,7 +106,7 @@ def _union(kind: inspect.UnionType, name: str) -> Schema:
     others = [member for member in kind.types if not isinstance(member, inspect.NoneType)]
     structs = [member for member in others if isinstance(member, inspect.StructType)]
     schema = _schema(others[0], name) if len(others) == 1 else _tagged(structs)
-    if len(others) < len(kind.types) and "enum" not in schema:  # a list of values with null is no CRD for Kubernetes
+    if len(others) < len(kind.types) and "enum" not in schema:  # Kubernetes refuses a CRD whose enum contains null
         schema["nullable"] = True
     return schema
 
@@ -127,10 +127,10 @@ def _tagged(structs: Sequence[inspect.StructType]) -> Schema:
 
 
 def _shared(first: Schema, second: Schema, said: str) -> str:
-    """The description of a field that two members have, in which the second one says `said`. Raises TypeError where
-    their schemas differ in more: one object can have only one of them."""
+    """The description of a field that two members have, with `said` as the second member's description. Raises
+    TypeError if their schemas differ otherwise, because one object can have only one of them."""
     if first | {"description": ""} != second | {"description": ""}:
-        raise TypeError(f"members of a union have different fields of one name: {said}")
+        raise TypeError(f"members of a union have different fields of the same name: {said}")
     return f"{first['description']} {said}"
 
 

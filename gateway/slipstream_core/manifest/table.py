@@ -1,4 +1,4 @@
-"""Objects compiled into one immutable snapshot that the gateway swaps in whole."""
+"""Manifest objects compiled into one immutable snapshot, which the gateway swaps as a whole."""
 
 from __future__ import annotations
 
@@ -23,13 +23,12 @@ _READY = PairStatus()
 
 
 class Backend(msgspec.Struct, frozen=True, kw_only=True):
-    """One arm's servers: how to reach them and what they can do. `model` is their name for the model.
+    """One arm's servers: their addresses, protocol and capabilities. `model` is the model name on these servers.
 
-    `pool` names the servers to estimates and evidence: equal for both arms of a pair where they are the same.
-    `drafts_per_request`: they take a draft length with every request, else they draft as they were started.
-    `own_engine`: Slipstream's engine decodes there, not one that was written elsewhere: it goes on exactly with a
-    sampled answer that another began, and it draws its random numbers by seed and position.
-    `price_per_gpu_hour` is None where nobody said it.
+    `pool` identifies the servers in estimates and evidence: it is equal for both arms of a pair if they share servers.
+    `drafts_per_request`: the servers accept a draft length with every request, else they use the one that they were
+    started with. `own_engine`: Slipstream's engine decodes there: it continues a sampled answer of another server
+    exactly, and it derives random numbers from seed and position. `price_per_gpu_hour` is None if unknown.
     """
 
     protocol: WireProtocol
@@ -44,12 +43,12 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is needed to serve one model name. `speculative` None: the pair has no draft. `fallback`: servers
-    without speculation for requests with a parameter that those of both arms refuse.
+    """The data to serve one model name. `speculative` is None if the pair has no draft. `fallback`: servers without
+    speculation for requests with a parameter that the servers of both arms refuse.
 
-    `generation` is a hash of the pair and its policy as written: equal exactly when both are. `standing` says how much
-    of each class may speculate; None, as with a file, withholds nothing. `killed` says why nothing of this pair may
-    speculate, beyond the kill switches of `pair` and `policy`.
+    `generation` is a hash of the pair and its policy as written: equal exactly when both are. `standing` limits the
+    share of each class that may speculate; None, as with a file, sets no limit. `killed` is the reason why no request
+    of this pair may speculate, beyond the kill switches of `pair` and `policy`.
     """
 
     model: str
@@ -70,16 +69,16 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
         return frozenset(endpoint for backend in backends if backend is not None for endpoint in backend.endpoints)
 
     def plain_for(self, features: Set[str]) -> Backend:
-        """The servers that decode a request with `features` plainly: those of the plain arm where they honour all of
-        them, or nobody does."""
+        """The servers that decode a request with `features` plainly: those of the plain arm if they honour all
+        features, or if no servers do."""
         if self.fallback is None or not self.plain.capabilities.missing(features):
             return self.plain
         return self.plain if self.fallback.capabilities.missing(features) else self.fallback
 
 
 class RoutingTable(msgspec.Struct, frozen=True, kw_only=True):
-    """Routes by the model name that clients use, in the order of the manifest. `folder` is where relative
-    sources start; `generation` is a hash over all routes."""
+    """Routes by clients' model name, in the order of the manifest. Relative sources start at `folder`; `generation` is
+    a hash of all routes."""
 
     routes: Mapping[str, Route]
     generation: str
@@ -96,10 +95,10 @@ def compile_table(
     kills: Mapping[str, str] | None = None,
     endpoints: Mapping[str, tuple[str, ...]] | None = None,
 ) -> RoutingTable:
-    """The routing table of parsed `objects`, whose problems are settled. All mappings are by the pair's key.
+    """The routing table of parsed `objects` that are valid together. All mappings are by the pair's key.
 
-    `status`: a pair that is not in it is ready. `standings` and `kills`: see `Route`. `endpoints` are the addresses
-    of the pairs that name none, and one that is not in it has no servers yet; without it, as on a laptop, they are
+    `status`: a pair without an entry is ready. `standings` and `kills`: see `Route`. `endpoints` are the addresses of
+    pairs that name none; a pair without an entry has no servers yet. If `endpoints` is None, as on a laptop, they are
     those of `local_endpoints` that fit the pair's protocol.
     """
     policies = {pair_key_of(item): item for item in objects if isinstance(item, SpeculationPolicy)}
@@ -127,8 +126,8 @@ def compile_route(
     standing: Standing | None = None,
     killed: str | None = None,
 ) -> Route:
-    """The route of one pair. `endpoints` are its addresses where it names none, as far as they fit its protocol; for
-    the rest see `Route`."""
+    """The route of one pair. `endpoints` are its addresses if it names none, as far as they fit its protocol; for the
+    other parameters see `Route`."""
     plain, speculative = _backends(pair, tuple(endpoints))
     return Route(
         model=pair.spec.model,
@@ -152,12 +151,12 @@ def table_of(routes: Iterable[Route], *, folder: Path = Path()) -> RoutingTable:
 
 
 def resolve_source(source: str, folder: Path) -> str:
-    """`source` with a relative path made absolute; `embedded:...` stays as it is."""
+    """`source` with a relative path made absolute; `embedded:...` stays unchanged."""
     return source if source.startswith("embedded:") else str((folder / source).resolve())
 
 
 def triton_model_name(pair: ModelPair) -> str:
-    """What Triton calls the model of a pair that it serves."""
+    """The name in Triton of the model of a pair that Triton serves."""
     engine = pair.spec.engine
     named = engine.triton_model if isinstance(engine, SlipstreamEngine | VllmEngine) else None
     return named or pair.metadata.name
@@ -174,7 +173,7 @@ def with_endpoints(route: Route, endpoints: tuple[str, ...]) -> Route:
 
 
 def _backends(pair: ModelPair, local_endpoints: tuple[str, ...]) -> tuple[Backend, Backend | None]:
-    """The plain and the speculative arm; with Slipstream's engine and with vLLM both are the same servers."""
+    """The plain and the speculative arm. With Slipstream's engine and with vLLM both have the same servers."""
     engine = pair.spec.engine
     if isinstance(engine, VllmEngine):
         return _vllm_backends(pair, engine, local_endpoints)
@@ -244,7 +243,7 @@ def _backend(arm: ExternalArm, pair: ModelPair, *, speculative: bool) -> Backend
 
 
 def _named(pair: str, plain: Backend, speculative: Backend | None) -> tuple[Backend, Backend | None]:
-    """The arms with their pools' names: the pair's, with the arm's behind it where the servers differ."""
+    """The arms with their pools' names: the pair's name, followed by the arm's if the servers differ."""
     if speculative is None or _servers(plain) == _servers(speculative):
         return _in_pool(plain, pair), speculative and _in_pool(speculative, pair)
     return _in_pool(plain, f"{pair}/plain"), _in_pool(speculative, f"{pair}/speculative")

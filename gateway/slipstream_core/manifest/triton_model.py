@@ -1,4 +1,4 @@
-"""What Triton is told of a pair that Slipstream's engine serves: its model's `config.pbtxt`, as text."""
+"""The `config.pbtxt` of a pair's model in Triton, for pairs that Slipstream's engine serves, as text."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from slipstream_core.manifest.engines import SlipstreamEngine
 from slipstream_core.manifest.objects import ModelPair
 
 EMBEDDED = "embedded:"
-# Its layers are so small that a second thread costs more than it brings.
+# The layers are so small that a second thread would cost time.
 EMBEDDED_THREADS = 1
 _NAME = re.compile(r'^name: ".*"$', re.MULTILINE)
 _PARAMETER = re.compile(r"^(?:#.*\n)*parameters \{.*\}\n", re.MULTILINE)
 
 
 def engine_parameters(pair: ModelPair, folder: PurePath) -> dict[str, str]:
-    """The engine's settings for `pair`, by name, as the backend reads them from `config.pbtxt`.
+    """The engine's settings for `pair`, by name, in the form that the backend reads from `config.pbtxt`.
 
-    Relative sources start at `folder`, as Triton sees it: the manifest's, or where a cluster's volume is mounted.
-    Raises TypeError for a pair that Slipstream's engine does not serve.
+    Relative sources start at `folder` as Triton sees it: the manifest's folder, or the mount path of a cluster's
+    volume. Raises TypeError for a pair that Slipstream's engine does not serve.
     """
     engine, target, draft = pair.spec.engine, pair.spec.target, pair.spec.draft
     if not isinstance(engine, SlipstreamEngine) or target is None or draft is None:
@@ -45,7 +45,7 @@ def engine_parameters(pair: ModelPair, folder: PurePath) -> dict[str, str]:
 
 
 def located(source: str, folder: PurePath) -> str:
-    """`source` with a relative path joined to `folder`; `embedded:...` stays as it is."""
+    """`source` with a relative path joined to `folder`; `embedded:...` stays unchanged."""
     return source if source.startswith(EMBEDDED) else str(folder / source)
 
 

@@ -1,8 +1,9 @@
-"""What a schema cannot say of a custom resource, in Common Expression Language, by the type that it is said of.
+"""Rules of custom resources that a schema cannot express, in Common Expression Language, by the type that they apply
+to.
 
-The same as `pair_rules` and `policy_rules` say in Python, as far as the language has words for it: the API server then
-refuses at once what the gateways would not take. Only functions that every implementation of CEL has are used. A field
-that is null counts as absent.
+They repeat the rules of `pair_rules` and `policy_rules` as far as the language can express them, so that the API server
+refuses at once what gateways would refuse. Only functions that every CEL implementation has are used. A field that is
+null counts as absent.
 """
 
 from __future__ import annotations
@@ -106,20 +107,20 @@ _PAIR = (
     *(_absent(f"engine.{name}", _BY_VLLM, "with serving triton") for name in ("model", "apiKeyEnv")),
     _absent("engine.plain", "!has(self.draft) || self.draft.kind != 'none'", "with draft kind none"),
     Rule(
-        f"!has(self.engine.plain) || {_NO_ENDPOINTS}"
-        " || !self.engine.plain.endpoints.exists(address, address in self.engine.endpoints)",
+        f"!has(self.engine.plain) || {_NO_ENDPOINTS} || !self.engine.plain.endpoints.exists(address, address in "
+        "self.engine.endpoints)",
         "engine.plain.endpoints must be servers without speculation, none of engine.endpoints",
     ),
     Rule(
-        "!has(self.target) || !has(self.draft) || self.draft.kind != 'model' || !has(self.draft.source)"
-        " || self.draft.source != self.target.source"
-        f" || {_or('self.draft.revision', repr(''))} != {_or('self.target.revision', repr(''))}",
+        "!has(self.target) || !has(self.draft) || self.draft.kind != 'model' || !has(self.draft.source) || "
+        f"self.draft.source != self.target.source || {_or('self.draft.revision', repr(''))} != "
+        f"{_or('self.target.revision', repr(''))}",
         "draft.source must be another checkpoint than the target's: a draft as slow as its target saves nothing",
     ),
     Rule(
         "!has(self.engine.arms) || !has(self.engine.arms.speculative) || has(self.pricePerGpuHour)"
         " || has(self.engine.arms.plain.pricePerGpuHour) == has(self.engine.arms.speculative.pricePerGpuHour)",
-        "pricePerGpuHour is required of both of engine.arms or of none, where the pair has none",
+        "pricePerGpuHour is required for both of engine.arms or for none, if the pair has none",
     ),
 )
 
@@ -135,8 +136,8 @@ _DRAFT = (
 _ARM = (
     _absent("apiKeyEnv", "self.protocol != 'triton'", "with protocol triton"),
     Rule(
-        "self.endpoints.all(address,"
-        f" self.protocol == 'triton' ? address.matches('{_GRPC}') : address.matches('{_HTTP}'))",
+        f"self.endpoints.all(address, self.protocol == 'triton' ? address.matches('{_GRPC}') : "
+        f"address.matches('{_HTTP}'))",
         "endpoints must be grpc(s)://host:port for protocol triton, else http(s)://host:port with or"
         " without a path; and without credentials, query and fragment",
     ),
@@ -173,7 +174,7 @@ _THRESHOLDS = (
 
 
 def _merged(name: str, neutral: str) -> str:
-    """A threshold of the class `rule`, else the policy's, else one that nothing breaks."""
+    """A threshold of the class `rule`, else the policy's, else one that is never broken."""
     return _or(f"rule.thresholds.{name}", _or(f"self.thresholds.{name}", neutral))
 
 
@@ -189,16 +190,14 @@ _POLICY = (
         " where a class leaves out one of them too",
     ),
     Rule(
-        "!has(self.parityShare) || self.parityShare > 0.0"
-        " || !(has(self.thresholds) && has(self.thresholds.parityLoss))"
-        " && !(has(self.classes)"
-        " && self.classes.exists(rule, has(rule.thresholds) && has(rule.thresholds.parityLoss)))",
+        "!has(self.parityShare) || self.parityShare > 0.0 || !(has(self.thresholds) && "
+        "has(self.thresholds.parityLoss)) && !(has(self.classes) && self.classes.exists(rule, has(rule.thresholds) && "
+        "has(rule.thresholds.parityLoss)))",
         "parityLoss needs parityShare above 0: no answer is replayed",
     ),
     Rule(
-        "!has(self.maxHoldBackShare)"
-        f" || {_or('self.holdBackShare', str(_default(SpeculationPolicySpec, 'holdBackShare')))}"
-        " <= self.maxHoldBackShare",
+        "!has(self.maxHoldBackShare) || "
+        f"{_or('self.holdBackShare', str(_default(SpeculationPolicySpec, 'holdBackShare')))} <= self.maxHoldBackShare",
         "maxHoldBackShare must be at least holdBackShare",
     ),
 )
@@ -210,11 +209,11 @@ _CLASS = (
     ),
 )
 
-# An index is nothing that CEL can count up: all that there can be are written out.
+# CEL cannot generate a range of indices, so all possible ones are listed.
 _ROLLOUT = (
     Rule(
-        f"!has(self.steps) || {list(range(MAX_STEPS - 1))}.all(i,"
-        " i + 1 >= size(self.steps) || self.steps[i].share < self.steps[i + 1].share)",
+        f"!has(self.steps) || {list(range(MAX_STEPS - 1))}.all(i, i + 1 >= size(self.steps) || self.steps[i].share < "
+        "self.steps[i + 1].share)",
         "steps must have rising shares",
     ),
 )

@@ -239,7 +239,7 @@ def test_the_kill_of_a_pair_that_lost_its_model_kills_whoever_serves_it(broken: 
     _put(assembler, _broken(killed) if broken else killed)
     route = _table(assembler).routes["x"]
     assert route.pair.metadata.name == "old"
-    assert route.killed == "the kill switch of ModelPair/owner, which claims the model 'x' too, is on"
+    assert route.killed == "the kill switch of ModelPair/owner, which also claims the model 'x', is on"
     assert assembler.killed_pairs() == {"prod/owner"}
     _put(assembler, _pair("owner", "x", created=1, generation=3))
     assert _table(assembler).routes["x"].killed is None

@@ -96,7 +96,7 @@ def test_a_folder_that_cannot_be_written_is_said(console: Console, send: Send, t
     running = console()
     answer = _turn(running.url)
     assert answer.status_code == 409
-    assert "pair.yaml.kills.json: the kill switch cannot be kept here" in answer.json()["error"]["message"]
+    assert "pair.yaml.kills.json: the kill switch cannot be stored" in answer.json()["error"]["message"]
     assert "kill_switch" not in _reasons(send(running.url, 2))
 
 
@@ -108,7 +108,7 @@ def test_a_file_that_is_broken_changes_nothing_while_a_gateway_runs(
     kept = path.read_bytes()
     path.write_text('{"pairs": {"pair": 7}}')
     assert _reasons(send(running.url, 3)) == {"kill_switch"}
-    with pytest.raises(ManifestError, match=r"pair\.yaml\.kills\.json: is no file of kill switches: .*\$\.pairs"):
+    with pytest.raises(ManifestError, match=r"pair\.yaml\.kills\.json: is not a kill-switch file: .*\$\.pairs"):
         KillFile(path).refresh()
     path.write_bytes(kept)
 
@@ -116,8 +116,8 @@ def test_a_file_that_is_broken_changes_nothing_while_a_gateway_runs(
 @pytest.mark.parametrize(
     ("spoil", "wrong"),
     [
-        (lambda path: path.write_text('{"pairs": {"pair": 7}}'), "is no file of kill switches: Expected"),
-        (lambda path: path.write_text(""), "is no file of kill switches: Input data was truncated"),
+        (lambda path: path.write_text('{"pairs": {"pair": 7}}'), "is not a kill-switch file: Expected"),
+        (lambda path: path.write_text(""), "is not a kill-switch file: Input data was truncated"),
         (lambda path: path.mkdir(), "cannot be read: Is a directory"),
     ],
     ids=["another form", "empty", "a folder"],
@@ -132,7 +132,7 @@ def test_a_file_that_is_broken_stops_a_start_with_one_line_that_says_what_to_do(
     assert main(["gateway", "-f", str(manifest), "--port", "0"]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert f"{path}: {wrong}" in line
-    assert "Repair it, or remove it" in line
+    assert "Repair or remove it" in line
 
 
 def test_keys_decide_who_may_and_who_it_was(console: Console, make_key: Any, send: Send) -> None:

@@ -106,7 +106,7 @@ def test_the_packaged_manifest_serves_the_embedded_pair() -> None:
             ["grpc://a:x"],
             "spec.engine.endpoints[0]: must be grpc://host:port or grpcs://host:port (",
         ),
-        ("spec.engine.endpoints", ["grpc://a:1", "grpc://a:1"], "spec.engine.endpoints[1]: is there twice"),
+        ("spec.engine.endpoints", ["grpc://a:1", "grpc://a:1"], "spec.engine.endpoints[1]: is listed twice"),
         ("spec.engine.endpoints", "grpc://a:1", "spec.engine.endpoints: must be a list, got 'grpc://a:1'"),
         ("spec.engine.tritonModel", "../x", "spec.engine.tritonModel: must match"),
         ("spec.killSwitch", "on", "spec.killSwitch: must be true or false, got 'on'"),
@@ -165,7 +165,7 @@ def test_a_price_for_one_arm_alone_is_refused_because_nothing_would_be_compared(
         (
             "spec.success",
             {"p95": 0.1},
-            "spec.success.p95: unknown field; known are p95Reduction, qualityLoss, costIncrease",
+            "spec.success.p95: unknown field; known fields: p95Reduction, qualityLoss, costIncrease",
         ),
         ("spec.minOutputTokens", -1, "spec.minOutputTokens: must be between 0 and 1000000, got -1"),
     ],
@@ -282,15 +282,18 @@ def test_all_problems_of_a_file_are_reported_at_once() -> None:
         ((PAIR, PAIR.replace("name: acme", "name: b")), "ModelPair/b: spec.model: another ModelPair serves the model"),
         (
             (PAIR, POLICY.replace("pair: acme", "pair: amce")),
-            "spec.pair: no ModelPair is named 'amce' (there is: acme)",
+            "spec.pair: no ModelPair is named 'amce' (known: acme)",
         ),
         ((PAIR, POLICY, POLICY.replace("{name: acme}", "{name: b}")), "spec.pair: another SpeculationPolicy is for"),
-        ((POLICY,), "spec.pair: no ModelPair is named 'acme' (there is: none)"),
+        ((POLICY,), "spec.pair: no ModelPair is named 'acme' (known: none)"),
         (
             (PAIR, POLICY.replace("mode: plain", "draftTokens: 6")),
             "spec.classes[0].draftTokens: must be at most maxDraftTokens of ModelPair/acme (5), got 6",
         ),
-        ((PAIR, POLICY.replace("mode: plain}", "mode: auto}, {name: code}")), "classes[1].name: another rule is for"),
+        (
+            (PAIR, POLICY.replace("mode: plain}", "mode: auto}, {name: code}")),
+            "classes[1].name: another rule already has",
+        ),
         ((PAIR, POLICY.replace("name: code", "name: coding")), "spec.classes[0].name: must match"),
     ],
 )

@@ -193,7 +193,7 @@ def test_a_policy_without_its_pair_says_which_there_are() -> None:
         policy(), *(pair(f"p{n}") for n in range(9)), pair("far", namespace="other"), pair("broken", maxDraftTokens=0)
     )
     assert complaints(found)["team/SpeculationPolicy/acme"] == [
-        "spec.pair: no ModelPair is named 'acme' (there is: p0, p1, p2, p3, p4, p5, p6, p7, ...)"
+        "spec.pair: no ModelPair is named 'acme' (known: p0, p1, p2, p3, p4, p5, p6, p7, ...)"
     ]
     assert len(found.pairs) == 10
     assert found.policies == {}
@@ -241,12 +241,12 @@ def test_the_kill_of_a_pair_that_claims_a_model_kills_whoever_serves_it() -> Non
     found = resolved(serving, claiming, pair("far", model="m3"))
     assert found.pairs.keys() == {"team/one", "team/far"}
     assert found.kills == {
-        "team/one": "the kill switch of ModelPair/two, which claims the model 'm' too, is on",
+        "team/one": "the kill switch of ModelPair/two, which also claims the model 'm', is on",
         "team/two": "the kill switch of ModelPair/two is on",
     }
     elsewhere = resolved(serving, pair("two", namespace="other", model="m", killSwitch=True, maxDraftTokens=0))
     assert elsewhere.kills["team/one"] == (
-        "the kill switch of ModelPair/other/two, which claims the model 'm' too, is on"
+        "the kill switch of ModelPair/other/two, which also claims the model 'm', is on"
     )
 
 

@@ -106,7 +106,7 @@ def parsed(*documents: JSON) -> tuple[ManifestObject, ...]:
         ({"serving": {"affinity": {"a": float("inf")}}}, "spec.serving.affinity: must have finite numbers, got inf"),
         ({"serving": {"affinity": {"a": 2**63}}}, "spec.serving.affinity: must have whole numbers of 64 bits, got 922"),
         ({"serving": {"affinity": {"a": "\ud800"}}}, "spec.serving.affinity: must not have lone surrogates, got"),
-        ({"serving": {"affinity": {"a": b"x"}}}, "spec.serving.affinity: must have only what JSON has, got b'x'"),
+        ({"serving": {"affinity": {"a": b"x"}}}, "spec.serving.affinity: must have JSON types only, got b'x'"),
         ({"serving": {"storage": {"claim": "w", "mountPath": "a"}}}, "spec.serving.storage.mountPath: must match"),
         ({"serving": {"image": "a b"}}, "spec.serving.image: must match"),
     ],
@@ -145,7 +145,7 @@ VLLM_IN_TRITON: JSON = {"kind": "vllm", "serving": "triton"}
         ),
         (
             {"engine": VLLM | {"endpoints": ["http://a:1"] * 2}},
-            "spec.engine.endpoints[1]: is there twice: 'http://a:1'",
+            "spec.engine.endpoints[1]: is listed twice: 'http://a:1'",
         ),
         (
             {"engine": VLLM | {"serving": "grpc"}},
@@ -323,7 +323,7 @@ def test_a_policy_finds_its_pair_in_its_own_namespace_only() -> None:
     pairs = [changed(PAIR, {"model": "x"}, name="x", namespace="a"), changed(PAIR, {"model": "y"}, name="y")]
     for policy, there_is in ((changed(POLICY, namespace="a"), "x"), (POLICY, "y")):
         assert problems(*pairs, policy) == [
-            f"SpeculationPolicy/acme: spec.pair: no ModelPair is named 'acme' (there is: {there_is})"
+            f"SpeculationPolicy/acme: spec.pair: no ModelPair is named 'acme' (known: {there_is})"
         ]
 
 

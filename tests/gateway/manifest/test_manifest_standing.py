@@ -102,7 +102,7 @@ def test_a_share_by_hand_does_not_bring_a_class_back(phase: str) -> None:
         ({"classes": [entry(share=2)]}, "$.classes[0].share"),
         ({"classes": [entry(share="1")]}, "$.classes[0].share"),
         ({"classes": [{"name": "code/long"}]}, "`phase`"),
-        ({"classes": [entry(), entry(share=0.1)]}, "'code/long' is there twice"),
+        ({"classes": [entry(), entry(share=0.1)]}, "'code/long' is listed twice"),
         ({"observedGeneration": -1}, "$.observedGeneration"),
         (["x"], "got `array`"),
     ],

@@ -266,7 +266,7 @@ def test_a_kill_switch_whose_file_hangs_is_said_and_holds_up_no_end(
         url = f"{process.url}/admin/kills/pair"
         answer = httpx.post(url, json={"by": "Ada"}, headers=headers, timeout=WAIT_S)
         assert answer.is_error
-        assert f"the kill switch cannot be kept here: {LATE}" in answer.text
+        assert f"the kill switch cannot be stored: {LATE}" in answer.text
         process.child.send_signal(signal.SIGTERM)
         process.child.wait(WAIT_S)
 
@@ -279,7 +279,7 @@ def _is_refused(process: Process) -> bool:
 def test_a_file_nested_too_deeply_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "nested.json"
     path.write_text('{"events":' + "[" * 100_000)
-    with pytest.raises(ManifestError, match="is no file of kill switches"):
+    with pytest.raises(ManifestError, match="is not a kill-switch file"):
         KillFile(path).refresh()
     path.write_text('{"objects":' + "[" * 100_000)
     assert read_snapshot(path) is None
