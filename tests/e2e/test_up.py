@@ -152,11 +152,11 @@ def test_external_server_that_is_not_there_is_named(
     manifest.write_text(EXTERNAL.format(url=f"http://127.0.0.1:{free_ports(1)[0]}"))
     for limit in ("4", "10", "20"):  # a busy machine needs longer to start a gateway that can say what is missing
         done = _up("-f", str(manifest), *up_options, "--timeout", limit)
-        if "no server answers" in done.stderr:
+        if "no server responds" in done.stderr:
             break
     assert done.returncode == 1
     assert f"the gateway is not ready after {limit} s" in done.stderr
-    assert '"theirs":"no server answers"' in done.stderr
+    assert '"theirs":"no server responds"' in done.stderr
 
 
 @pytest.mark.parametrize("option", ["--port", "--grpc-port"])

@@ -1,4 +1,4 @@
-"""What limits look like to a client: OpenAI's `x-ratelimit-*` headers and the words of a refusal."""
+"""Limits in HTTP responses: OpenAI's `x-ratelimit-*` headers and the messages of refusals."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ _WORDS = {
     LimitName.REQUESTS: "Rate limit reached: requests per minute.",
     LimitName.TOKENS: "Rate limit reached: tokens per minute.",
     LimitName.CONCURRENT: "Rate limit reached: concurrent requests.",
-    LimitName.BUDGET: "You exceeded your budget for today (UTC), or this request may cost more than is left of it.",
+    LimitName.BUDGET: "You exceeded your budget for today (UTC), or this request may cost more than the remainder.",
 }
 _NEVER = {
-    LimitName.TOKENS: "Request too large for the limit on tokens per minute: its prompt alone is about {tokens}.",
-    LimitName.CONCURRENT: "Request too large for the limit on concurrent requests: it takes {places}, one per choice.",
-    LimitName.BUDGET: "Request too large for the budget of a day: its prompt alone may cost more than that.",
+    LimitName.TOKENS: "Request too large for the limit on tokens per minute: its prompt alone has about {tokens}.",
+    LimitName.CONCURRENT: "Request too large for the limit on concurrent requests: it needs {places}, one per choice.",
+    LimitName.BUDGET: "Request too large for the daily budget: its prompt alone may cost more.",
 }
 
 
 def rate_headers(grant: Grant | Refusal) -> tuple[Header, ...]:
-    """Where a caller stands, as OpenAI names it; nothing where it has no rates."""
+    """The caller's limits and remainders under OpenAI's header names; none for a caller without rates."""
     requests = () if grant.requests is None else _room(b"requests", grant.requests)
     return requests if grant.tokens is None else (*requests, *_room(b"tokens", grant.tokens))
 
@@ -53,7 +53,7 @@ def _name(kind: bytes, what: bytes) -> bytes:
 
 
 def _duration(seconds: float) -> bytes:
-    """As OpenAI writes it: `120ms`, `1s`, `6m0s`."""
+    """A duration in OpenAI's form: `120ms`, `1s`, `6m0s`."""
     if seconds < 1.0:
         return b"%dms" % round(seconds * 1000)
     if seconds < 60.0:

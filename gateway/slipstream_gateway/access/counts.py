@@ -1,4 +1,4 @@
-"""What access control counted, for the metrics."""
+"""Counters of access control, for the metrics."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OTHER = "other"
 
 
 class KeyUse(NamedTuple):
-    """What one key used since the start."""
+    """The usage of one key since the start."""
 
     requests: int = 0
     tokens: int = 0
@@ -20,8 +20,9 @@ class KeyUse(NamedTuple):
 
 
 class AccessStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """A moment's figures. `denied` by cause; `used` by key id; `decided` by whoever decided on limits; `shared` says
-    whether the replicas decide on limits together now, None where they do not share."""
+    """A snapshot of the counters. `denied` is by cause, `used` by key id, `decided` by where the limits were decided
+    (Redis or local). `shared` says whether the replicas share their limits at present; None if they are not configured
+    to."""
 
     keys: int
     denied: Mapping[str, int]
@@ -31,7 +32,7 @@ class AccessStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Counts:
-    """Of one worker. Beyond `MOST_SERIES` keys, the rest count together."""
+    """The counters of one worker. Beyond `MOST_SERIES` keys, the remaining keys are counted together."""
 
     def __init__(self) -> None:
         self.denied: dict[str, int] = {}

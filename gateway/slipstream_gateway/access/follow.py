@@ -1,4 +1,4 @@
-"""The file of keys, followed: what changes there is in force within half a second, in every worker by itself."""
+"""Follows the key file: every worker applies a change by itself within half a second."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _log = logging.getLogger(__name__)
 
 
 class _Stamp(NamedTuple):
-    """What changes when a file is written or replaced; a mounted Secret is replaced by a symbolic link's new target."""
+    """File attributes that change on a write or a replacement. A mounted Secret is replaced by a new target of a
+    symbolic link."""
 
     modified_ns: int
     changed_ns: int
@@ -30,9 +31,10 @@ class _Stamp(NamedTuple):
 
 
 class KeyFile:
-    """Follows the file `keys`. A bad file never replaces a good one: what was in force stays, and the log says why.
+    """Follows the file `keys`. A bad file never replaces a good one: the last good keys stay in force, and the problem
+    is logged.
 
-    `kept` is where the last good file is kept for a worker that starts while the file is bad; None: nowhere.
+    The last good file is copied to `kept`, for a worker that starts while the file is bad; None: no copy.
     """
 
     def __init__(self, keys: Path, pepper: Path | None, *, kept: Path | None = None) -> None:
@@ -44,13 +46,13 @@ class KeyFile:
         self._said = ""
 
     def load(self) -> Keyring:
-        """The first keyring. Raises `CommandError` where the file is bad and no good one was kept."""
+        """The first keyring. Raises `CommandError` if the file is bad and there is no good copy."""
         try:
             with in_time(self._keys):
                 self._stamps = self._files.run(self._look)
                 return self._files.run(self._take)
         except CommandError as exc:
-            self._stamps = ()  # it is read again at the first look
+            self._stamps = ()  # the first poll reads the file again
             ring = self._load_kept()
             if ring is None:
                 raise
@@ -58,7 +60,7 @@ class KeyFile:
             return ring
 
     def _load_kept(self) -> Keyring | None:
-        """The keyring of the last good file; None where none was kept."""
+        """The keyring of the last good copy; None if there is none."""
         kept = self._kept
         if kept is None:
             return None
@@ -66,42 +68,45 @@ class KeyFile:
             return FileThread().run(lambda: self._open(read_file(kept), name=str(kept)) if kept.is_file() else None)
 
     async def watch(self, changed: Callable[[Keyring], None], *, interval_s: float = INTERVAL_S) -> None:
-        """Hands `changed` each new good keyring, until cancelled."""
+        """Calls `changed` with each new good keyring, until cancelled."""
         while True:
             await asyncio.sleep(interval_s)
             stamps: tuple[_Stamp | None, ...] = ()
             try:
-                stamps = await self._files.arun(self._look)  # the file may be on a disk or a network that is slow
+                stamps = await self._files.arun(self._look)  # the file may be on a slow disk or network
                 if stamps == self._stamps:
                     continue
                 ring = await self._files.arun(self._take)
             except TimeoutError as exc:
                 self._say(CommandError(f"{self._keys}: cannot be read: {exc.strerror}"))
-                stamps = ()  # it is read again as soon as that works
+                stamps = ()  # the file is read again as soon as it becomes readable
             except CommandError as exc:
                 self._say(exc)
                 if isinstance(exc.__cause__, OSError):
                     stamps = ()
-            except Exception as exc:  # this is the top of the task: watching goes on, whatever the file brings
-                _log.exception("the file of keys failed in an unforeseen way")
+            except Exception as exc:  # top of the task: watching continues whatever the file contains
+                _log.exception("unexpected error while reading the key file")
                 self._say(CommandError(f"{self._keys}: cannot be used: {exc!r}"))
             else:
                 changed(ring)
                 self._said = ""
-                _log.info("%s changed: %d keys are known", self._keys, len(ring))
-            self._stamps = stamps  # of before it was read: a change meanwhile is seen next time
+                _log.info("%s changed: %d keys loaded", self._keys, len(ring))
+            self._stamps = (
+                stamps  # stamp from before the read, so that a change during the read is seen at the next poll
+            )
 
     def _look(self) -> tuple[_Stamp | None, ...]:
         return tuple(_stamp(path) for path in (self._keys, pepper_path(self._keys, self._pepper)))
 
     def _say(self, error: CommandError) -> None:
-        """Once per problem."""
+        """Logs each problem once."""
         if str(error) != self._said:
             self._said = str(error)
-            _log.error("the file of keys is not usable, the last good one stays in force: %s", error)
+            _log.error("the key file is unusable, the last good one stays in force: %s", error)
 
     def _take(self) -> Keyring:
-        """The file's keyring, and a copy of the good file for workers to come; that there is none costs no request."""
+        """The file's keyring. Also copies the good file for workers that start later; a failed copy affects no
+        request."""
         data = read_file(self._keys)
         ring = self._open(data, name=str(self._keys))
         if self._kept is not None:
@@ -123,14 +128,14 @@ def _stamp(path: Path) -> _Stamp | None:
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Writes `path` so that nobody reads half of it and no crash leaves half of it: a new file for its owner alone, one
-    that was there for who could read it before, so that a gateway of another user hears of a revoked key."""
+    """Writes `path` atomically, so that neither readers nor a crash see a partial file. A new file is readable by its
+    owner alone; an existing file keeps its permissions, so that a gateway of another user sees revoked keys."""
     new = path.with_name(f".{path.name}.{os.getpid()}")
     new.unlink(missing_ok=True)
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as file:
-            with contextlib.suppress(OSError):  # it is new, or its group is not one that we may give
+            with contextlib.suppress(OSError):  # the file is new, or its group is one that we may not set
                 before = path.stat()
                 os.fchown(descriptor, before.st_uid, before.st_gid)
                 os.fchmod(descriptor, stat.S_IMODE(before.st_mode))

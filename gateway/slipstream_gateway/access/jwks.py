@@ -1,4 +1,4 @@
-"""The public keys of a token issuer (RFC 7517): fetched in the background, never while a request waits."""
+"""The public keys of a token issuer (RFC 7517), fetched in the background and never during a request."""
 
 from __future__ import annotations
 
@@ -32,18 +32,19 @@ _log = logging.getLogger(__name__)
 
 
 class IssuerKey(NamedTuple):
-    """A key that checks signatures. `algorithm` is the only one that it is for, None where the issuer says none."""
+    """A key for verifying signatures. `algorithm` is the only permitted one; None if the issuer does not restrict
+    it."""
 
     key: Any
     algorithm: str | None
 
 
 class Jwks:
-    """The keys at one location: an https URL, or http on the loopback, or a file. Nothing else is ever fetched: no
-    redirect is followed, and no location that a token names.
+    """The keys at one location: an https URL, http on the loopback, or a file. No other location is ever fetched:
+    redirects are not followed, and locations in tokens are ignored.
 
-    Where the location fails, what was read stays for a day. `run` keeps it fresh until cancelled; a key id that is not
-    known makes it look again, at most once per `RETRY_S`.
+    If the location fails, the last keys stay valid for a day. `run` refreshes them until cancelled; an unknown key id
+    triggers a refresh, at most once per `RETRY_S`.
     """
 
     def __init__(self, location: str, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -62,7 +63,8 @@ class Jwks:
         return self._clock() - self._read_s < LIFE_S
 
     def find(self, kid: str | None) -> IssuerKey | None:
-        """The key `kid`; without a name, the only one there is. None sends for fresh ones."""
+        """The key `kid`; without a `kid`, the only key. If there is no such key, requests a refresh and returns
+        None."""
         key = self._keys.get(kid)
         if key is None and kid is None and len(self._keys) == 1:
             return next(iter(self._keys.values()))
@@ -74,19 +76,19 @@ class Jwks:
         while True:
             read = await self.refresh()
             pause_s = (URL_REFRESH_S if self._is_url else FILE_REFRESH_S) if read else RETRY_S
-            await asyncio.sleep(min(RETRY_S, pause_s))  # however many tokens ask for it
+            await asyncio.sleep(min(RETRY_S, pause_s))  # for any number of tokens with an unknown key
             self._wanted.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wanted.wait(), max(pause_s - RETRY_S, 0.0))
 
     async def refresh(self) -> bool:
-        """Reads the location once; whether that worked."""
+        """Reads the location once and returns whether that succeeded."""
         try:
             keys = parse_keys(await (self._fetch() if self._is_url else self._files.arun(self._read)))
         except ValueError as exc:
             self._say(str(exc))
             return False
-        except Exception as exc:  # the top of a task: it goes on, whatever an issuer answers
+        except Exception as exc:  # top of a task: it continues whatever an issuer responds
             self._say(describe_network_error(exc))
             return False
         if {kid: _identity(key) for kid, key in keys.items()} != {k: _identity(v) for k, v in self._keys.items()}:
@@ -107,35 +109,35 @@ class Jwks:
             session.get(self.location, allow_redirects=False) as response,
         ):
             if response.status != 200:
-                raise ValueError(f"it answers {response.status}")
+                raise ValueError(f"HTTP status {response.status}")
             data = await response.content.read(MAX_BYTES + 1)
             while len(data) <= MAX_BYTES and (more := await response.content.read(MAX_BYTES)):
                 data += more
         if len(data) > MAX_BYTES:
-            raise ValueError(f"it answers more than {MAX_BYTES} bytes")
+            raise ValueError(f"the response exceeds {MAX_BYTES} bytes")
         return data
 
     def _say(self, why: str) -> None:
         if why != self._said:
             self._said = why
-            _log.warning("the keys of the token issuer could not be read from %s: %s", self.location, why)
+            _log.warning("cannot read the keys of the token issuer from %s: %s", self.location, why)
 
 
 def parse_keys(data: bytes) -> dict[str | None, IssuerKey]:
-    """The usable keys of a JWK set. Raises `ValueError` where it is none, or has no key that can be used."""
+    """The usable keys of a JWK set. Raises `ValueError` if it is not a JWK set or has no usable key."""
     found: dict[str | None, IssuerKey] = {}
     try:
         entries = json.loads(data)["keys"]
         for entry in entries:
             if entry.get("kty") in _PUBLIC and entry.get("use", "sig") == "sig" and "d" not in entry:
-                with contextlib.suppress(jwt.PyJWTError):  # of a kind that this version does not know
+                with contextlib.suppress(jwt.PyJWTError):  # a key type that this version does not support
                     key = jwt.PyJWK(entry).key
                     if not isinstance(key, RSAPublicKey) or key.key_size >= _MIN_RSA_BITS:
                         found[entry.get("kid")] = IssuerKey(key, entry.get("alg"))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as exc:
-        raise ValueError(f"it is no JWK set ({type(exc).__name__})") from None
+        raise ValueError(f"not a JWK set ({type(exc).__name__})") from None
     if not found:
-        raise ValueError("it has no public key for signatures")
+        raise ValueError("it contains no public key for signatures")
     return found
 
 

@@ -1,11 +1,11 @@
-"""An API key as text, and the hash that stands for it.
+"""The text form of an API key, and the hash that is stored for it.
 
-`sk-slip-<id>-<secret><checksum>`: the prefix lets scanners of repositories and logs find leaked keys; the public id
-names a key in lists, metrics and logs; the secret has 256 random bits; the checksum (CRC-32, as GitHub's tokens have)
-tells a scanner a key from something like one without asking anybody.
+`sk-slip-<id>-<secret><checksum>`: with the prefix, scanners of repositories and logs find leaked keys; the public id
+identifies a key in lists, metrics and logs; the secret has 256 random bits; the checksum (CRC-32, as in GitHub's
+tokens) lets a scanner recognise a key offline.
 
-A key is stored as HMAC-SHA-256 under the server's pepper, over its whole text. A slow hash such as argon2 protects
-secrets that people choose, since those can be guessed; 256 random bits cannot, and a check per request must be quick.
+A key is stored as HMAC-SHA-256 of its whole text under the server's pepper. A slow hash such as argon2 is meant for
+human-chosen secrets, which can be guessed; 256 random bits cannot, and the check runs in every request.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PEPPER_ID_CHARS = 16
 
 
 class NewKey(NamedTuple):
-    """A fresh key. `text` is shown once and never stored; it is no part of the `repr`."""
+    """A fresh key. `text` is shown once, never stored, and not part of the `repr`."""
 
     id: str
     text: str
@@ -40,7 +40,7 @@ class NewKey(NamedTuple):
 
 
 def new_key(key_id: str | None = None) -> NewKey:
-    """A key with a fresh secret, of an id that is there already or a fresh one."""
+    """A key with a fresh secret, of an existing or a fresh id."""
     key_id = key_id or "".join(secrets.choice(_ID_ALPHABET) for _ in range(ID_CHARS))
     secret = "".join(secrets.choice(_ALPHABET) for _ in range(_SECRET_CHARS))
     body = f"{PREFIX}{key_id}-{secret}"
@@ -48,7 +48,7 @@ def new_key(key_id: str | None = None) -> NewKey:
 
 
 def checksum(body: str) -> str:
-    """The last characters of a key that begins with `body`."""
+    """The checksum at the end of a key that begins with `body`."""
     value, digits = zlib.crc32(body.encode()), ""
     for _ in range(_CHECKSUM_CHARS):
         value, digit = divmod(value, len(_ALPHABET))
@@ -57,16 +57,17 @@ def checksum(body: str) -> str:
 
 
 def id_of(text: str) -> str | None:
-    """The public id within a key; None where `text` has not the form of one."""
+    """The public id within a key; None if `text` does not have the form of a key."""
     match = _KEY.fullmatch(text)
     return match[1] if match is not None else None
 
 
 def digest(pepper: bytes, text: str) -> bytes:
-    """What is stored of a key."""
+    """The stored hash of a key."""
     return hmac.digest(pepper, text.encode(), hashlib.sha256)
 
 
 def pepper_id(pepper: bytes) -> str:
-    """Names a pepper without telling it: keys hashed under another one would all be unknown, with no word of why."""
+    """An id of a pepper that does not reveal it. It detects a wrong pepper, under which all keys would be unknown
+    without an explanation."""
     return hmac.digest(pepper, b"slipstream pepper", hashlib.sha256).hex()[:_PEPPER_ID_CHARS]

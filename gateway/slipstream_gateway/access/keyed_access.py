@@ -1,4 +1,4 @@
-"""Who may come in, and how much of it: the gate in front of everything, where keys are on."""
+"""Authentication, permissions and limits in front of all endpoints, when API keys are configured."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from slipstream_gateway.access.tokens import Tokens
 
 _BEARER = "bearer "
-_MISSING = "You didn't provide an API key: send it as 'Authorization: Bearer <key>'."
+_MISSING = "No API key provided. Send it as 'Authorization: Bearer <key>'."
 
 
 class Lease:
-    """What an admitted request holds until it is settled, which happens exactly once."""
+    """The limits that an admitted request holds until it is settled, which happens exactly once."""
 
     __slots__ = ("_access", "_grant", "_principal", "_request", "headers")
 
@@ -40,8 +40,8 @@ class Lease:
         self.headers = rate_headers(grant)
 
     def settle(self, prompt_tokens: int | None, output_tokens: int | None) -> None:
-        """Corrects the charge by the tokens that the request took. None: unknown. An unknown prompt counts with the
-        most tokens that it can have, an unknown answer with all that was asked for. A second call does nothing."""
+        """Corrects the charge to the tokens that the request used. None: unknown. An unknown prompt is charged at its
+        maximum number of tokens, an unknown answer at the requested number. A second call has no effect."""
         access, self._access = self._access, None
         if access is None:
             return
@@ -52,10 +52,10 @@ class Lease:
 
 
 class KeyedAccess:
-    """Keys from a file that is followed, tokens of its issuer, limits by `limiter`. Live while it is entered.
+    """API keys from a followed file, tokens of the issuer in it, and limits by `limiter`. Active as an async context.
 
-    `authenticate` and `authorize` never wait; `admit` waits for Redis at most, and not for long. `told` hears of each
-    keyring that comes into force: how many keys it has.
+    `authenticate` and `authorize` never wait; `admit` waits for Redis at most, for a short time. `on_reload` is called
+    with the number of keys after each reload.
     """
 
     is_open = False
@@ -79,7 +79,7 @@ class KeyedAccess:
         self._jwks_task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        """Raises `CommandError` where the file is bad."""
+        """Raises `CommandError` if the file is bad."""
         self._swap(await asyncio.to_thread(self._file.load))
         self._start(self._file.watch(self._swap))
         if self._limiter.shared is not None:
@@ -96,8 +96,8 @@ class KeyedAccess:
             await self._limiter.usage.aclose()
 
     def authenticate(self, authorization: str | None) -> Principal:
-        """The caller behind an `authorization` header. Raises `NotAuthenticated`, `Forbidden`, or
-        `UpstreamUnavailable` where tokens cannot be checked yet."""
+        """The caller behind an `authorization` header. Raises `NotAuthenticated`, `Forbidden`, or `UpstreamUnavailable`
+        while tokens cannot be verified yet."""
         try:
             return self._authenticate(authorization)
         except AccessError as exc:
@@ -105,8 +105,8 @@ class KeyedAccess:
             raise
 
     def authorize(self, principal: Principal, request: GenerationRequest) -> None:
-        """Whether `principal` may send `request`. Raises `ModelNotFound` for a model that is not for it, whether there
-        is one of that name or not, and `Forbidden`."""
+        """Checks whether `principal` may send `request`. Raises `ModelNotFound` for a model that the caller may not
+        use, whether it exists or not, and `Forbidden`."""
         if not principal.may_use(request.model):
             self.counts.deny("forbidden")
             raise ModelNotFound(request.model)
@@ -119,21 +119,21 @@ class KeyedAccess:
             raise self._forbid("x-slipstream-learn: off")
 
     async def admit(self, principal: Principal, request: GenerationRequest) -> Lease:
-        """Takes a place for `request` under the caller's limits. Raises `LimitReached`."""
+        """Charges `request` to the caller's limits and takes its place. Raises `LimitReached`."""
         charge = self._keyring.prices.expected(request, principal.limits)
         grant = await self._take(principal.key_id, principal.limits, charge)
         return Lease(self, principal, request, grant)
 
     async def ask(self, principal: Principal) -> tuple[Header, ...]:
-        """Counts a question that runs nothing: one of the caller's requests a minute, and nothing of its other limits.
-        The headers tell where the caller stands. Raises `LimitReached`."""
+        """Charges a request that runs no generation: one request per minute, and nothing of the other limits. The
+        headers hold the caller's remainders. Raises `LimitReached`."""
         limits, nothing = Limits(requests_per_minute=principal.limits.requests_per_minute), Charge()
         grant = await self._take(principal.key_id, limits, nothing)
         self._limiter.settle(Use(principal.key_id, limits, grant, nothing, nothing))
         return rate_headers(grant)
 
     def settle(self, principal: Principal, model: str, grant: Grant, prompt_tokens: int, output_tokens: int) -> None:
-        """For `Lease` alone. Its places come back whatever is wrong with the rest; the charge stands then."""
+        """For `Lease` alone. The places are always freed; if the rest fails, the charge stays."""
         taken = grant.charged
         try:
             used = self._keyring.prices.taken(model, prompt_tokens, output_tokens)
@@ -147,11 +147,12 @@ class KeyedAccess:
         return self._ring.limited(self._clock()) if self._ring is not None else []
 
     def local_usage(self, principal: Principal) -> InUse:
-        """What `principal` uses of what this process grants by itself."""
+        """The usage of `principal` within the limits of this process."""
         return self._limiter.local.usage(principal.key_id, principal.limits)
 
     async def shared_usage(self, principals: Sequence[Principal]) -> Sequence[InUse] | None:
-        """What each uses of what all replicas grant together; None where they do not, or not now."""
+        """The usage of each principal within the limits that all replicas share; None if they share none, or Redis is
+        unreachable."""
         shared, usage = self._limiter.shared, self._limiter.usage
         if shared is None or not shared.connected or usage is None:
             return None
@@ -197,7 +198,7 @@ class KeyedAccess:
         return Forbidden(f"This key may not send '{what}'.")
 
     def _swap(self, ring: Keyring) -> None:
-        """A new version of the file; the issuer's keys stay where the place that they come from does."""
+        """Puts a new version of the file in force. The issuer's keys are kept if their location is unchanged."""
         self._ring = ring
         self._on_reload(len(ring))
         old, config = self._tokens, ring.jwt
@@ -218,7 +219,7 @@ class KeyedAccess:
 
 
 def _tokens(config: Jwt, old: Tokens | None) -> Tokens:
-    """The library for tokens is loaded only where they are taken."""
+    """The library for tokens is imported only if tokens are configured."""
     from slipstream_gateway.access.jwks import Jwks
     from slipstream_gateway.access.tokens import Tokens
 

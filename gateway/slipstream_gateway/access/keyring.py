@@ -1,4 +1,4 @@
-"""The keys that count now: an immutable snapshot of the file, swapped in whole."""
+"""The keys in force: an immutable snapshot of the key file, swapped as a whole."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HASH_BYTES = 32
 
 
 class _Entry(NamedTuple):
-    """A key, ready to be compared. `until_s` is when it expires, `former_until_s` when its former hash does."""
+    """A key in comparable form. `until_s` is its expiry, `former_until_s` that of its former hash."""
 
     principal: Principal | None
     hash: bytes
@@ -35,7 +35,7 @@ class _Entry(NamedTuple):
 
 
 class Keyring:
-    """Keys, prices and the rules for tokens, of one version of the file."""
+    """Keys, prices and rules for tokens of one version of the file."""
 
     def __init__(self, file: AccessFile, pepper: bytes) -> None:
         self._pepper = pepper
@@ -57,10 +57,10 @@ class Keyring:
         ]
 
     def authenticate(self, text: str, now_s: float) -> Principal:
-        """The caller whose key is `text`. Raises `NotAuthenticated`, always with the same words.
+        """The caller whose key is `text`. Raises `NotAuthenticated`, always with the same message.
 
         A wrong secret, an unknown id, a revoked and an expired key take the same steps: one hash, two comparisons in
-        constant time. Nobody learns from the time an answer takes which ids there are.
+        constant time. So the response time does not reveal which ids exist.
         """
         key_id = id_of(text)
         if key_id is None:
@@ -88,21 +88,21 @@ def _entry(key: KeyRecord) -> _Entry:
 
 
 def pepper_path(keys: Path, pepper: Path | None) -> Path:
-    """Where the pepper of a file of keys is: beside it, unless another place was named."""
+    """The path of a key file's pepper: beside it by default."""
     return pepper or keys.with_name(f"{keys.name}.pepper")
 
 
 def load_keyring(keys: Path, pepper: Path | None) -> Keyring:
-    """The keyring of the file `keys`. Raises `CommandError` with one line, where the file or its pepper is bad, or
-    cannot be read in time."""
+    """The keyring of the file `keys`. Raises `CommandError` with one line if the file or its pepper is bad or cannot be
+    read in time."""
     at = pepper_path(keys, pepper)
     with in_time(keys):
         return FileThread().run(lambda: open_keyring(read_file(keys), name=str(keys), pepper=at, folder=keys.parent))
 
 
 def open_keyring(data: bytes, *, name: str, pepper: Path, folder: Path) -> Keyring:
-    """The keyring of `data`, with the pepper that is in a file; a file of an issuer's keys is looked for in `folder`,
-    where its name does not begin at the root. Raises `CommandError`."""
+    """The keyring of `data` under the pepper in a file. A relative path of an issuer's key file starts at `folder`.
+    Raises `CommandError`."""
     file = parse_access(data, name=name)
     if file.jwt is not None and not check_location(file.jwt.jwks):
         placed = msgspec.structs.replace(file.jwt, jwks=str(folder / file.jwt.jwks))
@@ -115,21 +115,21 @@ def open_keyring(data: bytes, *, name: str, pepper: Path, folder: Path) -> Keyri
 
 
 def check_pepper(file: AccessFile, pepper: bytes, *, name: str, pepper_name: str) -> None:
-    """Raises `CommandError` where `file` has keys that were hashed under another pepper."""
+    """Raises `CommandError` if `file` has keys that were hashed under another pepper."""
     if file.keys and pepper_id(pepper) != file.pepper:
-        raise CommandError(f"{name}: its keys were hashed under another pepper than that of {pepper_name}.")
+        raise CommandError(f"{name}: its keys were hashed under another pepper than the one in {pepper_name}.")
 
 
 def read_pepper(path: Path) -> bytes:
     """Raises `CommandError`."""
     secret = read_file(path).strip()
     if len(secret) < MIN_PEPPER_BYTES:
-        raise CommandError(f"{path}: a pepper has at least {MIN_PEPPER_BYTES} bytes, this one has {len(secret)}.")
+        raise CommandError(f"{path}: a pepper must have at least {MIN_PEPPER_BYTES} bytes, got {len(secret)}.")
     return secret
 
 
 def read_file(path: Path) -> bytes:
-    """What `parse_access` takes, and a byte more of what is too large. Raises `CommandError`."""
+    """The content as far as `parse_access` accepts it, plus one byte if it is too large. Raises `CommandError`."""
     try:
         return read_regular(path, max_bytes=MAX_FILE_BYTES + 1)
     except OSError as exc:
@@ -138,7 +138,7 @@ def read_file(path: Path) -> bytes:
 
 @contextlib.contextmanager
 def in_time(path: Path) -> Iterator[None]:
-    """Raises `CommandError` where the file system does not answer about `path` in time."""
+    """Raises `CommandError` if the file system does not respond for `path` in time."""
     try:
         yield
     except TimeoutError as exc:

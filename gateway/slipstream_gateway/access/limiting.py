@@ -1,4 +1,4 @@
-"""Who decides on limits: all replicas together while Redis answers, else this process by itself."""
+"""Where limits are decided: by all replicas together while Redis is reachable, otherwise by this process alone."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ _OPEN = Grant()
 
 
 class SharedLimits(Protocol):
-    """Limits that the replicas hold in common."""
+    """Limits that the replicas share."""
 
     @property
     def connected(self) -> bool: ...
 
     async def admit(self, key_id: str, limits: Limits, charge: Charge) -> Grant | Refusal | None:
-        """None: nobody answered within the deadline, or lately."""
+        """The result; None if Redis did not respond within the deadline, or has failed recently."""
         ...
 
     def settle(self, use: Use) -> None:
-        """Gives back and corrects; never waits, never raises."""
+        """Frees the places and corrects the charge. Never waits, never raises."""
         ...
 
     async def run(self) -> None:
-        """Keeps what is held alive, until cancelled."""
+        """Renews the held places, until cancelled."""
         ...
 
     async def aclose(self) -> None: ...
 
 
 class SharedUsage(Protocol):
-    """What callers use of the limits that the replicas hold in common."""
+    """The usage of the shared limits."""
 
     async def read(self, callers: Sequence[tuple[str, Limits]]) -> Sequence[InUse] | None:
-        """Of each caller, in their order. None: nobody answered within a deadline."""
+        """The usage per caller, in their order; None if Redis did not respond within a deadline."""
         ...
 
     async def aclose(self) -> None: ...
 
 
 class Limiter:
-    """Asks `shared` first. What was granted by one of the two is settled with the same one. `usage` reads what callers
-    use of what `shared` grants, for people."""
+    """Uses `shared` first, then the local limits. A grant is settled where it was made. `usage` reads callers' usage of
+    the shared limits, for display."""
 
     def __init__(
         self, local: LocalLimits, shared: SharedLimits | None = None, usage: SharedUsage | None = None

@@ -1,4 +1,4 @@
-"""Limits by this process alone: what holds without Redis, and while Redis is away."""
+"""Limits of this process alone, in force without Redis and while Redis is unreachable."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MOST_CALLERS = 10_000
 
 
 class _State:
-    """What one caller has used. Instants are µs of this process's clock; `day` is UTC's."""
+    """The usage of one caller. Instants are µs of this process's clock; `day` is a UTC day."""
 
     __slots__ = ("day", "in_flight", "nano_usd", "requests_us", "tokens_us")
 
@@ -41,11 +41,12 @@ class _State:
 
 
 class LocalLimits:
-    """Grants each caller its limits divided by `parts`: the processes of a gateway that know nothing of each other, so
-    that together they never grant more than the limit. The last of a small limit goes to each of them: one at a time
-    and one a minute is the least that a process grants.
+    """Grants each caller its limits divided by `parts`, the number of processes of a gateway. The processes do not
+    communicate, so the division keeps their sum within the limit. A small limit is not divided below one concurrent
+    request and one request per minute per process.
 
-    Callers without anything in flight whose rates have recovered and who spent nothing today are forgotten.
+    A caller is dropped from memory once it has no request in flight, its rates have recovered and it has spent nothing
+    today.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class LocalLimits:
         self._leases = count()
 
     def admit(self, key_id: str, limits: Limits, charge: Charge) -> Grant | Refusal:
-        """Takes `charge` with its places, or nothing at all."""
+        """Takes `charge` with its places, or nothing."""
         state = self._states.get(key_id)
         if state is None:
             state = self._new_state(key_id)
@@ -74,7 +75,7 @@ class LocalLimits:
         return self._take(state, limits, charge, now_us)
 
     def settle(self, use: Use) -> None:
-        """Gives the places back, and corrects what was charged by what was taken."""
+        """Frees the places, and corrects the charge to what was used."""
         state = self._states.get(use.key_id)
         if state is None:
             return
@@ -88,11 +89,11 @@ class LocalLimits:
                 state.tokens_us -= refund_us(-more_us, grant.tokens_until_us, now_us)
         self._turn(state)
         more = use.taken.nano_usd - use.charged.nano_usd
-        if more > 0 or grant.day == state.day:  # yesterday's charge is no credit for today
+        if more > 0 or grant.day == state.day:  # a charge of yesterday is not credited today
             state.nano_usd = max(state.nano_usd + more, 0)
 
     def usage(self, key_id: str, limits: Limits) -> InUse:
-        """What a caller uses of what this process grants it."""
+        """The usage of a caller within the limits of this process."""
         state = self._states.get(key_id)
         if state is None:
             return InUse()
@@ -178,7 +179,7 @@ class LocalLimits:
         return limit if self._parts == 1 else max(1, limit // self._parts)
 
     def _turn(self, state: _State) -> None:
-        """A new day has a new budget."""
+        """Resets the budget on a new day."""
         today = int(self._wall_s() // DAY_S)
         if state.day != today:
             state.day, state.nano_usd = today, 0
@@ -186,7 +187,9 @@ class LocalLimits:
     def _new_state(self, key_id: str) -> _State:
         if len(self._states) >= self._look_at:
             self._forget()
-            self._look_at = max(MOST_CALLERS, 2 * len(self._states))  # so that a look costs each newcomer little
+            self._look_at = max(
+                MOST_CALLERS, 2 * len(self._states)
+            )  # incremental, so that the clean-up costs each new caller little
         state = self._states[key_id] = _State()
         self._turn(state)
         return state
@@ -200,6 +203,6 @@ class LocalLimits:
 
 
 def room(limit: int, until_us: float, now_us: float) -> Room:
-    """How a rate of `limit` a minute stands that was used up to `until_us`."""
+    """The state of a rate of `limit` per minute that is used up to `until_us`."""
     ahead_us = max(until_us - now_us, 0.0)
     return Room(limit, max(0, int((US_PER_MINUTE - ahead_us) / interval_us(limit) + 1e-6)), ahead_us / US_PER_S)

@@ -1,4 +1,4 @@
-"""Who a request comes from and what it may do, compiled once from the file of keys or from a token's claims."""
+"""The caller of a request and its permissions, compiled once from the key file or from a token's claims."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from slipstream_gateway.access.records import Price, Scopes
 
 UNLIMITED_OUTPUT_TOKENS = 1024
 MOST_OUTPUT_TOKENS = 131_072
-"""Of one choice. A request may ask for two billion tokens, which no model generates: such a charge would lock its key
-for years."""
+"""Per choice. A request may ask for two billion tokens, which no model generates; such a charge would block its key for
+years."""
 _BYTES_PER_TOKEN = 4
 _MEDIA_TOKENS = 1024
-_MOST_MEDIA_TOKENS = 16_384  # an image of Qwen2-VL's at its full size
+_MOST_MEDIA_TOKENS = 16_384  # an image of Qwen2-VL at full size
 _NANO_PER_USD_PER_MILLION = 1000
 
 
 class Principal(msgspec.Struct, frozen=True, kw_only=True):
-    """A caller that was let in. `models` None: all of them. `key_id` may be told, there is no secret in here."""
+    """An authenticated caller. `models` None: all models. `key_id` is not secret, nor is any other field."""
 
     key_id: str
     name: str = ""
@@ -55,13 +55,13 @@ def compile_principal(key_id: str, name: str, scopes: Scopes, priority: Priority
 
 
 def _any_of(globs: Sequence[str]) -> re.Pattern[str]:
-    """Matches what one of `globs` does; nothing where there are none."""
+    """A pattern that matches any of `globs`; it matches nothing without globs."""
     return re.compile("|".join(fnmatch.translate(glob) for glob in globs) or r"(?!)")
 
 
 class Prices:
-    """What tokens cost, by model. Prices are per token, not per hour of a GPU: a caller must be able to tell beforehand
-    what a request costs, and must not pay for a slow neighbour."""
+    """The price of tokens, by model. Prices are per token and not per GPU hour: a caller must be able to predict the
+    cost of a request, and must not pay for slow neighbours."""
 
     def __init__(self, prices: Sequence[Price]) -> None:
         self._prices = [
@@ -80,8 +80,8 @@ class Prices:
         return 0
 
     def expected(self, request: GenerationRequest, limits: Limits) -> Charge:
-        """What `request` is charged before it runs: its prompts by a rule of thumb, all the output that it asks for,
-        and a place for each of its choices."""
+        """The charge of `request` before it runs: an estimate of its prompt tokens, all output tokens that it asks for,
+        and one place for each of its choices."""
         prompt, output = expected_prompt_tokens(request.prompt_size), asked_output_tokens(request)
         if limits.usd_per_day is None:
             return Charge(prompt + output, 0, request.choices, output)
@@ -93,15 +93,15 @@ class Prices:
 
 
 def asked_output_tokens(request: GenerationRequest) -> int:
-    """How many tokens the answers have at the most; of one without a limit `UNLIMITED_OUTPUT_TOKENS` are expected."""
+    """The maximum number of output tokens; `UNLIMITED_OUTPUT_TOKENS` for a request without a limit."""
     return min(request.max_tokens or UNLIMITED_OUTPUT_TOKENS, MOST_OUTPUT_TOKENS) * request.choices
 
 
 def expected_prompt_tokens(size: PromptSize) -> int:
-    """About how many tokens the prompts have: four bytes of text each, as English has them."""
+    """An estimate of the prompt tokens: four bytes of text each, as in English."""
     return 1 + size.text_bytes // _BYTES_PER_TOKEN + size.token_ids + size.media * _MEDIA_TOKENS
 
 
 def most_prompt_tokens(size: PromptSize) -> int:
-    """At most how many tokens the prompts have: every byte of text may be one, as it is of digits."""
+    """The maximum number of prompt tokens: each byte of text may be one, as with digits."""
     return size.text_bytes + size.token_ids + size.media * _MOST_MEDIA_TOKENS

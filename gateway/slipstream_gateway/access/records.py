@@ -1,4 +1,4 @@
-"""The file of keys: who may do what, as JSON. `slipstream keys` writes it, the gateway follows it.
+"""The key file: callers and their permissions as JSON, written by `slipstream keys` and followed by the gateway.
 
     {"version": 1,
      "pepper": "<its id>",
@@ -6,7 +6,7 @@
      "prices": [{"models": "*", "input_usd_per_million_tokens": 0.1, "output_usd_per_million_tokens": 0.4}],
      "jwt": {"issuer": …, "audiences": […], "jwks": …, "rules": […]}}
 
-A field that nobody knows is an error: it may be a limit with a typo.
+An unknown field is an error, because it may be a limit with a typo.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from slipstream_gateway.access.key_text import ID_CHARS
 
 MAX_FILE_BYTES = 16 * 1024 * 1024
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
-"""Public keys only: under a shared secret whoever can check a token can also make one."""
+"""Asymmetric algorithms only: with a shared secret every verifier of tokens could also issue them."""
 _Name = Annotated[str, Meta(max_length=128)]
 _Hash = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 _KeyId = Annotated[str, Meta(pattern=f"^[a-z0-9]{{{ID_CHARS}}}$")]
@@ -35,9 +35,9 @@ _Usd = Annotated[float, Meta(ge=0, le=1e6)]
 
 
 class Scopes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a caller may ask for. `models` are names or globs (`team-a/*`); `modes` those that it may demand with
-    `x-slipstream-mode`, beside `auto`; `draft_length` and `learn` whether it may send those headers; `admin` opens
-    the admin paths."""
+    """The permissions of a caller. `models` are names or globs (`team-a/*`); `modes` are the permitted values of
+    `x-slipstream-mode` besides `auto`; `draft_length` and `learn` permit those headers; `admin` permits the admin
+    paths."""
 
     models: tuple[_Name, ...] = ("*",)
     modes: tuple[Mode, ...] = (Mode.SPECULATIVE, Mode.PLAIN)
@@ -47,14 +47,14 @@ class Scopes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Former(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The hash of a key that was rotated, valid until an instant."""
+    """The hash of a rotated key, valid until an instant."""
 
     hash: _Hash
     until: datetime
 
 
 class KeyRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A key. Revoked ones stay, so that lists and logs of the past can be read."""
+    """A key. Revoked keys stay in the file, so that old lists and logs can be resolved."""
 
     id: _KeyId
     name: _Name = ""
@@ -69,7 +69,7 @@ class KeyRecord(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What tokens of some models cost; the first that fits a model counts."""
+    """The token prices of some models; the first entry that matches a model applies."""
 
     models: _Name = "*"
     input_usd_per_million_tokens: _Usd
@@ -77,7 +77,8 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class JwtRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What tokens get whose claim `claim` is `value`, or is a list (or words, as `scope` is) that has it."""
+    """The permissions of tokens whose claim `claim` equals `value` or, as a list or as words (like `scope`), contains
+    it."""
 
     claim: _Name
     value: str
@@ -88,7 +89,7 @@ class JwtRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 class Jwt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Bearer tokens of an OpenID provider (RFC 7519, RFC 8725). `jwks` is an https URL (http on the loopback) or a
-    file; the first of `rules` that fits a token counts, and a token that none fits gets nothing."""
+    file. The first of `rules` that matches a token applies; a token without a match has no permissions."""
 
     issuer: str
     audiences: Annotated[tuple[str, ...], Meta(min_length=1)]
@@ -99,7 +100,7 @@ class Jwt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
 
 
 class AccessFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The whole file. `pepper` names the pepper of the hashes; empty where there are no keys."""
+    """The whole file. `pepper` is the id of the hashes' pepper; empty without keys."""
 
     version: Literal[1] = 1
     pepper: str = ""
@@ -109,15 +110,15 @@ class AccessFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 def parse_access(data: bytes, *, name: str) -> AccessFile:
-    """Raises `CommandError` with one line that names the file and the field, never a hash."""
+    """Raises `CommandError` with one line that has the file and the field, never a hash."""
     if len(data) > MAX_FILE_BYTES:
-        raise CommandError(f"{name}: is larger than {MAX_FILE_BYTES} bytes.")
+        raise CommandError(f"{name}: exceeds {MAX_FILE_BYTES} bytes.")
     try:
         file = msgspec.json.decode(data, type=AccessFile)
     except msgspec.ValidationError as exc:
         raise CommandError(f"{name}: {exc}") from exc
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
-        raise CommandError(f"{name}: is no JSON: {exc}") from exc
+        raise CommandError(f"{name}: not valid JSON: {exc}") from exc
     try:
         problem = next(_problems(file), None)
     except CommandError as exc:
@@ -132,16 +133,16 @@ def render_access(file: AccessFile) -> bytes:
 
 
 def aware(instant: datetime) -> datetime:
-    """An instant without a zone is UTC's."""
+    """An instant without a time zone is in UTC."""
     return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant
 
 
 def _problems(file: AccessFile) -> Iterator[str]:
     for key_id, count in Counter(key.id for key in file.keys).items():
         if count > 1:
-            yield f"keys: the id {key_id} is there {count} times."
+            yield f"keys: the id {key_id} occurs {count} times."
     if file.keys and not file.pepper:
-        yield "pepper: is missing, and there are keys that were hashed under one."
+        yield "pepper: is required, because there are keys that were hashed under one."
     if file.jwt is not None:
         check_location(file.jwt.jwks)
     rights = [(f"keys {key.id}", key.limits) for key in file.keys]
@@ -150,13 +151,13 @@ def _problems(file: AccessFile) -> Iterator[str]:
     for where, limits in rights:
         yield from (f"{where}: {problem}" for problem in _bad_limits(limits))
         if limits.usd_per_day is not None and not priced:
-            yield f"{where}: usd_per_day needs prices; one of them must be for models '*'."
+            yield f"{where}: usd_per_day requires prices, one of them for models '*'."
 
 
 def _bad_limits(limits: Limits) -> Iterator[str]:
     for name in ("requests_per_minute", "tokens_per_minute", "concurrent"):
         value = getattr(limits, name)
         if value is not None and not 1 <= value <= 1_000_000_000:
-            yield f"limits.{name} must be 1 to 1000000000, is {value}."
+            yield f"limits.{name} must be between 1 and 1000000000, got {value}."
     if limits.usd_per_day is not None and not 0 < limits.usd_per_day <= 1e6:
-        yield f"limits.usd_per_day must be above 0 and at most 1000000, is {limits.usd_per_day:g}."
+        yield f"limits.usd_per_day must be above 0 and at most 1000000, got {limits.usd_per_day:g}."

@@ -1,4 +1,4 @@
-"""Bearer tokens of an OpenID provider as callers: JSON Web Tokens, checked as RFC 8725 has it."""
+"""JSON Web Tokens of an OpenID provider, verified according to RFC 8725 and mapped to callers."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class _Kept(NamedTuple):
 
 
 class Tokens:
-    """Checks tokens of one issuer. A signature costs some tens of microseconds, so a good token is kept, by its hash
-    alone, until it expires or the issuer's keys change."""
+    """Verifies tokens of one issuer. A signature costs some tens of microseconds, so a valid token is cached, by its
+    hash alone, until it expires or the issuer's keys change."""
 
     def __init__(self, config: Jwt, jwks: Jwks) -> None:
         self.config = config
@@ -37,12 +37,12 @@ class Tokens:
         self._generation = jwks.generation
 
     def authenticate(self, token: str, now_s: float) -> Principal:
-        """The caller that `token` speaks of. Raises `NotAuthenticated`; `Forbidden` where no rule fits a good token;
-        `UpstreamUnavailable` while the issuer's keys could not be read at all."""
+        """The caller of `token`. Raises `NotAuthenticated`; `Forbidden` if no rule matches a valid token;
+        `UpstreamUnavailable` until the issuer's keys have been read for the first time."""
         if len(token) > MAX_TOKEN_CHARS or not token.isascii():
             raise NotAuthenticated(INCORRECT)
         if not self.jwks.is_ready:
-            raise UpstreamUnavailable("Tokens cannot be checked at the moment.", retry_after_s=_RETRY_S)
+            raise UpstreamUnavailable("Tokens cannot be verified at present. Try again later.", retry_after_s=_RETRY_S)
         if self._generation != self.jwks.generation:
             self._generation = self.jwks.generation
             self._kept.clear()
@@ -58,7 +58,7 @@ class Tokens:
         return principal
 
     def _claims(self, token: str) -> Mapping[str, Any]:
-        """What `token` says, when it was checked."""
+        """The claims of `token`, after verification."""
         config = self.config
         try:
             header = jwt.get_unverified_header(token)
@@ -79,7 +79,7 @@ class Tokens:
             )
             if int(claims["exp"]) > _LATEST_EXPIRY_S:
                 raise NotAuthenticated(INCORRECT)
-        # The library raises those that are not its own for what is no token, and for instants beyond all bounds.
+        # PyJWT lets other exceptions through for malformed tokens and for instants out of range.
         except (jwt.PyJWTError, ValueError, TypeError, OverflowError, RecursionError) as exc:
             raise NotAuthenticated(INCORRECT) from exc
         return claims
@@ -90,7 +90,7 @@ class Tokens:
                 subject = f"{self.config.issuer}\0{claims['sub']}"
                 key_id = f"jwt-{hashlib.sha256(subject.encode()).hexdigest()[:16]}"
                 return compile_principal(key_id, "", rule.scopes, rule.priority, rule.limits)
-        raise Forbidden("This token has no rights here.")
+        raise Forbidden("This token has no permissions on this gateway.")
 
 
 def _fits(rule: JwtRule, claims: Mapping[str, Any]) -> bool:
@@ -101,7 +101,8 @@ def _fits(rule: JwtRule, claims: Mapping[str, Any]) -> bool:
 
 
 def _claim(path: str, claims: Mapping[str, Any]) -> object:
-    """The claim `path`, by its full name (`https://acme.example/groups`), or within others (`realm_access.roles`)."""
+    """The claim `path`, by its full name (`https://acme.example/groups`) or as a path into nested claims
+    (`realm_access.roles`)."""
     if path in claims:
         return claims[path]
     found: object = claims

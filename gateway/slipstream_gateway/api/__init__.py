@@ -1,1 +1,1 @@
-"""The HTTP edge: OpenAI's protocol in, types inward, bytes out."""
+"""The HTTP edge: parses OpenAI's protocol into types, and renders types as responses."""

@@ -1,4 +1,4 @@
-"""Who may use the endpoints: the gate as they see it, and the one that is always open."""
+"""Access control as the endpoints use it, and the implementation without keys."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ from slipstream_gateway.api.port_router import RequestCheck, anybody
 
 
 class Lease(Protocol):
-    """What an admitted request holds. `headers` tell the client where it stands."""
+    """The limits that an admitted request holds. `headers` inform the client of its limits and remainders."""
 
     headers: tuple[tuple[bytes, bytes], ...]
 
     def settle(self, prompt_tokens: int | None, output_tokens: int | None) -> None:
-        """Corrects the charge by the tokens that the request took, once. None: unknown. An unknown prompt counts with
-        the most tokens that it can have, an unknown answer with all that was asked for."""
+        """Corrects the charge to the tokens that the request used, once. None: unknown. An unknown prompt is charged at
+        its maximum number of tokens, an unknown answer at the requested number."""
         ...
 
 
 class AccessControl(Protocol):
-    """Asked in this order: `authenticate` before the body is read, the others when it is understood.
+    """The methods are called in this order: `authenticate` before the body is read, the others after it is parsed.
 
-    `is_open`: anybody may do anything, and what clients send as `authorization` is the upstreams' business.
+    `is_open`: no keys are configured, every request is permitted, and clients' `authorization` headers are for the
+    upstreams.
     """
 
     @property
@@ -40,12 +41,12 @@ class AccessControl(Protocol):
     async def admit(self, principal: Principal, request: GenerationRequest) -> Lease: ...
 
     async def ask(self, principal: Principal) -> tuple[tuple[bytes, bytes], ...]:
-        """In the place of `admit` for what runs nothing: it counts as a request, and holds no place."""
+        """Used instead of `admit` for a request that runs no generation: it counts as a request and holds no place."""
         ...
 
 
 class _NoLease:
-    """Nothing is held, so there is nothing to give back."""
+    """Holds nothing, so settling has no effect."""
 
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
@@ -58,7 +59,7 @@ _NO_LEASE = _NoLease()
 
 
 class OpenAccess:
-    """No keys: everybody is let in, and nobody is counted."""
+    """Access without keys: every request is permitted, and none is counted."""
 
     is_open = True
 
@@ -79,7 +80,7 @@ OPEN_ACCESS = OpenAccess()
 
 
 def admin_check(access: AccessControl, site: RequestCheck = anybody) -> RequestCheck:
-    """A check that lets admins pass whose request `site` lets pass. It raises `NotAuthenticated` or `Forbidden`."""
+    """A check that passes requests of admins that also pass `site`. It raises `NotAuthenticated` or `Forbidden`."""
 
     async def check(scope: Scope) -> None:
         await site(scope)
@@ -89,8 +90,8 @@ def admin_check(access: AccessControl, site: RequestCheck = anybody) -> RequestC
 
 
 def require_admin(access: AccessControl, scope: Scope) -> Principal:
-    """The admin that a request comes from. Raises `NotAuthenticated` or `Forbidden`."""
+    """The admin who sent a request. Raises `NotAuthenticated` or `Forbidden`."""
     principal = access.authenticate(read_headers(scope).authorization)
     if not principal.is_admin:
-        raise Forbidden("This key is not an admin's.")
+        raise Forbidden("This key has no admin permission.")
     return principal

@@ -1,4 +1,4 @@
-"""How many tokens a request is charged for in the end: those that are known, else those that were asked for."""
+"""The final number of tokens that a request is charged for: the known ones, else the requested ones."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from slipstream_core.types import GenerationRequest
 from slipstream_gateway.request.call import Call
 from slipstream_gateway.upstreams.base import Usage
 
-# With these a server may generate tokens of which nothing is seen in its answer: special tokens have no text.
+# With these a server may generate tokens that do not appear in the answer's text, such as special tokens.
 _UNSEEN = frozenset(
     {"allowed_token_ids", "best_of", "ignore_eos", "include_reasoning", "logit_bias", "use_beam_search"}
 )
 
 
 class Bill(NamedTuple):
-    """Numbers of tokens; None where they are unknown."""
+    """Numbers of tokens; None if unknown."""
 
     prompt_tokens: int | None
     output_tokens: int | None
@@ -40,7 +40,7 @@ def bill_of(call: Call, *, client_waited: bool) -> Bill:
 
 
 def _output_tokens(request: GenerationRequest, usage: Usage) -> int | None:
-    """Those of an answer that has begun, as far as it came."""
+    """The output tokens of an answer that has begun, as far as it was received."""
     if usage.exact:
         return usage.most_output_tokens
     if _hides_tokens(request):

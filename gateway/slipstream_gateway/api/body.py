@@ -1,4 +1,4 @@
-"""The wire form of a request body: JSON decoded into types, and errors that name the field and its value."""
+"""The wire form of a request body: JSON decoded into types, with errors that name the field and its value."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class WirePart(msgspec.Struct):
 
 
 class WireMessage(msgspec.Struct):
-    """One message's fields that are read here; its other keys become features."""
+    """The fields of a message that the gateway reads; its other keys become features."""
 
     role: str
     content: str | list[WirePart] | None = None
@@ -35,7 +35,7 @@ class WireStreamOptions(msgspec.Struct):
 
 
 class WireSampling(msgspec.Struct):
-    """What the bodies of all generation endpoints have."""
+    """The sampling fields of all generation endpoints."""
 
     model: str | None = None
     stream: bool | None = None
@@ -47,8 +47,7 @@ class WireSampling(msgspec.Struct):
 
 
 class WireBody(WireSampling):
-    """The fields of chat and text completions that the gateway itself understands; all others are looked at by name
-    only."""
+    """The fields of chat and text completions that the gateway reads; of all others it sees the names only."""
 
     messages: list[WireMessage] | None = None
     prompt: str | list[str | int | list[int]] | None = None
@@ -60,7 +59,7 @@ class WireBody(WireSampling):
 
 
 class WireItem(msgspec.Struct):
-    """One item of a response's `input`: a message where `type` says nothing else."""
+    """One item of a response's `input`: a message unless `type` says otherwise."""
 
     type: str | None = None
     role: str | None = None
@@ -70,7 +69,7 @@ class WireItem(msgspec.Struct):
 
 
 class WireResponsesBody(WireSampling):
-    """The fields of a response that the gateway itself understands."""
+    """The fields of a response that the gateway reads."""
 
     input: str | list[WireItem] | None = None
     instructions: str | None = None
@@ -80,7 +79,7 @@ class WireResponsesBody(WireSampling):
     background: bool | None = None
 
 
-CORE_FIELDS = frozenset(WireBody.__struct_fields__) - {"best_of"}  # read to be counted; backends must honour it
+CORE_FIELDS = frozenset(WireBody.__struct_fields__) - {"best_of"}  # read for counting; backends must honour it
 RESPONSES_FIELDS = frozenset(WireResponsesBody.__struct_fields__)
 _Body = TypeVar("_Body")
 _decode_body = msgspec.json.Decoder(WireBody).decode
@@ -107,7 +106,7 @@ def _decode(raw: bytes, decode: Callable[[bytes], _Body]) -> tuple[_Body, dict[s
     check_values(raw)
     try:
         if not raw.isascii():
-            raw.decode()  # the decoders look only into the texts that they hand out, and the rest goes upstream
+            raw.decode()  # the decoders validate only the strings that they return, and the rest goes upstream
         fields = _decode_names(raw)
         check_fields(fields)
         return decode(raw), fields
@@ -117,7 +116,7 @@ def _decode(raw: bytes, decode: Callable[[bytes], _Body]) -> tuple[_Body, dict[s
         raise InvalidRequest("The request body is not valid UTF-8.") from exc
     except msgspec.DecodeError as exc:
         if b"\\ud" in raw.lower():
-            message = "The request body is not valid JSON, or it has a lone surrogate (\\ud800 to \\udfff)."
+            message = "The request body is not valid JSON, or contains a lone surrogate (\\ud800 to \\udfff)."
             raise InvalidRequest(message) from exc
         raise InvalidRequest(f"The request body is not valid JSON: {_lower_first(str(exc))}.") from exc
     except RecursionError as exc:
@@ -134,7 +133,7 @@ def show(value: object) -> str:
 
 
 def _explain(raw: bytes, exc: msgspec.ValidationError) -> NoReturn:
-    """Raises the error for a body of the wrong types, with the field's path and its value."""
+    """Raises the error for a body with wrong types, with the field's path and its value."""
     match = _WHERE.match(str(exc))
     what, path = (match["what"], match["path"] or "") if match else (str(exc), "")
     if not path:

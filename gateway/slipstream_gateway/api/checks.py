@@ -1,4 +1,4 @@
-"""Checks of single fields that several endpoints have. Every error names the field and the value."""
+"""Checks of single fields that several endpoints share. Every error names the field and the value."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ MAX_TOKENS = 2**31 - 1
 
 
 def integer(name: str, value: int | None, low: int, high: int) -> int | None:
-    """`value` where it is None or within the bounds. Raises `InvalidRequest`."""
+    """`value` if it is None or within the bounds. Raises `InvalidRequest`."""
     if value is None or low <= value <= high:
         return value
     raise InvalidRequest(f"Invalid '{name}': expected {low} to {high}, got {show(value)}.", param=name)
 
 
 def choices_of(prompts: int, n: int | None, best_of: int | None) -> int:
-    """How many answers a request has generated: one for each choice of each prompt. Raises `InvalidRequest`."""
+    """The number of generated answers: one for each choice of each prompt. Raises `InvalidRequest`."""
     each = max(integer("n", n, 1, MAX_CHOICES) or 1, integer("best_of", best_of, 1, MAX_CHOICES) or 1)
     if prompts * each <= MAX_CHOICES:
         return prompts * each
@@ -35,7 +35,7 @@ def choices_of(prompts: int, n: int | None, best_of: int | None) -> int:
 
 
 def between(name: str, value: float | None, default: float, low: float, high: float) -> float:
-    """`value`, or `default` where it is None. Raises `InvalidRequest` outside the bounds."""
+    """`value`, or `default` if it is None. Raises `InvalidRequest` outside the bounds."""
     if value is None:
         return default
     if low <= value <= high:
@@ -44,17 +44,17 @@ def between(name: str, value: float | None, default: float, low: float, high: fl
 
 
 def top_k_of(value: int | None) -> int:
-    """-1 and 0 both switch the filter off, as in vLLM. Raises `InvalidRequest`."""
+    """-1 and 0 both disable the filter, as in vLLM. Raises `InvalidRequest`."""
     return max(integer("top_k", value, -1, MAX_TOKENS) or 0, 0)
 
 
 def seed_of(value: int | None) -> int | None:
-    """A seed of 64 bits, or None. Raises `InvalidRequest`."""
+    """A 64-bit seed, or None. Raises `InvalidRequest`."""
     return integer("seed", value, -(2**63), 2**63 - 1)
 
 
 def stop_strings(stop: str | Sequence[str] | None) -> tuple[str, ...]:
-    """The texts that end the answer. Raises `InvalidRequest`."""
+    """The stop strings of the answer. Raises `InvalidRequest`."""
     if stop is None:
         return ()
     strings = (stop,) if isinstance(stop, str) else tuple(stop)

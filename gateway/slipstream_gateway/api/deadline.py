@@ -1,4 +1,4 @@
-"""The header `x-request-timeout`: how long a client waits for its answer, in seconds."""
+"""The header `x-request-timeout`: the time in seconds that a client waits for its answer."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _DECIMAL = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
 
 
 def deadline_of(value: str | None, *, now_s: float) -> float | None:
-    """The instant, by the clock that `now_s` is of, at which the client stops waiting; None where it names none.
+    """The instant at which the client stops waiting, by the clock of `now_s`; None without the header.
 
-    Raises `InvalidRequest` with the header's name and value where that is no decimal number of seconds above 0.
+    Raises `InvalidRequest` with the header's name and value if that is not a decimal number of seconds above 0.
     """
     if value is None:
         return None

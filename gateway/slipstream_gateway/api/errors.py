@@ -1,4 +1,4 @@
-"""The one map from errors to HTTP: status, OpenAI's error body, headers."""
+"""The single mapping from errors to HTTP: status, OpenAI's error body, headers."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ _INTERNAL = _Kind(500, "server_error", "internal_error")
 
 
 class ErrorReply(NamedTuple):
-    """An error as HTTP. `headers` lacks content-length."""
+    """An error as an HTTP response. `headers` lacks content-length."""
 
     status: int
     headers: Headers
@@ -77,7 +77,7 @@ class ErrorReply(NamedTuple):
 
 
 def error_reply(error: Exception) -> ErrorReply:
-    """What the client gets for `error`. An error that is not ours says nothing of the inside."""
+    """The response for `error`. Errors of other packages reveal no internals."""
     if isinstance(error, UpstreamRejected):
         return ErrorReply(error.status, [_JSON], error_body(error))
     kind = _kind(error)
@@ -89,7 +89,7 @@ def error_reply(error: Exception) -> ErrorReply:
     if isinstance(error, Overloaded | UpstreamUnavailable):
         headers.append((b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s))))
     if isinstance(error, BodyTooLarge):
-        headers.append((b"connection", b"close"))  # the rest of the body is not worth reading
+        headers.append((b"connection", b"close"))  # the rest of the body need not be read
     return ErrorReply(kind.status, headers, error_body(error))
 
 
@@ -100,14 +100,15 @@ def _kind(error: Exception) -> _Kind:
 
 
 def _limit_headers(error: LimitReached) -> Headers:
-    """Where the caller stands and when to come back; OpenAI's clients do not try again where that is never."""
+    """The caller's remainders and the time to retry. If a retry can never succeed, OpenAI's clients are told not to
+    retry."""
     if error.retry_after_s is None:
         return [*error.headers, (b"x-should-retry", b"false")]
     return [*error.headers, (b"retry-after", b"%d" % max(1, math.ceil(error.retry_after_s)))]
 
 
 def http_error_body(status: int, message: str) -> bytes:
-    """OpenAI's error body for what is wrong with the HTTP request itself: path or method."""
+    """OpenAI's error body for an error of the HTTP request itself: path or method."""
     kind = _Kind(status, "invalid_request_error" if status < 500 else "server_error", None)
     return _body(message, kind, param=None, code=None)
 
@@ -117,7 +118,7 @@ def error_body(error: Exception) -> bytes:
     if isinstance(error, UpstreamRejected):
         return error.body if _is_json_object(error.body) else http_error_body(error.status, str(error))
     kind = _kind(error)
-    message = "The gateway failed on this request." if kind is _INTERNAL else str(error)
+    message = "The gateway failed to process this request." if kind is _INTERNAL else str(error)
     param = error.param if isinstance(error, RequestError) else None
     code = error.code if isinstance(error, RequestError) else kind.code
     return _body(message, kind, param=param, code=code)
@@ -138,13 +139,13 @@ def _body(message: str, kind: _Kind, *, param: str | None, code: str | None) -> 
 
 
 def error_event(error: Exception) -> bytes:
-    """The last event of a stream that broke after its first byte; no `[DONE]` follows."""
+    """The last event of a stream that fails after its first byte; no `[DONE]` follows."""
     return b"data: " + error_body(error).replace(b"\n", b" ").replace(b"\r", b" ") + b"\n\n"
 
 
 def response_error_event(error: Exception, sequence_number: int) -> bytes:
     """The same for a stream of `/v1/responses`, as an event of the type `error`. It has the error twice: flat, as
-    OpenAI documents the event, and as the object `error`, which OpenAI sends and by which its clients raise."""
+    OpenAI documents the event, and as the object `error`, which OpenAI sends and from which its clients raise."""
     told = msgspec.json.decode(error_body(error), type=dict[str, Any]).get("error")
     fields = told if isinstance(told, dict) else {"message": str(error)}
     flat = {name: fields.get(name) for name in ("code", "message", "param")}

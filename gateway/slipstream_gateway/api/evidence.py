@@ -1,4 +1,4 @@
-"""`GET /v1/evidence`: what speculation brings in live traffic, per pair and request class."""
+"""`GET /v1/evidence`: the effect of speculation in live traffic, per pair and request class."""
 
 from __future__ import annotations
 
@@ -16,15 +16,14 @@ from slipstream_gateway.request.parity.parity import ParityCount
 
 
 class Report(Protocol):
-    """Where the comparison of the arms is kept."""
+    """The store of comparisons between the arms."""
 
     def report(self, pair: str) -> Sequence[msgspec.Struct]: ...
 
 
 class EvidenceEndpoint:
-    """Treatment against control as this worker knows it: from its own requests, and from those of all replicas where
-    they share what they saw; what this worker's own replays found (`parity`), and its checks of the engines
-    (`conformance`)."""
+    """Treatment against control as known to this worker: from its own requests, and from those of all replicas if they
+    share outcomes; also the results of this worker's replays (`parity`) and of its engine checks (`conformance`)."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
-"""Which optional parameters a request really uses: those that a backend must honour, by their OpenAI or vLLM name.
+"""The optional parameters that a request really uses and a backend must honour, by their OpenAI or vLLM name.
 
-A parameter at its neutral value asks for nothing. Some have no effect on the output and are accepted everywhere. A
-name that nobody here knows counts as a feature: OpenAI-compatible servers get it, Slipstream's own engine refuses it.
+A parameter at its neutral value is not used. Some parameters do not affect the output and are accepted everywhere. An
+unknown name counts as a feature: OpenAI-compatible servers receive it, Slipstream's own engine refuses it.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ NO_EFFECT = frozenset(
         "safety_identifier",
         "prompt_cache_key",
         "prompt_cache_retention",
-        "parallel_tool_calls",  # none are called without `tools`, which is a feature
-        "prediction",  # predicted outputs: a hint for speed alone
+        "parallel_tool_calls",  # without `tools`, which is a feature, no tools are called
+        "prediction",  # predicted outputs: a hint that affects speed only
         "priority",
         "request_id",
     }
@@ -31,7 +31,7 @@ NO_EFFECT = frozenset(
 
 
 def _is(*values: object) -> Callable[[object], bool]:
-    """Equal to one of `values`, and for bools of the same type: 0 is not False here."""
+    """Equal to one of `values`, with bools equal to bools only: 0 is not False here."""
     return lambda value: any(
         value == neutral and isinstance(value, bool) is isinstance(neutral, bool) for neutral in values
     )
@@ -81,7 +81,7 @@ _STRUCTURED = frozenset(
     }
 )
 FOR_SAMPLING = frozenset({"min_p"})
-"""What has no effect on greedy decoding."""
+"""Parameters without effect on greedy decoding."""
 _NULL = b"null"
 _NOTHING = frozenset({_NULL, b"[]"})
 _MESSAGE_KEYS = frozenset({"role", "content", "name", "tool_calls", "function_call"})
@@ -91,7 +91,7 @@ _decode_objects = msgspec.json.Decoder(list[dict[str, msgspec.Raw]]).decode
 
 
 def features_in_use(fields: Mapping[str, msgspec.Raw], core: Set[str] = CORE_FIELDS) -> frozenset[str]:
-    """The names in `fields` that ask for something beyond what every backend does. `core` are read by the endpoint."""
+    """The names in `fields` that require more than every backend offers. The endpoint itself reads `core`."""
     extra = fields.keys() - core - NO_EFFECT
     if not extra:
         return frozenset()
@@ -99,7 +99,7 @@ def features_in_use(fields: Mapping[str, msgspec.Raw], core: Set[str] = CORE_FIE
 
 
 def stream_option_features(raw: msgspec.Raw) -> frozenset[str]:
-    """What `stream_options` asks for beyond the usage, as `stream_options.<key>`."""
+    """The keys of `stream_options` other than the usage, as `stream_options.<key>`."""
     if bytes(raw) == _NULL:
         return frozenset()
     return frozenset(
@@ -110,18 +110,18 @@ def stream_option_features(raw: msgspec.Raw) -> frozenset[str]:
 
 
 def is_structured(features: frozenset[str]) -> bool:
-    """Whether the answer must have a form that the client gave."""
+    """Whether the client prescribes a format for the answer."""
     return not _STRUCTURED.isdisjoint(features)
 
 
 def message_features(messages: Sequence[WireMessage], raw: msgspec.Raw) -> frozenset[str]:
-    """What the messages need beyond roles and text. `raw` is their JSON, for the keys that are not read here."""
+    """The features of messages beyond roles and text. `raw` is their JSON, for the keys that are not decoded."""
     found: set[str] = set()
     for index, (message, fields) in enumerate(zip(messages, _decode_objects(raw), strict=True)):
         if message.role in _TOOL_ROLES:
             found.add("tools")
         if len(fields) == 2 and isinstance(message.content, str):
-            continue  # the role and the text alone: nearly every message, so that nothing else may cost there
+            continue  # role and text only: the fast path for nearly every message
         if message.name is not None:
             found.add("messages.name")
         found.update(_calls(fields))
@@ -132,7 +132,7 @@ def message_features(messages: Sequence[WireMessage], raw: msgspec.Raw) -> froze
 
 
 def _calls(fields: Mapping[str, msgspec.Raw]) -> set[str]:
-    """Tool calls of an earlier turn: a template without tools cannot show them to the model."""
+    """Tool calls of an earlier turn: a chat template without tools cannot render them."""
     calls = {name for name in ("tool_calls", "function_call") if name in fields and not _is_nothing(fields[name])}
     return calls | {"tools"} if calls else calls
 
@@ -145,7 +145,7 @@ def _unknown_keys(message: WireMessage, fields: Mapping[str, msgspec.Raw], index
 
 
 def _part_features(raw: msgspec.Raw, where: str) -> Iterator[str]:
-    """The kinds of the parts that are not text, and the keys of text parts that are not read here."""
+    """The kinds of the parts that are not text, and the undecoded keys of text parts."""
     for position, fields in enumerate(_decode_objects(raw)):
         kind = msgspec.json.decode(fields["type"], type=str)
         if kind != "text":
@@ -169,4 +169,4 @@ def _is_neutral(name: str, raw: msgspec.Raw) -> bool:
     try:
         return neutral(msgspec.json.decode(raw))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return False  # whatever it is, it is not the neutral value
+        return False  # any other value is not the neutral one

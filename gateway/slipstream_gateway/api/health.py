@@ -1,4 +1,4 @@
-"""`GET /health/live`: the process runs. `GET /health/ready`: it can serve, and what it goes by."""
+"""`GET /health/live`: the process runs. `GET /health/ready`: it can serve, and its source of configuration."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ KEEP_S = 1.0
 
 
 class HealthEndpoint:
-    """With a manifest file, ready means that the plain arm of every pair has a server that answers: without a draft
-    everything still works. The answer of a probe is kept for a second, however many ask.
+    """With a manifest file, ready means that the plain arm of every pair has a responding server: without a draft all
+    requests still work. The result of a probe is cached for a second.
 
-    In a cluster a gateway is ready once it has started: a pair without servers must not take the others' gateway
-    away, nor must the cluster's API.
+    In a cluster a gateway is ready once it has started: a pair without servers must not disable the gateway for other
+    pairs, nor must an unreachable API server.
     """
 
     def __init__(self, fleet: Fleet, source: ConfigurationSource) -> None:
@@ -54,14 +54,14 @@ class HealthEndpoint:
         return json_response(body) if is_ready else json_response(body, status=503, headers={"retry-after": "1"})
 
     async def _check(self) -> dict[str, str]:
-        """What is wrong, by model; empty where all is well. Addresses stay inside."""
+        """The problems by model; empty if all is well. Addresses are not disclosed."""
         routes = self._fleet.current.routes
         results = await asyncio.gather(*(_any_answers(served.plain) for served in routes.values()))
-        return {name: "no server answers" for name, answers in zip(routes, results, strict=True) if not answers}
+        return {name: "no server responds" for name, answers in zip(routes, results, strict=True) if not answers}
 
 
 async def _any_answers(pool: Pool) -> bool:
-    """Whether one of the first few replicas answers a probe."""
+    """Whether one of the first few replicas responds to a probe."""
     for replica in pool.replicas[:8]:
         try:
             async with asyncio.timeout(PROBE_TIMEOUT_S):
@@ -73,7 +73,7 @@ async def _any_answers(pool: Pool) -> bool:
 
 
 def _shown(status: ConfigurationStatus) -> dict[str, object]:
-    """What everybody may know of where the routing table comes from; addresses stay inside."""
+    """The public facts on the source of the routing table; addresses are not disclosed."""
     return {
         "configuration": status.origin,
         "generation": status.generation,

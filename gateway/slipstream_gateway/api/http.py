@@ -1,4 +1,4 @@
-"""ASGI by hand for the hot path: bodies in under a limit, answers out, and a watch on the client."""
+"""Hand-written ASGI for the hot path: reading bodies under a limit, sending answers, watching the client connection."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ WATCH_DELAY_S = 0.02
 _MAX_REQUEST_ID = 128
 _BODY_IS_LATE = "the body is late"
 _PLAIN_JSON = "application/json"
-_CONFLICT = "several"  # no credential has this form
+_CONFLICT = "several"  # not a valid credential
 
 
 class ClientGone(Exception):
-    """The client closed the connection before its request was complete: there is nobody to answer."""
+    """The client closed the connection before its request was complete, so no response can be sent."""
 
 
 class RequestHeaders(NamedTuple):
-    """The request headers that mean something here; `request_id` is the client's where it is short and plain, else a
-    fresh one, and `names_itself` tells which."""
+    """The request headers that the gateway uses. `request_id` is the client's if it is short and plain, else a fresh
+    one; `names_itself` says which."""
 
     request_id: str
     names_itself: bool
@@ -62,8 +62,8 @@ _FIELDS = {
 
 
 def read_headers(scope: Scope) -> RequestHeaders:
-    """One pass over the headers; of repeated ones the last counts. Of credentials none does, where there are several:
-    whoever stands before the gateway may have looked at another one."""
+    """Reads the headers in one pass. Of repeated headers the last counts; of several credentials none counts, because a
+    proxy in front of the gateway may have checked another one."""
     found: dict[str, str] = {}
     credentials = 0
     for name, value in scope["headers"]:
@@ -81,13 +81,13 @@ def read_headers(scope: Scope) -> RequestHeaders:
 
 
 def chosen_headers(scope: Scope, names: Set[bytes]) -> tuple[tuple[str, str], ...]:
-    """The headers called `names` (in lower case), as they came."""
+    """The headers called `names` (in lower case), as received."""
     return tuple((name.decode("ascii"), value.decode("latin-1")) for name, value in scope["headers"] if name in names)
 
 
 async def read_body(headers: RequestHeaders, receive: Receive, limit_bytes: int) -> bytes:
-    """The whole body. Raises `UnsupportedMedia` or `BodyTooLarge` as soon as that is known, `InvalidRequest` when it
-    does not come."""
+    """The whole body. Raises `UnsupportedMedia` or `BodyTooLarge` as soon as that is known, `InvalidRequest` if it does
+    not arrive in time."""
     if headers.content_type != _PLAIN_JSON or headers.content_encoding is not None:
         _check_media(headers)
     length = headers.content_length
@@ -95,8 +95,8 @@ async def read_body(headers: RequestHeaders, receive: Receive, limit_bytes: int)
         raise BodyTooLarge(limit_bytes)
     task = asyncio.current_task()
     if task is None:
-        raise RuntimeError("a body is read outside of a task")
-    # By hand, because `asyncio.timeout` costs as much as parsing the body.
+        raise RuntimeError("a body must be read inside a task")
+    # Not `asyncio.timeout`, which costs as much as parsing the body.
     timer = asyncio.get_running_loop().call_later(BODY_TIMEOUT_S, task.cancel, _BODY_IS_LATE)
     try:
         return await _receive_all(receive, limit_bytes)
@@ -110,8 +110,8 @@ async def read_body(headers: RequestHeaders, receive: Receive, limit_bytes: int)
 
 
 def _check_media(headers: RequestHeaders) -> None:
-    """A page of another site can send what it calls text, a form or nothing without asking, so only what is called
-    JSON is taken for it."""
+    """A page of another site can send bodies declared as text or form, or without a type, without a preflight request.
+    So only bodies declared as JSON are accepted."""
     kind, encoding = headers.content_type, headers.content_encoding
     if kind is None:
         raise UnsupportedMedia(f"Missing header 'content-type': expected {_PLAIN_JSON}.", param="content-type")
@@ -120,7 +120,7 @@ def _check_media(headers: RequestHeaders) -> None:
         message = f"Invalid header 'content-type': expected {_PLAIN_JSON}, got '{shorten(kind)}'."
         raise UnsupportedMedia(message, param="content-type")
     if encoding is not None and encoding.strip().lower() != "identity":
-        message = f"Invalid header 'content-encoding': only identity is taken, got '{shorten(encoding)}'."
+        message = f"Invalid header 'content-encoding': only identity is supported, got '{shorten(encoding)}'."
         raise UnsupportedMedia(message, param="content-encoding")
 
 
@@ -139,7 +139,7 @@ async def _receive_all(receive: Receive, limit_bytes: int) -> bytes:
 
 
 async def send_reply(send: Send, status: int, headers: Headers, body: bytes) -> None:
-    """A whole answer. `headers` is not changed."""
+    """Sends a whole response. `headers` is not changed."""
     start = {
         "type": "http.response.start",
         "status": status,
@@ -154,7 +154,7 @@ async def send_error(send: Send, reply: ErrorReply, extra: Headers) -> None:
 
 
 class ClientWatch:
-    """Cancels the current task when the client goes away.
+    """Cancels the current task when the client disconnects.
 
     A task that waits for the disconnect costs 10 µs, so it starts only for requests that live longer than
     `WATCH_DELAY_S`. The body must have been read before.
@@ -187,12 +187,12 @@ class ClientWatch:
 
 
 def json_response(value: object, *, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    """A small JSON answer of the endpoints that are not hot."""
+    """A small JSON response of endpoints off the hot path."""
     return Response(msgspec.json.encode(value), status, headers, "application/json")
 
 
 def error_response(error: Exception) -> Response:
-    """An error of the endpoints that are not hot."""
+    """An error response of endpoints off the hot path."""
     reply = error_reply(error)
     named = {name.decode(): value.decode("latin-1") for name, value in reply.headers}
     return Response(reply.body, reply.status, named)

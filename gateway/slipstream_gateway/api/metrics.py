@@ -1,4 +1,4 @@
-"""`GET /metrics`: Prometheus' text format, or OpenMetrics with exemplars for who asks for that."""
+"""`GET /metrics`: Prometheus' text format, or OpenMetrics with exemplars on request."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 
 class Collect(Protocol):
-    """Every worker's metrics as one exposition."""
+    """The metrics of all workers as one exposition."""
 
     async def __call__(self, *, openmetrics: bool) -> bytes: ...
 
 
 class MetricsEndpoint:
-    """What a scraper reads. A Prometheus that stores exemplars asks for OpenMetrics by itself."""
+    """The endpoint for scrapers. A Prometheus that stores exemplars requests OpenMetrics by itself."""
 
     def __init__(self, collect: Collect) -> None:
         self._collect = collect

@@ -12,8 +12,8 @@ from slipstream_gateway.fleet.fleet import Fleet
 
 
 class ModelsEndpoint:
-    """The models of the current manifest that the caller may use. What serves them, and where, is nobody's business;
-    nor is whether there are others."""
+    """The models of the current manifest that the caller may use. It discloses neither their servers nor the existence
+    of other models."""
 
     def __init__(self, fleet: Fleet, *, started: int, access: AccessControl = OPEN_ACCESS) -> None:
         self._fleet = fleet

@@ -1,4 +1,4 @@
-"""What a client asks of the gateway itself, by headers."""
+"""Request headers that override the gateway's own decisions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slipstream_gateway.api.body import show
 
 
 class RequestOverrides(NamedTuple):
-    """The headers as they came: `x-slipstream-mode`, `x-slipstream-draft-length` and `x-slipstream-learn`."""
+    """The header values as received: `x-slipstream-mode`, `x-slipstream-draft-length` and `x-slipstream-learn`."""
 
     mode: str | None = None
     draft_length: str | None = None
@@ -25,7 +25,7 @@ _MODES: Mapping[str, Mode] = {str(mode): mode for mode in Mode}
 
 
 def mode_of(value: str | None) -> Mode:
-    """Raises `InvalidRequest`."""
+    """The mode in the header's value. Raises `InvalidRequest`."""
     if value is None:
         return Mode.AUTO
     mode = _MODES.get(value.strip().lower())
@@ -36,7 +36,7 @@ def mode_of(value: str | None) -> Mode:
 
 
 def draft_length_of(value: str | None) -> int | None:
-    """Raises `InvalidRequest`."""
+    """The draft length in the header's value. Raises `InvalidRequest`."""
     if value is None:
         return None
     text = value.strip()
@@ -47,7 +47,7 @@ def draft_length_of(value: str | None) -> int | None:
 
 
 def learn_of(value: str | None) -> bool:
-    """Raises `InvalidRequest`."""
+    """Whether the outcome may be learned from, by the header's value. Raises `InvalidRequest`."""
     if value is None:
         return True
     word = value.strip().lower()

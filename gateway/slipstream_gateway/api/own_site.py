@@ -1,4 +1,4 @@
-"""Which requests a gateway without keys takes on the loopback: those of programs and pages of this machine."""
+"""The requests that a gateway without keys accepts on the loopback: those of programs and pages of this machine."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from slipstream_gateway.api.port_router import RequestCheck
 
 
 def own_site(bound: str) -> RequestCheck:
-    """A check for a listener on the address or name `bound` of the loopback. It raises `Forbidden`.
+    """A check for a listener on the loopback address or name `bound`. It raises `Forbidden`.
 
-    `Host` must be `bound`, another address of the loopback, or `localhost`: a page of another site may have its own
-    name point here (DNS rebinding), and its browser still says in `Host` which name it used. `Origin`, which browsers
-    send with what a page posts, must be a page of such a host. Programs send no `Origin`, and clients of HTTP/1.0 no
+    `Host` must be `bound`, another loopback address, or `localhost`: a page of another site may let its own name
+    resolve to this machine (DNS rebinding), but its browser still sends that name in `Host`. `Origin`, which browsers
+    send with a page's POST requests, must be a page of such a host. Programs send no `Origin`, and HTTP/1.0 clients no
     `Host`.
     """
     names = ("localhost", bound.lower())
@@ -29,17 +29,17 @@ def own_site(bound: str) -> RequestCheck:
     async def check(scope: Scope) -> None:
         for name, value in scope["headers"]:
             if name == b"host" and not is_own(without_port(sent := value.decode("latin-1"))):
-                ways = "an address of this machine's loopback or 'localhost'"
-                raise Forbidden(f"Invalid header 'host': without keys, expected {ways}, got '{shorten(sent)}'.")
+                ways = "a loopback address of this machine or 'localhost'"
+                raise Forbidden(f"Invalid header 'host': without API keys, expected {ways}, got '{shorten(sent)}'.")
             if name == b"origin" and not is_own(_host_of(sent := value.decode("latin-1"))):
-                what = "without keys, pages of other sites are refused"
+                what = "without API keys, requests from pages of other sites are refused"
                 raise Forbidden(f"Invalid header 'origin': {what}, got '{shorten(sent)}'.")
 
     return check
 
 
 def _host_of(origin: str) -> str:
-    """The host of an origin, empty where it has none, such as `null`."""
+    """The host of an origin; empty if it has none, such as `null`."""
     try:
         return urlsplit(origin).hostname or ""
     except ValueError:

@@ -1,4 +1,4 @@
-"""Bodies of chat and text completions into `GenerationRequest`: everything is checked here, once, and an error names
+"""Parses bodies of chat and text completions into `GenerationRequest`. All validation happens here, once; errors name
 the field and the value."""
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 
 def parse_chat_request(raw: bytes, overrides: RequestOverrides = NO_OVERRIDES) -> GenerationRequest:
-    """The body of `POST /v1/chat/completions`. Raises `InvalidRequest`."""
+    """Parses the body of `POST /v1/chat/completions`. Raises `InvalidRequest`."""
     body, fields = decode_body(raw)
     if body.messages is None:
         raise InvalidRequest("Missing required parameter: 'messages'.", param="messages")
@@ -35,7 +35,7 @@ def parse_chat_request(raw: bytes, overrides: RequestOverrides = NO_OVERRIDES) -
 
 
 def parse_completion_request(raw: bytes, overrides: RequestOverrides = NO_OVERRIDES) -> GenerationRequest:
-    """The body of `POST /v1/completions`. Raises `InvalidRequest`."""
+    """Parses the body of `POST /v1/completions`. Raises `InvalidRequest`."""
     body, fields = decode_body(raw)
     prompts = parse_prompts(body.prompt)
     features = features_in_use(fields)
@@ -54,8 +54,8 @@ def parse_completion_request(raw: bytes, overrides: RequestOverrides = NO_OVERRI
 
 
 def parse_request(raw: bytes, overrides: RequestOverrides = NO_OVERRIDES) -> GenerationRequest:
-    """A body of any kind: with `messages` it is a chat, with `input` a response, with `prompt` a text completion.
-    Raises `InvalidRequest` or `UnsupportedParameter`."""
+    """Parses a body of any kind: with `messages` it is a chat, with `input` a response, with `prompt` a text
+    completion. Raises `InvalidRequest` or `UnsupportedParameter`."""
     fields = decode_fields(raw)
     if "messages" in fields or fields.keys().isdisjoint(("input", "prompt")):
         return parse_chat_request(raw, overrides)
@@ -112,7 +112,7 @@ def _message(message: WireMessage, index: int) -> Message:
 
 
 def _joined(parts: Sequence[object], index: int) -> str:
-    """Text parts as one text; other parts are features and have no text."""
+    """The text parts joined; other parts are features and have no text."""
     if not parts:
         where = f"messages[{index}].content"
         raise InvalidRequest(f"Invalid '{where}': expected at least one part, got [].", param=where)
@@ -129,7 +129,7 @@ def _joined(parts: Sequence[object], index: int) -> str:
 def _max_tokens(body: WireBody) -> int | None:
     old, new = body.max_tokens, body.max_completion_tokens
     if old is not None and new is not None and old != new:
-        message = f"'max_tokens' ({show(old)}) and 'max_completion_tokens' ({show(new)}) differ: give one of them."
+        message = f"'max_tokens' ({show(old)}) and 'max_completion_tokens' ({show(new)}) differ: send only one of them."
         raise InvalidRequest(message, param="max_tokens")
     if new is not None:
         return integer("max_completion_tokens", new, 1, MAX_TOKENS)

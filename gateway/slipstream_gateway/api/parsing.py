@@ -1,4 +1,4 @@
-"""Where a body is parsed: small ones on the event loop, larger ones in a thread, so that other requests go on."""
+"""Parses small bodies on the event loop and larger ones in a thread, so that other requests are not delayed."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from slipstream_gateway.api.overrides import RequestOverrides
 from slipstream_gateway.api.request import Parse
 
 ON_LOOP_BYTES = 32 * 1024
-"""Bodies up to this size are parsed at once: nearly all, and a thread costs more than they do."""
+"""Bodies up to this size, nearly all, are parsed on the event loop: the hand-over to a thread would cost more."""
 
 
 class BodyParser:
-    """Calls `parse`, for bodies of more than `ON_LOOP_BYTES` in a thread of `threads`. Raises what `parse` raises."""
+    """Calls `parse`, in a thread of `threads` for bodies of more than `ON_LOOP_BYTES`. Raises the errors of `parse`."""
 
     def __init__(self, parse: Parse, threads: Executor) -> None:
         self._parse = parse

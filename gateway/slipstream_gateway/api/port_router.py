@@ -1,8 +1,8 @@
-"""Which application answers: the public one, or the admins' on a port of its own.
+"""Routes a request by its port: to the public application, or to the admins' on a port of its own.
 
-A request's side is the port of the socket that it came in by (`scope["server"]`, the connection's own local address,
-which uvicorn asks the kernel for), never a header; and each side has a router of its own. So no spelling of a path, of
-`Host` or of a forwarding header crosses from one to the other.
+The port is that of the socket which accepted the connection (`scope["server"]`, the connection's local address, which
+uvicorn gets from the kernel), never from a header, and each port has its own router. So no spelling of a path, of
+`Host` or of a forwarding header reaches the other application.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 Respond = Callable[[Request], Awaitable[Response]]
 Lifespan = Callable[[Starlette], AbstractAsyncContextManager[None]]
 RequestCheck = Callable[[Scope], Awaitable[None]]
-"""Raises a `SlipstreamError` (401, 403) where a request is refused by its head alone."""
+"""Raises a `SlipstreamError` (401, 403) if a request is refused by its headers alone."""
 
 
 async def anybody(scope: Scope) -> None:
-    """The check that lets every request pass."""
+    """The check that passes every request."""
 
 
 class Checked:
-    """An endpoint that answers those alone whom `check` lets pass."""
+    """An endpoint for the requests that pass `check`."""
 
     def __init__(self, endpoint: Asgi, check: RequestCheck) -> None:
         self._endpoint = endpoint
@@ -48,9 +48,9 @@ class Checked:
 
 
 class FastPaths:
-    """The public side, with the way to the generation endpoints cut short: they handle every error themselves, and
-    the router and its two middlewares would cost a tenth of what a request costs. `check` is asked about every request
-    but those of the paths `unchecked`."""
+    """The public application with a fast path to the generation endpoints: they handle all errors themselves, and the
+    router with its two middlewares would cost a tenth of a request. `check` applies to every request except those to
+    the paths `unchecked`."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class FastPaths:
 
 
 class PortRouter:
-    """The whole application. Without `admin_port` there is one side."""
+    """The whole application. Without `admin_port` all requests go to the public one."""
 
     def __init__(self, public: FastPaths, *, admin: Asgi | None = None, admin_port: int | None = None) -> None:
         self._public = public
@@ -89,7 +89,7 @@ class PortRouter:
         self._admin_port = admin_port
 
     def with_lifespan(self, lifespan: Lifespan) -> PortRouter:
-        """The same, alive for as long as `lifespan` lasts; uvicorn enters it once per process."""
+        """The same router with `lifespan`, which uvicorn enters once per process."""
         self._public.app.router.lifespan_context = lifespan
         return self
 
@@ -103,18 +103,18 @@ class PortRouter:
 
 
 def application(routes: Sequence[BaseRoute]) -> Starlette:
-    """A router whose every error is in OpenAI's form. A path is what it says: no slash more or less is forgiven."""
+    """A router whose errors all have OpenAI's form. Paths match exactly: a trailing slash is not redirected."""
     app = Starlette(routes=list(routes), exception_handlers={HTTPException: _http_error, Exception: _internal_error})
     app.router.redirect_slashes = False
     return app
 
 
 async def _http_error(request: Request, exc: Exception) -> Response:
-    """Paths and methods that do not exist, in OpenAI's form."""
+    """The response for unknown paths and methods, in OpenAI's form."""
     status = exc.status_code if isinstance(exc, HTTPException) else 500
     headers = dict(exc.headers or {}) if isinstance(exc, HTTPException) else {}
     what = f"Invalid URL ({request.method} {request.url.path})"
-    message = f"Not allowed: {request.method} {request.url.path}" if status == 405 else what
+    message = f"Method not allowed: {request.method} {request.url.path}" if status == 405 else what
     return Response(http_error_body(status, message), status, headers, "application/json")
 
 

@@ -1,7 +1,7 @@
-"""How much there is to read in a body: every field counts by its bytes, but for token ids and media.
+"""The size of a body's prompt: every field counts by its bytes, except token ids and media.
 
-What a template or a server makes of a field is not known here, so that none is left out. Media are counted by their
-number: how many tokens an image takes has nothing to do with its bytes, and a URL stands for any image.
+The gateway does not know which fields a template or a server renders, so none is left out. Media are counted by number:
+the tokens of an image are unrelated to its bytes, and a URL may refer to any image.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NULL = msgspec.Raw(b"null")
 
 
 class _Holder(msgspec.Struct):
-    """A message, or an item of a response: what may hold media."""
+    """A message or an item of a response, which may contain media."""
 
     content: msgspec.Raw = _NULL
     output: msgspec.Raw = _NULL
@@ -45,7 +45,7 @@ _decode_part = msgspec.json.Decoder(_Part).decode
 
 
 class NonText(msgspec.Struct, frozen=True, kw_only=True):
-    """What of a body is not counted by its bytes, and how many bytes of JSON that is."""
+    """The parts of a body that are not counted by bytes, and their size in bytes of JSON."""
 
     json_bytes: int = 0
     token_ids: int = 0
@@ -73,7 +73,7 @@ def media_of_items(items: Sequence[WireItem], raw: msgspec.Raw) -> NonText:
 
 
 def _media_in(raw: msgspec.Raw) -> NonText:
-    """By the bytes as they came: what is decoded and written again may be longer."""
+    """Sizes are those of the bytes as received, because re-encoded JSON may be longer."""
     holders = _decode_holders(raw)
     parts = [part for holder in holders for value in (holder.content, holder.output) for part in _parts(value)]
     media = [len(memoryview(part)) for part in parts if _kind(part) in _MEDIA]
@@ -88,4 +88,4 @@ def _kind(part: msgspec.Raw) -> str | None:
     try:
         return _decode_part(part).type
     except msgspec.DecodeError:
-        return None  # no object: a text, or nothing
+        return None  # not an object: a string, or null

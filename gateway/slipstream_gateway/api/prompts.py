@@ -15,7 +15,7 @@ Prompt = str | tuple[int, ...]
 
 
 def parse_prompts(prompt: str | Sequence[str | int | list[int]] | None) -> Sequence[Prompt]:
-    """Every prompt as text or token ids, one at least. Raises `InvalidRequest`."""
+    """Parses every prompt as text or token ids, at least one. Raises `InvalidRequest`."""
     if isinstance(prompt, str):
         return (prompt,)
     if prompt is None:

@@ -1,6 +1,7 @@
-"""Tokens as OpenAI's JSON: whole answers and stream chunks, for upstreams that do not speak it themselves.
+"""Renders tokens as OpenAI's JSON, as whole answers and as stream chunks, for upstreams that do not return it
+themselves.
 
-Chunks are assembled from prebuilt pieces, so that a chunk costs one JSON string. The shapes are those of
+Chunks are assembled from prebuilt parts, so that a chunk costs one JSON string. The formats are those of
 platform.openai.com/docs/api-reference/chat and /completions.
 """
 
@@ -19,10 +20,10 @@ _encode = msgspec.json.encode
 
 
 def usage_object(usage: Usage, *, draft_length: int, resumed: Sequence[str] = ()) -> dict[str, object]:
-    """OpenAI's usage, with what speculation did in OpenAI's own fields, and beside them in ours what has none there:
-    the draft length, the target's passes after the prompt, how many of them first rejected a draft token at each
-    position, the engine's time in seconds, and a cause for each time that the answer's server was lost and another one
-    went on with it. What is unknown is null."""
+    """OpenAI's usage object. The figures of speculation are in OpenAI's own fields where these exist. Additional fields
+    hold the draft length, the target's passes after the prompt, the number of passes by the position of the first
+    rejected draft token, the engine's time in seconds, and a cause for each time that the answer moved to another
+    server after a failure. Unknown values are null."""
     counted = usage.counted
     return {
         "prompt_tokens": usage.prompt_tokens,
@@ -56,7 +57,7 @@ def _identity(request: GenerationRequest, request_id: str, *, chunk: bool) -> di
 def whole_answer(
     request: GenerationRequest, request_id: str, pieces: Sequence[Tokens], usage: Usage, *, draft_length: int
 ) -> bytes:
-    """The body of an answer that is not streamed; `pieces` has one final piece per choice."""
+    """The body of a non-streamed answer; `pieces` has one final piece per choice."""
     choices: list[dict[str, object]] = []
     for piece in pieces:
         choice: dict[str, object] = {"index": piece.index}
@@ -74,7 +75,8 @@ def whole_answer(
 
 
 class ChunkRenderer:
-    """Renders the pieces of one stream. Every choice starts with its role (chat), every stream ends with `[DONE]`."""
+    """Renders the pieces of one stream. Every choice starts with its role (chat), and every stream ends with
+    `[DONE]`."""
 
     def __init__(self, request: GenerationRequest, request_id: str) -> None:
         self._chat = request.endpoint is Endpoint.CHAT
@@ -99,7 +101,7 @@ class ChunkRenderer:
         return b"".join(events)
 
     def end(self, usage: Usage, draft_length: int, resumed: Sequence[str] = ()) -> bytes:
-        """The usage event, where asked for, and the end of the stream."""
+        """The usage event, if requested, and the end of the stream."""
         if not self._include_usage:
             return DONE
         told = usage_object(usage, draft_length=draft_length, resumed=resumed)

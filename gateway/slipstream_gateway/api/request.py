@@ -1,4 +1,4 @@
-"""The part of a generation request that is the same at every endpoint."""
+"""The part of a generation request that all endpoints share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from slipstream_gateway.api.prompt_size import NonText, prompt_size
 
 
 class Parse(Protocol):
-    """Makes a request of a body. Raises `InvalidRequest` or `UnsupportedParameter`."""
+    """Parses a body into a request. Raises `InvalidRequest` or `UnsupportedParameter`."""
 
     def __call__(self, raw: bytes, overrides: RequestOverrides = NO_OVERRIDES) -> GenerationRequest: ...
 
@@ -37,11 +37,11 @@ def generation_request(
     non_text: NonText,
     include_usage: bool = False,
 ) -> GenerationRequest:
-    """The request that `body` and `overrides` ask for. `fields` is the body by name, `non_text` what is no text in it.
-    Raises `InvalidRequest`."""
+    """The request in `body` and `overrides`. `fields` is the body by name, `non_text` its parts other than text. Raises
+    `InvalidRequest`."""
     if not body.model:
         raise InvalidRequest("Missing required parameter: 'model'.", param="model")
-    raw = msgspec.json.encode(fields)  # where a field stood twice, everybody now sees the one that was checked
+    raw = msgspec.json.encode(fields)  # for a repeated field, the forwarded body has the value that was validated
     temperature = between("temperature", body.temperature, 1.0, 0.0, 2.0)
     return GenerationRequest(
         endpoint=endpoint,

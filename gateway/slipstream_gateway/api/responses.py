@@ -1,8 +1,8 @@
-"""Bodies of `POST /v1/responses` into `GenerationRequest`.
+"""Parses bodies of `POST /v1/responses` into `GenerationRequest`.
 
-Only what the decision needs is read: the texts of `input` and `instructions`, sampling, limits. Everything else goes
-upstream as it came. The gateway keeps no responses; parameters that ask for that are refused here, or by the routing
-table where a pair has several servers (`previous_response_id`, `conversation`).
+It reads only the inputs of the decision: the texts of `input` and `instructions`, sampling, limits. All other fields go
+upstream unchanged. The gateway stores no responses; parameters that need a stored response are refused here, or by the
+routing table if a pair has several servers (`previous_response_id`, `conversation`).
 
 https://platform.openai.com/docs/api-reference/responses/create
 """
@@ -30,10 +30,10 @@ _LOG_PROBABILITIES = "message.output_text.logprobs"
 
 
 def parse_responses_request(raw: bytes, overrides: RequestOverrides = NO_OVERRIDES) -> GenerationRequest:
-    """The body of `POST /v1/responses`. Raises `InvalidRequest` or `UnsupportedParameter`."""
+    """Parses the body of `POST /v1/responses`. Raises `InvalidRequest` or `UnsupportedParameter`."""
     body, fields = decode_responses_body(raw)
     if body.background:
-        message = "Invalid 'background': the gateway keeps no responses to fetch later. Use 'stream' for long answers."
+        message = "Invalid 'background': the gateway stores no responses to fetch later. Use 'stream' for long answers."
         raise UnsupportedParameter(message, param="background")
     messages, found = _messages(body, fields)
     features = features_in_use(fields, RESPONSES_FIELDS) | _text_features(body) | _include_features(body) | found
@@ -66,7 +66,7 @@ def _messages(body: WireResponsesBody, fields: Mapping[str, msgspec.Raw]) -> tup
 
 
 def _message(item: WireItem, where: str, found: set[str]) -> Message:
-    """A message, a tool's result or call, or an item that has no text for the classifier."""
+    """A message, the call or result of a tool, or an item without text for the classifier."""
     kind = item.type or "message"
     if kind == "message":
         if item.role not in ROLES:
@@ -83,7 +83,7 @@ def _message(item: WireItem, where: str, found: set[str]) -> Message:
 
 
 def _text(content: object, where: str, found: set[str]) -> str:
-    """The joined text parts. The kinds of other parts are added to `found`."""
+    """The text parts joined. The kinds of other parts are added to `found`."""
     if isinstance(content, str):
         return content
     if not isinstance(content, list):
@@ -106,7 +106,7 @@ def _part(part: Any, where: str, found: set[str]) -> str:
 
 
 def _text_features(body: WireResponsesBody) -> frozenset[str]:
-    """`text.format` where the answer must have a form; other settings of the text by their own names."""
+    """`text.format` if the answer has a prescribed format; other settings of the text by their own names."""
     names = {f"text.{name}" for name, value in (body.text or {}).items() if value is not None and name != "format"}
     form = (body.text or {}).get("format")
     if form is not None and form != {"type": "text"}:
@@ -115,7 +115,7 @@ def _text_features(body: WireResponsesBody) -> frozenset[str]:
 
 
 def _include_features(body: WireResponsesBody) -> frozenset[str]:
-    """What is to be included. Log-probabilities have the name that chat has for them: backends know that one."""
+    """The requested inclusions. Log-probabilities get their chat name, which backends know."""
     included: Sequence[str] = body.include or ()
     names = {"logprobs" if name == _LOG_PROBABILITIES else f"include.{shorten(name)}" for name in included}
     return frozenset(names)

@@ -1,4 +1,4 @@
-"""`POST /v1/route`: the decision for a request with every number behind it, without running it."""
+"""`POST /v1/route`: explains the decision for a request with all its numbers, without running it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from slipstream_gateway.request.dispatch import Dispatcher
 
 
 class RouteEndpoint:
-    """Takes the body of any generation endpoint and knows which by its fields; see `parse_request`.
+    """Accepts the body of any generation endpoint and recognises the endpoint by the fields; see `parse_request`.
 
-    With `x-request-id` the answer is what a request of that id would get, chance included; without it, chance has
-    no part in the answer. `internals`: the answer may show what was learned from other requests, to admins where there
-    are keys. A question counts as one of its key's requests a minute: it costs the gateway's time, and no server's.
+    With `x-request-id` the decision is that of a request of that id, including its random draws; without it, no draws
+    apply. `internals`: the response may contain what was learned from other requests, for admins if keys are
+    configured. Each call counts as one request per minute of its key: it costs time of the gateway, but not of a
+    server.
     """
 
     def __init__(
@@ -60,4 +61,4 @@ class RouteEndpoint:
         except asyncio.CancelledError:
             return error_response(shutting_down())
         except ClientGone:
-            return Response(status_code=400)  # nobody reads it
+            return Response(status_code=400)  # the client is gone

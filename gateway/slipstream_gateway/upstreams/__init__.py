@@ -1,1 +1,2 @@
-"""Where requests go: one small protocol, two implementations (Triton over gRPC, OpenAI over HTTP), replica pools."""
+"""The servers behind the gateway: one small protocol, two implementations (Triton over gRPC, OpenAI over HTTP), replica
+pools."""

@@ -1,4 +1,5 @@
-"""IPv4 addresses behind other notations: numbers that the C library reads as one, and IPv6 addresses that hold one."""
+"""IPv4 addresses in other notations: numbers that the C library parses as addresses, and IPv6 addresses with an
+embedded one."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ _ISATAP = (b"\x00\x00\x5e\xfe", b"\x02\x00\x5e\xfe")  # RFC 5214, section 6.1
 
 
 def numeric_ipv4(host: str) -> ipaddress.IPv4Address | None:
-    """The address for which `inet_aton` and `getaddrinfo` take `host`: one to four numbers, decimal, octal or
-    hexadecimal (`127.1`, `2852039166`, `0xa9fea9fe`). None where `host` is no such number."""
+    """The address that `inet_aton` and `getaddrinfo` parse from `host`: one to four numbers, decimal, octal or
+    hexadecimal (`127.1`, `2852039166`, `0xa9fea9fe`). None if `host` is not such a number."""
     try:
         return ipaddress.IPv4Address(socket.inet_aton(host))
     except OSError:
@@ -25,8 +26,8 @@ def numeric_ipv4(host: str) -> ipaddress.IPv4Address | None:
 
 
 def meanings(address: Address) -> tuple[Address, ...]:
-    """Where packets to `address` may end: the IPv4 addresses that it holds, or else `address` itself. An ISATAP address
-    is both: any network may give its hosts such addresses without a tunnel."""
+    """The possible destinations of packets to `address`: the embedded IPv4 addresses, or else `address` itself. An
+    ISATAP address is both, because any network may assign such addresses to its hosts without a tunnel."""
     if isinstance(address, ipaddress.IPv4Address):
         return (address,)
     found = _held(address) or (address,)
@@ -44,15 +45,15 @@ def _held(address: ipaddress.IPv6Address) -> tuple[Address, ...]:
         return (last,)
     if address in _COMPATIBLE and not address.is_unspecified and int(address) != int(_LOOPBACK):
         return (last,)
-    if address.teredo is not None:  # RFC 4380: its server and its client
+    if address.teredo is not None:  # RFC 4380: the server's and the client's address
         return address.teredo
     held = address.ipv4_mapped or address.sixtofour
     return () if held is None else (held,)
 
 
 def _by_prefix_length(packed: bytes) -> tuple[Address, ...]:
-    """The addresses of RFC 6052, section 2.2, for each length of the prefix that a network may have chosen within
-    64:ff9b:1::/48: after 48, 56 or 64 bits, without octet 8 and with zeros behind; or after 96."""
+    """The addresses of RFC 6052, section 2.2, for each prefix length that a network may use within 64:ff9b:1::/48:
+    after 48, 56 or 64 bits, without octet 8 and followed by zeros; or after 96."""
     without_u = packed[:8] + packed[9:]
     places = [without_u[start : start + 4] for start in (6, 7, 8) if not any(without_u[start + 4 :])]
     return tuple(ipaddress.IPv4Address(place) for place in (*places, packed[12:]) if any(place))

@@ -1,7 +1,7 @@
-"""The contract between the director and an upstream server.
+"""The contract between the request path and an upstream server.
 
-An upstream is one replica. `complete` runs a request to its end; `open` starts a stream and returns when its first
-piece has arrived, so that everything that fails before it can still be tried elsewhere.
+An upstream is one replica. `complete` runs a request to its end. `open` starts a stream and returns when its first
+piece has arrived, so that any earlier failure can still be retried elsewhere.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from slipstream_core.types import GenerationRequest, Withheld
 
 MAX_COUNT = 2**31 - 1
 Count = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
-"""A number of tokens or steps as an upstream reports it: beyond the bounds it is a fault of the upstream's."""
+"""A number of tokens or steps as reported by an upstream. A value out of bounds is an error of the upstream."""
 DraftLength = Annotated[int, Meta(ge=0, le=4096)]
 MAX_ENGINE_S = 100_000.0
 
 
 def engine_seconds(told: object) -> float | None:
-    """The engine's time of an answer as an upstream tells it, in seconds to the microsecond; None for none, and for
-    what cannot be: not a number, below 0, more than a day. An answer is not worse for it."""
+    """The engine's time of an answer as reported by an upstream, in seconds to the microsecond. None if it is missing
+    or invalid: not a number, negative, or more than a day. An invalid value does not fail the answer."""
     if isinstance(told, bool) or not isinstance(told, (int, float)):
         return None
     return round(float(told), 6) if 0.0 <= told <= MAX_ENGINE_S else None
 
 
 class Committed(msgspec.Struct, frozen=True, kw_only=True):
-    """What the client has of an answer that another server began: its tokens, or, where no server told their ids, its
-    `text`. `output_tokens` are counted as far as can be told, `most_output_tokens` as in `Usage`, `prompt_tokens` is 0
-    where nobody said. `answer_id` and `created` are those that the client knows the answer by, where the server made
-    them. `resumed` has a cause for each server that was lost."""
+    """The part of an answer that the client already has from another server: its tokens or, if that server reported no
+    ids, its `text`. `output_tokens` is the count as far as known, `most_output_tokens` as in `Usage`; `prompt_tokens`
+    is 0 if unknown. `answer_id` and `created` are those that the client has received, if the server generated them.
+    `resumed` has the cause of each earlier server's loss."""
 
     token_ids: tuple[int, ...] = ()
     text: str = ""
@@ -45,14 +45,14 @@ class Committed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """One request as an upstream gets it. `model` is the upstream's name for it, `draft_length` 0 means plain.
+    """One request for an upstream. `model` is the upstream's name for it; `draft_length` 0 means plain.
 
-    `margins` asks for `Tokens.margins`, where the upstream can tell. `headers` are passed on by HTTP upstreams
-    (authorization, trace context); names in lower case. `committed`: the answer goes on after it, and what it says of
-    its usage is of the whole: prompt and output count once, drafts and steps are those of this part.
-    `deadline_s`, by `time.monotonic`, is when nobody waits for the answer any more. `request_class` is the decision's,
-    for servers that count by it. `token_ids` asks for those of the answer beside its text, where the server can give
-    them; the client does not see them. `bounds_output`: `Usage.most_output_tokens` is needed while the answer streams.
+    `margins` requests `Tokens.margins`, if the upstream supports it. `headers` are forwarded by HTTP upstreams
+    (authorization, trace context); names in lower case. `committed`: the answer continues after it, and its usage
+    covers the whole answer: prompt and output count once, drafts and steps are those of this part. `deadline_s`, by
+    `time.monotonic`, is when the client stops waiting. `request_class` is the decision's, for servers that count by
+    class. `token_ids` requests the answer's token ids beside its text, if the server supports it; the client does not
+    see them. `bounds_output`: `Usage.most_output_tokens` must be updated while the answer streams.
     """
 
     request: GenerationRequest
@@ -72,21 +72,19 @@ _TENSOR_FEATURES = frozenset({"n"})
 
 
 def has_relayed_features(request: GenerationRequest) -> bool:
-    """Whether a Triton model gets `request` as it came (`openai_request`), as its tensors have no place for something
-    in it. The answer is in OpenAI's form then, and has no token ids."""
+    """Whether a Triton model gets `request` unchanged (`openai_request`), because its tensors cannot represent part of
+    it. The answer then has OpenAI's form, and no token ids."""
     return not request.features <= _TENSOR_FEATURES
 
 
 class Usage(msgspec.Struct, kw_only=True):
-    """What a request has cost so far; an upstream updates it while the stream runs.
+    """The cost of a request so far; an upstream updates it while the stream runs.
 
-    `exact` is False where `output_tokens` was counted by stream events because the upstream reported nothing.
-    `most_output_tokens` is what can have been generated so far at the most: what the upstream reported, and what
-    `output_bound` says of the answer since.
-    `counted` is False where the upstream counts no drafts in such an answer: the zeros mean nothing.
-    `rejected_at[i]` counts the steps whose first rejected draft token stood at position i. `engine_s` is the engine's
-    time in seconds: of each step, the share that the request's rows had of all rows; None where the upstream does not
-    tell it.
+    `exact` is False if `output_tokens` was counted by stream events because the upstream reported nothing.
+    `most_output_tokens` is an upper bound on the tokens generated so far: the reported number, plus `output_bound` of
+    the answer since. `counted` is False if the upstream does not count drafts in such an answer; the zeros then mean
+    nothing. `rejected_at[i]` counts the steps whose first rejected draft token was at position i. `engine_s` is the
+    engine's time in seconds: for each step, the request's share of all rows; None if the upstream does not report it.
     """
 
     prompt_tokens: int = 0
@@ -102,7 +100,7 @@ class Usage(msgspec.Struct, kw_only=True):
 
 
 def sum_known(parts: Iterable[float | None]) -> float | None:
-    """The sum of the engine's time over the parts of an answer; None where that of one is not known."""
+    """The sum of the engine's time over the parts of an answer; None if that of any part is unknown."""
     known = tuple(parts)
     return None if None in known else sum(part for part in known if part is not None)
 
@@ -126,9 +124,9 @@ def joined(before: Usage, now: Usage) -> Usage:
 
 
 class Tokens(msgspec.Struct, frozen=True, kw_only=True):
-    """What one step added to choice `index`, to be rendered as OpenAI's JSON. The choice's last one has a
-    `finish_reason` (`stop` or `length`). `margins` is the gap between the target's two best logits at
-    each of `token_ids`; empty where nobody asked."""
+    """The tokens that one step added to choice `index`, to be rendered as OpenAI's JSON. The last one of a choice has a
+    `finish_reason` (`stop` or `length`). `margins` is the gap between the target's two highest logits at each of
+    `token_ids`; empty if not requested."""
 
     index: int
     text: str
@@ -138,9 +136,8 @@ class Tokens(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Wire(msgspec.Struct, frozen=True):
-    """Bytes in OpenAI's form already: whole SSE events, or a whole JSON body. `tokens` is False for a block that
-    carries no generated text (the role event). `token_ids` and `prompt_token_ids` are those that came with it, where
-    the job asked for them."""
+    """Bytes in OpenAI's form: whole SSE events, or a whole JSON body. `tokens` is False for a block without generated
+    text (the role event). `token_ids` and `prompt_token_ids` are those of the block, if the job requested them."""
 
     data: bytes
     tokens: bool = True
@@ -152,15 +149,15 @@ Piece = Wire | Tokens
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole answer: one `Wire` body, or one final `Tokens` per choice, in order of index."""
+    """A whole answer: one `Wire` body, or one final `Tokens` per choice, ordered by index."""
 
     pieces: tuple[Piece, ...]
     usage: Usage
 
 
 class TokenScore(NamedTuple):
-    """One token under the target: its natural log-probability, its rank (1: the most likely), and the
-    log-probabilities of the most likely tokens there, highest first."""
+    """One token under the target: its natural log-probability, its rank (1: the most likely), and the log-probabilities
+    of the most likely tokens at its position, highest first."""
 
     logprob: float
     rank: int
@@ -168,9 +165,10 @@ class TokenScore(NamedTuple):
 
 
 class Drafting(NamedTuple):
-    """What a server can draft at this moment. `withheld` says why it may not draft at all, None that it may; `longest`
-    is the longest draft that it takes, None: any that is asked for. `limit` bounds its drafts for now, None: nothing
-    does. `identity` is what it says of itself beyond that: another one drafts in another way."""
+    """The drafting state of a server at this moment. `withheld` is the reason why it may not draft, None if it may.
+    `longest` is the maximum draft length that it accepts, None: no maximum. `limit` is a temporary limit on its drafts,
+    None: no limit. `identity` is the rest of the server's description: a different identity means that it drafts
+    differently."""
 
     withheld: Withheld | None = None
     longest: int | None = None
@@ -182,11 +180,12 @@ ANY_DRAFT = Drafting()
 
 
 class Stream(Protocol):
-    """A running answer. Who opened it calls `aclose`, which cancels the work upstream if it still runs."""
+    """A running answer. The caller that opened it calls `aclose`, which cancels the upstream's work if that still
+    runs."""
 
     @property
     def usage(self) -> Usage:
-        """What the answer has cost so far."""
+        """The cost of the answer so far."""
         ...
 
     async def next(self) -> Piece | None:
@@ -211,7 +210,7 @@ class Upstream(Protocol):
 
     @property
     def drafting(self) -> Drafting:
-        """What it can draft, by what is known now. Quick: it is read for every decision."""
+        """The drafting state as far as known. Fast, because every decision reads it."""
         ...
 
     async def complete(self, job: Job) -> Completion: ...
@@ -223,9 +222,8 @@ class Upstream(Protocol):
         ...
 
     async def stop_drafting(self) -> None:
-        """Lets all that the replica decodes for this model go on plainly from its next step, where it can be told so;
-        an answer's tokens stay those of the target. What is asked for afterwards drafts as it says. Has a deadline of
-        its own."""
+        """Makes all answers that the replica decodes for this model continue plainly from their next step, if the
+        server supports that; their tokens are unchanged. Later requests draft as they specify. Has its own deadline."""
         ...
 
     async def score(
@@ -236,8 +234,8 @@ class Upstream(Protocol):
         model: str,
         headers: tuple[tuple[str, str], ...] = (),
     ) -> tuple[TokenScore, ...]:
-        """How likely the target finds each token of an answer, before temperature and filters. Raises `Incomparable`
-        where the server cannot say it."""
+        """The target's score of each token of an answer, before temperature and filters. Raises `Incomparable` if the
+        server cannot compute it."""
         ...
 
     async def aclose(self) -> None: ...

@@ -1,4 +1,4 @@
-"""Names of upstreams to addresses, as far as the rules allow."""
+"""Resolves names of upstreams to permitted addresses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from slipstream_gateway.upstreams.endpoint_rules import EndpointRules
 
 
 class CheckedResolver(AbstractResolver):
-    """Names to addresses; what the rules refuse is not among them. The connection goes to what was looked at."""
+    """Resolves names to addresses and drops those that the rules refuse. The connection uses exactly the addresses that
+    were checked."""
 
     def __init__(self, rules: EndpointRules) -> None:
         self._rules = rules
@@ -28,4 +29,4 @@ class CheckedResolver(AbstractResolver):
         return kept
 
     async def close(self) -> None:
-        """Nothing is kept open."""
+        """Holds no resources."""

@@ -1,7 +1,8 @@
-"""Which servers a manifest may name, against requests forged through it (SSRF, OWASP's cheat sheet of that name).
+"""The servers that a manifest may name: protection against server-side request forgery (SSRF, OWASP's cheat sheet of
+that name).
 
-Two looks: at the address as it is written, before there is a client for it; and at what its name resolves to, for each
-connection, because a name may resolve to something else later (DNS rebinding).
+There are two checks: of the address as written, before a client for it exists; and of the addresses that its name
+resolves to, for each connection, because a name may resolve to something else later (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -32,16 +33,19 @@ _METADATA = tuple(
 _METADATA_NAMES = ("metadata", "metadata.google.internal", "instance-data", "instance-data.ec2.internal")
 _LABEL = "[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
 _NAME = re.compile(rf"(?=.{{1,253}}$){_LABEL}(\.{_LABEL})*")  # RFC 1123, and the underscores of some clusters
-_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")  # no domain ends so: a reader may take it for a part of an IPv4 address
+_NUMBER = re.compile(
+    r"[0-9]+|0x[0-9a-f]*"
+)  # no domain ends like this; a parser may take it for a part of an IPv4 address
 _SUFFIX = re.compile(r"\.?[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?")
 
 
 class EndpointRules:
-    """`allowed` are networks (CIDR) and domain suffixes; empty: every server but those that no model server has.
-    `shared`: others write manifests, so that the gateway's own machine is no server either, unless it is allowed."""
+    """`allowed` are networks (CIDR) and domain suffixes; if it is empty, every server is allowed except addresses that
+    no model server has. `shared`: other people write manifests, so the gateway's own machine is refused too, unless it
+    is allowed."""
 
     def __init__(self, allowed: Sequence[str] = (), *, shared: bool = False) -> None:
-        """Raises `CommandError` for what is neither a network nor a domain."""
+        """Raises `CommandError` for an entry that is neither a network nor a domain."""
         self._networks: list[_Network] = []
         self._suffixes: list[str] = []
         self._shared = shared
@@ -49,11 +53,11 @@ class EndpointRules:
             self._add(entry)
 
     def refuse(self, endpoint: str) -> str | None:
-        """Why there is no connecting to `endpoint` (a URL), or None."""
+        """The reason for refusing connections to `endpoint` (a URL), or None."""
         try:
             host = (urlsplit(endpoint).hostname or "").removesuffix(".")
         except ValueError as exc:
-            return f"'{endpoint}' is no URL: {exc}"
+            return f"'{endpoint}' is not a URL: {exc}"
         try:
             address = ipaddress.ip_address(host)
         except ValueError:
@@ -61,13 +65,13 @@ class EndpointRules:
         return self.refuse_address(address) or self._refuse_unlisted(address)
 
     def refuse_address(self, given: Address) -> str | None:
-        """Why no connection may go to the address, whatever name it was found by."""
+        """The reason for refusing connections to the address, whatever name resolved to it."""
         for address in meanings(given):
             shown = str(given) if address == given else f"{given} ({address})"
             if any(address in network for network in _METADATA if network.version == address.version):
                 return f"{shown} is link-local or a cloud's metadata service"
             if address.is_unspecified or address.is_multicast:
-                return f"{shown} is no server's address"
+                return f"{shown} is not a server's address"
             if self._shared and address.is_loopback and not self._listed(address):
                 return f"{shown} is the gateway's own machine"
         return None
@@ -84,8 +88,8 @@ class EndpointRules:
 
     def _refuse_name(self, host: str) -> str | None:
         if _NAME.fullmatch(host) is None:
-            return f"'{host}' is no host name"
-        if (address := numeric_ipv4(host)) is not None:  # readers disagree on it: 010.0.0.1 is 8.0.0.1 or 10.0.0.1
+            return f"'{host}' is not a host name"
+        if (address := numeric_ipv4(host)) is not None:  # ambiguous: 010.0.0.1 is 8.0.0.1 or 10.0.0.1
             return self.refuse_address(address) or f"'{host}' is another notation of {address}"
         if _NUMBER.fullmatch(host.rpartition(".")[2]):
             return f"'{host}' is neither a host name nor an IPv4 address"
@@ -98,7 +102,7 @@ class EndpointRules:
         return None
 
     def _names(self, host: str) -> bool:
-        """A suffix with a dot before it stands for what is below it, one without for the very name too."""
+        """A suffix with a leading dot matches subdomains only; one without it also matches the domain itself."""
         return any(
             host.endswith(suffix if suffix.startswith(".") else f".{suffix}") or host == suffix
             for suffix in self._suffixes
@@ -110,7 +114,7 @@ class EndpointRules:
         return None
 
     def _listed(self, given: Address) -> bool:
-        """Whether a network holds the address, or each of those that it may stand for."""
+        """Whether the networks contain the address, or all addresses that it may stand for."""
         return self._holds(given) or all(self._holds(address) for address in meanings(given))
 
     def _holds(self, address: Address) -> bool:
@@ -118,5 +122,6 @@ class EndpointRules:
 
 
 def may_name_variable(name: str, allowed: Sequence[str]) -> bool:
-    """Whether a manifest may name the environment variable `name` for an API key. Our own hold other secrets."""
+    """Whether a manifest may name the environment variable `name` for an API key. Slipstream's own variables hold other
+    secrets."""
     return not name.startswith("SLIPSTREAM_") and any(fnmatch.fnmatchcase(name, pattern) for pattern in allowed)

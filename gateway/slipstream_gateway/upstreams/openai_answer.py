@@ -1,7 +1,8 @@
-"""The text of an answer in OpenAI's wire form, for those who compare answers. Never on a request's path: it parses.
+"""The text of an answer in OpenAI's wire form, for comparing answers. It parses JSON, so it is never used on a
+request's path.
 
-What a model wrote is its reasoning, its content, its refusal and its tool calls; ids, times and usage differ from
-run to run and are left out.
+The text of a model is its reasoning, its content, its refusal and its tool calls. Ids, times and usage differ from run
+to run and are left out.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import msgspec
 
 from slipstream_gateway.upstreams.sse import event_data, split_events
 
-_BETWEEN = "\x1e"  # Unicode's record separator: between the parts of an answer that has several
+_BETWEEN = "\x1e"  # Unicode's record separator, between the parts of an answer that has several
 
 
 class _Function(msgspec.Struct):
@@ -24,7 +25,7 @@ class _ToolCall(msgspec.Struct):
 
 
 class AnswerMessage(msgspec.Struct):
-    """Everything that a model wrote of one message, or of the part of it that an event adds."""
+    """The generated fields of a message, or of the part of a message that an event adds."""
 
     content: str | None = None
     reasoning_content: str | None = None
@@ -51,7 +52,7 @@ _decode = msgspec.json.Decoder(_Answer).decode
 
 
 class AnswerReader:
-    """Collects what one choice wrote: `stream` True takes blocks of whole events, else one JSON body."""
+    """Collects the text of one choice. `stream` True takes blocks of whole events, else one JSON body."""
 
     def __init__(self, *, stream: bool) -> None:
         self.finish_reason: str | None = None
@@ -60,16 +61,16 @@ class AnswerReader:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Which parts have text so far: `reasoning`, `content`, `refusal`, `tool <n>`."""
+        """The parts with text so far: `reasoning`, `content`, `refusal`, `tool <n>`."""
         return tuple(name for name, texts in self._parts.items() if texts)
 
     @property
     def text(self) -> str:
-        """Everything so far, the parts of an answer that has several with a separator between."""
+        """All text so far, with a separator between several parts."""
         return _BETWEEN.join("".join(part) for part in self._parts.values() if part)
 
     def feed(self, data: bytes) -> None:
-        """Takes one block. Raises `ValueError` where it is not OpenAI's form, or tells an error."""
+        """Adds one block. Raises `ValueError` if it does not have OpenAI's form, or reports an error."""
         if not self._stream:
             self._take(data)
             return

@@ -1,8 +1,8 @@
-"""An OpenAI-compatible stream that goes on at another server, by its text.
+"""Continues an OpenAI-compatible stream on another server, by its text.
 
-What was forwarded is read back from its events. The next server gets the conversation with that text as the last,
-unfinished message (`continue_final_message`, of vLLM and SGLang), or the prompt with it behind; what it sends is
-rewritten to look like one stream: the first one's id and creation time, no second role, usage of the whole.
+The forwarded events are parsed for their text. The next server gets the conversation with that text as the last,
+unfinished message (`continue_final_message` of vLLM and SGLang), or the prompt followed by it. Its events are rewritten
+to look like one stream: the first server's id and creation time, no second role, usage of the whole.
 
 https://docs.vllm.ai/en/latest/serving/openai_compatible_server.html
 """
@@ -52,9 +52,9 @@ _decode_event = msgspec.json.Decoder(_Event).decode
 
 
 def read_forwarded(blocks: Iterable[bytes], usage: Usage, *, least_tokens: int = 0) -> Committed | None:
-    """What a client has, from the events that it got; None where another server cannot go on from there: the answer
-    has parts besides its text (reasoning, tool calls), is complete, or is not OpenAI's form. Tokens are those that the
-    server counted, else the events with text, at least one token each, or `least_tokens` where those are more."""
+    """The part of an answer that the client has, from the forwarded events; None if another server cannot continue it,
+    because the answer has parts besides its text (reasoning, tool calls), is complete, or does not have OpenAI's form.
+    The number of tokens is the server's count, else the number of events with text, but at least `least_tokens`."""
     reader, head, events = AnswerReader(stream=True), _Head(), 0
     try:
         for event in (event for block in blocks for event in split_events(block)):
@@ -79,12 +79,12 @@ def read_forwarded(blocks: Iterable[bytes], usage: Usage, *, least_tokens: int =
 
 
 def is_open_stop(text: str, stop: Sequence[str]) -> bool:
-    """Whether `text` ends with the beginning of a stop string: the next server would not see it complete."""
+    """Whether `text` ends with the beginning of a stop string, which the next server would not recognise."""
     return any(text.endswith(string[:length]) for string in stop for length in range(1, len(string)))
 
 
 def continued_body(request: GenerationRequest, committed: Committed, body: bytes) -> bytes:
-    """`body`, made to ask for what comes after the text that is committed."""
+    """`body`, changed to request the continuation of the committed text."""
     if not committed.text:
         return body
     fields = _decode_raw(body)
@@ -103,7 +103,7 @@ def continued_body(request: GenerationRequest, committed: Committed, body: bytes
 
 
 class Continued:
-    """Rewrites the events of the server that goes on after `committed`."""
+    """Rewrites the events of the server that continues after `committed`."""
 
     def __init__(self, committed: Committed) -> None:
         self._committed = committed
@@ -113,14 +113,15 @@ class Continued:
         }
 
     def count(self, usage: Usage) -> None:
-        """Makes `usage`, as the server told it, that of the whole answer. Its prompt held the committed text."""
+        """Turns `usage`, as reported by the server, into that of the whole answer. The server's prompt contained the
+        committed text."""
         known = self._committed
         usage.prompt_tokens = known.prompt_tokens or max(usage.prompt_tokens - known.output_tokens, 0)
         usage.output_tokens += known.output_tokens
         usage.most_output_tokens += known.most_output_tokens
 
     def rewrite(self, block: bytes, usage: Usage) -> bytes:
-        """The events of `block` that the client is to see. `usage` is that of the whole, where it is known."""
+        """The events of `block` for the client. `usage` is that of the whole, if known."""
         return b"".join([self._rewritten(event, usage) for event in split_events(block)])
 
     def _rewritten(self, event: bytes, usage: Usage) -> bytes:
@@ -145,7 +146,7 @@ class Continued:
 
 
 def _is_role_alone(payload: bytes) -> bool:
-    """Whether an event says who speaks and nothing else."""
+    """Whether an event contains the role and nothing else."""
     choices = _decode_event(payload).choices or []
     return bool(choices) and all(
         choice.delta is not None

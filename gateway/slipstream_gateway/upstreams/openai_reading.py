@@ -1,7 +1,7 @@
-"""What the gateway reads from an OpenAI-compatible stream while it forwards it: cost, failure and end.
+"""Reads cost, failure and end from an OpenAI-compatible stream while it is forwarded.
 
-A reader takes blocks of whole events in order and returns what the client gets of each. `ChatReader` reads the streams
-of `/v1/chat/completions` and `/v1/completions`; `responses_wire.ResponsesReader` reads those of `/v1/responses`.
+A reader takes blocks of whole events in order and returns the events for the client. `ChatReader` reads the streams of
+`/v1/chat/completions` and `/v1/completions`; `responses_wire.ResponsesReader` reads those of `/v1/responses`.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from slipstream_gateway.upstreams.output_bound import most_tokens_of_events
 from slipstream_gateway.upstreams.responses_wire import ResponsesReader
 from slipstream_gateway.upstreams.sse import count_events
 
-_DONE = re.compile(rb"(?:\A|\n)data: ?\[DONE\]\r?\n")  # a whole line: generated text may hold the word, too
+_DONE = re.compile(rb"(?:\A|\n)data: ?\[DONE\]\r?\n")  # a whole line, because generated text may contain the word, too
 
 
 class Reader(Protocol):
-    """`begun`: there is an event that another server would not send alike. `generating`: there is generated text.
-    `done`: the stream has its regular end. `failed`: the server reported a failure of its own, which `read` left
-    out."""
+    """`begun`: an event has arrived that another server would not send identically. `generating`: generated text has
+    arrived. `done`: the stream has ended regularly. `failed`: the server reported a failure of its own, which `read`
+    left out."""
 
     begun: bool
     generating: bool
@@ -33,7 +33,7 @@ class Reader(Protocol):
 
     def read(self, block: bytes) -> bytes:
         """Updates the usage from one block of whole events; returns the events for the client. Raises
-        `msgspec.DecodeError` or `UnicodeDecodeError` where one of them is not of the form that it should have."""
+        `msgspec.DecodeError` or `UnicodeDecodeError` for a malformed event."""
         ...
 
 
@@ -45,7 +45,7 @@ def reader_of(job: Job, usage: Usage) -> Reader:
 
 
 class ChatReader:
-    """Reads chunks of chat and text completions. Removes the usage event where the client did not ask for it."""
+    """Reads chunks of chat and text completions. Removes the usage event if the client did not request it."""
 
     def __init__(self, job: Job, usage: Usage) -> None:
         self.begun = True  # servers send the role with the first token
@@ -68,14 +68,14 @@ class ChatReader:
             self.generating = has_generated_text(block)
         if _DONE.search(block, max(0, len(block) - 32)) is not None:
             self.done = True
-            if not usage.exact:  # three events carry no text: the role, the finish reason, [DONE]
+            if not usage.exact:  # three events have no text: the role, the finish reason, [DONE]
                 usage.output_tokens = max(usage.output_tokens - 3, 0)
         if b'"error"' in block and (at := failure_at(block)) is not None:
             block, self.failed = block[:at], True
         if has_usage(block):
             was_exact, usage.exact = usage.exact, False
             block = take_usage(block, usage, keep=self._keep_usage, choices=self._choices)
-            if self._continued is not None and usage.exact:  # this block told a usage, of this part alone
+            if self._continued is not None and usage.exact:  # this block has a usage, of this part alone
                 self._continued.count(usage)
             usage.exact = usage.exact or was_exact
         if self._continued is not None:

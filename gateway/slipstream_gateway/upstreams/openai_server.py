@@ -1,7 +1,7 @@
 """An OpenAI-compatible HTTP server (vLLM, SGLang, …) as an upstream.
 
-Over aiohttp's client, called directly: behind the same calls httpx's client cost 274 µs a request, its aiohttp
-transport 120 µs, aiohttp 77 µs (one core, 32 connections, one run).
+It calls aiohttp's client directly: for the same calls httpx's client cost 274 µs per request, its aiohttp transport 120
+µs, aiohttp 77 µs (one core, 32 connections, one run).
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _PATHS = {
     Endpoint.COMPLETION: "v1/completions",
     Endpoint.RESPONSES: "v1/responses",
 }
-_READ_BYTES = 16 * 1024  # up to twice that is held for a client that reads slowly
-_TLS_HINT = " (over TLS: a server that misses the client's certificate ends so, --upstream-cert)"
+_READ_BYTES = 16 * 1024  # up to twice this size is buffered for a client that reads slowly
+_TLS_HINT = " (over TLS; a server that requires a client certificate closes connections this way, see --upstream-cert)"
 
 
 class OpenAiUpstream:
@@ -73,7 +73,7 @@ class OpenAiUpstream:
 
     @property
     def drafting(self) -> Drafting:
-        """Any: such a server drafts as it was started."""
+        """Any draft length: such a server drafts as configured at its start."""
         return ANY_DRAFT
 
     async def complete(self, job: Job) -> Completion:
@@ -81,14 +81,16 @@ class OpenAiUpstream:
         try:
             body = await _read_body(response)
         except NETWORK_ERRORS as exc:
-            raise UpstreamFailed("The upstream broke off its answer.", detail=describe_network_error(exc)) from None
+            raise UpstreamFailed(
+                "The upstream closed the connection before the end of its answer.", detail=describe_network_error(exc)
+            ) from None
         finally:
             response.release()
         ids = TokenIds(stream=False)
         try:
             body, usage = self._answer(job, ids.take(body) if is_asked(job) else body)
         except (ValueError, RecursionError):
-            raise UpstreamFailed("The upstream answered with something that is not a JSON object.") from None
+            raise UpstreamFailed("The upstream returned something other than a JSON object.") from None
         names = ModelName(job.request.model, job.model)
         return Completion(pieces=(Wire(names.restore(body), True, *ids.pop()),), usage=usage)
 
@@ -97,7 +99,7 @@ class OpenAiUpstream:
         stream = OpenAiStream(response, job, self._reader)
         try:
             await stream.prefetch()
-        except BaseException:  # whatever ends the attempt, the connection must not outlive it
+        except BaseException:  # however the attempt ends, the connection must be closed
             response.close()
             raise
         return stream
@@ -107,13 +109,13 @@ class OpenAiUpstream:
             async with self._session.get(self._probe_url, headers=self._headers(())) as response:
                 status = response.status
         except NETWORK_ERRORS as exc:
-            raise UpstreamUnavailable("The upstream cannot be reached.", detail=describe_network_error(exc)) from None
+            raise UpstreamUnavailable("The upstream is unreachable.", detail=describe_network_error(exc)) from None
         if status >= 500:
-            raise UpstreamUnavailable(f"The upstream answers {status}.")
+            raise UpstreamUnavailable(f"The upstream returned status {status}.")
 
     async def stop_drafting(self) -> None:
-        """Does nothing: such a server speculates as it was started and cannot be told otherwise, so that its answers
-        run to their end. New ones go to the plain arm."""
+        """Does nothing: such a server speculates as configured at its start, and its running answers cannot be changed.
+        New requests go to the plain arm."""
 
     async def score(
         self,
@@ -155,23 +157,22 @@ class OpenAiUpstream:
         return headers
 
     def _body(self, job: Job) -> bytes:
-        """What is sent for `job`. Raises `RequestError`."""
+        """The body to send for `job`. Raises `RequestError`."""
         return self._continued(job, request_body(job.request, job.model, asked_fields(job)))
 
     def _continued(self, job: Job, body: bytes) -> bytes:
-        """`body`, made to ask for what comes after the part of the answer that is committed."""
+        """`body`, changed to request the continuation of the committed part."""
         return body if job.committed is None else continued_body(job.request, job.committed, body)
 
     def _job_headers(self, job: Job) -> CIMultiDict[str]:
         return self._headers(job.headers)
 
     def _reader(self, job: Job, usage: Usage) -> Reader:
-        """What reads the stream that answers `job`."""
+        """The reader for the stream that answers `job`."""
         return reader_of(job, usage)
 
     def _answer(self, job: Job, body: bytes) -> tuple[bytes, Usage]:
-        """A whole answer as the client gets it, and what it cost. Raises `msgspec.DecodeError` where it is not a JSON
-        object."""
+        """A whole answer for the client, and its cost. Raises `msgspec.DecodeError` if it is not a JSON object."""
         read_usage = read_response_usage if job.request.endpoint is Endpoint.RESPONSES else read_body_usage
         return body, read_usage(body)
 
@@ -185,7 +186,8 @@ class OpenAiUpstream:
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as exc:
                 if isinstance(exc, aiohttp.ClientConnectorError):
                     raise
-                # The server may have closed idle connections just as one was picked: once more, on a new one.
+                # The server may have closed an idle connection just as it was taken from the pool: retry once, on a new
+                # one.
                 if self._fresh_session is None:
                     self._fresh_session = self._open_session(keep_alive=False)
                 response = await self._fresh_session.post(url, data=body, headers=headers, allow_redirects=False)
@@ -194,23 +196,23 @@ class OpenAiUpstream:
         except (aiohttp.ClientConnectionError, OSError) as exc:
             hint = _TLS_HINT if url.scheme == "https" and _is_hung_up(exc) else ""
             detail = f"{describe_network_error(exc)}{hint}"
-            raise UpstreamUnavailable("The upstream cannot be reached.", detail=detail) from None
+            raise UpstreamUnavailable("The upstream is unreachable.", detail=detail) from None
         except NETWORK_ERRORS as exc:
-            raise UpstreamFailed("The upstream did not answer with HTTP.", detail=describe_network_error(exc)) from None
+            raise UpstreamFailed("The upstream's response is not HTTP.", detail=describe_network_error(exc)) from None
         if response.status != 200:
             raise await _refusal(response, own_key=self._api_key is not None)
         return response
 
 
 def _is_hung_up(error: Exception) -> bool:
-    """Whether the server ended the connection: which error that is depends on what of it was seen first."""
+    """Whether the server closed the connection. The kind of exception depends on which part was noticed first."""
     if isinstance(error, aiohttp.ServerDisconnectedError | ConnectionResetError | BrokenPipeError):
         return True
     return getattr(error, "errno", None) in (errno.ECONNRESET, errno.EPIPE)
 
 
 class OpenAiStream:
-    """A running SSE answer, forwarded in blocks of whole events as the socket delivers them."""
+    """A running SSE answer, forwarded in blocks of whole events as they arrive on the socket."""
 
     def __init__(self, response: aiohttp.ClientResponse, job: Job, reader: Callable[[Job, Usage], Reader]) -> None:
         known = job.committed
@@ -231,8 +233,8 @@ class OpenAiStream:
         self._first: Wire | None = None
 
     async def prefetch(self) -> None:
-        """Waits for the first block; nothing has been promised to the client before it. What a server announces
-        before it begins to answer is held back until then."""
+        """Waits for the first block, before which nothing is sent to the client. Announcements before the first
+        generated event are buffered until then."""
         first = await self._read()
         while first is not None and not self._reader.begun and (more := await self._read()) is not None:
             ids, prompt_ids = first.token_ids + more.token_ids, first.prompt_token_ids + more.prompt_token_ids
@@ -254,12 +256,12 @@ class OpenAiStream:
     async def _read(self) -> Wire | None:
         while True:
             if self._reader.failed:
-                raise UpstreamFailed("The upstream failed within its stream.")
+                raise UpstreamFailed("The upstream failed during its stream.")
             try:
                 data = await self._content.readany()
             except NETWORK_ERRORS as exc:
                 detail = describe_network_error(exc)
-                raise UpstreamFailed("The upstream broke off its stream.", detail=detail) from None
+                raise UpstreamFailed("The upstream closed the connection during its stream.", detail=detail) from None
             if not data:
                 self._check_end()
                 return None
@@ -268,21 +270,23 @@ class OpenAiStream:
                 try:
                     piece = self._take(block)
                 except (ValueError, RecursionError):
-                    raise UpstreamFailed("The upstream sent an event that cannot be read.") from None
+                    raise UpstreamFailed("The upstream sent a malformed event.") from None
                 if piece.data:
                     return piece
 
     def _take(self, block: bytes) -> Wire:
         if self._ids is None:
             return Wire(self._names.restore(self._reader.read(block)), self._reader.generating)
-        block = self._names.restore(self._ids.take(self._reader.read(block)))  # ids tell the reader what it cost
-        # Ids of a block that the client does not get go with the next one.
+        block = self._names.restore(
+            self._ids.take(self._reader.read(block))
+        )  # the ids give the reader the number of tokens
+        # Ids of a block that is not forwarded are attached to the next one.
         ids, prompt_ids = self._ids.pop() if block else ((), ())
         return Wire(block, self._reader.generating, ids, prompt_ids)
 
     def _check_end(self) -> None:
         if not self._reader.done:
-            raise UpstreamFailed("The upstream ended its stream before its end.")
+            raise UpstreamFailed("The upstream ended its stream prematurely.")
 
 
 async def _read_body(response: aiohttp.ClientResponse) -> bytes:
@@ -294,17 +298,19 @@ async def _read_body(response: aiohttp.ClientResponse) -> bytes:
         parts.append(data)
         total += len(data)
         if total > MAX_BODY_BYTES:
-            raise UpstreamFailed(f"The upstream's answer is larger than {MAX_BODY_BYTES} bytes.")
+            raise UpstreamFailed(f"The upstream's answer exceeds {MAX_BODY_BYTES} bytes.")
     return b"".join(parts)
 
 
 async def _refusal(response: aiohttp.ClientResponse, *, own_key: bool) -> SlipstreamError:
-    """The error that a status other than 200 stands for; `own_key`: the gateway's key was sent, not the client's."""
+    """The error for a status other than 200. `own_key`: the gateway's key was sent, not the client's."""
     status = response.status
     try:
         body = await _read_body(response)
     except NETWORK_ERRORS as exc:
-        return UpstreamFailed(f"The upstream answered {status} and broke off.", detail=describe_network_error(exc))
+        return UpstreamFailed(
+            f"The upstream returned status {status} and closed the connection.", detail=describe_network_error(exc)
+        )
     finally:
         response.release()
     if status == 429:
@@ -315,8 +321,8 @@ async def _refusal(response: aiohttp.ClientResponse, *, own_key: bool) -> Slipst
         return UpstreamFailed("The upstream refused the gateway's own credentials.", detail=f"status {status}")
     if 400 <= status < 500:
         return UpstreamRejected(status, body)
-    # Not what it says: such a body may quote the prompt, and details are logged.
-    return UpstreamFailed(f"The upstream answered {status}.", detail=f"{len(body)} bytes")
+    # The body is dropped: it may quote the prompt, and details are logged.
+    return UpstreamFailed(f"The upstream returned status {status}.", detail=f"{len(body)} bytes")
 
 
 def _retry_after_s(response: aiohttp.ClientResponse) -> float:

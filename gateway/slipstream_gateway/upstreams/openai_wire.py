@@ -1,7 +1,7 @@
-"""What the gateway changes in, and reads from, the bytes of an OpenAI-compatible server. Everything else passes.
+"""The changes of the gateway to the bytes of an OpenAI-compatible server. All other bytes pass unchanged.
 
-Request: the model's name, and `stream_options.include_usage`, without which no server says what a stream cost.
-Response: the model's name back, and the usage event is taken out again where the client did not ask for it.
+Request: the model's name, and `stream_options.include_usage`, without which servers do not report the cost of a stream.
+Response: the public model name, and the usage event is removed again if the client did not request it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _TokenDetails(msgspec.Struct):
 
 
 class _Steps(msgspec.Struct):
-    """What another Slipstream gateway says beyond OpenAI's fields."""
+    """Additional fields of another Slipstream gateway."""
 
     target_steps: Count | None = None
     rejected_at: tuple[Count, ...] | None = None
@@ -54,7 +54,7 @@ class _Envelope(msgspec.Struct):
 
 
 class WireError(msgspec.Struct):
-    """What servers put into an error; the code is a status with vLLM, a word with others."""
+    """The error object of servers; the code is a status with vLLM, a word with others."""
 
     type: str | None = None
     code: str | int | None = None
@@ -77,7 +77,7 @@ _decode_usage = msgspec.json.Decoder(_WireUsage | None).decode
 
 def request_body(request: GenerationRequest, model: str, fields: Mapping[str, msgspec.Raw] = _NONE) -> bytes:
     """The body to send upstream for `request`, whose `raw` is a valid JSON object, with other `fields`."""
-    # Only these two have to be asked: a response always ends with its usage.
+    # Only these two need the option: a response always ends with its usage.
     ask_usage = request.stream and not request.include_usage and request.endpoint is not Endpoint.RESPONSES
     if model == request.model and not ask_usage and not fields:
         return request.raw
@@ -93,10 +93,10 @@ def request_body(request: GenerationRequest, model: str, fields: Mapping[str, ms
 
 
 class ModelName:
-    """Puts the public model name where the upstream wrote its own.
+    """Replaces the upstream's model name by the public one.
 
-    Only a real key matches: inside a JSON string the quotes are escaped. The upstream is expected to write compact
-    JSON or one space after the colon, as every known server does.
+    Only a real key matches, because quotes inside a JSON string are escaped. The upstream must write compact JSON or
+    one space after the colon, as every known server does.
     """
 
     def __init__(self, public: str, upstream: str) -> None:
@@ -114,13 +114,13 @@ class ModelName:
 
 
 def has_generated_text(block: bytes) -> bool:
-    """Whether a block of events carries generated text, not only the role event."""
+    """Whether a block of events has generated text, not only the role event."""
     return _GENERATED.search(block) is not None
 
 
 def failure_at(block: bytes) -> int | None:
-    """Where in a block of events the server says that it failed, None where it does not. An error that it blames the
-    request for is part of the answer."""
+    """The offset of the event in which the server reports its own failure; None if there is none. An error that the
+    server blames on the request is part of the answer."""
     at = 0
     for event in split_events(block):
         try:
@@ -134,13 +134,13 @@ def failure_at(block: bytes) -> int | None:
 
 
 def has_usage(block: bytes) -> bool:
-    """Whether a block of events may hold a usage object (`"usage": null` stands in every event of some servers)."""
+    """Whether a block of events may contain a usage object (some servers send `"usage": null` in every event)."""
     return b'"usage"' in block and _USAGE_OBJECT.search(block) is not None
 
 
 def take_usage(block: bytes, usage: Usage, *, keep: bool, choices: int = 1) -> bytes:
-    """Reads usage objects out of `block` into `usage`; with `keep` False drops events that carry nothing else. The
-    answer has that many `choices`."""
+    """Reads usage objects out of `block` into `usage`; with `keep` False drops events that hold nothing else. The
+    answer has `choices` choices."""
     return b"".join(
         [
             event
@@ -151,8 +151,8 @@ def take_usage(block: bytes, usage: Usage, *, keep: bool, choices: int = 1) -> b
 
 
 def _read_usage(data: bytes, usage: Usage, choices: int) -> bool:
-    """Fills `usage`; True where the event has no choices, i.e. is the usage event itself. Of several choices, one that
-    has some tells the usage of those alone (vLLM's `continuous_usage_stats`)."""
+    """Fills `usage`; True if the event has no choices, i.e. is the usage event itself. With several choices, an event
+    that has some reports the usage of those alone (vLLM's `continuous_usage_stats`)."""
     try:
         envelope = _decode_envelope(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -163,7 +163,7 @@ def _read_usage(data: bytes, usage: Usage, choices: int) -> bool:
 
 
 def read_body_usage(body: bytes) -> Usage:
-    """The usage of a whole JSON answer. Raises `msgspec.DecodeError` where it is not a JSON object."""
+    """The usage of a whole JSON answer. Raises `msgspec.DecodeError` if it is not a JSON object."""
     usage = Usage(exact=False)
     _fill(_decode_envelope(body).usage, usage)
     if not usage.exact:
@@ -172,8 +172,8 @@ def read_body_usage(body: bytes) -> Usage:
 
 
 def usage_told(raw: msgspec.Raw, decode: Callable[[msgspec.Raw], _Told | None]) -> _Told | None:
-    """The usage object `raw` of a server; None where there is none, or one that cannot be: negative, beyond all bounds,
-    or no numbers."""
+    """The usage object `raw` of a server; None if there is none, or it is invalid: negative, out of bounds, or not
+    numbers."""
     try:
         return decode(raw)
     except msgspec.DecodeError:
@@ -181,7 +181,7 @@ def usage_told(raw: msgspec.Raw, decode: Callable[[msgspec.Raw], _Told | None]) 
 
 
 def _fill(raw: msgspec.Raw, usage: Usage) -> None:
-    """Fills `usage` from `raw`; not where there is none in it, or one that cannot be."""
+    """Fills `usage` from `raw` unless that is missing or invalid."""
     wire = usage_told(raw, _decode_usage)
     if wire is None:
         return

@@ -1,7 +1,7 @@
-"""The most tokens that a server can have generated for what it sent: what counts until it reports its usage.
+"""An upper bound on the tokens that a server has generated, used until it reports its usage.
 
-Token ids and log-probabilities are counted where the answer has them. Elsewhere every byte of generated text may be a
-token of its own: no tokenizer makes more of a text than one token a byte.
+Token ids and log-probabilities are counted if the answer has them. Otherwise every byte of generated text counts as a
+token, because no tokenizer produces more than one token per byte.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _DONE = b"[DONE]"
 
 
 class _LogProbs(msgspec.Struct):
-    """Of a chat in `content` and `refusal`, of a text completion in `tokens`."""
+    """In a chat under `content` and `refusal`, in a text completion under `tokens`."""
 
     content: list[msgspec.Raw] | None = None
     refusal: list[msgspec.Raw] | None = None
@@ -46,7 +46,8 @@ _decode_response = msgspec.json.Decoder(_Response).decode
 
 
 def most_tokens_of_events(block: bytes) -> int:
-    """Of a block of whole events of a chat or a text completion. Quick: it is asked of every block of every stream."""
+    """The bound for a block of whole events of a chat or a text completion. Fast, because it runs for every block of
+    every stream."""
     most = 0
     for data in data_of_events(block):
         most += most_tokens_of_answer(data)
@@ -54,7 +55,7 @@ def most_tokens_of_events(block: bytes) -> int:
 
 
 def most_tokens_of_answer(data: bytes) -> int:
-    """Of one JSON object of a chat or a text completion: a whole answer, or an event's data."""
+    """The bound for one JSON object of a chat or a text completion: a whole answer, or an event's data."""
     if not data or data == _DONE:
         return 0
     try:
@@ -68,7 +69,7 @@ def most_tokens_of_answer(data: bytes) -> int:
 
 
 def most_tokens_of_delta(data: bytes) -> int:
-    """Of the data of a `response.<kind>.delta`."""
+    """The bound for the data of a `response.<kind>.delta`."""
     try:
         event = _decode_delta(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -77,7 +78,7 @@ def most_tokens_of_delta(data: bytes) -> int:
 
 
 def most_tokens_of_response(body: bytes) -> int:
-    """Of a whole response. Its items come in many forms, so all of their JSON counts."""
+    """The bound for a whole response. Its items have many forms, so all of their JSON counts."""
     return len(_decode_response(body).output)
 
 

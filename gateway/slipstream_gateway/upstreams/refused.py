@@ -1,4 +1,4 @@
-"""An upstream that is not connected to: its address is against the rules."""
+"""An upstream whose address the rules refuse, so that no connection is opened."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from slipstream_gateway.upstreams.base import ANY_DRAFT, Completion, Drafting, J
 
 
 class RefusedUpstream:
-    """Every request to it fails as to a server that is down, so that a pair with another server goes on."""
+    """Every request to it fails as with a server that is down, so that a pair with another server keeps working."""
 
     gives_token_ids = False
     sends_tokens = False
@@ -33,7 +33,7 @@ class RefusedUpstream:
         raise self._error()
 
     async def stop_drafting(self) -> None:
-        """There is nothing to stop."""
+        """No answers run here."""
 
     async def score(
         self,
@@ -46,7 +46,7 @@ class RefusedUpstream:
         raise self._error()
 
     async def aclose(self) -> None:
-        """There is nothing to close."""
+        """Holds no resources."""
 
     def _error(self) -> UpstreamUnavailable:
-        return UpstreamUnavailable("The upstream's address is not allowed here.", detail=self._reason)
+        return UpstreamUnavailable("The upstream's address is not permitted by --allow-endpoint.", detail=self._reason)

@@ -1,7 +1,7 @@
-"""What the gateway reads from the bytes of `/v1/responses`. Everything passes to the client as the server wrote it.
+"""Reads the bytes of `/v1/responses`. They pass to the client unchanged.
 
-Events are named: generated text comes in `response.<kind>.delta`; `response.completed` (or `incomplete`, `failed`)
-ends the stream and holds the whole response with its usage. There is no `[DONE]`. Servers announce a response
+Events are named: generated text comes in `response.<kind>.delta`; `response.completed` (or `incomplete`, `failed`) ends
+the stream and holds the whole response with its usage. There is no `[DONE]`. Servers announce a response
 (`response.created`, `response.in_progress`) before they begin to generate.
 
 https://platform.openai.com/docs/api-reference/responses-streaming
@@ -18,7 +18,7 @@ from slipstream_gateway.upstreams.openai_wire import NO_USAGE, WireError, usage_
 from slipstream_gateway.upstreams.output_bound import most_tokens_of_delta, most_tokens_of_response
 from slipstream_gateway.upstreams.sse import count_events, event_data, split_events
 
-# Only a real key matches: inside a JSON string the quotes are escaped.
+# Only a real key matches, because quotes inside a JSON string are escaped.
 _DELTA = re.compile(rb'"type"\s*:\s*"response\.[a-z_.]+\.delta"')
 _ANNOUNCEMENT = re.compile(rb'"type"\s*:\s*"response\.(?:created|queued|in_progress)"')
 _END = re.compile(rb'"type"\s*:\s*"response\.(?:completed|incomplete|failed)"')
@@ -37,7 +37,7 @@ class _Response(msgspec.Struct):
 
 
 class _Event(msgspec.Struct):
-    """An event, or a bare error object. `code` belongs to events of the type `error`."""
+    """An event, or a bare error object. `code` occurs in events of the type `error`."""
 
     type: str | None = None
     code: str | int | None = None
@@ -84,8 +84,8 @@ class ResponsesReader:
 
 
 def failure_at(block: bytes) -> int | None:
-    """The offset of the first event in `block` with which the server reports a failure of its own; None where there
-    is none. An error that the server blames on the request is part of the answer."""
+    """The offset of the first event in `block` in which the server reports its own failure; None if there is none. An
+    error that the server blames on the request is part of the answer."""
     at = 0
     for event in split_events(block):
         parsed = _parse(event)
@@ -96,7 +96,7 @@ def failure_at(block: bytes) -> int | None:
 
 
 def read_response_usage(body: bytes) -> Usage:
-    """The usage of a whole response. Raises `msgspec.DecodeError` where it is not a JSON object."""
+    """The usage of a whole response. Raises `msgspec.DecodeError` if it is not a JSON object."""
     usage = Usage(exact=False, counted=False)
     _fill(_decode_response(body).usage, usage)
     if not usage.exact:
@@ -105,7 +105,7 @@ def read_response_usage(body: bytes) -> Usage:
 
 
 def next_sequence_number(data: bytes) -> int:
-    """The sequence number of the event that follows `data`, the last events that were sent; 0 where there were none."""
+    """The sequence number of the event after `data`, the last events sent; 0 if there were none."""
     found = _SEQUENCE_NUMBER.findall(data)
     return int(found[-1]) + 1 if found else 0
 

@@ -1,8 +1,8 @@
-"""How likely a target finds the tokens of an answer: one request to an OpenAI-compatible server, and what it says.
+"""The likelihood of an answer's tokens under a target, by one request to an OpenAI-compatible server.
 
-The answer goes in as the end of a prompt, and `prompt_logprobs` asks for its log-probabilities; nothing is decoded but
-the one token that servers insist on. vLLM gives the raw distribution, before temperature and filters, and gives it on a
-server that speculates, too (read in and tried with vLLM 0.32.0).
+The answer is sent as the end of a prompt, and `prompt_logprobs` requests its log-probabilities; only the one token that
+servers require is decoded. vLLM returns the raw distribution, before temperature and filters, also on a server that
+speculates (read in the source and tried with vLLM 0.32.0).
 
 https://docs.vllm.ai/en/latest/api/vllm/sampling_params.html
 """
@@ -18,11 +18,11 @@ from slipstream_core.types import Endpoint, GenerationRequest
 from slipstream_gateway.upstreams.base import Completion, Job, TokenScore, Wire
 
 UNSCORED = "unscored"
-"""The cause of `Incomparable` where a server does not give log-probabilities of a prompt."""
+"""The cause of `Incomparable` for a server that does not return log-probabilities of a prompt."""
 TOP = 8
-"""How many of the most likely tokens are asked for at each position; vLLM allows 20 unless it is told otherwise."""
+"""The number of most likely tokens requested at each position; vLLM's default maximum is 20."""
 LEAST = -100.0
-"""What a log-probability of minus infinity counts as."""
+"""The value that replaces a log-probability of minus infinity."""
 
 
 class _Entry(msgspec.Struct):
@@ -49,8 +49,8 @@ async def score_by(
     model: str,
     headers: tuple[tuple[str, str], ...] = (),
 ) -> tuple[TokenScore, ...]:
-    """The scores of the answer's tokens, by one request to `complete`. Raises what that raises, and `Incomparable`
-    where the server does not say them."""
+    """The scores of the answer's tokens, by one request to `complete`. Raises the errors of `complete`, and
+    `Incomparable` if the server returns no scores."""
     if not answer_token_ids:
         return ()
     job = Job(
@@ -66,7 +66,7 @@ async def score_by(
 
 
 def read_scores(body: bytes, prompt_tokens: int, answer_token_ids: Sequence[int]) -> tuple[TokenScore, ...]:
-    """The scores in a server's answer. Raises `Incomparable` where they are missing."""
+    """The scores in a server's answer. Raises `Incomparable` if they are missing."""
     try:
         choices = _decode(body).choices
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""Server-sent events, cut at event borders and otherwise left alone (WHATWG HTML, section 9.2)."""
+"""Server-sent events, cut at event borders and otherwise unchanged (WHATWG HTML, section 9.2)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ MAX_EVENT_BYTES = 8 * 1024 * 1024
 
 
 class EventSplitter:
-    """Turns reads of any size into blocks of whole events. Events are not parsed; both LF and CRLF are understood.
+    """Turns reads of any size into blocks of whole events. Events are not parsed; both LF and CRLF are supported.
 
     A client therefore never gets half an event, and an error event may follow any block.
     """
@@ -22,7 +22,8 @@ class EventSplitter:
         return self._tail
 
     def feed(self, data: bytes) -> bytes:
-        """The whole events that `data` completes, possibly b"". Raises `UpstreamFailed` on a giant event."""
+        """The whole events that `data` completes, possibly b"". Raises `UpstreamFailed` for an event over the size
+        limit."""
         if self._tail:
             data = self._tail + data
         cut = _last_border(data)
@@ -31,12 +32,12 @@ class EventSplitter:
             return data
         self._tail = data[cut:]
         if len(self._tail) > MAX_EVENT_BYTES:
-            raise UpstreamFailed(f"The upstream sent an event of more than {MAX_EVENT_BYTES} bytes.")
+            raise UpstreamFailed(f"The upstream sent an event larger than {MAX_EVENT_BYTES} bytes.")
         return data[:cut]
 
 
 def _last_border(data: bytes) -> int:
-    """The offset after the last blank line, 0 where there is none."""
+    """The offset after the last blank line, 0 if there is none."""
     if data.endswith(b"\n\n"):
         return len(data)
     line_feeds = data.rfind(b"\n\n") + 2
@@ -62,7 +63,7 @@ def event_data(event: bytes) -> bytes:
 
 
 def data_of_events(block: bytes) -> list[bytes]:
-    """The data of each event of a block of whole events, quickly for events of one line that end with LF."""
+    """The data of each event of a block of whole events; fast for events of one line that end with LF."""
     if b"\r" in block:
         return [event_data(event) for event in split_events(block)]
     return [
@@ -73,5 +74,5 @@ def data_of_events(block: bytes) -> list[bytes]:
 
 
 def count_events(block: bytes) -> int:
-    """How many events a block of whole events has; JSON cannot hold a raw line feed."""
+    """The number of events in a block of whole events; JSON cannot contain a raw line feed."""
     return block.count(b"\n\n") + block.count(b"\r\n\r\n")

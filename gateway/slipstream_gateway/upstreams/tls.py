@@ -1,8 +1,8 @@
-"""TLS towards upstreams: which authorities are believed, and who the gateway says it is.
+"""TLS to upstreams: the trusted CAs and the gateway's client certificate.
 
-The files are the process's, not the manifest's: who may write a manifest must not make the gateway show a certificate
-to a server of his choice. They are read whole, checked together, and held in memory, so that a rotation that is half
-done is never used.
+The files are options of the process, not of the manifest: an author of a manifest must not be able to make the gateway
+present a certificate to a server of their choice. The files are read whole, validated together, and held in memory, so
+that a half-finished rotation is never used.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _MAX_BYTES = 16 * 1024 * 1024
 
 
 class Credentials:
-    """What the files held at one moment. `ca`, `certificate` and `key` are PEM; None: the client library's own
-    authorities, no certificate."""
+    """The content of the files at one moment. `ca`, `certificate` and `key` are PEM; None: the client library's default
+    CAs, no certificate."""
 
     def __init__(
         self, *, ca: bytes | None, certificate: bytes | None, key: bytes | None, context: ssl.SSLContext
@@ -41,7 +41,7 @@ class Credentials:
 
 
 def read_credentials(settings: TlsSettings) -> Credentials:
-    """What the files hold now. Raises `CommandError`, which names the file, where they are not usable, or cannot be
+    """The present content of the files. Raises `CommandError`, which names the file, if they are unusable or cannot be
     read in time."""
     try:
         return FileThread().run(lambda: _read_credentials(settings))
@@ -70,11 +70,11 @@ def _trusting(ca: bytes, path: Path | None) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cadata=ca.decode("ascii"))
     except (ssl.SSLError, ValueError) as exc:
-        raise CommandError(f"{path}: holds no certificates in PEM form.") from exc
+        raise CommandError(f"{path}: contains no PEM certificates.") from exc
 
 
 def _identify(context: ssl.SSLContext, certificate: bytes, key: bytes, *, shown: str) -> None:
-    """OpenSSL reads these from files alone; what lies in memory has a name as one, too."""
+    """OpenSSL loads these from files only, so the in-memory content gets a file name."""
     descriptors = []
     try:
         for data in (certificate, key):
@@ -84,9 +84,9 @@ def _identify(context: ssl.SSLContext, certificate: bytes, key: bytes, *, shown:
         context.load_cert_chain(held[0], held[1], password=_no_password)
     except ssl.SSLError as exc:
         reason = exc.reason.replace("_", " ").lower() if exc.reason else "not PEM"
-        raise CommandError(f"{shown}: not a certificate with its key ({reason}).") from exc
+        raise CommandError(f"{shown}: not a certificate with its private key ({reason}).") from exc
     except _Encrypted as exc:
-        raise CommandError(f"{shown}: the key is encrypted; give one without a password.") from exc
+        raise CommandError(f"{shown}: the private key is encrypted; use one without a password.") from exc
     finally:
         for descriptor in descriptors:
             os.close(descriptor)
@@ -101,20 +101,21 @@ def _no_password() -> str:
 
 
 class UpstreamTls:
-    """The credentials that new connections are made with; followed for as long as `watch` runs."""
+    """The credentials of new connections, reloaded while `watch` runs."""
 
     def __init__(self, settings: TlsSettings) -> None:
-        """Raises `CommandError` where the files are not usable."""
+        """Raises `CommandError` if the files are unusable."""
         self._settings = settings
         self._files = FileThread()
         self.current = read_credentials(settings)
 
     def fingerprint(self) -> str:
-        """Changes whenever a file does."""
+        """Changes with every change of a file."""
         return self.current.fingerprint
 
     async def watch(self, on_change: Callable[[], None], *, interval_s: float = _LOOK_S) -> None:
-        """Looks at the files every `interval_s` until cancelled. Where they are not usable, the last good ones stay."""
+        """Polls the files every `interval_s` until cancelled. While they are unusable, the last good ones stay in
+        use."""
         if (self._settings.ca, self._settings.certificate) == (None, None):
             return
         said = ""
@@ -123,14 +124,14 @@ class UpstreamTls:
             try:
                 found = await self._look()
             except CommandError as exc:
-                if str(exc) != said:  # once, not at every look
-                    _log.error("TLS to upstreams, the last good files stay: %s", exc)
+                if str(exc) != said:  # once per problem, not at every poll
+                    _log.error("TLS to upstreams: %s; the last good files stay in use", exc)
                 said = str(exc)
                 continue
             said = ""
             if found.fingerprint != self.current.fingerprint:
                 self.current = found
-                _log.info("TLS to upstreams: the files have changed, new connections use them")
+                _log.info("TLS to upstreams: the files have changed; new connections use them")
                 on_change()
 
     async def _look(self) -> Credentials:

@@ -1,8 +1,8 @@
-"""Token ids of an answer in OpenAI's form, for parity: asked of vLLM, read, and taken out of what the client gets.
+"""Token ids of an answer in OpenAI's form, for parity: requested from vLLM, read, and removed from the client's bytes.
 
-With `return_token_ids` vLLM writes ids where it writes null without it, and chat streams get an event for each step
-that has no text yet. Both are undone, so that the client's bytes are those of the same request without it (tried with
-vLLM 0.32.0). Inside a JSON string quotes are escaped: only real keys match.
+With `return_token_ids` vLLM writes ids in place of null, and chat streams get an event for each step that has no text
+yet. Both are undone, so that the client's bytes are those of the same request without it (tried with vLLM 0.32.0).
+Quotes inside a JSON string are escaped, so only real keys match.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _WITHOUT_TEXT = re.compile(rb'"delta"\s*:\s*\{\s*\}\s*,\s*"logprobs"\s*:\s*null\
 
 
 def is_asked(job: Job) -> bool:
-    """Whether the gateway asks for ids: not where the client says itself whether it wants them."""
+    """Whether the gateway requests ids: only if the client does not set the field itself."""
     return job.token_ids and FIELD not in job.request.features
 
 
 def asked_fields(job: Job) -> Mapping[str, msgspec.Raw]:
-    """What `job` adds to the body of its request."""
+    """The fields that `job` adds to the body of its request."""
     return _ON if is_asked(job) else _OFF
 
 
 class TokenIds:
-    """Takes ids out of one answer of one choice: `take` for each block of it, then `pop` for the ids that are new."""
+    """Removes ids from one answer of one choice: `take` for each block, then `pop` for the new ids."""
 
     def __init__(self, *, stream: bool) -> None:
         self._stream = stream
@@ -41,7 +41,7 @@ class TokenIds:
         self._prompt: list[int] = []
 
     def take(self, data: bytes) -> bytes:
-        """`data` as the client is to get it. Of a stream, whole events."""
+        """`data` for the client. Of a stream, whole events."""
         if b"token_ids" not in data:
             return data
         if not self._stream:

@@ -1,6 +1,6 @@
-"""The connection to one Triton server: told apart whether it cannot be reached or only takes long to answer.
+"""The connection to one Triton server. It distinguishes an unreachable server from a slow one.
 
-Its name is resolved here and not by gRPC, so that a connection goes to nothing but addresses that were looked at.
+The name is resolved here and not by gRPC, so that connections only go to checked addresses.
 """
 
 from __future__ import annotations
@@ -27,19 +27,20 @@ from slipstream_gateway.upstreams.triton_errors import describe_call
 CHANNEL_OPTIONS = (
     ("grpc.max_receive_message_length", 64 * 1024 * 1024),
     ("grpc.max_send_message_length", 64 * 1024 * 1024),
-    # Above the 300 s that a gRPC server, Triton among them, lets pass between pings by default: more of them get a
-    # connection closed ("too many pings") under its streams. Dead peers are found by the deadlines, long before.
+    # Above 300 s, the minimum interval between pings that a gRPC server, Triton among them, accepts by default: with
+    # more frequent pings it closes the connection ("too many pings") under its streams. Deadlines detect dead peers
+    # long before.
     ("grpc.keepalive_time_ms", 330_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 500),  # a request waits for the next attempt, so it must come soon
+    ("grpc.max_reconnect_backoff_ms", 500),  # short, because requests wait for the next attempt
 )
-_RECONNECT_WAIT_S = 0.8  # longer than the longest pause between two attempts to connect
+_RECONNECT_WAIT_S = 0.8  # longer than the longest pause between two connection attempts
 _RESOLVE_AGAIN_S = 1.0
 _WHY_TIMEOUT_S = 0.5
 _MOST_LEFT = 16
-_CANNOT = "The inference server cannot be reached."
+_CANNOT = "The inference server is unreachable."
 
 
 class _Target(NamedTuple):
@@ -49,13 +50,13 @@ class _Target(NamedTuple):
     addresses: tuple[str, ...]
 
     def is_same(self, other: _Target) -> bool:
-        """Name servers give the same addresses in changing order."""
+        """Name servers return the same addresses in varying order."""
         return self.family == other.family and set(self.addresses) == set(other.addresses)
 
 
 class TritonChannel:
-    """A gRPC channel to `address` (`host:port`), as far as `rules` allow what its name resolves to. `stub` has Triton's
-    calls once `connected` has returned."""
+    """A gRPC channel to `address` (`host:port`), as far as `rules` permit the addresses that its name resolves to.
+    `stub` has Triton's calls once `connected` has returned."""
 
     stub: service_pb2_grpc.GRPCInferenceServiceStub
 
@@ -69,7 +70,7 @@ class TritonChannel:
         self._refusal = ""
         self._target = _Target("", ())
         self._channel: grpc.aio.Channel | None = None
-        self._left: deque[grpc.aio.Channel] = deque()  # to former addresses: streams may still run there
+        self._left: deque[grpc.aio.Channel] = deque()  # to former addresses, where streams may still run
 
     async def aclose(self) -> None:
         if self._resolution is not None:
@@ -79,14 +80,14 @@ class TritonChannel:
                 await channel.close()
 
     async def connected(self) -> None:
-        """Waits for the channel, within the connect deadline, so that a dead host is told from a slow answer."""
+        """Waits for the channel within the connect deadline, so that a dead host differs from a slow answer."""
         ready, failed = grpc.ChannelConnectivity.READY, grpc.ChannelConnectivity.TRANSIENT_FAILURE
         if self._channel is not None and self._channel.get_state(try_to_connect=True) is ready:
             return
         channel = await self._resolved()
         first = state = channel.get_state(try_to_connect=True)
-        # A channel that has failed says so until it is connected again, so its state tells nothing of the attempt
-        # that is due now: that one is waited for instead.
+        # A failed channel keeps its state until it is connected again, so the state does not reflect the attempt that
+        # is due now. Wait for that attempt instead.
         wait_s = min(self._connect_timeout_s, _RECONNECT_WAIT_S) if first is failed else self._connect_timeout_s
         try:
             async with asyncio.timeout(wait_s):
@@ -101,13 +102,13 @@ class TritonChannel:
             raise UpstreamTimeout("The inference server did not accept a connection in time.") from exc
 
     async def _resolved(self) -> grpc.aio.Channel:
-        """The channel to the addresses that the name has now, or had when it was resolved last. Requests that wait at
-        the same time share one lookup."""
+        """The channel to the current addresses of the name, or the last ones if the resolution failed. Concurrent
+        requests share one lookup."""
         is_over = self._resolution is None or self._resolution.done()
         if self._resolution is None or (is_over and time.monotonic() - self._resolved_s >= _RESOLVE_AGAIN_S):
             self._resolution = asyncio.create_task(self._resolve())
         resolution = self._resolution
-        # Not awaited itself: `aclose` cancels it, and who waits here is not cancelled by that.
+        # Not awaited directly: `aclose` cancels it without cancelling the waiting requests.
         await asyncio.wait((resolution,), timeout=self._connect_timeout_s)
         if self._channel is not None:
             return self._channel
@@ -129,7 +130,7 @@ class TritonChannel:
         """Raises `OSError`."""
         parts = urlsplit(f"//{self._address}")
         host, port = parts.hostname or "", parts.port or 0
-        with contextlib.suppress(ValueError):  # the rules were asked about it before there was a channel
+        with contextlib.suppress(ValueError):  # the rules were applied to the name before the channel was created
             return _target([(ipaddress.ip_address(host), port)])
         found = await self._resolver.resolve(host, port, socket.AF_UNSPEC)
         return _target([(ipaddress.ip_address(one["host"]), one["port"]) for one in found])
@@ -143,8 +144,8 @@ class TritonChannel:
             await self._left.popleft().close()
 
     async def _why(self) -> str:
-        """What is wrong with a channel that has failed; asked for where TLS is spoken, of which much can be. The call
-        fails at once with what the last attempt to connect failed with."""
+        """The problem of a failed channel, queried for TLS, which has many failure modes. The call fails at once with
+        the error of the last connection attempt."""
         if self._tls is None:
             return ""
         try:
@@ -155,14 +156,14 @@ class TritonChannel:
 
 
 def _target(found: list[tuple[Address, int]]) -> _Target:
-    """IPv4 alone where there is any: a channel takes one family."""
+    """IPv4 only if there is any, because a channel uses one address family."""
     four = [f"{address}:{port}" for address, port in found if address.version == 4]
     six = [f"[{address}]:{port}" for address, port in found if address.version == 6]
     return _Target("ipv4", tuple(four)) if four else _Target("ipv6", tuple(six))
 
 
 def _channel(target: _Target, authority: str, tls: Credentials | None) -> grpc.aio.Channel:
-    """`authority` is what the server's certificate is checked against."""
+    """The server's certificate is checked against `authority`."""
     address = f"{target.family}:{','.join(target.addresses)}"
     options = (*CHANNEL_OPTIONS, ("grpc.default_authority", authority))
     if tls is None:

@@ -1,7 +1,7 @@
 """The errors of a Triton server: the codes of Slipstream's model, Triton's own messages, and failed gRPC calls.
 
-A message that blames the request goes to the client who sent it. Of all others only what is known beforehand is kept:
-an engine's exception may quote a prompt or an answer, and details are logged.
+A message that blames the request is sent to the client. Other messages are replaced by fixed texts, because an engine's
+exception may quote a prompt or an answer; details are logged.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from slipstream_core.errors import (
 )
 
 _NOT_READY = ("is not ready", "request for unknown model", "unavailable", "exiting", "not found")
-# What gRPC says of a connection that failed, and OpenSSL of a handshake.
+# gRPC's messages for a failed connection, and OpenSSL's for a handshake.
 _CONNECTION_FAILURES = (
     "failed to connect",
     "DNS resolution failed",
@@ -38,9 +38,9 @@ _CONNECTION_FAILURES = (
 
 
 def triton_error(message: str, *, prompt_field: str = "messages", status: str = "") -> SlipstreamError:
-    """The error that a Triton error message stands for; the model puts a code first: `code: what went wrong`.
+    """The error for a Triton error message; the model puts a code first: `code: what went wrong`.
 
-    `prompt_field` is the request's field that a prompt too long is blamed on, `status` that of the gRPC call.
+    `prompt_field` is the request's field that is blamed for a too long prompt, `status` that of the gRPC call.
     """
     code, _, text = message.partition(": ")
     known = code.rsplit(" ", 1)[-1].strip()
@@ -60,14 +60,14 @@ def triton_error(message: str, *, prompt_field: str = "messages", status: str = 
 
 
 def rpc_error(error: grpc.RpcError) -> SlipstreamError:
-    """The error that a failed call stands for."""
+    """The error for a failed call."""
     if not isinstance(error, grpc.aio.AioRpcError):
         return UpstreamFailed("The inference server failed.", detail=type(error).__name__)
     status = error.code()
     if status is grpc.StatusCode.UNAVAILABLE:
-        return UpstreamUnavailable("The inference server cannot be reached.", detail=describe_call(error))
+        return UpstreamUnavailable("The inference server is unreachable.", detail=describe_call(error))
     if status is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return UpstreamTimeout("The inference server did not answer in time.")
+        return UpstreamTimeout("The inference server did not respond in time.")
     return triton_error(error.details() or "", status=status.name)
 
 

@@ -1,7 +1,7 @@
 """Whole OpenAI requests through a Triton model that vLLM serves: JSON in, and vLLM's own body or events out.
 
-What the tensors have no place for goes this way: tools, structured output, log-probabilities, the Responses API. The
-bytes are vLLM's, so they are read and changed as those of its HTTP server are.
+Requests that the tensors cannot represent are relayed: tools, structured output, log-probabilities, the Responses API.
+The bytes are vLLM's, so they are read and changed like those of its HTTP server.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MAX_BODY_BYTES = 64 * 1024 * 1024
 
 
 def relayed_request(job: Job, *, request_id: str) -> service_pb2.ModelInferRequest:
-    """The request message that carries `job` as it came, with its draft length. Raises `InvalidRequest`."""
+    """The request message with the unchanged `job` and its draft length. Raises `InvalidRequest`."""
     message = service_pb2.ModelInferRequest(model_name=job.model, id=request_id)
     message.parameters["triton_enable_empty_final_response"].bool_param = True
     body = b'{"endpoint":"%s","body":%s}' % (job.request.endpoint.encode(), drafting_body(job))
@@ -41,7 +41,7 @@ def relayed_request(job: Job, *, request_id: str) -> service_pb2.ModelInferReque
 
 
 async def read_whole(call: Any, job: Job) -> Completion:
-    """The whole answer to a request that does not stream. Raises what the server refuses it with."""
+    """The whole answer to a non-streamed request. Raises the error of a server that refuses it."""
     parts: list[bytes] = []
     size_bytes, last = 0, False
     while not last:
@@ -49,17 +49,17 @@ async def read_whole(call: Any, job: Job) -> Completion:
         parts.append(part.data)
         size_bytes, last = size_bytes + len(part.data), part.last
         if size_bytes > _MAX_BODY_BYTES:
-            raise UpstreamFailed(f"The inference server's answer is larger than {_MAX_BODY_BYTES} bytes.")
+            raise UpstreamFailed(f"The inference server's answer exceeds {_MAX_BODY_BYTES} bytes.")
     body = b"".join(parts)
     try:
         body, usage = _with_counts(job, body)
     except (ValueError, RecursionError):
-        raise UpstreamFailed("The inference server answered with something that is not a JSON object.") from None
+        raise UpstreamFailed("The inference server returned something other than a JSON object.") from None
     return Completion(pieces=(Wire(ModelName(job.request.model, job.model).restore(body)),), usage=usage)
 
 
 class RelayedStream:
-    """A running answer of server-sent events, each response of the model a block of whole ones."""
+    """A running answer of server-sent events; each response of the model is a block of whole events."""
 
     def __init__(self, call: Any, job: Job) -> None:
         self.usage = Usage(exact=False)
@@ -88,22 +88,22 @@ class RelayedStream:
     async def _read(self) -> Wire | None:
         while not self._ended:
             if self._reader.failed:
-                raise UpstreamFailed("The inference server failed within its stream.")
+                raise UpstreamFailed("The inference server failed during its stream.")
             part = await _read_part(self._call, ())
             self._ended = part.last
             try:
                 block = self._reader.read(part.data) if part.data else b""
             except (ValueError, RecursionError):
-                raise UpstreamFailed("The inference server sent an event that cannot be read.") from None
+                raise UpstreamFailed("The inference server sent a malformed event.") from None
             if block:
                 return Wire(self._names.restore(block), self._reader.generating)
         if not self._reader.done:
-            raise UpstreamFailed("The inference server ended its stream before its end.")
+            raise UpstreamFailed("The inference server ended its stream prematurely.")
         return None
 
 
 async def _read_part(call: Any, before: list[bytes] | tuple[()]) -> RelayedPart:
-    """The next response. Raises the error that it stands for."""
+    """The next response. Raises the error in it."""
     answer = await read_message(call)
     if answer.error_message:
         raise triton_error(answer.error_message)
@@ -114,14 +114,14 @@ async def _read_part(call: Any, before: list[bytes] | tuple[()]) -> RelayedPart:
 
 
 def _with_counts(job: Job, body: bytes) -> tuple[bytes, Usage]:
-    """A whole body as the client gets it, and what it cost."""
+    """A whole body for the client, and its cost."""
     responses = job.request.endpoint is Endpoint.RESPONSES
     usage = read_response_usage(body) if responses else read_body_usage(body)
     return count_body(body, usage, job), usage
 
 
 def _refusal(status: int, body: bytes) -> SlipstreamError:
-    """The error that a status other than 200 stands for."""
+    """The error for a status other than 200."""
     if status == 429:
         return Overloaded("The inference server is overloaded.")
     if status == 503:
@@ -130,5 +130,5 @@ def _refusal(status: int, body: bytes) -> SlipstreamError:
         return UpstreamFailed("The inference server refused the gateway's draft length.")
     if 400 <= status < 500:
         return UpstreamRejected(status, body)
-    # Not what it says: such a body may quote the prompt, and details are logged.
-    return UpstreamFailed(f"The inference server answered {status}.", detail=f"{len(body)} bytes")
+    # The body is dropped: it may quote the prompt, and details are logged.
+    return UpstreamFailed(f"The inference server returned status {status}.", detail=f"{len(body)} bytes")

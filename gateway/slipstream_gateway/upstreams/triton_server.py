@@ -1,6 +1,6 @@
-"""Triton Inference Server over gRPC as an upstream: decoupled streams by the stub that tritonclient generates.
+"""Triton Inference Server over gRPC as an upstream: decoupled streams with the stub that tritonclient generates.
 
-The stub is called directly rather than by `tritonclient.grpc.aio`'s wrapper: it takes one request without an
+The stub is called directly rather than through the wrapper of `tritonclient.grpc.aio`: it takes one request without an
 asynchronous generator around it, and does not build numpy arrays for tensors of a few bytes.
 """
 
@@ -46,7 +46,7 @@ from slipstream_gateway.upstreams.triton_wire import (
 _PROBE_TIMEOUT_S = 2.0
 _DEADLINE_GRACE_S = 0.5
 _CONTROL_TIMEOUT_S = 3.0
-_UNKNOWN_INPUT = "unexpected inference input"  # Triton's words, for a tensor that the model does not have
+_UNKNOWN_INPUT = "unexpected inference input"  # Triton's message for a tensor that the model does not have
 _TOKEN_IDS = frozenset({"return_token_ids"})
 _NO_DRAFTS = Drafting(
     withheld=Withheld(reason=Reason.ENGINE_CANNOT, detail="the server's engine runs without speculation")
@@ -78,7 +78,7 @@ class TritonUpstream:
 
     @property
     def drafting(self) -> Drafting:
-        """Any draft until a probe has found out; engines take the longest that they can."""
+        """Any draft length until a probe has completed; engines cap drafts at their own maximum."""
         if self._facts is None:
             return ANY_DRAFT
         return _NO_DRAFTS if self._facts.max_draft_length == 0 else Drafting(longest=self._facts.max_draft_length)
@@ -100,13 +100,13 @@ class TritonUpstream:
         stream = RelayedStream(await self._relay(job), job) if relayed else await self._start(job)
         try:
             await stream.prefetch()
-        except BaseException:  # whatever ends the attempt, the work must not outlive it
+        except BaseException:  # however the attempt ends, the work must be cancelled
             await stream.aclose()
             raise
         return stream
 
     async def probe(self) -> None:
-        """A model whose engine has ended is not ready, whatever Triton says of it: its facts tell."""
+        """A model whose engine has ended is not ready, whatever Triton reports: the model's own facts decide."""
         await self._channel.connected()
         request = service_pb2.ModelReadyRequest(name=self._model)
         try:
@@ -114,7 +114,9 @@ class TritonUpstream:
         except grpc.RpcError as exc:
             raise rpc_error(exc) from None
         if not answer.ready:
-            raise UpstreamUnavailable("The inference server has no such model, or it is not ready.", detail=self._model)
+            raise UpstreamUnavailable(
+                "The inference server does not have the model, or it is not ready.", detail=self._model
+            )
         self._facts = await self._ask_facts()
 
     async def stop_drafting(self) -> None:
@@ -133,7 +135,7 @@ class TritonUpstream:
         model: str,
         headers: tuple[tuple[str, str], ...] = (),
     ) -> tuple[TokenScore, ...]:
-        """By an engine that answers OpenAI requests; with tensors alone there are no scores."""
+        """By an engine that answers OpenAI requests; the tensors alone provide no scores."""
         if self._facts is None:
             self._facts = await self._ask_facts()
         if self._facts is None or not self._facts.openai:
@@ -144,8 +146,8 @@ class TritonUpstream:
         await self._channel.aclose()
 
     def _is_relayed(self, request: GenerationRequest) -> bool:
-        """Whether `request` goes as it came. A check asks for token ids, of which tensors have those of the answer:
-        they do for an engine that has no more to offer."""
+        """Whether `request` is relayed unchanged. A check requests token ids; tensors have those of the answer, which
+        suffices for an engine without OpenAI requests."""
         tensors_only = self._facts is not None and not self._facts.openai
         if tensors_only and request.features == _TOKEN_IDS:
             return False
@@ -172,14 +174,14 @@ class TritonUpstream:
         return choices[0] if len(choices) == 1 else MergedStream(choices)
 
     async def _connect(self, job: Job) -> int:
-        """Waits for a connection; the draft length of `job` then: one that waited came too late for a control message
-        that waited like it."""
+        """Waits for a connection, then returns the draft length of `job`: a control message that waited for the same
+        connection would otherwise miss it."""
         stops = self._stops
         await self._channel.connected()
         return job.draft_length if stops == self._stops else 0
 
     async def _relay(self, job: Job) -> Any:
-        """The call that carries `job` as it came."""
+        """The call with the unchanged `job`."""
         job = msgspec.structs.replace(job, draft_length=await self._connect(job))
         return self._call(relayed_request(job, request_id=job.request_id), _timeout_s(job))
 
@@ -202,7 +204,7 @@ class TritonUpstream:
         return read_facts(answer.infer_response)
 
     async def _control(self, name: str, *, timeout_s: float) -> service_pb2.ModelStreamInferResponse:
-        """The answer to a control message, which may be an error."""
+        """The response to a control message, which may be an error."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._channel.connected()
@@ -212,7 +214,7 @@ class TritonUpstream:
                 finally:
                     end_call(call, ended=answer is not None)
         except TimeoutError as exc:
-            raise UpstreamTimeout(f"The inference server did not answer within {timeout_s:g} s.") from exc
+            raise UpstreamTimeout(f"The inference server did not respond within {timeout_s:g} s.") from exc
         return answer
 
     def _call(self, message: service_pb2.ModelInferRequest, timeout_s: float | None) -> Any:
@@ -220,13 +222,13 @@ class TritonUpstream:
 
 
 def _timeout_s(job: Job) -> float | None:
-    """What the call may take, None where nothing limits it. A moment more than the client's deadline: who waits for the
-    answer cancels it first and knows why, and the server ends its work even where nobody is left to cancel it."""
+    """The timeout of the call, None without a limit. It is slightly longer than the client's deadline: the gateway then
+    cancels first and knows the reason, and the server still stops its work if the gateway is gone."""
     return None if job.deadline_s is None else max(job.deadline_s - time.monotonic(), 0.0) + _DEADLINE_GRACE_S
 
 
 def _joined(parts: Sequence[Tokens]) -> Tokens:
-    """One answer of its `parts`, of which there is one at least: the usual case where nothing is streamed."""
+    """One answer of its `parts`, of which there is at least one."""
     if len(parts) == 1:
         return parts[0]
     return Tokens(

@@ -1,4 +1,4 @@
-"""The answers of Slipstream's Triton model by its tensors: one as it is generated, or several merged."""
+"""Answers of Slipstream's Triton model by tensors: a single one as it is generated, or several merged."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ChoiceStream:
         self._given_up = False
 
     async def prefetch(self) -> None:
-        """Waits for the first response; nothing has been promised to the client before it."""
+        """Waits for the first response, before which nothing is sent to the client."""
         self._first = await self._read()
 
     async def next(self) -> Tokens | None:
@@ -52,7 +52,8 @@ class ChoiceStream:
             raise triton_error(answer.error_message, prompt_field=self._prompt_field)
         response = read_response(answer.infer_response, self.usage)
         finish_reason = response.finish_reason or None
-        if finish_reason == CANCELLED:  # not by us, who would not be listening: the server ends, the answer does not
+        # Not cancelled by the gateway, which would have closed the stream: the server shuts down.
+        if finish_reason == CANCELLED:
             if not response.token_ids:
                 raise _shutting_down()
             self._given_up, finish_reason = True, None
@@ -67,7 +68,7 @@ class ChoiceStream:
 
 
 class MergedStream:
-    """The answers of `n` > 1, pieces in order of arrival; at most one piece of each is held."""
+    """The answers of `n` > 1, with pieces in order of arrival; at most one piece of each is buffered."""
 
     def __init__(self, choices: Sequence[ChoiceStream]) -> None:
         self._choices = choices
@@ -78,8 +79,8 @@ class MergedStream:
 
     @property
     def usage(self) -> Usage:
-        """The sum over the answers; the prompt counts once, as OpenAI counts it. The drafts of one that were not
-        counted are missing in the sum; the engine's time is known where that of each is."""
+        """The sum over the answers; the prompt counts once, as with OpenAI. Uncounted drafts of an answer are missing
+        in the sum; the engine's time is known if that of each is."""
         parts = [choice.usage for choice in self._choices]
         return Usage(
             prompt_tokens=max(part.prompt_tokens for part in parts),
@@ -135,27 +136,27 @@ def _shutting_down() -> UpstreamUnavailable:
 
 
 def _ended_early() -> UpstreamFailed:
-    return UpstreamFailed("The inference server ended its stream before the answer's end.")
+    return UpstreamFailed("The inference server ended its stream prematurely.")
 
 
 async def read_message(call: Any) -> service_pb2.ModelStreamInferResponse:
-    """The next message of `call`. Raises what the call failed with, and `UpstreamFailed` where there is no message or
-    one that is no protobuf message."""
+    """The next message of `call`. Raises the error of the call, and `UpstreamFailed` if there is no message or it is
+    not a valid protobuf message."""
     try:
         message = await call.read()
     except grpc.RpcError as exc:
         raise rpc_error(exc) from None
     if message is grpc.aio.EOF:
         raise _ended_early()
-    if message is None:  # gRPC has logged that it could not be parsed
-        raise UpstreamFailed("The inference server sent a message that cannot be read.")
+    if message is None:  # gRPC has logged the parse error
+        raise UpstreamFailed("The inference server sent a malformed message.")
     return message
 
 
 def end_call(call: Any, *, ended: bool) -> None:
-    """Cancels a call that still runs. One whose last message has come ends by itself, and holds nobody up: Triton 2.51
-    keeps some 5 kB for ever of each call that is cancelled. gRPC cancels a call that nothing refers to: the timer does
-    until the end."""
+    """Cancels a call that still runs. A call whose last message has arrived ends by itself without delay: Triton 2.51
+    leaks some 5 kB for each cancelled call. gRPC cancels a call without references, so the timer keeps one until the
+    end."""
     if not ended:
         call.cancel()
         return

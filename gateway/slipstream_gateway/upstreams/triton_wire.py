@@ -18,11 +18,11 @@ from slipstream_gateway.upstreams.base import Usage, engine_seconds
 _encode = msgspec.json.encode
 _INT32_MAX = 2**31 - 1
 _INT32_BYTES = 4
-_SMALLEST_TOP_P = 2.0**-126  # of what float32 keeps; less would arrive as 0, which the model refuses
+_SMALLEST_TOP_P = 2.0**-126  # the smallest normal float32; a smaller value would arrive as 0, which the model refuses
 
 
 CANCELLED = "cancelled"
-"""The model's finish reason of work that it gave up."""
+"""The model's finish reason for cancelled work."""
 FINISH_REASONS = frozenset({"", "stop", "length", CANCELLED})
 
 
@@ -45,7 +45,7 @@ class RelayedPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineFacts(msgspec.Struct, frozen=True):
-    """What a model says of its engine. `openai`: it takes whole OpenAI requests, too."""
+    """A model's description of its engine. `openai`: it accepts whole OpenAI requests, too."""
 
     engine: str
     max_draft_length: int
@@ -63,8 +63,9 @@ def infer_request(
     margins: bool = False,
     resume_ids: Sequence[int] = (),
 ) -> service_pb2.ModelInferRequest:
-    """The request message for one answer (choice) of `request`; `margins` as in `Job`. `resume_ids` are the tokens
-    that the client has: the model counts them towards the limit and in the usage, and its text goes on after theirs."""
+    """The request message for one answer (choice) of `request`; `margins` as in `Job`. `resume_ids` are the tokens that
+    the client already has: the model counts them towards the limit and in the usage, and its text continues after
+    theirs."""
     message = service_pb2.ModelInferRequest(model_name=model, id=request_id)
     message.parameters["triton_enable_empty_final_response"].bool_param = True
     add = _Inputs(message)
@@ -75,7 +76,7 @@ def infer_request(
     add.numbers("temperature", "FP32", "f", (request.temperature,))
     if request.max_tokens is not None:
         add.numbers("max_tokens", "INT32", "i", (min(request.max_tokens, _INT32_MAX),))
-    if request.top_p < _SMALLEST_TOP_P:  # OpenAI allows 0: the likeliest token alone
+    if request.top_p < _SMALLEST_TOP_P:  # OpenAI allows 0: greedy decoding
         add.numbers("top_k", "INT32", "i", (1,))
     else:
         if request.top_p < 1.0:
@@ -95,8 +96,8 @@ STOP_DRAFTING, ENGINE_FACTS = "stop_drafting", "engine_facts"
 
 
 def control_request(model: str, name: str) -> service_pb2.ModelInferRequest:
-    """The control message `name` for `model`: `STOP_DRAFTING` lets all its requests go on plainly, `ENGINE_FACTS` asks
-    what its engine can do."""
+    """The control message `name` for `model`: `STOP_DRAFTING` makes all its requests continue plainly, `ENGINE_FACTS`
+    requests the engine's capabilities."""
     message = service_pb2.ModelInferRequest(model_name=model)
     message.parameters["triton_enable_empty_final_response"].bool_param = True
     _Inputs(message).numbers(name, "BOOL", "?", (True,))
@@ -131,18 +132,18 @@ def _add_prompt(add: _Inputs, request: GenerationRequest) -> None:
 
 
 def _message(message: Message) -> dict[str, str]:
-    """What a chat template knows; OpenAI's `developer` is its newer word for `system`."""
+    """A role that chat templates know; OpenAI's `developer` is its newer name for `system`."""
     role = "system" if message.role == "developer" else message.role
     return {"role": role, "content": message.content}
 
 
 def read_response(response: service_pb2.ModelInferResponse, usage: Usage) -> Response:
-    """Decodes one response and brings `usage` up to date. Raises `UpstreamFailed` where it breaks the contract."""
+    """Decodes one response and updates `usage`. Raises `UpstreamFailed` for a breach of the tensor contract."""
     outputs = _raw_outputs(response)
     try:
         usage.prompt_tokens = _count(outputs, "prompt_tokens")
         usage.output_tokens = usage.most_output_tokens = _count(outputs, "output_tokens")
-        usage.counted = "drafted" in outputs  # the model leaves out what its engine has not counted
+        usage.counted = "drafted" in outputs  # the model leaves out numbers that its engine has not counted
         if usage.counted:
             usage.drafted, usage.accepted = _count(outputs, "drafted"), _count(outputs, "accepted")
             usage.steps = _count(outputs, "steps")
@@ -160,7 +161,7 @@ def read_response(response: service_pb2.ModelInferResponse, usage: Usage) -> Res
 
 
 def read_relayed(response: service_pb2.ModelInferResponse) -> RelayedPart:
-    """Decodes one response to a relayed request. Raises `UpstreamFailed` where it breaks the contract."""
+    """Decodes one response to a relayed request. Raises `UpstreamFailed` for a breach of the tensor contract."""
     outputs = _raw_outputs(response)
     try:
         return RelayedPart(
@@ -173,7 +174,7 @@ def read_relayed(response: service_pb2.ModelInferResponse) -> RelayedPart:
 
 
 def read_facts(response: service_pb2.ModelInferResponse) -> EngineFacts:
-    """Decodes the answer to `ENGINE_FACTS`. Raises `UpstreamFailed` where it breaks the contract."""
+    """Decodes the response to `ENGINE_FACTS`. Raises `UpstreamFailed` for a breach of the tensor contract."""
     try:
         return msgspec.json.decode(_raw_outputs(response)[ENGINE_FACTS], type=EngineFacts)
     except (KeyError, ValueError, RecursionError) as exc:
@@ -181,7 +182,7 @@ def read_facts(response: service_pb2.ModelInferResponse) -> EngineFacts:
 
 
 def is_empty_final(response: service_pb2.ModelInferResponse) -> bool:
-    """Whether a response only says that no more will come."""
+    """Whether a response only ends the stream."""
     return not response.outputs and response.parameters["triton_final_response"].bool_param
 
 
@@ -190,11 +191,11 @@ def _raw_outputs(response: service_pb2.ModelInferResponse) -> dict[str, bytes]:
 
 
 class _NoCount(ValueError):
-    """A number that cannot be a count. The message quotes numbers alone."""
+    """An invalid count. The message contains numbers alone."""
 
 
 def _broken_contract(exc: Exception) -> UpstreamFailed:
-    """Names the tensor that is missing or cannot be; other messages may quote the response."""
+    """Names the missing or invalid tensor; other messages may quote the response."""
     if isinstance(exc, KeyError):
         detail = f"no tensor {exc}"
     elif isinstance(exc, _NoCount):
@@ -218,7 +219,7 @@ def _count(outputs: Mapping[str, bytes], name: str) -> int:
 def _counts(raw: bytes, name: str) -> tuple[int, ...]:
     counts = _integers(raw)
     if counts and min(counts) < 0:
-        raise _NoCount(f"{name} has {min(counts)}, which is below 0")
+        raise _NoCount(f"{name} has {min(counts)}, which is negative")
     return counts
 
 
@@ -231,7 +232,7 @@ def _floats(raw: bytes) -> tuple[float, ...]:
 
 
 def _finish_reason(raw: bytes) -> str:
-    """One of a closed set: it goes into spans. Raises `ValueError`."""
+    """One of a closed set, because it is recorded in spans. Raises `ValueError`."""
     reason = _text(raw)
     if reason not in FINISH_REASONS:
         raise ValueError("unknown finish reason")

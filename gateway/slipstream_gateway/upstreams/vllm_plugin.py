@@ -1,7 +1,7 @@
-"""Whether a vLLM server has Slipstream's plugin, asked again and again: a server may restart without it, or with it.
+"""Watches whether a vLLM server has Slipstream's plugin, by repeated requests: a server may restart with or without it.
 
-Without the plugin vLLM takes the draft length of a request and ignores it, silently. So nothing speculates there until
-the server has said what it can do.
+Without the plugin vLLM silently ignores the draft length of a request. So no request speculates on a server until it
+has reported its capabilities.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from slipstream_core.types import Reason, Withheld
 
 from slipstream_gateway.upstreams.base import Drafting
 
-ASK_EVERY_S = 5.0  # vLLM takes longer than that to restart, and logs each request
+ASK_EVERY_S = 5.0  # vLLM takes longer than this to restart, and logs each request
 _AT_MOST_EVERY_S = 0.2
 _log = logging.getLogger(__name__)
 
 UNKNOWN = Drafting(
     withheld=Withheld(
-        reason=Reason.ENGINE_UNVERIFIED, detail="the server has not said yet whether it has Slipstream's vLLM plugin"
+        reason=Reason.ENGINE_UNVERIFIED,
+        detail="the server has not reported yet whether it has Slipstream's vLLM plugin",
     )
 )
 
 
 class PluginAnswer(NamedTuple):
-    """What the server answered to `GET /slipstream`."""
+    """The server's response to `GET /slipstream`."""
 
     status: int
     body: bytes
@@ -39,8 +40,8 @@ _Word = Annotated[str, msgspec.Meta(max_length=64, pattern=r"\A[\w.+:-]*\Z")]  #
 
 
 class PluginFacts(msgspec.Struct, frozen=True):
-    """What the plugin says of its server. `max_draft_length` is 0 without speculation. `limit` is what an admin has set
-    for all requests, None: nothing; the rest does not change while the server runs."""
+    """The plugin's description of its server. `max_draft_length` is 0 without speculation. `limit` is an admin's
+    setting for all requests, None: no limit; all other fields are constant while the server runs."""
 
     plugin: _Word
     max_draft_length: int
@@ -58,10 +59,10 @@ Ask = Callable[[], Awaitable[PluginAnswer]]
 
 
 class PluginWatch:
-    """Asks one server from its construction to `aclose`, every `every_s` seconds and whenever `ask_now` is called.
+    """Queries one server from construction to `aclose`, every `every_s` seconds and after each `ask_now`.
 
-    `drafting` is what the server can draft, by its last answer. One that is too busy to answer keeps it; one that
-    cannot be reached loses it, because another process may answer next.
+    `drafting` is the server's drafting state by its last response. A server that is too busy to respond keeps it; an
+    unreachable one loses it, because another process may respond next.
     """
 
     def __init__(self, name: str, ask: Ask, *, every_s: float = ASK_EVERY_S) -> None:
@@ -74,11 +75,11 @@ class PluginWatch:
         self._task = asyncio.create_task(self._run())
 
     def ask_now(self) -> None:
-        """Something says that the server may have changed."""
+        """Requests an early query, because the server may have changed."""
         self._wake.set()
 
     def lose(self) -> None:
-        """The server could not be reached."""
+        """Resets the state, because the server was unreachable."""
         self.drafting = UNKNOWN
         self._wake.set()
 
@@ -91,8 +92,8 @@ class PluginWatch:
             self._wake.clear()
             try:
                 await self._look()
-            except Exception:  # the top of a task: what goes wrong once must not end it
-                _log.exception("%s: its plugin could not be asked for", self._name)
+            except Exception:  # top of a task: one failure must not end it
+                _log.exception("%s: the query of its plugin failed", self._name)
             await asyncio.sleep(_AT_MOST_EVERY_S)
             try:
                 async with asyncio.timeout(self._every_s - _AT_MOST_EVERY_S):
@@ -116,24 +117,24 @@ class PluginWatch:
 
 
 def drafting_of(answer: PluginAnswer) -> tuple[Drafting, str]:
-    """What a server can draft by its answer, and the same in one sentence."""
+    """The drafting state by the server's response, and its description in one sentence."""
     if answer.status == 200:
         try:
             return _drafting(_decode(answer.body), _identity(answer.body))
         except (ValueError, RecursionError):
-            return _cannot("its /slipstream does not answer as Slipstream's vLLM plugin does")
+            return _cannot("its /slipstream does not respond as Slipstream's vLLM plugin does")
     if answer.status == 404:
         return _cannot(
-            "it has no Slipstream plugin: start vLLM with --scheduler-cls slipstream_vllm.Scheduler; drafts by its own "
-            "--speculative-config are neither controlled nor checked"
+            "it does not have Slipstream's plugin: start vLLM with --scheduler-cls slipstream_vllm.Scheduler; drafts "
+            "by its own --speculative-config are neither controlled nor checked"
         )
     if answer.status in (401, 403):
-        return _cannot("its Slipstream plugin refuses the gateway's key: name it in spec.engine.apiKeyEnv")
-    return UNKNOWN, f"its /slipstream answers {answer.status}"
+        return _cannot("its Slipstream plugin refuses the gateway's key: set the right one in spec.engine.apiKeyEnv")
+    return UNKNOWN, f"its /slipstream returned status {answer.status}"
 
 
 def _identity(body: bytes) -> str:
-    """All that the document says but the limit: a server that says something else drafts in another way."""
+    """The document without the limit: a server with another identity drafts differently."""
     return repr(sorted((name, bytes(value)) for name, value in _decode_raw(body).items() if name != _LIMIT))
 
 
@@ -147,5 +148,5 @@ def _drafting(facts: PluginFacts, identity: str) -> tuple[Drafting, str]:
 
 
 def _cannot(why: str) -> tuple[Drafting, str]:
-    withheld = Withheld(reason=Reason.ENGINE_CANNOT, detail=f"the server cannot take a draft length: {why}")
+    withheld = Withheld(reason=Reason.ENGINE_CANNOT, detail=f"the server does not support draft lengths: {why}")
     return Drafting(withheld=withheld), withheld.detail

@@ -31,7 +31,7 @@ CONTROL_TIMEOUT_S = 2.0
 
 
 class VllmUpstream(OpenAiUpstream):
-    """One server at `base_url`, as `OpenAiUpstream`. `api_key` also opens the plugin's control routes."""
+    """One server at `base_url`, as with `OpenAiUpstream`. `api_key` also authorizes the plugin's control routes."""
 
     gives_token_ids = True
 
@@ -54,10 +54,10 @@ class VllmUpstream(OpenAiUpstream):
         return self._watch.drafting
 
     async def stop_drafting(self) -> None:
-        """Raises `UpstreamError` where the server did not take it."""
+        """Raises `UpstreamError` if the server did not accept it."""
         answer = await self._control("POST", self._stop_url)
         if answer.status != 200:
-            message = f"The upstream answers {answer.status} to stop_drafting."
+            message = f"The upstream returned status {answer.status} to stop_drafting."
             raise UpstreamFailed(message, detail=f"{len(answer.body)} bytes")
 
     async def aclose(self) -> None:
@@ -69,7 +69,7 @@ class VllmUpstream(OpenAiUpstream):
 
     def _job_headers(self, job: Job) -> CIMultiDict[str]:
         headers = super()._job_headers(job)
-        headers["x-request-id"] = job.request_id  # the server's id of the request ends with it
+        headers["x-request-id"] = job.request_id  # the server's id of the request ends with this one
         return headers
 
     def _reader(self, job: Job, usage: Usage) -> Reader:
@@ -88,7 +88,7 @@ class VllmUpstream(OpenAiUpstream):
         except UpstreamRejected as exc:
             if not is_own_field(exc.body):
                 raise
-            self._watch.ask_now()  # its longest draft is another than it was
+            self._watch.ask_now()  # its maximum draft length has changed
             detail = f"status {exc.status}, {len(exc.body)} bytes"
             raise UpstreamFailed("The upstream refused the gateway's draft length.", detail=detail) from None
 
@@ -103,6 +103,6 @@ class VllmUpstream(OpenAiUpstream):
             ):
                 return PluginAnswer(response.status, await response.read())
         except TimeoutError as exc:
-            raise UpstreamTimeout("The upstream does not answer its control routes in time.") from exc
+            raise UpstreamTimeout("The upstream's control routes did not respond in time.") from exc
         except NETWORK_ERRORS as exc:
-            raise UpstreamUnavailable("The upstream cannot be reached.", detail=describe_network_error(exc)) from None
+            raise UpstreamUnavailable("The upstream is unreachable.", detail=describe_network_error(exc)) from None

@@ -1,8 +1,9 @@
-"""What Slipstream's plugin adds to vLLM's wire: a draft length in the request, the counts of its drafts in the answer.
+"""Additions of Slipstream's plugin to vLLM's wire: a draft length in the request, the counts of its drafts in the
+answer.
 
 Request: `vllm_xargs.slipstream_draft_length` and `vllm_xargs.slipstream_class`. Answer: `metrics.speculative_decoding`,
-in the body or in the final usage event. The client gets OpenAI's fields instead, with Slipstream's beside them, as
-from Slipstream's own engine. vLLM counts one sequence only: an answer with several choices has no counts.
+in the body or in the final usage event. The client gets OpenAI's fields instead, with Slipstream's beside them, as from
+Slipstream's own engine. vLLM counts one sequence only: an answer with several choices has no counts.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from slipstream_gateway.upstreams.token_ids import asked_fields
 XARGS = "vllm_xargs"
 DRAFT_LENGTH, REQUEST_CLASS = "slipstream_draft_length", "slipstream_class"
 _OWN_KEYS = {
-    DRAFT_LENGTH: "ask for a length with the header 'x-slipstream-draft-length'",
-    REQUEST_CLASS: "leave it out, the gateway finds the class of each request",
+    DRAFT_LENGTH: "use the header 'x-slipstream-draft-length' for a draft length",
+    REQUEST_CLASS: "remove it, the gateway determines the class of each request",
 }
 _OWN_FIELDS = frozenset(f"{XARGS}.{name}" for name in _OWN_KEYS)
 _COUNTS = "speculative_decoding"
@@ -34,7 +35,7 @@ _encode = msgspec.json.encode
 
 class Counts(msgspec.Struct, frozen=True):
     """vLLM's `metrics.speculative_decoding` of one sequence. A step is a pass of the target that verified drafts;
-    `acceptance_histogram[j]` counts the steps that accepted j draft tokens. The lists by step are there with
+    `acceptance_histogram[j]` counts the steps that accepted j draft tokens. The lists by step exist with
     `--per-request-spec-decode-metrics detailed`. `engine_seconds` is the plugin's; older versions do not send it."""
 
     num_draft_tokens: Count
@@ -49,14 +50,14 @@ class Counts(msgspec.Struct, frozen=True):
         """Writes them into `usage`; `output_tokens` are those of this sequence."""
         usage.drafted, usage.accepted = self.num_draft_tokens, self.num_accepted_draft_tokens
         usage.counted = True
-        # Passes without drafts are not counted: each gave one token, as the prompt's pass did.
+        # Passes without drafts are not counted: each produced one token, like the prompt's pass.
         usage.steps = max(self.num_spec_steps, output_tokens - 1 - self.num_accepted_draft_tokens)
         usage.rejected_at = self._rejected_at(draft_length)
         usage.engine_s = engine_seconds(self.engine_seconds)
 
     def _rejected_at(self, draft_length: int) -> tuple[int, ...]:
-        """Steps by the position of their first rejected draft token; empty where drafts of unknown shorter lengths
-        are among them."""
+        """Steps by the position of their first rejected draft token; empty if there are drafts of unknown shorter
+        lengths."""
         if self.per_step_accepted is not None and self.per_step_drafted is not None:
             rejected = [0] * max(self.per_step_drafted, default=0)
             for accepted, drafted in zip(self.per_step_accepted, self.per_step_drafted, strict=False):
@@ -89,7 +90,7 @@ _decode_refusal = msgspec.json.Decoder(_Refusal).decode
 
 
 def drafting_body(job: Job) -> bytes:
-    """The body of `job` with its draft length and its class. Raises `InvalidRequest` where the client set them."""
+    """The body of `job` with its draft length and its class. Raises `InvalidRequest` if the client set them."""
     xargs = client_xargs(job.request)
     xargs[DRAFT_LENGTH] = msgspec.Raw(b"%d" % job.draft_length)
     if job.request_class:
@@ -98,7 +99,7 @@ def drafting_body(job: Job) -> bytes:
 
 
 def client_xargs(request: GenerationRequest) -> dict[str, msgspec.Raw]:
-    """The client's own arguments for vLLM. Raises `InvalidRequest` for what is no object, or holds a key of the
+    """The client's own arguments for vLLM. Raises `InvalidRequest` if they are not an object, or contain a key of the
     gateway's."""
     if XARGS not in request.features:
         return {}
@@ -110,7 +111,7 @@ def client_xargs(request: GenerationRequest) -> dict[str, msgspec.Raw]:
     for name, advice in _OWN_KEYS.items():
         if name in xargs:
             field = f"{XARGS}.{name}"
-            message = f"Invalid '{field}': the gateway sets it itself, got {_shown(xargs[name])}; {advice}."
+            message = f"Invalid '{field}': reserved for the gateway, got {_shown(xargs[name])}; {advice}."
             raise InvalidRequest(message, param=field)
     return xargs
 
@@ -120,8 +121,8 @@ def _shown(raw: msgspec.Raw) -> str:
 
 
 def is_own_field(refusal: bytes) -> bool:
-    """Whether the server refused a field that the gateway has set, not the client. The message does not count: it may
-    quote the client."""
+    """Whether the server refused a field that the gateway has set, not the client. The message is ignored, because it
+    may quote the client."""
     try:
         error = _decode_refusal(refusal).error
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -144,8 +145,7 @@ def read_counts(data: bytes) -> Counts | None:
 
 
 def tell(data: bytes, usage: Usage, job: Job) -> bytes:
-    """One JSON object of the server as the client of `job` gets it: with what `usage` says of drafts, and without
-    vLLM's counts."""
+    """One JSON object of the server for the client of `job`: with the drafts in `usage`, and without vLLM's counts."""
     fields = _decode_raw(data)
     if bytes(fields.get("usage", _NULL))[:1] == b"{":
         fields["usage"] = _told(fields["usage"], usage, job)
@@ -156,7 +156,7 @@ def tell(data: bytes, usage: Usage, job: Job) -> bytes:
             fields["metrics"] = msgspec.Raw(_encode(others))
         elif job.request.stream or job.request.endpoint is Endpoint.RESPONSES:
             del fields["metrics"]
-        else:  # as vLLM writes it where it was not asked for any
+        else:  # as vLLM writes it by default
             fields["metrics"] = msgspec.Raw(_NULL)
     return _encode(fields)
 
@@ -182,13 +182,13 @@ def _told(raw: msgspec.Raw, usage: Usage, job: Job) -> msgspec.Raw:
 
 
 def fill_part(usage: Usage, counts: Counts, job: Job) -> None:
-    """Writes `counts` into `usage`, which is of the whole answer: they are of the part that this server gave."""
+    """Adds `counts`, which are of this server's part, to `usage`, which is of the whole answer."""
     before = job.committed.output_tokens if job.committed is not None else 0
     counts.fill(usage, output_tokens=usage.output_tokens - before, draft_length=job.draft_length)
 
 
 def count_body(body: bytes, usage: Usage, job: Job) -> bytes:
-    """A whole body as the client of `job` gets it; brings its counts into `usage`."""
+    """A whole body for the client of `job`; adds its counts to `usage`."""
     counts = read_counts(body) if has_counts(body) else None
     if counts is None:
         expect_counts(usage, job)
@@ -198,8 +198,8 @@ def count_body(body: bytes, usage: Usage, job: Job) -> bytes:
 
 
 def expect_counts(usage: Usage, job: Job) -> None:
-    """Marks the drafts of `job` as not counted, until counts come. vLLM counts none of an answer with several choices,
-    and a proxy before it may leave them out."""
+    """Marks the drafts of `job` as uncounted until counts arrive. vLLM has none for an answer with several choices, and
+    a proxy may remove them."""
     if job.draft_length:
         usage.counted = False
 

@@ -102,7 +102,7 @@ def test_budget_without_a_price_and_unknown_keys_are_refused_in_one_line(keys: A
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("{", "is no JSON"),
+        ("{", "not valid JSON"),
         ('{"keys": [], "colour": 1}', "unknown field `colour`"),
         ('{"keys": [{"id": "abcdefghij", "hash": "xyz", "created": "2026-01-01T00:00:00Z"}]}', r"\$.keys\[0\].hash"),
         ('{"version": 2}', "version"),

@@ -94,14 +94,14 @@ def test_more_values_than_a_request_may_have_are_refused(http: httpx.Client, wha
     assert answer.status_code == 400
     message = answer.json()["error"]["message"]
     assert f"at most {MAX_PARTS} are allowed" in message
-    assert "texts, objects and lists" in message
+    assert "strings, objects and lists" in message
 
 
 def test_fields_of_the_body_and_numbers_have_bounds_of_their_own(http: httpx.Client) -> None:
     fields = {f"a{index}": None for index in range(MAX_FIELDS)}
     answer = http.post("chat/completions", json=body(**fields))
     assert answer.status_code == 400
-    assert f"has {MAX_FIELDS + len(body())} fields, at most {MAX_FIELDS}" in answer.json()["error"]["message"]
+    assert f"has {MAX_FIELDS + len(body())} fields; at most {MAX_FIELDS}" in answer.json()["error"]["message"]
     tokens = {"model": "acme", "prompt": [1] * (MAX_ELEMENTS + 1)}
     answer = http.post("completions", json=tokens)
     assert answer.status_code == 400

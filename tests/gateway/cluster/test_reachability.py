@@ -50,7 +50,7 @@ class _Gone:
         self.upstream = self
 
     async def probe(self) -> None:
-        raise UpstreamUnavailable("The upstream cannot be reached.")
+        raise UpstreamUnavailable("The upstream is unreachable.")
 
 
 async def test_many_pairs_that_are_lost_fit_into_the_report() -> None:

@@ -106,7 +106,7 @@ def test_what_is_wrong_is_one_line(
     running = console(access=AccessSettings(keys=make_key.path))
     assert "--key-env" in said("--url", running.url)
     monkeypatch.setenv("A_KEY", other)
-    assert "not an admin's" in said("--url", running.url, "--key-env", "A_KEY")
+    assert "no admin permission" in said("--url", running.url, "--key-env", "A_KEY")
     assert "no console" in said("--url", f"{running.url}/elsewhere", "--key-env", "A_KEY")
     monkeypatch.setenv("A_KEY", admin)
     assert main(["top", "--once", "--url", running.url, "--key-env", "A_KEY"]) == 0

@@ -14,7 +14,7 @@ from tests.gateway.routing.cases import profile, request, route
 
 VLLM: dict[str, Any] = {"kind": "vllm", "endpoints": ["http://v:1"]}
 WITH_PLAIN = VLLM | {"plain": {"endpoints": ["http://p:1"]}}
-CANNOT = Withheld(reason=Reason.ENGINE_CANNOT, detail="the server cannot take a draft length: no plugin")
+CANNOT = Withheld(reason=Reason.ENGINE_CANNOT, detail="the server does not support draft lengths: no plugin")
 
 
 def vllm(engine: dict[str, Any] = VLLM, **policy: Any) -> Route:

@@ -69,7 +69,7 @@ def test_hosts_that_are_not_this_machines_are_refused(url: str, upstream: Any) -
     ):
         refused = ask(url, host=host, **JSON)
         assert (refused.status_code, refused.json()["error"]["code"]) == (403, "insufficient_permissions")
-        assert "Invalid header 'host': without keys, expected" in refused.json()["error"]["message"]
+        assert "Invalid header 'host': without API keys, expected" in refused.json()["error"]["message"]
         assert f"got '{host}'" in refused.json()["error"]["message"]
         assert httpx.get(f"{url}/v1/models", headers={"host": host}).status_code == 403
         assert httpx.get(f"{url}/health/ready", headers={"host": host}).status_code == 200

@@ -104,9 +104,12 @@ def test_files_that_are_not_usable_are_named(certificates: Any, tmp_path: Path) 
     locked.write_bytes(_encrypted(key.bytes()))
     for settings, shown in (
         (TlsSettings(ca=missing), f"{missing}: No such file or directory"),
-        (TlsSettings(ca=junk), f"{junk}: holds no certificates in PEM form"),
-        (TlsSettings(certificate=ours.certificate, key=others.key), f"{others.key}: not a certificate with its key"),
-        (TlsSettings(certificate=junk, key=ours.key), f"{junk} and {ours.key}: not a certificate with its key"),
+        (TlsSettings(ca=junk), f"{junk}: contains no PEM certificates"),
+        (
+            TlsSettings(certificate=ours.certificate, key=others.key),
+            f"{others.key}: not a certificate with its private key",
+        ),
+        (TlsSettings(certificate=junk, key=ours.key), f"{junk} and {ours.key}: not a certificate with its private key"),
         (TlsSettings(certificate=ours.certificate, key=locked), f"{locked}: the key is encrypted"),
     ):
         with pytest.raises(CommandError) as caught:

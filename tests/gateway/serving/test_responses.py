@@ -177,7 +177,7 @@ def test_background_and_stored_responses_are_refused(served: Any) -> None:
     assert background.value.param == "background"
     responses = client(served.url).responses
     for call in (responses.retrieve, responses.delete, responses.cancel, responses.input_items.list):
-        with pytest.raises(openai.NotFoundError, match="Responses are not kept"):
+        with pytest.raises(openai.NotFoundError, match="The gateway stores no responses"):
             call("resp_up")
 
 

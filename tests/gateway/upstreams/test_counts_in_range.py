@@ -89,7 +89,7 @@ def test_tensor_below_zero_breaks_the_contract_and_is_named(name: str) -> None:
     assert (usage.prompt_tokens, usage.steps) == (3, 3)
     with pytest.raises(UpstreamFailed) as caught:
         read_response(response(**{name: struct.pack("<i", -5)}), usage)
-    assert caught.value.detail == f"{name} has -5, which is below 0"
+    assert caught.value.detail == f"{name} has -5, which is negative"
 
 
 @pytest.mark.parametrize("value", ["-1", "-1e-9", "100001", '"7"', "true", "[1]", "null", "{}"])

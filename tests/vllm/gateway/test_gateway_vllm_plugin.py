@@ -49,7 +49,7 @@ def test_a_server_without_the_plugin_decodes_plainly_until_one_with_it_takes_its
             successor.stop()
     said = [record.getMessage() for record in caplog.records if record.name.endswith("vllm_plugin")]
     assert len(said) == 2  # once for each of the servers, however often they were asked
-    assert "it has no Slipstream plugin" in said[0]
+    assert "it does not have Slipstream's plugin" in said[0]
     assert "drafts of up to 4 tokens (draft_model, acceptance by equality" in said[1]
 
 
@@ -71,6 +71,6 @@ def test_a_key_that_the_server_refuses_is_said(
     locked = start_vllm(env={"SLIPSTREAM_VLLM_TOKEN": "secret-of-the-plugin"})
     served = start_gateway(manifest([locked.url]))
     decision = until_reason(served, "engine_cannot")
-    assert "refuses the gateway's key: name it in spec.engine.apiKeyEnv" in decision["detail"]
+    assert "refuses the gateway's key: set the right one in spec.engine.apiKeyEnv" in decision["detail"]
     assert ask(served, "speculative").status_code == 200
     locked.stop()

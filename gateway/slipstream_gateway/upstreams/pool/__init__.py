@@ -1,4 +1,4 @@
-"""The replicas of one arm: which one is next, and how one that fails, or is slow, leaves and comes back."""
+"""The replicas of one arm: selection, ejection of failing or slow replicas, and their return."""
 
 from slipstream_gateway.upstreams.pool.breaker import Circuit
 from slipstream_gateway.upstreams.pool.occupancy import Batch, Occupancy

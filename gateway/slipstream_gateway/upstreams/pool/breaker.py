@@ -1,9 +1,9 @@
-"""The health of one arm of one replica: a circuit breaker, after Envoy's outlier detection.
+"""The health of one arm of one replica: a circuit breaker, modelled on Envoy's outlier detection.
 
-Closed, it lets requests through. It opens (the arm is *ejected*) when attempts fail in a row, at once; and by the
-pool's sweep, when too large a share of them failed or its first tokens come far later than the other replicas'. After
-an ejection time, which doubles with every ejection in short order, it is half open: one request at a time probes, its
-success closes it, its failure opens it again.
+Closed, it passes requests. It opens (the arm is *ejected*) at once when several attempts in a row fail. The pool's
+sweep also opens it when too large a share of its attempts failed, or when its first tokens come far later than those of
+the other replicas. After an ejection time, which doubles with every ejection in quick succession, it is half open: one
+request at a time probes; a success closes the circuit, a failure opens it again.
 
 https://www.envoyproxy.io/docs/envoy/latest/intro/arch_overview/upstream/outlier
 """
@@ -16,7 +16,7 @@ from slipstream_core.settings import HealthSettings
 
 from slipstream_gateway.upstreams.pool.window import ErrorWindow, Latencies
 
-# Sooner or later than the first token: a server that hangs or is gone, against one that answers and fails.
+# Separate thresholds: a server that hangs or is unreachable, and one that responds with failures.
 _UNREACHABLE = frozenset({"upstream_unavailable", "upstream_timeout", "stalled"})
 _REFUSED = "overloaded"
 _MOST_DRAG = 64.0
@@ -24,7 +24,7 @@ _MOST_DOUBLINGS = 10
 
 
 class Circuit(StrEnum):
-    """Where a breaker stands; half open: its time is over, and a probe decides."""
+    """The state of a breaker; half open: the ejection time is over, and a probe decides."""
 
     CLOSED = "closed"
     OPEN = "open"
@@ -32,7 +32,7 @@ class Circuit(StrEnum):
 
 
 class Ejection(StrEnum):
-    """Why a breaker opened."""
+    """The reason of an ejection."""
 
     UNREACHABLE = "unreachable"
     FAILURES = "failures"
@@ -41,10 +41,10 @@ class Ejection(StrEnum):
 
 
 class Breaker:
-    """`drag` multiplies the arm's load when the least busy replica is looked for: 1, and more while attempts fail.
+    """`drag` multiplies the arm's load in the search for the least busy replica: 1, and more while attempts fail.
 
-    An instantly failing server has nothing in flight, and would draw every request: with a share s of its attempts
-    well, its load counts 1/s² times.
+    A server that fails instantly has nothing in flight and would attract every request: with a share s of successful
+    attempts, its load counts 1/s² times.
     """
 
     __slots__ = (
@@ -84,15 +84,15 @@ class Breaker:
         return Circuit.HALF_OPEN if now_s >= self._until_s else Circuit.OPEN
 
     def usable(self, now_s: float) -> bool:
-        """Whether a request may go there: it is closed, or half open and nobody probes."""
+        """Whether a request may use the replica: the circuit is closed, or half open without a running probe."""
         return not self.is_open or (now_s >= self._until_s and not self.probing)
 
     def retry_after_s(self, now_s: float) -> float:
-        """How long until it is tried again; 0 where it can be tried now."""
+        """The time until the next attempt; 0 if it is permitted now."""
         return max(self._until_s - now_s, 0.0) if self.is_open else 0.0
 
     def answered(self, now_s: float, ttft_s: float | None) -> None:
-        """The first piece of an answer came: the server is up, and quick if that is in question."""
+        """The first piece of an answer arrived: the server is up, and is rated as fast if that was in question."""
         self._unreachable = 0
         if ttft_s is not None:
             self._latencies.add(now_s, ttft_s)
@@ -100,7 +100,7 @@ class Breaker:
             self._close(now_s)
 
     def completed(self, now_s: float) -> None:
-        """An answer came to its regular end."""
+        """An answer ended regularly."""
         self._failed = 0
         self._errors.add(now_s, ok=True)
         if self.is_open:
@@ -114,7 +114,7 @@ class Breaker:
         self._errors.add(now_s, ok=False)
         self._weigh()
         if cause == _REFUSED:
-            return  # it works, and has too much of it: others are preferred, nobody is ejected
+            return  # the server works but is overloaded: others are preferred, and it is not ejected
         if self.cause is not None:
             if self._is_probe(now_s):
                 self._open(now_s, self.cause)
@@ -129,29 +129,29 @@ class Breaker:
             self._open(now_s, Ejection.FAILURES)
 
     def fails_too_often(self, now_s: float) -> bool:
-        """Whether the share of failed attempts is above the limit, with enough of them to tell."""
+        """Whether the share of failed attempts is above the limit, given enough attempts."""
         self._errors.forget(now_s)
         self._weigh()
         bad, total = self._errors.bad, self._errors.good + self._errors.bad
         return total >= self._settings.min_requests and bad >= self._settings.max_error_share * total
 
     def first_token_s(self, now_s: float) -> float | None:
-        """The median time to the first token; None where there are too few to tell."""
+        """The median time to the first token; None with too few samples."""
         return self._latencies.median_s(now_s, at_least=self._settings.min_latencies)
 
     def eject(self, now_s: float, cause: Ejection) -> None:
-        """The pool's sweep found it out of line."""
+        """Ejects the replica on behalf of the pool's sweep."""
         if not self.is_open:
             self._open(now_s, cause)
 
     def _is_probe(self, now_s: float) -> bool:
-        """Whether the end of a request tells of the server as it is now. What was sent there before the ejection may
-        end as late and as badly as it likes."""
+        """Whether the end of a request reflects the server's present state. A request from before the ejection does
+        not, however late or badly it ends."""
         return self.probing or now_s >= self._until_s
 
     def _open(self, now_s: float, cause: Ejection) -> None:
         settings = self._settings
-        if not self.is_open:  # a long time in good health makes up for ejections before it
+        if not self.is_open:  # a long healthy period cancels earlier ejections
             self._growth = max(self._growth - int((now_s - self._closed_s) / settings.window_s), 0)
         wait_s = settings.first_ejection_s * 2 ** min(self._growth, _MOST_DOUBLINGS)
         self._growth += 1

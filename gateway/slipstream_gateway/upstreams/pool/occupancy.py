@@ -1,4 +1,4 @@
-"""What a replica was doing while a request ran there: how many it shared the batch with, and how they drafted."""
+"""The load of a replica while a request ran: the batch that the request shared, and its draft lengths."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Occupancy(NamedTuple):
-    """A replica's work up to a moment: requests in flight, and their draft lengths, each summed over time."""
+    """Work of a replica up to a moment: requests in flight and their draft lengths, each integrated over time."""
 
     time_s: float
     request_s: float
@@ -14,14 +14,15 @@ class Occupancy(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """The company that a request had while it ran, itself included: mean requests in flight, mean draft length."""
+    """The batch that a request was part of: mean requests in flight, mean draft length, both including the request
+    itself."""
 
     load: float
     draft_length: float
 
     @classmethod
     def between(cls, start: Occupancy, end: Occupancy, *, draft_length: int) -> Batch:
-        """Over the time of a request with `draft_length`."""
+        """The batch during a request with `draft_length`."""
         elapsed_s, request_s = end.time_s - start.time_s, end.request_s - start.request_s
         if elapsed_s <= 0.0 or request_s <= 0.0:
             return cls(1.0, float(draft_length))

@@ -1,4 +1,4 @@
-"""The replicas that serve one arm of one pair: least outstanding first, and a look at all of them once a second."""
+"""The replicas that serve one arm of one pair: selection by least outstanding requests, and a sweep once a second."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _SWEEP_S = 1.0
 
 
 class Pool:
-    """`speculative` names the arm. A speculative arm may lose all of its replicas, as the plain one takes over; of a
-    plain one the sweep ejects at most a share, and the last is used whatever became of it."""
+    """`speculative` names the arm. All replicas of a speculative arm may be ejected, because the plain arm takes over.
+    Of a plain arm, the sweep ejects at most a share, and the last replica is always used."""
 
     def __init__(
         self,
@@ -38,10 +38,10 @@ class Pool:
 
     def pick(self, tried: Sequence[Replica] = (), needs: Capability | None = None) -> Replica | None:
         """The usable replica with the least work that is not in `tried` and has the capability that the request
-        `needs`; equals take turns. None: nobody is left.
+        `needs`; ties rotate. None: no replica is left.
 
-        Where all of a plain arm are ejected, and none of them was tried, the one that is due first: there is nothing
-        to lose."""
+        If all replicas of a plain arm are ejected, and none of them was tried, the one whose ejection ends first.
+        """
         now_s = self._clock()
         if now_s >= self._sweep_s:
             self._sweep(now_s)
@@ -61,7 +61,7 @@ class Pool:
         return best
 
     def least_busy(self, needs: Capability | None = None) -> Replica | None:
-        """The replica that a request could go to now with the fewest in flight. None: there is none."""
+        """The replica with the fewest requests in flight that could take the request now. None: there is none."""
         now_s = self._clock()
         least: Replica | None = None
         for replica, breaker in self._members:
@@ -72,14 +72,14 @@ class Pool:
         return least
 
     def withheld(self, capability: Capability) -> Withheld | None:
-        """Why the servers that are up may not use `capability`. None: they may, or none of them is up."""
+        """The reason why the servers that are up may not use `capability`. None: they may, or none of them is up."""
         now_s = self._clock()
         up = [replica for replica, breaker in self._members if breaker.usable(now_s)]
         found = [why for replica in up if (why := replica.why_withheld(capability)) is not None]
         return found[0] if found and len(found) == len(up) else None
 
     def longest_draft(self, capability: Capability) -> int | None:
-        """The longest draft that every server takes that may use `capability`. None: whatever is asked for."""
+        """The maximum draft length that every server with `capability` accepts. None: no maximum."""
         lengths = [
             longest
             for replica in self.replicas
@@ -88,30 +88,31 @@ class Pool:
         return min(lengths, default=None)
 
     def last_resort(self) -> Replica | None:
-        """Where all are out: the one whose ejection ends first. None: the pool has no replicas."""
+        """The replica whose ejection ends first, if all are ejected. None: the pool has no replicas."""
         now_s = self._clock()
         found = min(self._members, key=lambda member: member[1].retry_after_s(now_s), default=None)
         return found[0] if found is not None else None
 
     def by_return(self) -> list[Replica]:
-        """All replicas, those first that may be tried first."""
+        """All replicas, ordered by the time of their next permitted attempt."""
         now_s = self._clock()
         return [replica for replica, _ in sorted(self._members, key=lambda member: member[1].retry_after_s(now_s))]
 
     def retry_after_s(self) -> float:
-        """When the first replica may be back."""
+        """The time until the first replica may be used again."""
         now_s = self._clock()
         return min((breaker.retry_after_s(now_s) for _, breaker in self._members), default=1.0)
 
     def states(self) -> tuple[ReplicaState, ...]:
-        """The replicas, for somebody who looks."""
+        """The state of the replicas, for metrics and the console."""
         now_s = self._clock()
         return tuple(
             replica.state(index, now_s, speculative=self._speculative) for index, replica in enumerate(self.replicas)
         )
 
     def _sweep(self, now_s: float) -> None:
-        """Ejects what fails too often, then what is far slower than the rest, as far as the pool can spare it."""
+        """Ejects replicas that fail too often, then those that are far slower than the rest, within the pool's limit of
+        ejections."""
         self._sweep_s = now_s + _SWEEP_S
         for _, breaker in self._members:
             if breaker.fails_too_often(now_s) and self._can_spare_one():
@@ -127,8 +128,8 @@ class Pool:
         return out + 1 <= self._health.max_ejected_share * len(self._members)
 
     def _out_of_line(self, now_s: float) -> Breaker | None:
-        """The slowest, where its median time to the first token is a multiple of the median of the others' medians:
-        robust against single requests and, with three or more replicas, against another slow one."""
+        """The slowest replica, if its median time to the first token is a multiple of the median of the others'
+        medians. That is robust against single requests and, with three or more replicas, against another slow one."""
         found = [(ttft_s, at) for at, (_, breaker) in enumerate(self._members) if (ttft_s := _ttft_s(breaker, now_s))]
         if len(found) < 2:
             return None

@@ -1,4 +1,4 @@
-"""Whether a server gives a sign of life, asked once for all who wait for it."""
+"""Liveness of a server, with one probe shared by all concurrent callers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FRESH_S = 0.5
 
 
 class Pulse:
-    """`is_silent`: nobody answered when it was last asked."""
+    """`is_silent`: the last probe got no response."""
 
     def __init__(self, upstream: Upstream) -> None:
         self.is_silent = False
@@ -22,7 +22,7 @@ class Pulse:
         self._asked_s = 0.0
 
     async def beats(self, within_s: float) -> bool:
-        """Whether the server answers a probe `within_s`; one answer serves all who ask at about the same time."""
+        """Whether the server responds to a probe `within_s`. Concurrent callers share one probe."""
         now_s = time.monotonic()
         if self._asked is None or (self._asked.done() and now_s - self._asked_s > _FRESH_S):
             self._asked_s = now_s

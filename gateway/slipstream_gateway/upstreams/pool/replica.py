@@ -1,4 +1,4 @@
-"""One server: what it has in flight, and the health of each arm that it serves."""
+"""One server: its requests in flight, and the health of each arm that it serves."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _SERVER_GONE = "upstream_unavailable"
 
 
 class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
-    """One replica of one arm for somebody who looks. `index` is its place in the pool, `circuit` closed, open or
-    half_open, `cause` why it is not closed. `outstanding` is the server's, whatever arm sent it."""
+    """A snapshot of one replica of one arm, for metrics and the console. `index` is its place in the pool, `circuit`
+    closed, open or half_open, `cause` the reason why it is not closed. `outstanding` is the server's, over all arms."""
 
     index: int
     name: str
@@ -36,13 +36,13 @@ class ReplicaState(msgspec.Struct, frozen=True, kw_only=True):
 class Replica:
     """One server of a pool with its load and its health.
 
-    Health is kept per arm: where both decode on one server, drafting may be what fails. The arm of a request shows in
-    its draft length, which is 0 exactly when it does not speculate.
+    Health is per arm: if both arms decode on one server, only drafting may fail. A request's draft length shows its
+    arm: it is 0 exactly when the request does not speculate.
 
-    `withheld` are the capabilities that a check of the engine took away; `unverified` are those of a server that
-    nobody has checked yet, which it falls back to when it could not be reached: another process may answer next.
-    `losses` counts how often it could not be reached. `gives_token_ids`: a check saw that it gives those of its
-    answers, and that the plain side scores them.
+    `withheld` are the capabilities that a check of the engine removed. `unverified` are those of a server without a
+    completed check; they apply again after the server was unreachable, because another process may respond next.
+    `losses` counts how often the server was unreachable. `gives_token_ids`: a check found that the server returns the
+    token ids of its answers, and that the plain side scores them.
     """
 
     def __init__(self, name: str, upstream: Upstream, health: HealthSettings = _DEFAULTS) -> None:
@@ -63,13 +63,14 @@ class Replica:
         self._draft_length_s = 0.0
 
     def why_withheld(self, capability: Capability | None) -> Withheld | None:
-        """Why the server may not use `capability` now, by what it says of itself and by checks. None: it may."""
+        """The reason why the server may not use `capability` now, by its own description and by checks. None: it
+        may."""
         if capability is None:
             return None
         return self.upstream.drafting.withheld or self.withheld.get(capability)
 
     def withheld_now(self) -> dict[Capability, Withheld]:
-        """Every capability that it may not use now, and why."""
+        """Every capability that the server may not use now, with the reason."""
         found = {capability: self.why_withheld(capability) for capability in Capability}
         return {capability: why for capability, why in found.items() if why is not None}
 
@@ -79,16 +80,17 @@ class Replica:
 
     @property
     def ejected(self) -> bool:
-        """Whether the plain arm is out."""
+        """Whether the plain arm is ejected."""
         return self._breakers[False].is_open
 
     @property
     def is_silent(self) -> bool:
-        """Whether it gave no sign of life when it was last asked for one."""
+        """Whether the last liveness probe got no response."""
         return self._pulse.is_silent
 
     async def lives(self, within_s: float) -> bool:
-        """Asks for a sign of life. Without one nothing that runs there can be counted on: both arms are out at once."""
+        """Probes the server. Without a response both arms are ejected at once, because no request that runs there can
+        be relied on."""
         if await self._pulse.beats(within_s):
             return True
         for breaker in self._breakers:
@@ -96,7 +98,8 @@ class Replica:
         return False
 
     def acquire(self, draft_length: int, now_s: float, *, unconditional: bool = False) -> Occupancy:
-        """A request of `draft_length` starts here; `unconditional`: it would speculate whatever its neighbours do."""
+        """Counts the start of a request of `draft_length`. `unconditional`: the request would speculate whatever its
+        neighbours do."""
         occupancy = self._occupancy(now_s)
         self.outstanding += 1
         self.unconditional_draft_lengths += draft_length if unconditional else 0
@@ -107,7 +110,8 @@ class Replica:
         return occupancy
 
     def release(self, draft_length: int, now_s: float, *, unconditional: bool = False) -> Occupancy:
-        """It is over; `Batch.between` tells what it shared the replica with. Arguments as at its start."""
+        """Counts the end of a request, with the arguments of its start; `Batch.between` returns the batch that it
+        shared."""
         occupancy = self._occupancy(now_s)
         self.outstanding -= 1
         self.unconditional_draft_lengths -= draft_length if unconditional else 0
@@ -116,35 +120,35 @@ class Replica:
         return occupancy
 
     async def stop_drafting(self) -> None:
-        """As the upstream does; `stops` counts how often, so that answers can be told that were changed by it."""
+        """As the upstream's; `stops` counts the calls, so that affected answers can be recognised."""
         self.stops += 1
         await self.upstream.stop_drafting()
 
     def succeeded(self, now_s: float, *, speculative: bool = False, ttft_s: float | None = None) -> None:
-        """The first piece of an answer is here, `ttft_s` after the attempt began; None for one that is whole."""
+        """The first piece of an answer arrived, `ttft_s` after the attempt began; None for an answer in one piece."""
         self._breakers[speculative].answered(now_s, ttft_s)
 
     def completed(self, now_s: float, *, speculative: bool = False) -> None:
-        """An answer came to its regular end."""
+        """An answer ended regularly."""
         self._breakers[speculative].completed(now_s)
 
     def failed(self, now_s: float, cause: str = _SERVER_GONE, *, speculative: bool = False) -> None:
-        """An attempt failed by the server's fault. One that cannot be reached is gone for both arms; what else goes
-        wrong is the arm's own. `cause`: `upstream_unavailable`, `upstream_timeout`, `upstream_failed`, `stalled`, or
-        `overloaded`."""
+        """An attempt failed through the server's fault. If the server is unreachable, both arms fail; any other failure
+        counts for the request's arm. `cause`: `upstream_unavailable`, `upstream_timeout`, `upstream_failed`, `stalled`,
+        or `overloaded`."""
         self._breakers[speculative].failed(now_s, cause)
         if cause == _SERVER_GONE:
             self._breakers[not speculative].failed(now_s, cause)
             self.lost()
 
     def lost(self) -> None:
-        """It could not be reached: what was found out about its engine may not hold for who answers next."""
+        """The server was unreachable: results of engine checks may not hold for the process that responds next."""
         self.losses += 1
         self.gives_token_ids = False
         self.withheld = self.unverified
 
     def state(self, index: int, now_s: float, *, speculative: bool) -> ReplicaState:
-        """What there is to say of an arm."""
+        """The state of an arm, for metrics and the console."""
         breaker = self._breakers[speculative]
         return ReplicaState(
             index=index,

@@ -1,4 +1,4 @@
-"""What became of a server's last attempts: counts over a sliding window, and times to the first token."""
+"""The results of a server's recent attempts: counts over a sliding window, and times to the first token."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LATENCY_WINDOWS = 3.0
 
 
 class ErrorWindow:
-    """Attempts that went well and that did not, over the last `window_s`, in tenths of it."""
+    """Successful and failed attempts over the last `window_s`, in tenths of it."""
 
     __slots__ = ("_at", "_bucket_s", "_buckets", "bad", "good")
 
@@ -33,7 +33,7 @@ class ErrorWindow:
             bucket[1] += 1
 
     def forget(self, now_s: float) -> None:
-        """Drops what is older than the window."""
+        """Drops entries older than the window."""
         at = int(now_s / self._bucket_s)
         for passed in range(max(self._at + 1, at - _BUCKETS + 1), at + 1):
             bucket = self._buckets[passed % _BUCKETS]
@@ -49,7 +49,7 @@ class ErrorWindow:
 
 
 class Latencies:
-    """The last few times to the first token; their median is not moved by single long prompts."""
+    """The last few times to the first token; their median is robust against single long prompts."""
 
     __slots__ = ("_keep_s", "_kept")
 
@@ -64,6 +64,6 @@ class Latencies:
         self._kept.clear()
 
     def median_s(self, now_s: float, *, at_least: int) -> float | None:
-        """None where fewer than `at_least` are recent enough."""
+        """None if fewer than `at_least` samples are recent enough."""
         recent = [ttft_s for time_s, ttft_s in self._kept if now_s - time_s <= self._keep_s]
         return median(recent) if len(recent) >= at_least else None

@@ -126,7 +126,7 @@ OTHERS = [
         _response(background=True),
         **_OWN,
         param="background",
-        note="The gateway keeps no responses to fetch later.",
+        note="The gateway stores no responses to fetch later.",
     ),
     Feature(
         RESPONSES,
