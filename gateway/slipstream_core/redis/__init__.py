@@ -1,1 +1,1 @@
-"""What replicas share of the outcomes they see: in memory (nothing is shared) or through Redis."""
+"""Sharing of outcomes between replicas: in memory (nothing is shared) or through Redis."""

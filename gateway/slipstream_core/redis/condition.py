@@ -1,4 +1,4 @@
-"""How a store gets on with its server: told once per change, and how long to wait before the next attempt."""
+"""The state of a store's connection to its server: logged on changes, with the waits between attempts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _SETTLED_S = 2.0
 
 
 class Backoff:
-    """Waits that double up to `most_s`, each cut by chance to 50–100 % so that replicas do not come back at once."""
+    """Waits that double up to `most_s`, each with random jitter to 50–100 % so that replicas do not return at once."""
 
     def __init__(self, *, first_s: float, most_s: float) -> None:
         self._first_s = first_s
@@ -19,7 +19,7 @@ class Backoff:
         self.failures = 0
 
     def next_s(self) -> float:
-        """Counts a failure; how long to wait after it."""
+        """Counts a failure; returns the wait after it."""
         wait_s = min(self._first_s * 2.0 ** min(self.failures, 16), self._most_s)
         self.failures += 1
         return wait_s * random.uniform(0.5, 1.0)
@@ -29,10 +29,10 @@ class Backoff:
 
 
 class Condition:
-    """One log line when the server starts to fail, when it fails in another way, and when it works again.
+    """Logs one line when the server starts to fail, when the kind of failure changes, and when it recovers.
 
-    `what` is shared through it, and `meanwhile` says what its user does without it. It works again after two seconds
-    without a failure: a server that comes and goes gets no line for each turn.
+    `what` is the shared data, and `meanwhile` the behaviour of its user without it. Recovery means two seconds without
+    a failure, so that an unstable server does not fill the log.
     """
 
     def __init__(self, server: str, *, meanwhile: str, clock: Callable[[], float], what: str = "outcomes") -> None:
@@ -40,11 +40,11 @@ class Condition:
         self._what = what
         self._meanwhile = meanwhile
         self._clock = clock
-        self._kind: str | None = "not asked yet"
+        self._kind: str | None = "not connected yet"
         self._working_since_s: float | None = None
 
     def failed(self, kind: str, message: str) -> None:
-        """`kind` is what makes two failures the same one; `message` holds no credential."""
+        """Failures of the same `kind` are logged once; `message` contains no credential."""
         self._working_since_s = None
         if kind != self._kind:
             self._kind = kind

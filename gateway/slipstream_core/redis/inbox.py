@@ -1,4 +1,4 @@
-"""What was read of each stream, so that every outcome of another replica is applied once."""
+"""Read positions per stream, so that every outcome of another replica is applied once."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from slipstream_core.redis.position import Position, is_before
 from slipstream_core.redis.wire import decode
 
 _START = b"0-0"
-# One for each pair and gateway process that ever wrote: those of gateways that are long gone leave first.
+# One for each pair and gateway process that ever wrote; the oldest are dropped first.
 _MOST_MARKS = 20_000
-# Of a pair's, those heard last: more gateway processes at once would need longer positions.
+# The origins of a pair that were active last; more gateway processes at once would need longer positions.
 _MOST_NUMBERS = 128
 
 
 class Inbox:
     """Positions in the streams, and per pair and origin the number of the last outcome that was applied.
 
-    Positions only save reading: a stream can be read again from its beginning, the numbers tell what is new.
+    Positions only save reading: after a stream is read again from its beginning, the numbers identify new outcomes.
     """
 
     def __init__(self) -> None:
         self._positions: dict[str, bytes] = {}
         self._resumed: dict[str, bytes] = {}
         self._marks: OrderedDict[tuple[str, bytes], int] = OrderedDict()
-        self._origins: dict[str, dict[bytes, None]] = {}  # of each pair, in the order in which they were heard
+        self._origins: dict[str, dict[bytes, None]] = {}  # of each pair, by time of activity
         self.received = 0
         self.duplicates = 0
         self.skipped = 0
@@ -34,14 +34,14 @@ class Inbox:
         self.rewound = 0
 
     def positions(self, pairs: Sequence[str]) -> list[bytes]:
-        """The id read last, for each of `pairs`; others are forgotten."""
+        """The id read last, for each of `pairs`; others are dropped."""
         known = {**self._positions, **self._resumed}
         self._resumed.clear()
         self._positions = {pair: known.get(pair, _START) for pair in pairs}
         return list(self._positions.values())
 
     def resume(self, pair: str, position: Position) -> None:
-        """Read on from `position`, in place of what was read of `pair` before."""
+        """Continues from `position` instead of the last position of `pair`."""
         self._resumed[pair] = position.entry.encode()
         for origin in self._origins.pop(pair, ()):
             del self._marks[pair, origin]
@@ -49,18 +49,18 @@ class Inbox:
             self._mark(pair, name.encode(), number)
 
     def is_resumed(self, pair: str) -> bool:
-        """Whether `pair` is to be read from elsewhere than it was asked for last."""
+        """Whether `pair` was resumed elsewhere since its last read request."""
         return pair in self._resumed
 
     def position(self, pair: str) -> Position:
-        """How far `pair` was read. Where outcomes were opened since it was last passed, those are in the numbers."""
+        """The read position of `pair`, including the numbers of outcomes that were opened since it was last passed."""
         origins = list(self._origins.get(pair, ()))[-_MOST_NUMBERS:]
         numbers = {origin.decode("ascii", "replace"): self._marks[pair, origin] for origin in origins}
         return Position(entry=self._positions.get(pair, _START).decode("ascii", "replace"), numbers=numbers)
 
     def passed(self, pair: str, position: bytes, skipped: int) -> bool:
-        """`pair`'s stream was read up to `position`; `skipped` entries were not of our format. Returns whether that is
-        further than before."""
+        """Marks the stream of `pair` as read up to `position`; `skipped` entries did not have our format. Returns
+        whether the position advanced."""
         self.skipped += skipped
         before = self._positions.get(pair, _START)
         if position == before:
@@ -70,7 +70,7 @@ class Inbox:
         return True
 
     def open(self, pair: str, origin: bytes, number: bytes, payload: bytes) -> list[Observation]:
-        """The outcomes of a batch; none where it was seen before or cannot be read."""
+        """The outcomes of a batch; none if it was read before or is malformed."""
         first = int(number) if number.isdigit() else 0
         if first < 1:
             self.skipped += 1

@@ -1,13 +1,13 @@
-"""What Redis does for limits, as scripts: each is atomic there, and each touches one caller alone.
+"""The limits in Redis, as scripts: each is atomic, and each concerns one caller.
 
-Both keys of a caller have its id as their hash tag, so that they are in one slot of a Redis Cluster. The clock is
-Redis' own (`TIME`): gateways whose clocks differ would each grant by another minute. Instants are µs since 2024, so
-that a double holds them to a hundredth of one.
+Both keys of a caller have its id as their hash tag, so that they are in one slot of a Redis Cluster. The clock is that
+of Redis (`TIME`), because gateways with different clocks would use different minutes. Instants are µs since 2024, so
+that a double represents them to a hundredth of one.
 
-    slipstream:limits:{id}   hash: r, t: up to when the rates of requests and of tokens are used; day, usd: what was
-                             spent on that day (UTC), in billionths of a USD
-    slipstream:leases:{id}   sorted set: places that are taken, one for each choice of a request that runs, by the
-                             instant at which they come back unless they are renewed: those of a gateway that died do
+    slipstream:limits:{id}   hash: r, t: up to when the rates of requests and of tokens are used; day, usd: the
+                             spending of that day (UTC), in billionths of a USD
+    slipstream:leases:{id}   sorted set: taken places, one for each choice of a running request, by the instant at
+                             which they expire unless renewed: those of a dead gateway expire
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MINUTE_US = 60_000_000
 
 
 class Script:
-    """A script's text and the name that Redis knows it by."""
+    """A script's text and the name that Redis caches it under."""
 
     def __init__(self, text: str) -> None:
         self.text = _CLOCK + text
@@ -44,10 +44,10 @@ local day = math.floor(tonumber(time[1]) / 86400)
 local function text(number) return string.format('%.17g', number) end
 """
 
-# KEYS: limits, leases. ARGV: requests a minute, tokens a minute, places, budget (each 0: no such limit), tokens and
-# cost of this request, how many places it takes, a lease's life in µs, then names of leases, one for each place.
-# Returns {0 or which limit refuses, as in REFUSED_BY, µs until it may come again (-1: never), now, until when the two
-# rates are used, day}.
+# KEYS: limits, leases. ARGV: requests per minute, tokens per minute, places, budget (each 0: no such limit), tokens and
+# cost of this request, the number of places it takes, a lease's life in µs, then names of leases, one for each place.
+# Returns {0 or the limit that refuses, as in REFUSED_BY, µs until it may be retried (-1: never), now, until when the
+# two rates are used, day}.
 ADMIT = Script(f"""
 local rpm, tpm, most, budget = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local tokens, usd, places = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
@@ -83,9 +83,9 @@ if redis.call('PTTL', KEYS[1]) < life then redis.call('PEXPIRE', KEYS[1], life) 
 return {{0, 0, now, math.ceil(r), math.floor(t), day}}
 """)
 
-# KEYS: limits, leases. ARGV: tokens a minute (0: no such limit), tokens and cost beyond what was charged (below 0:
-# less), until when the rate of tokens was used after the charge, the day of the charge, then names of leases that end.
-# How much is given back: `allowance.refund_us`.
+# KEYS: limits, leases. ARGV: tokens per minute (0: no such limit), tokens and cost beyond the charge (negative: less),
+# until when the rate of tokens was used after the charge, the day of the charge, then names of leases that end. For the
+# refund see `allowance.refund_us`.
 SETTLE = Script(f"""
 local tpm, tokens, usd = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 for i = 6, #ARGV do redis.call('ZREM', KEYS[2], ARGV[i]) end
@@ -106,7 +106,7 @@ end
 return 1
 """)
 
-# KEYS: limits, leases. Returns {µs from now until which the two rates are used, places that are taken, spent today}.
+# KEYS: limits, leases. Returns {µs from now until which the two rates are used, taken places, spending of today}.
 USAGE = Script("""
 local state = redis.call('HMGET', KEYS[1], 'r', 't', 'day', 'usd')
 local spent = tonumber(state[3] or -1) == day and tonumber(state[4]) or 0

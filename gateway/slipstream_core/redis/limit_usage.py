@@ -1,4 +1,4 @@
-"""What callers use of the limits that all replicas hold in common: read from Redis for whoever looks at it."""
+"""Callers' usage of the shared limits, read from Redis for display."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _ANSWERS_S = 0.5
 
 
 class RedisUsage:
-    """`SharedUsage` over Redis. By a connection of its own, which is made when somebody first asks, so that no request
-    waits for it. `url` is checked here (`CommandError`)."""
+    """`SharedUsage` over Redis. It opens its own connection on the first call, so that no request waits for it. `url`
+    is validated here (`CommandError`)."""
 
     def __init__(self, url: str) -> None:
         parsed = parse_redis_url(url)
@@ -30,7 +30,7 @@ class RedisUsage:
         return f"RedisUsage({self._shown!r})"
 
     async def read(self, callers: Sequence[tuple[str, Limits]]) -> list[InUse] | None:
-        """Of each caller, in their order; None where Redis does not answer soon."""
+        """The usage per caller, in their order; None if Redis does not respond in time."""
         async with self._turn:
             try:
                 async with asyncio.timeout(_ANSWERS_S):
@@ -38,10 +38,10 @@ class RedisUsage:
                         await self._line.connect()
                         self._connected = True
                     replies = await self._line.call([Command(USAGE, key_id, ()) for key_id, _ in callers])
-            except (RedisError, OSError):  # who limits says in the log that Redis is away
+            except (RedisError, OSError):  # the limiter logs that Redis is unreachable
                 await self.aclose()
                 return None
-            except asyncio.CancelledError:  # what was asked is still to be answered on that connection
+            except asyncio.CancelledError:  # the reply may still arrive on that connection
                 await self.aclose()
                 raise
         return [_in_use(limits, reply) for (_, limits), reply in zip(callers, replies, strict=True)]

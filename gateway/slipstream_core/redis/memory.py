@@ -10,18 +10,18 @@ from slipstream_core.redis.status import StoreStatus
 
 
 class MemoryStore:
-    """An `OutcomeStore` without other replicas: it has nobody to tell and nothing to deliver."""
+    """An `OutcomeStore` without other replicas: it sends and delivers nothing."""
 
     def append(self, observation: Observation) -> None:
-        """Does nothing: what this gateway saw is in its estimates already."""
+        """Does nothing: this gateway's estimates already include its own outcomes."""
 
     async def run(self, apply: Callable[[Observation], None]) -> None:
         """Waits until it is cancelled; `apply` is never called."""
         await asyncio.get_running_loop().create_future()
 
     async def aclose(self) -> None:
-        """Nothing to close."""
+        """Holds no resources."""
 
     def status(self) -> StoreStatus:
-        """All is well, and nothing is counted."""
+        """Always connected, with all counters at 0."""
         return StoreStatus()

@@ -1,4 +1,4 @@
-"""What this gateway saw and Redis does not have yet: bounded, and per pair in the order in which it was seen."""
+"""Outcomes of this gateway that Redis has not acknowledged: bounded, and per pair in order."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _MOST_BACKOFF_S = 10.0
 
 
 class _Lane:
-    """The outcomes of one pair. `sending` may be in Redis already, so each batch is sent as it is until acknowledged;
-    `fresh`, with the time of each, was never sent."""
+    """The outcomes of one pair. `sending` may already be in Redis, so each batch is resent unchanged until it is
+    acknowledged; `fresh`, with the time of each, was never sent."""
 
     def __init__(self) -> None:
         self.fresh: deque[tuple[float, Observation]] = deque()
@@ -28,14 +28,14 @@ class _Lane:
 
     @property
     def since_s(self) -> float:
-        """When the oldest outcome was seen."""
+        """The time of the oldest outcome."""
         if self.sending:
             return self.sending[0].since_s
         return self.fresh[0][0] if self.fresh else float("inf")
 
 
 class Outbox:
-    """Holds at most `limit` outcomes; a full one drops the oldest of the pair that waits with the most."""
+    """Holds at most `limit` outcomes; when full it drops the oldest of the pair with the most outcomes."""
 
     def __init__(self, *, limit: int, clock: Callable[[], float]) -> None:
         self._limit = limit
@@ -47,23 +47,23 @@ class Outbox:
 
     @property
     def refused(self) -> bool:
-        """Whether Redis refused the outcomes of some pair the last time it was asked."""
+        """Whether Redis refused the outcomes of any pair in the last exchange."""
         return any(lane.backoff.failures for lane in self._lanes.values())
 
     @property
     def behind(self) -> bool:
-        """Whether there is more to send now than fits into one exchange."""
+        """Whether there is more to send than fits into one exchange."""
         now_s = self._clock()
         full = BATCH * _FRAMES_AT_ONCE
         return any(len(lane.fresh) >= full and now_s >= lane.due_s for lane in self._lanes.values())
 
     def lag_s(self) -> float:
-        """The age of the oldest outcome; 0 where there is none."""
+        """The age of the oldest outcome; 0 if there is none."""
         since_s = min((lane.since_s for lane in self._lanes.values()), default=float("inf"))
         return max(self._clock() - since_s, 0.0) if self.buffered else 0.0
 
     def append(self, observation: Observation) -> None:
-        """Microseconds, whatever the state."""
+        """Takes microseconds in any state."""
         lane = self._lanes.get(observation.subject.pair)
         if lane is None:
             lane = self._lanes[observation.subject.pair] = _Lane()
@@ -74,7 +74,7 @@ class Outbox:
         self.buffered += 1
 
     def due(self) -> list[tuple[str, list[Frame]]]:
-        """What to send now, by pair. After a refusal a pair gets one batch, to see whether it is taken."""
+        """The batches to send now, by pair. After a refusal a pair sends a single batch as a test."""
         now_s = self._clock()
         due = []
         for pair, lane in self._lanes.items():
@@ -87,8 +87,8 @@ class Outbox:
         return due
 
     def stored(self, pair: str, frames: int, *, refused: bool) -> None:
-        """The first `frames` batches of `pair` are in Redis; `refused`: it did not take the next one, which is sent
-        again after a while."""
+        """The first `frames` batches of `pair` are in Redis; `refused`: Redis refused the next one, which is resent
+        later."""
         lane = self._lanes[pair]
         for _ in range(frames):
             count = lane.sending.popleft().outcomes
@@ -112,7 +112,7 @@ class Outbox:
             lane.sending.append(frame)
 
     def _make_room(self) -> bool:
-        """Drops a few at once, so that the search for the fullest pair costs little per outcome."""
+        """Drops several outcomes at once, so that the search for the fullest pair costs little per outcome."""
         fullest = max(self._lanes.values(), key=lambda lane: len(lane.fresh)).fresh
         count = min(BATCH, len(fullest))
         for _ in range(count):

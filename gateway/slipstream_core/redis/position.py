@@ -1,4 +1,4 @@
-"""How far a consumer has read a pair's outcomes: what it keeps, so that after a restart it goes on exactly there."""
+"""A consumer's position in the outcomes of a pair, which it saves to continue exactly there after a restart."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import msgspec
 class Position(msgspec.Struct, frozen=True, kw_only=True):
     """A place in the stream of one pair.
 
-    `entry` is the id of the entry read last, `numbers` for each origin (gateway process) that was heard lately the
-    number of its last outcome. The entry saves reading; the numbers tell what is new where the stream is read again
-    from its beginning, because Redis came back with older data.
+    `entry` is the id of the entry read last, `numbers` the number of the last outcome per recently active origin
+    (gateway process). The entry saves reading. The numbers identify new outcomes when the stream is read again from its
+    beginning, because Redis was restored with older data.
     """
 
     entry: str
@@ -20,7 +20,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_before(entry: bytes, other: bytes) -> bool:
-    """Whether a stream entry's id, `milliseconds-number`, comes before another's; False where one is none."""
+    """Whether a stream entry's id, `milliseconds-number`, precedes another's; False if one is malformed."""
     first, second = entry.split(b"-"), other.split(b"-")
     if not all(len(parts) == 2 and parts[0].isdigit() and parts[1].isdigit() for parts in (first, second)):
         return False

@@ -1,11 +1,11 @@
-"""Limits that all replicas hold in common, through Redis: one round trip per request for all of its limits.
+"""Limits shared by all replicas through Redis: one round trip per request for all of its limits.
 
-Requests that ask while a round trip is under way go together in the next. What is settled goes along with one of them,
-or by itself a millisecond later, and nobody waits for it. Redis that does not answer within a deadline counts as away:
-until it answers a probe, `admit` says so at once, and whoever asks decides alone.
+Requests that arrive during a round trip are sent together in the next. Settlements are sent with a request, or alone a
+millisecond later, and no request waits for them. If Redis does not respond within a deadline it counts as unreachable:
+until it responds to a probe, `admit` returns at once, and the caller decides locally.
 
-What is lost on the way makes Redis stricter, never more generous: a place whose grant did not arrive comes back when
-its lease runs out, what was to be given back is not sent twice, and what was to be charged on top is.
+Lost messages make the limits stricter, never more generous. A place whose grant did not arrive is freed when its lease
+expires. A refund is never sent twice, an additional charge is.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from slipstream_core.redis.limit_scripts import (
 from slipstream_core.redis.redis_url import parse_redis_url
 from slipstream_core.redis.script_line import Command, ScriptLine
 
-EXCHANGE_S = 0.025  # a request waits for the exchange under way and for its own
+EXCHANGE_S = 0.025  # a request waits for the running exchange and for its own
 LEASE_S = 30.0
 RENEW_S = 10.0
 MOST_AT_ONCE = 128
 MOST_UNSETTLED = 20_000
-SETTLE_S = 0.001  # so long a settlement waits for a request to go with: an exchange of its own costs more
+SETTLE_S = 0.001  # how long a settlement waits for a request to be sent with, because an exchange of its own costs more
 _PROBE_S = 1.0
 _CLOSE_S = 1.0
 _log = logging.getLogger(__name__)
 
 
 class _Waiting(NamedTuple):
-    """A request that wants to be let in, and where its answer goes."""
+    """A request that waits for admission, and the future of its result."""
 
     answer: asyncio.Future[Grant | Refusal | None]
     key_id: str
@@ -63,12 +63,12 @@ class _Waiting(NamedTuple):
         return Command(ADMIT, self.key_id, (*most, *takes, int(LEASE_S * US_PER_S), *self.places()))
 
     def places(self) -> Sequence[str]:
-        """The names of the leases that it takes; none where the places of its caller are not limited."""
+        """The names of the leases that it takes; none if the places of its caller are not limited."""
         return () if self.limits.concurrent is None else _places(self.lease, self.charge)
 
 
 class RedisLimits:
-    """`SharedLimits` over Redis 6.2 or later. `url` is checked here (`CommandError`); `run` does the talking."""
+    """`SharedLimits` over Redis 6.2 or later. `url` is validated here (`CommandError`); `run` connects."""
 
     def __init__(self, url: str, *, exchange_s: float = EXCHANGE_S, most_backoff_s: float = 1.0) -> None:
         parsed = parse_redis_url(url)
@@ -77,7 +77,7 @@ class RedisLimits:
         self._exchange_s = exchange_s
         self._backoff = Backoff(first_s=0.05, most_s=most_backoff_s)
         self._condition = Condition(
-            self._shown, what="limits", meanwhile="each gateway keeps to them by itself", clock=time.monotonic
+            self._shown, what="limits", meanwhile="each gateway applies them by itself", clock=time.monotonic
         )
         self._origin = secrets.token_hex(6)
         self._numbers = count()
@@ -97,7 +97,7 @@ class RedisLimits:
         return self._connected
 
     async def admit(self, key_id: str, limits: Limits, charge: Charge) -> Grant | Refusal | None:
-        """None where Redis is away: at once where that is known, else after two deadlines of an exchange at most."""
+        """None if Redis is unreachable: at once if that is known, else after at most two deadlines of an exchange."""
         if not self._connected:
             return None
         answer: asyncio.Future[Grant | Refusal | None] = asyncio.get_running_loop().create_future()
@@ -108,12 +108,12 @@ class RedisLimits:
         try:
             return await answer
         except asyncio.CancelledError:
-            if answer.done() and not answer.cancelled():  # it was on its way to whoever has gone
+            if answer.done() and not answer.cancelled():  # the caller was cancelled while its grant was on the way
                 self._give_back(one, answer.result())
             raise
 
     def settle(self, use: Use) -> None:
-        """Sent with the next exchange. Of what was granted elsewhere only the money counts here."""
+        """Sent with the next exchange. Of a grant that was made locally, only the spending is sent."""
         limits, grant = use.limits, use.grant
         if not grant.shared:
             if limits.usd_per_day is None or not use.taken.nano_usd:
@@ -131,25 +131,27 @@ class RedisLimits:
             self._settling = asyncio.get_running_loop().call_later(SETTLE_S, self._wake.set)
 
     async def run(self) -> None:
-        """Talks to Redis until cancelled."""
+        """Exchanges messages with Redis until cancelled."""
         try:
             while True:
                 try:
                     await self._turn()
-                except Exception as exc:  # the top of the task: were it to end, nobody would be let in by Redis again
+                except (
+                    Exception
+                ) as exc:  # top of the task: if it ended, no request would be admitted through Redis again
                     if not isinstance(exc, RedisError | OSError):
-                        _log.exception("limits through Redis failed in an unforeseen way")
+                        _log.exception("unexpected error in the limits through Redis")
                     await self._lost(exc)
         finally:
             self._connected = False
             self._refuse_to_decide()
 
     async def aclose(self) -> None:
-        """Settles what is left where Redis answers within a second. Cancel `run` first."""
+        """Sends the remaining settlements if Redis responds within a second. Cancel `run` first."""
         with contextlib.suppress(RedisError, OSError):
             async with asyncio.timeout(_CLOSE_S):
                 if self._unsettled:
-                    await self._line.connect()  # the one before may have been cut off in the middle of an exchange
+                    await self._line.connect()  # the previous one may have been cancelled in the middle of an exchange
                 while self._unsettled:
                     commands = [self._unsettled.popleft() for _ in range(min(len(self._unsettled), MOST_AT_ONCE))]
                     await self._line.call(commands)
@@ -162,7 +164,7 @@ class RedisLimits:
                 await self._line.connect()
             self._connected = True
             self._backoff.reset()
-            self._wake.set()  # for what could not be settled before
+            self._wake.set()  # for settlements that could not be sent before
             return
         pause_s = max(self._renewed_s + RENEW_S - time.monotonic(), 0.0)
         if not self._wake.is_set():
@@ -180,7 +182,7 @@ class RedisLimits:
         waiting = [self._waiting.popleft() for _ in range(min(len(self._waiting), MOST_AT_ONCE))]
         settling = [self._unsettled.popleft() for _ in range(min(len(self._unsettled), MOST_AT_ONCE))]
         renewals = self._renewals()
-        # Settled first: what comes back may be what the next one waits for.
+        # Settlements first: they may free what the next request waits for.
         commands = [*settling, *renewals, *(one.command() for one in waiting)]
         if not commands:
             return
@@ -188,14 +190,14 @@ class RedisLimits:
             async with asyncio.timeout(self._exchange_s):
                 replies = await self._line.call(commands)
         except BaseException:
-            # Whether Redis took them is not known.
+            # It is unknown whether Redis applied them.
             self._unsettled.extendleft(_again(command) for command in reversed(settling))
             self._waiting.extendleft(reversed(waiting))
             raise
         try:
             for one, reply in zip(waiting, replies[len(commands) - len(waiting) :], strict=True):
                 self._answer(one, _verdict(one, reply))
-        finally:  # who got no answer that can be understood decides alone, and does not wait for ever
+        finally:  # a caller with a malformed reply decides locally and does not wait for ever
             self._waiting.extendleft(one for one in waiting if not one.answer.done())
         if self._waiting or (self._unsettled and self._settling is None):
             self._wake.set()
@@ -203,7 +205,7 @@ class RedisLimits:
     def _answer(self, one: _Waiting, verdict: Grant | Refusal) -> None:
         if isinstance(verdict, Grant):
             self._held.update(dict.fromkeys(one.places(), one.key_id))
-        if one.answer.done():  # whoever asked has gone
+        if one.answer.done():  # the caller was cancelled
             self._give_back(one, verdict)
         else:
             one.answer.set_result(verdict)
@@ -213,7 +215,7 @@ class RedisLimits:
             self.settle(Use(one.key_id, one.limits, verdict, one.charge, Charge()))
 
     def _renewals(self) -> list[Command]:
-        """What keeps the places of requests that still run."""
+        """Renewals of the places of running requests."""
         now_s = time.monotonic()
         if now_s - self._renewed_s < RENEW_S:
             return []
@@ -225,10 +227,10 @@ class RedisLimits:
         return [Command(RENEW, key_id, (life_us, *leases)) for key_id, leases in names.items()]
 
     async def _lost(self, error: Exception) -> None:
-        """Everybody who waits decides alone, and so do those to come until a probe is answered."""
+        """All waiting callers decide locally, and so do later ones until a probe succeeds."""
         self._connected = False
         self._refuse_to_decide()
-        if not isinstance(error, NoScriptError):  # it was restarted, and knows the scripts after the next probe
+        if not isinstance(error, NoScriptError):  # Redis was restarted; the next probe loads the scripts
             self._condition.failed(type(error).__name__, _words(error))
             await self._line.disconnect()
             await asyncio.sleep(self._backoff.next_s())
@@ -241,17 +243,17 @@ class RedisLimits:
 
 
 def _budget(limits: Limits) -> int | None:
-    """In billionths of a USD, one at least."""
+    """In billionths of a USD, at least one."""
     return None if limits.usd_per_day is None else max(1, round(limits.usd_per_day * NANO_PER_USD))
 
 
 def _places(lease: str, charge: Charge) -> list[str]:
-    """The names of the places that a request takes under `lease`."""
+    """The names of the places of a request under `lease`."""
     return [lease, *(f"{lease}.{index}" for index in range(1, charge.places))]
 
 
 def _again(settling: Command) -> Command:
-    """What may be sent twice of it."""
+    """The part of a settlement that may be sent twice."""
     tpm, tokens, usd, *rest = settling.arguments
     return settling._replace(arguments=(tpm, max(int(tokens), 0), max(int(usd), 0), *rest))
 
@@ -275,7 +277,7 @@ def _room(limit: int | None, ahead_us: float) -> Room | None:
 def _words(error: Exception) -> str:
     """One line without a credential."""
     if isinstance(error, TimeoutError):
-        return "it does not answer in time"
+        return "it does not respond in time"
     if isinstance(error, ResponseError):
-        return f"it answers {shorten(str(error).partition(', with args')[0])}"
+        return f"it returned {shorten(str(error).partition(', with args')[0])}"
     return str(error) or type(error).__name__

@@ -1,6 +1,7 @@
-"""The two commands that the store sends: scripts, because what they do is atomic inside Redis (6.2 or later).
+"""The two commands of the store, as scripts, because they must be atomic inside Redis (6.2 or later).
 
-They go as text each time: Redis keeps a compiled script by its hash anyway, and one that was restarted needs no help.
+They are sent as text each time: Redis caches a compiled script by its hash, and a restarted Redis needs no special
+handling.
 """
 
 from __future__ import annotations
@@ -11,17 +12,16 @@ from slipstream_core.redis.wire import LARGEST_BATCH_BYTES, VERSION, Frame, mark
 
 Command = tuple[str | bytes | int, ...]
 
-# A stream that nobody writes to, and the number of an origin's last batch, leave by themselves.
+# A stream without writers, and the number of an origin's last batch, expire.
 _STREAM_LIFE_MS = 7 * 24 * 3600 * 1000
 _MARKER_LIFE_MS = 3600 * 1000
-# Of a poll over all streams, about 1 MB.
+# For one poll over all streams: about 1 MB.
 _MOST_ENTRIES = 128
 
 # KEYS: stream, marker. ARGV: version, origin, most entries, stream's life in ms, marker's life in ms, then for each
-# batch its number and its bytes, in order. Returns how many are stored now and, where one was refused, Redis' words.
-#
-# A batch that is stored already (its acknowledgement was lost) is not stored again. The first refusal ends it: were a
-# later batch stored before an earlier one, readers would take the earlier one for seen.
+# batch its number and its bytes, in order. Returns how many are stored now and the error message of a refusal. A batch
+# that is already stored (its acknowledgement was lost) is not stored again. The script stops at the first refusal: if a
+# later batch were stored before an earlier one, readers would treat the earlier one as a duplicate.
 _APPEND = """
 local last = redis.pcall('GET', KEYS[2])
 last = type(last) == 'string' and tonumber(last) or 0
@@ -42,13 +42,12 @@ end
 return {stored, refusal}
 """
 
-# KEYS: streams. ARGV: own origin, version, entries per stream, largest batch in bytes, '1' to look whether each
-# stream is still the one that was read before, then for each stream the id that was read last ('0-0': none). Returns
-# for each stream either {Redis' words of refusal} or {last id, 1 where there may be more, entries skipped, then
-# origin, number and bytes of each batch}. Own batches are not returned; what is not of this format is skipped.
-#
-# A stream is another one where it has entries up to the id that was read last, but not that one: Redis came back with
-# older data, or empty with its clock set back. It is read from its beginning then.
+# KEYS: streams. ARGV: own origin, version, entries per stream, largest batch in bytes, '1' to check whether each stream
+# is still the same one, then for each stream the id that was read last ('0-0': none). Returns for each stream either
+# {error message} or {last id, 1 if there may be more, entries skipped, then origin, number and bytes of each batch}.
+# Own batches are not returned; entries of another format are skipped. A stream has been replaced if it has entries up
+# to the id that was read last, but not that one: Redis was restored with older data, or is empty with its clock set
+# back. It is then read from its beginning.
 _READ = """
 local function read(key, after)
   if ARGV[5] == '1' and after ~= '0-0' then
@@ -89,7 +88,7 @@ def append_command(pair: str, frames: Sequence[Frame], *, origin: str, most_entr
 
 
 def read_command(pairs: Sequence[str], positions: Sequence[bytes], *, origin: str, check: bool) -> Command:
-    """What follows `positions` in the streams of `pairs`, but for what `origin` wrote."""
+    """Reads the entries after `positions` in the streams of `pairs`, except those of `origin`."""
     keys = [stream_key(pair) for pair in pairs]
     count = max(2, _MOST_ENTRIES // len(keys))
     return "EVAL", _READ, len(keys), *keys, origin, VERSION, count, LARGEST_BATCH_BYTES, int(check), *positions

@@ -1,10 +1,10 @@
 """Outcomes shared through Redis: one capped stream per pair, written in batches and followed by every replica.
 
-Nothing waits for Redis but the store's own task. A few times a second it makes one round trip: what this gateway saw
-since goes out, what others saw comes in. An outcome is sent until Redis acknowledges it, and applied at most once by
-every other replica; see `wire` (numbers), `redis_scripts` (not stored twice) and `inbox` (not applied twice). Lost
-are those that a full buffer dropped, those that left a stream before a replica read them, both counted, and those
-that Redis itself lost.
+Only the store's own task waits for Redis. A few times per second it makes one round trip, which sends this gateway's
+outcomes and fetches those of others. An outcome is sent until Redis acknowledges it, and applied at most once by every
+other replica; see `wire` (numbers), `redis_scripts` (not stored twice) and `inbox` (not applied twice). Lost are
+outcomes dropped by a full buffer, those that left a stream before a replica read them, both counted, and those that
+Redis itself lost.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from slipstream_core.redis.wire import Frame
 
 _log = logging.getLogger(__name__)
 
-# Exchanges between two looks at whether a stream is still the one that was read.
+# Number of exchanges between two checks whether a stream has been replaced.
 _EXCHANGES_PER_CHECK = 16
 _FIRST_BACKOFF_S = 0.25
 _CLOSE_S = 1.0
@@ -48,13 +48,13 @@ Passed = Callable[[str, Position], None]
 class RedisStore:
     """An `OutcomeStore` over Redis 6.2 or later.
 
-    `url` is checked here (`CommandError`), Redis is first asked in `run`. `pairs` names the pairs whose streams are
-    followed; it is asked before each exchange, since a manifest may change them. What is appended is written whatever
-    its pair. `origin` names this gateway process in the streams: never use one twice. `deadline_s` bounds one
-    exchange, connecting included; `stream_entries` caps a stream at that many batches of 1 to 16 outcomes;
-    `meanwhile` is for the log: what happens while Redis is away.
+    `url` is validated here (`CommandError`); `run` connects. `pairs` returns the pairs whose streams are followed,
+    before each exchange, because a manifest may change them. An appended outcome is written for any pair. `origin`
+    identifies this gateway process in the streams and must be unique. `deadline_s` bounds one exchange, including the
+    connection; `stream_entries` caps a stream at that many batches of 1 to 16 outcomes; `meanwhile` is logged: the
+    behaviour while Redis is unreachable.
 
-    `append` belongs to the event loop that `run` runs in: they share their state without locks.
+    `append` must be called on the event loop of `run`: they share their state without locks.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class RedisStore:
         most_backoff_s: float = 5.0,
         buffer_outcomes: int = 20_000,
         stream_entries: int = 1_000,
-        meanwhile: str = "this gateway goes on with its own",
+        meanwhile: str = "this gateway uses its own outcomes alone",
     ) -> None:
         self._url = parse_redis_url(url)
         self.origin = origin or secrets.token_hex(8)
@@ -89,7 +89,7 @@ class RedisStore:
         return f"RedisStore({self._url.shown!r}, origin={self.origin!r})"
 
     def append(self, observation: Observation) -> None:
-        """Takes an outcome of this gateway; never waits, never raises, drops the oldest where the buffer is full."""
+        """Appends an outcome of this gateway; never waits, never raises, drops the oldest if the buffer is full."""
         self._outbox.append(observation)
 
     def status(self) -> StoreStatus:
@@ -108,22 +108,22 @@ class RedisStore:
         )
 
     def resume(self, pair: str, position: Position) -> None:
-        """Read `pair` on from `position`, and not from the beginning of what its stream holds."""
+        """Continues reading `pair` from `position` instead of the beginning of its stream."""
         self._inbox.resume(pair, position)
         self._read.discard(pair)
 
     def is_read(self, pair: str) -> bool:
-        """Whether all that the stream of `pair` held at the last exchange was delivered."""
+        """Whether the whole stream of `pair`, as of the last exchange, has been delivered."""
         return self._connected and pair in self._read
 
     async def run(self, apply: Apply, passed: Passed | None = None) -> None:
-        """Writes what is appended and delivers what other replicas saw, from the beginning of what the streams hold
-        or where `resume` said, until cancelled. `apply` must be quick: the event loop has its turn after every 16
+        """Writes appended outcomes and delivers those of other replicas, from the beginning of the streams or from the
+        position of `resume`, until cancelled. `apply` must be fast; the event loop runs other tasks after every 16
         outcomes.
 
-        With `passed`, for a consumer that keeps its place: it is called with each pair's new position when all up to
-        there was applied. Nothing else has its turn between the two, so that whatever runs on the event loop finds
-        both of the same state; then that is after every 128 batches.
+        With `passed`, for a consumer that saves its position: it is called with each pair's new position once all
+        outcomes up to it are applied. No other task runs between the two, so that both are always consistent; other
+        tasks then run after every 128 batches.
         """
         while True:
             try:
@@ -133,14 +133,15 @@ class RedisStore:
             except (RedisError, OSError) as exc:
                 await self._lost(*_explain(exc))
                 pause_s = self._backoff.next_s()
-            except Exception as exc:  # the top of the task: were it to end, nothing would be shared any more
-                _log.exception("an exchange with Redis failed in an unforeseen way")
-                await self._lost("unforeseen", f"an unforeseen {type(exc).__name__}")
+            except Exception as exc:  # top of the task: if it ended, nothing would be shared any more
+                _log.exception("unexpected error in an exchange with Redis")
+                await self._lost("unforeseen", f"an unexpected {type(exc).__name__}")
                 pause_s = self._backoff.next_s()
             await asyncio.sleep(pause_s)
 
     async def aclose(self) -> None:
-        """Writes what is left where Redis answers within a second, and closes the connection. Cancel `run` first."""
+        """Writes the remaining outcomes if Redis responds within a second, and closes the connection. Cancel `run`
+        first."""
         if self._connected:
             with contextlib.suppress(RedisError, OSError):
                 async with asyncio.timeout(_CLOSE_S):
@@ -158,14 +159,16 @@ class RedisStore:
             commands.append(read_command(pairs, positions, origin=self.origin, check=check))
         async with asyncio.timeout(self._deadline_s):
             if not self._connected or not commands:
-                await self._call([("PING",)])  # long commands of a client without credentials get no answer at all
+                await self._call(
+                    [("PING",)]
+                )  # Redis does not reply to long commands of a client that is not authenticated
             replies = await self._call(commands)
         self._connected = True
         self._until_check = (self._until_check or _EXCHANGES_PER_CHECK) - 1
         refusals = self._acknowledge(due, replies)
         unread = pairs and await self._deliver(pairs, replies[-1], apply, passed, refusals)
         if refusals:
-            self._condition.failed(refusals[0].split()[0], f"it answers {refusals[0]}")
+            self._condition.failed(refusals[0].split()[0], f"it returned {refusals[0]}")
         elif not self._outbox.refused:
             self._condition.worked()
         return bool(unread) or self._outbox.behind
@@ -175,7 +178,7 @@ class RedisStore:
         return [append_command(pair, frames, origin=self.origin, most_entries=most) for pair, frames in due]
 
     def _acknowledge(self, due: Sequence[tuple[str, Sequence[Frame]]], replies: Sequence[Any]) -> list[str]:
-        """Takes the answers to `_appends`; returns what Redis says of those that it refused."""
+        """Processes the replies to `_appends`; returns the error messages of refused ones."""
         refusals = []
         for (pair, _), reply in zip(due, replies, strict=False):
             stored, *refusal = (0, reply) if isinstance(reply, ResponseError) else reply
@@ -186,7 +189,7 @@ class RedisStore:
     async def _deliver(
         self, pairs: Sequence[str], reply: Any, apply: Apply, passed: Passed | None, refusals: list[str]
     ) -> bool:
-        """Applies what was read and adds to `refusals`; returns whether a stream may hold more."""
+        """Applies the fetched outcomes and adds to `refusals`; returns whether a stream may hold more."""
         self._read &= set(pairs)
         if isinstance(reply, ResponseError):
             self._read.clear()
@@ -199,7 +202,7 @@ class RedisStore:
                 refusals.append(f"{_words(stream[0])} (pair '{pair}')")
                 continue
             if self._inbox.is_resumed(pair):
-                continue  # what was asked for is not what is wanted any more
+                continue  # resumed elsewhere since the request
             position, full, skipped, *batches = stream
             for origin, number, payload in zip(batches[::3], batches[1::3], batches[2::3], strict=True):
                 for observation in self._inbox.open(pair, origin, number, payload):
@@ -215,7 +218,7 @@ class RedisStore:
         return unread
 
     async def _call(self, commands: Sequence[Command]) -> list[Any]:
-        """The answers to `commands`, sent at once; a command that Redis refused has its `ResponseError`."""
+        """The replies to `commands`, sent at once; a refused command has its `ResponseError`."""
         pipeline = self._redis.pipeline(transaction=False)
         for command in commands:
             pipeline.execute_command(*command)
@@ -234,8 +237,8 @@ class RedisStore:
 
 
 def _client(url: str, deadline_s: float) -> Redis:
-    """A client that tries once: trying again, and when, is the store's business, and so are deadlines. The client's
-    own for a command goes through `asyncio.wait_for`, which loses cancellations before Python 3.12."""
+    """A client that tries once, because the store itself decides on retries and deadlines. The client's own command
+    timeout uses `asyncio.wait_for`, which loses cancellations before Python 3.12."""
     return Redis.from_url(
         url,
         protocol=2,
@@ -246,7 +249,7 @@ def _client(url: str, deadline_s: float) -> Redis:
 
 
 def _words(refusal: bytes | ResponseError) -> str:
-    """What Redis says, its code first, but for a command's arguments: those of AUTH are a credential."""
+    """The error message of Redis, its code first, without the command's arguments: those of AUTH are a credential."""
     words = refusal.decode(errors="replace") if isinstance(refusal, bytes) else str(refusal)
     return shorten(words.partition(", with args")[0])
 
@@ -254,11 +257,11 @@ def _words(refusal: bytes | ResponseError) -> str:
 def _explain(error: RedisError | OSError) -> tuple[str, str]:
     """The kind of a failure, and one line about it without a credential."""
     if isinstance(error, AuthenticationError):
-        return "credentials", f"it does not let us in ({error})"
+        return "credentials", f"it refuses the credentials ({error})"
     if isinstance(error, BusyLoadingError):
         return "loading", "it is loading its data"
     if isinstance(error, TimeoutError | RedisTimeout):
-        return "unreachable", "it does not answer in time"
+        return "unreachable", "it does not respond in time"
     if isinstance(error, ResponseError):
-        return "handshake", f"it answers {_words(error)}"
+        return "handshake", f"it returned {_words(error)}"
     return "unreachable", str(error) or type(error).__name__

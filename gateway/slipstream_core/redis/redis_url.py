@@ -1,4 +1,4 @@
-"""The address of a Redis, checked once, and shown without its credentials.
+"""Validation of a Redis URL, and its form without credentials.
 
 redis://[[user]:password@]host[:port][/db]
 rediss://…                                 with TLS; the certificate is verified by default
@@ -23,7 +23,7 @@ _TLS_CHOICES = {"ssl_cert_reqs": ("required", "optional", "none"), "ssl_check_ho
 
 
 class RedisUrl(msgspec.Struct, frozen=True, kw_only=True):
-    """A checked address. `text` has the credentials; `shown`, like `str` and `repr`, has not."""
+    """A validated URL. `text` contains the credentials; `shown`, `str` and `repr` do not."""
 
     text: str
     shown: str
@@ -36,42 +36,42 @@ class RedisUrl(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_redis_url(text: str) -> RedisUrl:
-    """Raises `CommandError` with one line that says what is wrong with the address and never repeats a credential."""
+    """Raises `CommandError` with one line on the problem, without any credential."""
     scheme = text.partition("://")[0]
     if "://" not in text or scheme not in ("redis", "rediss", "unix"):
-        raise CommandError(f"the address of Redis must be {_FORM}.")
+        raise CommandError(f"the Redis URL must be {_FORM}.")
     if not (text.isascii() and text.isprintable() and " " not in text):
-        raise _bad(scheme, f"has more than printable ASCII without spaces; {_ESCAPES}")
+        raise _bad(scheme, f"may contain only printable ASCII without spaces; {_ESCAPES}")
     try:
         url = urlsplit(text)
         port = url.port
-    except ValueError:  # its words may hold a piece of the password
-        raise _bad(scheme, f"cannot be read: a port is a number from 1 to 65535, and {_ESCAPES}") from None
+    except ValueError:  # its message may contain a part of the password
+        raise _bad(scheme, f"is invalid: a port is a number from 1 to 65535, and {_ESCAPES}") from None
     if "#" in text or "@" in url.path + url.query:
-        raise _bad(scheme, f"has a '#', or an '@' that does not stand before the host; {_ESCAPES}")
+        raise _bad(scheme, f"contains a '#', or an '@' that is not in front of the host; {_ESCAPES}")
     query = _query(url)
     if url.scheme == "unix":
         return RedisUrl(text=text, shown=_unix(url, query))
     if not url.hostname:
-        raise _bad(scheme, "names no host")
+        raise _bad(scheme, "has no host")
     if port == 0:
         raise _bad(scheme, "has the port 0; it must be 1 to 65535")
     return RedisUrl(text=text, shown=_tcp(url, port or _DEFAULT_PORT, query))
 
 
 def _query(url: SplitResult) -> Mapping[str, str]:
-    """The options after '?', each known and usable."""
+    """The options after '?', each known and valid."""
     query = dict(parse_qsl(url.query, keep_blank_values=True))
     for name, value in query.items():
         if name == "db":
             _database(url.scheme, value)
         elif name not in _TLS_FILES and name not in _TLS_CHOICES:
             known = ", ".join(("db", *_TLS_FILES, *_TLS_CHOICES))
-            raise _bad(url.scheme, f"has the unknown option '{shorten(name)}'; known are {known}")
+            raise _bad(url.scheme, f"has the unknown option '{shorten(name)}'; known options: {known}")
         elif url.scheme != "rediss":
-            raise _bad(url.scheme, f"has the option '{name}', which is for rediss:// alone")
+            raise _bad(url.scheme, f"has the option '{name}', which is for rediss:// only")
         elif name in _TLS_FILES and not Path(value).is_file():
-            raise _bad(url.scheme, f"has {name}={shorten(value)}, which is no file")
+            raise _bad(url.scheme, f"has {name}={shorten(value)}, which is not a file")
         elif name in _TLS_CHOICES and value.lower() not in _TLS_CHOICES[name]:
             choices = " or ".join(_TLS_CHOICES[name])
             raise _bad(url.scheme, f"has {name}={shorten(value)}; it must be {choices}")
@@ -81,7 +81,7 @@ def _query(url: SplitResult) -> Mapping[str, str]:
 def _tcp(url: SplitResult, port: int, query: Mapping[str, str]) -> str:
     path = url.path.strip("/")
     if path and "db" in query:
-        raise _bad(url.scheme, "names the database twice, in its path and as db=")
+        raise _bad(url.scheme, "has two databases, in its path and as db=")
     database = _database(url.scheme, path or query.get("db", "0"))
     host = f"[{url.hostname}]" if ":" in (url.hostname or "") else url.hostname
     return f"{url.scheme}://{host}:{port}/{database}"
@@ -91,7 +91,7 @@ def _unix(url: SplitResult, query: Mapping[str, str]) -> str:
     if url.hostname and not url.username and not url.password:
         raise _bad(url.scheme, f"must be unix:///path with three slashes, not unix://{shorten(url.hostname)}…")
     if not url.path.strip("/"):
-        raise _bad(url.scheme, "names no socket file")
+        raise _bad(url.scheme, "has no socket file")
     return f"unix://{url.path}?db={query.get('db', '0')}"
 
 
@@ -102,4 +102,4 @@ def _database(scheme: str, value: str) -> int:
 
 
 def _bad(scheme: str, what: str) -> CommandError:
-    return CommandError(f"the address of Redis, {scheme}://…, {what}.")
+    return CommandError(f"the Redis URL {scheme}://… {what}.")

@@ -1,8 +1,8 @@
-"""One connection to Redis on which scripts run, many in one exchange.
+"""One connection to Redis for scripts, many per exchange.
 
-The connection is redis-py's: credentials, TLS and its state are its own. What a pool and a pipeline do around each
-command is left out and commands are packed here, because a request waits for this: it takes less than half of the CPU
-time (`python -m tests.benchmarks.script_line`).
+The connection is redis-py's, with its credentials, TLS and state. The work of its pool and pipeline around each command
+is left out and commands are packed here, because requests wait for them: it takes less than half of the CPU time
+(`python -m tests.benchmarks.script_line`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CLOSE_S = 1.0
 
 
 class Command(NamedTuple):
-    """One script for one caller."""
+    """One script call for one caller."""
 
     script: Script
     key_id: str
@@ -32,10 +32,10 @@ class Command(NamedTuple):
 
 
 class ScriptLine:
-    """For one task: what is asked while an exchange is under way waits outside of it."""
+    """For one task. Calls that arrive during an exchange must be queued by the caller."""
 
     def __init__(self, url: str, scripts: Sequence[Script]) -> None:
-        """`url`: of `parse_redis_url`. Nothing is sent before `connect`."""
+        """`url`: from `parse_redis_url`. Nothing is sent before `connect`."""
         self._scripts = scripts
         self._pool = Redis.from_url(
             url, protocol=2, socket_timeout=None, socket_connect_timeout=_CONNECT_S, retry=Retry(NoBackoff(), 0)
@@ -43,7 +43,7 @@ class ScriptLine:
         self._connection: Connection | None = None
 
     async def connect(self) -> None:
-        """A connection that answers, to a Redis that knows the scripts. Raises `RedisError` or `OSError`."""
+        """Connects to Redis and loads the scripts. Raises `RedisError` or `OSError`."""
         await self.disconnect()
         connection = self._connection = self._pool.make_connection()  # type: ignore[no-untyped-call]
         await connection.connect()
@@ -52,14 +52,14 @@ class ScriptLine:
             await connection.read_response()
 
     async def call(self, commands: Sequence[Command]) -> list[Any]:
-        """The replies to `commands`, sent at once. Raises `RedisError` or `OSError`, where Redis refuses one of them
-        too: it is of no use then."""
+        """The replies to `commands`, sent at once. Raises `RedisError` or `OSError`, also if Redis refuses one of them;
+        the connection is then unusable."""
         connection = self._connection
         if connection is None:
             raise ConnectionError("not connected")
         await connection.send_packed_command(b"".join(map(_packed, commands)), check_health=False)
         replies, refusal = [], None
-        for _ in commands:  # all of them, or the next exchange would read the rest of this one
+        for _ in commands:  # read all of them, or the next exchange would read the rest of this one
             try:
                 replies.append(await connection.read_response())
             except ResponseError as exc:
@@ -78,7 +78,7 @@ class ScriptLine:
 
 
 def _packed(command: Command) -> bytes:
-    """As RESP has commands: an array of bulk strings (https://redis.io/docs/latest/develop/reference/protocol-spec)."""
+    """In RESP, an array of bulk strings (https://redis.io/docs/latest/develop/reference/protocol-spec)."""
     script, key_id, arguments = command
     parts = [b"*%d\r\n$7\r\nEVALSHA\r\n" % (5 + len(arguments))]
     for argument in (script.sha, 2, limits_key(key_id), leases_key(key_id), *arguments):

@@ -1,4 +1,4 @@
-"""What a store counts, for the metrics."""
+"""Counters of a store, for the metrics."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import msgspec
 
 
 class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a store now, and what it counted since its start; outcomes where nothing else is said.
+    """The present state of a store, and its counters since the start; counts are of outcomes unless stated otherwise.
 
-    `connected`: the server answered last time. `buffered`: not acknowledged by the server yet; `lag_s` how old the
-    oldest of them may be, 0 where there is none. `dropped`: a full buffer let them go. `stored`: acknowledged.
-    `received`: of other replicas, applied. `missed`: of other replicas, gone from the stream before they were read.
-    `duplicates`: batches that were read again, and not applied. `skipped`: entries that were no batch of ours.
-    `rewound`: times that a stream was another one and was read from its beginning, since Redis came back without it.
+    `connected`: the last exchange succeeded. `buffered`: not yet acknowledged by the server; `lag_s` is the age of the
+    oldest, 0 without any. `dropped`: by a full buffer. `stored`: acknowledged. `received`: of other replicas, applied.
+    `missed`: of other replicas, removed from the stream before they were read. `duplicates`: batches that were read
+    again and not applied. `skipped`: entries that were not batches of ours. `rewound`: number of times that a stream
+    had been replaced and was read from its beginning, because Redis was restored without it.
     """
 
     connected: bool = True

@@ -1,9 +1,9 @@
-"""How outcomes lie in Redis: the fields of a stream entry, and batches as msgpack.
+"""The format of outcomes in Redis: the fields of a stream entry, and batches as msgpack.
 
 An entry holds up to `BATCH` outcomes of one pair by one origin (one gateway process): one command for many outcomes.
-Its fields: `v` the version of this format, `o` the origin, `n` the number that its first outcome has among all that
-the origin ever wrote to this stream, `b` the batch. Numbers start at 1 and rise along the stream, so that a reader
-that remembers the last one of an origin knows what it has seen. A batch is never changed once it has a number.
+Its fields: `v` the version of this format, `o` the origin, `n` the number of its first outcome among all that the
+origin ever wrote to this stream, `b` the batch. Numbers start at 1 and rise along the stream, so that the last number
+per origin tells a reader which outcomes are new. A batch is immutable once it has a number.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from slipstream_core.observation import Observation
 
 VERSION = "1"
 BATCH = 16
-# Longer than any batch of ours (0.5 kB an outcome): what is larger is not from a gateway.
+# Larger than any batch of ours (0.5 kB per outcome): a larger entry is not from a gateway.
 LARGEST_BATCH_BYTES = 64 * 1024
 
 _encoder = msgspec.msgpack.Encoder()
@@ -25,7 +25,7 @@ _decoder = msgspec.msgpack.Decoder(list[Observation])
 
 
 class Frame(NamedTuple):
-    """A batch with the number of its first outcome, which was seen at `since_s`."""
+    """A batch with the number of its first outcome, which was recorded at `since_s`."""
 
     first: int
     outcomes: int
@@ -38,12 +38,12 @@ def stream_key(pair: str) -> str:
 
 
 def marker_key(pair: str, origin: str) -> str:
-    """Where the number of an origin's last batch in a pair's stream is kept."""
+    """The key that holds the number of an origin's last batch in a pair's stream."""
     return f"slipstream:stored:{pair}:{origin}"
 
 
 def encode(observations: Sequence[Observation], *, first: int, since_s: float) -> Frame | None:
-    """None where the batch cannot be written: a value of a foreign type, or one beyond the format's range."""
+    """None if the batch cannot be encoded: a value of a foreign type, or one beyond the format's range."""
     try:
         payload = _encoder.encode(observations)
     except (TypeError, ValueError, OverflowError):
@@ -52,7 +52,7 @@ def encode(observations: Sequence[Observation], *, first: int, since_s: float) -
 
 
 def decode(payload: bytes, *, pair: str) -> list[Observation] | None:
-    """The outcomes of a batch; None where it is not one of `pair`."""
+    """The outcomes of a batch; None if it is not a batch of `pair`."""
     try:
         observations = _decoder.decode(payload)
     except (msgspec.DecodeError, RecursionError):

@@ -124,7 +124,7 @@ def test_every_choice_takes_a_place(served: Callable[..., Any], keys: Any) -> No
     refused = completion(url, key, prompt="x", n=5)
     assert error_of(refused) == (429, "requests", "rate_limit_exceeded")
     assert refused.headers["x-should-retry"] == "false"
-    assert "it takes 5" in refused.json()["error"]["message"]
+    assert "it needs 5" in refused.json()["error"]["message"]
     stream = ask(url, key, "tokens=1000 gap=0.05", stream=True, n=3)
     next(iter(stream))
     assert completion(url, key, prompt=["tokens=3"] * 2).status_code == 429

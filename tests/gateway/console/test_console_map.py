@@ -109,10 +109,10 @@ async def test_a_class_that_a_rule_decides_says_so_wherever_it_lies() -> None:
     )
     assert points["code/medium"].saved > 0.0  # the map alone would say that it speculates
     assert (points["code/medium"].ruled, points["code/medium"].why) == (
-        "plain", "the policy's rule for code says plain",
+        "plain", "the policy's rule for code requires plain",
     )  # fmt: skip
     assert (points["short_qa/short"].ruled, points["short_qa/short"].why) == (
-        "speculative", "the policy's rule for short_qa says speculative",
+        "speculative", "the policy's rule for short_qa requires speculative",
     )  # fmt: skip
     for free in ("code/long", "open_chat/long"):
         assert (points[free].ruled, points[free].why) == ("", "")
@@ -132,7 +132,7 @@ async def test_a_cautious_policy_says_where_a_saving_is_not_sure() -> None:
     cautious = "margin: 0, decision: cautious, confidence: 0.999"
     (unsure,) = (await _points(cautious, code_to_long=200)).values()
     assert unsure.ruled == "plain"
-    assert "for sure only" in unsure.why
+    assert "with certainty only" in unsure.why
 
 
 async def test_rules_alone_and_thresholds_are_told_from_the_break_even() -> None:

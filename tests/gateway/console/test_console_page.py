@@ -152,9 +152,7 @@ def test_the_map_marks_what_a_rule_decides(console: Console, open_console: OpenC
     page, _ = open_console(url)
     marks = page.locator("#map rect.ruled")
     expect(marks).to_have_count(1)
-    assert "speculative by rule, no rule of the policy speaks against speculation" in marks.evaluate(
-        "it => it.textContent"
-    )
+    assert "speculative by rule, no rule of the policy forbids speculation" in marks.evaluate("it => it.textContent")
     expect(page.get_by_role("img", name="Decided by rule: summarization/")).to_be_visible()
     expect(page.locator("#map-legend")).to_contain_text("decided by rule")
     expect(page.locator("#map-lead")).to_contain_text("by its rules alone")

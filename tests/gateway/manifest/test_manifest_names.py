@@ -46,7 +46,7 @@ def test_name_of_a_pair_that_is_gone_is_kept_from_all_others() -> None:
     assert found.pairs == {}
     for key in ("team-b/ModelPair/b", "team-c/ModelPair/c"):
         [problem] = found.problems[key]
-        assert (problem.path, f"kept for namespace team-a until {until}" in problem.message) == ("spec.model", True)
+        assert (problem.path, f"reserved for namespace team-a until {until}" in problem.message) == ("spec.model", True)
 
 
 def test_pair_that_is_made_anew_gets_its_name_though_others_are_older() -> None:

@@ -147,7 +147,7 @@ def test_a_price_for_one_arm_alone_is_refused_because_nothing_would_be_compared(
     arms = data["spec"]["engine"]["arms"]
     arms["speculative"] = {**arms["plain"], "endpoints": ["http://127.0.0.1:8003"], "pricePerGpuHour": 4}
     [line] = problems(yaml.safe_dump(data))
-    assert "spec.engine.arms.plain.pricePerGpuHour: is required: the other arm has one" in line
+    assert "spec.engine.arms.plain.pricePerGpuHour: is required: the other arm has a price" in line
     data["spec"]["pricePerGpuHour"] = 2
     assert parse(yaml.safe_dump(data))
 
@@ -259,7 +259,7 @@ def test_two_pairs_of_one_local_triton_need_two_models_there() -> None:
     local = changed(PAIR, "spec.engine", {"kind": "slipstream"})
     other = changed(local.replace("name: acme", "name: b"), "spec.engine.tritonModel", "acme")
     [line] = problems(manifest(local, other.replace("acme-chat", "other")))
-    assert "ModelPair/b: spec.engine.tritonModel: ModelPair/acme has the Triton model 'acme' already" in line
+    assert "ModelPair/b: spec.engine.tritonModel: ModelPair/acme already has the Triton model 'acme'" in line
     assert len(parse(manifest(PAIR, other.replace("acme-chat", "other")))) == 2
 
 

@@ -198,7 +198,7 @@ def test_pairs_that_vllm_serves_in_one_local_triton_need_models_of_their_own() -
     first = changed(PAIR, {"engine": VLLM_IN_TRITON})
     second = changed(PAIR, {"model": "other", "engine": {"kind": "slipstream", "tritonModel": "acme"}}, name="other")
     assert problems(first, second) == [
-        "ModelPair/other: spec.engine.tritonModel: ModelPair/acme has the Triton model 'acme' already"
+        "ModelPair/other: spec.engine.tritonModel: ModelPair/acme already has the Triton model 'acme'"
     ]
     assert problems(changed(first, {"engine": {"kind": "vllm"}}), second) == []
 

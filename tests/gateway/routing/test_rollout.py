@@ -98,7 +98,7 @@ def test_operators_share_of_the_control_goes_before_the_policys() -> None:
 def test_a_rollout_says_how_far_it_is_and_what_the_request_would_have_done() -> None:
     decision = run(route(standing(Phase.PROGRESSING, 0.05)))
     assert decision.detail == (
-        "5% of summarization/long speculate at this step of the rollout; this request would with drafts of 4"
+        "5% of summarization/long speculate at this step of the rollout; otherwise it would speculate with drafts of 4"
     )
     shown = explanation("p", profile(), decision)
     assert (shown["arm"], shown["reason"]) == ("control", "rollout")
@@ -131,7 +131,7 @@ def test_a_class_that_was_taken_back_is_plain_whatever_speaks_for_it(
     decision = run(served, found=found, draws=LUCKY, mode=Mode.SPECULATIVE)
     assert (decision.arm, decision.reason, decision.draft_length) == (Arm.PLAIN, reason, 0)
     assert decision.detail.endswith("summarization/long is rolled back: acceptance 0.41 is below 0.55") or (
-        decision.detail == "nothing is known of summarization/long: acceptance 0.41 is below 0.55"
+        decision.detail == "there are no recent outcomes of summarization/long: acceptance 0.41 is below 0.55"
     )
     assert (decision.numbers["phase"], decision.numbers["rollout_share"]) == (phase.value, 0.0)
 
@@ -231,4 +231,4 @@ def test_a_class_of_which_nothing_may_speculate_does_not(phase: Phase, found: Fo
 def test_a_class_that_the_status_disables_is_plain_like_one_by_rule(rule: dict[str, Any]) -> None:
     decision = run(route(standing(Phase.DISABLED), **rule))
     assert (decision.arm, decision.reason) == (Arm.PLAIN, Reason.CLASS_DISABLED)
-    assert decision.detail == "summarization/long is disabled, as the policy's status says"
+    assert decision.detail == "summarization/long is disabled by the policy's status"

@@ -113,7 +113,7 @@ def test_cautious_wants_the_lower_bound_above_the_margin() -> None:
     decision = run(doubtful, CAUTIOUS)
     assert decision.reason is Reason.BREAK_EVEN
     assert float(decision.numbers["saving_lower_bound_s"]) < float(decision.numbers["margin_s"])
-    assert "for sure only" in decision.detail
+    assert "with certainty only" in decision.detail
 
 
 @settings(max_examples=200, deadline=None)
@@ -282,7 +282,7 @@ def test_clients_that_may_choose_may_choose_the_draft_length() -> None:
     with pytest.raises(InvalidRequest, match=r"x-slipstream-draft-length.*1 to 6, got 7"):
         run(PAYS, served, request=request(mode=Mode.SPECULATIVE, draft_length=7))
     fixed = route(arms=ARMS, allowClientMode=True)
-    with pytest.raises(InvalidRequest, match=r"expected 6, which its servers are set to, got 2"):
+    with pytest.raises(InvalidRequest, match=r"expected 6, the fixed draft length of its servers, got 2"):
         run(PAYS, fixed, request=asked)
 
 

@@ -177,7 +177,7 @@ def test_servers_with_a_draft_length_of_their_own_refuse_another(serve: Any, cha
     response = httpx.post(f"{served.url}/v1/chat/completions", json=chat("tokens=3"), headers=headers)
     assert response.status_code == 400
     assert response.json()["error"]["param"] == "x-slipstream-draft-length"
-    assert "expected 5, which its servers are set to, got 3" in response.json()["error"]["message"]
+    assert "expected 5, the fixed draft length of its servers, got 3" in response.json()["error"]["message"]
 
 
 def test_an_answer_that_took_two_attempts_teaches_nothing(

@@ -258,7 +258,7 @@ def test_port_in_use_is_one_line(openai_server: Callable[..., Any], manifest_tex
         (
             ["gateway", "-f", str(EMBEDDED_MANIFEST), "--redis", "http://u:pw@x"],
             1,
-            "the address of Redis must be redis://",
+            "the Redis URL must be redis://",
         ),
         (["gateway", "-f", str(EMBEDDED_MANIFEST), "--classifier", "/no/such"], 2, "/no/such: cannot be read: No such"),
         (["gateway", "-f", "x", "--local-endpoint", "ftp://a:1"], 2, "--local-endpoint: the address must be grpc://"),

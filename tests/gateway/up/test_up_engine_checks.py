@@ -100,7 +100,7 @@ def test_it_ends_when_it_is_told_to() -> None:
 
 @pytest.mark.parametrize(
     ("policy", "timeout_s", "words"),
-    [("", WAIT_S, "no SpeculationPolicy is for ModelPair/pair"), (POLICY, 1.0, "not checked yet")],
+    [("", WAIT_S, "ModelPair/pair has no SpeculationPolicy"), (POLICY, 1.0, "not checked yet")],
     ids=["a pair that may not speculate", "a server that is down"],
 )
 def test_a_running_gateway_says_why_a_server_is_not_checked(

@@ -1,4 +1,4 @@
-"""What to expect of a request before it runs: its task, its length, its rare tokens."""
+"""Predictions from a request's text alone: its task, the length of its answer, its share of rare tokens."""
 
 from slipstream_gateway.decide.classify.linear import LinearClassifier
 from slipstream_gateway.decide.classify.model import Model, default_model, load_model, save_model

@@ -1,8 +1,8 @@
 """Text to rows of a table in a few NumPy calls: runs of four bytes, words, and pairs of words.
 
-A rolling hash makes it quick: with prefix sums `c[i] = sum(value[byte j] * B**j for j < i)` modulo 2**32, the hash of
-the bytes `i..j` is `(c[j] - c[i]) * B**-i`: one expression for all words of a text, and one for all its runs. All of
-it is arithmetic modulo 2**32, so that the same text has the same rows in every process and on every machine.
+A rolling hash makes it fast: with prefix sums `c[i] = sum(value[byte j] * B**j for j < i)` modulo 2**32, the hash of
+the bytes `i..j` is `(c[j] - c[i]) * B**-i`: one expression for all words of a text, and one for all its runs. All
+arithmetic is modulo 2**32, so that the same text has the same rows in every process and on every machine.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-# Each kind has rows of its own: in one space, the many runs drown what words mean.
+# Each kind has its own rows: in one space, the many runs would outweigh the words.
 _RUN_BITS, _WORD_BITS = 15, 16
 _WORDS_FROM = 1 << _RUN_BITS
 _PAIRS_FROM = _WORDS_FROM + (1 << _WORD_BITS)
 TABLE_ROWS = _PAIRS_FROM + (1 << _WORD_BITS)
 MAX_BYTES = 1600
 _RUN_BYTES = 4
-RUN_WEIGHT = 0.5  # of a run against a word: there are more of them, and they say less
+RUN_WEIGHT = 0.5  # weight of a run relative to a word: runs are more numerous and less informative
 
 Rows = npt.NDArray[np.int64]
 Hashes = npt.NDArray[np.uint32]
@@ -32,9 +32,9 @@ _TO_WORD, _WORD_TO_RUN = np.uint32(32 - _WORD_BITS), np.uint32(_WORD_BITS - _RUN
 
 
 class Features(NamedTuple):
-    """`rows` are table rows: of so many `runs`, of the words, of the pairs; a row may be there more than once.
+    """`rows` are table rows: of so many `runs`, of the words, of the pairs; a row may occur more than once.
 
-    Word `i` is the bytes `begins[i]` to `ends[i]` of what was hashed.
+    Word `i` is the bytes `begins[i]` to `ends[i]` of the hashed text.
     """
 
     rows: Rows
@@ -52,7 +52,8 @@ def _powers(base: int, first: int = 1) -> Hashes:
 
 
 def _byte_values() -> Hashes:
-    """A number per byte. Capitals are their small letters; digits are all one: a figure only shows that it is there."""
+    """A number per byte. Capitals have the values of small letters; all digits are equal, because only their presence
+    is informative."""
     values = [((byte + 1) * 0xCC9E2D51 + (byte * byte + 7) * 0x1B873593) % _MODULUS for byte in range(256)]
     for digit in b"123456789":
         values[digit] = values[ord("0")]
@@ -62,10 +63,11 @@ def _byte_values() -> Hashes:
 
 
 _POWERS, _INVERSE = _powers(_BASE), pow(_BASE, -1, _MODULUS)
-# What brings a hash to the start of the text; one table per kind, so that a run and a word of the same letters differ.
+# Factors that shift a hash to the start of the text; one table per kind, so that a run and a word of the same letters
+# differ.
 _RUN_BACK, _WORD_BACK = _powers(_INVERSE, _RUN_MIX), _powers(_INVERSE, _WORD_MIX)
 _VALUES = _byte_values()
-# Typographic marks as their plain ones: they would be parts of words otherwise.
+# Typographic marks as ASCII ones; otherwise they would be parts of words.
 _PLAIN_MARKS = str.maketrans(
     "\u2019\u2018\u201c\u201d\u201e\u00ab\u00bb\u2013\u2014\u2022\u00a0\u00bf\u00a1", "''" + '"' * 5 + " " * 5 + "."
 )
@@ -74,7 +76,7 @@ _IN_WORD = bytes(byte >= 128 or chr(byte).isalnum() or chr(byte) in "'#+" for by
 
 
 def encode(text: str) -> bytes:
-    """UTF-8 of at most `MAX_BYTES` between two line breaks, to hash; lone surrogates become question marks.
+    """UTF-8 of at most `MAX_BYTES` between two line breaks, for hashing; lone surrogates become question marks.
 
     Latin capitals stay: they have the values of small letters.
     """
@@ -84,7 +86,7 @@ def encode(text: str) -> bytes:
 
 
 def features(data: bytes) -> Features:
-    """The rows of `data`, from `encode`; no words where it has none."""
+    """The rows of `data`, from `encode`; no word rows for text without words."""
     raw = np.frombuffer(data, np.uint8)
     values = _VALUES.take(raw)
     values *= _POWERS[: raw.size]

@@ -1,4 +1,5 @@
-"""How long an answer is: what the request states ("in 200 words", "yes or no"), else what such tasks usually take."""
+"""The expected length of an answer: the one that the request states ("in 200 words", "yes or no"), else the usual one
+of such tasks."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ _FORMS = {
     "only the label": 4.0, "only the category": 4.0, "one word": 2.0, "single word": 2.0, "one-word": 2.0,
     "haiku": 24.0, "limerick": 60.0, "short status": 22.0, "subject line": 14.0,
 }  # fmt: skip
-# Whatever states a length has one of these in it: the pattern need not run over most prompts.
+# A stated length always contains one of these, so that the pattern need not run over most prompts.
 _SIGNS = ("word", "sentence", "line", "paragraph", "bullet", "page", "stanza", "token", "satz", "sätze", "wort",
           "wörter", "phrase", "mots", "frase", "palabras", "character")  # fmt: skip
 _ASKED = re.compile(
@@ -37,7 +38,7 @@ _USUAL = {
     TaskType.CODE: 200.0, TaskType.CLASSIFICATION: 4.0, TaskType.SHORT_QA: 15.0, TaskType.MATH_REASONING: 180.0,
     TaskType.CREATIVE_WRITING: 280.0, TaskType.OPEN_CHAT: 250.0,
 }  # fmt: skip
-# A summary for the record has sections, however short the conversation was; a query is a line or five.
+# A summary for the record has sections, even of a short conversation; a query has one to five lines.
 _RECORD_WORDS = ("call", "crm", "conversation", "transcript", "meeting", "minutes", "agent", "hand-over")
 _REPLY_WORDS = ("reply", "respond", "answer")
 _QUERY_WORDS = ("sql", "regex", "regular expression", "one-liner", "query")
@@ -45,16 +46,16 @@ _NOTE_WORDS = ("note", "status", "announcement", "tweet", "slogan", "invitation"
 
 
 class StatedLength(NamedTuple):
-    """Tokens that the request asks for, and the words that say so."""
+    """The number of tokens that the request asks for, and the words that state it."""
 
     tokens: float
     words: str
 
 
 def stated_length(text: str, system: str) -> StatedLength | None:
-    """The longest length that an end of `text`, or `system`, states; None where neither states any.
+    """The longest length that either end of `text`, or `system`, states; None if neither states any.
 
-    What stands between the ends is material that may talk of lengths of its own.
+    The middle of a text is material, which may mention unrelated lengths.
     """
     if len(text) > 2 * _EDGE_CHARS:
         text = f"{text[:_EDGE_CHARS]}\n{text[-_EDGE_CHARS:]}"
@@ -74,7 +75,8 @@ def _measure(match: re.Match[str]) -> StatedLength:
 
 
 def usual_tokens(task: TaskType, prompt: Prompt) -> float:
-    """Tokens that a model's answer to such a request takes; no fit: lengths do not carry over between corpora."""
+    """The usual number of tokens of an answer to such a request. It is not fitted, because lengths do not carry over
+    between corpora."""
     material = prompt.material_tokens
     match task:
         case TaskType.SUMMARIZATION if _talks_of(_RECORD_WORDS, prompt):
@@ -97,7 +99,7 @@ def usual_tokens(task: TaskType, prompt: Prompt) -> float:
 
 
 def _talks_of(words: tuple[str, ...], prompt: Prompt) -> bool:
-    """Whether an end of the prompt, or its system prompt, has one of `words`."""
+    """Whether an end of the prompt, or its system prompt, contains one of `words`."""
     text = prompt.text
     if len(text) > 2 * _EDGE_CHARS:
         text = f"{text[:_EDGE_CHARS]}\n{text[-_EDGE_CHARS:]}"

@@ -1,7 +1,7 @@
-"""The trained classifier: a sum of table rows, a softmax over tasks, logistic heads, NumPy alone.
+"""The trained classifier: a sum of table rows, a softmax over tasks, logistic heads, in NumPy alone.
 
 The rows of a text's features are gathered and summed at once; the sum is divided by the root of their number. A system
-prompt adds a sum of its own, which is kept, for it comes again.
+prompt adds a sum of its own, which is cached, because system prompts recur.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _SYSTEM_PROMPTS_KEPT = 1024
 _MAX_TOKENS = 5000.0
 _WORDS_SHOWN = 5
 _COLUMNS_PADDED = 16
-_LONG_SLOPE = 2.5  # of the logit of a long answer over the log of a stated length
+_LONG_SLOPE = 2.5  # of the logit of a long answer, over the log of a stated length
 _ORDER = np.arange(3 * MAX_BYTES, dtype=np.int32)
 
 
 class LinearClassifier:
-    """Holds a model and what recent system prompts add; for one event loop."""
+    """A model and the cached sums of recent system prompts; for one event loop."""
 
     def __init__(self, model: Model) -> None:
-        # Rows of 16 numbers, one cache line each, are quicker to gather.
+        # Rows of 16 numbers, one cache line each, are faster to gather.
         self._table = np.zeros((len(model.table), _COLUMNS_PADDED), np.float32)
         self._table[:, :COLUMNS] = model.table
         self._last = np.zeros(len(model.table), np.int32)
@@ -45,20 +45,20 @@ class LinearClassifier:
         self._system = lru_cache(_SYSTEM_PROMPTS_KEPT)(self._sum)
 
     def classify(self, request: GenerationRequest) -> RequestProfile:
-        """The profile of `request`, without evidence. Never raises, whatever the prompt holds."""
+        """The profile of `request`, without evidence. Never raises, whatever the prompt contains."""
         prompt = pieces(request)
         return self._profile(request, prompt, stated_length(prompt.text, prompt.system))
 
     def explain(self, request: GenerationRequest) -> RequestProfile:
-        """The same profile with its evidence: the words that speak for the task, what fixes the length."""
+        """The same profile with its evidence: the strongest words for the task, and the source of the length."""
         prompt = pieces(request)
         stated = stated_length(prompt.text, prompt.system)
         profile = self._profile(request, prompt, stated)
         words = [*self._strongest(prompt.text, profile.task), *self._strongest(prompt.system, profile.task)]
         usual = f"{profile.task} over {prompt.material_tokens:.0f} tokens"
         evidence = [
-            f"task {profile.task}: {', '.join(dict.fromkeys(words)) or 'no word speaks for it'}",
-            f"length: {f'asked for: {stated.words!r}' if stated else usual}",
+            f"task {profile.task}: {', '.join(dict.fromkeys(words)) or 'no indicative words'}",
+            f"length: {f'stated: {stated.words!r}' if stated else usual}",
             f"rare tokens: {profile.rare_probability:.0%} likely to fill the answer",
         ]
         if request.max_tokens is not None and request.max_tokens <= profile.expected_output_tokens:
@@ -66,11 +66,12 @@ class LinearClassifier:
         return msgspec.structs.replace(profile, evidence=tuple(evidence))
 
     def _sum(self, text: str) -> Floats:
-        """The table's columns summed over the features of `text`, over the root of their number; each counts once."""
+        """The table's columns summed over the features of `text`, over the root of their number; each feature counts
+        once."""
         found = features(encode(text))
         rows = found.rows
         order = _ORDER[: rows.size]
-        # A row counts once, where it occurs last: the last one stays of what is written to one place.
+        # A row counts once, at its last occurrence: the last of several writes to one index remains.
         self._last[rows] = order
         once = (self._last.take(rows) == order).astype(np.float32)
         count = max(np.count_nonzero(once), 1)
@@ -80,7 +81,7 @@ class LinearClassifier:
         return total
 
     def _outputs(self, prompt: Prompt) -> list[float]:
-        """The logit of each task, then of each of `HEADS`, as far as words make it."""
+        """The logit of each task, then of each of `HEADS`, from the words alone."""
         total = self._sum(prompt.text)
         total += self._bias
         if prompt.system:
@@ -90,7 +91,7 @@ class LinearClassifier:
 
     def _profile(self, request: GenerationRequest, prompt: Prompt, stated: StatedLength | None) -> RequestProfile:
         outputs = self._outputs(prompt)
-        # So few numbers are quicker without NumPy.
+        # For so few numbers, plain Python is faster than NumPy.
         logits = outputs[: len(TASKS)]
         top = max(logits)
         powers = [math.exp((logit - top) / self._temperature) for logit in logits]
@@ -122,7 +123,8 @@ class LinearClassifier:
         )
 
     def _chances(self, outputs: list[float], chances: list[float], prompt: Prompt) -> list[float]:
-        """The probability of each of `HEADS`: the mean of what its words and counts say, and of what its task does."""
+        """The probability of each of `HEADS`: the mean of the prediction from words and counts and of the prediction
+        from the task."""
         found = []
         for head in range(len(HEADS)):
             logit = outputs[len(TASKS) + head]
@@ -132,7 +134,7 @@ class LinearClassifier:
         return found
 
     def _strongest(self, text: str, task: TaskType) -> list[str]:
-        """The words of `text` that speak most for `task` against the mean of all tasks, strongest first."""
+        """The words of `text` with the highest weights for `task` relative to the mean of all tasks, highest first."""
         raw = encode(text)
         found = features(raw)
         columns = self._table.take(word_rows(found), axis=0)[:, : len(TASKS)]

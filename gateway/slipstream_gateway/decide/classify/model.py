@@ -1,4 +1,4 @@
-"""The classifier's numbers: what a file holds, how it is checked, and how it is kept small."""
+"""The parameters of the classifier: file format, validation, quantisation."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ Floats = npt.NDArray[np.float32]
 class Model:
     """All arrays are float32; C tasks, H heads.
 
-    `table` (TABLE_ROWS, C + H) holds a weight per feature for each task and each of `HEADS`, `bias` (C + H,) completes
-    their logits; those of the tasks are divided by `temperature`. `counts` (COUNTS, H) are the weights of a prompt's
-    counts. `by_task` (C, H) is how often a task's answers are long, rare, worth speculating. `lengths` (C,) multiplies
-    the usual length of a task's answers; `shares` are the mean shares of rare tokens in answers that are not rare and
-    in answers that are.
+    `table` (TABLE_ROWS, C + H) holds a weight per feature for each task and each of `HEADS`; `bias` (C + H,) completes
+    their logits. The logits of the tasks are divided by `temperature`. `counts` (COUNTS, H) are the weights of a
+    prompt's counts. `by_task` (C, H) is how often a task's answers are long, rare, worth speculating. `lengths` (C,)
+    multiplies the usual length of a task's answers. `shares` are the mean shares of rare tokens in answers that are not
+    rare and in answers that are.
     """
 
     table: Floats
@@ -51,7 +51,7 @@ class Model:
 
 
 def default_model() -> Model:
-    """The model that ships with the package."""
+    """The model that is part of the package."""
     return load_model(_SHIPPED)
 
 
@@ -77,7 +77,7 @@ def save_model(model: Model, path: Path) -> None:
 
 
 def load_model(path: Path) -> Model:
-    """The model in `path`. Raises CommandError where it cannot be read in time or is none of this release."""
+    """The model in `path`. Raises CommandError if it cannot be read in time or is not a model of this release."""
     try:
         data = FileThread().run(lambda: read_regular(path, max_bytes=_MAX_BYTES))
         with np.load(io.BytesIO(data), allow_pickle=False) as file:
@@ -86,7 +86,7 @@ def load_model(path: Path) -> Model:
     except OSError as error:
         raise CommandError(f"{path}: cannot be read: {error.strerror or error}", exit_code=2) from error
     except (ValueError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error, EOFError) as error:
-        raise CommandError(f"{path}: not a classifier that 'slipstream train' wrote", exit_code=2) from error
+        raise CommandError(f"{path}: not a classifier written by 'slipstream train'", exit_code=2) from error
     if problem:
         raise CommandError(f"{path}: {problem}", exit_code=2)
     values = {name: arrays[name].astype(np.float32) for name in shapes()}
@@ -95,12 +95,12 @@ def load_model(path: Path) -> Model:
 
 
 def _problem(arrays: dict[str, npt.NDArray[Any]]) -> str:
-    """What keeps `arrays` from being a model; empty where nothing does."""
+    """The reason why `arrays` is not a model; empty if it is."""
     wanted = {*shapes(), "format", "tasks", "temperature", "scale"}
     if "format" in arrays and arrays["format"] != _FORMAT:
         return "written by another release of slipstream; train it again"
     if wanted - arrays.keys():
-        return f"not a classifier that 'slipstream train' wrote: it lacks {', '.join(sorted(wanted - arrays.keys()))}"
+        return f"not a classifier written by 'slipstream train': it lacks {', '.join(sorted(wanted - arrays.keys()))}"
     if arrays["tasks"].tolist() != list(TASKS):
         return "written by another release of slipstream; train it again"
     for name, shape in {**shapes(), "scale": (COLUMNS,)}.items():

@@ -1,4 +1,4 @@
-"""The bounded pieces of a prompt that the classifier reads: a long one costs no more than a short one."""
+"""The bounded parts of a prompt that the classifier reads, so that a long prompt costs no more than a short one."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import NamedTuple
 import numpy as np
 from slipstream_core.types import GenerationRequest
 
-# An instruction sits at one end of a prompt; what lies between is material.
+# The instruction is at one end of a prompt; the middle is material.
 _HEAD_CHARS = 500
 _TAIL_CHARS = 250
 _SYSTEM_CHARS = 300
 _TOKENS_PER_MESSAGE = 4
 _OTHER_TOKENS_PER_CHAR = 0.24
 
-# Sorts of bytes; `_TOKENS` and the table below follow this order.
+# Kinds of bytes; `_TOKENS` and the table below follow this order.
 _LETTER, _CAPITAL, _DIGIT, _SPACE, _NEWLINE, _MARK, _LEAD, _WIDE_LEAD, _CONTINUATION = range(9)
-# Tokens per byte of each sort, fitted to a byte-pair encoding with 100,000 entries over prompts in several languages.
+# Tokens per byte of each kind, fitted to a byte-pair encoding with 100,000 entries over prompts in several languages.
 _TOKENS = (0.186, 0.186, 0.79, 0.221, 0.351, 0.74, 0.186, 0.186, 0.491)
 
-COUNTS = 13  # numbers in `Prompt.counts`
+COUNTS = 13  # number of entries in `Prompt.counts`
 
 
 class Prompt(NamedTuple):
     """`text` is both ends of the last user message, `system` the start of the system prompt, as written.
 
-    `material_tokens` counts the last user message, `prompt_tokens` everything; both are estimates. `counts` are for
-    heads that look at more than words: sizes, and how much of it is digits, capitals, marks; each about 1 at most.
+    `material_tokens` counts the last user message, `prompt_tokens` everything; both are estimates. `counts` are inputs
+    of heads beyond words: sizes, and the shares of digits, capitals and marks; each about 1 at most.
     """
 
     text: str
@@ -60,7 +60,7 @@ _SORTS = _sorts()
 
 
 def pieces(request: GenerationRequest) -> Prompt:
-    """What the classifier reads of `request`."""
+    """The parts of `request` that the classifier reads."""
     if isinstance(request.prompt, tuple):
         return Prompt("", "", len(request.prompt), float(len(request.prompt)), (0.0,) * COUNTS)
     text, system, others = request.prompt or "", "", 0

@@ -1,4 +1,4 @@
-"""What speculation is predicted to save on one request, for every draft length that may be used.
+"""The predicted saving of speculation on one request, for every permitted draft length.
 
 With L output tokens, of which the first comes with the prompt, and E(β, γ) tokens per step (Leviathan et al. 2023)::
 
@@ -6,8 +6,8 @@ With L output tokens, of which the first comes with the prompt, and E(β, γ) to
     speculative = TTFT_spec  + (L - 1) · step(γ) / E(β, γ)         step(γ) = base + γ · per_draft_token
     saving      = plain - speculative
 
-Pure arithmetic on a forecast. The standard error of the saving follows from those of its parts by the delta method.
-The parts count as independent, but for the pace of servers that both arms share.
+Pure arithmetic on a forecast. The standard error of the saving follows from those of its parts by the delta method. The
+parts count as independent, except for the pace of servers that both arms share.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import NamedTuple
 
 from slipstream_core.observation import Estimate, Forecast
 
-# A longer answer and slower servers save or lose more by a factor, and do not turn one into the other: their relative
-# errors together count up to this, so that what nobody knows yet of them does not hide the sign.
+# A longer answer and slower servers scale the saving or loss without changing its sign. So the sum of their relative
+# errors is capped here, and ignorance of the scale does not hide the sign.
 _MOST_SCALE = 0.4
 
 
 class BreakEven(NamedTuple):
-    """The best draft length with what it brings. Times are seconds; `tokens_per_step` is E, `output_tokens` L.
-    `pays_alone`: it pays without speculating neighbours, too."""
+    """The best draft length and its predicted effect. Times are seconds; `tokens_per_step` is E, `output_tokens` L.
+    `pays_alone`: it also pays without speculating neighbours."""
 
     draft_length: int
     output_tokens: float
@@ -42,11 +42,11 @@ class BreakEven(NamedTuple):
 
 
 def break_even(forecast: Forecast, *, shortest: int, longest: int) -> BreakEven:
-    """The draft length in `shortest..longest` with the largest predicted saving; the shorter one of equals.
+    """The draft length in `shortest..longest` with the largest predicted saving; of equal ones the shorter.
 
-    Two views, and the one that saves more counts. Alone: a batch of requests like this one, all plain or all
-    speculative. Joined: the batch as it is, where neighbours speculate because it pays for them alone; its steps take
-    longer already, and this request adds its own draft tokens to them.
+    There are two scenarios, and the one with the larger saving counts. Alone: a batch of requests like this one, all
+    plain or all speculative. Joined: the present batch, whose other requests speculate because it pays for them alone;
+    its steps already take longer, and this request adds its own draft tokens to them.
     """
     plain_s, base_s = forecast.plain_tpot_s.mean, forecast.step_base_s.mean
     alone = _best(forecast, plain_s, base_s, shortest, longest)
@@ -62,7 +62,7 @@ def _best(forecast: Forecast, plain_tpot_s: float, base_s: float, shortest: int,
     acceptance = forecast.acceptance
     beta = acceptance.mean if acceptance is not None else 0.0
     per_draft_token_s = forecast.step_per_draft_token_s.mean
-    power, tokens, slope = 1.0, 1.0, 0.0  # β^γ, E and dE/dβ, grown with γ
+    power, tokens, slope = 1.0, 1.0, 0.0  # β^γ, E and dE/dβ, updated with γ
     best = (math.inf, shortest, 1.0, 0.0)
     for length in range(1, longest + 1):
         slope += length * power
@@ -86,10 +86,10 @@ def _best(forecast: Forecast, plain_tpot_s: float, base_s: float, shortest: int,
 
 
 def saving_se_s(forecast: Forecast, best: BreakEven, *, same_pace: bool) -> float:
-    """The standard error of `best.saving_s`: each part's, times what the saving changes with it.
+    """The standard error of `best.saving_s`: that of each part times the saving's derivative by it.
 
-    With the `same_pace`, plain and speculative steps are slower or faster together: of their relative errors the
-    smaller one is common, and what both arms have in common nearly cancels.
+    With `same_pace`, plain and speculative steps are slower or faster together: the smaller of their relative errors is
+    common to both, and a common error nearly cancels.
     """
     after_first = max(best.output_tokens - 1.0, 0.0)
     steps = after_first / best.tokens_per_step
@@ -114,5 +114,5 @@ def _relative(estimate: Estimate) -> float:
 
 
 def _without(error: float, common: float) -> float:
-    """What is left of an error when `common`, a part of it, is taken out."""
+    """The rest of an error after removal of `common`, a part of it."""
     return math.sqrt(error * error - common * common) if common < error < math.inf else error - common

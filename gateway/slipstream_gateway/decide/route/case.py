@@ -1,4 +1,4 @@
-"""What the steps of a decision look at, and what each of them answers."""
+"""The inputs of the decision's steps, and their result."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _CLASSES = {(task, length): f"{task}/{length}" for task in TaskType for length i
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a route's servers at this moment: whether any of the speculative arm can take the request.
-    `withheld` is why those that are up may not; None where none is up. `longest_draft` is the longest draft that all
-    of them take, None where they take any."""
+    """The state of a route's servers: whether any server of the speculative arm can take the request. `withheld` is the
+    reason why servers that are up may not; None if none is up. `longest_draft` is the maximum draft length that all of
+    them accept, None without a maximum."""
 
     speculative_available: bool = True
     withheld: Withheld | None = None
@@ -37,11 +37,11 @@ class ArmChoice(NamedTuple):
 
 
 class Case(NamedTuple):
-    """One request with all that its decision depends on.
+    """One request with all inputs of its decision.
 
-    `forecast` and `saving` are None where the policy decides by rules, or nothing can be forecast. `standing` is how
-    far the class may speculate, None where nobody says so. `shortest` and `longest` bound the draft length. `numbers`
-    collects what was looked at beyond these, in order.
+    `forecast` and `saving` are None if the policy decides by rules, or no forecast is possible. `standing` limits the
+    speculation of the class, None without a limit. `shortest` and `longest` bound the draft length. `numbers` collects
+    further figures in the order of their use.
     """
 
     request: GenerationRequest
@@ -61,13 +61,13 @@ class Case(NamedTuple):
     pressure: float = 0.0
 
     def taken(self, draft_length: int) -> int:
-        """As much of `draft_length` as the servers take."""
+        """`draft_length`, capped at the servers' maximum."""
         longest = self.health.longest_draft
         return draft_length if longest is None else min(draft_length, longest)
 
     @property
     def output_tokens(self) -> float:
-        """The expected length: learnt from requests like this one, else the classifier's."""
+        """The expected length: learned from requests like this one, else the classifier's."""
         return _output_tokens(self.profile, self.forecast)
 
 
@@ -76,7 +76,7 @@ def plain(reason: Reason, detail: str) -> ArmChoice:
 
 
 def one_line(text: str) -> str:
-    """`text`, which others wrote, as part of a sentence."""
+    """`text` from an untrusted source, as part of a sentence."""
     return " ".join(text.split())
 
 
@@ -90,7 +90,7 @@ def make_case(
     health: Health,
     pressure: float = 0.0,
 ) -> Case:
-    """The case of a request: its class, the rule for it, and the break-even where there is a forecast."""
+    """The case of a request: its class, its rule, and the break-even if there is a forecast."""
     spec = route.policy.spec if route.policy is not None else None
     if spec is None or spec.decision == "rules" or route.speculative is None:
         forecast = None
@@ -120,12 +120,12 @@ def make_case(
 
 
 def is_known(spec: SpeculationPolicySpec, profile: RequestProfile) -> bool:
-    """Whether the classifier is sure enough of the task."""
+    """Whether the classifier's confidence in the task suffices."""
     return profile.task is not TaskType.UNKNOWN and profile.confidence >= spec.min_confidence
 
 
 def has_fixed_draft_length(route: Route) -> bool:
-    """Whether the servers speculate with the length that they were started with: the pair's longest."""
+    """Whether the servers always speculate with the draft length of their start, which is the pair's maximum."""
     return route.speculative is not None and not route.speculative.drafts_per_request
 
 
@@ -144,8 +144,8 @@ def _class_rule(spec: SpeculationPolicySpec | None, profile: RequestProfile, req
 
 
 def draft_lengths(route: Route, spec: SpeculationPolicySpec | None, rule: ClassRule | None) -> tuple[int, int]:
-    """The shortest and the longest draft that may be used: up to the rule's length, else the policy's, else the
-    pair's; servers with a draft length of their own use that one."""
+    """The minimum and maximum draft length: up to the rule's, else the policy's, else the pair's; servers with a fixed
+    draft length use that one."""
     cap = route.pair.spec.max_draft_tokens
     if has_fixed_draft_length(route):
         return cap, cap

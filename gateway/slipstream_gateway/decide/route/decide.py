@@ -1,7 +1,7 @@
-"""Where a request goes, and why: the design's decision, step by step.
+"""The decision on a request: its arm, its draft length and the reason, step by step as in the design.
 
-Pure: the same request, profile, route, forecast, draws and health give the same decision. Each step returns a choice
-or None for "go on"; the first choice wins.
+Pure: the same request, profile, route, forecast, draws and health give the same decision. Each step returns a choice or
+None to continue; the first choice wins.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ def decide(
 ) -> Decision:
     """The arm, the draft length and the reason for `request`. Without a forecast the policy's rules decide.
 
-    `pressure` in [0, 1] is that on the pair; see `routing.pressure`.
+    `pressure` in [0, 1] is the pair's; see `routing.pressure`.
 
     Raises:
-        UnsupportedParameter: no arm that may be used can honour one of the request's parameters.
-        InvalidRequest: the client asked for a draft length that the pair cannot do.
+        UnsupportedParameter: no permitted arm can honour one of the request's parameters.
+        InvalidRequest: the client asked for a draft length that the pair does not support.
     """
     case = make_case(request, profile, route, forecast=forecast, draws=draws, health=health, pressure=pressure)
     case = saving.under_pressure(case)
@@ -58,7 +58,7 @@ def decide(
     if choice.reason in _EXPLORED:
         choice = _explored(case, choice)
     elif choice.reason in _HELD_BACK:
-        # Before anything is drawn for a comparison: else what waits under pressure would count for one arm alone.
+        # Before any draw for a comparison: otherwise requests that wait under pressure would count for one arm alone.
         choice = saving.shed(case, choice) or _not_reached(case, choice) or _held_back(case, choice)
     return Decision(
         arm=choice.arm,
@@ -73,15 +73,16 @@ def decide(
 
 
 def _is_unconditional(case: Case, choice: ArmChoice) -> bool:
-    """Whether the request would speculate whatever its neighbours do: asked to, or because it pays alone."""
+    """Whether the request would speculate whatever its neighbours do: by the client's choice, or because it pays
+    alone."""
     if choice.arm is not Arm.SPECULATIVE or choice.reason is Reason.EXPLORATION:
         return False
     return choice.reason is not Reason.SPECULATION_PAYS or case.saving is None or case.saving.pays_alone
 
 
 def _explored(case: Case, choice: ArmChoice) -> ArmChoice:
-    """`choice`, or to speculate all the same; the policy's thresholds hold for an unknown class, too. A class of which
-    nothing may speculate is not explored, nor is any while places are scarce."""
+    """`choice`, or exploration instead. The policy's thresholds apply to an unknown class as well. A class whose share
+    is 0 is not explored, and no class is explored while places are scarce."""
     if case.pressure > SHRINK_FROM:
         return choice
     if case.standing is not None and case.standing.share <= 0.0:
@@ -92,22 +93,22 @@ def _explored(case: Case, choice: ArmChoice) -> ArmChoice:
 
 
 def _not_reached(case: Case, choice: ArmChoice) -> ArmChoice | None:
-    """Before step 6: what the class's rollout has not reached yet decodes plainly. It is drawn, so that it is a control
-    as good as what is held back; a rule of the policy for the class goes before a rollout."""
+    """Before step 6: requests beyond the share of the class's rollout decode plainly. They are selected by a draw, so
+    that they are as good a control as held-back ones. A policy's rule for the class takes precedence over a rollout."""
     standing = case.standing
     if standing is None or choice.reason is not Reason.SPECULATION_PAYS or case.draws.rollout < standing.share:
         return None
     reached = f"{100 * standing.share:g}% of {case.request_class} speculate at this step of the rollout"
-    detail = f"{reached}; this request would with drafts of {choice.draft_length}"
+    detail = f"{reached}; otherwise it would speculate with drafts of {choice.draft_length}"
     return ArmChoice(Arm.CONTROL, Reason.ROLLOUT, detail)
 
 
 def _held_back(case: Case, choice: ArmChoice) -> ArmChoice:
-    """Step 6: a share of what would speculate decodes plainly, so that there is something to compare with."""
+    """Step 6: a share of the requests that would speculate decodes plainly, for comparison."""
     share = case.numbers["hold_back_share"] = _hold_back_share(case)
     if case.draws.hold_back >= share:
         return choice
-    detail = f"held back for comparison; without that it would speculate with drafts of {choice.draft_length}"
+    detail = f"held back for comparison; otherwise it would speculate with drafts of {choice.draft_length}"
     return ArmChoice(Arm.CONTROL, Reason.HOLD_BACK, detail)
 
 

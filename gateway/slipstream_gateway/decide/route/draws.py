@@ -1,5 +1,5 @@
-"""Chance by request id: the same request gets the same draws in every gateway with the same secret, and nothing has to
-be remembered."""
+"""Random draws derived from the request id: all gateways with the same secret get the same draws, without stored
+state."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from slipstream_core.observation import Draws
 _FORMAT = struct.Struct("<5I")
 _unpack = _FORMAT.unpack
 _SCALE = 2.0**-32
-_NEVER = 1.0 - 2.0**-53  # the largest draw there is: below a share of 1 alone
+_NEVER = 1.0 - 2.0**-53  # the largest possible draw: only below a share of 1
 
 NO_DRAWS = Draws(hold_back=_NEVER, exploration=_NEVER, draft_length=_NEVER, parity=_NEVER, rollout=_NEVER)
-"""For a decision that chance has no part in: no share below 1 applies."""
+"""For a decision without random draws: no share below 1 applies."""
 
 
 class RequestDraws:
-    """The draws of requests under a secret. Clients choose their ids: without the secret they cannot compute which id
-    gives which draws."""
+    """The draws of requests under a secret. Clients choose their ids; without the secret they cannot compute the draws
+    of an id."""
 
     def __init__(self, secret: bytes) -> None:
-        # Each draw is a part of its own of one digest, so that none tells anything of another.
+        # Each draw is a separate part of one digest, so that the draws are independent.
         self._keyed = blake2b(digest_size=_FORMAT.size, key=blake2b(secret, person=b"request draws").digest())
 
     def of(self, request_id: str) -> Draws:
-        """A copy of the keyed hash takes half the time of a new one: 1.4 µs, with everything (one core, one run)."""
+        """Copies the keyed hash, which takes half the time of a new one: 1.4 µs in total (one core, one run)."""
         keyed = self._keyed.copy()
         keyed.update(request_id.encode("utf-8", "surrogatepass"))
         hold_back, exploration, draft_length, parity, rollout = _unpack(keyed.digest())

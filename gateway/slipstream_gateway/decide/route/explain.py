@@ -1,4 +1,4 @@
-"""A decision as plain values: what `POST /v1/route` answers and `slipstream route --json` prints."""
+"""A decision as plain values, for the response of `POST /v1/route` and the output of `slipstream route --json`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _INTERNALS = ("detail", "numbers")
 
 
 def explanation(pair: str, profile: RequestProfile, decision: Decision, *, internals: bool = True) -> dict[str, Any]:
-    """The decision for a request to `pair`, with the profile and every number that led there. Without `internals`, what
-    the gateway has learned from others' requests is left out: the profile is the request's own."""
+    """The decision for a request to `pair`, with the profile and all its numbers. Without `internals` it leaves out
+    what the gateway has learned from other requests; the profile is the request's own."""
     explained = _explained(pair, profile, decision)
     return explained if internals else {name: explained[name] for name in explained if name not in _INTERNALS}
 

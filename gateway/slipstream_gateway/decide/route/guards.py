@@ -1,6 +1,6 @@
-"""Steps 1 to 4 of the decision: what speaks for or against speculation whatever it would save.
+"""Steps 1 to 4 of the decision: the conditions that decide regardless of the predicted saving.
 
-Each returns a choice, or None for "go on".
+Each step returns a choice, or None to continue.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from slipstream_gateway.decide.route.case import ArmChoice, Case, has_fixed_draf
 
 RULES_MIN_OUTPUT_TOKENS = 64
 RULES_MAX_RARE_TOKEN_SHARE = 0.12
-"""What a policy that decides by rules alone holds against a request where it names no threshold of its own."""
+"""The default thresholds of a policy that decides by rules alone."""
 
 
 def off(route: Route) -> ArmChoice | None:
-    """Why nothing of `route` may speculate now, whatever its servers can do; None: it may."""
+    """The reason why no request of `route` may speculate now, whatever its servers support; None: they may."""
     pair, policy = route.pair, route.policy
     if route.killed is not None:
         return plain(Reason.KILL_SWITCH, one_line(route.killed))
     if pair.spec.kill_switch:
         return plain(Reason.KILL_SWITCH, f"the kill switch of ModelPair/{pair.metadata.name} is on")
     if policy is None:
-        return plain(Reason.NO_POLICY, f"no SpeculationPolicy is for ModelPair/{pair.metadata.name}")
+        return plain(Reason.NO_POLICY, f"ModelPair/{pair.metadata.name} has no SpeculationPolicy")
     if policy.spec.kill_switch:
         return plain(Reason.KILL_SWITCH, f"the kill switch of SpeculationPolicy/{policy.metadata.name} is on")
     if not policy.spec.enabled:
@@ -35,7 +35,7 @@ def off(route: Route) -> ArmChoice | None:
     if route.speculative is None:
         return plain(Reason.NO_DRAFT, f"ModelPair/{pair.metadata.name} has no draft")
     if not route.status.ready:
-        why = route.status.message or "its status says so"
+        why = route.status.message or "its status reports it so"
         return plain(Reason.PAIR_NOT_READY, f"ModelPair/{pair.metadata.name} is not ready: {why}")
     return None
 
@@ -55,8 +55,8 @@ def switches(case: Case) -> ArmChoice | None:
 
 
 def _withheld(case: Case) -> ArmChoice | None:
-    """A class that the operator has taken back, or of which it has heard nothing for too long. A class that is still
-    on its way is none of them: `decide` holds back what its rollout has not reached."""
+    """A class that the operator has rolled back, or has had no outcomes of for too long. A class at a step of its
+    rollout is neither: `decide` holds back the requests beyond its share."""
     standing = case.standing
     if standing is None:
         return None
@@ -66,7 +66,7 @@ def _withheld(case: Case) -> ArmChoice | None:
     if standing.phase is Phase.ROLLED_BACK:
         return plain(Reason.ROLLED_BACK, f"{case.request_class} is rolled back{why}")
     if standing.phase is Phase.STALE:
-        return plain(Reason.STATISTICS_STALE, f"nothing is known of {case.request_class}{why}")
+        return plain(Reason.STATISTICS_STALE, f"there are no recent outcomes of {case.request_class}{why}")
     return None
 
 
@@ -95,7 +95,7 @@ def _cannot_honour(route: Route, features: frozenset[str], missing: tuple[str, .
 
 
 def client_mode(case: Case) -> ArmChoice | None:
-    """Step 3: what the client asked for, where the policy lets clients choose."""
+    """Step 3: the client's choice, if the policy permits it."""
     mode, spec = case.request.mode, case.spec
     if mode is Mode.AUTO or spec is None:
         return None
@@ -110,26 +110,26 @@ def client_mode(case: Case) -> ArmChoice | None:
 
 
 def class_rule(case: Case) -> ArmChoice | None:
-    """Step 4: the policy's rule for the class; the operator's word that it is disabled counts where the policy does
-    not say otherwise."""
+    """Step 4: the policy's rule for the class. The operator's `Disabled` applies if the policy does not specify
+    otherwise."""
     rule, standing = case.rule, case.standing
     is_disabled = standing is not None and standing.phase is Phase.DISABLED
     if is_disabled and (rule is None or rule.mode == "auto"):
-        return plain(Reason.CLASS_DISABLED, f"{case.request_class} is disabled, as the policy's status says")
+        return plain(Reason.CLASS_DISABLED, f"{case.request_class} is disabled by the policy's status")
     if rule is None:
         return None
     case.numbers["class_rule"] = f"{rule.name}: {rule.mode}"
     if rule.mode == "plain":
-        return plain(Reason.CLASS_DISABLED, f"the policy's rule for {rule.name} says plain")
+        return plain(Reason.CLASS_DISABLED, f"the policy's rule for {rule.name} requires plain")
     if rule.mode == "speculative":
         best = case.saving.draft_length if case.saving is not None else case.longest
-        detail = f"the policy's rule for {rule.name} says speculative"
+        detail = f"the policy's rule for {rule.name} requires speculative"
         return ArmChoice(Arm.SPECULATIVE, Reason.CLASS_ENABLED, detail, case.taken(rule.draft_tokens or best))
     return None
 
 
 def unknown_class(case: Case) -> ArmChoice | None:
-    """Step 4: a class that nobody knows; requests whose own kind has been measured need no class."""
+    """Step 4: an unknown class. Requests whose own template has been measured need no class."""
     spec, profile = case.spec, case.profile
     if spec is None:
         return None
@@ -137,7 +137,7 @@ def unknown_class(case: Case) -> ArmChoice | None:
     if is_known(spec, profile) or (case.forecast is not None and _is_measured(case.forecast)):
         return None
     detail = f"the task is uncertain: {profile.task.value} with confidence {profile.confidence:.2f}"
-    return plain(Reason.UNKNOWN_CLASS, f"{detail}, {spec.min_confidence:g} is asked for")
+    return plain(Reason.UNKNOWN_CLASS, f"{detail}, at least {spec.min_confidence:g} is required")
 
 
 def thresholds(case: Case) -> ArmChoice | None:
@@ -146,7 +146,7 @@ def thresholds(case: Case) -> ArmChoice | None:
     if spec is None:
         return None
     shortest, rarest = spec.min_output_tokens, spec.max_rare_token_share
-    if case.forecast is None:  # nothing is measured, so that the thresholds have to do
+    if case.forecast is None:  # without measurements the thresholds decide
         shortest = RULES_MIN_OUTPUT_TOKENS if shortest is None else shortest
         rarest = RULES_MAX_RARE_TOKEN_SHARE if rarest is None else rarest
     if shortest is not None:
@@ -172,7 +172,7 @@ def thresholds(case: Case) -> ArmChoice | None:
 
 
 def unsupported(name: str, route: Route) -> UnsupportedParameter:
-    """The error for a parameter, or an endpoint, that no server of the model has."""
+    """The error for a parameter, or an endpoint, that no server of the model supports."""
     if name == RESPONSES_FEATURE:
         message = f"The endpoint '{name}' is not supported by the model '{route.model}'; use '/v1/chat/completions'."
         return UnsupportedParameter(message, param=None, code="unsupported_endpoint")
@@ -180,29 +180,29 @@ def unsupported(name: str, route: Route) -> UnsupportedParameter:
 
 
 def check_state(features: frozenset[str], route: Route) -> None:
-    """Raises `UnsupportedParameter` where `features` refer to what one server keeps and the model has several."""
+    """Raises `UnsupportedParameter` if `features` refer to state of one server and the model has several servers."""
     stateful = sorted(features & STATEFUL)
     if stateful and len(route.servers) > 1:
-        why = f"the model '{route.model}' has several servers, and each keeps only the responses that it made"
+        why = f"the model '{route.model}' has several servers, and each stores only its own responses"
         message = f"The parameter '{stateful[0]}' is not supported: {why}. Send the whole conversation in 'input'."
         raise UnsupportedParameter(message, param=stateful[0])
 
 
 def _is_measured(forecast: Forecast) -> bool:
-    """Whether both the length and what speculation does were measured on requests like this one."""
+    """Whether both the length and the effect of speculation were measured on requests like this one."""
     speculation = forecast.acceptance if forecast.acceptance is not None else forecast.step_base_s
     return forecast.output_tokens.level is Level.FINGERPRINT and speculation.level is Level.FINGERPRINT
 
 
 def _asked_draft_length(case: Case) -> int:
-    """What the client asked for, else the longest. Raises `InvalidRequest` where the pair cannot do that."""
+    """The client's draft length, else the maximum. Raises `InvalidRequest` if the pair does not support it."""
     asked = case.request.draft_length
     if asked is None:
         return case.longest
     cap = case.route.pair.spec.max_draft_tokens
     fixed = has_fixed_draft_length(case.route)
     if not (cap if fixed else 1) <= asked <= cap:
-        expected = f"{cap}, which its servers are set to" if fixed else f"1 to {cap}"
+        expected = f"{cap}, the fixed draft length of its servers" if fixed else f"1 to {cap}"
         message = f"Invalid header 'x-slipstream-draft-length': expected {expected}, got {asked}."
         raise InvalidRequest(message, param="x-slipstream-draft-length")
     return case.taken(asked)

@@ -1,4 +1,4 @@
-"""Every figure that led to a decision, worked out when somebody looks: most decisions are never looked at."""
+"""The figures behind a decision, computed on access, because most are never read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from slipstream_gateway.decide.route.saving import se_s
 
 
 class Numbers(Mapping[str, Number]):
-    """The numbers of a case, by stable names, in the order in which they were needed."""
+    """The numbers of a case, by stable names, in the order of their use."""
 
     __slots__ = ("_case", "_found")
 

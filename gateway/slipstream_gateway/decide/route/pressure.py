@@ -1,16 +1,17 @@
-"""What too much work does to speculation that costs capacity: drafts get shorter, then there are none.
+"""Speculation under load: drafts that cost capacity are shortened, then dropped.
 
-Speculation that is measured to pay at the load of the moment is left alone: a batch of such requests takes less of the
-servers' time than the same one decoded plainly, so that without it the queue would grow (see `saving.relieves`). What
-follows is for the rest: decided by rules, by what others measured elsewhere, or not surely a gain.
+Speculation that is measured to pay at the present load is not restricted: a batch of such requests takes less of the
+servers' time than the same batch decoded plainly, so that without it the queue would grow (see `saving.relieves`). The
+restrictions below are for the rest: speculation decided by rules, by measurements from elsewhere, or without a certain
+gain.
 
-The pressure on a pair, in [0, 1], is the share of its places that is taken when a request comes, and 1 while anybody
-waits for one. The number of places follows the servers' latency: it climbs past twice what runs while they are quick,
-so that a pressure above a half means a sudden crowd, or servers at their limit.
+The pressure on a pair, in [0, 1], is the share of its places that are taken when a request arrives, and 1 while any
+request waits for a place. The number of places follows the servers' latency: it rises to more than twice the running
+requests while the servers are fast. So a pressure above a half means a sudden burst, or servers at their limit.
 
-So there is an order, and each step comes before the next one hurts. Draft tokens are the one piece of work that nobody
-asked for: from `SHRINK_FROM` on the longest draft shrinks evenly, and from `STOP_AT` on there is none. When every place
-is taken requests wait, those of low priority behind all others, and where the queue ends they are refused.
+The restrictions come in order, each before the next would be needed. Draft tokens are the one optional kind of work:
+from `SHRINK_FROM` on the maximum draft length decreases linearly, and from `STOP_AT` on there are no drafts. When all
+places are taken requests queue, those of low priority behind all others, and when the queue is full they are refused.
 
 The ramp is that of a scaled trigger of Envoy's overload manager, with its scaling and its saturation threshold.
 https://www.envoyproxy.io/docs/envoy/latest/configuration/operations/overload_manager/overload_manager
@@ -18,27 +19,28 @@ https://www.envoyproxy.io/docs/envoy/latest/configuration/operations/overload_ma
 
 from __future__ import annotations
 
-# Up to here four in ten more than run still find a place, and what the load does to the saving is in the forecast.
+# Up to this point there are free places for four in ten more requests, and the forecast covers the effect of the load.
 SHRINK_FROM = 0.7
-# The last tenth is left to requests: a place that drafts may hold for longer is one that the next request waits for.
+# The last tenth is reserved for requests: a place that drafts might occupy for longer is one that the next request
+# waits for.
 STOP_AT = 0.9
 
 
 def pressure_of(taken: int, places: int, *, waiting: bool) -> float:
-    """The pressure where `taken` of `places` are; `waiting`: somebody waits for one. More may be taken than there are,
-    because the limit fell."""
+    """The pressure with `taken` of `places` taken; `waiting`: a request waits for a place. `taken` may exceed `places`
+    after the limit has fallen."""
     if waiting or taken >= places:
         return 1.0
     return taken / places
 
 
 def stops(pressure: float) -> bool:
-    """Whether nothing speculates that was not asked to."""
+    """Whether only requested speculation is permitted."""
     return pressure >= STOP_AT
 
 
 def shortened(longest: int, pressure: float) -> int:
-    """The longest draft under `pressure`, 1 at least; `longest` is the one without any."""
+    """The maximum draft length under `pressure`, at least 1; `longest` is the one without pressure."""
     if pressure <= SHRINK_FROM:
         return longest
     left = (STOP_AT - pressure) / (STOP_AT - SHRINK_FROM)

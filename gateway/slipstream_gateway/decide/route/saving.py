@@ -1,4 +1,4 @@
-"""Step 5 of the decision: whether the predicted saving pays, what it costs, and when to find out all the same."""
+"""Step 5 of the decision: whether the predicted saving pays, what it costs, and when to explore."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from slipstream_gateway.decide.route.pressure import SHRINK_FROM, shortened, sto
 
 
 def by_saving(case: Case) -> ArmChoice:
-    """The best draft length where its saving clears the margin and the cost its limit; else plain. Without a forecast
-    the rules that let the request through decide."""
+    """The best draft length if its saving exceeds the margin and its cost is within the limit; else plain. Without a
+    forecast, speculative, because the rules did not object."""
     best, spec = case.saving, case.spec
     if best is None or spec is None:
-        detail = "no rule of the policy speaks against speculation"
+        detail = "no rule of the policy forbids speculation"
         return ArmChoice(Arm.SPECULATIVE, Reason.SPECULATION_PAYS, detail, case.longest)
     saving_s, margin_s = best.saving_s, spec.margin * best.plain_s
     counted_s = saving_s
@@ -38,18 +38,18 @@ def by_saving(case: Case) -> ArmChoice:
 
 
 def shed(case: Case, choice: ArmChoice) -> ArmChoice | None:
-    """After step 5: what would speculate decodes plainly where places are nearly all taken, unless that would take more
-    of them. What a client asked for stands, as does what one arm alone can do."""
+    """After step 5: a request that would speculate decodes plainly while nearly all places are taken, unless plain
+    decoding would take more of them. A client's choice is kept, as is a request that only one arm can honour."""
     if not stops(case.pressure) or relieves(case):
         return None
     taken = f"{case.pressure:.0%} of the places are taken"
-    return plain(Reason.PRESSURE, f"{taken}; else this one would speculate with drafts of {choice.draft_length}")
+    return plain(Reason.PRESSURE, f"{taken}; otherwise it would speculate with drafts of {choice.draft_length}")
 
 
 def explored(case: Case) -> ArmChoice | None:
-    """A share of the requests whose saving may be above the margin, for all that is known, speculates to learn.
+    """A share of the requests whose saving is possibly above the margin, given its uncertainty, speculates to learn.
 
-    Half of them with any draft length there is, because what a step costs shows only where the lengths differ.
+    Half of them use a random draft length, because the cost per draft token is measurable only if lengths differ.
     """
     best, spec, draws = case.saving, case.spec, case.draws
     if best is None or spec is None:
@@ -62,14 +62,14 @@ def explored(case: Case) -> ArmChoice | None:
     length = best.draft_length
     if draws.draft_length < 0.5:
         length = case.shortest + int(2.0 * draws.draft_length * (case.longest - case.shortest + 1))
-    detail = f"whether {_ms(best.saving_s)} are saved is uncertain, and this request finds out"
+    detail = f"a saving of {_ms(best.saving_s)} is uncertain, and this request measures it"
     return ArmChoice(Arm.SPECULATIVE, Reason.EXPLORATION, detail, length)
 
 
 def relieves(case: Case) -> bool:
     """Whether speculation is measured to serve requests like this one with less of the servers' time than plain
-    decoding would, at the present load. At a given number in flight the requests that end in a second are that number
-    over the time of one (Little's law): whatever shortens a whole batch's answers is capacity."""
+    decoding, at the present load. At a given number in flight, throughput is that number over the time of one request
+    (Little's law), so shorter answers of a whole batch are capacity."""
     best, forecast = case.saving, case.forecast
     if best is None or forecast is None or not best.pays_alone:
         return False
@@ -80,7 +80,7 @@ def relieves(case: Case) -> bool:
 
 
 def under_pressure(case: Case) -> Case:
-    """`case` with the drafts that its pressure leaves."""
+    """`case` with the maximum draft length under its pressure."""
     if case.pressure <= SHRINK_FROM or relieves(case):
         return case
     longest = max(case.shortest, shortened(case.longest, case.pressure))
@@ -90,7 +90,7 @@ def under_pressure(case: Case) -> Case:
 
 
 def uncertainty_s(case: Case) -> float:
-    """How far the saving may lie from its prediction, one-sided, at the policy's confidence."""
+    """The one-sided uncertainty of the predicted saving, at the policy's confidence."""
     if case.spec is None or case.forecast is None or case.saving is None:
         return math.inf
     return _z(case.spec.confidence) * se_s(case.route, case.forecast, case.saving)
@@ -102,15 +102,16 @@ def se_s(route: Route, forecast: Forecast, best: BreakEven) -> float:
 
 
 def _same_pace(route: Route, forecast: Forecast) -> bool:
-    """Whether what slows one arm slows the other: they are the same servers, or nothing is known of either, and then
-    servers of the same model are likely alike."""
+    """Whether both arms slow down together: they are the same servers, or nothing is known of either, and then servers
+    of the same model are probably alike."""
     if route.speculative is not None and route.speculative.pool == route.plain.pool:
         return True
     return forecast.plain_tpot_s.level is forecast.step_base_s.level is Level.PRIOR
 
 
 def _too_dear(case: Case, best: BreakEven) -> ArmChoice | None:
-    """Plain where the speculative servers' time is predicted to cost too much more than the plain ones'."""
+    """Plain if the cost of the speculative servers' time is predicted to exceed the plain ones' by more than the
+    limit."""
     spec, route = case.spec, case.route
     if spec is None or route.speculative is None or spec.max_cost_increase is None:
         return None
@@ -122,7 +123,7 @@ def _too_dear(case: Case, best: BreakEven) -> ArmChoice | None:
     case.numbers["max_cost_increase"] = spec.max_cost_increase
     if increase <= spec.max_cost_increase:
         return None
-    detail = f"the answer is predicted to cost {increase:.0%} more, {spec.max_cost_increase:.0%} is the limit"
+    detail = f"the answer is predicted to cost {increase:.0%} more, the limit is {spec.max_cost_increase:.0%}"
     return plain(Reason.COST, detail)
 
 
@@ -130,8 +131,8 @@ def _too_little(best: BreakEven, margin_s: float, sure_s: float) -> str:
     what = "is predicted to save" if best.saving_s >= 0 else "is predicted to lose"
     said = f"speculation {what} {_ms(abs(best.saving_s))} of {_ms(best.plain_s)}"
     if best.saving_s > margin_s:
-        return f"{said}, for sure only {_ms(sure_s)}; more than {_ms(margin_s)} is asked for"
-    return f"{said}; a saving of more than {_ms(margin_s)} is asked for"
+        return f"{said}, with certainty only {_ms(sure_s)}; more than {_ms(margin_s)} is required"
+    return f"{said}; a saving of more than {_ms(margin_s)} is required"
 
 
 def _ms(seconds: float) -> str:
@@ -140,5 +141,5 @@ def _ms(seconds: float) -> str:
 
 @lru_cache(maxsize=64)
 def _z(confidence: float) -> float:
-    """How many standard errors a one-sided bound lies away."""
+    """The distance of a one-sided bound in standard errors."""
     return NormalDist().inv_cdf(confidence)
