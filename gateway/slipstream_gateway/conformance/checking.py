@@ -1,7 +1,8 @@
-"""One check of one server: asks it the probes on both arms, has the plain side score what was sampled, and judges.
+"""One check of one server: it sends the probes to both arms, has the plain side score sampled answers, and judges the
+results.
 
-Answers of the plain arm are the reference. With one pool for both arms they come from the server itself, at draft
-length 0.
+Answers of the plain arm are the reference. With one pool for both arms they come from the same server, at draft length
+0.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ from slipstream_gateway.upstreams.base import Job, TokenScore
 from slipstream_gateway.upstreams.pool import Replica
 
 AT_ONCE = 4
-"""Probes in flight at a time: a server checks in a few batches, and has room for requests beside them."""
+"""Maximum number of concurrent probes: a server completes a check in a few batches and has capacity left for
+requests."""
 Form = Callable[[GenerationRequest], GenerationRequest]
 _T = TypeVar("_T")
 
@@ -52,8 +54,8 @@ class Side(NamedTuple):
 
 
 class Check:
-    """A check of the `speculative` side against the `plain` one; `seed` is the first of the sampled probes', `at_once`
-    how many probes are in flight at a time."""
+    """The check of the `speculative` side against the `plain` one; `seed` is that of the first sampled probe, `at_once`
+    the maximum number of concurrent probes."""
 
     def __init__(self, *, speculative: Side, plain: Side, seed: int, at_once: int = AT_ONCE) -> None:
         self._speculative = speculative
@@ -63,19 +65,20 @@ class Check:
 
     @property
     def _counted(self) -> bool:
-        """Whether the speculative side counts its drafts: servers that take a draft length with each request do."""
+        """Whether the speculative side counts its drafts: servers with a draft length per request do."""
         return self._speculative.backend.drafts_per_request
 
     async def run(self) -> list[Finding]:
-        """What is found of each subject. Raises `UpstreamError` or `Overloaded` where a server did not answer; one
-        that could not be reached is lost (`Replica.lost`)."""
+        """The finding for each subject. Raises `UpstreamError` or `Overloaded` if a server did not respond; an
+        unreachable one is marked as lost (`Replica.lost`)."""
         findings = await self._told(Subject.GREEDY_SPECULATION, self._greedy)
         if self._plain.backend.own_engine:  # its contract has no scores
             return findings
         return [*findings, *await self._told(Subject.SAMPLED_SPECULATION, self._sampled)]
 
     async def _told(self, subject: Subject, look: Callable[[], Awaitable[list[Finding]]]) -> list[Finding]:
-        """What `look` finds. A server that refuses the probes, or answers in another form, cannot be checked."""
+        """The findings of `look`. A server that refuses the probes, or whose answers have another form, cannot be
+        checked."""
         try:
             return await look()
         except RequestError as exc:
@@ -98,10 +101,10 @@ class Check:
 
     @contextlib.asynccontextmanager
     async def _sampled_neighbour(self, form: Form) -> AsyncIterator[None]:
-        """Sampled requests draft beside the greedy ones, as in traffic. Raises what ended them meanwhile.
+        """Sampled requests that draft beside the greedy ones, as in traffic. Raises any error of theirs.
 
-        An engine may verify a batch of greedy rows by another kernel than a mixed one: vLLM 0.32 on CPUs answers
-        garbage to greedy requests that draft beside a sampled one, and to no others.
+        An engine may verify a purely greedy batch with another kernel than a mixed one: vLLM 0.32 on CPUs returns wrong
+        answers to greedy requests that draft beside a sampled one, and to no others.
         """
         task = asyncio.create_task(self._keep_sampling(form))
         try:
@@ -163,7 +166,7 @@ class Check:
 
     async def _ask(self, side: Side, request: GenerationRequest) -> ProbeAnswer:
         model = side.backend.model
-        if side.backend.own_engine:  # its tensors have all that a probe asks for, token ids included
+        if side.backend.own_engine:  # its tensors support all fields of a probe, including token ids
             request = msgspec.structs.replace(request, features=frozenset())
         job = Job(
             request=msgspec.structs.replace(request, model=model, raw=_named(request.raw, model)),
@@ -177,7 +180,7 @@ class Check:
 
     async def _score(self, prompt: tuple[int, ...], answer: tuple[int, ...]) -> tuple[TokenScore, ...]:
         if not prompt:
-            raise Incomparable("the server gives no token ids")
+            raise Incomparable("the server returns no token ids")
         with _noticing_loss(self._plain.replica):
             return await self._plain.replica.upstream.score(prompt, answer, model=self._plain.backend.model)
 
@@ -197,10 +200,10 @@ def _noticing_loss(replica: Replica) -> Iterator[None]:
 
 def _hint(refusal: RequestError) -> str:
     if isinstance(refusal, UpstreamRejected) and refusal.status in (401, 403):
-        return " A check is sent without a client's key: name a key in apiKeyEnv."
+        return " A check is sent without a client's key: set a key in apiKeyEnv."
     return ""
 
 
 def _named(raw: bytes, model: str) -> bytes:
-    """The body `raw` for a server that calls the model `model`."""
+    """The body `raw` with the server's model name `model`."""
     return msgspec.json.encode({**msgspec.json.decode(raw), "model": model})

@@ -1,9 +1,9 @@
-"""Checks every server of a speculative arm: when it appears, after it could not be reached, and on a schedule.
+"""Checks every server of a speculative arm: when it appears, after it was unreachable, and on a schedule.
 
-A server that nobody checked yet is checked at once. A repeated check waits until the server is spare, as replays of
-parity do, but not for ever; it starts at a random moment, so that servers are not all checked together.
+A new server is checked at once. A repeated check waits, up to a limit, until the server is spare, like replays for
+parity; it starts at a random time, so that servers are not all checked together.
 
-Decoding plainly never waits for a check. Each worker checks for itself.
+Plain decoding never waits for a check. Each worker checks for itself.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from slipstream_gateway.upstreams.pool import Replica
 
 
 class CheckCount(msgspec.Struct, frozen=True, kw_only=True):
-    """How many checks of a pair's servers came out so. A server of several pairs counts for each."""
+    """The number of checks of a pair's servers with this result. A server of several pairs counts for each."""
 
     pair: str
     subject: Subject
@@ -36,8 +36,8 @@ class CheckCount(msgspec.Struct, frozen=True, kw_only=True):
 
 class ReplicaConformance(msgspec.Struct, frozen=True, kw_only=True):
     """One server of a speculative arm. `index` is its place in the arm's pool. `withheld` maps the capabilities that it
-    may not use to the reason codes. `checked_s` is the wall clock's time of the last verdict, None before the first.
-    `waits_for` is the reason why no check is made now, None where checks are made on schedule."""
+    may not use to reason codes. `checked_s` is the wall-clock time of the last result, None before the first.
+    `waits_for` is the reason why no check is made now, None if checks are made on schedule."""
 
     pair: str
     index: int
@@ -51,7 +51,7 @@ class ReplicaConformance(msgspec.Struct, frozen=True, kw_only=True):
 class Conformance:
     """The checks of all servers of the fleet's current table. Runs within `running`.
 
-    A server is spare with nothing in flight, at two looks in a row, while nobody waits for a place.
+    A server is spare if it has nothing in flight, at two polls in a row, while no request waits for a place.
     """
 
     def __init__(self, *, fleet: Fleet, admission: Admission, settings: ConformanceSettings) -> None:
@@ -67,7 +67,7 @@ class Conformance:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Checks for as long as the context lasts."""
+        """Runs checks for the duration of the context."""
         self._running = True
         for server in self._servers.values():
             server.start()
@@ -80,19 +80,19 @@ class Conformance:
             await asyncio.gather(*self._ending, return_exceptions=True)
 
     def counts(self) -> list[CheckCount]:
-        """How checks came out so far. May be called from any thread."""
+        """The numbers of checks by result. Thread-safe."""
         return [
             CheckCount(pair=pair, subject=subject, result=result, count=count)
             for (pair, subject, result), count in list(self._counts.items())
         ]
 
     def replicas(self) -> list[ReplicaConformance]:
-        """What is known of each server. May be called from any thread."""
+        """The state of each server. Thread-safe."""
         return list(self._replicas())
 
     def distrust(self, pair: str, capability: Capability, detail: str) -> None:
-        """Takes `capability` from every server of the speculative arm of `pair`: their answers in traffic are not the
-        target's."""
+        """Withdraws `capability` from every server of the speculative arm of `pair`, because their answers in traffic
+        did not follow the target."""
         for server in self._servers.values():
             if pair in server.watch.pairs:
                 server.watch.distrust(capability, detail)
@@ -123,7 +123,7 @@ class Conformance:
             self._servers[replica].start()
 
     def _end(self, cancelled: asyncio.Task[None] | None) -> None:
-        """Keeps a cancelled task until it has ended."""
+        """Keeps a reference to a cancelled task until it has ended."""
         if cancelled is not None:
             self._ending.add(cancelled)
             cancelled.add_done_callback(self._ending.discard)

@@ -1,4 +1,4 @@
-"""Which servers are to be checked, and for what, by one snapshot. Pure."""
+"""The servers that must be checked according to one snapshot, and the settings of their checks. Pure."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from slipstream_gateway.upstreams.pool import Replica
 
 
 class Duty(NamedTuple):
-    """What one server is checked for. `pairs` are the keys of those whose speculative arm it serves; the check's sides
-    are those of the first, `served`. `draft_length` is the longest that any pair asks for that may speculate; where
-    none may, it is 0 and `off` says why."""
+    """The settings of one server's checks. `pairs` are the keys of the pairs whose speculative arm it serves; the check
+    uses the sides of the first, `served`. `draft_length` is the maximum over the pairs that may speculate; it is 0 if
+    none may, for the reason `off`."""
 
     pairs: tuple[str, ...]
     served: ServedRoute
@@ -24,7 +24,7 @@ class Duty(NamedTuple):
 
     @property
     def sides(self) -> tuple[Backend, Backend]:
-        """What a verdict belongs to: where it changes, the server is checked anew."""
+        """The identity of a result: if it changes, the server is checked again."""
         return self.speculative, self.served.route.plain
 
 

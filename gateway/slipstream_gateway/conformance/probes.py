@@ -1,6 +1,6 @@
-"""The requests that a check makes, and what comes back. Pure but for the seeds, which are given.
+"""The requests of a check and their answers. Pure except for the seeds, which are passed in.
 
-Sampling parameters are written out, so that a server's own defaults cannot change the distribution that is asked for.
+Sampling parameters are explicit, so that a server's defaults cannot change the requested distribution.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from slipstream_gateway.request.likelihood import Sampling
 from slipstream_gateway.upstreams.base import Completion, Tokens, Wire
 
 COPYING = "Repeat the list.\n\nList: " + "alpha, beta, gamma, delta, " * 4 + "\nList: alpha, beta, gamma, delta, alpha,"
-"""Nearly every draft token is accepted here, whatever the draft: n-gram drafts, too, have something to propose."""
+"""Nearly every draft token is accepted here with any draft; n-gram drafts find matches as well."""
 PROMPTS = (
     COPYING,
     "Summarize the call in two sentences.\n\nAgent: Hello, how can I help?\nCustomer: My order arrived damaged.\n",
@@ -30,8 +30,8 @@ _BEYOND_OPENAI = frozenset({"return_token_ids", "top_k", "repetition_penalty"})
 
 
 class ProbeAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A server's answer to one probe. Token ids and margins (see `Tokens`) are empty where the server does not give
-    them. `drafted` is 0 where it does not count."""
+    """A server's answer to one probe. Token ids and margins (see `Tokens`) are empty if the server does not return
+    them. `drafted` is 0 if it does not count drafts."""
 
     text: str
     prompt_token_ids: tuple[int, ...] = ()
@@ -59,19 +59,19 @@ def greedy_requests(model: str) -> Iterator[GenerationRequest]:
 
 
 def sampled_requests(model: str, *, seed: int) -> Iterator[GenerationRequest]:
-    """Each with a seed of its own, from `seed` on."""
+    """Each with its own seed, from `seed` on."""
     for index, prompt in enumerate(PROMPTS * SAMPLES_PER_PROMPT):
         yield _request(model, prompt, temperature=SAMPLING.temperature, seed=seed + index)
 
 
 def openai_alone(request: GenerationRequest) -> GenerationRequest:
-    """`request` without the parameters that OpenAI's API does not have, for servers that refuse them."""
+    """`request` without parameters beyond OpenAI's API, for servers that refuse them."""
     body = {name: value for name, value in msgspec.json.decode(request.raw).items() if name not in _BEYOND_OPENAI}
     return msgspec.structs.replace(request, features=frozenset(), raw=msgspec.json.encode(body))
 
 
 def read_answer(completion: Completion) -> ProbeAnswer:
-    """Raises `Incomparable` where the answer is not of the form that was asked for."""
+    """Raises `Incomparable` if the answer does not have the requested form."""
     drafted = completion.usage.drafted
     if len(completion.pieces) == 1 and isinstance(piece := completion.pieces[0], Tokens):
         return ProbeAnswer(text=piece.text, token_ids=piece.token_ids, drafted=drafted, margins=piece.margins)

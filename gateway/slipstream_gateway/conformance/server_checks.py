@@ -1,4 +1,4 @@
-"""One server's checks, one after the other, for as long as it serves a speculative arm."""
+"""The sequence of checks of one server while it serves a speculative arm."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ Found = Callable[[Sequence[str], Sequence[Finding]], None]
 
 
 class ServerChecks:
-    """Checks `replica` from `start` to `aclose`, and probes it between checks: one that restarts does not answer for a
-    while, and counts as another server afterwards.
+    """Checks `replica` from `start` to `aclose`, and probes it between checks: a server that restarts is unreachable
+    for a while, and counts as a new one afterwards.
 
-    Nothing is checked while none of its pairs may speculate, or the server cannot draft: a draft that crashes an engine
-    must not do so again after the kill switch was turned on. A check that runs then is cancelled.
+    No check runs while none of its pairs may speculate, or while the server cannot draft: a draft that crashes an
+    engine must not do so again after the kill switch was turned on. A running check is then cancelled.
     """
 
     def __init__(
@@ -63,26 +63,26 @@ class ServerChecks:
 
     @property
     def waits_for(self) -> str | None:
-        """The reason why no check is made: the manifest or the server has to change first. None: checks are made on
+        """The reason why no check is made: the manifest or the server must change first. None: checks are made on
         schedule."""
         drafting = self._replica.upstream.drafting
         if drafting.withheld is not None and drafting.withheld.reason is Reason.ENGINE_CANNOT:
             return drafting.withheld.detail
-        return self.duty.off or ("the server's own limit keeps it from drafting" if drafting.limit == 0 else None)
+        return self.duty.off or ("the server's own limit prevents drafts" if drafting.limit == 0 else None)
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._work())
 
     def stop(self) -> asyncio.Task[None] | None:
-        """Cancels what runs, and returns it."""
+        """Cancels the running check and returns its task."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
         return task
 
     def follow(self, duty: Duty) -> asyncio.Task[None] | None:
-        """Goes on for a later snapshot with the same sides. Returns what was cancelled, where nothing may speculate any
-        more."""
+        """Continues with a later snapshot with the same sides. Returns the cancelled task if no request may speculate
+        any more."""
         ends = duty.off is not None and self.duty.off is None
         self.duty = duty
         self.watch.pairs = duty.pairs
@@ -97,13 +97,13 @@ class ServerChecks:
             try:
                 if await self._is_due():
                     await self._check()
-            except Exception:  # the task's top: an unexpected error must not end the checks of a server
+            except Exception:  # top of the task: an unexpected error must not end the checks of a server
                 _log.exception("%s: the check of the engine failed", self._replica.name)
                 self._schedule.unanswered(_now_s())
             await asyncio.sleep(_LOOK_S)
 
     async def _is_due(self) -> bool:
-        """One look at the server: whether to check it now."""
+        """Polls the server once: whether to check it now."""
         if _now_s() >= self._probe_at_s:
             await _probe(self._replica)
             self._probe_at_s = _now_s() + self._settings.probe_s
@@ -116,7 +116,7 @@ class ServerChecks:
         return can_draft and self._schedule.is_due(_now_s(), spare=is_spare and was_spare)
 
     def _draft_length(self, *, limited: bool = False) -> int:
-        """What the pairs may ask this server for; `limited`: what it drafts of that at most."""
+        """The maximum draft length of the pairs on this server; `limited`: capped at the server's own maximum."""
         drafting = self._replica.upstream.drafting
         bounds = (drafting.longest, drafting.limit if limited else None)
         return min([self.duty.draft_length, *(bound for bound in bounds if bound is not None)])
@@ -126,7 +126,7 @@ class ServerChecks:
         findings = await self._answers()
         if findings is None or self.watch.is_another:
             self._schedule.unanswered(_now_s())
-            self._probe_at_s = 0.0  # it may be gone
+            self._probe_at_s = 0.0  # it may have been removed
             return
         self._found(self.watch.pairs, findings)
         self.watch.checked_s = time.time()
@@ -136,12 +136,12 @@ class ServerChecks:
         else:
             self._schedule.concluded(_now_s(), random.random())
         if took_away:
-            with contextlib.suppress(SlipstreamError):  # what runs there goes on plainly, where it can be told so
+            with contextlib.suppress(SlipstreamError):  # running answers continue plainly, if the server supports that
                 await self._replica.stop_drafting()
 
     async def _answers(self) -> list[Finding] | None:
-        """What a check finds; None where a server did not answer, or no plain one is up."""
-        snapshot = self._fleet.enter()  # so that its servers stay connected meanwhile
+        """The findings of a check; None if a server did not respond, or no plain server is up."""
+        snapshot = self._fleet.enter()  # keeps the servers' connections open meanwhile
         try:
             plain = self._plain()
             if plain is None:
@@ -152,13 +152,14 @@ class ServerChecks:
             finally:
                 self._replica.release(0, time.perf_counter())
         except (UpstreamError, Overloaded, TimeoutError) as exc:
-            _log.info("%s: the check of the engine was not answered: %s", self._replica.name, type(exc).__name__)
+            _log.info("%s: no response to the check of the engine: %s", self._replica.name, type(exc).__name__)
             return None
         finally:
             self._fleet.leave(snapshot)
 
     async def _run(self, plain: Replica) -> list[Finding]:
-        """A check that could not wait any longer has one probe in flight at a time, and the time that this takes."""
+        """Runs a check. A check that could not wait for a spare server sends one probe at a time, and has more time for
+        that."""
         at_once = 1 if self._schedule.is_late(_now_s()) else AT_ONCE
         speculative, plain_backend = self.duty.sides
         check = Check(
@@ -180,7 +181,7 @@ def _now_s() -> float:
 
 
 async def _probe(replica: Replica) -> None:
-    """A server that does not answer a probe is lost, as one that a request cannot reach."""
+    """A server that does not respond to a probe is marked as lost, as after a request."""
     try:
         async with asyncio.timeout(_PROBE_TIMEOUT_S):
             await replica.upstream.probe()

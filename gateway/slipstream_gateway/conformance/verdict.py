@@ -1,4 +1,4 @@
-"""What a check's answers say of an engine. Pure: answers and scores in, findings out."""
+"""Findings about an engine from the answers and scores of a check. Pure."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from slipstream_gateway.request.likelihood import NOTHING, factors_of
 from slipstream_gateway.upstreams.base import TokenScore
 
 TIE_NATS = 0.25
-"""Two tokens whose log-probabilities are closer may change places between batches of different shapes, at 16 bits."""
+"""Two tokens with closer log-probabilities may change places between batches of different shapes, at 16 bits."""
 PROOF = math.log(1e6)
-"""Evidence that a lossless engine shows in one check of a million (see `director.likelihood`)."""
+"""The evidence that a lossless engine exceeds in one check of a million (see `director.likelihood`)."""
 UNCALIBRATED = PROOF / 2.0
-"""Plain answers with this much evidence against them: the probabilities are not those that the server samples by."""
+"""With this much evidence against the plain answers, the server does not sample by the probabilities that it
+reports."""
 
 _UNDRAFTED = "the server drafted no token for the probes"
 
 
 class Subject(StrEnum):
-    """What a check looks at: two capabilities of a server, and whether its draft lengths are followed."""
+    """The subject of a check: two capabilities of a server, and whether it follows draft lengths."""
 
     GREEDY_SPECULATION = "greedy_speculation"
     SAMPLED_SPECULATION = "sampled_speculation"
@@ -32,7 +33,7 @@ class Subject(StrEnum):
 
 
 class Result(StrEnum):
-    """How a check of one subject came out. `NO_DATA`: it could not be made, or says nothing."""
+    """The result of a check for one subject. `NO_DATA`: it was impossible or inconclusive."""
 
     PASS = "pass"
     FAIL = "fail"
@@ -40,7 +41,7 @@ class Result(StrEnum):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """`detail` is one sentence without text of answers. `evidence` in nats, where there was a test."""
+    """`detail` is one sentence without text of answers. `evidence` in nats, if there was a test."""
 
     subject: Subject
     result: Result
@@ -49,8 +50,8 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GreedyPair(NamedTuple):
-    """The speculative and the plain answer to one prompt. `tie` is how much less likely, in nats, the speculative
-    token is than the plain one at the first difference; None where nobody can say it."""
+    """The speculative and the plain answer to one prompt. `tie` is the difference in log-probability, in nats, between
+    the plain and the speculative token at the first difference; None if unknown."""
 
     speculative: ProbeAnswer
     plain: ProbeAnswer
@@ -58,7 +59,7 @@ class GreedyPair(NamedTuple):
 
 
 def first_difference(one: ProbeAnswer, other: ProbeAnswer) -> int | None:
-    """The index of the first token (of the first character, where ids are missing) that differs; None: equal."""
+    """The index of the first token that differs (of the first character, if ids are missing); None: equal."""
     first: Sequence[object] = one.token_ids or one.text
     second: Sequence[object] = other.token_ids or other.text
     if not (one.token_ids and other.token_ids):
@@ -70,8 +71,8 @@ def first_difference(one: ProbeAnswer, other: ProbeAnswer) -> int | None:
 
 
 def judge_greedy(pairs: Sequence[GreedyPair], *, counted: bool) -> Finding:
-    """Whether the answers are equal up to ties: one difference that is no tie is proof. `counted`: the server counts
-    its drafts, and answers without any say nothing of speculation."""
+    """Whether the answers are equal up to ties: one difference other than a tie is proof. `counted`: the server counts
+    its drafts, and answers without any give no evidence on speculation."""
     subject = Subject.GREEDY_SPECULATION
     if not pairs or not any(pair.plain.text for pair in pairs):
         return Finding(subject=subject, result=Result.NO_DATA, detail="no probe was answered")
@@ -89,8 +90,8 @@ def judge_greedy(pairs: Sequence[GreedyPair], *, counted: bool) -> Finding:
 def judge_sampled(
     speculative: Sequence[Sequence[TokenScore]], plain: Sequence[Sequence[TokenScore]], *, drafted: int | None
 ) -> Finding:
-    """Whether speculative answers could have been drawn from the target, where plain ones show that the scores say so
-    of answers that were. `drafted` are the draft tokens of the speculative ones; None: the server does not count."""
+    """Whether the speculative answers could have been drawn from the target, if the scores confirm that for the plain
+    answers. `drafted` are the draft tokens of the speculative ones; None: the server does not count them."""
     subject = Subject.SAMPLED_SPECULATION
     if not any(speculative) or not any(plain):
         return Finding(subject=subject, result=Result.NO_DATA, detail="no sampled answer could be scored")
@@ -98,7 +99,7 @@ def judge_sampled(
     if reference >= UNCALIBRATED:
         detail = f"plain answers are unlikely under their own server's scores (evidence {reference:.1f})"
         return Finding(subject=subject, result=Result.NO_DATA, detail=detail, evidence=evidence)
-    means = f"mean log-probability {_mean(speculative):.2f} a token, plain {_mean(plain):.2f}"
+    means = f"mean log-probability {_mean(speculative):.2f} per token, plain {_mean(plain):.2f}"
     if evidence >= PROOF:
         detail = f"sampled answers are not the target's: {means}, evidence {evidence:.1f}"
         return Finding(subject=subject, result=Result.FAIL, detail=detail, evidence=evidence)
@@ -109,19 +110,20 @@ def judge_sampled(
 
 
 def judge_draft_length(pairs: Sequence[GreedyPair]) -> Finding:
-    """Whether the copying prompt, the first, drafted and no plain answer did, by the server's own counts."""
+    """Whether the first prompt, which asks for a copy, was drafted and no plain answer was, by the server's own
+    counts."""
     subject = Subject.DRAFT_LENGTH
     plain = sum(pair.plain.drafted for pair in pairs)
     speculative = sum(pair.speculative.drafted for pair in pairs)
     if plain:
-        detail = f"{plain} tokens were drafted for answers that asked for none"
+        detail = f"{plain} tokens were drafted for answers with draft length 0"
         return Finding(subject=subject, result=Result.FAIL, detail=detail)
     if not speculative:
         return Finding(subject=subject, result=Result.NO_DATA, detail="the server counted no draft token")
     if not pairs[0].speculative.drafted:
-        detail = f"no token was drafted for a prompt of {len(COPYING)} characters that repeats itself"
+        detail = f"no token was drafted for a repetitive prompt of {len(COPYING)} characters"
         return Finding(subject=subject, result=Result.FAIL, detail=detail)
-    detail = f"{speculative} tokens drafted, 0 where none were asked for"
+    detail = f"{speculative} tokens drafted, 0 at draft length 0"
     return Finding(subject=subject, result=Result.PASS, detail=detail)
 
 

@@ -1,4 +1,4 @@
-"""What is known of one server: what the last check found, and what is withheld because of it."""
+"""The state of one server: the findings of its last check, and the capabilities withheld because of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slipstream_gateway.upstreams.base import Drafting
 from slipstream_gateway.upstreams.pool import Replica
 
 _NOT_YET = Withheld(
-    reason=Reason.ENGINE_UNVERIFIED, detail="no check has shown yet that this server's speculation is lossless"
+    reason=Reason.ENGINE_UNVERIFIED, detail="no check has confirmed yet that this server's speculation is lossless"
 )
 _CAPABILITIES = {
     Subject.GREEDY_SPECULATION: Capability.GREEDY_SPECULATION,
@@ -23,11 +23,11 @@ _log = logging.getLogger(__name__)
 
 
 class Watch:
-    """The standing of `replica`, a server of the speculative arm `backend` of `pairs`.
+    """The state of `replica`, a server of the speculative arm `backend` of `pairs`.
 
-    A server of another engine speculates on requests of a kind once a check of that kind has passed. Slipstream's own
-    engine is trusted with both kinds until a check says otherwise: its tests do what a check cannot, as it does not
-    score. `findings` are the newest of each subject.
+    A server of another engine may speculate on requests of a kind once a check of that kind has passed. Slipstream's
+    own engine is trusted with both kinds until a check fails: it does not score, and its own test suite covers more
+    than a check can. `findings` are the newest of each subject.
     """
 
     def __init__(self, pairs: Sequence[str], replica: Replica, backend: Backend) -> None:
@@ -49,21 +49,21 @@ class Watch:
 
     @property
     def is_another(self) -> bool:
-        """Whether another process may answer than at the last `renew`: the server could not be reached meanwhile, or
-        says something else of how it drafts."""
+        """Whether another process may respond than at the last `renew`: the server was unreachable since then, or
+        describes its drafting differently."""
         return self._seen != self._process()
 
     @property
     def is_unverified(self) -> bool:
-        """Whether no check has had a result yet: the server does not speculate at all."""
+        """Whether no check has had a result yet, so that the server does not speculate at all."""
         return self.replica.withheld.get(Capability.GREEDY_SPECULATION) is _NOT_YET
 
     def exceeds(self, draft_length: int) -> bool:
-        """Whether `draft_length` is longer than the drafts that the verdict is about."""
+        """Whether `draft_length` exceeds the draft length of the check."""
         return 0 < self._judged_length < draft_length
 
     def renew(self) -> None:
-        """Nothing is known of the server any more."""
+        """Forgets the findings about the server."""
         self._seen = self._process()
         self._judged_length = 0
         self.findings.clear()
@@ -71,9 +71,8 @@ class Watch:
         self.replica.withheld = self.replica.unverified
 
     def apply(self, findings: Sequence[Finding], *, draft_length: int) -> bool:
-        """Takes in what a check with drafts of `draft_length` found: a capability that failed is withheld, one that
-        passed is given back. Where there is no data everything stays as it is. Returns whether a capability was taken
-        away."""
+        """Applies the findings of a check with drafts of `draft_length`: a failed capability is withheld, a passed one
+        is restored. Without data nothing changes. Returns whether a capability was withdrawn."""
         for finding in findings:
             known = self.findings.get(finding.subject)
             if known is None or finding.result is not Result.NO_DATA:
@@ -98,19 +97,19 @@ class Watch:
         return self._withhold(withheld | self._distrusted)
 
     def _report_draft_length(self, known: Finding | None, finding: Finding) -> None:
-        """Takes nothing away: answers are right, but the server does not follow the draft lengths that it is sent."""
+        """Withdraws nothing: answers are correct, but the server does not follow the requested draft lengths."""
         if finding.result is Result.FAIL and (known is None or known.result is not Result.FAIL):
             _log.warning("%s: draft lengths are not followed: %s", self._name, finding.detail)
 
     def _report_no_data(self, finding: Finding) -> None:
-        """Once for each server: repeated checks are no news."""
+        """Logs once per server, because repeated checks add no information."""
         if finding.subject not in self._unchecked:
             self._unchecked.add(finding.subject)
             _log.warning("%s: %s cannot be checked: %s", self._name, finding.subject, finding.detail)
 
     def distrust(self, capability: Capability, detail: str) -> bool:
-        """Takes a capability away for what answers in traffic have shown, until the server is another one. Returns
-        whether it had it."""
+        """Withdraws a capability because of answers in traffic, until the server is replaced. Returns whether the
+        server had it."""
         self._distrusted[capability] = Withheld(reason=Reason.ENGINE_NOT_LOSSLESS, detail=detail)
         return self._withhold({**self.replica.withheld, **self._distrusted})
 
@@ -122,13 +121,13 @@ class Watch:
             if why.reason is Reason.ENGINE_NOT_LOSSLESS and _reason(before, capability) is not why.reason
         ]
         for capability in lost:
-            _log.warning("%s: %s is taken away: %s", self._name, capability, withheld[capability].detail)
+            _log.warning("%s: %s is withdrawn: %s", self._name, capability, withheld[capability].detail)
         for capability in before.keys() - withheld.keys():
             _log.info("%s: %s passed its check", self._name, capability)
         return bool(lost)
 
     def _process(self) -> tuple[int, Drafting]:
-        """What tells the server's process from the one before it."""
+        """The identity of the server's process."""
         return self.replica.losses, self.replica.upstream.drafting._replace(limit=None)
 
 

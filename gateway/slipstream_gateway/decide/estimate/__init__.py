@@ -1,4 +1,4 @@
-"""Learning from a deployment's own traffic: what a request will look like, and whether speculation pays."""
+"""Learning from a deployment's own traffic: forecasts of requests, and the measured effect of speculation."""
 
 from slipstream_gateway.decide.estimate.evidence import ArmComparisons, ClassEvidence, TreatmentEffect
 from slipstream_gateway.decide.estimate.forecasts import ForecastQuery

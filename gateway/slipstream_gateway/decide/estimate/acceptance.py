@@ -1,7 +1,7 @@
-"""Running estimate of the probability β that a draft token is accepted where all before it were.
+"""Running estimate of the probability β that a draft token is accepted, given that all before it were.
 
-A request's draft tokens are no independent trials: requests differ. n of them count as n / (1 + n·ρ), with ρ the
-share of the variance that lies between requests, so that one long answer does not pass for certainty.
+A request's draft tokens are not independent trials, because requests differ. n of them count as n / (1 + n·ρ), with ρ
+the share of the variance that lies between requests, so that one long answer does not imply certainty.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from slipstream_gateway.decide.estimate.drift import KEPT_SAMPLES, SETTLED_SAMPL
 
 _KEEP = 1.0 - 1.0 / 30.0
 BETWEEN_REQUESTS = 0.02
-# What other temperatures or context lengths of the same template are worth, in effective trials.
+# The weight of other temperatures or context lengths of the same template, in effective trials.
 _OTHER_BUCKETS_TRIALS = 25.0
 _MAX_BUCKETS = 8
 _FLOOR = 0.01
@@ -30,7 +30,7 @@ _NOTHING = Beta(0.5, 0.25)
 
 
 def effective_trials(trials: float) -> float:
-    """What `trials` draft tokens of one request are worth as independent ones."""
+    """The number of independent trials equivalent to `trials` draft tokens of one request."""
     return trials / (1.0 + trials * BETWEEN_REQUESTS)
 
 
@@ -44,7 +44,7 @@ def shrink(successes: float, trials: float, prior: Beta) -> Beta:
 
 
 class Acceptance:
-    """Effective trials and successes of one template, over all (temperature, context) buckets and, where there are
+    """Effective trials and successes of one template, over all (temperature, context) buckets and, if there are
     several, per bucket."""
 
     __slots__ = ("_buckets", "_first", "_memory", "overall", "samples", "successes", "trials")
@@ -57,7 +57,7 @@ class Acceptance:
         self._buckets: dict[int, tuple[float, float]] | None = None
 
     def update(self, bucket: int, accepted: float, trials: float, prior: Beta) -> None:
-        """Take in a request with `accepted` of `trials` and fit again. `prior` is without this template's own."""
+        """Records a request with `accepted` of `trials` and refits. `prior` excludes this template's own data."""
         effective = effective_trials(trials)
         share = accepted / trials
         if self.samples >= SETTLED_SAMPLES:
@@ -75,7 +75,7 @@ class Acceptance:
         self.overall = shrink(self.successes, self.trials, prior)
 
     def posterior(self, bucket: int) -> Beta:
-        """β at `bucket`; that over all buckets where this one has seen nothing."""
+        """β at `bucket`; β over all buckets if this one has no data."""
         counts = self._buckets.get(bucket) if self._buckets is not None else None
         if counts is None:
             return self.overall
@@ -92,7 +92,7 @@ class Acceptance:
                 self._buckets[bucket] = successes * keep, trials * keep
 
     def _note_bucket(self, bucket: int, successes: float, trials: float) -> None:
-        """Most templates know one bucket, which is then the whole."""
+        """Most templates have one bucket, which then equals the whole."""
         if self._first < 0:
             self._first = bucket
         if self._buckets is None:

@@ -1,4 +1,4 @@
-"""Running variances, and whether expectations of the unseen claim the right one."""
+"""Running variances, and the calibration of the variance of expectations."""
 
 from __future__ import annotations
 
@@ -26,17 +26,18 @@ class RunningVariance:
 
 
 class Calibration:
-    """The factor by which the variance of expectations has to be multiplied to fit the errors that they made."""
+    """The factor that the variance of expectations must be multiplied by to match their errors."""
 
     __slots__ = ("_claimed", "_found", "factor")
 
     def __init__(self, prior_weight: float) -> None:
-        """`prior_weight` is a sum of variances: what has to be seen to move the factor from 1."""
+        """`prior_weight` is a sum of variances: the amount of data that moves the factor from 1."""
         self._claimed = self._found = prior_weight
         self.factor = 1.0
 
     def add(self, error: float, noise: float, variance: float) -> None:
-        """An expectation of `variance` was off by `error`, of which `noise` is the variance of a single answer."""
+        """Records an error `error` of an expectation of `variance`, of which `noise` is the variance of a single
+        answer."""
         keep = 1.0 - 1.0 / _WINDOW
         self._claimed = self._claimed * keep + variance
         self._found = self._found * keep + error * error - noise

@@ -1,4 +1,4 @@
-"""Acceptance of a pair's classes, by temperature and context, and what the words of an instruction add."""
+"""Acceptance of a pair's classes, by temperature and context, and the effect of an instruction's words."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from slipstream_gateway.decide.estimate.voices import KeyVoice, Voices
 # a class, pairs.
 _TEMPLATES, _SOURCES, _KEYS, _BUCKETS, _PAIRS = 0.08**2, 0.05**2, 0.1**2, 0.1**2, 0.1**2
 _WORD_VARIANCE = 0.002
-# What words that other keys taught may add to β.
+# Maximum effect on β of words that other keys taught.
 _WORD_LIMIT = 0.1
 # Of one request's acceptance around its template's.
 _NOISE = 0.2 * BETWEEN_REQUESTS
@@ -46,7 +46,7 @@ class _Class:
 
 
 class SharedAcceptance:
-    """What the API keys of a pair share of β."""
+    """The data on β that the API keys of a pair share."""
 
     def __init__(self) -> None:
         self.voices: dict[str, Voices] = {}
@@ -54,7 +54,7 @@ class SharedAcceptance:
 
 
 class ClassAcceptance:
-    """β of one API key's requests by class, as offsets from the prior of its task, and by words on top."""
+    """β of one API key's requests by class, as offsets from the prior of its task, plus the effect of words."""
 
     def __init__(self, key: str, shared: SharedAcceptance) -> None:
         self._voice = KeyVoice(key, shared.voices, between=_KEYS)
@@ -65,7 +65,7 @@ class ClassAcceptance:
         self._calibration = Calibration(_CALIBRATION_WEIGHT)
 
     def level(self, cold_class: str) -> tuple[Level, float]:
-        """The most specific level that has seen draft tokens of this class, and the answers it counts."""
+        """The most specific level with draft tokens of this class, and its number of answers."""
         found = self._classes.get(cold_class)
         if found is not None:
             return Level.CLASS, found.pooled.weight
@@ -73,7 +73,7 @@ class ClassAcceptance:
         return self._voice.level(cold_class, own)
 
     def expect(self, subject: Subject, bucket: int) -> Beta:
-        """β to expect of a template of this class and with these words, at a temperature and context bucket."""
+        """The expected β of a template of this class with these words, at a temperature and context bucket."""
         found = self._classes.get(subject.cold_class)
         if found is None:
             offset = self._voice.unseen(subject.cold_class, self._offset)
@@ -91,8 +91,8 @@ class ClassAcceptance:
     def learn(
         self, subject: Subject, bucket: int, member: str, trials: Trials, samples: float, expected: Beta, *, teach: bool
     ) -> None:
-        """Take in a request of a source, where `expected` was expected; `samples` is how many its template had shown
-        before. Words learn where `teach`."""
+        """Records a request of a source with its expectation `expected`; `samples` is the number of earlier requests of
+        its template. Words learn if `teach`."""
         found = self._classes.get(subject.cold_class)
         if found is None:
             found = self._classes[subject.cold_class] = _Class(self._offset)
@@ -113,5 +113,5 @@ class ClassAcceptance:
             self._words.update(subject.words, 0.0, residual, repeat_noise(within, _TEMPLATES, samples))
 
     def forget_classes(self) -> None:
-        """Make room where something sends classes without end."""
+        """Drops classes when a client sends an unbounded number of them."""
         self._classes.clear()

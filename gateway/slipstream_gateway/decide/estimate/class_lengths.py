@@ -1,4 +1,4 @@
-"""Output lengths of a pair's classes, and what the words of an instruction add: the level above the fingerprint's."""
+"""Output lengths of a pair's classes, and the effect of an instruction's words: the level above the fingerprint's."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from slipstream_gateway.decide.estimate.voices import KeyVoice, Voices
 # pairs.
 _TEMPLATES, _SOURCES, _KEYS, _PAIRS = 0.35**2, 0.3**2, 0.5**2, 0.6**2
 _WORD_VARIANCE, _WORD_SLOPE_VARIANCE = 0.05, 0.02
-# What words that other keys taught may add to log length, and to how it rises with the prompt's.
+# Maximum effect on log length, and on its slope by the prompt's, of words that other keys taught.
 _WORD_LIMIT, _WORD_SLOPE_LIMIT = 0.5, 0.3
-# Log prompt tokens around which a word's slope turns: those of 150.
+# The log prompt length at which words' slopes have no effect: that of 150 tokens.
 _MIDDLE_LOG_PROMPT = 5.0
 _CLIP = 1.5
 _SPREAD_SAMPLES = 5.0
 _CALIBRATION_WEIGHT = 3.0
-# A template with so many answers tells how far its answers lie apart.
+# A template with this many answers provides an estimate of their spread.
 _SETTLED_SAMPLES = 2.0
 # Of a log length: a twentieth.
 _LEAST_SPREAD = 0.05**2
@@ -41,13 +41,13 @@ class _Class:
 
     @property
     def spread(self) -> float:
-        """Of one template's answers; the classes' errors in all are no less. A class whose answers are all alike, such
-        as one label, leaves some doubt of the next template's."""
+        """The variance of one template's answers; that of all answers of the class is at least as large. If all answers
+        of a class are alike, such as one label, some uncertainty remains for the next template."""
         return max(min(self.within.value, self.total.value), _LEAST_SPREAD)
 
 
 class SharedLengths:
-    """What the API keys of a pair share of lengths."""
+    """The data on lengths that the API keys of a pair share."""
 
     def __init__(self) -> None:
         self.voices: dict[str, Voices] = {}
@@ -55,8 +55,8 @@ class SharedLengths:
 
 
 class ClassLengths:
-    """Log output tokens of one API key's requests by class, as offsets from the classifier's length bin, and by words
-    on top."""
+    """Log output tokens of one API key's requests by class, as offsets from the classifier's length bin, plus the
+    effect of words."""
 
     def __init__(self, key: str, shared: SharedLengths) -> None:
         self._voice = KeyVoice(key, shared.voices, between=_KEYS)
@@ -67,7 +67,7 @@ class ClassLengths:
         self._calibration = Calibration(_CALIBRATION_WEIGHT)
 
     def level(self, cold_class: str) -> tuple[Level, float]:
-        """The most specific level that has seen lengths of this class, and how many."""
+        """The most specific level with lengths of this class, and their number."""
         found = self._classes.get(cold_class)
         if found is not None:
             return Level.CLASS, found.pooled.weight
@@ -75,7 +75,7 @@ class ClassLengths:
         return self._voice.level(cold_class, own)
 
     def expect(self, subject: Subject, x: float) -> LengthPrior:
-        """What to expect of a template of this class and with these words, at log prompt length `x`."""
+        """The expectation for a template of this class with these words, at log prompt length `x`."""
         found = self._classes.get(subject.cold_class)
         if found is None:
             spread, offset = (
@@ -94,8 +94,8 @@ class ClassLengths:
     def learn(
         self, subject: Subject, member: str, y: float, own: Length, expected: LengthPrior, *, teach: bool
     ) -> None:
-        """Take in log length `y` of a source, where `expected` was expected; `own` is what its template had shown
-        before. Words learn where `teach`."""
+        """Records log length `y` of a source with its expectation `expected`; `own` is the template's earlier data.
+        Words learn if `teach`."""
         found = self._classes.get(subject.cold_class)
         if found is None:
             found = self._classes[subject.cold_class] = _Class(self._offset)
@@ -120,5 +120,5 @@ class ClassLengths:
             self._words.update(subject.words, expected.x - _MIDDLE_LOG_PROMPT, residual, noise)
 
     def forget_classes(self) -> None:
-        """Make room where something sends classes without end."""
+        """Drops classes when a client sends an unbounded number of them."""
         self._classes.clear()

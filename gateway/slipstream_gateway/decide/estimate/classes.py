@@ -1,6 +1,6 @@
-"""What is known of a pair's requests without their own template: pair -> class -> words, each level an offset from
-the one above, with a variance that it leaves to the one below. Each API key has levels of its own; what crosses between
-keys is the median of their voices, and the words' weights within a limit."""
+"""Expectations for a pair's requests without data of their own template: pair -> class -> words. Each level is an
+offset from the one above, with a variance that remains for the one below. Each API key has its own levels; between
+keys, only the median of their estimates and the words' weights are shared, within a limit."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from slipstream_gateway.decide.estimate.shrinkage import clipped
 
 _MAX_CLASSES = 128
 _PACE_CLIP = 1.0
-# The observations that halve a class's log ratio of times on the way to none.
+# The number of observations at which half of a class's log ratio of times is trusted.
 _PACE_SAMPLES = 4.0
-# New templates may teach the words this many observations more than known ones do, once those are some.
+# New templates may teach the words this many observations more than known ones do, once there are some known ones.
 _NEW_LEAD, _SOME_KNOWN, _WINDOW = 50.0, 20.0, 2_000.0
 _KNOWN_SAMPLES = 2.0
-# What a template still says of its like after so many answers is not worth the time.
+# After this many answers, a template's further information on similar ones is not worth the time.
 _HEARD_SAMPLES = 8.0
 
 
 class PairModel:
-    """What the API keys of one model pair share."""
+    """The data that the API keys of one model pair share."""
 
     def __init__(self) -> None:
         self.lengths = SharedLengths()
@@ -31,7 +31,7 @@ class PairModel:
 
 
 class KeyModel:
-    """Expectations of one API key's requests to one model pair, above the level of fingerprints."""
+    """Expectations for one API key's requests to one model pair, above the level of fingerprints."""
 
     def __init__(self, key: str, pair: PairModel) -> None:
         self.hits = 0
@@ -41,7 +41,7 @@ class KeyModel:
         self._new = self._known = 0.0
 
     def pace(self, cold_class: str) -> tuple[float, float]:
-        """The class's log ratios of step times to its servers' curves, plain and speculative, shrunk to none."""
+        """The class's log ratios of step times to its servers' curves, plain and speculative, shrunk towards 0."""
         found = self._paces.get(cold_class)
         if found is None:
             return 0.0, 0.0
@@ -52,7 +52,7 @@ class KeyModel:
         )
 
     def learn_pace(self, subject: Subject, member: str, log_ratio: float, weight: float, *, speculative: bool) -> None:
-        """Take in how a request's step time compared with the curve."""
+        """Records the ratio of a request's step time to the curve."""
         found = self._paces.get(subject.cold_class)
         if found is None:
             if len(self._paces) >= _MAX_CLASSES:
@@ -61,8 +61,8 @@ class KeyModel:
         found[speculative].add(member, clipped(log_ratio, _PACE_CLIP), weight)
 
     def may_teach(self, samples: float) -> bool:
-        """Whether a template with so many observations may move the words: one that has said enough need not, and a
-        flood of new ones is held to about the number of known ones."""
+        """Whether a template with so many observations may still move the words: a well-known one need not, and a flood
+        of new ones is limited to about the number of known ones."""
         if samples >= _KNOWN_SAMPLES:
             self._known = self._known * (1.0 - 1.0 / _WINDOW) + 1.0
             return samples < _HEARD_SAMPLES
@@ -72,7 +72,7 @@ class KeyModel:
         return True
 
     def _forget_classes(self) -> None:
-        """Classes come from a closed set; whoever sends others must not grow the memory."""
+        """Classes come from a closed set; a client that sends others must not grow the memory."""
         self._paces.clear()
         self.lengths.forget_classes()
         self.acceptance.forget_classes()

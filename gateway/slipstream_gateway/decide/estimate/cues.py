@@ -1,4 +1,4 @@
-"""Words that open an instruction, in the languages that clients write most; what tells a template from its material.
+"""Words that open an instruction, in clients' most frequent languages; they separate a template from its material.
 
 A missing word costs precision, never correctness: its requests share a coarser fingerprint.
 """
@@ -10,7 +10,7 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# Verbs and question words that stand first in an instruction.
+# Verbs and question words at the beginning of an instruction.
 OPENERS = _words(
     """
     add adapt adjust analyse analyze annotate answer assess brief calculate categorise categorize change check choose
@@ -40,7 +40,7 @@ OPENERS = _words(
     """
 )
 
-# What may stand before the opener: "please", "could you please", "I need", "I would like you to".
+# Words that may precede the opener: "please", "could you please", "I need", "I would like you to".
 LEAD_INS = _words(
     """
     please kindly now then first next task instruction instructions i need want would like you to me us a an the my
@@ -57,13 +57,13 @@ HINTS = _words(
     """
 )
 
-# "Task: translate ..." goes on with the instruction; "Agent: have a nice day" does not.
+# "Task: translate ..." continues with the instruction; "Agent: have a nice day" does not.
 TASK_LABELS = _words("task instruction instructions question q prompt request user query")
 
-# Carry no meaning of their own: phrasings that differ only in them are one template.
+# Without meaning of their own: phrasings that differ only in them are one template.
 FILLERS = _words("a an the this that these those please my your our")
 
-# What follows these is a slot: "a story about *an autumn evening*", "a query that *counts visits per agent*".
+# The words after these are a slot: "a story about *an autumn evening*", "a query that *counts visits per agent*".
 SLOT_OPENERS = _words("about regarding concerning über sobre that which")
 
 # Capitalised words that belong to a template rather than to its material.

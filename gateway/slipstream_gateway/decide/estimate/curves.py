@@ -1,9 +1,9 @@
-"""How a server's times depend on its load and on one more thing, learnt from its traffic.
+"""A server's times as a function of its load and one covariate, learned from its traffic.
 
 y = t·(1 + k·x) at each load, as a Bayesian regression with forgetting. For a step, x is the mean draft length in the
-batch, and t·k what a draft token per request adds. For the time to
-first token, x is the prompt's length in thousands of tokens. Loads are the powers of two; between two of them both
-learn and both answer, by their distance. A load with little data leans on its neighbours, and all on a general prior.
+batch, and t·k the cost of a draft token per request. For the time to first token, x is the prompt's length in thousands
+of tokens. Loads are the powers of two; between two of them both learn and both predict, weighted by distance. A load
+with little data uses its neighbours, and all use a general prior.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from slipstream_gateway.decide.estimate.drift import KEPT_SAMPLES, SETTLED_SAMPL
 
 WINDOW = 64.0
 _MAX_OCTAVE = 10
-# From one power of two to the next, t may change by this share and k by this much, one standard deviation.
+# Standard deviations between neighbouring powers of two: of t as a share, and of k.
 _OCTAVE_SPREAD = 0.35
 _OCTAVE_SLOPE_SPREAD = 0.05
-# Noise prior counts as this many observations; a surprise is clipped at so many standard deviations.
+# The noise prior counts as this many observations; surprises are clipped at this many standard deviations.
 _NOISE_SAMPLES = 8.0
 _CLIP = 4.0
-# In standard deviations of a request's noise: a key's answer may be so far from the curve by chance, and so far from
-# what other keys confirm to count at all.
+# In standard deviations of a request's noise: the distance from the curve that chance explains, and the maximum
+# distance from the values that other keys confirm.
 _CHANCE, _USUAL = 0.5, 1.5
-# How far a relative's base may be from what is said of it, and the ratio of two relatives at one load from another's.
+# Standard deviations of the base relative to a relative's prediction, and of the ratio of two relatives between loads.
 _RELATIVE_SPREAD = 0.3
 _OFFSET_SPREAD = 0.15
 _SMALLEST_BASE = 0.05
-# Once anything is known of a curve, the general prior's base has nothing to say.
+# Once a curve has any data, the general prior's base is ignored.
 _VAGUE = 100.0
-# What a load leans on is worked out again once the curve has learnt this much more: a load with requests of its own
-# hardly feels it.
+# The prior of a load is recomputed after this many updates of the curve: a load with requests of its own hardly depends
+# on it.
 _STALENESS = 1.125
 
 
@@ -69,8 +69,8 @@ class _Belief(NamedTuple):
 
 
 class _Load:
-    """Weighted sums of what was seen at one load, and what was last worked out from them: `line`, the `expected`
-    belief that it leans on as of `expected_at` updates of the curve, and `own`, the belief that others lean on."""
+    """Weighted sums of the observations at one load, and the last results: `line`, the `expected` prior as of
+    `expected_at` updates of the curve, and `own`, the estimate that other loads use."""
 
     __slots__ = (
         "count", "deviations", "expected", "expected_at", "line", "memory", "noise", "own", "sx", "sxx", "sxy", "sy",
@@ -116,8 +116,8 @@ class Curve:
         self.version = 0
 
     def lean_on(self, relative: Curve, *, ratio: float = 1.0) -> None:
-        """`relative` is a curve whose base times `ratio` is likely this one's: it stands in while this one has seen
-        little. May be mutual; the same one counts once."""
+        """`relative` is a curve whose base times `ratio` is likely equal to this one's: it is used while this curve has
+        little data. May be mutual; the same one counts once."""
         if relative is self or any(known is relative for known, _ in self._relatives):
             return
         self._relatives.append((relative, math.log(ratio)))
@@ -125,7 +125,7 @@ class Curve:
             load.expected = None
 
     def line(self, load: float) -> Line:
-        """What to expect at `load` requests in flight."""
+        """The prediction at `load` requests in flight."""
         lower, share = _position(load)
         first = self._line_at(lower)
         if share == 0.0:
@@ -140,21 +140,21 @@ class Curve:
         )
 
     def confirmed(self, load: float, key: str, y: float, expected: float) -> float:
-        """`y` seconds of a request of an API key, where `expected` were expected, as far as other keys confirm them: a
-        time between the two, and `y` at a load of which little is known. To be asked once for each request, for later
-        ones are compared with it."""
+        """The part of `y` seconds of a request of an API key, with `expected` expected, that other keys confirm: a time
+        between the two, or `y` at a load with little data. Call it once per request, because later ones are compared
+        with it."""
         lower, share = _position(load)
         nearest, log_ratio = self._loads[lower + (share > 0.5)], math.log(y / expected)
         part = nearest.deviations.confirmed(key, log_ratio, self._chance)
         return y if part == log_ratio or nearest.count < SETTLED_SAMPLES else expected * math.exp(part)
 
     def is_usual(self, y: float, confirmed: float) -> bool:
-        """Whether chance may have put `y` seconds where `confirmed` are what other keys see."""
+        """Whether chance explains `y` seconds, given the `confirmed` ones of other keys."""
         return abs(math.log(y / confirmed)) <= self._usual
 
     def update(self, load: float, x: float, y: float, expected: float, confirmed: float, weight: float = 1.0) -> None:
-        """Take in a request that saw `y` seconds at `x` where the line gave `expected`, and `confirmed` is what other
-        keys confirm of it; `weight` in (0, 1] is below 1 for a noisier one."""
+        """Records a request with `y` seconds at `x`, where the line predicted `expected`, and `confirmed` is the part
+        that other keys confirm; `weight` in (0, 1] is below 1 for a noisier one."""
         lower, share = _position(load)
         if share < 1.0:
             self._learn(self._loads[lower], x, y, weight * (1.0 - share), expected, confirmed)
@@ -193,7 +193,7 @@ class Curve:
         return self.version + sum(relative.version for relative, _ in self._relatives)
 
     def _expected(self, octave: int) -> _Belief:
-        """What the nearest loads on either side, a relative and the general prior say of a load."""
+        """The prediction for a load from the nearest loads on either side, a relative and the general prior."""
         beliefs = self._nearby(octave)
         for relative, log_ratio in self._relatives:
             if relative.version > 0:
@@ -204,8 +204,8 @@ class Curve:
         return _combined(beliefs)
 
     def _offset(self, relative: Curve, log_ratio: float) -> tuple[float, float]:
-        """How much larger the log base is than a relative's, and the variance of that: `log_ratio`, until there are
-        loads where both have requests of their own."""
+        """The log ratio of the base to a relative's, and its variance: `log_ratio`, until both have requests of their
+        own at a common load."""
         precision = 1.0 / _RELATIVE_SPREAD**2
         total = precision * log_ratio
         for own, other in zip(self._loads, relative._loads, strict=True):
@@ -217,7 +217,7 @@ class Curve:
         return total / precision, 1.0 / precision + _OFFSET_SPREAD**2
 
     def _nearby(self, octave: int) -> list[_Belief]:
-        """The general prior, and the nearest loads on either side that have seen something."""
+        """The general prior, and the nearest loads on either side with data."""
         beliefs = [self._vague_belief if self.version else self._prior_belief]
         for step in (-1, 1):
             at = octave + step
@@ -228,13 +228,13 @@ class Curve:
         return beliefs
 
     def _own(self, load: _Load) -> _Belief:
-        """What a load's own requests say; of k only what they add to the prior, which must not count twice."""
+        """The estimate from a load's own requests; of k only the gain over the prior, which must not count twice."""
         if load.own is None:
             load.own = _without_prior(self._solve(load, self._prior_belief), self._prior_belief)
         return load.own
 
     def _solve(self, load: _Load, expected: _Belief) -> Line:
-        """The posterior, in units of the level that the data shows, so that noise and priors are relative."""
+        """The posterior, in units of the level of the data, so that noise and priors are relative."""
         prior_base = math.exp(expected.log_base)
         scale = load.sy / (load.count + expected.k * load.sx) if load.count > 0.0 else prior_base
         ratio = prior_base / scale
@@ -259,7 +259,7 @@ class Curve:
 
 
 def _position(load: float) -> tuple[int, float]:
-    """The power of two at or below `load`, and how far it is on to the next, on a logarithmic scale."""
+    """The power of two at or below `load`, and the relative position towards the next, on a logarithmic scale."""
     if load <= 1.0:
         return 0, 0.0
     position = math.log2(load)

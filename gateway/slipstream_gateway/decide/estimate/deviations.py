@@ -1,19 +1,19 @@
-"""How far the latest answers of each API key lie from a curve that all keys share, at one load.
+"""The deviation of each API key's latest answers from a curve that all keys share, at one load.
 
-A server that becomes slower is slower for every key. The requests of one key may be slow for a reason of its own, such
-as long prompts. So an unusual time is the servers' only where other keys see the same.
+A server that becomes slower is slower for every key, whereas the requests of one key may be slow for a reason of their
+own, such as long prompts. So an unusual time is attributed to the servers only if other keys see the same.
 """
 
 from __future__ import annotations
 
-# A key counts for so many answers after its last one, and at most so many keys do, the most recent ones.
+# A key counts for this many answers after its last one, and at most this many keys, the most recent ones, count.
 _REMEMBERED = 256
 _MAX_KEYS = 8
 
 
 class Deviations:
-    """Running means of log ratios, an answer's time over the curve's, by key; the last answer is half of a mean. As
-    long as there is one key, its answers make the curve, so that its mean counts as 0."""
+    """Running means of log ratios, an answer's time over the curve's, by key; the last answer is half of a mean. With a
+    single key, its answers define the curve, so that its mean counts as 0."""
 
     __slots__ = ("_answers", "_keys", "_only")
 
@@ -23,9 +23,9 @@ class Deviations:
         self._keys: dict[str, tuple[float, int]] = {}  # mean and last answer, the most recent key last
 
     def confirmed(self, key: str, log_ratio: float, chance: float) -> float:
-        """The part of an answer's `log_ratio` that says something of the servers: all of it where no other key is
-        known, or where it is within `chance` of 0; else up to the median of the keys' means, of two in the middle the
-        one nearer to 0."""
+        """The part of an answer's `log_ratio` that is attributed to the servers: all of it if there is no other key, or
+        if it is within `chance` of 0; else up to the median of the keys' means (of two middle ones, the one nearer to
+        0)."""
         if self._only is None and not self._keys:
             self._only = key
         if self._only == key:
@@ -38,7 +38,7 @@ class Deviations:
         return max(min(median, 0.0), min(max(median, 0.0), log_ratio))
 
     def _add(self, key: str, log_ratio: float) -> None:
-        """Take in an answer; keys that have sent nothing for long leave."""
+        """Records an answer; keys without recent answers are dropped."""
         keys = self._keys
         if self._only is not None:
             keys[self._only] = 0.0, self._answers

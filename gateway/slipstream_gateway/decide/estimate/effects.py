@@ -1,11 +1,12 @@
-"""What an instruction's words add to its class: how requests of a template never seen profit from similar ones.
+"""The effect of an instruction's words on top of its class, so that requests of a new template profit from similar
+ones.
 
-A linear model over hashed words, learnt online as a Kalman filter with a diagonal covariance (Graepel et al. 2010,
-eq. 8-10, for a Gaussian target): the gain of each word falls as it becomes known, and never to nothing, so that it
-follows changes. Its variance is what the words of a prompt leave open.
+A linear model over hashed words, learned online as a Kalman filter with a diagonal covariance (Graepel et al. 2010, eq.
+8-10, for a Gaussian target). The gain of each word falls as it becomes known, but never to 0, so that it follows
+changes. Its variance is the remaining uncertainty of a prompt's words.
 
-All API keys of a pair teach one model. Each key knows which part of the weights it taught itself; the part that others
-taught counts for it up to a limit.
+All API keys of a pair teach one model. For each key the part of the weights that it taught itself is known; the part
+that others taught counts for it up to a limit.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import NamedTuple
 
 from slipstream_gateway.decide.estimate.shrinkage import clipped
 
-# A weight keeps at least this share of its prior variance: the gain that follows changes.
+# A weight keeps at least this share of its prior variance, so that the gain follows changes.
 _FLOOR = 0.02
 
 
@@ -28,7 +29,8 @@ class WordEffect(NamedTuple):
 
 
 class Taught:
-    """The weights and slopes that one key taught; None while no other key has taught any: then they are all its."""
+    """The weights and slopes that one key taught; None while no other key has taught any, because then all are its
+    own."""
 
     __slots__ = ("slopes", "values")
 
@@ -51,7 +53,7 @@ class WordEffects:
         self._is_shared = False
 
     def join(self) -> Taught:
-        """The part of a key that begins to teach. The first key's part is kept apart from the second key on."""
+        """The part of a key that begins to teach. The first key's part is stored separately from the second key on."""
         joining = Taught()
         if self._first is None and not self._is_shared:
             self._first = joining
@@ -64,8 +66,8 @@ class WordEffects:
 
 
 class KeyWords:
-    """`shared` as one key sees it: the part that other keys taught adds at most `limit` to the value of an instruction,
-    and at most `slope_limit` to its slope, either way."""
+    """`shared` for one key: the part that other keys taught adds at most `limit` to the value of an instruction, and at
+    most `slope_limit` to its slope, in either direction."""
 
     def __init__(self, shared: WordEffects, *, limit: float, slope_limit: float = 0.0) -> None:
         self._shared = shared
@@ -73,7 +75,7 @@ class KeyWords:
         self._taught: Taught | None = None
 
     def predict(self, words: Sequence[int]) -> WordEffect:
-        """What the words add, as far as it counts for this key."""
+        """The effect of the words, as far as it counts for this key."""
         shared, taught = self._shared, self._taught
         values, variances = shared.values, shared.variances
         value = variance = own_value = own_slope = 0.0
@@ -93,7 +95,7 @@ class KeyWords:
         )
 
     def update(self, words: Sequence[int], dx: float, residual: float, noise: float) -> None:
-        """Learn from `residual`, what was seen minus what was predicted, of variance `noise` around the truth."""
+        """Learns from `residual`, observed minus predicted, with variance `noise` around the truth."""
         if not words:
             return
         shared = self._shared

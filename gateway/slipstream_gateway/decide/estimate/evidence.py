@@ -1,9 +1,9 @@
-"""What speculation brings in live traffic: speculative answers against the control that was held back by chance.
+"""The effect of speculation in live traffic: speculative answers against the randomly held-back control.
 
-Both arms are requests that would have speculated, told apart by a hash of their id, so that the difference between
-them is the effect and not the choice: the control is what was held back, and what a rollout has not reached yet.
-Explorations are no part of either. Intervals are Welch's at 95 %. A step of a rollout changes the arms' shares, so that
-for a while each is from another time of the day; the operator compares within a step.
+Both arms are requests that would have speculated, assigned by a hash of their id, so that their difference is the
+effect and not the selection. The control consists of held-back requests and of those beyond the share of a rollout.
+Explorations belong to neither. Intervals are Welch's at 95 %. A step of a rollout changes the arms' shares, so that for
+a while they come from different times of the day; the operator compares within a step.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from slipstream_gateway.decide.estimate.moments import Comparison, Sample
 from slipstream_gateway.decide.estimate.outcomes import is_plausible
 from slipstream_gateway.decide.estimate.student import quantile_975
 
-# When an arm has this many answers, both are halved: old traffic fades, and by the same share in both arms, so that
-# they stay comparable while the load changes.
+# When an arm has this many answers, both are halved: old traffic fades, by the same share in both arms, so that they
+# stay comparable while the load changes.
 _MAX_TREATED, _MAX_CONTROL = 20_000.0, 2_000.0
 _MAX_PAIRS, _MAX_CLASSES = 64, 128
 _MIN_ANSWERS = 2.0
@@ -33,7 +33,7 @@ class TreatmentEffect(msgspec.Struct, frozen=True, kw_only=True):
     """One measure of both arms: seconds, or a price. `speculative_n` and `control_n` are answers after fading.
 
     `difference` is speculative minus control, within `ci_low`..`ci_high`; `speed_up` is control over speculative, with
-    its own interval on a logarithmic scale. Whatever there is not enough data for is None, never 0.
+    its own interval on a logarithmic scale. A figure without enough data is None, never 0.
     """
 
     speculative_n: float
@@ -49,8 +49,8 @@ class TreatmentEffect(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClassEvidence(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request class has shown. `cost` is the servers' price for the time that an answer is priced for
-    (see `Observation`); None of it where one of them is not known. Counts are of answers since the start."""
+    """The measured effect in a request class. `cost` is the price of the servers' time per answer (see `Observation`);
+    its figures are None if a price is unknown. Counts are of answers since the start."""
 
     request_class: str
     speculative: int
@@ -63,13 +63,13 @@ class ClassEvidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArmComparisons:
-    """Keeps the comparison per pair and request class. Not thread-safe: it lives on one event loop."""
+    """The comparison per pair and request class. Not thread-safe: it belongs to one event loop."""
 
     def __init__(self) -> None:
         self._pairs: dict[str, dict[str, Comparison]] = {}
 
     def record(self, observation: Observation) -> None:
-        """Take in a finished request; what failed or belongs to neither arm is left out. Never raises."""
+        """Records a finished request; failed ones and those of neither arm are ignored. Never raises."""
         seen = observation
         treated = seen.arm is Arm.SPECULATIVE and seen.reason in _TREATMENT
         explored = seen.arm is Arm.SPECULATIVE and seen.reason is Reason.EXPLORATION
@@ -87,11 +87,11 @@ class ArmComparisons:
         _halve_when_full(comparison)
 
     def report(self, pair: str) -> list[ClassEvidence]:
-        """The evidence per class of `pair`, by the name of the class; empty where there is none."""
+        """The evidence per class of `pair`, sorted by class; empty without any."""
         return [evidence_of(name, found) for name, found in sorted(self.comparisons(pair).items())]
 
     def comparisons(self, pair: str) -> Mapping[str, Comparison]:
-        """What the report of `pair` is made of, by class: to be added to that of other workers."""
+        """The raw data of the report of `pair`, by class, for merging with other workers'."""
         return self._pairs.get(pair, _NOTHING)
 
     def _comparison(self, pair: str, request_class: str) -> Comparison:
@@ -109,7 +109,7 @@ class ArmComparisons:
 
 
 def evidence_of(request_class: str, found: Comparison) -> ClassEvidence:
-    """What a comparison has shown."""
+    """The evidence in a comparison."""
     return ClassEvidence(
         request_class=request_class,
         speculative=found.speculatives,
@@ -155,8 +155,8 @@ def treatment_effect(speculative: Sample, control: Sample) -> TreatmentEffect:
 
 
 def _half_width(first: Sample, second: Sample, first_unit: float, second_unit: float) -> float:
-    """Half of Welch's 95 % interval, each arm measured in its unit: in its mean, that of the log ratio (delta
-    method)."""
+    """Half of Welch's 95 % interval, each arm in units of its own; in units of its mean it is that of the log ratio
+    (delta method)."""
     one, two = first.variance_of_mean / first_unit**2, second.variance_of_mean / second_unit**2
     total = one + two
     if total <= 0.0:

@@ -1,6 +1,6 @@
-"""Under what a request's estimates are kept: a deterministic key of its prompt's skeleton and of who sends it.
+"""The key of a request's estimates: a deterministic hash of its prompt's skeleton and its sender.
 
-The same on every replica and in every process; nothing of the prompt can be read back from it.
+It is the same on every replica and in every process; the prompt cannot be recovered from it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _SYSTEM_TAIL_CHARS = 400
 _CACHE_ENTRIES = 512
 _SEPARATOR = "\x1f"
 
-# What changes from request to request inside a system prompt: today's date, a ticket's number, a user's name.
-# A word is looked at from its start alone, and once: a text without spaces must not take the square of its length.
+# Parts of a system prompt that vary between requests: today's date, a ticket's number, a user's name. A word is matched
+# from its start only, and once, because a text without spaces must not take quadratic time.
 _VARIABLE = re.compile(r"(?<!\S)[^\s\d@]*+[\d@]\S*|(?<=[a-zß-ÿ,] )[A-Z][a-z]+")
 _SHAPES = frozenset({"response_format", "tools", "functions", "guided_json", "guided_regex", "guided_choice",
                      "guided_grammar", "structured_outputs"})  # fmt: skip
@@ -29,7 +29,7 @@ _CONTEXT_LIMITS = (1_000, 4_000, 16_000)
 
 
 class _Shape(msgspec.Struct):
-    """The parameters that shape an answer, as they came."""
+    """The parameters that shape an answer, as received."""
 
     response_format: msgspec.Raw = msgspec.Raw()
     tools: msgspec.Raw = msgspec.Raw()
@@ -49,7 +49,7 @@ class _System(msgspec.Struct, frozen=True):
 
 
 class Fingerprinter:
-    """Subjects of requests. Remembers system prompts and lines that it has seen; the answer depends on neither."""
+    """Subjects of requests. It caches system prompts and lines; the result depends on neither."""
 
     def __init__(self) -> None:
         self._skeletons = Skeletons()
@@ -59,11 +59,11 @@ class Fingerprinter:
     def subject(
         self, request: GenerationRequest, profile: RequestProfile, *, pair: str, key_id: str, is_authenticated: bool
     ) -> Subject:
-        """The subject of `request`; never raises, whatever the prompt holds."""
+        """The subject of `request`; never raises, whatever the prompt contains."""
         text, system, turns = _parts(request)
         found = self._system(system)
         skeleton = self._skeletons.of(text)
-        if found.skeleton.found and not skeleton.found:  # the client only pastes: its lines are material, all of them
+        if found.skeleton.found and not skeleton.found:  # the client only pastes text: all of its lines are material
             skeleton = found.skeleton
         source = _SEPARATOR.join((pair, key_id, found.masked))
         template = _SEPARATOR.join((
@@ -93,7 +93,7 @@ class Fingerprinter:
         return found
 
     def _answer_shape(self, request: GenerationRequest) -> str:
-        """Response format and tools as the client wrote them; empty where none are in use."""
+        """Response format and tools as the client wrote them; empty if unused."""
         if not request.features or _SHAPES.isdisjoint(request.features):
             return "json" if request.structured_output else ""
         try:

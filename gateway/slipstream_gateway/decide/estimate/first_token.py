@@ -1,9 +1,10 @@
-"""Times to first token of one pool of servers: a curve over load and prompt for all, and what speculation adds.
+"""Times to first token of one pool of servers: a curve over load and prompt for all requests, and the extra time of
+speculation.
 
-Both arms wait in one queue and have the target read the same prompt, so that most of the time is common, and a busy
-queue's noise must not pass for a difference between the arms. A draft reads the prompt too: extra = a + b·x seconds for
-x thousand tokens, whatever the load, as a ridge regression with forgetting on what speculative answers took beyond the
-curve, each weighed by how long it was expected to take.
+Both arms wait in one queue and have the target process the same prompt, so that most of the time is common, and a busy
+queue's noise must not appear as a difference between the arms. A draft processes the prompt too: extra = a + b·x
+seconds for x thousand tokens, at any load. It is a ridge regression with forgetting on the time of speculative answers
+beyond the curve, each weighted by its expected time.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from slipstream_gateway.decide.estimate.curves import Curve
 
 _WINDOW = 200.0
 _NOISE_VARIANCE = 0.4**2
-# a and b before anything was seen: none, within so many plain steps of the target. A draft reads a prompt much faster
-# than that; a queue's wait, which differs from request to request by more, is no part of it.
+# a and b without data: 0, within this many plain steps of the target. A draft processes a prompt much faster than that;
+# a queue's wait, which varies more between requests, is not part of it.
 _EXTRA_STEPS = 2.0
 _CLIP = 1.5
 
 
 class Expected(NamedTuple):
-    """Seconds with their standard error, and the observations behind them at this load."""
+    """Seconds with their standard error, and the number of observations at this load."""
 
     mean: float
     se: float
@@ -38,7 +39,7 @@ class FirstToken:
         self._extra = _Extra()
 
     def expect(self, load: float, thousands: float, step_s: float, *, speculative: bool) -> Expected:
-        """The time to first token at `load` requests in flight of a prompt of so many thousand tokens, where a plain
+        """The time to first token at `load` requests in flight, for a prompt of so many thousand tokens, where a plain
         step takes `step_s`."""
         line = self.curve.line(load)
         common, se = line.at(thousands), math.hypot(line.base_se, line.slope_se * thousands)
@@ -48,7 +49,7 @@ class FirstToken:
         return Expected(max(common + extra, 0.1 * common), math.hypot(se, extra_se), line.samples)
 
     def learn(self, load: float, thousands: float, step_s: float, ttft_s: float, *, speculative: bool) -> None:
-        """Take in a time to first token."""
+        """Records a time to first token."""
         common = self.curve.line(load).at(thousands)
         if speculative:
             extra, _ = self._extra.at(thousands, step_s)

@@ -1,4 +1,4 @@
-"""From what was learnt to a forecast: the template's own estimates, else its class's with the classifier's guess."""
+"""Forecasts from learned estimates: the template's own, else its class's with the classifier's guess."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from slipstream_gateway.decide.estimate.template import (
     unseen,
 )
 
-# Of a log length: what its variance may add to the mean of the length, and where numbers end.
+# Of a log length: the maximum addition of its variance to the mean length, and the limit of its value.
 _MAX_SPREAD = 1.0
 _MAX_LOG_TOKENS = 16.0
-# So many observations of a class halve what the classifier's guess has to say beside them.
+# This many observations of a class halve the weight of the classifier's guess.
 _FADING_SAMPLES = 2.0
 
 
@@ -130,12 +130,12 @@ def _paces(ask: Question) -> tuple[Ratio, Ratio]:
 
 
 def _doubt(variance: float, level: Level, samples: float) -> float:
-    """The variance of the classifier's guess: it fades as its class shows what it is."""
+    """The variance of the classifier's guess, which loses weight as the class gets data."""
     return variance * (1.0 + samples / _FADING_SAMPLES) if level is Level.CLASS else variance
 
 
 def _blend(first: float, first_variance: float, second: float, second_variance: float) -> tuple[float, float]:
-    """The mean of two independent guesses by their precision, and its variance."""
+    """The mean of two independent guesses, weighted by precision, and its variance."""
     total = first_variance + second_variance
     return (first * second_variance + second * first_variance) / total, first_variance * second_variance / total
 
@@ -150,7 +150,7 @@ def _neighbours_step(ask: Question, pace: Ratio) -> Estimate | None:
 
 
 def _scaled(seconds: float, se: float, samples: float, ratio: Ratio) -> Estimate:
-    """A time of the load curve for this template. The relative errors of both add."""
+    """A time of the load curve for this template. The relative errors of both add up."""
     mean = seconds * math.exp(ratio.mean)
     relative = se / seconds
     return Estimate(

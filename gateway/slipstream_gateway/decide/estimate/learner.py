@@ -1,7 +1,7 @@
-"""What this deployment has learnt of its requests: estimates per fingerprint, class, pair and pool of servers.
+"""The learned estimates of a deployment: per fingerprint, class, pair and pool of servers.
 
-Everything that a forecast needs is worked out when an outcome is recorded: a forecast is a few look-ups. Memory is
-bounded whatever comes. Not thread-safe: it lives on one event loop.
+All values of a forecast are computed when an outcome is recorded, so that a forecast is a few look-ups. Memory is
+bounded. Not thread-safe: it belongs to one event loop.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from slipstream_gateway.decide.estimate.template import SETTLED_HITS, Template
 
 _MAX_SOURCES = 4096
 _MAX_PAIRS = 64
-# Of all pairs together; their words take up to 40 MB.
+# For all pairs together; their words take up to 40 MB.
 _MAX_KEYS = 128
 _MAX_POOLS = 256
-# Sources that have not proved themselves count as one.
+# All unproven sources together count as one.
 _UNSETTLED = ""
 
 
 class Learner:
-    """Learns from outcomes, this replica's and others', and forecasts requests."""
+    """Learns from the outcomes of all replicas, and forecasts requests."""
 
     def __init__(self, *, max_fingerprints: int = 20_000) -> None:
         self._fingerprinter = Fingerprinter()
@@ -39,7 +39,7 @@ class Learner:
 
     @property
     def fingerprints(self) -> int:
-        """How many kinds of requests are remembered."""
+        """The number of stored fingerprints."""
         return len(self._templates)
 
     def subject(
@@ -51,8 +51,8 @@ class Learner:
         key_id: str,
         is_authenticated: bool = False,
     ) -> Subject:
-        """What the estimates of `request` are kept under; `key_id` names its API key without being it. Where it
-        `is_authenticated`, classes are estimated for that key; else anybody could invent one, and all count as one."""
+        """The key of the estimates of `request`; `key_id` is the public id of its API key. If it `is_authenticated`,
+        classes are estimated for that key; otherwise a client could invent keys, so all count as one."""
         return self._fingerprinter.subject(
             request, profile, pair=pair, key_id=key_id, is_authenticated=is_authenticated
         )
@@ -69,7 +69,7 @@ class Learner:
         return forecast(Question(query, plain, fast, template, self._model(query.subject)))
 
     def record(self, observation: Observation) -> None:
-        """Learn from a finished request. Ignores those that failed and those with impossible figures."""
+        """Learns from a finished request. Ignores failed ones and those with impossible figures."""
         if not is_plausible(observation):
             return
         subject = observation.subject
@@ -96,11 +96,11 @@ class Learner:
         return source if hits[0] >= SETTLED_HITS else _UNSETTLED
 
     def _model(self, subject: Subject) -> KeyModel:
-        """Of the subject's API key at its pair; an empty one where it is not kept."""
+        """The model of the subject's API key at its pair; an empty one if none is stored."""
         return self._keys.peek(_key_name(subject)) or KeyModel(subject.key, self._pair(subject.pair))
 
     def _used_model(self, subject: Subject) -> KeyModel:
-        """Of the subject's API key at its pair, kept from now on, with one more request."""
+        """The model of the subject's API key at its pair, stored from now on, with one more request."""
         name = _key_name(subject)
         model = self._keys.peek(name)
         if model is None:

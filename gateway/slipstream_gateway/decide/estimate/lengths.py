@@ -8,15 +8,15 @@ from typing import NamedTuple
 from slipstream_gateway.decide.estimate.drift import KEPT_SAMPLES, SETTLED_SAMPLES, has_changed, surprise
 
 _KEEP = 1.0 - 1.0 / 30.0
-# Between templates, how the length follows the material: 0 for a summary in fixed sections, 1 for a translation.
+# Between templates, the slope of length over material: 0 for a summary in fixed sections, 1 for a translation.
 _SLOPE_VARIANCE = 0.4**2
 # The prior of the spread counts as this many observations.
 _SPREAD_SAMPLES = 3.0
 
 
 class LengthPrior(NamedTuple):
-    """Before anything was seen of a template: log length at log prompt length `x`, how it rises with `x`, the
-    variance of both, and the variance of a single answer around its template's mean."""
+    """The prior of a template: log length at log prompt length `x`, its slope over `x`, the variance of both, and the
+    variance of a single answer around its template's mean."""
 
     x: float
     mean: float
@@ -40,7 +40,7 @@ class Length:
         self.mean = self.variance = self.slope = self.slope_variance = self.spread = self.x = 0.0
 
     def update(self, x: float, y: float, prior: LengthPrior) -> None:
-        """Take in one answer and fit again. `prior` is what is expected without this template's own answers."""
+        """Records one answer and refits. `prior` is the expectation without this template's own answers."""
         if self.samples >= SETTLED_SAMPLES:
             self._memory = surprise(self._memory, (y - self.expect(x)) / math.sqrt(self.spread + self.variance))
             if has_changed(self._memory):
@@ -62,7 +62,7 @@ class Length:
         return self.mean + self.slope * (x - self.x)
 
     def variance_at(self, x: float) -> float:
-        """The variance of the mean at log prompt length `x`: further from what was seen, the slope counts more."""
+        """The variance of the mean at log prompt length `x`: farther from the data, the slope counts more."""
         dx = x - self.x
         return self.variance + dx * dx * self.slope_variance
 
@@ -75,7 +75,7 @@ class Length:
         self._memory = 0.0
 
     def _fit(self, prior: LengthPrior) -> None:
-        """Normal posterior of slope and mean at the mean prompt length; the spread first, as both lean on it."""
+        """Normal posterior of slope and mean at the mean prompt length; the spread first, because both depend on it."""
         n = self.samples
         spread = self.spread if n > 1.0 else prior.spread
         slope = self._sxy / (self._sxx + spread / _SLOPE_VARIANCE)

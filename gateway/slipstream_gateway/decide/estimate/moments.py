@@ -1,4 +1,4 @@
-"""Running means and variances of the comparison's arms, in a form that workers can tell each other and add up."""
+"""Running means and variances of the comparison's arms, in a form that workers can exchange and merge."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Sample(msgspec.Struct):
         self.squares += delta * (value - self.mean)
 
     def join(self, other: Sample) -> None:
-        """As if every value of `other` had been added (Chan, Golub and LeVeque 1979)."""
+        """Merges `other`, as if each of its values had been added (Chan, Golub and LeVeque 1979)."""
         total = self.n + other.n
         if total > 0.0:
             delta = other.mean - self.mean
@@ -66,7 +66,7 @@ class ArmSamples(msgspec.Struct):
 
 
 class Comparison(msgspec.Struct):
-    """Both arms of a request class; the counts are of answers since the start, explorations apart."""
+    """Both arms of a request class; counts are of answers since the start, with explorations separate."""
 
     speculative: ArmSamples = msgspec.field(default_factory=ArmSamples)
     control: ArmSamples = msgspec.field(default_factory=ArmSamples)
@@ -75,7 +75,7 @@ class Comparison(msgspec.Struct):
     explorations: int = 0
 
     def join(self, other: Comparison) -> None:
-        """As if what `other` saw had been seen here."""
+        """Merges the data of `other`."""
         self.speculative.join(other.speculative)
         self.control.join(other.control)
         self.speculatives += other.speculatives

@@ -1,4 +1,4 @@
-"""What an observation says, checked: clocks jump and servers miscount, and neither may reach the estimates."""
+"""Validation of observations: clocks jump and servers miscount, and neither may affect the estimates."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ _MAX_LOAD = 100_000.0
 _MAX_PRICE = 1_000_000.0
 _MAX_DRAFT_LENGTH = 1_000
 _MAX_WORDS = 64
-# What comes once per answer, such as the way of its first and its last bytes, is not the time of a step: it weighs
-# heavily on an answer of few. One of this many steps counts a quarter of a very long one.
+# The once-per-answer overhead, such as the transfer of its first and last bytes, is not step time, and it dominates in
+# an answer of few steps. An answer of this many steps counts a quarter of a very long one.
 _SETTLING_STEPS = 8.0
 
 
 class Pace(NamedTuple):
-    """Seconds per step or per token, and how much the answer is worth beside a long one, in (0, 1]."""
+    """Seconds per step or per token, and the weight of the answer relative to a long one, in (0, 1]."""
 
     step_s: float
     weight: float
 
 
 class Trials(NamedTuple):
-    """Draft tokens that were accepted, and those that were decided: accepted or the first rejected of their step."""
+    """Accepted draft tokens, and decided ones: accepted, or the first rejected of their step."""
 
     accepted: float
     decided: float
@@ -62,7 +62,7 @@ def is_plausible(seen: Observation) -> bool:
 
 
 def pace_of(seen: Observation, ttft_s: float, *, by_step: bool) -> Pace | None:
-    """The time per step (`by_step`) or per token after the first; None for an answer that is too short to tell."""
+    """The time per step (`by_step`) or per token after the first; None for an answer that is too short to measure."""
     decode_s = seen.e2e_s - ttft_s
     units = seen.output_tokens - 1
     if by_step:
@@ -73,10 +73,10 @@ def pace_of(seen: Observation, ttft_s: float, *, by_step: bool) -> Pace | None:
 
 
 def trials_of(seen: Observation) -> Trials | None:
-    """The trials behind the acceptance rate; None where nothing was decided.
+    """The trials behind the acceptance rate; None if nothing was decided.
 
-    A step that had fewer draft tokens than asked for (a look-up without a match) ended as a rejection does, so that
-    E tokens per step come out as they were. The last step of an answer may be cut short without that.
+    A step with fewer draft tokens than requested (a look-up without a match) counts like one with a rejection, so that
+    E tokens per step matches the observation. The last step of an answer may be short without that.
     """
     rejected = seen.rejections or min(seen.drafted - seen.accepted, seen.steps)
     short = seen.steps - 1 - seen.drafted / seen.draft_length if seen.draft_length else 0.0

@@ -1,7 +1,7 @@
-"""A mean over members of which none may dominate: how a class is estimated over its sources, a pair over its classes.
+"""A mean over members with a cap for each: the estimate of a class over its sources, of a pair over its classes.
 
-Each member has a running mean of its own and counts for at most `cap` observations, however many it sends: a flood
-from one source moves a class by one source's weight.
+Each member has its own running mean and counts for at most `cap` observations, however many it sends: a flood from one
+source moves a class by one source's weight.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections import OrderedDict
 
 _MAX_MEMBERS = 32
 _KEEP = 1.0 - 1.0 / 100.0
-# What a source counts for in its class at most, and a class in its pair, in observations.
+# The maximum weight of a source in its class, and of a class in its pair, in observations.
 SOURCE_CAP, CLASS_CAP = 10.0, 20.0
 
 
@@ -22,7 +22,8 @@ class _Member:
 
 
 class PooledMean:
-    """`mean` over all members, `weight` observations behind it after the cap; the least recent of too many leave."""
+    """`mean` over all members, `weight` observations behind it after the cap; the least recent members are dropped when
+    there are too many."""
 
     __slots__ = ("_cap", "_members", "_sum", "weight")
 
@@ -40,7 +41,7 @@ class PooledMean:
         return len(self._members)
 
     def add(self, key: str, value: float, weight: float = 1.0) -> None:
-        """Take in an observation of member `key`; `weight` is in (0, 1]."""
+        """Records an observation of member `key`; `weight` is in (0, 1]."""
         member = self._members.get(key)
         if member is None:
             member = self._members[key] = _Member()

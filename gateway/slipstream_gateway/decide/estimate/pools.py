@@ -1,4 +1,4 @@
-"""What is known of one pool of servers: its times by load, and whether it counts draft tokens."""
+"""Estimates for one pool of servers: its times by load, and whether it counts draft tokens."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from slipstream_gateway.decide.estimate import priors
 from slipstream_gateway.decide.estimate.curves import Curve
 from slipstream_gateway.decide.estimate.first_token import FirstToken
 
-# So many speculative answers without a single draft token: the servers do not count them.
+# After this many speculative answers without a single draft token, the servers are assumed not to count them.
 _SILENT_ANSWERS = 3
 
 
 class PoolModel:
-    """Its step times, apart for batches that decode plainly and that speculate, and its times to first token.
+    """Its step times, separate for batches that decode plainly and that speculate, and its times to first token.
 
-    One line through both would be wrong: the first draft token costs more than each after it.
+    A single line through both would be wrong: the first draft token costs more than each later one.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class PoolModel:
         self._counted = self._silent = 0
 
     def lean_on(self, other: PoolModel) -> None:
-        """`other` stands in while this pool has been asked little: the same model, most likely on alike servers."""
+        """`other` is used while this pool has little data: the same model, probably on similar servers."""
         self.plain_step.lean_on(other.plain_step)
         self.step.lean_on(other.plain_step, ratio=priors.STEP_OVERHEAD)
         self.first_token.curve.lean_on(other.first_token.curve)
@@ -36,7 +36,7 @@ class PoolModel:
 
     @property
     def counts_drafts(self) -> bool:
-        """False where the servers speculate and never say how many draft tokens they made."""
+        """False if the servers speculate and never report the number of draft tokens."""
         return self._counted > 0 or self._silent < _SILENT_ANSWERS
 
     @property
@@ -45,7 +45,7 @@ class PoolModel:
         return self._counted > 0
 
     def saw_drafts(self, drafted: int) -> None:
-        """Note a speculative answer that has more than one token."""
+        """Records a speculative answer of more than one token."""
         if drafted > 0:
             self._counted += 1
         else:

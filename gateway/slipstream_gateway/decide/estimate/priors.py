@@ -1,4 +1,4 @@
-"""What to expect where nothing has been measured yet. Wide on purpose: a few requests outweigh each of these."""
+"""Expectations without measurements. They are wide on purpose: a few requests outweigh each of them."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from slipstream_core.types import LengthBin, RequestProfile, TaskType
 
 from slipstream_gateway.decide.estimate.curves import CurvePrior
 
-# Log output tokens of a class by its length, where no request's own expectation is at hand.
+# Log output tokens of a class by its length, if no request's own expectation is available.
 _BIN_TOKENS: Mapping[str, float] = {LengthBin.SHORT: 16.0, LengthBin.MEDIUM: 75.0, LengthBin.LONG: 220.0}
 _ANY_TOKENS = 100.0
-# The classifier's length against a new deployment's: half of the requests lie within a factor of 1.8.
+# The classifier's length in a new deployment: half of the requests lie within a factor of 1.8.
 PROFILE_LENGTH_VARIANCE = 0.9**2
 CLASS_LENGTH_VARIANCE = 0.8**2
 LENGTH_SPREAD = 0.45**2
 
-# Predictable answers are copied, structured or code; the embedded pair shows 0.59 to 0.84, 0.24 on rare tokens and 0.29
-# on answers of a line, which have nothing but the tokens that matter.
+# Predictable answers are copied, structured or code. The embedded pair has 0.59 to 0.84, 0.24 on rare tokens, and 0.29
+# on one-line answers, which consist of significant tokens only.
 _PREDICTABLE, _ORDINARY, _OPEN, _RARE, _SHORT = 0.8, 0.72, 0.65, 0.25, 0.3
 _TASK_ACCEPTANCE: Mapping[str, float] = {
     TaskType.SUMMARIZATION: _PREDICTABLE,
@@ -29,12 +29,12 @@ _TASK_ACCEPTANCE: Mapping[str, float] = {
     TaskType.TRANSLATION: _ORDINARY,
 }
 ACCEPTANCE_VARIANCE = 0.15**2
-# A share of rare tokens from here on makes a rare answer, where the classifier gives no probability of it.
+# An answer with this share of rare tokens counts as rare, if the classifier gives no probability.
 _RARE_SHARE = 0.25
 
-# Only the ratios of times matter to a decision: all arms start from the same.
+# Only the ratios of times matter to a decision: all arms start with the same.
 PLAIN_STEP = CurvePrior(base=0.02, base_spread=1.5, k=0.15, k_spread=0.1, noise=0.15)
-# A step that verifies takes longer than a plain one before its first draft token: more launches, more rows.
+# A step that verifies takes longer than a plain one even before its first draft token: more launches, more rows.
 STEP_OVERHEAD = 1.2
 STEP = PLAIN_STEP._replace(base=PLAIN_STEP.base * STEP_OVERHEAD)
 FIRST_TOKEN = CurvePrior(base=0.05, base_spread=1.5, k=1.0, k_spread=1.0, noise=0.4)
@@ -52,7 +52,7 @@ def class_acceptance(cold_class: str) -> float:
 
 
 def profile_acceptance(profile: RequestProfile) -> float:
-    """β of a request by its task and by how likely its answer is full of rare tokens."""
+    """β of a request by its task and by its probability of a rare answer."""
     rare = profile.rare_probability or min(1.0, profile.rare_token_share / _RARE_SHARE)
     ordinary = _ordinary(profile.task, profile.length)
     return ordinary + rare * (min(_RARE, ordinary) - ordinary)

@@ -1,7 +1,7 @@
-"""How a template's times compare with what its servers' load curves predict: a log ratio per arm.
+"""A template's times relative to the predictions of its servers' load curves: a log ratio per arm.
 
-Both arms share what lies in the prompt (a long context slows either), so an arm that was not tried yet inherits the
-other's; their difference is shrunk to none.
+Both arms share the effect of the prompt (a long context slows either), so an arm without data inherits the other's
+ratio; their difference is shrunk towards 0.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ _FIELDS = 4
 
 
 class RatioPrior(NamedTuple):
-    """Log ratios before anything was seen, per arm, with standard deviations: of one observation (`noise`), of
-    templates among each other (`shared`), and of an arm from its template's mean (`arm`)."""
+    """Log ratios without data, per arm, with standard deviations: of one observation (`noise`), between templates
+    (`shared`), and of an arm from its template's mean (`arm`)."""
 
     plain: float
     speculative: float
@@ -39,7 +39,8 @@ class ArmRatios:
     __slots__ = ("_state",)
 
     def __init__(self) -> None:
-        # Per arm, plain first: samples and mean as seen, then mean and variance of the fit. Packed, for there are many.
+        # Per arm, plain first: samples and mean as observed, then mean and variance of the fit. Packed, because there
+        # are many.
         self._state = array("d", [0.0] * (2 * _FIELDS))
 
     @property
@@ -55,7 +56,7 @@ class ArmRatios:
         return Ratio(state[at + 2], state[at + 3], state[at])
 
     def update(self, speculative: bool, log_ratio: float, weight: float, prior: RatioPrior) -> None:
-        """Take in one request's log ratio, observed over predicted, and fit again; `weight` is in (0, 1]."""
+        """Records one request's log ratio, observed over predicted, and refits; `weight` is in (0, 1]."""
         state, at = self._state, _FIELDS if speculative else 0
         before = prior.speculative if speculative else prior.plain
         value = max(before - _CLIP, min(before + _CLIP, log_ratio))
@@ -65,7 +66,7 @@ class ArmRatios:
         self._fit(prior)
 
     def _fit(self, prior: RatioPrior) -> None:
-        """Both arms are a shared mean and a deviation; the shared mean first."""
+        """Each arm is a shared mean plus a deviation; the shared mean is fitted first."""
         state = self._state
         noise, arm_variance = prior.noise**2, prior.arm**2
         precision, shared = 1.0 / prior.shared**2, 0.0

@@ -1,7 +1,7 @@
-"""A bounded map of what is seen again and again, which a flood of things seen once cannot wash out.
+"""A bounded map of recurring entries that a flood of one-off entries cannot evict.
 
-Segmented least recently used (Karedla et al. 1994): what is new is on probation in a part of its own; what has proved
-itself moves to the protected part, and only its like can push it out of there.
+Segmented least recently used (Karedla et al. 1994): a new entry is on probation in a separate segment; a proven one
+moves to the protected segment, where only other proven ones can evict it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _PROTECTED_SHARE = 0.8
 
 
 class SegmentedMap(Generic[Value]):
-    """At most `capacity` values by key. The protected part may have four fifths of them, probation all that is left."""
+    """At most `capacity` values by key. The protected segment has at most four fifths of them, probation the rest."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = max(capacity, 2)
@@ -26,7 +26,7 @@ class SegmentedMap(Generic[Value]):
         return len(self._probation) + len(self._protected)
 
     def peek(self, key: str) -> Value | None:
-        """The value at `key`; asking does not count as use."""
+        """The value at `key`, without counting as use."""
         found = self._protected.get(key)
         return found if found is not None else self._probation.get(key)
 
@@ -37,7 +37,7 @@ class SegmentedMap(Generic[Value]):
             self._probation.popitem(last=False)
 
     def touch(self, key: str, *, protect: bool) -> None:
-        """Note the use of a value that is held; `protect` one that has proved itself."""
+        """Records the use of a stored value; `protect` a proven one."""
         if key in self._protected:
             self._protected.move_to_end(key)
             return

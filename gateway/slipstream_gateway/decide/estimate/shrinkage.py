@@ -1,4 +1,4 @@
-"""From one level of the hierarchy to the next: a normal prior, and the news of the members below."""
+"""Transitions between levels of the hierarchy: a normal prior, and the data of the members below."""
 
 from __future__ import annotations
 
@@ -31,15 +31,16 @@ def joined(first: Normal, second: Normal) -> Normal:
 
 
 def repeat_noise(within: float, between: float, samples: float) -> float:
-    """The noise of a template's next answer as news of its like: the more it has said, the less it adds."""
+    """The noise of a template's next answer as information on similar templates: the more answers it has, the less
+    another adds."""
     after = between + within / (samples + 1.0)
     if samples <= 0.0:
         return after
-    # 1 / (1 / after - 1 / before), without the difference of two that are nearly equal
+    # 1 / (1 / after - 1 / before), without subtracting nearly equal numbers
     before = between + within / samples
     return after * before * samples * (samples + 1.0) / within
 
 
 def clipped(value: float, limit: float) -> float:
-    """`value`, at most `limit` from 0: one answer has only so much to say."""
+    """`value`, at most `limit` from 0, so that the effect of one answer is bounded."""
     return max(-limit, min(limit, value))

@@ -1,7 +1,7 @@
-"""The skeleton of a prompt: its instruction, with what changes from request to request masked.
+"""The skeleton of a prompt: its instruction, with the parts masked that vary between requests.
 
-A template's instruction stands at an end of the prompt and opens with one of `cues.OPENERS` or is a short line by
-itself; everything else counts as material. Both ends are sampled, so that the time does not grow with the prompt.
+A template's instruction is at one end of the prompt and opens with one of `cues.OPENERS` or is a short separate line;
+everything else counts as material. Both ends are sampled, so that the time does not grow with the prompt.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ _MAX_WORDS = 12
 END_CHARS = 240
 _LINE_CHARS = 160
 _SENTENCE_WORDS = 24
-# Words of a sentence that identify it: what follows is mostly a slot ("a query that counts the *visits per agent*").
+# Number of words of a sentence that identify it: later ones are mostly a slot ("a query that counts the *visits per
+# agent*").
 _KEY_WORDS = 6
 _LAYOUT_CHARS = 100
 _CACHE_ENTRIES = 4096
@@ -35,7 +36,7 @@ _ACRONYM_CHARS, _SHORT_CHARS = 5, 6
 
 class Skeleton(NamedTuple):
     """`key` identifies the template; `words` are the instruction's masked words, those of `key` and further ones, each
-    hashed to one of `WORD_BUCKETS`; `found` tells whether there was an instruction at all."""
+    hashed to one of `WORD_BUCKETS`; `found` is whether there was an instruction at all."""
 
     key: str
     words: tuple[int, ...]
@@ -43,8 +44,8 @@ class Skeleton(NamedTuple):
 
 
 class _Line(NamedTuple):
-    """The instruction that a line may hold. `score`: 2 opens as an instruction does, 1 hints at one, 0 neither;
-    `start` is its first words, `label` where it is a label, like "Agent:"."""
+    """The possible instruction in a line. `score`: 2 opens like an instruction, 1 hints at one, 0 neither; `start` is
+    its first words, `label` set if it is a label, like "Agent:"."""
 
     score: int
     skeleton: Skeleton
@@ -56,13 +57,13 @@ NOTHING = Skeleton("", (), False)
 
 
 class Skeletons:
-    """Skeletons of texts; remembers lines that it has seen, as templates repeat theirs. Not thread-safe."""
+    """Skeletons of texts; caches lines, because templates repeat theirs. Not thread-safe."""
 
     def __init__(self) -> None:
         self._lines: dict[str, _Line] = {}
 
     def of(self, text: str) -> Skeleton:
-        """The skeleton of `text`; only its ends are looked at."""
+        """The skeleton of `text`; only its ends are read."""
         head = text[:END_CHARS].lstrip()
         if head[:1] in ("{", "["):
             keys = _JSON_KEY.findall(head)
@@ -99,14 +100,14 @@ class Skeletons:
 
 
 def _by_layout(first: str, opening: _Line, *, isolated: bool) -> Skeleton:
-    """Without a cue: a label ("Agent:") or a short first line by itself is taken for the template's."""
+    """Without a cue, a label ("Agent:") or a short separate first line is taken as the template's."""
     if opening.label or (isolated and len(first) <= _LAYOUT_CHARS):
         return Skeleton("line:" + opening.start, opening.skeleton.words, False)
     return NOTHING
 
 
 def _key(words: list[str]) -> str:
-    """What names the template: its first words, up to where a slot begins."""
+    """The identifier of the template: its first words, up to the beginning of a slot."""
     key: list[str] = []
     for word in words:
         if len(key) == _KEY_WORDS or (len(key) > 1 and word in SLOT_OPENERS):
@@ -117,7 +118,7 @@ def _key(words: list[str]) -> str:
 
 
 def _last_sentence(text: str) -> str:
-    """What follows the last end of a sentence that is not the end of `text`."""
+    """The text after the last sentence end before the end of `text`."""
     text = text[-_LINE_CHARS:]
     start = 0
     for match in _SENTENCE_END.finditer(text, 0, len(text) - 1):
@@ -126,7 +127,7 @@ def _last_sentence(text: str) -> str:
 
 
 def _read(line: str) -> _Line:
-    """The first sentence of `line` that says something, with a second one where that goes on with the instruction."""
+    """The first meaningful sentence of `line`, with a second one if that continues the instruction."""
     if '"' in line or "'" in line or "`" in line or "“" in line or "«" in line or "„" in line:
         line = _QUOTED.sub(" 0 ", line)
     words: list[str] = []
@@ -166,13 +167,13 @@ def _score(sentence: list[str]) -> int:
 
 
 def word_buckets(words: Sequence[str]) -> tuple[int, ...]:
-    """The first words, hashed, each once: enough to recognise an instruction's like, too little to read it."""
+    """The first words, hashed, each once: enough to recognise similar instructions, too little to recover the text."""
     hashes = [zlib.crc32(word.encode("utf-8", "surrogatepass")) % WORD_BUCKETS for word in words[:_MAX_WORDS]]
     return tuple(dict.fromkeys(hashes))
 
 
 def masked_words(text: str) -> list[str]:
-    """The words of `text`, lower case; ids, numbers, addresses and code as `0`, names as `N`, repeats once."""
+    """The words of `text` in lower case; ids, numbers, addresses and code as `0`, names as `N`, repeats once."""
     words: list[str] = []
     last = ""
     for raw in text.translate(_WIDE).split(None, _SENTENCE_WORDS)[:_SENTENCE_WORDS]:
@@ -193,7 +194,7 @@ def _masked(raw: str) -> str:
 
 @lru_cache(_CACHE_ENTRIES)
 def _masked_first(raw: str) -> str:
-    """The first word of a sentence has a capital whatever it is."""
+    """The first word of a sentence is always capitalised."""
     word = raw.strip(_PUNCTUATION).lower()
     if not word:
         return ""

@@ -1,4 +1,4 @@
-"""What one fingerprint has shown: length, acceptance and times of its answers, learnt one outcome at a time."""
+"""The estimates of one fingerprint: length, acceptance and times of its answers, updated per outcome."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from slipstream_gateway.decide.estimate.outcomes import pace_of, trials_of
 from slipstream_gateway.decide.estimate.pools import PoolModel
 from slipstream_gateway.decide.estimate.ratios import ArmRatios, Ratio, RatioPrior
 
-# From its third observation on an estimate counts as the fingerprint's own; after forgetting, three weigh a bit less.
+# From the third observation on an estimate counts as the fingerprint's own; after forgetting, three weigh slightly
+# less.
 SETTLED_HITS = 3
 SETTLED_SAMPLES = SETTLED_HITS - 0.2
 _CONTEXT_BUCKETS = 8
 
-# Log ratios of times between templates: noise of one answer, templates among each other, an arm beyond its template.
+# Log ratios of times between templates: noise of one answer, between templates, and of an arm beyond its template.
 _PACE_NOISE, _PACE_SHARED, _PACE_ARM = 0.2, 0.15, 0.07
-# Without counts of draft tokens the speculative arm's ratio carries the acceptance.
+# Without counts of draft tokens the speculative arm's ratio includes the acceptance.
 _PACE_UNCOUNTED = 0.5
-# An arm's own share of the time to first token is its pool's to know: one template sees too little of it.
+# An arm's own share of the time to first token is estimated per pool: one template has too few data.
 _FIRST_TOKEN = RatioPrior(plain=0.0, speculative=0.0, noise=0.4, shared=0.3, arm=0.01)
 
 
 class Template:
-    """The estimates of one fingerprint; those of acceptance and times are None until there is something to tell."""
+    """The estimates of one fingerprint; those of acceptance and times are None until there are data."""
 
     __slots__ = ("acceptance", "first_token", "hits", "length", "pace")
 
@@ -40,7 +41,7 @@ class Template:
         self.first_token: ArmRatios | None = None
 
     def learn(self, seen: Observation, member: str, model: KeyModel, pool: PoolModel) -> None:
-        """Take in an outcome, and tell the levels above; `member` is its source, as classes count it."""
+        """Records an outcome and updates the levels above; `member` is its source for the classes."""
         self._learn_length(seen, member, model)
         speculative = seen.arm is Arm.SPECULATIVE
         if speculative and seen.output_tokens > 1 and seen.draft_length > 0:
@@ -48,7 +49,7 @@ class Template:
         if speculative and pool.has_counted:
             self._learn_acceptance(seen, member, model)
         ttft_s = self._learn_first_token(seen, pool)
-        if pool.has_counted or not speculative or not pool.counts_drafts:  # else steps or tokens: too early to tell
+        if pool.has_counted or not speculative or not pool.counts_drafts:  # else steps or tokens: undecided as yet
             self._learn_pace(seen, member, model, pool, ttft_s)
 
     def _learn_length(self, seen: Observation, member: str, model: KeyModel) -> None:
@@ -56,7 +57,7 @@ class Template:
         expected = model.lengths.expect(seen.subject, x)
         own = self.length
         if seen.cut and y < (own.expect(x) if own.samples else expected.mean):
-            return  # it would have been longer, which is expected anyway
+            return  # a truncated answer would have been longer, which the expectation already covers
         model.lengths.learn(seen.subject, member, y, own, expected, teach=model.may_teach(own.samples))
         own.update(x, y, expected)
 
@@ -74,7 +75,7 @@ class Template:
         own.update(bucket, trials.accepted, trials.decided, expected)
 
     def _learn_first_token(self, seen: Observation, pool: PoolModel) -> float:
-        """The time to first token, seen or, where the answer was not streamed, expected."""
+        """The time to first token: observed or, for an answer that was not streamed, expected."""
         speculative = seen.arm is Arm.SPECULATIVE
         thousands = seen.prompt_tokens / 1000.0
         step_s = pool.plain_step.line(seen.load).base
@@ -112,7 +113,7 @@ def bucket_of(temperature: int, context: int) -> int:
 
 
 def pace_prior(subject: Subject, model: KeyModel, pool: PoolModel) -> RatioPrior:
-    """How step times of a template of this class compare with the curves, before it has shown any."""
+    """The expected ratio of a new template's step times to the curves, by its class."""
     plain, speculative = model.pace(subject.cold_class)
     arm = _PACE_ARM if pool.counts_drafts else _PACE_UNCOUNTED
     return RatioPrior(plain, speculative, _PACE_NOISE, _PACE_SHARED, arm)

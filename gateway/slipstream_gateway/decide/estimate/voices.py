@@ -1,8 +1,8 @@
-"""One figure as each API key sees it, and their median: how an estimate crosses from key to key.
+"""One figure by API key, and the median: the exchange of an estimate between keys.
 
-Each key has one voice, however many requests it sends. A key takes over the median of what it expects itself and of the
-others' voices. Less than half of the values cannot carry a median away (Huber 1981, section 3.1): one key moves another
-key's estimate to a third key's value at most.
+Each key has one estimate, however many requests it sends. A key uses the median of its own expectation and of the
+others' estimates. A minority of the values cannot shift a median arbitrarily (Huber 1981, section 3.1): one key moves
+another key's estimate at most to a third key's value.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from slipstream_core.observation import Level
 
 from slipstream_gateway.decide.estimate.shrinkage import Normal, joined
 
-# The voices of this many keys are kept, those that changed last.
+# The estimates of this many keys are stored, those that changed last.
 _MAX_VOICES = 32
-# A change of a probability or a log length that is not worth the time.
+# A smaller change of a probability or a log length is not worth the time.
 _SAME = 0.003
-# With only one other voice there is no telling what is common from what is that key's own.
+# With only one other estimate, common effects cannot be separated from that key's own.
 _LEAST_OTHERS = 2
 
 
 class Voices:
-    """What each key says of one figure: its estimate from its own requests alone."""
+    """Each key's estimate of one figure, from its own requests alone."""
 
     __slots__ = ("_means", "_sorted")
 
@@ -32,7 +32,7 @@ class Voices:
         self._sorted: list[float] = []
 
     def say(self, key: str, mean: float) -> None:
-        """Take in the voice of `key`, in place of its last one, unless that was nearly the same."""
+        """Stores the estimate of `key` in place of its last one, unless they are nearly equal."""
         before = self._means.get(key)
         if before is not None:
             if abs(mean - before) < _SAME:
@@ -46,13 +46,13 @@ class Voices:
         insort(self._sorted, mean)
 
     def others(self, key: str) -> int:
-        """The number of voices beside that of `key`; 0 where they are too few to count."""
+        """The number of estimates beside that of `key`; 0 if they are too few to count."""
         count = len(self._means) - (key in self._means)
         return count if count >= _LEAST_OTHERS else 0
 
     def median(self, key: str, own: float) -> float | None:
-        """The median of the others' voices and of that of `key`, or of `own` where it has none; of two in the middle
-        the one nearer to `own`. None where the others are too few."""
+        """The median of the others' estimates and of that of `key`, or of `own` if it has none; of two middle ones, the
+        one nearer to `own`. None if the others are too few."""
         is_known = key in self._means
         if len(self._means) - is_known < _LEAST_OTHERS:
             return None
@@ -66,7 +66,7 @@ class Voices:
 
 class KeyVoice:
     """The offsets of a pair's classes for one key, between its own evidence and the `voices` by class; `between` is the
-    variance of an offset from key to key."""
+    variance of an offset between keys."""
 
     __slots__ = ("_between", "_key", "_voices")
 
@@ -76,19 +76,19 @@ class KeyVoice:
         self._between = between
 
     def level(self, cold_class: str, own: tuple[Level, float]) -> tuple[Level, float]:
-        """The most specific level that has seen a class which this key has not shown, and how many observations or
-        voices it counts; `own` is what the key's other classes give."""
+        """The most specific level with data on a class that this key has none of, and its number of observations or
+        estimates; `own` is from the key's other classes."""
         found = self._voices.get(cold_class)
         others = found.others(self._key) if found is not None else 0
         return (Level.CLASS, float(others)) if others else own
 
     def unseen(self, cold_class: str, own: Normal) -> Normal:
-        """The offset of a class that this key has not shown, with `own` by its other classes."""
+        """The offset of a class without data of this key, with `own` from its other classes."""
         found = self._voices.get(cold_class)
         return own if found is None else self._joined(found, own)
 
     def say(self, cold_class: str, own: Normal) -> Normal:
-        """Give the key's voice, `own` of a class; the class's offset after that."""
+        """Stores the key's estimate, `own` of a class; returns the class's offset after that."""
         found = self._voices.get(cold_class)
         if found is None:  # classes are from a closed set
             found = self._voices[cold_class] = Voices()
