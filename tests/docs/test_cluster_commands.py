@@ -73,7 +73,7 @@ def test_tutorial_leads_into_a_cluster_and_back(
     assert "embedded" in cluster_shell.run(apply, folder=ROOT)
     printed = cluster_shell.run(kill, {"--report-namespace slipstream": f"--report-namespace {namespace}"})
     assert "kill switch set" in printed
-    assert printed.count("1 of 1 gateways go by it") == 2
+    assert printed.count("1 of 1 gateways have applied it") == 2
     assert "killSwitch" not in kube.client().get(PAIR.format(namespace))["spec"]
 
 

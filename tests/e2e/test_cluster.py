@@ -260,5 +260,5 @@ def kill_is_seen_and_taken_back(cluster: Cluster) -> None:
     command = [str(SLIPSTREAM), "unkill", "mp/support", "--kubeconfig", kubeconfig]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"2 of 2 gateways go by it, \d+ ms after", done.stdout)
+    assert re.search(r"2 of 2 gateways have applied it, \d+ ms after", done.stdout)
     assert {each["arm"] for each in cluster.explain(SUMMARY)} == {"speculative"}

@@ -173,7 +173,7 @@ def test_port_in_use_is_named_with_its_option(up_options: list[str], option: str
 def test_one_port_for_two_servers_is_refused(up_options: list[str]) -> None:
     done = _up(*up_options, "--http-port", up_options[1])
     assert done.returncode == 1
-    assert done.stderr == (f"slipstream: error: port {up_options[1]} is asked for by --port and --http-port\n")
+    assert done.stderr == (f"slipstream: error: port {up_options[1]} is set by both --port and --http-port\n")
 
 
 @pytest.mark.parametrize("option", [("--engine", "vllm"), ("--model", "smollm2")])
@@ -183,8 +183,8 @@ def test_engine_and_model_are_the_manifest_s_business(
     done = _up("-f", str(tmp_path / "pair.yaml"), *up_options, *option)
     assert done.returncode == 2
     assert done.stderr == (
-        f"slipstream: error: {' '.join(option)} is for a model that comes with the package: the manifest of -f names "
-        "its own\n"
+        f"slipstream: error: {' '.join(option)} selects a model of the package and cannot be combined with -f, "
+        "whose manifest has its own\n"
     )
 
 

@@ -1,1 +1,1 @@
-"""The console: what the gateway does right now, on one page and in a terminal, from all of its workers."""
+"""The console: the gateway's present state over all of its workers, on one page and in a terminal."""

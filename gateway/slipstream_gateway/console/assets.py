@@ -1,4 +1,4 @@
-"""The page and what it loads: files of this package, read once, the same for everybody."""
+"""The page and its files, read once from this package."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Asset(NamedTuple):
 
 
 def load_assets() -> dict[str, Asset]:
-    """By file name."""
+    """The files by name."""
     folder = files("slipstream_gateway.console") / "page"
     found = {}
     for item in folder.iterdir():

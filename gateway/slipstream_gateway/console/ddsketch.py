@@ -1,6 +1,6 @@
-"""Quantiles of times that workers can add up: counts by logarithmic bins (DDSketch: Masson, Rim and Lee, VLDB 2019).
+"""Quantiles of times that workers can merge: counts by logarithmic bins (DDSketch: Masson, Rim and Lee, VLDB 2019).
 
-A quantile is within `ACCURACY` of the true one, whatever the distribution; a bin is an integer, a sketch a mapping.
+A quantile is within `ACCURACY` of the true one for any distribution; a bin is an integer, a sketch a mapping.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ Bins = dict[int, int]
 
 
 def add(bins: Bins, seconds: float) -> None:
-    """Count one value."""
+    """Counts one value."""
     number = math.ceil(math.log(max(seconds, _LEAST_S)) / _LOG_GAMMA)
     bins[number] = bins.get(number, 0) + 1
 
 
 def join(bins: Bins, other: Mapping[int, int]) -> None:
-    """As if the values of `other` had been added."""
+    """Merges the values of `other`."""
     for number, count in other.items():
         bins[number] = bins.get(number, 0) + count
 
 
 def quantiles(bins: Mapping[int, int], shares: Sequence[float]) -> list[float]:
-    """The values below which the ascending `shares` of the values lie. There must be a value."""
+    """The quantiles for the ascending `shares`. The sketch must not be empty."""
     ordered = sorted(bins.items())
     total = sum(count for _, count in ordered)
     found: list[float] = []

@@ -1,4 +1,4 @@
-"""The console over HTTP: its page, its stream of figures, its kill switch."""
+"""The console's HTTP endpoints: its page, its stream of figures, its kill switch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Told = Callable[[KillEvent], None]
 
 
 class PageEndpoint:
-    """The page and its files. They hold no data, so that a browser may load them before it has a key."""
+    """The page and its files. They contain no data, so a browser may load them without a key."""
 
     def __init__(self) -> None:
         self._assets = load_assets()
@@ -52,9 +52,9 @@ class PageEndpoint:
 
 
 class EventsEndpoint:
-    """`GET /admin/events`: the figures as server-sent events, or once as JSON for who asks for `application/json`.
+    """`GET /admin/events`: the figures as server-sent events, or once as JSON on request (`application/json`).
 
-    A stream may outlive the right to see it, so `check` is asked again about every second.
+    The permission may end during a stream, so `check` is repeated about every second.
     """
 
     def __init__(self, feed: Feed, check: RequestCheck) -> None:
@@ -68,13 +68,14 @@ class EventsEndpoint:
             body = await self._feed.whole()
             await Response(body, headers=headers, media_type="application/json")(scope, receive, send)
         elif self._feed.viewers >= MAX_VIEWERS:
-            message = f"{MAX_VIEWERS} viewers are connected to this worker already."
+            message = f"This worker already has its maximum of {MAX_VIEWERS} viewers."
             await json_response({"error": {"message": message}}, status=503)(scope, receive, send)
         else:
             await self._stream(scope, receive, send)
 
     async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Until the viewer goes, reads nothing for a while, is no admin any more, or the gateway stops."""
+        """Runs until the viewer disconnects, stops reading for a while or loses the admin permission, or the gateway
+        stops."""
         head = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
         stopping = asyncio.Event()
         scope["slipstream.shutdown"] = stopping.set
@@ -89,7 +90,7 @@ class EventsEndpoint:
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
-            pass  # the server stops and waits no longer: this stream ends as the others do
+            pass  # the server stops without waiting any longer; this stream ends like the others
         finally:
             for task in ends:
                 task.cancel()
@@ -99,8 +100,7 @@ class EventsEndpoint:
                 await send({"type": "http.response.body", "body": b""})
 
     async def _refused(self, scope: Scope) -> None:
-        """Ends when who opened the stream would not be let in any more: its key was revoked or has expired, or is no
-        admin's now."""
+        """Returns when the viewer's key is revoked, has expired, or is no longer an admin's."""
         while True:
             await asyncio.sleep(EVERY_S)
             try:
@@ -116,19 +116,19 @@ class EventsEndpoint:
 
 
 class _Wish(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The body of a kill or its end."""
+    """The body of a kill or an unkill."""
 
     by: Who
     reason: Why = ""
 
 
 class KillsEndpoint:
-    """`POST` and `DELETE /admin/kills/<pair>`: turns a pair's kill switch on and off again.
+    """`POST` and `DELETE /admin/kills/<pair>`: turns a pair's kill switch on and off.
 
-    Only for pages of this very gateway and for programs: a header that no form can send, a JSON body, and an `Origin`
-    that is this host's, where there is one. Without keys, the host must be an address or `localhost`, so that no name
-    that was made to point here can be an origin. `caller` names who asks by his key, empty without keys; `told` hears
-    of what was turned.
+    Only for pages of this gateway and for programs: required are a header that no form can send, a JSON body, and an
+    `Origin` (if any) equal to this host. Without keys, the host must be an address or `localhost`, so that no name that
+    resolves to this machine can be an origin. `caller` returns the id of the caller's key, empty without keys; `told`
+    is called after each turn.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class KillsEndpoint:
             reply = error_reply(exc)
             return Response(reply.body, reply.status, media_type="application/json")
         except ClientGone:
-            return Response(status_code=400)  # nobody reads it
+            return Response(status_code=400)  # the client is gone
         self._told(event)
         return json_response(event)
 
@@ -181,9 +181,9 @@ async def _wish(request: Request) -> _Wish:
     try:
         wish = msgspec.json.decode(body, type=_Wish)
     except (msgspec.DecodeError, UnicodeDecodeError) as exc:
-        raise InvalidRequest(f"The body must be JSON with 'by' and, if you like, 'reason': {exc}.") from exc
+        raise InvalidRequest(f"The body must be JSON with 'by' and optionally 'reason': {exc}.") from exc
     if not wish.by.strip() or not wish.by.isprintable() or not wish.reason.replace("\n", " ").isprintable():
-        raise InvalidRequest("'by' must name somebody, and it and 'reason' must be plain text.")
+        raise InvalidRequest("'by' must not be empty, and it and 'reason' must be plain text.")
     return wish
 
 
@@ -193,10 +193,12 @@ def _check_origin(request: Request, *, has_keys: bool) -> None:
     origin = headers.get(b"origin")
     media_type = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
     if _ASKED_BY not in headers or media_type != b"application/json":
-        raise InvalidRequest("A kill switch takes JSON, with the header 'x-slipstream-console: 1'.")
+        raise InvalidRequest("The kill switch requires a JSON body and the header 'x-slipstream-console: 1'.")
     if origin is not None and origin.decode("latin-1").partition("://")[2] != host:
-        raise InvalidRequest("The kill switch is not for pages of other sites.")
+        raise InvalidRequest("The kill switch refuses requests from pages of other sites.")
     if headers.get(b"sec-fetch-site", b"same-origin") not in (b"same-origin", b"none"):
-        raise InvalidRequest("The kill switch is not for pages of other sites.")
+        raise InvalidRequest("The kill switch refuses requests from pages of other sites.")
     if not has_keys and (name := without_port(host)) != "localhost" and not is_address(name):
-        raise InvalidRequest(f"Without keys, the kill switch is reached by an address or 'localhost', not by {host!r}.")
+        raise InvalidRequest(
+            f"Without API keys, use an address or 'localhost' as the host for the kill switch, not {host!r}."
+        )

@@ -1,7 +1,7 @@
-"""Server-sent events for any number of viewers at the price of one: a producer that runs while somebody looks.
+"""Server-sent events for all viewers at the cost of one: a producer that runs while there are viewers.
 
-A viewer gets everything first (`event: snapshot`), then what has changed since (`event: change`), about every second.
-One that is too slow for that skips to the newest whole: nothing is kept for anybody. (WHATWG HTML, 9.2.)
+A viewer first gets all sections (`event: snapshot`), then changes (`event: change`), about every second. A viewer that
+is too slow skips to the newest snapshot; nothing is buffered. (WHATWG HTML, 9.2.)
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _RETRY = b"retry: 1000\n\n"
 
 
 class Feed:
-    """`sections` makes the console's sections. Viewers iterate over `events`."""
+    """`sections` returns the console's sections. Viewers iterate over `events`."""
 
     def __init__(self, sections: Callable[[], Awaitable[Mapping[str, Any]]], *, every_s: float = EVERY_S) -> None:
         self._sections = sections
@@ -39,11 +39,11 @@ class Feed:
         return self._viewers
 
     async def whole(self) -> bytes:
-        """Everything as one JSON object."""
+        """All sections as one JSON object."""
         return _object({name: msgspec.json.encode(value) for name, value in (await self._sections()).items()})
 
     async def events(self) -> AsyncGenerator[bytes, None]:
-        """What one viewer is to be sent, without an end."""
+        """The endless events for one viewer."""
         self._viewers += 1
         try:
             if self._producer is None or self._producer.done():
@@ -65,7 +65,7 @@ class Feed:
                 self._number, self._encoded = 0, {}
 
     async def _wait(self) -> bool:
-        """For news; whether there are some before the next heartbeat is due."""
+        """Waits for a change; returns whether one came before the next heartbeat is due."""
         try:
             async with asyncio.timeout(HEARTBEAT_S):
                 await self._news.wait()
@@ -77,8 +77,8 @@ class Feed:
         while True:
             try:
                 self._publish(await self._sections())
-            except Exception:  # the top of the task: a figure that cannot be worked out must not end the others'
-                _log.exception("the console's figures cannot be worked out, and are tried again")
+            except Exception:  # top of the task: a failing figure must not stop the others
+                _log.exception("cannot compute the console's figures; retrying")
             await asyncio.sleep(self._every_s)
 
     def _publish(self, sections: Mapping[str, Any]) -> None:
@@ -95,7 +95,7 @@ class Feed:
 
 
 def _event(kind: str, number: int, sections: Mapping[str, bytes]) -> bytes:
-    """JSON has no line breaks, so that one `data` line holds it."""
+    """JSON has no line breaks, so one `data` line holds it."""
     return b"event: %s\nid: %d\ndata: %s\n\n" % (kind.encode(), number, _object(sections))
 
 

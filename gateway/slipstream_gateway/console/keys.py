@@ -1,4 +1,4 @@
-"""The limits of each key, and how much of them is used: of all gateways where Redis keeps them, else of this one."""
+"""The limits of each key with their usage: over all gateways if Redis holds them, else of this one."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _UNUSED = InUse()
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of one limit is used; more than all of it, where an answer took more than was expected."""
+    """The usage of one limit; above the limit if an answer used more than expected."""
 
     used: float
     limit: float
 
 
 class KeyRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A key by its public id and its name. None: there is no such limit."""
+    """A key by its public id and its name. None: no such limit."""
 
     id: str
     name: str
@@ -34,20 +34,20 @@ class KeyRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeysView:
-    """The valid keys of the file that have limits, `MOST_SHOWN` of them. Without a access there are no keys."""
+    """The valid keys of the file that have limits, `MOST_SHOWN` of them. None without access control."""
 
     def __init__(self, access: KeyedAccess | None) -> None:
         self._access = access
 
     def local(self) -> dict[str, InUse]:
-        """What is used of what this worker grants by itself, by key; keys that use nothing are left out."""
+        """The usage of this worker's own grants by key; unused keys are left out."""
         if self._access is None:
             return {}
         found = {key.key_id: self._access.local_usage(key) for key in self._access.limited()[:MOST_SHOWN]}
         return {key_id: usage for key_id, usage in found.items() if usage != _UNUSED}
 
     async def section(self, local: Mapping[str, InUse]) -> Any:
-        """JSON of the section; `local` is what all workers grant by themselves. None without keys."""
+        """The section as JSON; `local` is the usage of all workers' own grants. None without keys."""
         if self._access is None:
             return None
         limited = self._access.limited()
@@ -78,5 +78,5 @@ def _part(used: float, limit: float | None) -> Part | None:
 
 
 def _whole(used: float) -> int:
-    """One that is worked off in part is not free yet."""
+    """A partly recovered unit counts as used."""
     return math.ceil(used - 1e-3)

@@ -1,8 +1,9 @@
-"""Where speculation pays at the present load: expected length against acceptance, by the functions that decide.
+"""The break-even map at the present load: expected length against acceptance, computed by the functions of the
+decision.
 
-The forecast is the learner's own for a request that it has never seen; on the map its length and its acceptance are
-varied, and all the rest (the times of both arms at this load, the neighbours) stays as it was learnt. A class whose arm
-does not follow from its place on the map, because a rule decides or a bound is asked for, says so.
+The forecast is the learner's for a request without data. On the map its length and its acceptance vary, while all else
+(the times of both arms at this load, the neighbours) stays as learned. A class whose arm does not follow from its place
+on the map, because a rule or a confidence bound decides, has a note.
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ _BOUNDS = {
 }
 _PROMPT_TOKENS = 256
 _BY_BREAK_EVEN = (Reason.SPECULATION_PAYS, Reason.BREAK_EVEN)
-_DRAWS = msgspec.structs.replace(NO_DRAWS, rollout=0.0)  # a rollout holds back all of a class only at a share of 0
+_DRAWS = msgspec.structs.replace(NO_DRAWS, rollout=0.0)  # only at a share of 0 does a rollout hold back a whole class
 _ANY_CLASS = f"{TaskType.UNKNOWN}/{LengthBin.MEDIUM}"
 
 
 class ClassPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """A class on the map. `measured`: its acceptance is that of the window, else what the estimates expect. `ruled` is
-    the arm that its requests get whatever the map says, empty where the map says it; `why` is what decides then."""
+    """A class on the map. `measured`: its acceptance is that of the window, else the expectation of the estimates.
+    `ruled` is the arm of its requests if it does not follow from the map, else empty; `why` is the deciding rule."""
 
     request_class: str
     output_tokens: float
@@ -64,7 +65,7 @@ class ClassPoint(msgspec.Struct, frozen=True, kw_only=True):
 class BreakEvenMap(msgspec.Struct, frozen=True, kw_only=True):
     """One pair's map. `saved[a][l]` is the share of a plain answer's time that speculation is predicted to save at
     `acceptances[a]` and `lengths[l]` with the best draft length; it pays above `margin`. `decision` is the policy's.
-    `unknown` says why there is none."""
+    `unknown` is the reason why there is no map."""
 
     pair: str
     load: float = 0.0
@@ -94,7 +95,9 @@ def break_even_map(served: ServedRoute, learner: Learner, traffic: Sequence[Traf
     if forecast is None:
         return BreakEvenMap(pair=pair, unknown="No server is up.")
     if forecast.acceptance is None:
-        return BreakEvenMap(pair=pair, unknown="These servers do not report draft tokens, so acceptance is not known.")
+        return BreakEvenMap(
+            pair=pair, unknown="These servers do not report draft tokens, so the acceptance is unknown."
+        )
     points = [asked.point(name, rows) for name, rows in _by_class(traffic).items()]
     return BreakEvenMap(
         pair=pair,
@@ -116,7 +119,7 @@ def break_even_map(served: ServedRoute, learner: Learner, traffic: Sequence[Traf
 
 
 class _Asked:
-    """One pair's servers as a request would find them now."""
+    """One pair's servers in their present state."""
 
     def __init__(self, served: ServedRoute, learner: Learner, prompt_tokens: int) -> None:
         route = served.route
@@ -126,7 +129,7 @@ class _Asked:
         self.shortest, self.longest = draft_lengths(route, route.policy.spec if route.policy else None, None)
 
     def forecast(self, request_class: str) -> Forecast | None:
-        """What to expect of a request of this class that looks like no other; None where no server is up."""
+        """The forecast for a new request of this class; None if no server is up."""
         route, plain = self._served.route, self._served.plain.least_busy()
         target = self._served.speculative.least_busy() if self._served.speculative is not None else None
         if target is None or route.speculative is None:
@@ -153,12 +156,12 @@ class _Asked:
         ))  # fmt: skip
 
     def best(self, forecast: Forecast, tokens: float, acceptance: float) -> BreakEven:
-        """The decision's break-even with the length and the acceptance put in."""
+        """The decision's break-even with the given length and acceptance."""
         known = msgspec.structs.replace(forecast, output_tokens=_sure(tokens), acceptance=_sure(acceptance))
         return break_even(known, shortest=self.shortest, longest=self.longest)
 
     def point(self, request_class: str, rows: Sequence[Traffic]) -> ClassPoint | None:
-        """Where the class is; None where none of its requests ended well within the window."""
+        """The place of the class; None if none of its requests ended regularly within the window."""
         forecast = self.forecast(request_class)
         requests = sum(sum(row.requests) - row.failed for row in rows)
         output_tokens = sum(row.output_tokens for row in rows)
@@ -182,7 +185,7 @@ class _Asked:
         )
 
     def _ruled(self, request_class: str, forecast: Forecast, best: BreakEven, acceptance: float) -> tuple[str, str]:
-        """The arm of the class's requests and what decides it, where that is not the break-even alone."""
+        """The arm of the class's requests and the deciding rule, if it is not the break-even alone."""
         route = self._served.route
         task, _, length = request_class.partition("/")
         low, high = _BOUNDS[LengthBin(length)]
@@ -211,7 +214,7 @@ class _Asked:
 
 
 def _known(forecast: Forecast, tokens: float, acceptance: float) -> Forecast:
-    """`forecast` with what the class shows in the place of what was expected, as unsure as before."""
+    """`forecast` with the measured values of the class in place of the expected ones, with unchanged uncertainty."""
     expected = forecast.acceptance
     return msgspec.structs.replace(
         forecast,
@@ -225,7 +228,7 @@ def _sure(value: float) -> Estimate:
 
 
 def _share(best: BreakEven) -> float:
-    """The share of the plain answer's time that is saved; -1 and less: twice as slow and worse, not told apart."""
+    """The saved share of the plain answer's time, clipped at -1: twice as slow, or worse."""
     share = best.saving_s / best.plain_s if best.plain_s > 0.0 else 0.0
     return round(max(share, -1.0), 3) if math.isfinite(share) else 0.0
 

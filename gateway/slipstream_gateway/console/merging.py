@@ -1,4 +1,4 @@
-"""The workers' snapshots added up: to the console they are one gateway."""
+"""Merges the workers' snapshots: the console shows them as one gateway."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from slipstream_gateway.console.worker import (
 
 
 def merged(workers: Sequence[WorkerSnapshot]) -> WorkerSnapshot:
-    """All of `workers` as one; the first is the one that asked. There must be one."""
+    """All of `workers` as one; the first is the one that serves the console. There must be at least one."""
     first = workers[0]
     if len(workers) == 1:
         return first
@@ -110,7 +110,7 @@ def _resumed(workers: Iterable[WorkerSnapshot]) -> list[Resumed]:
 
 
 def _entrances(workers: Iterable[WorkerSnapshot]) -> list[Entrance]:
-    """Limits add up, the highest pressure counts: it is what some of the requests meet."""
+    """Limits are summed; the pressure is the highest one, which some of the requests meet."""
     found: dict[str, list[Entrance]] = {}
     for row in (row for worker in workers for row in worker.entrances):
         found.setdefault(row.pair, []).append(row)
@@ -142,7 +142,7 @@ def _uses(workers: Iterable[WorkerSnapshot]) -> dict[str, InUse]:
 
 
 def _seats(workers: Iterable[WorkerSnapshot]) -> list[Seat]:
-    """Each server as the worker sees it that thinks the least of it."""
+    """Each server in the worst state that any worker reports."""
     found: dict[tuple[str, str, str], Seat] = {}
     for row in (row for worker in workers for row in worker.seats):
         key = (row.pair, row.arm, row.server)

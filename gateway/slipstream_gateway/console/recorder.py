@@ -1,7 +1,7 @@
-"""What this worker's requests came to over the last minutes, kept so that a request pays as little as can be.
+"""The results of this worker's requests over the last minutes, stored at minimal cost per request.
 
-A finished request appends one tuple. Every so many, and whenever somebody looks, the tuples are counted into buckets
-of time, of which the newest are kept.
+A finished request appends one tuple. At intervals, and on each read, the tuples are counted into time buckets, of which
+the newest are kept.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from slipstream_gateway.upstreams.base import Usage
 BUCKET_S = 15
 BUCKETS = 60
 _SETTLE_AFTER = 64
-# Pairs and classes come from the manifest and a closed set, so that cells are bounded by them: this is for the worst.
+# Pairs and classes come from the manifest and a closed set, which bounds the cells; this is for the worst case.
 _MAX_CELLS = 4096
 
 CellKey = tuple[str, str, str]
 
 
 class _Seen(NamedTuple):
-    """A finished request; no prompt, no answer, nothing that holds on to either."""
+    """A finished request, without prompt, answer or references to them."""
 
     time_s: float
     pair: str
@@ -47,7 +47,7 @@ class _Seen(NamedTuple):
 
 class Cell:
     """The sums of one pair, class and arm over some time. `rejected` counts steps that rejected a draft token, so that
-    accepted / (accepted + rejected) is the chance β that break-evens go by."""
+    accepted / (accepted + rejected) is the probability β that break-evens use."""
 
     __slots__ = ("accepted", "drafted", "failed", "output_tokens", "prompt_tokens", "rejected", "requests")
 
@@ -123,7 +123,7 @@ class Recorder(OutcomeRecorder):
             self._settle()
 
     def buckets(self) -> tuple[int, list[Bucket]]:
-        """The number of the bucket that it is time for, and those within the window, oldest first."""
+        """The number of the present bucket, and the buckets within the window, oldest first."""
         self._settle()
         now = int(self._clock() // BUCKET_S)
         return now, [bucket for bucket in self._buckets if bucket.number > now - BUCKETS]
@@ -137,7 +137,7 @@ class Recorder(OutcomeRecorder):
                 self.totals[key] = self.totals.get(key, 0) + 1
 
     def _bucket(self, number: int) -> Bucket:
-        """A clock that is set back goes on in the newest bucket."""
+        """If the clock is set back, the newest bucket continues."""
         if not self._buckets or number > self._buckets[-1].number:
             self._buckets.append(Bucket(number))
         return self._buckets[-1]

@@ -1,4 +1,4 @@
-"""This worker's own snapshot, and the whole console made from those of all workers."""
+"""This worker's own snapshot, and the console's sections from the snapshots of all workers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _decoder = msgspec.json.Decoder(WorkerSnapshot)
 
 
 class WorkerView:
-    """What this worker says of itself. `shares`: outcomes of all workers come in by the store."""
+    """The state of this worker. `shares`: outcomes of all workers arrive through the store."""
 
     def __init__(
         self,
@@ -89,12 +89,12 @@ class WorkerView:
         )
 
     def encoded(self) -> bytes:
-        """The same as JSON, for whoever asks this worker."""
+        """The snapshot as JSON, for other workers."""
         return msgspec.json.encode(self.snapshot())
 
 
 async def all_snapshots(peers: WorkerPeers) -> list[WorkerSnapshot]:
-    """Every worker's, this one's first; those of another version that cannot be read are left out."""
+    """The snapshot of every worker, this one's first; unreadable ones of another version are left out."""
     found = []
     for answer in await peers.ask(PeerQuery.SNAPSHOT):
         try:
@@ -129,7 +129,7 @@ class ConsoleView:
         self._maps_due_s = 0.0
 
     async def sections(self) -> Mapping[str, view.Section]:
-        """All of it as it is now."""
+        """All sections in their present state."""
         workers = await all_snapshots(self._peers)
         everything = merged(workers)
         routes = self._fleet.current.routes
@@ -161,7 +161,7 @@ class ConsoleView:
         }
 
     def _break_even(self, routes: Mapping[str, ServedRoute], everything: WorkerSnapshot) -> view.Section:
-        """Worked out anew every few seconds: it is the dearest part."""
+        """Recomputed every few seconds only, because it is the most expensive part."""
         now_s = time.monotonic()
         if now_s >= self._maps_due_s:
             self._maps_due_s = now_s + MAP_EVERY_S

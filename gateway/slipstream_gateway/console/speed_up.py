@@ -12,8 +12,8 @@ Measure = Callable[[ArmSamples], Sample]
 
 
 def overall(comparisons: Sequence[Comparison], measure: Measure) -> TreatmentEffect:
-    """Both arms as if the control had the classes in the shares of what speculates (direct standardisation): the mean
-    effect on what speculates. Classes that lack answers in an arm are left out."""
+    """Both arms, with the control reweighted to the class shares of the speculative arm (direct standardisation): the
+    mean effect on speculative requests. Classes without enough answers in an arm are left out."""
     speculative, control = Sample(), Sample()
     strata = [(measure(found.speculative), measure(found.control)) for found in comparisons]
     strata = [(one, other) for one, other in strata if one.n >= 2.0 and other.n >= 2.0]
@@ -27,7 +27,7 @@ def overall(comparisons: Sequence[Comparison], measure: Measure) -> TreatmentEff
 
 
 def _standardised(samples: Sequence[Sample], shares: Sequence[float]) -> Sample:
-    """A sample with the weighted mean, that mean's variance, and as many values as its degrees of freedom say
+    """A sample with the weighted mean, that mean's variance, and a size that matches its degrees of freedom
     (Satterthwaite 1946)."""
     mean = math.fsum(share * sample.mean for sample, share in zip(samples, shares, strict=True))
     parts = [share * share * sample.variance_of_mean for sample, share in zip(samples, shares, strict=True)]

@@ -1,4 +1,4 @@
-"""Turning a pair's kill switch from the console, and how long it takes until every worker goes by it."""
+"""Turns a pair's kill switch from the console, and measures the time until every worker has applied it."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ _ASK_EVERY_S = 0.02
 
 
 class NotSwitchable(SlipstreamError):
-    """The console cannot turn this kill switch; the message says what can."""
+    """The console cannot turn this kill switch; the message has the alternative."""
 
 
 class KillSwitch(Protocol):
-    """How kill switches are turned where this gateway runs."""
+    """The way in which kill switches are turned on this gateway."""
 
     @property
     def kills(self) -> Kills:
-        """Those that were turned here, with their history."""
+        """The switches turned from the console, with their history."""
         ...
 
     def is_on(self, route: Route) -> bool:
-        """Whether the switch that `turn` turns is on for the pair of `route`."""
+        """Whether the switch that `turn` operates is on for the pair of `route`."""
         ...
 
     def command(self, route: Route) -> str:
-        """What to run instead, for a pair that cannot be killed or allowed from here; empty where it can."""
+        """The command for a pair whose switch cannot be turned from the console; empty if it can."""
         ...
 
     async def turn(self, pair: str, *, on: bool, by: str, reason: str) -> KillEvent:
-        """Turns it and waits until all workers have. Raises `NotSwitchable`."""
+        """Turns it and waits until all workers have applied it. Raises `NotSwitchable`."""
         ...
 
 
 class FileKillSwitch:
-    """Turns kill switches in a file that every worker follows. `obey` makes this worker look at once; `ask` gets the
-    snapshots of all workers, of which there are `workers`."""
+    """Turns kill switches in a file that every worker follows. `obey` makes this worker read it at once; `ask` returns
+    the snapshots of all workers, of which there are `workers`."""
 
     def __init__(
         self,
@@ -82,13 +82,15 @@ class FileKillSwitch:
         event = await self._landed(event, written_s)
         try:
             await self._file.achange(lambda kills: _noted(kills, event))
-        except ManifestError as exc:  # it is turned all the same, and nobody must be told otherwise
-            return msgspec.structs.replace(event, note=f"the history lacks how soon it landed: {exc}")
+        except ManifestError as exc:  # the switch is turned nevertheless, and the response must say so
+            return msgspec.structs.replace(
+                event, note=f"the time until it took effect is missing in the history: {exc}"
+            )
         await self._obey()
         return event
 
     async def _landed(self, event: KillEvent, written_s: float) -> KillEvent:
-        """`event` with the time that all workers took to go by it, or with how many did before the deadline."""
+        """`event` with the time until all workers had applied it, or with the number that had before the deadline."""
         while True:
             answers = await self._ask()
             workers = sum((event.pair in answer.killed) is event.on for answer in answers)
@@ -101,7 +103,7 @@ class FileKillSwitch:
 
 
 class CommandKillSwitch:
-    """Where the cluster's objects are the only switches: the console shows the command that turns them."""
+    """If the cluster's objects are the only switches: the console shows the command that turns them."""
 
     kills = Kills()
 
@@ -114,11 +116,11 @@ class CommandKillSwitch:
     async def turn(self, pair: str, *, on: bool, by: str, reason: str) -> KillEvent:
         namespace, _, name = pair.rpartition("/")
         run = f"slipstream {'kill' if on else 'unkill'} modelpair/{name}{_within(namespace)}"
-        raise NotSwitchable(f"This gateway may not change the cluster's objects. Run: {run}")
+        raise NotSwitchable(f"This gateway is not permitted to change the cluster's objects. Run: {run}")
 
 
 def command_for(route: Route) -> str:
-    """What stops the pair of `route`; where it is stopped, `unkill` in the place of `kill` allows it again."""
+    """The command that kills the pair of `route`, or if it is killed, the one that ends the kill."""
     pair, policy = route.pair, route.policy
     if policy is not None and policy.spec.kill_switch and not pair.spec.kill_switch:
         return f"slipstream kill speculationpolicy/{policy.metadata.name}{_within(policy.metadata.namespace)}"
@@ -142,7 +144,7 @@ def _turned(kills: Kills, event: KillEvent) -> Kills:
 
 
 def _noted(kills: Kills, event: KillEvent) -> Kills:
-    """With what is known of `event` now in the place of what was known when it was written."""
+    """With the updated `event` in place of its first version."""
     events = tuple(
         event if (one.at, one.pair, one.on) == (event.at, event.pair, event.on) else one for one in kills.events
     )
@@ -150,5 +152,5 @@ def _noted(kills: Kills, event: KillEvent) -> Kills:
 
 
 def now() -> str:
-    """As Kubernetes writes it, to the millisecond."""
+    """In Kubernetes' format, to the millisecond."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,4 +1,4 @@
-"""The console's sections: what viewers get, made of all workers' figures and of what this worker knows by itself."""
+"""The console's sections, from all workers' figures and from this worker's own state."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from slipstream_gateway.fleet.snapshot import ServedRoute
 
 _SHARES = (0.5, 0.9, 0.95, 0.99)
 ALL_CLASSES = ""
-"""The name under which all classes of a pair stand together."""
+"""The name for all classes of a pair together."""
 
 Section = Any
-"""JSON of one section: written once here, read by the page and by `slipstream top`."""
+"""JSON of one section: written here, read by the page and by `slipstream top`."""
 
 
 class Percentiles(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one pair, arm and measure, in seconds."""
+    """Percentiles of one pair, arm and measure, in seconds."""
 
     pair: str
     arm: str
@@ -92,7 +92,7 @@ def latency(all_workers: WorkerSnapshot) -> Section:
 
 
 def resilience(all_workers: WorkerSnapshot) -> Section:
-    """What was held, resumed and refused."""
+    """Held, resumed and refused requests."""
     return {
         "entrances": all_workers.entrances,
         "resumed": all_workers.resumed,
@@ -101,7 +101,7 @@ def resilience(all_workers: WorkerSnapshot) -> Section:
 
 
 def pairs(routes: Mapping[str, ServedRoute], all_workers: WorkerSnapshot, switch: KillSwitch) -> Section:
-    """Every pair that is served, with its kill switches."""
+    """Every served pair, with its kill switches."""
     return [
         {
             "pair": (key := served.route.pair.metadata.key),
@@ -119,7 +119,7 @@ def pairs(routes: Mapping[str, ServedRoute], all_workers: WorkerSnapshot, switch
 
 
 def rollout(routes: Mapping[str, ServedRoute]) -> Section:
-    """How far each class is, where an operator rolls out: elsewhere nothing is withheld."""
+    """The phase of each class, if an operator rolls out; without one nothing is withheld."""
     return [
         {"pair": served.route.pair.metadata.key, "request_class": name, **msgspec.to_builtins(standing)}
         for served in routes.values()
@@ -129,7 +129,7 @@ def rollout(routes: Mapping[str, ServedRoute]) -> Section:
 
 
 def history(routes: Mapping[str, ServedRoute], switch: KillSwitch) -> Section:
-    """What was decided for whole classes and pairs, newest first: by the operator, and by admins."""
+    """Decisions on whole classes and pairs by the operator and by admins, newest first."""
     decided = [
         {"pair": served.route.pair.metadata.key, "by": "operator", **msgspec.to_builtins(decision)}
         for served in routes.values()

@@ -1,4 +1,4 @@
-"""What one worker says of itself when another one draws the console, as values that add up."""
+"""The state of one worker for the console of another, as values that can be summed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from slipstream_gateway.console.recorder import BUCKETS, CellKey, Recorder
 from slipstream_gateway.decide.estimate.moments import Comparison
 
 RECENT_BUCKETS = 4
-"""Of the newest buckets, how many count as now."""
+"""The number of newest buckets that count as the present."""
 
 
 class Traffic(msgspec.Struct, kw_only=True):
@@ -40,7 +40,7 @@ class Times(msgspec.Struct, kw_only=True):
 
 
 class Reasons(msgspec.Struct, kw_only=True):
-    """How often a reason decided."""
+    """The number of decisions by reason."""
 
     pair: str
     reason: str
@@ -48,7 +48,7 @@ class Reasons(msgspec.Struct, kw_only=True):
 
 
 class Resumed(msgspec.Struct, kw_only=True):
-    """How many streams broke off for a cause and went on elsewhere."""
+    """The number of streams that failed for a cause and continued elsewhere."""
 
     pair: str
     cause: str
@@ -56,8 +56,8 @@ class Resumed(msgspec.Struct, kw_only=True):
 
 
 class Entrance(msgspec.Struct, kw_only=True):
-    """The way in to one pair: how many requests may run, run and wait. `pressure` in [0, 1] takes speculation back;
-    `refused` counts since the start, by cause."""
+    """The admission state of one pair: how many requests may run, run and wait. `pressure` in [0, 1] reduces
+    speculation; `refused` counts since the start, by cause."""
 
     pair: str
     limit: int
@@ -68,10 +68,9 @@ class Entrance(msgspec.Struct, kw_only=True):
 
 
 class Seat(msgspec.Struct, kw_only=True):
-    """A server of one arm as a worker sees it. `circuit` is `closed` where it takes requests, `open` where it is out
-    for another `retry_after_s` and `cause` says why, `half_open` while it is tried. `withheld` are the capabilities
-    that it may not use, with the reason; `longest_draft` is the longest draft that it takes, where that is shorter
-    than the pair's."""
+    """A server of one arm as a worker sees it. `circuit` is `closed` if it accepts requests, `open` if it is ejected
+    for another `retry_after_s` because of `cause`, `half_open` while it is probed. `withheld` are the capabilities that
+    it may not use, with the reason; `longest_draft` is its maximum draft length if that is below the pair's."""
 
     pair: str
     arm: str
@@ -93,9 +92,9 @@ class ClassComparison(msgspec.Struct, kw_only=True):
 
 
 class WorkerSnapshot(msgspec.Struct, kw_only=True):
-    """All of it. `bucket` is the number of the newest bucket; `denied` counts what keys and their limits refused, by
-    cause; `uses` is what keys use of the limits that the worker grants by itself; `killed` are the keys of the pairs
-    that do not speculate by a kill switch; `shares` says that its comparisons hold those of all workers already."""
+    """The whole snapshot. `bucket` is the number of the newest bucket; `denied` counts refusals by keys and their
+    limits, by cause; `uses` is the usage of the worker's own grants by key; `killed` are the keys of the killed pairs;
+    `shares`: its comparisons already include those of all workers."""
 
     worker: str
     bucket: int
@@ -117,7 +116,7 @@ class WorkerSnapshot(msgspec.Struct, kw_only=True):
 
 
 def traffic_of(recorder: Recorder) -> tuple[int, list[Traffic], list[Times], list[Reasons], list[Resumed]]:
-    """The recorder's window, summed up."""
+    """The sums over the recorder's window."""
     newest, buckets = recorder.buckets()
     rows: dict[CellKey, Traffic] = {key: _empty(key, total) for key, total in recorder.totals.items()}
     times: dict[CellKey, ddsketch.Bins] = {}
@@ -127,7 +126,7 @@ def traffic_of(recorder: Recorder) -> tuple[int, list[Traffic], list[Times], lis
         at = bucket.number - newest + BUCKETS - 1
         for key, cell in bucket.cells.items():
             row = rows.get(key)
-            if row is None or at >= BUCKETS:  # of a clock that was set back
+            if row is None or at >= BUCKETS:  # after the clock was set back
                 continue
             row.requests[at] += cell.requests
             row.drafted[at] += cell.drafted

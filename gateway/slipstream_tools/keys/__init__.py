@@ -1,4 +1,4 @@
-"""`slipstream keys`: makes, lists, shows, revokes and rotates API keys."""
+"""`slipstream keys`: creates, lists, shows, revokes and rotates API keys."""
 
 from slipstream_tools.keys.command import add_arguments, run
 

@@ -1,7 +1,8 @@
-"""`slipstream keys`: makes, lists, shows, revokes and rotates API keys, in a file or in a Secret of a cluster.
+"""`slipstream keys`: creates, lists, shows, revokes and rotates API keys, in a file or in a Secret of a cluster.
 
-A key is shown once, on stdout, when it is made: what is stored does not tell it. Everything else goes to stderr, so
-that `KEY=$(slipstream keys create …)` holds the key alone. Exit codes: 0 done, 1 it could not be, 2 used wrongly.
+A key is printed once, on stdout, when it is created; it cannot be recovered from the stored hash. All other output goes
+to stderr, so that `KEY=$(slipstream keys create …)` contains the key alone. Exit codes: 0 success, 1 failure, 2 usage
+error.
 """
 
 from __future__ import annotations
@@ -36,28 +37,34 @@ _SECRET = re.compile(r"([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)/([a-z0-9]([-.a-z0-9]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    create = commands.add_parser("create", help="make a key and show it, this once")
+    create = commands.add_parser("create", help="create a key and print it once")
     _add_place(create)
     _add_rights(create)
-    listing = commands.add_parser("list", help="the keys, without what is secret")
+    listing = commands.add_parser("list", help="list the keys without their hashes")
     _add_place(listing)
     listing.add_argument("--json", action="store_true", help="as JSON")
-    for name, text in (("show", "one key, as JSON"), ("revoke", "end a key at once")):
+    for name, text in (("show", "print one key as JSON"), ("revoke", "revoke a key at once")):
         one = commands.add_parser(name, help=text)
         _add_place(one)
         one.add_argument("key", metavar="ID|NAME")
-    rotate = commands.add_parser("rotate", help="give a key a new secret and show it, this once")
+    rotate = commands.add_parser("rotate", help="replace a key's secret and print the new key once")
     _add_place(rotate)
     rotate.add_argument("key", metavar="ID|NAME")
     rotate.add_argument(
-        "--grace", type=_duration, default=timedelta(hours=24), metavar="TIME", help="the old secret's last time (24h)"
+        "--grace",
+        type=_duration,
+        default=timedelta(hours=24),
+        metavar="TIME",
+        help="how long the old secret stays valid (24h)",
     )
-    price = commands.add_parser("price", help="what tokens cost, for budgets")
+    price = commands.add_parser("price", help="set token prices, for budgets")
     _add_place(price)
-    price.add_argument("--models", default="*", metavar="GLOB", help="for which models (%(default)s)")
+    price.add_argument("--models", default="*", metavar="GLOB", help="models that the price applies to (%(default)s)")
     for side in ("input", "output"):
-        price.add_argument(f"--{side}", type=_usd, required=True, metavar="USD", help=f"of a million {side} tokens")
-    export = commands.add_parser("export", help="print a file of keys as the manifest of a Secret")
+        price.add_argument(
+            f"--{side}", type=_usd, required=True, metavar="USD", help=f"price of a million {side} tokens"
+        )
+    export = commands.add_parser("export", help="print a key file as the manifest of a Secret")
     export.add_argument("-f", "--file", type=Path, required=True, metavar="FILE")
     export.add_argument("--pepper", type=Path, metavar="FILE", help="(FILE.pepper)")
     export.add_argument("--as", dest="secret", type=_secret, required=True, metavar="NS/NAME")
@@ -95,7 +102,7 @@ def _create(args: argparse.Namespace) -> None:
         ),
     )
     place.change(lambda file, pepper: _checked(changes.create(file, pepper, key, record)), create=True)
-    print(f"key {key.id} is in {place}; it is shown this once:", file=sys.stderr)
+    print(f"key {key.id} is stored in {place}; it is printed only once:", file=sys.stderr)
     print(key.text)
 
 
@@ -128,8 +135,8 @@ def _rotate(args: argparse.Namespace) -> None:
         return changed
 
     place.change(rotated)
-    print(f"key {args.key} has a new secret in {place}; it is shown this once:", file=sys.stderr)
-    print(texts[-1])  # earlier ones were of attempts that somebody else was ahead of
+    print(f"key {args.key} has a new secret in {place}; it is printed only once:", file=sys.stderr)
+    print(texts[-1])  # earlier ones are from attempts that conflicted with another writer
 
 
 def _price(args: argparse.Namespace) -> None:
@@ -138,7 +145,7 @@ def _price(args: argparse.Namespace) -> None:
         models=args.models, input_usd_per_million_tokens=args.input, output_usd_per_million_tokens=args.output
     )
     place.change(lambda file, _: changes.with_price(file, price), create=True)
-    print(f"the price for models '{args.models}' is in {place}", file=sys.stderr)
+    print(f"the price for models '{args.models}' is stored in {place}", file=sys.stderr)
 
 
 def _export(args: argparse.Namespace) -> None:
@@ -148,48 +155,60 @@ def _export(args: argparse.Namespace) -> None:
 
 
 def _checked(file: AccessFile) -> AccessFile:
-    """`file`, where every budget has a price. Raises `CommandError` with what to do."""
+    """`file`, after a check that every budget has a price. Raises `CommandError` with the remedy."""
     has_budget = any(record.limits.usd_per_day is not None for record in file.keys)
     if has_budget and not any(price.models == "*" for price in file.prices):
-        raise CommandError("--usd-per-day needs prices: first 'slipstream keys price --input USD --output USD …'.")
+        raise CommandError(
+            "--usd-per-day requires prices: run 'slipstream keys price --input USD --output USD …' first."
+        )
     return file
 
 
 def _add_place(parser: argparse.ArgumentParser) -> None:
     place = parser.add_mutually_exclusive_group(required=True)
-    place.add_argument("-f", "--file", type=Path, metavar="FILE", help="the file of keys")
-    place.add_argument("--secret", type=_secret, metavar="NS/NAME", help="the Secret of a cluster that has them")
-    parser.add_argument("--pepper", type=Path, metavar="FILE", help="what a file's keys are hashed under (FILE.pepper)")
-    parser.add_argument("--kubeconfig", type=Path, metavar="FILE", help="which cluster, as for kubectl")
-    parser.add_argument("--context", metavar="NAME", help="which of the kubeconfig's contexts")
+    place.add_argument("-f", "--file", type=Path, metavar="FILE", help="key file")
+    place.add_argument("--secret", type=_secret, metavar="NS/NAME", help="Secret of a cluster that holds the keys")
+    parser.add_argument(
+        "--pepper", type=Path, metavar="FILE", help="file with the pepper of the key hashes (FILE.pepper)"
+    )
+    parser.add_argument("--kubeconfig", type=Path, metavar="FILE", help="kubeconfig of the cluster, as for kubectl")
+    parser.add_argument("--context", metavar="NAME", help="context of the kubeconfig")
 
 
 def _add_rights(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--name", metavar="NAME", help="whose it is, for lists")
-    parser.add_argument("--expires", type=_duration, metavar="TIME", help="for how long, such as 12h or 90d (for ever)")
-    parser.add_argument("--model", action="append", metavar="GLOB", help="a model it may use; may be repeated (all)")
-    parser.add_argument("--no-models", action="store_true", help="it may use none: a key for admin paths alone")
+    parser.add_argument("--name", metavar="NAME", help="name of the key's owner, for lists")
+    parser.add_argument(
+        "--expires", type=_duration, metavar="TIME", help="validity period, such as 12h or 90d (unlimited)"
+    )
+    parser.add_argument(
+        "--model", action="append", metavar="GLOB", help="model that the key may use; may be repeated (all)"
+    )
+    parser.add_argument("--no-models", action="store_true", help="permit no models: a key for admin paths only")
     parser.add_argument(
         "--mode",
         action="append",
         choices=[str(Mode.SPECULATIVE), str(Mode.PLAIN)],
-        help="what it may demand with x-slipstream-mode; may be repeated (both)",
+        help="value of x-slipstream-mode that the key may send; may be repeated (both)",
     )
-    parser.add_argument("--no-mode", action="store_true", help="it may demand no mode")
-    parser.add_argument("--no-draft-length", action="store_true", help="it may not send x-slipstream-draft-length")
-    parser.add_argument("--no-learn-off", action="store_true", help="it may not send x-slipstream-learn: off")
-    parser.add_argument("--admin", action="store_true", help="it opens the admin paths")
+    parser.add_argument("--no-mode", action="store_true", help="forbid x-slipstream-mode other than auto")
+    parser.add_argument("--no-draft-length", action="store_true", help="forbid x-slipstream-draft-length")
+    parser.add_argument("--no-learn-off", action="store_true", help="forbid x-slipstream-learn: off")
+    parser.add_argument("--admin", action="store_true", help="permit the admin paths")
     parser.add_argument("--priority", choices=[str(one) for one in Priority], default=str(Priority.NORMAL))
     parser.add_argument("--requests-per-minute", type=at_least_one, metavar="N")
-    parser.add_argument("--tokens-per-minute", type=at_least_one, metavar="N", help="of prompts and answers together")
-    parser.add_argument("--concurrent", type=at_least_one, metavar="N", help="requests at once, each choice counted")
-    parser.add_argument("--usd-per-day", type=_usd, metavar="USD", help="by the prices in the file; days are UTC's")
+    parser.add_argument(
+        "--tokens-per-minute", type=at_least_one, metavar="N", help="tokens of prompts and answers together"
+    )
+    parser.add_argument("--concurrent", type=at_least_one, metavar="N", help="concurrent requests; each choice counts")
+    parser.add_argument(
+        "--usd-per-day", type=_usd, metavar="USD", help="budget by the prices in the key file; days are in UTC"
+    )
 
 
 def _scopes(args: argparse.Namespace) -> Scopes:
     for one, other in (("model", "no_models"), ("mode", "no_mode")):
         if getattr(args, one) and getattr(args, other):
-            raise CommandError(f"--{one} and --{other.replace('_', '-')} contradict each other.", exit_code=2)
+            raise CommandError(f"--{one} and --{other.replace('_', '-')} exclude each other.", exit_code=2)
     every = Scopes()
     return Scopes(
         models=() if args.no_models else tuple(args.model or every.models),
@@ -204,9 +223,9 @@ def _place(args: argparse.Namespace) -> Place:
     if args.secret is None:
         return FilePlace(args.file, args.pepper)
     if args.pepper is not None:
-        raise CommandError("--pepper is for a file; a Secret has its pepper within.", exit_code=2)
+        raise CommandError("--pepper is for key files; a Secret contains its own pepper.", exit_code=2)
     if importlib.util.find_spec("kubernetes") is None:
-        raise CommandError("--secret needs the package 'kubernetes': install 'slipstream-serving[kubernetes]'.")
+        raise CommandError("--secret requires the package 'kubernetes': install 'slipstream-serving[kubernetes]'.")
     from slipstream_tools.keys.secret_place import SecretPlace
 
     return SecretPlace(args.secret, kubeconfig=args.kubeconfig, context=args.context)
@@ -219,7 +238,7 @@ def _now() -> datetime:
 def _duration(text: str) -> timedelta:
     match = _DURATION.fullmatch(text)
     if match is None:
-        raise argparse.ArgumentTypeError(f"expected a time such as 30m, 12h or 90d, got {text!r}")
+        raise argparse.ArgumentTypeError(f"expected a duration such as 30m, 12h or 90d, got {text!r}")
     return timedelta(**{_UNITS[match[2]]: int(match[1])})
 
 
@@ -228,7 +247,7 @@ def _usd(text: str) -> float:
         value = float(text)
     except ValueError:
         value = -1.0
-    if not 0 <= value <= 1e6:  # false for NaN too
+    if not 0 <= value <= 1e6:  # false for NaN, too
         raise argparse.ArgumentTypeError(f"expected USD from 0 to 1000000, got {text!r}")
     return value
 

@@ -1,4 +1,4 @@
-"""Where keys are kept, and a file as such a place: it is changed whole or not at all."""
+"""The places where keys are stored, and a file as such a place: changes are atomic."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ _LOCK_S = 10.0
 _LOOK_AGAIN_S = 0.05
 
 Change = Callable[[AccessFile, bytes], AccessFile]
-"""A file and the pepper in, the new file out. May be called again where somebody else was first."""
+"""Maps a file and the pepper to the new file. May be called again after a conflict with another writer."""
 
 
 class Place(Protocol):
     def read(self) -> AccessFile:
-        """Raises `CommandError`; also where there is nothing yet."""
+        """Raises `CommandError`; also if there is nothing stored yet."""
         ...
 
     def change(self, change: Change, *, create: bool = False) -> None:
-        """Writes what `change` makes of the keys; with `create`, also where there are none yet."""
+        """Writes the result of `change`; with `create`, also if there is nothing stored yet."""
         ...
 
 
 class FilePlace:
-    """A file and its pepper's, each for its owner alone. A lock beside it keeps two commands apart."""
+    """A key file and its pepper's file, both readable by the owner alone. A lock file beside it serialises commands."""
 
     def __init__(self, path: Path, pepper: Path | None) -> None:
         self._path = path
@@ -57,7 +57,9 @@ class FilePlace:
             with self._locked():
                 file = AccessFile() if create and not self._path.exists() else self.read()
                 if create and not self._pepper.exists() and not file.keys:
-                    write_private(self._pepper, new_pepper())  # first: keys without their pepper would be refused
+                    write_private(
+                        self._pepper, new_pepper()
+                    )  # first, because keys without their pepper would be refused
                 pepper = read_pepper(self._pepper)
                 check_pepper(file, pepper, name=str(self._path), pepper_name=str(self._pepper))
                 changed = apply(change, file, pepper, name=str(self._path))
@@ -76,8 +78,8 @@ class FilePlace:
 
 
 def apply(change: Change, file: AccessFile, pepper: bytes, *, name: str) -> AccessFile:
-    """What `change` makes of `file`. Raises `CommandError` where gateways could not use it, which would leave them with
-    what they know: nothing that was revoked from then on would count."""
+    """The result of `change` for `file`. Raises `CommandError` if gateways could not load it: they would keep the last
+    good version, so that later revocations would have no effect."""
     return parse_access(render_access(change(file, pepper)), name=name)
 
 
@@ -98,7 +100,7 @@ class SecretName(NamedTuple):
 
 
 def manifest(secret: SecretName, file: AccessFile, pepper: bytes) -> dict[str, Any]:
-    """A Secret as a gateway's pod mounts it."""
+    """A Secret in the form that a gateway's pod mounts."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -109,7 +111,7 @@ def manifest(secret: SecretName, file: AccessFile, pepper: bytes) -> dict[str, A
 
 
 def new_pepper() -> bytes:
-    """A fresh one, as text: files and environment variables hold it as it is."""
+    """A fresh pepper, as text: files and environment variables hold it unchanged."""
     return secrets.token_hex(32).encode()
 
 
@@ -119,7 +121,7 @@ def entries(file: AccessFile, pepper: bytes) -> dict[str, str]:
 
 
 async def _lock(descriptor: int, path: Path) -> None:
-    """The lock of a file of keys. Raises `CommandError` where another command holds it for long."""
+    """The lock of a key file. Raises `CommandError` if another command holds it for too long."""
     try:
         async with asyncio.timeout(_LOCK_S):
             while True:
@@ -128,4 +130,4 @@ async def _lock(descriptor: int, path: Path) -> None:
                     return
                 await asyncio.sleep(_LOOK_AGAIN_S)
     except TimeoutError as exc:
-        raise CommandError(f"{path}: another command has held it for {_LOCK_S:g} s.") from exc
+        raise CommandError(f"{path}: another command has held the lock for {_LOCK_S:g} s.") from exc

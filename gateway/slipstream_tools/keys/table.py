@@ -15,7 +15,7 @@ def state(record: KeyRecord, now: datetime) -> str:
 
 
 def as_json(record: KeyRecord, now: datetime) -> dict[str, object]:
-    """All of a key but its hashes."""
+    """All fields of a key except its hashes."""
     shown: dict[str, object] = msgspec.to_builtins(record)
     del shown["hash"]
     if record.former is not None:

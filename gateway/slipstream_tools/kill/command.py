@@ -1,9 +1,10 @@
-"""`slipstream kill`: sets the kill switch of a pair or a policy in a cluster, and waits until every gateway goes by it.
+"""`slipstream kill`: sets the kill switch of a pair or a policy in a cluster, and waits until every gateway has applied
+it.
 
-Exit codes: 0 every gateway confirmed; 1 it could not be set, or a living gateway did not confirm in time (named);
-2 used wrongly, or with a kubeconfig that cannot be used; 3 it is set, and there is no gateway that could confirm; 4 it
-is set, all that are alive confirmed, and there are reports of others that have fallen silent (named): gone without a
-goodbye, or cut off from the API server and serving by the old configuration.
+Exit codes: 0 every gateway confirmed; 1 it could not be set, or a live gateway did not confirm in time (named); 2 usage
+error, or an unusable kubeconfig; 3 it is set, and no gateway reports; 4 it is set, all live gateways confirmed, and
+others have stopped reporting (named): they have ended without cleaning up, or are cut off from the API server and serve
+by the old configuration.
 """
 
 from __future__ import annotations
@@ -24,21 +25,22 @@ from slipstream_gateway.sources.cluster.switch import Flipped, Target, flip, oth
 NOT_CONFIRMED = 1
 NO_GATEWAY = 3
 SILENT_GATEWAY = 4
-_LOOK_AGAIN_S = 1.0  # a gateway that has gone is noticed by its silence alone
+_LOOK_AGAIN_S = 1.0  # a gateway that has ended is detected by its silence alone
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("object", metavar="KIND/NAME", help="modelpair/NAME (mp/) or speculationpolicy/NAME (sp/)")
-    parser.add_argument("-n", "--namespace", metavar="NS", help="its namespace (without it, the kubeconfig's)")
-    parser.add_argument("--kubeconfig", type=Path, metavar="FILE", help="which cluster, as for kubectl")
-    parser.add_argument("--context", metavar="NAME", help="which of the kubeconfig's contexts")
+    parser.add_argument("-n", "--namespace", metavar="NS", help="its namespace (default: the kubeconfig's)")
+    parser.add_argument("--kubeconfig", type=Path, metavar="FILE", help="kubeconfig of the cluster, as for kubectl")
+    parser.add_argument("--context", metavar="NAME", help="context of the kubeconfig")
     parser.add_argument(
-        "--timeout", type=seconds, default=30.0, metavar="S", help="longest wait for the gateways (%(default)s)"
+        "--timeout", type=seconds, default=30.0, metavar="S", help="maximum wait for the gateways (%(default)s)"
     )
     parser.add_argument(
         "--report-namespace",
         metavar="NS",
-        help="where the gateways report (without it: anywhere, or in the object's own where that is all you may see)",
+        help="namespace of the gateways' reports (default: all namespaces, or the object's own if you may list only "
+        "that one)",
     )
 
 
@@ -47,16 +49,16 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def switch(args: argparse.Namespace, *, on: bool) -> int:
-    """Set or remove the kill switch, print who goes by it and when, and return the exit code."""
+    """Sets or removes the kill switch, prints which gateways have applied it and when, and returns the exit code."""
     async with await KubernetesApi.connect(kubeconfig=args.kubeconfig, context=args.context) as api:
         target = Target.parse(args.object, namespace=args.namespace or api.namespace)
         reports = Reports(api, target, namespace=args.report_namespace)
         async with reports.following():
-            flipped = await flip(api, target, on=on)  # first of all: it waits for no report
+            flipped = await flip(api, target, on=on)  # at once, before any report arrives
             print(f"{target}: kill switch {'set' if on else 'removed'} (generation {flipped.generation})", flush=True)
             if on and (refusal := flipped.refusal) is not None:
                 print(
-                    f"{target} is refused ({refusal}): this kill stops nothing that another object serves",
+                    f"{target} is refused ({refusal}), so this kill does not stop a model that another object serves",
                     file=sys.stderr,
                 )
             code = await _confirm(reports, flipped, args.timeout)
@@ -66,7 +68,7 @@ async def switch(args: argparse.Namespace, *, on: bool) -> int:
 
 
 async def _confirm(reports: Reports, flipped: Flipped, timeout_s: float) -> int:
-    """Print each gateway when it confirms, then what that adds up to."""
+    """Prints each gateway when it confirms, then the summary."""
     printed: set[str] = set()
     until_s = flipped.at_s + timeout_s
     while True:
@@ -82,30 +84,32 @@ async def _confirm(reports: Reports, flipped: Flipped, timeout_s: float) -> int:
 
 
 def _summary(reports: Reports, flipped: Flipped, applied: Sequence[Applied], timeout_s: float) -> int:
-    """Print what it adds up to; the exit code."""
+    """Prints the summary; returns the exit code."""
     if not reports.listed:
-        why = reports.error or "the API server does not answer"
-        raise CommandError(f"the change is made; whether gateways go by it is not known: {why}")
+        why = reports.error or "the API server does not respond"
+        raise CommandError(f"the change is made, but it is unknown whether gateways have applied it: {why}")
     missing, silent = reports.missing(flipped), reports.silent(flipped)
     total = len(applied) + len(missing) + len(silent)
     if reports.narrowed:
         print(
-            f"only {reports.where} was looked at for gateways: reports of the whole cluster may not be listed "
-            "(--report-namespace says where they are)",
+            f"only {reports.where} was searched for gateways, because listing reports of the whole cluster is not "
+            "permitted (set --report-namespace to their namespace)",
             file=sys.stderr,
         )
     if missing:
         print(
-            f"{len(applied)} of {total} gateways confirmed within {timeout_s:g} s; not {', '.join(missing)}",
+            f"{len(applied)} of {total} gateways confirmed within {timeout_s:g} s; missing: {', '.join(missing)}",
             file=sys.stderr,
         )
     elif applied:
         slowest_ms = max(one.after_s for one in applied) * 1e3
-        print(f"{len(applied)} of {total} gateways go by it, {slowest_ms:.0f} ms after the API server took it")
+        print(
+            f"{len(applied)} of {total} gateways have applied it, {slowest_ms:.0f} ms after the API server accepted it"
+        )
     elif not silent:
         print(
-            f"no gateway confirms the change: {reports.where} has no report of one that watches this namespace "
-            "(--report-namespace says where they are)",
+            f"no gateway confirms the change: {reports.where} has no report of a gateway that watches this namespace "
+            "(set --report-namespace to the namespace of the reports)",
             file=sys.stderr,
         )
     for one in silent:
@@ -119,17 +123,17 @@ def _summary(reports: Reports, flipped: Flipped, applied: Sequence[Applied], tim
 
 def _said_of(silent: Silent) -> str:
     return (
-        f"{silent.gateway} has not confirmed: last seen {silent.silent_s:.0f} s ago, may still serve the old "
-        f"configuration (if it is gone for good: kubectl delete lease {silent.gateway} --namespace {silent.namespace})"
+        f"{silent.gateway} has not confirmed: last seen {silent.silent_s:.0f} s ago, it may still serve the old "
+        f"configuration (if it no longer exists: kubectl delete lease {silent.gateway} --namespace {silent.namespace})"
     )
 
 
 async def _print_other_kills(api: KubernetesApi, target: Target, flipped: Flipped) -> None:
-    """An unkill that changes nothing must not look like one that did."""
+    """Distinguishes an unkill without effect from an effective one."""
     try:
         others = await other_kills(api, target, flipped.item)
     except ApiError as exc:
-        print(f"whether another kill switch holds the pair could not be read: {exc}", file=sys.stderr)
+        print(f"cannot read whether another kill switch is on for the pair: {exc}", file=sys.stderr)
         return
     for other in others:
         print(f"still killed by {other}")

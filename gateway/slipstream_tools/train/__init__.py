@@ -1,1 +1,1 @@
-"""Trains the classifier: reads rows, fits, measures on sources held out. Only `slipstream train` imports it."""
+"""Trains the classifier: reads rows, fits, measures on held-out sources. Only `slipstream train` imports it."""

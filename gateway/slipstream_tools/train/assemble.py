@@ -1,4 +1,4 @@
-"""Fits as a model, and what a model says of many rows at once: the same sums as `LinearClassifier`."""
+"""Turns fits into a model, and computes predictions for many rows at once, with the same sums as `LinearClassifier`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from slipstream_tools.train.heads import Heads
 
 
 class Fits(NamedTuple):
-    """What was fitted to one set of rows."""
+    """The fits to one set of rows."""
 
     tasks: Linear
     heads: Heads
@@ -31,7 +31,7 @@ def predict(fits: Fits, found: Design, temperature: float) -> Predicted:
 
 
 def assemble(fits: Fits, temperature: float, base: Callable[[], Model]) -> Model:
-    """The model; what is missing in the fit is taken from `base`."""
+    """The model; parts missing in the fit come from `base`."""
     heads = fits.heads
     table = np.hstack([fits.tasks.weights, heads.words])
     bias = np.concatenate([fits.tasks.bias, heads.bias])

@@ -1,4 +1,4 @@
-"""Rows as matrices: what the fit sees is what the classifier computes at run time, by the same functions."""
+"""Rows as matrices, computed by the functions that the classifier uses at run time."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def design(rows: Sequence[Row]) -> Design:
 
 
 def _matrix(texts: Sequence[str]) -> Any:
-    """Each feature of a text once, over the root of their number; nothing for an empty text."""
+    """Each feature of a text once, over the root of their number; a zero row for an empty text."""
     columns, values = [], []
     for text in texts:
         found = features(encode(text)) if text else None

@@ -1,4 +1,4 @@
-"""What a set of predictions is worth: accuracy, confusion, AUC. No model and no fit in here."""
+"""Quality measures of predictions: accuracy, confusion, AUC. Independent of model and fit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ Array = npt.NDArray[np.float64]
 
 
 class Predicted(NamedTuple):
-    """Of every row: the task's probabilities (R, C), those of a long, of a rare answer, of one to speculate on (R,)."""
+    """Per row: the task's probabilities (R, C), and those of a long answer, of a rare one, and of paying speculation
+    (R,)."""
 
     tasks: Array
     long: Array
@@ -27,7 +28,7 @@ class Predicted(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """None where there are no rows to measure by, or all have one label."""
+    """None if there are no rows to measure by, or all have one label."""
 
     rows: int
     accuracy: float | None
@@ -38,7 +39,7 @@ class Figures(NamedTuple):
 
 
 def measure(rows: Sequence[Row], predicted: Predicted) -> Figures:
-    """Accuracy counts `alternatives`; `clear_accuracy` is of rows that have none."""
+    """Accuracy counts `alternatives` as correct; `clear_accuracy` is over rows without any."""
     best = predicted.tasks.argmax(axis=1)
     labelled = [index for index, row in enumerate(rows) if row.task is not None]
     right = {index: _accepted(rows[index], int(best[index])) for index in labelled}
@@ -69,7 +70,7 @@ def macro_f1(matrix: Sequence[Sequence[int]]) -> float | None:
 
 
 def auc(scores: Array, labels: Sequence[bool | None]) -> float | None:
-    """Chance that a row with the label has a higher score than one without; None where either is missing."""
+    """The probability that a row with the label has a higher score than one without; None if either is missing."""
     known = np.array([label is not None for label in labels], dtype=bool)
     positive = np.array([bool(label) for label in labels], dtype=bool)[known]
     yes, no = int(positive.sum()), int((~positive).sum())

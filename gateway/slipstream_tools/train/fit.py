@@ -15,8 +15,8 @@ from slipstream_tools.train.design import Floats, Indices
 
 _TASK_RIDGE = 6e-6
 _HEAD_RIDGE = 1e-4
-_SMOOTHING = 0.05  # labels are wrong now and then
-_MIN_ROWS = 2  # a feature seen in fewer teaches nothing
+_SMOOTHING = 0.05  # because some labels are wrong
+_MIN_ROWS = 2  # a feature in fewer rows is ignored
 _TASK_ITERATIONS, _HEAD_ITERATIONS = 50, 40
 
 Array = npt.NDArray[np.float64]
@@ -30,7 +30,8 @@ class Linear(NamedTuple):
 
 
 def balance(keys: Sequence[object], sources: Sequence[str], *, by_source: float = 0.5) -> Array:
-    """Weights that sum to 1: every key (task or label) weighs the same in all, a large source less per row."""
+    """Weights that sum to 1: every key (task or label) has the same total weight, and a large source less weight per
+    row."""
     counts = Counter(zip(sources, keys, strict=True))
     weights = np.array([counts[pair] ** -by_source for pair in zip(sources, keys, strict=True)])
     totals: Counter[object] = Counter()

@@ -1,4 +1,4 @@
-"""Fits what comes beside the task: long or not, rare or not, worth speculating or not, and two usual sizes."""
+"""Fits the outputs beside the task: long or not, rare or not, worth speculating or not, and two usual sizes."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from slipstream_tools.train.fit import Array, balance, fit_head
 from slipstream_tools.train.rows import Row
 
 _MIN_ROWS = 20
-_COUNT_SCALE = 0.3  # how far counts are trusted against words
-# Counts of a prompt tell which corpus it came from; only for rare answers do they carry over.
+_COUNT_SCALE = 0.3  # weight of counts relative to words
+# Counts of a prompt reveal its corpus; they generalise for rare answers only.
 _COUNTED = ("rare",)
-_TABLE_PRIOR = 20.0  # rows' worth of the mean over all tasks
-_LENGTH_PRIOR = 20.0  # rows' worth of the usual length
-# Lengths that a deployment measured: what people write as references, and single answers of old models, are terser.
+_TABLE_PRIOR = 20.0  # weight of the mean over all tasks, in rows
+_LENGTH_PRIOR = 20.0  # weight of the usual length, in rows
+# Lengths from a deployment: human reference answers and single answers of old models are terser.
 _OWN_KINDS = ("none", "llm_median")
 
 
 class Heads(NamedTuple):
-    """Arrays of a `Model`; `missing` are those of `HEADS`, "tokens" and "share" that the rows teach nothing about."""
+    """Arrays of a `Model`; `missing` are those of `HEADS`, "tokens" and "share" without training data."""
 
     words: Floats
     bias: Floats
@@ -88,7 +88,7 @@ def _label(row: Row, head: str) -> bool | None:
 
 
 def _table(rows: Sequence[Row], values: npt.NDArray[np.bool_], weights: Array) -> list[float]:
-    """How often a task's answers have the label, drawn to the mean where there are few rows."""
+    """The share of a task's answers with the label, shrunk to the mean for few rows."""
     scaled = weights * len(rows)
     mean = float((scaled * values).sum() / scaled.sum())
     result = []
@@ -99,7 +99,7 @@ def _table(rows: Sequence[Row], values: npt.NDArray[np.bool_], weights: Array) -
 
 
 def _lengths(rows: Sequence[Row], found: Design, chosen: Indices) -> Floats | None:
-    """By task, what multiplies the usual length so that it is the rows'; None without lengths of a model."""
+    """By task, the factor from the usual length to that of the rows; None without lengths of a model."""
     logs: dict[object, list[float]] = defaultdict(list)
     for index, row in zip(chosen.tolist(), rows, strict=True):
         if row.tokens and row.task is not None and row.length_kind in _OWN_KINDS:
@@ -110,7 +110,7 @@ def _lengths(rows: Sequence[Row], found: Design, chosen: Indices) -> Floats | No
 
 
 def _shares(rows: Sequence[Row]) -> Floats | None:
-    """Mean share of rare tokens in answers that are not rare, and in those that are; None where one is missing."""
+    """Mean share of rare tokens in answers that are not rare, and in those that are; None if one is missing."""
     common = [row.rare_share for row in rows if row.rare_share is not None and row.rare is False]
     rare = [row.rare_share for row in rows if row.rare_share is not None and row.rare]
     if not common or not rare:

@@ -1,8 +1,9 @@
-"""Requests made from phrasings that stand in this package, so that the words of an instruction count, not a corpus.
+"""Synthetic requests from phrasings in this package, so that the classifier learns the words of an instruction, not a
+corpus.
 
-`phrasings/<task>.txt` has one phrasing a line: `\\n` is a line break, `{name}` a slot of `slots.toml`, and a line that
-begins with `@system ` has its system prompt before the first line break. The materials of the requests are in part
-pieces of the training file's own prompts: what a text is about must not decide what is wanted of it.
+`phrasings/<task>.txt` has one phrasing per line: `\\n` is a line break, `{name}` a slot of `slots.toml`, and a line
+that begins with `@system ` has its system prompt before the first line break. Some materials of the requests are pieces
+of the training file's own prompts, because the topic of a text must not determine the task.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _WRAPPERS = (
 
 
 def phrased_rows(rows: Sequence[Row], rng: random.Random) -> list[Row]:
-    """Requests of every task, with pieces of `rows`' prompts as part of their materials."""
+    """Requests of every task, with pieces of `rows`' prompts among their materials."""
     maker = _Maker(_pieces(rows, rng), rng)
     return [
         Row(request=maker.request(line), source=SOURCE, task=task)
@@ -63,7 +64,7 @@ def _slots() -> dict[str, list[str]]:
 
 
 def _pieces(rows: Sequence[Row], rng: random.Random) -> list[str]:
-    """Stretches of 80 to 600 characters out of long prompts."""
+    """Pieces of 80 to 600 characters from long prompts."""
     found: list[str] = []
     for _ in range(3 * _MAX_PIECES if rows else 0):
         text = rng.choice(rows).request.messages[-1].content
@@ -101,7 +102,7 @@ class _Maker:
         return GenerationRequest(endpoint=Endpoint.CHAT, model="", messages=tuple(messages))
 
     def _arrange(self, instruction: str, system: str, *, plain: bool) -> tuple[str, str]:
-        """System prompt and text: where the instruction and its material go."""
+        """System prompt and text, with the place of instruction and material."""
         rng = self._rng
         material = rng.choice(_WRAPPERS)
         if plain and instruction[:1].isupper() and rng.random() < 0.15:

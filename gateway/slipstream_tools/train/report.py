@@ -1,4 +1,4 @@
-"""What a training has to say, as Markdown for people and as JSON for machines."""
+"""The report of a training, as Markdown for people and as JSON for machines."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ _COLUMNS = ("rows", "accuracy", "clear labels", "long AUC", "rare AUC", "specula
 
 
 def as_markdown(trained: Trained) -> str:
-    """Tables of the figures on sources held out, and what stayed as it was."""
+    """Tables of the figures on held-out sources, and the unchanged parts."""
     lines = [f"Trained on {trained.rows} rows."]
     lines += [
-        f"{_HEADS[name].capitalize()}: nothing to learn from, so the shipped model's stays." for name in trained.kept
+        f"{_HEADS[name].capitalize()}: no training data, so the shipped model's is kept." for name in trained.kept
     ]
     if trained.held_out is None:
-        lines += ["Not measured: that takes rows with tasks from two sources at least, one to be held out."]
+        lines += ["Not measured: a measurement requires rows with tasks from at least two sources, one to be held out."]
     else:
         lines += _tables(trained.held_out)
     return "\n".join(lines)
 
 
 def as_json(trained: Trained) -> str:
-    """The same as one JSON object."""
+    """The report as one JSON object."""
     held_out = trained.held_out
     value = None
     if held_out is not None:
@@ -68,7 +68,7 @@ def _tables(held_out: HeldOut) -> list[str]:
 
 
 def mean_accuracy(held_out: HeldOut) -> float | None:
-    """Every source counts the same, however many rows it has."""
+    """Every source has the same weight, whatever its number of rows."""
     found = [figures.accuracy for figures in held_out.sources.values() if figures.accuracy is not None]
     return sum(found) / len(found) if found else None
 

@@ -1,4 +1,4 @@
-"""Reads labelled requests, one JSON object per line; a broken line is reported and skipped."""
+"""Reads labelled requests, one JSON object per line; an invalid line is reported and skipped."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from slipstream_core.errors import CommandError, shorten
 from slipstream_core.types import Endpoint, GenerationRequest, Message, TaskType
 from slipstream_gateway.decide.classify.model import TASKS
 
-_RARE_SHARE = 0.12  # of the answer's words, above which it is full of rare tokens
+_RARE_SHARE = 0.12  # share of an answer's words above which it counts as rare
 _NO_SOURCE = "unnamed"
 
 
 class Row(NamedTuple):
-    """One request and what is known of it; None where it is not.
+    """One request and its labels; None if unknown.
 
-    `alternatives` are other tasks that a reasonable person would accept. `length_kind` says where `tokens` comes from:
-    lengths of people and of models are not on one scale. `speculate` is whether speculation should pay.
+    `alternatives` are other acceptable tasks. `length_kind` is the origin of `tokens`: lengths of human answers and of
+    models' answers are not on one scale. `speculate` is whether speculation should pay.
     """
 
     request: GenerationRequest
@@ -36,14 +36,14 @@ class Row(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """The rows of a file, and one line per row that could not be used."""
+    """The rows of a file, and one line per unusable row."""
 
     rows: list[Row]
     problems: list[str]
 
 
 def read_rows(path: Path) -> Reading:
-    """The rows of `path`, JSON Lines, gzipped or not. Raises CommandError where it cannot be read or has none."""
+    """The rows of `path`, JSON Lines, gzipped or not. Raises CommandError if it cannot be read or has no rows."""
     rows: list[Row] = []
     problems: list[str] = []
     try:
@@ -71,7 +71,7 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 
 def _row(line: bytes) -> Row:
-    """Raises ValueError, with the field and the value that is wrong."""
+    """Raises ValueError with the invalid field and value."""
     try:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -86,9 +86,9 @@ def _row(line: bytes) -> Row:
     rare = meta.get("rare_answer")
     route = meta.get("route")
     if route not in (None, "spec", "plain"):
-        raise ValueError(f"meta.route is neither 'spec' nor 'plain': {shorten(repr(route))}")
+        raise ValueError(f"meta.route must be 'spec' or 'plain', got {shorten(repr(route))}")
     if rare not in (None, 0, 1):
-        raise ValueError(f"meta.rare_answer is neither 0 nor 1: {shorten(repr(rare))}")
+        raise ValueError(f"meta.rare_answer must be 0 or 1, got {shorten(repr(rare))}")
     task = value.get("task")
     return Row(
         request=GenerationRequest(endpoint=Endpoint.CHAT, model="", messages=_messages(value.get("messages"))),
@@ -111,12 +111,12 @@ def _messages(value: object) -> tuple[Message, ...]:
 
 def _message(value: object) -> Message:
     if not isinstance(value, dict) or not isinstance(value.get("role"), str):
-        raise ValueError(f"messages has something that is no message: {shorten(repr(value))}")
+        raise ValueError(f"messages has an item that is not a message: {shorten(repr(value))}")
     content = value.get("content")
     if isinstance(content, list):
         content = "\n".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
     if not isinstance(content, str):
-        raise ValueError(f"messages has a content that is no text: {shorten(repr(content))}")
+        raise ValueError(f"messages has a content that is not a text: {shorten(repr(content))}")
     return Message(role=value["role"], content=content)
 
 
@@ -124,7 +124,7 @@ def _task(name: object) -> TaskType:
     for task in TASKS:
         if task == name:
             return task
-    raise ValueError(f"task is {shorten(repr(name))}, not one of {', '.join(TASKS)}")
+    raise ValueError(f"task must be one of {', '.join(TASKS)}, got {shorten(repr(name))}")
 
 
 def _alternatives(names: object) -> frozenset[TaskType]:
@@ -140,5 +140,5 @@ def _number(value: dict[str, Any], name: str) -> float | None:
     if number is None:
         return None
     if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < 1e9:
-        raise ValueError(f"{name} is not a number of 0 or more: {shorten(repr(number))}")
+        raise ValueError(f"{name} must be a number of at least 0, got {shorten(repr(number))}")
     return float(number)

@@ -1,4 +1,4 @@
-"""Trains a model and measures it on sources held out."""
+"""Trains a model and measures it on held-out sources."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from slipstream_tools.train.rows import Row
 
 _TRAINED_PER_SOURCE_AND_TASK = 400
 _MEASURED_PER_SOURCE_AND_TASK = 120
-_PHRASED_WEIGHT = 1.0  # of all phrasings together, against all rows together
+_PHRASED_WEIGHT = 1.0  # total weight of all phrasings relative to all rows
 _FOLDS = 6
 _TEMPERATURES = (0.3, 4.0)
 
@@ -32,7 +32,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 class HeldOut(NamedTuple):
-    """Figures on sources that the model which made the predictions had not seen: all rows, by fold, by source.
+    """Figures on sources that the predicting model was not trained on: all rows, by fold, by source.
 
     `excluded` are the figures of sources that are never trained on.
     """
@@ -46,7 +46,8 @@ class HeldOut(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """`kept` names what stays the base model's, for the rows teach nothing of it. `held_out` is None for one source."""
+    """`kept` names the parts of the base model that were kept for lack of training data. `held_out` is None for a
+    single source."""
 
     model: Model
     held_out: HeldOut | None
@@ -55,7 +56,7 @@ class Trained(NamedTuple):
 
 
 class _Data(NamedTuple):
-    """`labels` are -1 where a row has no task, figures are of those `measured`; `all_rows` are the file's."""
+    """`labels` are -1 for a row without a task, figures are of those `measured`; `all_rows` are the file's."""
 
     rows: list[Row]
     design: Design
@@ -71,7 +72,7 @@ def train(
 ) -> Trained:
     """A model fitted to `rows` without the sources `excluded`; deterministic for a seed.
 
-    `base` gives the model from which comes what the rows teach nothing about.
+    Parts without training data come from `base`.
     """
     data = _data(rows, excluded, seed)
     tasks = len({row.task for row, use in zip(data.rows, data.used, strict=True) if use and row.task is not None})
@@ -104,7 +105,7 @@ def train(
 
 
 def _data(rows: Sequence[Row], excluded: Collection[str], seed: int) -> _Data:
-    """At most so many rows of a source and task."""
+    """Limits the number of rows per source and task."""
     rng = random.Random(seed)
     groups: dict[tuple[str, object], list[int]] = defaultdict(list)
     for index, row in enumerate(rows):
@@ -129,7 +130,7 @@ def _data(rows: Sequence[Row], excluded: Collection[str], seed: int) -> _Data:
 
 
 def _folds(rows: Sequence[Row], used: Mask) -> list[Mask]:
-    """Masks of the sources that are held out together: large ones apart, each task spread as far as it goes."""
+    """Masks of the sources that are held out together: large ones separate, each task spread as evenly as possible."""
     sizes: dict[str, Counter[object]] = defaultdict(Counter)
     for row, use in zip(rows, used, strict=True):
         if use:
@@ -148,7 +149,7 @@ def _fits(data: _Data, mask: Mask, base: Callable[[], Model], tasks: int) -> Fit
     """Fits to the rows of `mask`, and to phrasings around pieces of rows of the same sources."""
     own = np.flatnonzero(mask)
     heads = fit_heads([data.rows[index] for index in own], data.design, own)
-    if tasks < 2:  # one task teaches no difference between tasks
+    if tasks < 2:  # a single task cannot be fitted
         shipped = base()
         return Fits(Linear(shipped.table[:, : len(TASKS)], shipped.bias[: len(TASKS)]), heads)
     sources = {data.rows[index].source for index in own}
@@ -194,7 +195,7 @@ def _held_out(data: _Data, predicted: Predicted, folds: Sequence[Mask]) -> HeldO
 
 
 def _temperature(logits: Array, labels: Indices) -> float:
-    """Divides logits so that probabilities on sources held out mean what they say."""
+    """Scales logits so that probabilities on held-out sources are calibrated."""
 
     def loss(temperature: float) -> float:
         chances = softmax(logits / temperature)[np.arange(len(labels)), labels]

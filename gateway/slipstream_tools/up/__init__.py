@@ -1,4 +1,4 @@
-"""`slipstream up`: Triton, the gateway and a demo in one command, for a laptop or a single server."""
+"""`slipstream up`: starts Triton, the gateway and a demo with one command, on a laptop or a single server."""
 
 from slipstream_tools.up.command import run
 from slipstream_tools.up.options import add_arguments

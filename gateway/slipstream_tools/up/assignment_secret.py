@@ -1,4 +1,4 @@
-"""The secret under which this user's gateways assign requests, made once, so that all of them assign alike."""
+"""The secret of a user's gateways for assigning requests to arms, created once, so that all of them assign alike."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ _FILE = "assignment-secret"
 
 
 def secret_options(folder: Path | None = None) -> tuple[str, ...]:
-    """The gateway's options for the secret in `folder` (the user's cache folder), which is made where it is missing.
-    No options where the environment holds a secret, or where the folder cannot be written: then the gateway makes one
-    for itself."""
+    """The gateway's options for the secret in `folder` (the user's cache folder), which is created if missing. No
+    options if the environment has a secret, or if the folder is not writable; the gateway then generates one."""
     if assignment_secret() is not None:
         return ()
     path = (folder or cache_folder()) / _FILE
@@ -28,7 +27,7 @@ def secret_options(folder: Path | None = None) -> tuple[str, ...]:
 
 
 def _make(path: Path) -> None:
-    """Never half of it, and never in the place of one that another process has made meanwhile."""
+    """Creates the file atomically, and never replaces one that another process has created meanwhile."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f".{path.name}.{os.getpid()}")
     try:

@@ -1,4 +1,4 @@
-"""What `slipstream up` installs or converts once is shared by all its processes: one at a time makes it."""
+"""Installations and conversions that all processes of `slipstream up` share: one process at a time makes them."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from slipstream_tools.up.processes import Stopped
 _POLL_S = 0.2
 
 Say = Callable[[str], None]
-"""Shows one line of progress to a person."""
+"""Prints one progress line."""
 
 
 @contextmanager
 def exclusive(path: Path, *, say: Say, stopping: Callable[[], bool]) -> Iterator[None]:
-    """Hold the lock file `path`, which one process at a time can have; its folder is made.
+    """Holds the lock file `path`, which one process at a time can have; its folder is created.
 
     Raises:
-        CommandError: the folder cannot be written.
+        CommandError: the folder is not writable.
         Stopped: `stopping()` became true while another process held the lock.
     """
     try:
@@ -32,18 +32,18 @@ def exclusive(path: Path, *, say: Say, stopping: Callable[[], bool]) -> Iterator
         file = path.open("w")
     except OSError as exc:
         raise CommandError(
-            f"{path.parent} cannot be written ({exc.strerror}); choose another folder with {CACHE_VARIABLE}"
+            f"{path.parent} is not writable ({exc.strerror}); choose another folder with {CACHE_VARIABLE}"
         ) from exc
     with file:
         waiting = False
         while not _locked(file.fileno()):
             if not waiting:
-                say(f"waiting for another process that works in {path.parent} …")
+                say(f"waiting for another process that uses {path.parent} …")
                 waiting = True
             if stopping():
                 raise Stopped
             time.sleep(_POLL_S)
-        yield  # closing the file frees the lock, and so does the end of the process
+        yield  # closing the file releases the lock, and so does the end of the process
 
 
 def _locked(file: int) -> bool:

@@ -1,4 +1,4 @@
-"""Whether the checkpoint folders that a pair names are there, asked before anything is started."""
+"""A check that the checkpoint folders of a pair exist, before anything is started."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slipstream_core.manifest.triton_model import EMBEDDED, located
 
 
 def check_folders(pair: ModelPair, sources: Path) -> None:
-    """Raises CommandError where a folder that `pair` names is not there, or not what it should be."""
+    """Raises CommandError if a folder that `pair` names is missing or incomplete."""
     for field, source, needed in _named_folders(pair):
         folder = Path(located(source, sources))
         if not source.startswith(EMBEDDED) and not (folder / needed).is_file():
@@ -20,7 +20,7 @@ def check_folders(pair: ModelPair, sources: Path) -> None:
 
 
 def _named_folders(pair: ModelPair) -> Iterator[tuple[str, str, str]]:
-    """(field, source, a file that has to be there) of each folder that the pair's spec names."""
+    """(field, source, a required file) of each folder that the pair's spec names."""
     for name, part in (("target", pair.spec.target), ("draft", pair.spec.draft)):
         if part is not None and part.source is not None:
             yield f"{name}.source", part.source, "config.json"

@@ -1,5 +1,5 @@
-"""`slipstream up`: check everything, prepare what is missing, start the servers and the gateway, say how to use them,
-stop them."""
+"""`slipstream up`: checks all options, installs what is missing, starts the servers and the gateway, prints how to use
+them, stops them."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from slipstream_tools.up.processes import Child, Stopped
 from slipstream_tools.up.servers import LocalServers
 
 GATEWAY_READY_S = 20.0
-"""Long enough for a gateway on a busy machine, short enough to hear that an external server is not there."""
+"""Long enough for a gateway on a busy machine, short enough to notice that an external server is missing."""
 CHECKED_S = 120.0
-"""Longer than a check takes; what speculates is a matter of the check alone, so nothing fails after it."""
+"""Longer than a check takes. Only speculation depends on the check, so nothing fails after this time."""
 _WATCH_INTERVAL_S = 0.2
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run `slipstream up` until it is told to stop by Ctrl-C or SIGTERM; 0 then.
+    """Runs `slipstream up` until Ctrl-C or SIGTERM, and returns 0.
 
     Raises:
-        CommandError: something is missing, taken or broken, or ended by itself; nothing is left running.
-        ManifestError: the manifest is not good.
+        CommandError: something is missing, taken or broken, or a child process ended; nothing is left running.
+        ManifestError: the manifest is invalid.
     """
     return bring_up(options_of(args))
 
 
 def bring_up(options: UpOptions) -> int:
-    """The same for parsed options."""
+    """As `run`, for parsed options."""
     check(options)
     prompts = read_prompts() if options.model is None else general_prompts()
     with _stop_signal() as stop, _run_folder() as run_dir:
@@ -71,7 +71,7 @@ def _stop_signal() -> Iterator[threading.Event]:
 
 @contextmanager
 def _run_folder() -> Iterator[Path]:
-    """A private folder for logs and the model repository; kept only where logs can tell what went wrong."""
+    """A private folder for logs and the model repository; kept only if logs may explain a failure."""
     folder = Path(tempfile.mkdtemp(prefix="slipstream-"))
     try:
         yield folder
@@ -85,7 +85,7 @@ def _run_folder() -> Iterator[Path]:
 
 
 def _serve(ready: Prepared, prompts: DemoPrompts, run_dir: Path, stop: threading.Event) -> int:
-    """Start the servers and the gateway, and run them until told to stop."""
+    """Starts the servers and the gateway, and runs them until stopped."""
     options = ready.options
     with ExitStack() as cleanup:
         servers = LocalServers(ready.table, options=options, run_dir=run_dir, vllm=ready.vllm)
@@ -102,7 +102,7 @@ def _serve(ready: Prepared, prompts: DemoPrompts, run_dir: Path, stop: threading
 
 
 def _wait_ready(servers: LocalServers, gateway: GatewayProcess, *, options: UpOptions, stop: threading.Event) -> bool:
-    """Wait for all, saying what is going on. False: told to stop meanwhile."""
+    """Waits for all, with progress lines. False: stopped meanwhile."""
     started = time.monotonic()
     if not servers.wait_ready(say=_say, stopping=stop.is_set):
         return False
@@ -112,7 +112,10 @@ def _wait_ready(servers: LocalServers, gateway: GatewayProcess, *, options: UpOp
     _say(f"the gateway is ready at {options.url} after {time.monotonic() - started:.1f} s")
     if not servers.has_vllm:
         return True
-    _say("checking that vLLM gives the same answers with drafts as without; until then nothing speculates …")
+    _say(
+        "checking that vLLM returns the same answers with and without drafts; until then every request decodes "
+        "plainly …"
+    )
     return gateway.wait_checked(timeout_s=CHECKED_S, stopping=stop.is_set, say=_say)
 
 
@@ -123,7 +126,7 @@ def _announce(commands: Sequence[DemoCommand]) -> None:
 
 
 def _watch(children: Sequence[Child], stop: threading.Event) -> int:
-    """Wait until told to stop, or until a child ends, which ends the command."""
+    """Waits until stopped, or until a child process ends, which ends the command."""
     while not stop.wait(_WATCH_INTERVAL_S):
         for child in children:
             if (status := child.exit_status()) is not None:

@@ -1,4 +1,4 @@
-"""The commands that `slipstream up` prints: one that speculates, one that does not, one that says why."""
+"""The commands that `slipstream up` prints: one that speculates, one that does not, one that explains a decision."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 from slipstream_core.errors import CommandError
 
-# The prompts belong to the embedded pair, whose package the gateway never imports: it is asked in a process.
+# The prompts belong to the embedded pair, whose package the gateway never imports, so a subprocess prints them.
 _READ_PROMPTS = """
 import json
 from slipstream_engine.embedded import demo
@@ -20,7 +20,7 @@ print(json.dumps({"long": demo.CALL_SUMMARY, "short": demo.ONE_LINE_STATUS, "exp
 _TIMEOUT_S = 30.0
 _LONG_TOKENS = 256
 _SHORT_TOKENS = 48
-# A small share of requests is held back or explored by a hash of this id: the demo shows what the rest gets.
+# A small share of requests is held back or explored by a hash of this id; the demo shows the common case.
 _REQUEST_ID = "demo"
 
 _TEXT = """\
@@ -42,7 +42,7 @@ class DemoPrompts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DemoCommand(NamedTuple):
-    """A command for a shell, and what it shows."""
+    """A shell command, and its title."""
 
     title: str
     command: str
@@ -52,21 +52,21 @@ def read_prompts(*, timeout_s: float = _TIMEOUT_S) -> DemoPrompts:
     """The embedded pair's demo prompts.
 
     Raises:
-        CommandError: the engine package is not installed whole, or does not answer within `timeout_s`.
+        CommandError: the engine package is not installed completely, or does not respond within `timeout_s`.
     """
     command = [sys.executable, "-c", _READ_PROMPTS]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
     except subprocess.TimeoutExpired as exc:
-        raise CommandError(f"the embedded pair's demo prompts took longer than {timeout_s:g} s to read") from exc
+        raise CommandError(f"reading the embedded pair's demo prompts took longer than {timeout_s:g} s") from exc
     if done.returncode != 0:
         reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise CommandError(f"the embedded pair's demo prompts cannot be read: {reason}")
+        raise CommandError(f"cannot read the embedded pair's demo prompts: {reason}")
     return msgspec.json.decode(done.stdout, type=DemoPrompts)
 
 
 def general_prompts() -> DemoPrompts:
-    """Prompts for a small general model, whose answers repeat words of the prompt or do not."""
+    """Prompts for a small general model, with answers that repeat words of the prompt and with others."""
     return DemoPrompts(
         long=_user("Summarise this text in two sentences.\n\n" + _TEXT),
         short=_user("What is the capital of France?"),
@@ -81,7 +81,7 @@ def _user(content: str) -> Messages:
 
 
 def demo_commands(prompts: DemoPrompts, *, url: str, model: str, with_key: bool = False) -> list[DemoCommand]:
-    """Ready-to-paste commands for a gateway at `url`; `with_key`: the shell's `SLIPSTREAM_API_KEY` is sent along."""
+    """Ready-to-paste commands for a gateway at `url`; `with_key`: they send the shell's `SLIPSTREAM_API_KEY`."""
     key = ' -H "authorization: Bearer $SLIPSTREAM_API_KEY"' if with_key else ""
     streamed = {
         "model": model,
@@ -107,7 +107,7 @@ def demo_commands(prompts: DemoPrompts, *, url: str, model: str, with_key: bool 
             prompts.short_title,
             _curl(f"-i{key} -H 'x-request-id: {_REQUEST_ID}'", f"{url}/v1/chat/completions", whole),
         ),
-        DemoCommand("A decision explained, nothing is generated", _curl(f"-s{key}", f"{url}/v1/route", explain)),
+        DemoCommand("A decision explained, without generating", _curl(f"-s{key}", f"{url}/v1/route", explain)),
     ]
 
 

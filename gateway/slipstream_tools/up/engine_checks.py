@@ -1,4 +1,4 @@
-"""What the gateway's checks of its engines found, for the person at the terminal."""
+"""Prints the results of the gateway's engine checks to the terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BOTH = "greedy and sampled requests may speculate"
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One finding in the answer of `GET /v1/evidence`."""
+    """One finding in the response of `GET /v1/evidence`."""
 
     subject: str
     result: str
@@ -24,7 +24,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class ServerCheck(msgspec.Struct, frozen=True):
-    """One server in the answer of `GET /v1/evidence`: see `conformance.ReplicaConformance`."""
+    """One server in the response of `GET /v1/evidence`: see `conformance.ReplicaConformance`."""
 
     pair: str
     server: str
@@ -35,7 +35,7 @@ class ServerCheck(msgspec.Struct, frozen=True):
 
     @property
     def is_settled(self) -> bool:
-        """Whether there is a result, or none will come by itself."""
+        """Whether there is a result, or none will come without a change."""
         return self.checked_s is not None or self.waits_for is not None
 
     def __str__(self) -> str:
@@ -56,7 +56,7 @@ class _Pair(msgspec.Struct):
 
 
 class _Evidence(msgspec.Struct):
-    """What `GET /v1/evidence` says of checks."""
+    """The checks in the response of `GET /v1/evidence`."""
 
     data: tuple[_Pair, ...] = ()
 
@@ -68,20 +68,20 @@ class Gateway(Protocol):
 
 
 def read_checks(body: bytes) -> list[ServerCheck]:
-    """The checks in an answer of `GET /v1/evidence`."""
+    """The checks in a response of `GET /v1/evidence`."""
     return [check for pair in msgspec.json.decode(body, type=_Evidence).data for check in pair.conformance]
 
 
 def wait_checked(gateway: Gateway, *, workers: int, timeout_s: float, say: Say, stopping: Callable[[], bool]) -> bool:
-    """Waits until the gateway has checked each engine behind it once, and says what it found. False when `stopping()`
-    became true first."""
+    """Waits until the gateway has checked each engine once, and prints the results. False when `stopping()` became true
+    first."""
     deadline_s, report_s = time.monotonic() + timeout_s, time.monotonic() + _REPORT_S
     checks: list[ServerCheck] | None = []
     while True:
         try:
             checks = gateway.checks()
         except OSError:
-            pass  # it is asked again
+            pass  # retried in the next round
         else:
             if checks is None or all(check.is_settled for check in checks):
                 break
@@ -100,9 +100,9 @@ def wait_checked(gateway: Gateway, *, workers: int, timeout_s: float, say: Say, 
 
 def _report(checks: list[ServerCheck] | None, workers: int, say: Say) -> None:
     if checks is None:
-        say("the checks of engines are shown to callers with a key: GET /v1/evidence")
+        say("the results of engine checks require a key: GET /v1/evidence")
         return
     for check in checks:
         say(str(check))
     if workers > 1:
-        say(f"each of the {workers} workers checks for itself; these are the results of one of them")
+        say(f"each of the {workers} workers checks by itself; these are the results of one of them")

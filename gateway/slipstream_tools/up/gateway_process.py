@@ -25,12 +25,11 @@ _PROBE_TIMEOUT_S = 2.0
 
 
 class GatewayProcess:
-    """A running `slipstream gateway` for the manifest of `options`. Pairs without an address are served by the Triton
-    at `options.grpc_port`, those that come with a later manifest too, or by the server that `addresses` has for them.
-    """
+    """A running `slipstream gateway` for the manifest of `options`. Pairs without an address, also those of a later
+    manifest, are served by the Triton at `options.grpc_port`, or by the server that `addresses` has for them."""
 
     def __init__(self, *, options: UpOptions, run_dir: Path, addresses: Mapping[str, str] | None = None) -> None:
-        """Start it; it is not ready yet. `addresses`: the URL of a pair's own server, by the pair's name."""
+        """Starts it; it is not ready yet. `addresses`: the URL of a pair's own server, by the pair's name."""
         self._ready_url = f"{options.url}/health/ready"
         self._workers = options.workers
         self._evidence_url = f"{options.admin_url}/v1/evidence"
@@ -57,12 +56,12 @@ class GatewayProcess:
                 *secret_options(),
             ],
             log_path=run_dir / "gateway.log",
-            # Not on the command line, which every user of the machine can read: the address may hold a password.
+            # Not on the command line, which every user of the machine can read: the address may contain a password.
             env={**os.environ, **({"SLIPSTREAM_REDIS_URL": options.redis} if options.redis else {})},
         )
 
     def wait_ready(self, *, timeout_s: float, stopping: Callable[[], bool] = lambda: False) -> bool:
-        """Wait until it takes requests. False when `stopping()` became true first.
+        """Waits until it accepts requests. False when `stopping()` became true first.
 
         Raises:
             CommandError: it ended, or is not ready after `timeout_s`.
@@ -72,7 +71,7 @@ class GatewayProcess:
             if stopping():
                 return False
             if (status := self.child.exit_status()) is not None:
-                last = self.child.log_tail(lines=1) or "it wrote nothing to its log"
+                last = self.child.log_tail(lines=1) or "its log is empty"
                 raise CommandError(f"the gateway {status} while starting: {last}")
             if time.monotonic() > deadline:
                 raise CommandError(f"the gateway is not ready after {timeout_s:g} s: {reason}")
@@ -80,17 +79,17 @@ class GatewayProcess:
         return True
 
     def wait_checked(self, *, timeout_s: float, stopping: Callable[[], bool], say: Say = lambda line: None) -> bool:
-        """Wait until it has checked the engines behind it once: nothing speculates there before. Tells `say` what was
-        found. False when `stopping()` became true first."""
+        """Waits until it has checked its engines once, because no request speculates there before. Prints the results
+        with `say`. False when `stopping()` became true first."""
         return wait_checked(self, workers=self._workers, timeout_s=timeout_s, say=say, stopping=stopping)
 
     def stop(self) -> None:
-        """End it, giving running streams time to finish."""
+        """Stops it, giving running streams time to finish."""
         self.child.stop(timeout_s=STOP_TIMEOUT_S)
 
     def checks(self) -> list[ServerCheck] | None:
-        """How the gateway's checks of its engines stand; None where it does not say so without a key. Raises `OSError`
-        where it does not answer."""
+        """The state of the gateway's checks; None if it does not disclose that without a key. Raises `OSError` if it
+        does not respond."""
         try:
             with urllib.request.urlopen(self._evidence_url, timeout=_PROBE_TIMEOUT_S) as answer:  # nosec B310 # ours, too
                 return read_checks(answer.read())
@@ -98,7 +97,7 @@ class GatewayProcess:
             return None
 
     def _not_ready(self) -> str | None:
-        """Why it does not take requests yet; None when it does."""
+        """The reason why it does not accept requests yet; None when it does."""
         try:
             with urllib.request.urlopen(self._ready_url, timeout=_PROBE_TIMEOUT_S):  # nosec B310 # its URL is made of ours
                 return None

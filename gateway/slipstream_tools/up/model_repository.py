@@ -1,6 +1,6 @@
-"""Triton's model repository for the pairs of a manifest: one model for each, from the template of its engine.
+"""Triton's model repository for the pairs of a manifest: one model per pair, from its engine's template.
 
-The templates are in `deploy/model_repository`, and the wheel has a copy of them.
+The templates are in `deploy/model_repository`, and the wheel contains a copy of them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TEMPLATES = (_PACKAGE / "model_repository", _PACKAGE.parent.parent / "deploy" /
 
 
 def template_repository() -> Path:
-    """Where the templates are: in the installed package, or in the source tree of an editable install."""
+    """The folder of the templates: in the installed package, or in the source tree of an editable install."""
     for folder in _TEMPLATES:
         if (folder / TEMPLATE_MODEL / "config.pbtxt").is_file():
             return folder
@@ -41,13 +41,13 @@ def write_repository(
     vllm: VllmInstall | None = None,
     vllm_arguments: Sequence[str] = (),
 ) -> Path:
-    """Write one Triton model for each of `pairs` into `folder`, which must not exist, and return it.
+    """Writes one Triton model for each of `pairs` into `folder`, which must not exist, and returns it.
 
     `vllm` serves the pairs of that kind, with `vllm_arguments` at the end of its command line; its stub's environment
-    lies beside `folder`.
+    is beside `folder`.
 
     Raises:
-        CommandError: a checkpoint folder is not there, or two pairs give one Triton model's name.
+        CommandError: a checkpoint folder is missing, or two pairs have the same Triton model name.
     """
     templates = template_repository()
     environment = None
@@ -55,7 +55,7 @@ def write_repository(
         name = triton_model_name(pair)
         model = folder / name
         if model.exists():
-            raise CommandError(f"ModelPair/{pair.metadata.name}: another pair is Triton's model {name!r} already")
+            raise CommandError(f"ModelPair/{pair.metadata.name}: another pair already has the Triton model {name!r}")
         if isinstance(pair.spec.engine, VllmEngine):
             if vllm is None:
                 raise CommandError(f"ModelPair/{pair.metadata.name}: spec.engine: vLLM is not installed here")

@@ -17,13 +17,13 @@ LOOPBACK = "127.0.0.1"
 ENGINES = ("slipstream", "vllm")
 MODELS = ("embedded", "smollm2")
 EXAMPLES = EMBEDDED_MANIFEST.parent
-"""Where the manifests of the models that come with the package are."""
+"""The folder with the manifests of the models that are part of the package."""
 
 
 class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What to bring up, and where it listens. The servers behind the gateway are reachable from this machine only; a
-    port of theirs that is None is chosen when they start. `model`: the manifest's model that is fetched first.
-    `timeout_s` None: what each kind of server usually needs."""
+    """The settings of `slipstream up`. The servers behind the gateway are reachable from this machine only; a port of
+    theirs that is None is chosen at the start. `model`: the manifest's model, which is downloaded first. `timeout_s`
+    None: the usual time of each kind of server."""
 
     manifest: Path = EMBEDDED_MANIFEST
     model: str | None = None
@@ -43,7 +43,7 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
     vllm_arguments: tuple[str, ...] = ()
 
     def ports(self) -> list[Port]:
-        """The ports that are given, which have to be free."""
+        """The given ports, which must be free."""
         named = (
             (self.port, self.host, "--port"),
             (self.admin_port, LOOPBACK, "--admin-port"),
@@ -61,7 +61,7 @@ class UpOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def admin_url(self) -> str:
-        """Where this machine reaches the admin paths."""
+        """The address of the admin paths for this machine."""
         return self.url if self.admin_port is None else f"http://{LOOPBACK}:{self.admin_port}"
 
     @property
@@ -74,7 +74,7 @@ def options_of(args: argparse.Namespace) -> UpOptions:
     """The parsed command line.
 
     Raises:
-        CommandError: `--engine` or `--model` beside a manifest, which names its own.
+        CommandError: `--engine` or `--model` together with a manifest, which has its own.
     """
     values = vars(args)
     engine, model, manifest = values.pop("engine"), values.pop("model"), values.pop("manifest")
@@ -82,7 +82,8 @@ def options_of(args: argparse.Namespace) -> UpOptions:
         for option, value in (("--engine", engine), ("--model", model)):
             if value is not None:
                 raise CommandError(
-                    f"{option} {value} is for a model that comes with the package: the manifest of -f names its own",
+                    f"{option} {value} selects a model of the package and cannot be combined with -f, whose manifest "
+                    "has its own",
                     exit_code=2,
                 )
         return UpOptions(**values, manifest=manifest)
@@ -92,7 +93,7 @@ def options_of(args: argparse.Namespace) -> UpOptions:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `slipstream up --help` shows; the names are those of `UpOptions`."""
+    """The options of `slipstream up`; their names are those of `UpOptions`."""
     _add_served(parser)
     _add_addresses(parser)
     _add_processes(parser)
@@ -106,45 +107,45 @@ def _add_served(parser: argparse.ArgumentParser) -> None:
         "--manifest",
         type=Path,
         metavar="FILE",
-        help="ModelPairs and policies (without it, the pair of --model)",
+        help="ModelPairs and policies (default: the pair of --model)",
     )
     add(
         "--model",
         choices=MODELS,
-        help="a pair that comes with the package (embedded), or a small general model that is downloaded once "
+        help="pair that is part of the package (embedded), or a small general model that is downloaded once "
         "(smollm2: 93 MB)",
     )
     add(
         "--engine",
         choices=ENGINES,
-        help="what serves --model: Slipstream's own engine in Triton (slipstream), or vLLM with Slipstream's plugin, "
+        help="engine for --model: Slipstream's own in Triton (slipstream), or vLLM with Slipstream's plugin, "
         "which is installed once (vllm: 600 MB to download, 2.5 GB on disk)",
     )
 
 
 def _add_addresses(parser: argparse.ArgumentParser) -> None:
     defaults, add = UpOptions(), parser.add_argument
-    add("--host", default=defaults.host, help="address that the gateway listens on (%(default)s)")
+    add("--host", default=defaults.host, help="listen address of the gateway (%(default)s)")
     add(
         "--admin-port",
         type=port,
         metavar="N",
-        help="serve console, metrics and evidence on this port of this machine alone (without it: on --port)",
+        help="serve console, metrics and evidence on this port, for this machine only (default: on --port)",
     )
     add(
         "--keys",
         type=Path,
         metavar="FILE",
-        help="API keys as 'slipstream keys' writes them (without it everybody who reaches the gateway may use it)",
+        help="key file from 'slipstream keys' (default: every client that reaches the gateway may use it)",
     )
     add(
         "--allow-anonymous",
         action="store_true",
-        help="let everybody in who can reach a --host other than this machine's own",
+        help="permit requests without API keys on a --host that other machines can reach",
     )
     add("--port", type=port, default=defaults.port, help="the gateway's port (%(default)s)")
     for name, text in (("grpc", "gRPC"), ("http", "HTTP"), ("metrics", "metrics")):
-        add(f"--{name}-port", type=port, metavar="N", help=f"Triton's {text} port (without it, a free one)")
+        add(f"--{name}-port", type=port, metavar="N", help=f"Triton's {text} port (default: a free one)")
 
 
 def _add_processes(parser: argparse.ArgumentParser) -> None:
@@ -154,25 +155,25 @@ def _add_processes(parser: argparse.ArgumentParser) -> None:
         type=at_least_one,
         default=UpOptions().workers,
         metavar="N",
-        help="processes of the gateway (%(default)s)",
+        help="number of worker processes of the gateway (%(default)s)",
     )
     add(
         "--redis",
         metavar="URL",
-        help="where gateways share what they measure, redis://host:port/db; or SLIPSTREAM_REDIS_URL",
+        help="Redis for sharing measurements between gateways, redis://host:port/db; or SLIPSTREAM_REDIS_URL",
     )
     add(
         "--classifier",
         type=Path,
         metavar="FILE",
-        help="a model that 'slipstream train' wrote (without it, the one that comes with the package)",
+        help="model from 'slipstream train' (default: the one in the package)",
     )
     add(
         "--timeout",
         type=seconds,
         dest="timeout_s",
         metavar="SECONDS",
-        help="how long loading may take; large checkpoints need more (without it, 110 for Triton and 600 for vLLM)",
+        help="maximum time for loading; large checkpoints need more (default: 110 for Triton and 600 for vLLM)",
     )
 
 
@@ -182,7 +183,7 @@ def _add_vllm(parser: argparse.ArgumentParser) -> None:
         "--vllm-python",
         type=Path,
         metavar="FILE",
-        help="the Python of an environment that has vLLM and the package slipstream-vllm (without it, one is made in "
+        help="Python of an environment that has vLLM and the package slipstream-vllm (default: one is created in "
         "~/.cache/slipstream)",
     )
     group.add_argument(
@@ -192,5 +193,5 @@ def _add_vllm(parser: argparse.ArgumentParser) -> None:
         default=[],
         dest="vllm_arguments",
         metavar="ARG",
-        help="a further argument for vLLM, such as --vllm-arg=--max-model-len=4096; may be repeated",
+        help="additional argument for vLLM, such as --vllm-arg=--max-model-len=4096; may be repeated",
     )

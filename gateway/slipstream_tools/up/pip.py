@@ -1,4 +1,4 @@
-"""`pip` in a virtual environment, as a child process that reports its progress and explains its failure in one line."""
+"""Runs `pip` in a virtual environment, reports its progress and explains its failure in one line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _COLLECTED = re.compile(r"^(?:Collecting|Processing) (\S+)", re.MULTILINE)
 
 
 class PipError(CommandError):
-    """pip failed; `output` is all that it wrote."""
+    """pip failed; `output` is its whole output."""
 
     def __init__(self, message: str, *, output: str) -> None:
         super().__init__(message)
@@ -41,17 +41,17 @@ class PipRunner:
         self._stopping = stopping
 
     def pip(self, python: Path, arguments: Sequence[str], *, what: str, packages: int | None = None) -> None:
-        """Run `python -m pip` with `arguments`. `packages`: how many it collects, for the progress lines.
+        """Runs `python -m pip` with `arguments`. `packages`: the expected number of packages, for the progress lines.
 
         Raises:
             PipError: pip failed; the message starts with `what`.
-            Stopped: `stopping()` became true; pip is ended.
+            Stopped: `stopping()` became true; pip is stopped.
         """
         command = [str(python), "-m", "pip", *arguments, "--no-input"]
         self.run(command, what=what, progress=lambda output: _progress(output, packages))
 
     def run(self, command: Sequence[str], *, what: str, progress: Callable[[str], str] = lambda _: "working") -> None:
-        """The same for any command. `progress` makes a line for people of what it wrote so far."""
+        """As `pip`, for any command. `progress` turns its output so far into a progress line."""
         self._log_path.touch()
         start = self._log_path.stat().st_size
         child = Child(name="pip", command=command, log_path=self._log_path, env=_environment())
@@ -76,12 +76,12 @@ class PipRunner:
 
 
 def _environment() -> dict[str, str]:
-    """Ours, without what would make another Python look for packages among ours."""
+    """Our environment without the variables that would make another Python import our packages."""
     return {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
 
 
 def _progress(output: str, packages: int | None) -> str:
-    """What pip does, from what it wrote so far."""
+    """The present phase of pip, from its output so far."""
     if "Installing collected packages" in output:
         return "unpacking"
     collected = _COLLECTED.findall(output)
@@ -92,11 +92,11 @@ def _progress(output: str, packages: int | None) -> str:
 
 
 def _failure(output: str) -> str:
-    """Why it failed: a cause that people can do something about, else the last error line."""
+    """The cause of the failure: a known one with a remedy, else the last error line."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     last = next((line for line in reversed(lines) if line.startswith("ERROR:")), lines[-1] if lines else "no output")
     if _NO_SPACE in output:
         return "there is no space left on the disk"
     if _NO_NETWORK.search(output):
-        return f"the package index cannot be reached ({last.removeprefix('ERROR: ')})"
+        return f"the package index is unreachable ({last.removeprefix('ERROR: ')})"
     return last.removeprefix("ERROR: ")

@@ -1,4 +1,4 @@
-"""Ports of `slipstream up`: whether those that are asked for are free, and free ones where none is asked for."""
+"""Ports of `slipstream up`: checks that the given ones are free, and chooses free ones otherwise."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from itertools import islice
 import msgspec
 from slipstream_core.errors import CommandError
 
-# Below the range from which the kernel takes ports for outgoing connections, where a port would not stay free.
+# Below the range that the kernel uses for outgoing connections, where a port would not stay free.
 _CHOSEN = range(12_000, 20_000)
 
 
@@ -25,24 +25,24 @@ class Port(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_ports(ports: Sequence[Port]) -> None:
-    """Make sure that each port is free and asked for once.
+    """Checks that each port is free and given once.
 
     Raises:
-        CommandError: names the first port that is not, and its option.
+        CommandError: with the first port that is not, and its option.
     """
     options: dict[int, str] = {}
     for port in ports:
         if port.number in options:
-            raise CommandError(f"port {port.number} is asked for by {options[port.number]} and {port.option}")
+            raise CommandError(f"port {port.number} is set by both {options[port.number]} and {port.option}")
         options[port.number] = port.option
         _check_free(port)
 
 
 def free_ports(count: int, *, host: str) -> list[int]:
-    """Different ports of `host` that are free now, in an order of chance: another command may look at the same time.
+    """Different free ports of `host`, in random order because another command may search at the same time.
 
     Raises:
-        CommandError: there are not as many.
+        CommandError: there are not enough free ports.
     """
     candidates = random.SystemRandom().sample(_CHOSEN, len(_CHOSEN))
     ports = list(islice((port for port in candidates if _is_free(host, port)), count))
@@ -64,7 +64,7 @@ def _check_free(port: Port) -> None:
             port.host, port.number, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
         with socket.socket(family, socket.SOCK_STREAM) as probe:
-            # As servers do: a port whose last connections are only fading away counts as free.
+            # As servers do: a port with connections in TIME_WAIT only counts as free.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
             probe.listen(1)

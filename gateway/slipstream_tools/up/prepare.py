@@ -1,4 +1,4 @@
-"""What `slipstream up` needs before anything starts: options that fit, and what is installed or fetched once."""
+"""The preparation of `slipstream up`: validates options, installs and downloads, before anything starts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from slipstream_tools.up.vllm_pairs import needs_vllm
 
 
 class Prepared(NamedTuple):
-    """All that starting needs. `options` have the manifest to serve and every port; `vllm` is None where no pair needs
+    """The input for starting the servers. `options` have the manifest and every port; `vllm` is None if no pair needs
     vLLM on this machine."""
 
     options: UpOptions
@@ -33,17 +33,17 @@ class Prepared(NamedTuple):
 
 
 def check(options: UpOptions) -> None:
-    """Find what is wrong before anything is downloaded or started.
+    """Finds problems before anything is downloaded or started.
 
     Raises:
         CommandError: a port is taken, an option does not fit the manifest, or the keys cannot be read.
-        ManifestError: the manifest is not good.
+        ManifestError: the manifest is invalid.
     """
     table = load_file(options.manifest)
     check_ports(options.ports())
     check_exposure([("--host", options.host)], allowed=options.allow_anonymous or options.keys is not None)
     if options.keys is not None:
-        load_keyring(options.keys, None)  # a bad file is said at once, not after the models are loaded
+        load_keyring(options.keys, None)  # reports a bad file at once, not after the models are loaded
     if not needs_vllm(table):
         for option, value in (("--vllm-python", options.vllm_python), ("--vllm-arg", options.vllm_arguments)):
             if value:
@@ -51,10 +51,10 @@ def check(options: UpOptions) -> None:
 
 
 def prepare(options: UpOptions, *, run_dir: Path, say: Say, stopping: Callable[[], bool]) -> Prepared:
-    """Fetch the model, install vLLM and choose ports, as far as `options` ask for it.
+    """Downloads the model, installs vLLM and chooses ports, as `options` require.
 
     Raises:
-        CommandError: something cannot be fetched or installed.
+        CommandError: a download or an installation failed.
         Stopped: `stopping()` became true.
     """
     if options.model is not None:

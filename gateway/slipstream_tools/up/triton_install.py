@@ -1,8 +1,8 @@
-"""Finds a Triton Inference Server on this machine and lays out what it needs to run our Python backend.
+"""Finds a Triton Inference Server on this machine and prepares the folders that our Python backend needs.
 
-The `nvidia-pytriton` wheel carries the real server, its libraries, the Python backend and one stub per
-CPython version. It is found by its installed files and never imported. Triton wants one folder per backend
-with the stub of the running interpreter inside; it is made of links, so nothing large is copied.
+The `nvidia-pytriton` wheel contains the server, its libraries, the Python backend and one stub per CPython version. It
+is located by its installed files and never imported. Triton requires one folder per backend with the stub of the
+running interpreter inside; the folder consists of links, so nothing large is copied.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ STUB = "triton_python_backend_stub"
 
 
 class TritonInstall(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the server's parts are. `stub` fits the running interpreter, whose shared library is `libpython`: a
-    file, or None where the dynamic loader finds one by itself."""
+    """The paths of the server's parts. `stub` fits the running interpreter, whose shared library is `libpython`: a
+    file, or None if the dynamic loader finds one by itself."""
 
     binary: Path
     libraries: Path
@@ -63,8 +63,8 @@ def find_triton() -> TritonInstall:
 
 
 def _find_libpython(version: str) -> Path | None:
-    """The shared library that the stub is linked with. Without one the stub cannot start, and Triton would wait for
-    it for ever."""
+    """The shared library that the stub is linked with. Without it the stub cannot start, and Triton would wait for
+    ever."""
     name = f"libpython{version}.so.1.0"
     folders = (sysconfig.get_config_var("LIBDIR"), Path(sys.base_prefix) / "lib")
     for folder in filter(None, folders):
@@ -81,7 +81,8 @@ def _find_libpython(version: str) -> Path | None:
 
 
 def link_libraries(install: TritonInstall, folder: Path) -> Path:
-    """Make a folder with the interpreter's shared library alone: what lies beside it is not for Triton."""
+    """Creates a folder with the interpreter's shared library alone, because Triton must not load the files beside
+    it."""
     folder.mkdir()
     if install.libpython is not None:
         (folder / install.libpython.name).symlink_to(install.libpython)
@@ -89,7 +90,7 @@ def link_libraries(install: TritonInstall, folder: Path) -> Path:
 
 
 def link_backends(install: TritonInstall, folder: Path) -> Path:
-    """Make the backend folder in `folder`, which must not have one yet, and return it."""
+    """Creates the backend folder in `folder`, which must not have one yet, and returns it."""
     python_backend = folder / "python"
     python_backend.mkdir(parents=True)
     for path in (install.backends / "python").iterdir():
@@ -100,10 +101,10 @@ def link_backends(install: TritonInstall, folder: Path) -> Path:
 
 
 def triton_environment(install: TritonInstall, libraries: Path) -> dict[str, str]:
-    """This process's environment, so changed that Triton finds its libraries and the stub our packages."""
+    """This process's environment, changed so that Triton finds its libraries and the stub our packages."""
     environment = dict(os.environ)
     environment["LD_LIBRARY_PATH"] = os.pathsep.join([str(install.libraries), str(libraries)])
-    # The stub asks the first `python3` in PATH where packages are.
+    # The stub locates packages with the first `python3` in PATH.
     environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment.get("PATH", "")])
     environment.pop("PYTHONHOME", None)
     return environment

@@ -1,4 +1,4 @@
-"""One real Triton Inference Server as a child process: started, watched until ready, stopped for good."""
+"""A Triton Inference Server as a child process: started, watched until ready, stopped."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LOAD_FAILURES = (
 
 
 class TritonPorts(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the server listens."""
+    """The ports of the server."""
 
     host: str = "127.0.0.1"
     grpc: int
@@ -36,13 +36,13 @@ class TritonPorts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TritonServer:
-    """A running `tritonserver` that serves one model repository.
+    """A running `tritonserver` for one model repository.
 
-    `run_dir` is private to this server: its backend folder and log are put there.
+    `run_dir` is private to this server and holds its backend folder and log.
     """
 
     def __init__(self, *, model_repository: Path, run_dir: Path, ports: TritonPorts, nice: int = 0) -> None:
-        """Start it, with its priority lowered by `nice`; it is not ready yet.
+        """Starts it, with its priority lowered by `nice`; it is not ready yet.
 
         Raises:
             CommandError: Triton is not installed here, or not for this Python.
@@ -70,12 +70,12 @@ class TritonServer:
             ],
             log_path=run_dir / "triton.log",
             env=triton_environment(install, libraries),
-            cwd=run_dir,  # vLLM looks for packages where it is started
+            cwd=run_dir,  # vLLM searches packages in its working directory
             nice=nice,
         )
 
     def wait_ready(self, *, timeout_s: float, stopping: Callable[[], bool] = lambda: False) -> bool:
-        """Wait until every model is loaded. False when `stopping()` became true first.
+        """Waits until every model is loaded. False when `stopping()` became true first.
 
         Raises:
             CommandError: the server ended, with its own reason, or is not ready after `timeout_s`.
@@ -85,16 +85,16 @@ class TritonServer:
         )
 
     def failure(self) -> str:
-        """Why it failed, in its own words: the most telling line of its log, on one line."""
+        """The reason of its failure: the most informative line of its log, on one line."""
         log = self.child.log_tail(lines=400)
         for pattern in _LOAD_FAILURES:
             if found := pattern.search(log):
                 # A Python traceback follows, on the same line with escaped line ends.
                 return found["why"].partition("\\n")[0].strip().rstrip(";").strip('"')
-        return self.child.log_tail(lines=1) or "it wrote nothing to its log"
+        return self.child.log_tail(lines=1) or "its log is empty"
 
     def stop(self) -> None:
-        """End it, waiting for running requests up to Triton's own limit, and free its shared memory."""
+        """Stops it, waiting for running requests up to Triton's own limit, and frees its shared memory."""
         self.child.stop(timeout_s=EXIT_TIMEOUT_S + 5)
         for region in SHARED_MEMORY.glob(f"{self._shared_memory_prefix}*"):
             region.unlink(missing_ok=True)

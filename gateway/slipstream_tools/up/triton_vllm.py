@@ -1,9 +1,9 @@
 """The Python environment of Triton's stub for a model that vLLM serves.
 
-Triton starts the stub of a model by a folder's `bin/activate` where the model's parameter EXECUTION_ENV_PATH names one,
-so vLLM's packages are that model's alone, and other models of the same server keep ours. The stub runs Python isolated,
-in the virtual environment of the first `python3` in PATH. Here that is a thin one over vLLM's: our engine package and
-the numpy that fits the stub, both by links, come first in it. vLLM's own children do not get to see it.
+If the model's parameter EXECUTION_ENV_PATH names a folder, Triton starts the stub through its `bin/activate`. So vLLM's
+packages apply to that model alone, and other models of the same server keep ours. The stub runs Python isolated, in the
+virtual environment of the first `python3` in PATH. Here that is a thin one over vLLM's: our engine package and the
+numpy that fits the stub, both as links, come first in it. vLLM's own child processes do not see it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from slipstream_tools.up.vllm_environment import VllmInstall
 ENVIRONMENT_PARAMETER = "EXECUTION_ENV_PATH"
 _ENGINE = "slipstream_engine"
 _PASSED = ("VLLM_", "HF_", "DO_NOT_TRACK", "OMP_", "KMP_")
-_NUMPY = ("numpy", "numpy.libs")  # the package, and the libraries beside it that its wheel brings
+_NUMPY = ("numpy", "numpy.libs")  # the package, and the libraries beside it from its wheel
 
 
 def write_stub_environment(install: VllmInstall, folder: Path) -> Path:
-    """Make the environment in `folder`, which must not exist, and return it.
+    """Creates the environment in `folder`, which must not exist, and returns it.
 
     Raises:
         CommandError: the engine package or numpy is not installed beside the gateway.
@@ -50,7 +50,7 @@ def write_stub_environment(install: VllmInstall, folder: Path) -> Path:
 
 
 def _variables(install: VllmInstall, folder: Path, packages: Path) -> dict[str, str]:
-    """What the stub's environment has beyond the server's; the engine package reads the last three."""
+    """The variables that the stub's environment adds to the server's; the engine package reads the last three."""
     environment = install.environment()
     variables = {name: environment[name] for name in environment if name.startswith(_PASSED)}
     return {
@@ -63,8 +63,10 @@ def _variables(install: VllmInstall, folder: Path, packages: Path) -> dict[str, 
 
 
 def _package(name: str) -> Path:
-    """The folder of an installed package, which is not imported."""
+    """The folder of an installed package, without importing it."""
     spec = importlib.util.find_spec(name)
     if spec is None or spec.origin is None:
-        raise CommandError(f"vLLM in Triton needs {name}, which is not installed: install slipstream-serving[embedded]")
+        raise CommandError(
+            f"vLLM in Triton requires {name}, which is not installed: install slipstream-serving[embedded]"
+        )
     return Path(spec.origin).parent

@@ -1,10 +1,10 @@
-"""Arguments that a user adds to the command line of a vLLM server that `slipstream up` starts."""
+"""A user's additional arguments for the command line of vLLM servers that `slipstream up` starts."""
 
 from __future__ import annotations
 
 import argparse
 
-# vLLM itself takes any beginning of a name that is clear, underscores for dashes, and `--name.key` for a field of JSON.
+# vLLM itself accepts any unambiguous prefix of a name, underscores for dashes, and `--name.key` for a field of JSON.
 _OWN = (
     "--model",
     "--served-model-name",
@@ -20,10 +20,10 @@ _SHORT = ("-sc",)
 
 
 def check_argument(text: str) -> str:
-    """`text` itself.
+    """Returns `text`.
 
     Raises:
-        argparse.ArgumentTypeError: the argument is one that follows from the manifest, or from where the server runs.
+        argparse.ArgumentTypeError: the manifest, or `slipstream up` itself, determines the argument.
     """
     if not text.startswith("-"):
         return text

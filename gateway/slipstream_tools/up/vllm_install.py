@@ -1,7 +1,7 @@
-"""vLLM in a virtual environment of its own: installed once, checked at each start, repaired where it is broken.
+"""vLLM in its own virtual environment: installed once, checked at each start, repaired if broken.
 
 vLLM needs numpy 2 and hundreds of packages, the gateway's environment has numpy 1 and few. A virtual environment cannot
-be moved, so it is built where it stays, under a lock; a marker file, written last, says that it is whole.
+be moved, so it is built in place, under a lock; a marker file, written last, records that it is complete.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MARKER = "slipstream.json"
 
 
 class _Marker(msgspec.Struct, frozen=True, kw_only=True):
-    """What is completely installed. Hashes: SHA-256."""
+    """The completed installation. Hashes: SHA-256."""
 
     requirements: str
     plugin: str | None = None
@@ -37,8 +37,8 @@ class _Marker(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True):
-    """What an installation consists of: the packages of `requirements`, which names each with its version, and the
-    plugin's folder. `needed_bytes` is what it takes on the disk."""
+    """The content of an installation: the packages of `requirements`, each with its version, and the plugin's folder.
+    `needed_bytes` is its size on disk."""
 
     name: str = f"vllm-{VERSION}"
     requirements: Path = _REQUIREMENTS
@@ -53,10 +53,10 @@ def install_vllm(
     stopping: Callable[[], bool] = lambda: False,
     recipe: Recipe | None = None,
 ) -> VllmInstall:
-    """The environment with vLLM and this version's plugin, which is built or repaired first where necessary.
+    """The environment with vLLM and this version's plugin, built or repaired first if necessary.
 
-    `extra`: further requirements, such as `pytest==9.2.0`. `say` gets a line of progress now and then. Safe to call
-    from several processes at once.
+    `extra`: additional requirements, such as `pytest==9.2.0`. `say` gets progress lines. Safe with several concurrent
+    processes.
 
     Raises:
         CommandError: no supported Python, no disk space, no package index, or pip's own reason.
@@ -74,7 +74,7 @@ def install_vllm(
             marker = msgspec.structs.replace(marker, plugin=plugin)
             _write_marker(folder, marker)
         if missing := tuple(item for item in extra if item not in marker.extra):
-            runner.pip(_python(folder), ["install", *missing], what=f"{', '.join(missing)} cannot be installed")
+            runner.pip(_python(folder), ["install", *missing], what=f"the installation of {', '.join(missing)} failed")
             _write_marker(folder, msgspec.structs.replace(marker, extra=(*marker.extra, *missing)))
     return inspect(_python(folder))
 
@@ -88,9 +88,9 @@ def plugin_source() -> Path:
 
 
 def _build(folder: Path, recipe: Recipe, runner: PipRunner, say: Say) -> _Marker:
-    """Make the environment anew, without the plugin."""
+    """Builds the environment anew, without the plugin."""
     if sys.version_info[:2] not in _PYTHONS:
-        raise CommandError(f"vLLM {VERSION} is installed with Python 3.11 or 3.12, this is {sys.version.split()[0]}")
+        raise CommandError(f"vLLM {VERSION} requires Python 3.11 or 3.12, this is {sys.version.split()[0]}")
     if folder.exists():
         say(f"removing an incomplete or older installation in {folder} …")
         shutil.rmtree(folder)
@@ -98,7 +98,7 @@ def _build(folder: Path, recipe: Recipe, runner: PipRunner, say: Say) -> _Marker
         needed = f"{recipe.needed_bytes / 1e9:.1f} GB"
         raise CommandError(f"vLLM needs {needed} in {folder.parent}, where {free / 1e9:.1f} GB are free")
     say(f"installing vLLM {VERSION} into {folder} (about 600 MB to download, once) …")
-    what = f"vLLM {VERSION} cannot be installed"
+    what = f"the installation of vLLM {VERSION} failed"
     runner.run([sys.executable, "-m", "venv", str(folder)], what=what)
     _install_requirements(folder, recipe.requirements, runner, what=what)
     marker = _Marker(requirements=_hash([recipe.requirements]))
@@ -115,17 +115,18 @@ def _install_requirements(folder: Path, requirements: Path, runner: PipRunner, *
     except PipError as exc:
         if "No matching distribution found for torch" not in exc.output:
             raise
-        message = f"{what}: no package index of pip's has a CPU build of PyTorch; name one that has, as PyTorch's"
-        raise CommandError(f"{message} installation guide says for CPUs, in PIP_EXTRA_INDEX_URL") from exc
+        message = f"{what}: none of pip's package indexes has a CPU build of PyTorch; set PIP_EXTRA_INDEX_URL to one "
+        "that has,"
+        raise CommandError(f"{message} see PyTorch's installation guide for CPUs") from exc
 
 
 def _install_plugin(folder: Path, source: Path, runner: PipRunner, marker: _Marker) -> None:
-    """Put the plugin in; the marker says nothing of a plugin meanwhile."""
+    """Installs the plugin; meanwhile the marker has no plugin."""
     _write_marker(folder, msgspec.structs.replace(marker, plugin=None))
     runner.pip(
         _python(folder),
         ["install", "--no-deps", "--no-build-isolation", "--force-reinstall", str(source)],
-        what="Slipstream's plugin for vLLM cannot be installed",
+        what="the installation of Slipstream's plugin for vLLM failed",
     )
 
 
@@ -134,7 +135,7 @@ def _python(folder: Path) -> Path:
 
 
 def _read_marker(folder: Path) -> _Marker | None:
-    """None where the environment is not whole, or its Python is gone."""
+    """None if the environment is incomplete, or its Python is gone."""
     try:
         marker = msgspec.json.decode((folder / _MARKER).read_bytes(), type=_Marker)
     except (OSError, msgspec.MsgspecError):
@@ -154,7 +155,7 @@ def _plugin_files(source: Path) -> list[Path]:
 
 
 def _hash(files: Sequence[Path]) -> str:
-    """Of names and contents."""
+    """A hash of names and contents."""
     digest = hashlib.sha256()
     for path in files:
         content = path.read_bytes()

@@ -1,4 +1,4 @@
-"""What a vLLM server is started with for a pair of a manifest."""
+"""The launch settings of the vLLM server for a pair of a manifest."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _ENGINE_PACKAGE = "slipstream_engine"
 
 
 def vllm_pairs(table: RoutingTable) -> list[ModelPair]:
-    """The pairs that need a vLLM server on this machine: those of kind vllm, served by vLLM's own HTTP server, without
-    an address."""
+    """The pairs that need a vLLM server on this machine: of kind vllm, served by vLLM's own HTTP server, without an
+    address."""
     return [route.pair for route in table.routes.values() if _is_local(route.pair)]
 
 
 def needs_vllm(table: RoutingTable) -> bool:
-    """Whether a pair needs vLLM on this machine, be it inside Triton."""
+    """Whether a pair needs vLLM on this machine, possibly inside Triton."""
     engines = (route.pair.spec.engine for route in table.routes.values())
     return any(isinstance(engine, VllmEngine) and not engine.endpoints for engine in engines)
 
@@ -34,16 +34,17 @@ def _is_local(pair: ModelPair) -> bool:
 
 
 def launch_of(pair: ModelPair, *, manifest_folder: Path, extra: Sequence[str] = ()) -> VllmLaunch:
-    """How the server of `pair` is started. `extra` goes at the end of vLLM's command line, where the last one wins.
+    """The launch settings of the server of `pair`. `extra` goes at the end of vLLM's command line, where the last value
+    of an argument applies.
 
     Raises:
-        CommandError: a checkpoint folder is not there, or the draft has a tokenizer of its own.
+        CommandError: a checkpoint folder is missing, or the draft has its own tokenizer.
     """
     folder = manifest_folder.resolve()
     check_folders(pair, folder)
     spec, engine = pair.spec, pair.spec.engine
     if spec.target is None or not isinstance(engine, VllmEngine):
-        raise CommandError(f"ModelPair/{pair.metadata.name}: spec.target: required to start vLLM for it")
+        raise CommandError(f"ModelPair/{pair.metadata.name}: spec.target: is required to start vLLM")
     if spec.target.tokenizer is not None:
         extra = ("--tokenizer", _path(spec.target.tokenizer, folder), *extra)
     return VllmLaunch(
@@ -61,14 +62,14 @@ def _speculation(pair: ModelPair, folder: Path) -> Speculation | None:
         return None
     if draft.tokenizer is not None:
         field = f"ModelPair/{pair.metadata.name}: spec.draft.tokenizer"
-        raise CommandError(f"{field}: vLLM takes the draft's tokenizer from spec.draft.source")
+        raise CommandError(f"{field}: remove it; vLLM uses the tokenizer in spec.draft.source")
     if draft.kind == "ngram":
         return Speculation(method="ngram", tokens=tokens)
     return Speculation(method="draft_model", tokens=tokens, draft=_path(draft.source or "", folder))
 
 
 def _path(source: str, folder: Path) -> str:
-    """The folder of a source, also of `embedded:target`, which lies in a package that the gateway never imports."""
+    """The folder of a source, also of `embedded:target`, which is in a package that the gateway never imports."""
     if not source.startswith(EMBEDDED):
         return located(source, folder)
     spec = importlib.util.find_spec(_ENGINE_PACKAGE)

@@ -1,4 +1,4 @@
-"""One real vLLM server as a child process: started, watched until ready, stopped for good."""
+"""A vLLM server as a child process: started, watched until ready, stopped."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ SCHEDULER = "slipstream_vllm.Scheduler"
 EXIT_TIMEOUT_S = 10.0
 _NGRAM_TOKENS = {"prompt_lookup_min": 2, "prompt_lookup_max": 5}
 _PROBE_TIMEOUT_S = 2.0
-# The most telling line of a log, best first. The engine runs in a process of its own: its error comes first, and the
-# API server's, which only refers to it, last.
+# Patterns of informative log lines, best first. The engine runs in its own process: its error comes first, and the API
+# server's, which only refers to it, last.
 _PREFIX = r"^(?:\(\w+ pid=\d+\) )?(?:ERROR \S+ \S+ \[[^\]]*\] )?"
 _FAILURES = (
     re.compile(r"^\S*api_server\S*: error: (?P<why>.+)$", re.MULTILINE),
@@ -31,11 +31,11 @@ _FAILURES = (
         _PREFIX + r"(?P<why>(?!RuntimeError: Engine core init)(?:\w+\.)*\w+(?:Error|Exception): \S.*)$", re.MULTILINE
     ),
 )
-# A path of a socket has at most 107 characters, and vLLM's names have 37.
+# A socket path has at most 107 characters, and vLLM's names have 37.
 _MAX_SOCKET_FOLDER = 64
 
 
-# What a log has in it once a phase began, the last phase first.
+# Log lines that mark the beginning of a phase, the last phase first.
 _PHASES = (
     ("Starting vLLM server", "opening its port"),
     ("Loading weights took", "preparing the cache"),
@@ -46,7 +46,7 @@ _PHASES = (
 
 
 class Speculation(msgspec.Struct, frozen=True, kw_only=True):
-    """How a server drafts: up to `tokens` a step, with the model `draft` or from the text itself."""
+    """The speculation settings of a server: up to `tokens` per step, with the model `draft` or from the text itself."""
 
     method: Literal["draft_model", "ngram"]
     tokens: int
@@ -63,11 +63,12 @@ class Speculation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VllmLaunch(msgspec.Struct, frozen=True, kw_only=True):
-    """What a server serves: the folder (or name) `model` under the name `served_name`.
+    """The settings of a server: the folder (or name) `model` under the name `served_name`.
 
-    float32 unless said otherwise: a CPU without bfloat16 arithmetic converts each weight at each step. `eager` starts
-    in a third of the time that compiling takes. `threads` None leaves the install's choice. `plugin` False: stock vLLM,
-    which loads no plugin at all."""
+    float32 by default: a CPU without bfloat16 arithmetic converts each weight at each step. `eager` starts in a third
+    of the time that compiling takes. `threads` None keeps the install's choice. `plugin` False: stock vLLM, which loads
+    no plugin at all.
+    """
 
     model: str
     served_name: str
@@ -81,7 +82,7 @@ class VllmLaunch(msgspec.Struct, frozen=True, kw_only=True):
     extra: tuple[str, ...] = ()
 
     def arguments(self) -> list[str]:
-        """vLLM's command line, but for where it listens."""
+        """vLLM's command line without host and port."""
         return [
             *("--model", self.model),
             *("--served-model-name", self.served_name),
@@ -95,13 +96,13 @@ class VllmLaunch(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
     def environment(self) -> dict[str, str]:
-        """What is set for this server alone."""
+        """The environment variables of this server alone."""
         threads = {} if self.threads is None else {"OMP_NUM_THREADS": str(self.threads)}
         return threads if self.plugin else {**threads, "VLLM_PLUGINS": ""}
 
 
 class VllmServer:
-    """A running `vllm.entrypoints.openai.api_server`. `run_dir` is private to this server: its log is put there."""
+    """A running `vllm.entrypoints.openai.api_server`. `run_dir` is private to this server and holds its log."""
 
     def __init__(
         self,
@@ -113,7 +114,7 @@ class VllmServer:
         host: str = "127.0.0.1",
         env: Mapping[str, str] | None = None,
     ) -> None:
-        """Start it; it is not ready yet. `env` is added to the environment of `install`."""
+        """Starts it; it is not ready yet. `env` is added to the environment of `install`."""
         self.launch = launch
         self.url = f"http://{host}:{port}"
         self._temporary = _short_folder()
@@ -132,13 +133,14 @@ class VllmServer:
                 **launch.environment(),
                 **(env or {}),
             },
-            # `python -m` looks for packages where it is started, and vLLM would take a folder `triton` for the package.
+            # `python -m` searches packages in the working directory, and vLLM would take a folder `triton` for the
+            # package.
             cwd=run_dir,
             nice=NICE,
         )
 
     def wait_ready(self, *, timeout_s: float, stopping: Callable[[], bool] = lambda: False) -> bool:
-        """Wait until the model is loaded. False when `stopping()` became true first.
+        """Waits until the model is loaded. False when `stopping()` became true first.
 
         Raises:
             CommandError: the server ended, with its own reason, or is not ready after `timeout_s`.
@@ -148,16 +150,16 @@ class VllmServer:
         )
 
     def phase(self) -> str:
-        """What it is doing while it starts, from its log."""
+        """The present phase of its start, from its log."""
         log = self.child.log_tail(lines=1000)
         return next((phase for mark, phase in _PHASES if mark in log), "importing vLLM")
 
     def failure(self) -> str:
-        """Why it failed, in its own words: the most telling line of its log."""
-        return telling_line(self.child.log_tail(lines=1000)) or "it wrote nothing to its log"
+        """The reason of its failure: the most informative line of its log."""
+        return telling_line(self.child.log_tail(lines=1000)) or "its log is empty"
 
     def stop(self) -> None:
-        """End it and the engine's processes, waiting for running requests up to `EXIT_TIMEOUT_S`."""
+        """Stops it and the engine's processes, waiting for running requests up to `EXIT_TIMEOUT_S`."""
         self.child.stop(timeout_s=EXIT_TIMEOUT_S)
         shutil.rmtree(self._temporary, ignore_errors=True)
 
@@ -170,7 +172,7 @@ class VllmServer:
 
 
 def telling_line(log: str) -> str:
-    """The line of vLLM's log that says why it ended; the last one where none does."""
+    """The line of vLLM's log with the reason of its end; the last line if there is none."""
     for pattern in _FAILURES:
         if found := pattern.search(log):
             return found["why"].strip()
@@ -178,7 +180,7 @@ def telling_line(log: str) -> str:
 
 
 def _short_folder() -> Path:
-    """A folder of its own for the server's sockets, which vLLM leaves behind where it puts them."""
+    """A separate folder for the server's sockets, because vLLM does not delete them."""
     parent = tempfile.gettempdir()
     fits = len(parent) <= _MAX_SOCKET_FOLDER - len("/vllm-01234567")
     short = parent if fits else "/tmp"  # nosec B108 # the folder in it is private

@@ -96,7 +96,7 @@ def test_budget_without_a_price_and_unknown_keys_are_refused_in_one_line(keys: A
     assert not keys.path.exists()
     keys.create("--name", "a")
     assert "there is no key 'b'" in keys.fail("revoke", "b")
-    assert "there is a key 'a' already" in keys.fail("create", "--name", "a")
+    assert "a key 'a' already exists" in keys.fail("create", "--name", "a")
 
 
 @pytest.mark.parametrize(

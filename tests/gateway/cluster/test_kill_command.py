@@ -170,7 +170,7 @@ def test_kill_waits_until_every_gateway_has_confirmed(cluster: Cluster) -> None:
     code, output, errors = ended(process)
     assert (code, errors) == (0, "")
     assert re.fullmatch(
-        r"  gateway-a  (\d+) ms\n2 of 2 gateways go by it, \1 ms after the API server took it\n", output
+        r"  gateway-a  (\d+) ms\n2 of 2gateways have applied it, \1 ms after the API server accepted it\n", output
     )
 
 
@@ -202,7 +202,7 @@ def test_real_gateway_confirms_within_a_moment(
         code, output, errors = cluster.run(command, "modelpair/acme")
         assert (code, errors) == (0, ""), child.log_tail()
         assert f"(generation {generation})" in output
-        [milliseconds] = re.findall(r"1 of 1 gateways go by it, (\d+) ms after", output)
+        [milliseconds] = re.findall(r"1 of 1 gateways have applied it, (\d+) ms after", output)
         assert int(milliseconds) < 5000
 
 
@@ -229,7 +229,7 @@ def test_worker_that_takes_a_dead_ones_place_goes_on_with_its_report(
     until(lambda: all(renewed()[name] > at for name, at in reports.items()), "both reports are renewed", 30)
     code, output, errors = cluster.run("kill", "modelpair/acme")
     assert (code, errors) == (0, ""), child.log_tail()
-    assert "2 of 2 gateways go by it" in output
+    assert "2 of 2 gateways have applied it" in output
     assert renewed().keys() == reports.keys()
     child.stop(timeout_s=10)
     assert cluster.leases() == []
@@ -249,7 +249,7 @@ def test_gateways_of_other_namespaces_are_not_waited_for(cluster: Cluster) -> No
     cluster.report("elsewhere", 1, watches="another-namespace")
     code, output, errors = cluster.run("kill", "modelpairs.slipstream.dev/acme")
     assert (code, errors) == (0, "")
-    assert "1 of 1 gateways go by it" in output
+    assert "1 of 1 gateways have applied it" in output
 
 
 def test_gateway_that_has_fallen_silent_is_named_and_no_success(cluster: Cluster) -> None:
@@ -260,10 +260,10 @@ def test_gateway_that_has_fallen_silent_is_named_and_no_success(cluster: Cluster
     code, output, errors = cluster.run("kill", "mp/acme")
     assert code == 4
     assert RENEW_S < time.monotonic() - started_s < EXPIRES_S  # listened to for as long as a living one needs
-    assert "1 of 2 gateways go by it" in output
+    assert "1 of 2 gateways have applied it" in output
     assert re.fullmatch(
-        r"cut-off has not confirmed: last seen \d\d s ago, may still serve the old configuration \(if it is gone for "
-        rf"good: kubectl delete lease cut-off --namespace {cluster.namespace}\)\n",
+        r"cut-off has not confirmed: last seen \d\d s ago, it may still serve the old configuration \(if it no longer "
+        rf"exists: kubectl delete lease cut-off --namespace {cluster.namespace}\)\n",
         errors,
     )
 
@@ -277,7 +277,7 @@ def test_gateway_whose_clock_is_behind_is_alive_while_it_renews(cluster: Cluster
     with cluster.renewing("slow-clock", 2, age_s=60):
         code, output, errors = cluster.run("kill", "mp/acme")
     assert (code, errors) == (0, "")
-    assert "2 of 2 gateways go by it" in output
+    assert "2 of 2 gateways have applied it" in output
 
 
 def test_pair_that_was_made_again_is_confirmed_by_no_report_of_its_namesake(cluster: Cluster) -> None:
@@ -311,7 +311,7 @@ def test_kill_of_a_pair_that_was_refused_says_who_serves_the_model(cluster: Clus
     assert code == 0
     assert errors == (
         f"ModelPair {cluster.namespace}/acme is refused (ModelNameTaken: {message}): "
-        "this kill stops nothing that another object serves\n"
+        "so this kill does not stop a model that another object serves\n"
     )
     server_is_starting = taken | {"type": "Ready", "reason": "NoReadyReplicas"}
     cluster.kube.client().patch_status(f"{cluster.base}/modelpairs/acme", {"conditions": [server_is_starting]})
@@ -375,12 +375,12 @@ def test_who_may_only_patch_and_see_one_namespace_can_kill_there(cluster: Cluste
     code, output, errors = cluster.run("kill", "modelpair/acme")
     assert code == 0
     assert "1 of 1 gateways" in output
-    assert f"only namespace {cluster.namespace} was looked at for gateways" in errors
+    assert f"only namespace {cluster.namespace} was searched for gateways" in errors
     assert cluster.run("kill", "modelpair/acme", "--report-namespace", cluster.namespace) == (0, ANY, "")
     cluster.report("gateway-a", 3)  # there from the start: only then are other objects read, however slow the machine
     code, _, errors = cluster.run("unkill", "modelpair/acme")
     assert code == 0
-    assert "whether another kill switch holds the pair could not be read" in errors
+    assert "cannot read whether another kill switch is on for the pair" in errors
     assert "killSwitch" not in cluster.spec()
 
 
@@ -392,7 +392,8 @@ def test_reports_that_may_not_be_read_leave_the_switch_set(cluster: Cluster) -> 
     assert code == 1
     assert "kill switch set" in output
     assert (
-        "the change is made; whether gateways go by it is not known: leases.coordination.k8s.io is forbidden" in errors
+        "the change is made, but it is unknown whether gateways have applied it: leases.coordination.k8s.io is forbidden"
+        in errors
     )
     assert cluster.spec()["killSwitch"] is True
 

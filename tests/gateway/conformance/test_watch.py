@@ -97,7 +97,7 @@ def test_capability_comes_with_a_pass_and_goes_with_a_failure(
     assert not took  # that was the first time
     assert _reasons(replica) == {SAMPLED: Reason.ENGINE_NOT_LOSSLESS}
     assert [record.levelname for record in caplog.records].count("WARNING") == 1
-    assert "sampled_speculation is taken away: sampled_speculation fail" in caplog.text
+    assert "sampled_speculation is withdrawn: sampled_speculation fail" in caplog.text
     watch.apply([_found(Subject.SAMPLED_SPECULATION, Result.PASS)], draft_length=4)
     assert _reasons(replica) == {}
 

@@ -101,10 +101,10 @@ def test_broken_rows_are_reported_by_line_skipped_and_counted(
         (32, "not JSON"),
         (33, "not a JSON object: [1]"),
         (34, "messages is not a list of messages: []"),
-        (35, "messages has a content that is no text: 5"),
-        (36, "task is 'cooking', not one of summarization"),
-        (37, "response_tokens_est is not a number of 0 or more: -3"),
-        (38, "meta.rare_answer is neither 0 nor 1: 'yes'"),
+        (35, "messages has a content that is not a text: 5"),
+        (36, "task must be one of summarization"),
+        (37, "response_tokens_est must be a number of at least 0, got -3"),
+        (38, "meta.rare_answer must be 0 or 1, got 'yes'"),
         (39, "meta is not an object: [1]"),
         (40, "meta.task_alt is not a list of tasks: 7"),
         (41, "meta.task_alt is not a list of tasks: 'code'"),
@@ -117,7 +117,7 @@ def test_one_task_only_keeps_the_shipped_models_task(tmp_path: Path, capsys: pyt
     one = [row(index, "open_chat", response_tokens_est=10 + 20 * (index % 12)) for index in range(40)]
     assert train(tmp_path, one) == 0
     out = capsys.readouterr().out
-    assert "The task: nothing to learn from, so the shipped model's stays." in out
+    assert "The task: no training data, so the shipped model's is kept." in out
     assert "Not measured" in out
     written, shipped = load_model(tmp_path / "model.npz"), default_model()
     assert np.allclose(written.bias[:10], shipped.bias[:10])
@@ -136,7 +136,7 @@ def test_no_lengths_at_all_keeps_the_shipped_models_lengths(tmp_path: Path, caps
 
 def test_one_source_is_trained_on_and_not_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert train(tmp_path, [{**line, "source": "desk"} for line in rows(30)]) == 0
-    assert "Not measured: that takes rows with tasks from two sources at least" in capsys.readouterr().out
+    assert "Not measured: a measurement requires rows with tasks from at least two sources" in capsys.readouterr().out
 
 
 def test_an_excluded_source_is_measured_and_not_trained_on(tmp_path: Path) -> None:

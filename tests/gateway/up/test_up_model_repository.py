@@ -168,7 +168,7 @@ def test_several_pairs_are_several_models(tmp_path: Path) -> None:
 
 def test_two_pairs_cannot_be_one_triton_model(tmp_path: Path) -> None:
     pairs = [_pair("one"), _pair("two", more=", tritonModel: one")]
-    with pytest.raises(CommandError, match="ModelPair/two: another pair is Triton's model 'one' already"):
+    with pytest.raises(CommandError, match="ModelPair/two: another pair already has the Triton model 'one'"):
         write_repository(pairs, manifest_folder=tmp_path, folder=tmp_path / "models")
 
 

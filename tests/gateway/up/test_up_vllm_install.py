@@ -161,7 +161,7 @@ def test_missing_package_is_pip_s_own_last_line(recipe: Recipe, home: Path) -> N
     with pytest.raises(CommandError) as caught:
         install_vllm(lambda _: None, recipe=recipe)
     assert str(caught.value) == (
-        f"vLLM {VERSION} cannot be installed: No matching distribution found for slipstream-no-such-package==1.0; "
+        f"the installation of vLLM {VERSION} failed: No matching distribution found for slipstream-no-such-package==1.0; "
         f"the log: {home / 'vllm.log'}"
     )
     assert not (home / "vllm" / "slipstream.json").exists()
@@ -177,7 +177,7 @@ def test_unreachable_index_is_named(
     monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{port}/simple")
     monkeypatch.setenv("PIP_RETRIES", "1")
     recipe.requirements.write_text("six==1.17.0\n")
-    with pytest.raises(CommandError, match="cannot be installed: the package index cannot be reached"):
+    with pytest.raises(CommandError, match="failed: the package index is unreachable"):
         install_vllm(lambda _: None, recipe=recipe)
 
 

@@ -97,7 +97,7 @@ def test_missing_folder_and_a_draft_s_own_tokenizer_are_named(tmp_path: Path) ->
         launch_of(_pair("{kind: none}", target="./target"), manifest_folder=tmp_path)
     (tmp_path / "tokenizer.json").touch()
     pair = _pair("{kind: model, source: 'embedded:draft', tokenizer: '.'}")
-    with pytest.raises(CommandError, match=r"spec\.draft\.tokenizer: vLLM takes the draft's tokenizer from"):
+    with pytest.raises(CommandError, match=r"spec\.draft\.tokenizer: remove it; vLLM uses the tokenizer in"):
         launch_of(pair, manifest_folder=tmp_path)
 
 

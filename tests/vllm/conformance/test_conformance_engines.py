@@ -141,7 +141,7 @@ def test_server_of_garbage_never_speculates(
         assert gateway.metric("slipstream_engine_conformance", capability=capability, **labels) == 0.0
         counter = "slipstream_conformance_checks_total"
         assert gateway.metric(counter, subject=capability, result="fail") == 1.0
-        assert gateway.log().count(f"{capability} is taken away") == 1
+        assert gateway.log().count(f"{capability} is withdrawn") == 1
 
 
 def test_server_that_is_not_speculating_passes_every_check(
