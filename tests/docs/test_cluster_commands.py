@@ -124,7 +124,7 @@ def test_guide_goes_from_an_empty_cluster_to_an_uninstall(
         assert kube.client().get(path)["spec"].get("killSwitch") is is_killed
     assert (
         cluster_shell.run(command, demo | {"report-namespace slipstream": f"report-namespace {namespace}"}).count(
-            "go by it"
+            "have applied it"
         )
         == 2
     )

@@ -110,7 +110,7 @@ def test_files_that_are_not_usable_are_named(certificates: Any, tmp_path: Path) 
             f"{others.key}: not a certificate with its private key",
         ),
         (TlsSettings(certificate=junk, key=ours.key), f"{junk} and {ours.key}: not a certificate with its private key"),
-        (TlsSettings(certificate=ours.certificate, key=locked), f"{locked}: the key is encrypted"),
+        (TlsSettings(certificate=ours.certificate, key=locked), f"{locked}: the private key is encrypted"),
     ):
         with pytest.raises(CommandError) as caught:
             read_credentials(settings)
@@ -173,13 +173,13 @@ async def test_triton_over_mutual_tls(tls_triton: tuple[int, Any, Any], monkeypa
     ours_and_theirs = TlsSettings(ca=theirs.ca, certificate=ours.certificate, key=ours.key)
     for host in ("127.0.0.1", "localhost"):  # the certificate is for both
         good = upstream(ours_and_theirs, host)
-        with pytest.raises(UpstreamUnavailable, match="has no such model"):  # which only a connection tells
+        with pytest.raises(UpstreamUnavailable, match="does not have the model"):  # which only a connection tells
             await good.probe()
         await good.aclose()
     known = socket.getaddrinfo
     monkeypatch.setattr(socket, "getaddrinfo", lambda host, *rest, **more: known("127.0.0.1", *rest, **more))
     elsewhere = upstream(ours_and_theirs, "other.example")
-    with pytest.raises(UpstreamUnavailable, match="cannot be reached") as caught:
+    with pytest.raises(UpstreamUnavailable, match="is unreachable") as caught:
         await elsewhere.stop_drafting()
     assert "Hostname Verification" in caught.value.detail
     await elsewhere.aclose()
@@ -188,7 +188,7 @@ async def test_triton_over_mutual_tls(tls_triton: tuple[int, Any, Any], monkeypa
         (TlsSettings(ca=theirs.ca), "failed to connect"),  # it breaks the connection off and gives no reason
     ):
         bad = upstream(settings)
-        with pytest.raises(UpstreamUnavailable, match="cannot be reached") as caught:
+        with pytest.raises(UpstreamUnavailable, match="is unreachable") as caught:
             await bad.stop_drafting()
         assert said in caught.value.detail
         await bad.aclose()

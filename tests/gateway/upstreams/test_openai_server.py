@@ -73,7 +73,7 @@ async def test_refusals_that_are_no_json_get_openais_error_body(body: bytes) -> 
 async def test_generated_text_is_not_taken_for_the_end() -> None:
     async with answering(200, b'data: {"choices": [{"text": "data: [DONE]"}]}\n\n') as upstream:
         stream = await upstream.open(job())
-        with pytest.raises(UpstreamFailed, match="before its end"):
+        with pytest.raises(UpstreamFailed, match="prematurely"):
             await drain(stream)
         await stream.aclose()
 

@@ -85,5 +85,5 @@ def response_end(**fields: object) -> bytes:
 )
 async def test_an_event_that_cannot_be_read_is_the_servers_failure(endpoint: Endpoint, event: bytes) -> None:
     async with answering(200, event) as upstream:
-        with pytest.raises(UpstreamFailed, match="cannot be read"):
+        with pytest.raises(UpstreamFailed, match="malformed event"):
             await upstream.open(job(endpoint))

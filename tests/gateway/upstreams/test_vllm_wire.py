@@ -74,7 +74,7 @@ def test_the_clients_own_arguments_stay() -> None:
     ("xargs", "param", "words"),
     [
         ({"slipstream_draft_length": 4}, "vllm_xargs.slipstream_draft_length", ("got 4", "x-slipstream-draft-length")),
-        ({"slipstream_class": None}, "vllm_xargs.slipstream_class", ("got null", "leave it out")),
+        ({"slipstream_class": None}, "vllm_xargs.slipstream_class", ("got null", "remove it")),
         ([], "vllm_xargs", ("expected an object, got [].",)),
         (7, "vllm_xargs", ("expected an object, got 7.",)),
         ("x" * 500, "vllm_xargs", ("xxx…",)),
