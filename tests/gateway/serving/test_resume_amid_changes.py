@@ -109,7 +109,7 @@ def test_stream_goes_on_at_a_server_of_the_manifest_that_came_meanwhile_and_not_
 def test_stream_of_a_pair_that_was_removed_goes_on_at_a_server_that_is_left_of_it(
     gateway: Make, openai_server: Make, manifest_text: Make, chat: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, logger="slipstream_gateway.request")
+    caplog.set_level(logging.INFO, logger="slipstream_gateway")
     servers, other = [openai_server() for _ in range(3)], openai_server()
     served = gateway(manifest_text([server.url for server in servers], policy=TEXT))
     with stream(served, chat(SCRIPT, stream=True)) as reading:
@@ -161,7 +161,7 @@ def test_client_that_leaves_while_nobody_is_there_to_go_on_at_holds_no_server_an
     gateway: Make, openai_server: Make, manifest_text: Make, chat: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It has taken part in two tables by then: that of its beginning, and one that it looked for servers in."""
-    caplog.set_level(logging.INFO, logger="slipstream_gateway.request")
+    caplog.set_level(logging.INFO, logger="slipstream_gateway")
     servers, last = [openai_server() for _ in range(2)], openai_server()
     deadlines = Deadlines(connect_s=WAIT_S, resume_s=600.0)
     limits = Limits(max_in_flight=1, max_queued=0)
