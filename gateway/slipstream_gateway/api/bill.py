@@ -26,8 +26,8 @@ _NOTHING = Bill(0, 0)
 
 
 def bill_of(call: Call, *, client_waited: bool) -> Bill:
-    """The bill of a call that is over. `client_waited` is False
-    where the client left before its answer; a server may have worked on the answer all the same."""
+    """The bill of a finished call. `client_waited` is False if the client left before its answer; a server may have
+    worked on the answer nevertheless."""
     if not call.was_sent:
         return _NOTHING
     if call.has_begun:
