@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from slipstream_core.types import Endpoint, GenerationRequest, Message
 from slipstream_gateway.decide.classify import LinearClassifier, default_model, load_model
-from slipstream_gateway.decide.classify.model import TASKS
+from slipstream_gateway.decide.classify.model import TASKS as TASK_NAMES
 from slipstream_tools.cli import main
 from slipstream_tools.train import fit, phrasings
 from slipstream_tools.train.rows import read_rows
@@ -103,7 +103,7 @@ def test_broken_rows_are_reported_by_line_skipped_and_counted(
         (33, "not a JSON object: [1]"),
         (34, "messages is not a list of messages: []"),
         (35, "messages has a content that is not a text: 5"),
-        (36, f"task must be one of {', '.join(TASKS)}, got 'cooking'"),
+        (36, f"task must be one of {', '.join(TASK_NAMES)}, got 'cooking'"),
         (37, "response_tokens_est must be a number of at least 0, got -3"),
         (38, "meta.rare_answer must be 0 or 1, got 'yes'"),
         (39, "meta is not an object: [1]"),

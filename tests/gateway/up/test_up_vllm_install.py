@@ -161,7 +161,8 @@ def test_missing_package_is_pip_s_own_last_line(recipe: Recipe, home: Path) -> N
     with pytest.raises(CommandError) as caught:
         install_vllm(lambda _: None, recipe=recipe)
     assert str(caught.value) == (
-        f"the installation of vLLM {VERSION} failed: No matching distribution found for slipstream-no-such-package==1.0; "
+        f"the installation of vLLM {VERSION} failed: "
+        "No matching distribution found for slipstream-no-such-package==1.0; "
         f"the log: {home / 'vllm.log'}"
     )
     assert not (home / "vllm" / "slipstream.json").exists()
