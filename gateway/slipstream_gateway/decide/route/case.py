@@ -40,8 +40,8 @@ class Case(NamedTuple):
     """One request with all inputs of its decision.
 
     `forecast` and `saving` are None if the policy decides by rules, or no forecast is possible. `standing` limits the
-    speculation of the class, None without a limit. `shortest` and `longest` bound the draft length. `numbers` collects
-    further figures in the order of their use.
+    speculation of the class, None without a limit. `shortest` and `longest` bound the draft length. `features` are
+    the request's, `missing_plain` those that plain servers lack.
     """
 
     request: GenerationRequest
@@ -57,7 +57,8 @@ class Case(NamedTuple):
     shortest: int
     longest: int
     saving: BreakEven | None
-    numbers: dict[str, Number]
+    features: frozenset[str]
+    missing_plain: tuple[str, ...]
     pressure: float = 0.0
 
     def taken(self, draft_length: int) -> int:
@@ -97,9 +98,9 @@ def make_case(
     request_class = _CLASSES[profile.task, LengthBin.of(_output_tokens(profile, forecast))]
     rule = _class_rule(spec, profile, request_class)
     shortest, longest = draft_lengths(route, spec, rule)
-    numbers: dict[str, Number] = {}
     if health.longest_draft is not None and health.longest_draft < longest:
-        longest = numbers["servers_longest_draft"] = health.longest_draft
+        longest = health.longest_draft
+    features = request.features | {"n"} if request.n > 1 else request.features
     return Case(
         request,
         profile,
@@ -114,7 +115,8 @@ def make_case(
         shortest,
         longest,
         break_even(forecast, shortest=shortest, longest=longest) if forecast is not None else None,
-        numbers,
+        features,
+        route.plain_for(features).capabilities.missing(features),
         pressure,
     )
 

@@ -13,11 +13,9 @@ from slipstream_core.types import Arm, Decision, GenerationRequest, Reason, Requ
 from slipstream_gateway.decide.route import guards, saving
 from slipstream_gateway.decide.route.case import ArmChoice, Case, Health, make_case
 from slipstream_gateway.decide.route.numbers import Numbers
-from slipstream_gateway.decide.route.pressure import SHRINK_FROM
+from slipstream_gateway.decide.route.steps import compared, first_choice
 
 _UP = Health()
-_HELD_BACK = (Reason.SPECULATION_PAYS, Reason.CLASS_ENABLED)
-_EXPLORED = (Reason.BREAK_EVEN, Reason.UNKNOWN_CLASS)
 
 
 def decide(
@@ -40,26 +38,8 @@ def decide(
     """
     case = make_case(request, profile, route, forecast=forecast, draws=draws, health=health, pressure=pressure)
     case = saving.under_pressure(case)
-    features = request.features | {"n"} if request.n > 1 else request.features
-    guards.check_state(features, route)
-    missing_plain = route.plain_for(features).capabilities.missing(features)
-    choice = guards.switches(case)
-    if choice is not None and missing_plain:
-        raise guards.unsupported(missing_plain[0], route)
-    choice = (
-        choice
-        or guards.capabilities(case, features, missing_plain)
-        or guards.client_mode(case)
-        or guards.class_rule(case)
-        or guards.unknown_class(case)
-        or guards.thresholds(case)
-        or saving.by_saving(case)
-    )
-    if choice.reason in _EXPLORED:
-        choice = _explored(case, choice)
-    elif choice.reason in _HELD_BACK:
-        # Before any draw for a comparison: otherwise requests that wait under pressure would count for one arm alone.
-        choice = saving.shed(case, choice) or _not_reached(case, choice) or _held_back(case, choice)
+    guards.check_state(case.features, route)
+    choice = compared(case, first_choice(case))
     return Decision(
         arm=choice.arm,
         reason=choice.reason,
@@ -78,42 +58,3 @@ def _is_unconditional(case: Case, choice: ArmChoice) -> bool:
     if choice.arm is not Arm.SPECULATIVE or choice.reason is Reason.EXPLORATION:
         return False
     return choice.reason is not Reason.SPECULATION_PAYS or case.saving is None or case.saving.pays_alone
-
-
-def _explored(case: Case, choice: ArmChoice) -> ArmChoice:
-    """`choice`, or exploration instead. The policy's thresholds apply to an unknown class as well. A class whose share
-    is 0 is not explored, and no class is explored while places are scarce."""
-    if case.pressure > SHRINK_FROM:
-        return choice
-    if case.standing is not None and case.standing.share <= 0.0:
-        return choice
-    if choice.reason is Reason.UNKNOWN_CLASS and (case.saving is None or guards.thresholds(case) is not None):
-        return choice
-    return saving.explored(case) or choice
-
-
-def _not_reached(case: Case, choice: ArmChoice) -> ArmChoice | None:
-    """Before step 6: requests beyond the share of the class's rollout decode plainly. They are selected by a draw, so
-    that they are as good a control as held-back ones. A policy's rule for the class takes precedence over a rollout."""
-    standing = case.standing
-    if standing is None or choice.reason is not Reason.SPECULATION_PAYS or case.draws.rollout < standing.share:
-        return None
-    reached = f"{100 * standing.share:g}% of {case.request_class} speculate at this step of the rollout"
-    detail = f"{reached}; otherwise it would speculate with drafts of {choice.draft_length}"
-    return ArmChoice(Arm.CONTROL, Reason.ROLLOUT, detail)
-
-
-def _held_back(case: Case, choice: ArmChoice) -> ArmChoice:
-    """Step 6: a share of the requests that would speculate decodes plainly, for comparison."""
-    share = case.numbers["hold_back_share"] = _hold_back_share(case)
-    if case.draws.hold_back >= share:
-        return choice
-    detail = f"held back for comparison; otherwise it would speculate with drafts of {choice.draft_length}"
-    return ArmChoice(Arm.CONTROL, Reason.HOLD_BACK, detail)
-
-
-def _hold_back_share(case: Case) -> float:
-    """The operator's share for the class, which follows its evidence; without one, the policy's."""
-    if case.standing is not None and case.standing.hold_back_share is not None:
-        return case.standing.hold_back_share
-    return case.spec.hold_back_share if case.spec is not None else 0.0

@@ -41,7 +41,15 @@ def off(route: Route) -> ArmChoice | None:
 
 
 def switches(case: Case) -> ArmChoice | None:
-    """Step 1: whether this pair may speculate at all now."""
+    """Step 1: whether this pair may speculate at all now. Raises `UnsupportedParameter` where it may not, and plain
+    servers cannot honour the request."""
+    choice = _switched_off(case)
+    if choice is not None and case.missing_plain:
+        raise unsupported(case.missing_plain[0], case.route)
+    return choice
+
+
+def _switched_off(case: Case) -> ArmChoice | None:
     if (choice := off(case.route)) is not None:
         return choice
     withheld = _withheld(case)
@@ -60,8 +68,6 @@ def _withheld(case: Case) -> ArmChoice | None:
     standing = case.standing
     if standing is None:
         return None
-    case.numbers["phase"] = standing.phase.value
-    case.numbers["rollout_share"] = standing.share
     why = f": {one_line(standing.message)}" if standing.message else ""
     if standing.phase is Phase.ROLLED_BACK:
         return plain(Reason.ROLLED_BACK, f"{case.request_class} is rolled back{why}")
@@ -70,21 +76,24 @@ def _withheld(case: Case) -> ArmChoice | None:
     return None
 
 
-def capabilities(case: Case, features: frozenset[str], missing_plain: tuple[str, ...]) -> ArmChoice | None:
+def capabilities(case: Case) -> ArmChoice | None:
     """Step 2: a request that one arm cannot honour exactly goes to the other."""
-    speculative = case.route.speculative
-    missing = speculative.capabilities.missing(features) if speculative else tuple(sorted(features))
+    missing, missing_plain = missing_speculative(case), case.missing_plain
     if missing and missing_plain:
         both = [name for name in missing if name in missing_plain]
         raise unsupported((both or list(missing_plain))[0], case.route)
     if missing:
-        case.numbers["unsupported"] = ", ".join(missing)
-        return plain(Reason.UNSUPPORTED_PARAMETER, _cannot_honour(case.route, features, missing))
+        return plain(Reason.UNSUPPORTED_PARAMETER, _cannot_honour(case.route, case.features, missing))
     if missing_plain:
-        case.numbers["unsupported"] = ", ".join(missing_plain)
         detail = f"only the speculative arm honours {', '.join(missing_plain)}"
         return ArmChoice(Arm.SPECULATIVE, Reason.UNSUPPORTED_PARAMETER, detail, case.longest)
     return None
+
+
+def missing_speculative(case: Case) -> tuple[str, ...]:
+    """The request's features that the speculative arm lacks."""
+    speculative = case.route.speculative
+    return speculative.capabilities.missing(case.features) if speculative else tuple(sorted(case.features))
 
 
 def _cannot_honour(route: Route, features: frozenset[str], missing: tuple[str, ...]) -> str:
@@ -99,8 +108,6 @@ def client_mode(case: Case) -> ArmChoice | None:
     mode, spec = case.request.mode, case.spec
     if mode is Mode.AUTO or spec is None:
         return None
-    case.numbers["client_mode"] = mode.value
-    case.numbers["allow_client_mode"] = spec.allow_client_mode
     if not spec.allow_client_mode:
         return None
     detail = f"the client asked for {mode.value}"
@@ -118,7 +125,6 @@ def class_rule(case: Case) -> ArmChoice | None:
         return plain(Reason.CLASS_DISABLED, f"{case.request_class} is disabled by the policy's status")
     if rule is None:
         return None
-    case.numbers["class_rule"] = f"{rule.name}: {rule.mode}"
     if rule.mode == "plain":
         return plain(Reason.CLASS_DISABLED, f"the policy's rule for {rule.name} requires plain")
     if rule.mode == "speculative":
@@ -133,42 +139,63 @@ def unknown_class(case: Case) -> ArmChoice | None:
     spec, profile = case.spec, case.profile
     if spec is None:
         return None
-    case.numbers["min_confidence"] = spec.min_confidence
     if is_known(spec, profile) or (case.forecast is not None and _is_measured(case.forecast)):
         return None
     detail = f"the task is uncertain: {profile.task.value} with confidence {profile.confidence:.2f}"
     return plain(Reason.UNKNOWN_CLASS, f"{detail}, at least {spec.min_confidence:g} is required")
 
 
-def thresholds(case: Case) -> ArmChoice | None:
-    """Step 4: expected length, rare tokens, temperature, context length, in this order."""
-    spec, profile, numbers = case.spec, case.profile, case.numbers
+def short_output(case: Case) -> ArmChoice | None:
+    """Step 4: a short expected answer."""
+    shortest = least_output_tokens(case)
+    if shortest is None or case.output_tokens >= shortest:
+        return None
+    return plain(Reason.SHORT_OUTPUT, f"about {case.output_tokens:.0f} tokens are expected, fewer than {shortest}")
+
+
+def rare_tokens(case: Case) -> ArmChoice | None:
+    """Step 4: many rare tokens expected."""
+    rarest, expected = most_rare_tokens(case), case.profile.rare_token_share
+    if rarest is None or expected <= rarest:
+        return None
+    return plain(Reason.RARE_TOKENS, f"{expected:.0%} rare tokens are expected, more than {rarest:.0%}")
+
+
+def hot_sampling(case: Case) -> ArmChoice | None:
+    """Step 4: a high temperature."""
+    spec, temperature = case.spec, case.request.temperature
+    if spec is None or temperature <= spec.max_temperature:
+        return None
+    return plain(Reason.HOT_SAMPLING, f"temperature {temperature:g} is above {spec.max_temperature:g}")
+
+
+def long_context(case: Case) -> ArmChoice | None:
+    """Step 4: a long prompt."""
+    spec, tokens = case.spec, case.profile.prompt_tokens
+    if spec is None or tokens <= spec.max_context_tokens:
+        return None
+    return plain(Reason.LONG_CONTEXT, f"about {tokens} prompt tokens are more than {spec.max_context_tokens}")
+
+
+THRESHOLDS = (short_output, rare_tokens, hot_sampling, long_context)
+
+
+def least_output_tokens(case: Case) -> int | None:
+    """The policy's shortest answer; without a forecast there is always one."""
+    spec = case.spec
     if spec is None:
         return None
-    shortest, rarest = spec.min_output_tokens, spec.max_rare_token_share
-    if case.forecast is None:  # without measurements the thresholds decide
-        shortest = RULES_MIN_OUTPUT_TOKENS if shortest is None else shortest
-        rarest = RULES_MAX_RARE_TOKEN_SHARE if rarest is None else rarest
-    if shortest is not None:
-        numbers["min_output_tokens"] = shortest
-        if case.output_tokens < shortest:
-            expected = f"about {case.output_tokens:.0f} tokens are expected"
-            return plain(Reason.SHORT_OUTPUT, f"{expected}, fewer than {shortest}")
-    if rarest is not None:
-        numbers["max_rare_token_share"] = rarest
-        if profile.rare_token_share > rarest:
-            share = f"{profile.rare_token_share:.0%} rare tokens are expected"
-            return plain(Reason.RARE_TOKENS, f"{share}, more than {rarest:.0%}")
-    numbers["temperature"] = case.request.temperature
-    numbers["max_temperature"] = spec.max_temperature
-    if case.request.temperature > spec.max_temperature:
-        temperature = f"temperature {case.request.temperature:g}"
-        return plain(Reason.HOT_SAMPLING, f"{temperature} is above {spec.max_temperature:g}")
-    numbers["max_context_tokens"] = spec.max_context_tokens
-    if profile.prompt_tokens > spec.max_context_tokens:
-        prompt = f"about {profile.prompt_tokens} prompt tokens"
-        return plain(Reason.LONG_CONTEXT, f"{prompt} are more than {spec.max_context_tokens}")
-    return None
+    own = spec.min_output_tokens
+    return RULES_MIN_OUTPUT_TOKENS if own is None and case.forecast is None else own
+
+
+def most_rare_tokens(case: Case) -> float | None:
+    """The policy's largest share of rare tokens; without a forecast there is always one."""
+    spec = case.spec
+    if spec is None:
+        return None
+    own = spec.max_rare_token_share
+    return RULES_MAX_RARE_TOKEN_SHARE if own is None and case.forecast is None else own
 
 
 def unsupported(name: str, route: Route) -> UnsupportedParameter:

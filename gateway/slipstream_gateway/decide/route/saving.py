@@ -22,19 +22,31 @@ def by_saving(case: Case) -> ArmChoice:
     if best is None or spec is None:
         detail = "no rule of the policy forbids speculation"
         return ArmChoice(Arm.SPECULATIVE, Reason.SPECULATION_PAYS, detail, case.longest)
-    saving_s, margin_s = best.saving_s, spec.margin * best.plain_s
-    counted_s = saving_s
-    if spec.decision == "cautious":
-        counted_s = case.numbers["saving_lower_bound_s"] = saving_s - uncertainty_s(case)
+    saving_s, margin_s, counted_s = best.saving_s, spec.margin * best.plain_s, counted_saving_s(case, best)
     if not counted_s > margin_s:
         return plain(Reason.BREAK_EVEN, _too_little(best, margin_s, counted_s))
-    return _too_dear(case, best) or ArmChoice(
+    return _too_dear(case) or ArmChoice(
         Arm.SPECULATIVE,
         Reason.SPECULATION_PAYS,
         f"about {best.output_tokens:.0f} tokens at {best.tokens_per_step:.1f} a step save {_ms(saving_s)} of "
         f"{_ms(best.plain_s)}",
         best.draft_length,
     )
+
+
+def counted_saving_s(case: Case, best: BreakEven) -> float:
+    """The saving that is compared with the margin: under `cautious`, its lower bound."""
+    if case.spec is None or case.spec.decision != "cautious":
+        return best.saving_s
+    return best.saving_s - uncertainty_s(case)
+
+
+def may_explore(case: Case) -> bool:
+    """Whether the saving is possibly above the margin, given its uncertainty, at a cost within the limit."""
+    best, spec = case.saving, case.spec
+    if best is None or spec is None or _too_dear(case) is not None:
+        return False
+    return best.saving_s + uncertainty_s(case) > spec.margin * best.plain_s
 
 
 def shed(case: Case, choice: ArmChoice) -> ArmChoice | None:
@@ -52,12 +64,7 @@ def explored(case: Case) -> ArmChoice | None:
     Half of them use a random draft length, because the cost per draft token is measurable only if lengths differ.
     """
     best, spec, draws = case.saving, case.spec, case.draws
-    if best is None or spec is None:
-        return None
-    if not best.saving_s + uncertainty_s(case) > spec.margin * best.plain_s or _too_dear(case, best) is not None:
-        return None
-    case.numbers["exploration_share"] = spec.exploration_share
-    if draws.exploration >= spec.exploration_share:
+    if best is None or spec is None or not may_explore(case) or draws.exploration >= spec.exploration_share:
         return None
     length = best.draft_length
     if draws.draft_length < 0.5:
@@ -109,22 +116,24 @@ def _same_pace(route: Route, forecast: Forecast) -> bool:
     return forecast.plain_tpot_s.level is forecast.step_base_s.level is Level.PRIOR
 
 
-def _too_dear(case: Case, best: BreakEven) -> ArmChoice | None:
-    """Plain if the cost of the speculative servers' time is predicted to exceed the plain ones' by more than the
-    limit."""
-    spec, route = case.spec, case.route
-    if spec is None or route.speculative is None or spec.max_cost_increase is None:
+def cost_increase(case: Case) -> float | None:
+    """The predicted relative increase of the cost, None where the policy has no limit or a price is missing."""
+    best, spec, route = case.saving, case.spec, case.route
+    if best is None or spec is None or route.speculative is None or spec.max_cost_increase is None:
         return None
     price, plain_price = route.speculative.price_per_gpu_hour, route.plain.price_per_gpu_hour
     if price is None or not plain_price:
         return None
-    increase = price * best.speculative_s / (plain_price * best.plain_s) - 1.0 if best.plain_s > 0 else 0.0
-    case.numbers["cost_increase"] = increase
-    case.numbers["max_cost_increase"] = spec.max_cost_increase
-    if increase <= spec.max_cost_increase:
+    return price * best.speculative_s / (plain_price * best.plain_s) - 1.0 if best.plain_s > 0 else 0.0
+
+
+def _too_dear(case: Case) -> ArmChoice | None:
+    """Plain if the cost of the speculative servers' time is predicted to exceed the plain ones' by more than the
+    limit."""
+    increase, limit = cost_increase(case), case.spec.max_cost_increase if case.spec is not None else None
+    if increase is None or limit is None or increase <= limit:
         return None
-    detail = f"the answer is predicted to cost {increase:.0%} more, the limit is {spec.max_cost_increase:.0%}"
-    return plain(Reason.COST, detail)
+    return plain(Reason.COST, f"the answer is predicted to cost {increase:.0%} more, the limit is {limit:.0%}")
 
 
 def _too_little(best: BreakEven, margin_s: float, sure_s: float) -> str:
