@@ -75,7 +75,7 @@ lock: $(VENV)/.installed-dev
 	$(BIN)/pip-compile $(LOCK) --extra gateway --extra redis --extra kubernetes --output-file requirements/gateway.txt
 	$(BIN)/pip-compile $(LOCK) --extra operator --output-file requirements/operator.txt
 
-VERSION      := 0.1.0
+VERSION      := 0.2.0
 TRITON_IMAGE ?= nvidia/tritonserver:25.05-py3
 images:
 	docker build -f deploy/docker/gateway.Dockerfile -t slipstream-gateway:$(VERSION) .

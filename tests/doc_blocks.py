@@ -66,8 +66,12 @@ def _goes_on(command: str) -> bool:
 
 
 def pages() -> list[str]:
-    """README.md and all pages of docs/."""
-    return ["README.md", *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))]
+    """README.md, CONTRIBUTING.md and all pages of docs/."""
+    return [
+        "README.md",
+        "CONTRIBUTING.md",
+        *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")),
+    ]
 
 
 def blocks_of(page: str) -> list[Block]:
@@ -98,11 +102,3 @@ def runs(page: str, *beginnings: str) -> pytest.MarkDecorator:
 def runs_each(*where: tuple[str, str]) -> pytest.MarkDecorator:
     """As `runs`, but the test is called once for each (page, beginning), with one `block`."""
     return pytest.mark.parametrize("block", [find(*each) for each in where], ids=[page for page, _ in where])
-
-
-def runs_once(*where: tuple[str, str]) -> pytest.MarkDecorator:
-    """As `runs_each`, for the same commands on several pages: the test is called once, with the first."""
-    found = [find(*each) for each in where]
-    if any(block.commands != found[0].commands for block in found):
-        raise LookupError(f"not the same commands: {', '.join(map(str, found))}")
-    return pytest.mark.parametrize("block", found[:1], ids=[page for page, _ in where[:1]])

@@ -1,8 +1,8 @@
 # The gateway, and the commands that need nothing more (kill, unkill, route): no torch, no Triton, no GPU.
 #
-#   docker build -f deploy/docker/gateway.Dockerfile -t slipstream-gateway:0.1.0 .
+#   docker build -f deploy/docker/gateway.Dockerfile -t slipstream-gateway:0.2.0 .
 #   docker run --read-only --tmpfs /tmp -p 127.0.0.1:8080:8080 -v ./pair.yaml:/etc/slipstream/pair.yaml:ro \
-#       slipstream-gateway:0.1.0 --manifest /etc/slipstream/pair.yaml --allow-anonymous
+#       slipstream-gateway:0.2.0 --manifest /etc/slipstream/pair.yaml --allow-anonymous
 #
 # For other machines: --keys FILE instead. Without either it refuses to start.
 FROM python:3.12.11-slim-bookworm AS build

@@ -1,6 +1,6 @@
 # The operator: kopf, the Kubernetes client and Redis, nothing that serves.
 #
-#   docker build -f deploy/docker/operator.Dockerfile -t slipstream-operator:0.1.0 .
+#   docker build -f deploy/docker/operator.Dockerfile -t slipstream-operator:0.2.0 .
 FROM python:3.12.11-slim-bookworm AS build
 WORKDIR /src
 COPY constraints.txt ./

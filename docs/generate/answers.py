@@ -166,30 +166,32 @@ class Explained(msgspec.Struct):
 
 
 REQUEST_HEADERS = {
-    "x-request-id": "The request's id, up to 128 printable ASCII characters; it comes back in the answer, and chance "
-    "(hold-back, exploration) goes by it. Without one, the gateway makes one.",
-    "x-slipstream-mode": "`auto` (as without it), `speculative` or `plain`, where the policy allows clients to choose.",
+    "x-request-id": "The request's id, up to 128 printable ASCII characters. The answer returns it, and a hash of it "
+    "assigns the request to hold-back and exploration. Without it, the gateway generates one.",
+    "x-slipstream-mode": "`auto` (the default), `speculative` or `plain`, where the policy allows clients to choose.",
     "x-slipstream-draft-length": "The draft length to speculate with, where the policy allows clients to choose.",
     "x-slipstream-learn": "`off` keeps the outcome out of the estimates, where the policy allows clients to choose.",
-    "x-request-timeout": "Seconds, decimal: when they are over, work for this request is cut, and the answer is 504.",
+    "x-request-timeout": "How many seconds the client waits (a decimal number). After them the answer is 504, and all work "
+    "for the request is cancelled.",
     "traceparent": "W3C trace context: the request's span becomes its child.",
 }
 
 RESPONSE_HEADERS = {
     "x-request-id": "The request's id.",
-    "x-slipstream-arm": "How it was decoded: `speculative`, `plain` or `control`.",
-    "x-slipstream-class": "The request class, task and expected length.",
-    "x-slipstream-reason": "Why, as a code: see the reference of reasons.",
-    "x-slipstream-draft-length": "The draft length; 0 is plain.",
-    "x-slipstream-resumable": "On streams: whether another server can take over where this one dies.",
-    "x-slipstream-saving-ms": "The predicted saving, negative where speculation would lose. Only after a forecast.",
+    "x-slipstream-arm": "How the answer was decoded: `speculative`, `plain`, or `control` (held back, decoded plainly).",
+    "x-slipstream-class": "The request class: task and expected length, such as `extraction/short`.",
+    "x-slipstream-reason": "The reason for the decision, as a code: see the reference of reasons.",
+    "x-slipstream-draft-length": "Draft tokens per step; 0 for plain decoding.",
+    "x-slipstream-resumable": "On streams: whether another server can continue this stream if its server dies.",
+    "x-slipstream-saving-ms": "The predicted saving of the best draft length; negative where speculation loses. Only after a "
+    "forecast.",
     **{
         f"x-ratelimit-{kind}-{what}": f"{text} {what}, as OpenAI writes it. Only where the key has that limit."
         for what in ("requests", "tokens")
         for kind, text in (
-            ("limit", "The key's limit a minute on"),
-            ("remaining", "What is left of the key's limit on"),
-            ("reset", "How long until all of it is back, for"),
+            ("limit", "The key's limit per minute on"),
+            ("remaining", "The rest of the key's limit on"),
+            ("reset", "The time until the whole limit is available again, for"),
         )
     },
 }

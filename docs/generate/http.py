@@ -9,20 +9,29 @@ from docs.generate.answers import REQUEST_HEADERS, RESPONSE_HEADERS
 from docs.generate.markdown import page, table
 from docs.generate.openapi import document
 
+_USAGE = """\
+`usage.completion_tokens_details` has OpenAI's own `accepted_prediction_tokens` and `rejected_prediction_tokens`.
+`usage.slipstream` has the draft length, the target's steps, and where drafts were rejected. Both are in answers of Triton,
+and of vLLM with the plugin."""
+
 
 def http() -> str:
     described = document()
     return page(
         "HTTP interface",
-        "The whole of it for programs: [openapi.json](openapi.json), OpenAPI 3.1.",
+        "[openapi.json](openapi.json) describes the same interface for programs (OpenAPI 3.1).",
         table(("Path", "What it does", "Answers"), _paths(described)),
-        "## Headers of a request",
-        table(("Header", "What it asks for"), [(f"`{name}`", text) for name, text in REQUEST_HEADERS.items()]),
-        "## Headers of an answer",
-        table(("Header", "What it says"), [(f"`{name}`", text) for name, text in RESPONSE_HEADERS.items()]),
+        "## Request headers",
+        "The policy must set `allowClientMode` for `x-slipstream-mode`, `x-slipstream-draft-length` and "
+        "`x-slipstream-learn`; without it they are ignored. A malformed value gets 400 in either case.",
+        table(("Header", "Meaning"), [(f"`{name}`", text) for name, text in REQUEST_HEADERS.items()]),
+        "## Response headers",
+        table(("Header", "Meaning"), [(f"`{name}`", text) for name, text in RESPONSE_HEADERS.items()]),
+        "## Usage",
+        _USAGE,
         "## Fields of a generation request",
         described["components"]["schemas"]["ChatRequest"]["description"],
-        table(("Field", "Bounds", "What it says"), _fields(described["components"]["schemas"])),
+        table(("Field", "Bounds", "Meaning"), _fields(described["components"]["schemas"])),
         "## Errors",
         'Always `{"error": {"message", "type", "param", "code"}}`; in a stream, as its last event.',
         table(("Status", "When"), _errors(described)),

@@ -5,8 +5,9 @@ Bounds are the parser's own; `tests/docs/test_openapi.py` holds the two against 
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
-from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -107,13 +108,19 @@ _ERRORS: Mapping[int, str] = {
 _GENERATION_ERRORS = (400, 401, 403, 404, 408, 413, 414, 415, 429, 431, 500, 502, 503, 504)
 
 
+def _version() -> str:
+    """Of the source tree: an installed distribution may be an older one."""
+    project = Path(__file__).resolve().parents[2] / "pyproject.toml"
+    return str(tomllib.loads(project.read_text(encoding="utf-8"))["project"]["version"])
+
+
 def document() -> Schema:
     """The whole description."""
     return {
         "openapi": "3.1.0",
         "info": {
             "title": "Slipstream gateway",
-            "version": version("slipstream-serving"),
+            "version": _version(),
             "description": "OpenAI-compatible generation, with a decision per request whether speculative decoding "
             "pays. Every error is OpenAI's error object.",
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},

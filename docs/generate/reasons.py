@@ -1,6 +1,9 @@
-"""The reasons of decisions, with a sentence each. A reason that has none stops the generation."""
+"""The reasons of decisions, with a sentence each, and how a request is decided. A reason without a sentence, or without a
+step, stops the generation."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from slipstream_core.types import Reason
 
@@ -8,33 +11,119 @@ from docs.generate.markdown import page, table
 
 _SENTENCES = {
     Reason.KILL_SWITCH: ("plain", "A kill switch is on: that of the pair, of its policy, or the console's."),
-    Reason.NO_POLICY: ("plain", "No SpeculationPolicy is for this pair, so nothing allows speculation."),
+    Reason.NO_POLICY: ("plain", "No SpeculationPolicy names this pair, so nothing allows speculation."),
     Reason.POLICY_DISABLED: ("plain", "The policy is switched off (`enabled: false`)."),
-    Reason.NO_DRAFT: ("plain", "The pair has no draft, or its server takes none."),
-    Reason.PAIR_NOT_READY: ("plain", "In a cluster: the operator has not found the pair ready."),
-    Reason.ROLLED_BACK: ("plain", "In a cluster: speculation did this class harm, and was taken back."),
-    Reason.STATISTICS_STALE: ("plain", "In a cluster: what is known of this class is too old to go by."),
-    Reason.SPECULATIVE_UNAVAILABLE: ("plain", "No server of the speculative arm could take the request."),
-    Reason.ENGINE_CANNOT: ("plain", "The servers cannot take a draft length: vLLM without Slipstream's plugin, say."),
-    Reason.ENGINE_NOT_LOSSLESS: ("plain", "A check of the servers found that speculation changes their answers."),
-    Reason.ENGINE_UNVERIFIED: ("plain", "The servers have not been checked yet: they are new, or were lost."),
+    Reason.NO_DRAFT: ("plain", "The pair has no draft, or its servers cannot draft."),
+    Reason.PAIR_NOT_READY: ("plain", "In a cluster: the operator has not reported the pair ready."),
+    Reason.ROLLED_BACK: ("plain", "In a cluster: speculation harmed this class and was rolled back."),
+    Reason.STATISTICS_STALE: ("plain", "In a cluster: the statistics of this class are too old."),
+    Reason.SPECULATIVE_UNAVAILABLE: ("plain", "No server of the speculative arm was available for the request."),
+    Reason.ENGINE_CANNOT: (
+        "plain",
+        "The servers do not accept a draft length, for example vLLM without Slipstream's plugin.",
+    ),
+    Reason.ENGINE_NOT_LOSSLESS: ("plain", "A conformance check found that speculation changes the servers' answers."),
+    Reason.ENGINE_UNVERIFIED: (
+        "plain",
+        "The servers have not passed a conformance check yet: they are new, or were unreachable.",
+    ),
     Reason.UNSUPPORTED_PARAMETER: ("either", "Only one arm can honour a parameter of the request exactly."),
-    Reason.CLIENT_ASKED: ("either", "The client asked for it with `x-slipstream-mode`, and the policy lets clients."),
-    Reason.CLASS_DISABLED: ("plain", "The policy, or its status, says that this class is decoded plainly."),
-    Reason.CLASS_ENABLED: ("speculative", "The policy says that this class always speculates."),
-    Reason.UNKNOWN_CLASS: ("plain", "The classifier is not sure enough of the class to go by it."),
-    Reason.SHORT_OUTPUT: ("plain", "The answer is expected to be shorter than the policy's least length."),
-    Reason.RARE_TOKENS: ("plain", "The answer is expected to be full of rare tokens, which drafts guess badly."),
+    Reason.CLIENT_ASKED: ("either", "The client chose the arm with `x-slipstream-mode`, and the policy allows that."),
+    Reason.CLASS_DISABLED: ("plain", "A rule of the policy, or its status, turns speculation off for this class."),
+    Reason.CLASS_ENABLED: (
+        "speculative",
+        "A rule of the policy (`mode: speculative`) makes this class speculate always.",
+    ),
+    Reason.UNKNOWN_CLASS: ("plain", "The classifier's confidence in the class is below the policy's floor."),
+    Reason.SHORT_OUTPUT: ("plain", "The expected answer is shorter than the policy's minimum."),
+    Reason.RARE_TOKENS: ("plain", "The expected answer has many rare tokens, which drafts rarely predict."),
     Reason.HOT_SAMPLING: ("plain", "The temperature is above the policy's limit: drafts are rejected too often."),
     Reason.LONG_CONTEXT: ("plain", "The prompt is longer than the policy's limit."),
-    Reason.BREAK_EVEN: ("plain", "The predicted saving of the best draft length does not clear the margin."),
-    Reason.COST: ("plain", "It would be faster, and cost more than the policy allows."),
-    Reason.PRESSURE: ("plain", "The servers are under pressure: speculation is the first to go, before anybody waits."),
-    Reason.ROLLOUT: ("control", "It would speculate, and is beyond the share that this step of the rollout allows."),
-    Reason.HOLD_BACK: ("control", "It would speculate, and is held back so that there is something to compare with."),
-    Reason.EXPLORATION: ("speculative", "Too little is known: a small share speculates to learn."),
-    Reason.SPECULATION_PAYS: ("speculative", "The predicted saving clears the margin."),
+    Reason.BREAK_EVEN: ("plain", "The predicted saving of the best draft length is not above the margin."),
+    Reason.COST: ("plain", "Speculation would be faster, but would cost more than the policy allows."),
+    Reason.PRESSURE: ("plain", "The servers are under pressure: speculation stops before requests have to wait."),
+    Reason.ROLLOUT: ("control", "The request would speculate, but is outside the share of this rollout step."),
+    Reason.HOLD_BACK: ("control", "The request would speculate, but is held back as the control."),
+    Reason.EXPLORATION: ("speculative", "Too little is known about the saving: a small share speculates to learn."),
+    Reason.SPECULATION_PAYS: ("speculative", "The predicted saving is above the margin."),
 }
+
+
+_STEPS = (
+    (
+        "Is speculation switched on, and is everything up that it needs?",
+        (
+            Reason.KILL_SWITCH,
+            Reason.NO_POLICY,
+            Reason.POLICY_DISABLED,
+            Reason.NO_DRAFT,
+            Reason.PAIR_NOT_READY,
+            Reason.ROLLED_BACK,
+            Reason.STATISTICS_STALE,
+            Reason.SPECULATIVE_UNAVAILABLE,
+            Reason.ENGINE_CANNOT,
+            Reason.ENGINE_UNVERIFIED,
+            Reason.ENGINE_NOT_LOSSLESS,
+        ),
+    ),
+    (
+        "Can the speculative arm do exactly what is asked for (`n`, `logprobs`, `min_p`, …)?",
+        (Reason.UNSUPPORTED_PARAMETER,),
+    ),
+    ("Did the client choose an arm, and does the policy allow that?", (Reason.CLIENT_ASKED,)),
+    (
+        "What do the policy's class rules and thresholds say? Is the class known?",
+        (
+            Reason.CLASS_DISABLED,
+            Reason.UNKNOWN_CLASS,
+            Reason.SHORT_OUTPUT,
+            Reason.RARE_TOKENS,
+            Reason.HOT_SAMPLING,
+            Reason.LONG_CONTEXT,
+        ),
+    ),
+    (
+        "Does the predicted saving exceed the margin, at an acceptable cost? Are the servers under pressure?",
+        (Reason.BREAK_EVEN, Reason.COST, Reason.PRESSURE),
+    ),
+    ("In a cluster: is the request outside the share that this rollout step lets speculate?", (Reason.ROLLOUT,)),
+    ("Is the request held back for comparison?", (Reason.HOLD_BACK,)),
+    (
+        "No rule applies: the request speculates.",
+        (Reason.SPECULATION_PAYS, Reason.CLASS_ENABLED, Reason.EXPLORATION),
+    ),
+)
+
+_SAVING = """\
+Step 5 is arithmetic on what this deployment has measured, for each draft length γ that the pair allows:
+
+```text
+saving = L · (TPOT_plain(load) − step(γ, load) / E(β, γ)) − (TTFT_speculative − TTFT_plain)
+```
+
+L is the expected output length, β the expected acceptance, E the tokens that one step yields, and step(γ, load) the time of
+one step. The draft length with the largest saving is used.
+
+The estimates come from past requests. They are kept per prompt *fingerprint*: model, API key, system prompt, tools, and the
+skeleton of the message, in which ids, numbers, names and pasted text are masked. While data is thin, an estimate is shrunk
+towards that of the class, the pair and a prior. Step times are learnt per load, separately for speculating and plain
+batches, so a busy server gets shorter drafts, then none. Before anything is measured, a [classifier](../classifier.md)
+predicts the task, the length and the share of rare tokens.
+
+| Field of the policy | What it changes |
+| --- | --- |
+| `decision` | `expected`: the mean saving counts. `cautious`: its lower confidence bound counts. `rules`: thresholds alone decide. |
+| `explorationShare` (5 %) | This share of the requests whose saving is uncertain but may exceed the margin speculates anyway. |
+| `holdBackShare` (2 %) | This share of the requests that would speculate decodes plainly, as the control. |
+| `parityShare` (1 %) | This share of the speculative answers is compared with a plain answer when servers are idle: greedy answers token by token, sampled ones by their likelihood. |
+
+The comparison of speculative and held-back requests of a class is a permanent experiment. `GET /v1/evidence` and `/metrics`
+have the differences in TTFT, TPOT, latency and cost with 95 % intervals."""
+
+_LOSSLESS = """\
+Speculation never changes what an answer may be. Greedy decoding gives the target's own tokens, and sampling the target's
+own distribution: in float32 to the bit. In half precision the last bit of a product depends on its number of rows, on any
+engine, so two nearly equal tokens can change places."""
 
 
 def reasons() -> str:
@@ -42,7 +131,21 @@ def reasons() -> str:
     return page(
         "Reasons",
         "Every decision carries one of these codes: in the header `x-slipstream-reason`, on the span, in "
-        "`slipstream_requests_total{reason=…}`, in the audit log and in `/v1/route`, where a sentence with the numbers "
-        "stands beside it. Codes never change their meaning. The first rule that applies wins.",
-        table(("Reason", "Arm", "What it says"), rows),
+        "`slipstream_requests_total{reason=…}`, in the audit log and in `/v1/route`, which adds a sentence with the "
+        "numbers. A code never changes its meaning.",
+        table(("Reason", "Arm", "Meaning"), rows),
+        "## How a request is decided",
+        "The first rule that applies decides.",
+        table(("Step", "Question", "Reasons"), _steps()),
+        "## The predicted saving",
+        _SAVING,
+        "## Losslessness",
+        _LOSSLESS,
     )
+
+
+def _steps() -> Iterator[tuple[str, str, str]]:
+    listed = [reason for _, found in _STEPS for reason in found]
+    assert sorted(listed) == sorted(Reason), "each reason belongs to one step"
+    for number, (question, found) in enumerate(_STEPS, 1):
+        yield str(number), question, ", ".join(f"`{reason}`" for reason in found)

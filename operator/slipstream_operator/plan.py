@@ -14,7 +14,7 @@ from slipstream_core.manifest.status import GatewaysStatus, ModelPairStatus, Nam
 KubeObject = dict[str, Any]
 """An object of the Kubernetes API as plain JSON values."""
 
-DEFAULT_IMAGE = "slipstream-triton:0.1.0"
+DEFAULT_IMAGE = "slipstream-triton:0.2.0"
 
 
 class ServingDefaults(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,12 +14,13 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.doc_blocks import Block, find, runs, runs_each, runs_once
+from tests.doc_blocks import Block, find, runs, runs_each
 from tests.docs.shell import Shell, until
 from tests.gateway.conftest import OpenAiServer
 from tests.redis_server import RedisServer
 
 ADDRESS = "http://127.0.0.1:8080"
+TWO_POOLS = "apiVersion: slipstream.dev/v1alpha1\nkind: ModelPair\nmetadata: {name: llama}\nspec:\n  model: llama-70b"
 PORTS = Callable[[int], list[int]]
 PAIR = """\
 apiVersion: slipstream.dev/v1alpha1
@@ -65,6 +66,20 @@ def post(url: str, body: dict[str, Any] | None = None, **headers: str) -> httpx.
     return httpx.post(f"{url}/v1/chat/completions", json=body or ASKED, headers=headers, timeout=60)
 
 
+@runs("README.md", "curl -si")
+def test_readme_request_that_speculates(blocks: list[Block], shell: Shell, gateway_url: str) -> None:
+    shown, printed = (
+        dict(re.split(r": ?", line.strip(), maxsplit=1) for line in text.splitlines())
+        for text in (blocks[0].output, shell.run(blocks[0], {ADDRESS: gateway_url}))
+    )
+    assert shown.keys() == printed.keys()
+    assert shown["x-slipstream-class"] == printed["x-slipstream-class"] == "summarization/long"
+    # A small share of what would speculate is held back.
+    if (arm := printed["x-slipstream-arm"]) != "control":
+        assert arm == shown["x-slipstream-arm"] == "speculative"
+        assert int(printed['"target_steps"']) < int(printed['"completion_tokens"'])
+
+
 @runs("README.md", "curl -i")
 def test_readme_request_is_answered_as_it_shows(blocks: list[Block], shell: Shell, gateway_url: str) -> None:
     [block] = blocks
@@ -89,8 +104,9 @@ def test_requests_say_what_was_decided(block: Block, shell: Shell, gateway_url: 
     assert "x-slipstream-class: summarization/" in printed
 
 
-@runs_once(("README.md", "slipstream route"), ("docs/tutorial/first-request.md", "slipstream route"))
-def test_route_explains_as_readme_shows(block: Block, shell: Shell) -> None:
+@runs("docs/tutorial/first-request.md", "slipstream route")
+def test_route_explains_as_the_tutorial_shows(blocks: list[Block], shell: Shell) -> None:
+    [block] = blocks
     transcript = "Agent: Good morning. Customer: my order 48213 has not arrived. " * 8
     body = {
         "model": "slipstream-embedded",
@@ -110,7 +126,7 @@ def test_the_openai_client_works(blocks: list[Block], shell: Shell, gateway_url:
     assert _python(code, shell).strip()
 
 
-@runs("README.md", "from slipstream_kernels")
+@runs("docs/howto/verification.md", "from slipstream_kernels")
 def test_verification_on_its_own(blocks: list[Block], shell: Shell) -> None:
     given = """
 import torch
@@ -130,23 +146,25 @@ def _python(code: str, shell: Shell) -> str:
     return done.stdout
 
 
-@runs_once(("README.md", "slipstream gateway -f pair.yaml --workers"), ("docs/howto/engines.md", "slipstream gateway"))
+@runs("docs/howto/engines.md", "slipstream gateway")
 def test_gateway_with_workers_serves_the_manifest_above(
-    block: Block, shell: Shell, servers: list[OpenAiServer], free_ports: PORTS
+    blocks: list[Block], shell: Shell, servers: list[OpenAiServer], free_ports: PORTS
 ) -> None:
-    above = find("README.md", "spec:\n  model: llama-70b").text
+    manifest = find("docs/howto/engines.md", TWO_POOLS).text
     for address, server in (("plain-0", 0), ("plain-1", 0), ("spec-0", 1)):
-        above = above.replace(f"http://{address}:8000", servers[server].url)
-    manifest = "apiVersion: slipstream.dev/v1alpha1\nkind: ModelPair\nmetadata: {name: llama}\n" + above
+        manifest = manifest.replace(f"http://{address}:8000", servers[server].url)
     (shell.folder / "pair.yaml").write_text(manifest.replace(f', "{servers[0].url}"', ""), encoding="utf-8")
     shell.environment["SPEC_API_KEY"] = "a-key"
     [port] = free_ports(1)
     url = f"http://127.0.0.1:{port}"
-    with shell.serving(block, {"--workers 4": f"--workers 4 --port {port}"}, url=url):
+    with shell.serving(blocks[0], {"--workers 4": f"--workers 4 --port {port}"}, url=url):
         assert post(url, {**ASKED, "model": "llama-70b"}).status_code == 200
 
 
-@runs_each(("README.md", "slipstream keys create"), ("docs/access.md", "slipstream keys create"))
+@runs_each(
+    ("docs/access.md", "slipstream keys create -f keys.json --name ci --requests"),
+    ("docs/access.md", "slipstream keys create -f keys.json --name ci --model"),
+)
 def test_gateway_with_keys_asks_for_one(
     block: Block, shell: Shell, servers: list[OpenAiServer], redis: RedisServer, free_ports: PORTS
 ) -> None:
@@ -196,12 +214,14 @@ def test_kill_of_the_console_is_set_and_taken_back(
         until(lambda: post(url).headers["x-slipstream-reason"] != "kill_switch")
 
 
-@runs_once(("README.md", "slipstream up -f"), ("docs/tutorial/own-pair.md", "slipstream up -f"))
-def test_up_serves_a_manifest(block: Block, shell: Shell, servers: list[OpenAiServer], free_ports: PORTS) -> None:
+@runs("docs/tutorial/own-pair.md", "slipstream up -f")
+def test_up_serves_a_manifest(
+    blocks: list[Block], shell: Shell, servers: list[OpenAiServer], free_ports: PORTS
+) -> None:
     """A pair of servers elsewhere: tests/e2e start Triton."""
     [port] = free_ports(1)
     url = f"http://127.0.0.1:{port}"
-    with shell.serving(block, {"pair.yaml": f"pair.yaml --port {port}"}, url=url):
+    with shell.serving(blocks[0], {"pair.yaml": f"pair.yaml --port {port}"}, url=url):
         assert post(url).status_code == 200
 
 
@@ -213,10 +233,10 @@ def test_bench_measures_and_replay_reads_it(blocks: list[Block], shell: Shell, s
     assert all(server.requests for server in servers)
 
 
-@runs_once(("README.md", "slipstream bench"), ("docs/tutorial/own-pair.md", "slipstream bench"))
-def test_bench_writes_a_report(block: Block, shell: Shell, servers: list[OpenAiServer]) -> None:
+@runs("docs/tutorial/own-pair.md", "slipstream bench")
+def test_bench_writes_a_report(blocks: list[Block], shell: Shell, servers: list[OpenAiServer]) -> None:
     write_calls(shell)
-    shell.run(block)
+    shell.run(blocks[0])
     assert (shell.folder / "report" / "report.html").exists()
 
 

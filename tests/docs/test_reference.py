@@ -48,7 +48,7 @@ def test_the_site_builds_strictly_and_asks_nothing_of_other_servers(tmp_path: Pa
     assert not (tmp_path / "generate").exists()
 
 
-@pytest.mark.parametrize("name", ["README.md", "CHANGELOG.md", "kernels/NOTES.md"])
+@pytest.mark.parametrize("name", ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "kernels/NOTES.md"])
 def test_links_outside_the_site_lead_to_files(name: str) -> None:
     page = ROOT / name
     links = [link for link in LINK.findall(page.read_text(encoding="utf-8")) if "://" not in link]

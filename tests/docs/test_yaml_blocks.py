@@ -26,9 +26,6 @@ def manifest_of(text: str) -> str:
 
 
 @runs_each(
-    ("README.md", "apiVersion"),
-    ("README.md", "spec:\n  model: llama-8b"),
-    ("README.md", "spec:\n  model: llama-70b"),
     (
         "docs/howto/engines.md",
         "apiVersion: slipstream.dev/v1alpha1\nkind: ModelPair\nmetadata: {name: llama}\nspec:\n  model: llama-3.1-8b",
