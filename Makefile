@@ -13,7 +13,7 @@ help:
 	@echo "             ARGS='--model smollm2')"
 	@echo "make test    the whole suite, with a real Triton"
 	@echo "make lint    ruff, mypy and the import contracts"
-	@echo "make bench   the figures of the README, on this machine"
+	@echo "make bench   the figures of docs/measurements.md, on this machine"
 	@echo "make chaos   faults on real processes, one table (ARGS='--only triton-kill --times 50', ARGS=--full)"
 	@echo "make soak    an hour of steady load: memory, latency, errors (ARGS='--minutes 10')"
 	@echo "make crds    the charts' parts that are made from the code: custom resources, dashboards, alerts"

@@ -1,4 +1,4 @@
-"""The code blocks of README.md and docs/, and `@runs`, which hands a test the blocks that it executes.
+"""The code blocks of README.md, CONTRIBUTING.md and docs/, and `@runs`, which hands a test the blocks that it executes.
 
 A block that no test executes has its reason in a comment right above it: `<!-- not run: it needs a GPU -->`.
 """
