@@ -55,7 +55,7 @@ crds: $(VENV)/.installed-dev
 
 docs: $(VENV)/.installed-dev
 	$(BIN)/python -m docs.generate
-	$(BIN)/mkdocs build --strict --quiet
+	$(BIN)/mkdocs build --strict
 
 # A vulnerability service that cannot be reached is said and fails nothing: code and pins are judged all the same. One
 # that answers, and knows of something, fails.
