@@ -67,11 +67,8 @@ def _goes_on(command: str) -> bool:
 
 def pages() -> list[str]:
     """README.md, CONTRIBUTING.md and all pages of docs/."""
-    return [
-        "README.md",
-        "CONTRIBUTING.md",
-        *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")),
-    ]
+    site = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md"))
+    return ["README.md", "CONTRIBUTING.md", *site]
 
 
 def blocks_of(page: str) -> list[Block]:

@@ -171,20 +171,20 @@ REQUEST_HEADERS = {
     "x-slipstream-mode": "`auto` (the default), `speculative` or `plain`, where the policy allows clients to choose.",
     "x-slipstream-draft-length": "The draft length to speculate with, where the policy allows clients to choose.",
     "x-slipstream-learn": "`off` keeps the outcome out of the estimates, where the policy allows clients to choose.",
-    "x-request-timeout": "How many seconds the client waits (a decimal number). After them the answer is 504, and all work "
-    "for the request is cancelled.",
+    "x-request-timeout": "How many seconds the client waits (a decimal number). After them the answer is 504, and all "
+    "work for the request is cancelled.",
     "traceparent": "W3C trace context: the request's span becomes its child.",
 }
 
 RESPONSE_HEADERS = {
     "x-request-id": "The request's id.",
-    "x-slipstream-arm": "How the answer was decoded: `speculative`, `plain`, or `control` (held back, decoded plainly).",
+    "x-slipstream-arm": "How the answer was decoded: `speculative`, `plain`, or `control` (held back).",
     "x-slipstream-class": "The request class: task and expected length, such as `extraction/short`.",
     "x-slipstream-reason": "The reason for the decision, as a code: see the reference of reasons.",
     "x-slipstream-draft-length": "Draft tokens per step; 0 for plain decoding.",
     "x-slipstream-resumable": "On streams: whether another server can continue this stream if its server dies.",
-    "x-slipstream-saving-ms": "The predicted saving of the best draft length; negative where speculation loses. Only after a "
-    "forecast.",
+    "x-slipstream-saving-ms": "The predicted saving of the best draft length; negative where speculation loses. Only "
+    "after a forecast.",
     **{
         f"x-ratelimit-{kind}-{what}": f"{text} {what}, as OpenAI writes it. Only where the key has that limit."
         for what in ("requests", "tokens")

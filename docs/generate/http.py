@@ -11,8 +11,8 @@ from docs.generate.openapi import document
 
 _USAGE = """\
 `usage.completion_tokens_details` has OpenAI's own `accepted_prediction_tokens` and `rejected_prediction_tokens`.
-`usage.slipstream` has the draft length, the target's steps, and where drafts were rejected. Both are in answers of Triton,
-and of vLLM with the plugin."""
+`usage.slipstream` has the draft length, the target's steps, and where drafts were rejected. Both are in answers of
+Triton, and of vLLM with the plugin."""
 
 
 def http() -> str:

@@ -1,5 +1,7 @@
-"""The reasons of decisions, with a sentence each, and how a request is decided. A reason without a sentence, or without a
-step, stops the generation."""
+"""The reasons of decisions, with a sentence each, and how a request is decided.
+
+A reason without a sentence, or without a step, stops the generation.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +20,9 @@ _SENTENCES = {
     Reason.ROLLED_BACK: ("plain", "In a cluster: speculation harmed this class and was rolled back."),
     Reason.STATISTICS_STALE: ("plain", "In a cluster: the statistics of this class are too old."),
     Reason.SPECULATIVE_UNAVAILABLE: ("plain", "No server of the speculative arm was available for the request."),
-    Reason.ENGINE_CANNOT: (
-        "plain",
-        "The servers do not accept a draft length, for example vLLM without Slipstream's plugin.",
-    ),
+    Reason.ENGINE_CANNOT: ("plain", "The servers accept no draft length, such as vLLM without Slipstream's plugin."),
     Reason.ENGINE_NOT_LOSSLESS: ("plain", "A conformance check found that speculation changes the servers' answers."),
-    Reason.ENGINE_UNVERIFIED: (
-        "plain",
-        "The servers have not passed a conformance check yet: they are new, or were unreachable.",
-    ),
+    Reason.ENGINE_UNVERIFIED: ("plain", "The servers are new, or were unreachable, and have not passed a check yet."),
     Reason.UNSUPPORTED_PARAMETER: ("either", "Only one arm can honour a parameter of the request exactly."),
     Reason.CLIENT_ASKED: ("either", "The client chose the arm with `x-slipstream-mode`, and the policy allows that."),
     Reason.CLASS_DISABLED: ("plain", "A rule of the policy, or its status, turns speculation off for this class."),
@@ -101,29 +97,41 @@ Step 5 is arithmetic on what this deployment has measured, for each draft length
 saving = L · (TPOT_plain(load) − step(γ, load) / E(β, γ)) − (TTFT_speculative − TTFT_plain)
 ```
 
-L is the expected output length, β the expected acceptance, E the tokens that one step yields, and step(γ, load) the time of
-one step. The draft length with the largest saving is used.
+L is the expected output length, β the expected acceptance, E the tokens that one step yields, and step(γ, load) the
+time of one step. The draft length with the largest saving is used.
 
-The estimates come from past requests. They are kept per prompt *fingerprint*: model, API key, system prompt, tools, and the
-skeleton of the message, in which ids, numbers, names and pasted text are masked. While data is thin, an estimate is shrunk
-towards that of the class, the pair and a prior. Step times are learnt per load, separately for speculating and plain
-batches, so a busy server gets shorter drafts, then none. Before anything is measured, a [classifier](../classifier.md)
-predicts the task, the length and the share of rare tokens.
+The estimates come from past requests. They are kept per prompt *fingerprint*: model, API key, system prompt, tools,
+and the skeleton of the message, in which ids, numbers, names and pasted text are masked. While data is thin, an
+estimate is shrunk towards that of the class, the pair and a prior. Step times are learnt per load, separately for
+speculating and plain batches, so a busy server gets shorter drafts, then none. Before anything is measured, a
+[classifier](../classifier.md) predicts the task, the length and the share of rare tokens."""
 
-| Field of the policy | What it changes |
-| --- | --- |
-| `decision` | `expected`: the mean saving counts. `cautious`: its lower confidence bound counts. `rules`: thresholds alone decide. |
-| `explorationShare` (5 %) | This share of the requests whose saving is uncertain but may exceed the margin speculates anyway. |
-| `holdBackShare` (2 %) | This share of the requests that would speculate decodes plainly, as the control. |
-| `parityShare` (1 %) | This share of the speculative answers is compared with a plain answer when servers are idle: greedy answers token by token, sampled ones by their likelihood. |
+_FIELDS = (
+    (
+        "`decision`",
+        "`expected`: the mean saving counts. `cautious`: its lower confidence bound counts. `rules`: thresholds alone "
+        "decide.",
+    ),
+    (
+        "`explorationShare` (5 %)",
+        "This share of the requests whose saving is uncertain but may exceed the margin speculates anyway.",
+    ),
+    ("`holdBackShare` (2 %)", "This share of the requests that would speculate decodes plainly, as the control."),
+    (
+        "`parityShare` (1 %)",
+        "This share of the speculative answers is compared with a plain answer when servers are idle: greedy answers "
+        "token by token, sampled ones by their likelihood.",
+    ),
+)
 
-The comparison of speculative and held-back requests of a class is a permanent experiment. `GET /v1/evidence` and `/metrics`
-have the differences in TTFT, TPOT, latency and cost with 95 % intervals."""
+_EVIDENCE = """\
+The comparison of speculative and held-back requests of a class is a permanent experiment. `GET /v1/evidence` and
+`/metrics` have the differences in TTFT, TPOT, latency and cost with 95 % intervals."""
 
 _LOSSLESS = """\
-Speculation never changes what an answer may be. Greedy decoding gives the target's own tokens, and sampling the target's
-own distribution: in float32 to the bit. In half precision the last bit of a product depends on its number of rows, on any
-engine, so two nearly equal tokens can change places."""
+Speculation never changes what an answer may be. Greedy decoding gives the target's own tokens, and sampling the
+target's own distribution: in float32 to the bit. In half precision the last bit of a product depends on its number
+of rows, on any engine, so two nearly equal tokens can change places."""
 
 
 def reasons() -> str:
@@ -139,6 +147,8 @@ def reasons() -> str:
         table(("Step", "Question", "Reasons"), _steps()),
         "## The predicted saving",
         _SAVING,
+        table(("Field of the policy", "Effect"), _FIELDS),
+        _EVIDENCE,
         "## Losslessness",
         _LOSSLESS,
     )
