@@ -1,4 +1,4 @@
-"""The shapes of what the gateway answers. It assembles them from prebuilt pieces, so no type of its own says them.
+"""The shapes of the gateway's answers. The gateway assembles them from prebuilt pieces and has no types for them.
 
 `tests/docs/test_openapi.py` holds real answers against these.
 """
@@ -21,10 +21,10 @@ class PredictionTokens(msgspec.Struct):
 
 
 class SpeculationUsage(msgspec.Struct):
-    """What OpenAI's usage has no field for: the draft length (0: plain), the target's passes after the prompt, and how
-    many of them first rejected a draft token at each position. `engine_seconds` is the engine's time that the answer
-    took: of each pass, the share that its rows had of all rows. `resumed` has a cause for each time that another server
-    took over."""
+    """Figures without a field in OpenAI's usage: the draft length (0: plain), the target's passes after the prompt, and
+    the number of passes that first rejected a draft token at each position. `engine_seconds` is the engine's time that
+    the answer took: of each pass, the share of its rows in all rows. `resumed` has a cause for each time that another
+    server continued the answer."""
 
     draft_length: Count
     target_steps: Count
@@ -34,7 +34,7 @@ class SpeculationUsage(msgspec.Struct):
 
 
 class Usage(msgspec.Struct):
-    """Tokens of the whole answer. An OpenAI-compatible upstream's own usage is passed on as it came."""
+    """Tokens of the whole answer. The usage of an OpenAI-compatible upstream is forwarded unchanged."""
 
     prompt_tokens: Count
     completion_tokens: Count
@@ -44,7 +44,7 @@ class Usage(msgspec.Struct):
 
 
 class AnswerMessage(msgspec.Struct):
-    """The model's message. `content` is null where an upstream answers with tool calls."""
+    """The model's message. `content` is null if an upstream answers with tool calls."""
 
     role: str
     content: str | None
@@ -97,7 +97,7 @@ class ResponseUsage(msgspec.Struct):
 
 
 class Response(msgspec.Struct):
-    """A whole answer of `/v1/responses`, as the server wrote it but for the model's name."""
+    """A whole answer of `/v1/responses`, unchanged except for the model's name."""
 
     id: str
     object: Literal["response"]
@@ -125,7 +125,7 @@ class ModelList(msgspec.Struct):
 
 
 class Error(msgspec.Struct):
-    """What went wrong, in one line; `param` names the field at fault, `code` is for programs."""
+    """The error in one line. `param` is the field at fault, `code` is for programs."""
 
     message: str
     type: str
@@ -146,7 +146,7 @@ class Live(msgspec.Struct):
 
 
 class Ready(msgspec.Struct):
-    """Whether requests can be served, and what the gateway goes by. `models` says what is wrong, by model."""
+    """Whether requests can be served, and the configuration in use. `models` has the problems, by model."""
 
     status: Literal["ready", "not_ready"]
     configuration: str
@@ -157,8 +157,8 @@ class Ready(msgspec.Struct):
 
 
 class Explained(msgspec.Struct):
-    """What a request would get, without running it. More fields, with every number behind it, stand beside these where
-    the caller may see them: see `slipstream route`."""
+    """The decision for a request, without running it. If the caller may see them, further fields have every number
+    behind the decision: see `slipstream route`."""
 
     pair: str
     arm: Arm

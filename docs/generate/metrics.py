@@ -9,21 +9,21 @@ from prometheus_client import Metric
 from docs.generate.exposed import gateway_metrics, operator_metrics
 from docs.generate.markdown import page, table
 
-_HEAD = ("Metric", "Type", "Labels", "What it tells")
+_HEAD = ("Metric", "Type", "Labels", "Meaning")
 _HIDDEN = {"le"}
 
 
 def metrics() -> str:
     return page(
         "Metrics",
-        "Served at `/metrics` in Prometheus' text format; in OpenMetrics, with exemplars that lead to traces, for who "
-        "asks for it (Prometheus does by itself). By OTLP they have OpenTelemetry's names, with dots. Labels come from "
-        "closed sets or from the manifest: no client can add a series. The `gen_ai_*` ones follow OpenTelemetry's "
-        "conventions for generative AI.",
+        "`/metrics` has Prometheus' text format, or OpenMetrics with exemplars if the scraper asks for it, as "
+        "Prometheus does. Exemplars link to traces. By OTLP, metrics have OpenTelemetry's names, with dots. Label "
+        "values are from closed sets or from the manifest, so no client can add a series. The `gen_ai_*` metrics "
+        "follow OpenTelemetry's conventions for generative AI.",
         "## Gateway",
         _rows(gateway_metrics()),
         "## Operator",
-        "At its own `/metrics`, beside the usual figures of a process.",
+        "The operator has its own `/metrics`, which also has the usual figures of a process.",
         _rows(operator_metrics()),
     )
 

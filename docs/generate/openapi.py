@@ -51,58 +51,57 @@ _BOUNDS: Mapping[str, Schema] = {
     "best_of": {"minimum": 1, "maximum": MAX_CHOICES},
 }
 _DESCRIPTIONS: Mapping[str, str] = {
-    "model": "The name of a model pair's target as the manifest calls it: see `/v1/models`.",
-    "messages": "The conversation. Parts that are not text go to upstreams that can take them, or are refused.",
-    "prompt": "Text, or token ids. Several prompts go to upstreams that can take them, or are refused.",
-    "input": "Text, or items: messages, tool calls and their results, and what else the server takes. May be missing "
-    "where `prompt`, `previous_response_id` or `conversation` stands for it.",
+    "model": "The model's name in the manifest: see `/v1/models`.",
+    "messages": "The conversation. Parts other than text need an upstream that supports them.",
+    "prompt": "Text, or token ids. Several prompts need an upstream that supports them.",
+    "input": "Text, or items: messages, tool calls and their results, and other items of the server. Optional if the "
+    "request has `prompt`, `previous_response_id` or `conversation`.",
     "instructions": "The system message.",
-    "max_output_tokens": "Tokens of the answer, at most.",
-    "text": "`format` gives the answer a form: `text`, `json_object` or `json_schema`.",
-    "include": "More in the answer, such as `message.output_text.logprobs`.",
-    "background": "Only false: the gateway keeps no responses to fetch later.",
+    "max_output_tokens": "The maximum of tokens of the answer.",
+    "text": "`format` sets the format of the answer: `text`, `json_object` or `json_schema`.",
+    "include": "Additional parts of the answer, such as `message.output_text.logprobs`.",
+    "background": "Must be false: the gateway stores no responses.",
     "stream": "Server-sent events instead of one JSON document.",
     "stream_options": "Only with `stream`.",
-    "max_tokens": "Tokens of the answer, at most. The old name of `max_completion_tokens`: one of them, or both alike.",
-    "max_completion_tokens": "Tokens of the answer, at most.",
+    "max_tokens": "The old name of `max_completion_tokens`. Give one of them, or equal values.",
+    "max_completion_tokens": "The maximum of tokens of the answer.",
     "temperature": "0 is greedy.",
-    "top_k": "0 and -1 switch it off.",
-    "seed": "The same seed gives the same answer, where the upstream can promise it.",
-    "stop": f"Up to {MAX_STOP_STRINGS} texts that end the answer; they are no part of it.",
-    "n": f"How many choices of each prompt. All prompts together have at most {MAX_CHOICES}.",
-    "best_of": "How many answers to generate of each prompt, for upstreams that return the best `n` of them.",
+    "top_k": "0 and -1 turn it off.",
+    "seed": "The same seed gives the same answer, if the upstream guarantees that.",
+    "stop": f"Up to {MAX_STOP_STRINGS} texts that end the answer. The answer does not contain them.",
+    "n": f"The number of choices of each prompt. All prompts together have at most {MAX_CHOICES}.",
+    "best_of": "The number of answers to generate per prompt, for upstreams that return the best `n` of them.",
 }
 _OTHERS = (
-    "Every other parameter of OpenAI's API, or of the upstream's, is passed on to upstreams that can honour it; where "
-    "no server of the pair can, the answer is 400 and names it. Accepted everywhere, as they do not change the answer: "
-    + ", ".join(f"`{name}`" for name in sorted(NO_EFFECT))
-    + "."
+    "Every other parameter of OpenAI's API, or of the upstream's, is forwarded to upstreams that can honour it. If no "
+    "server of the pair can, the answer is 400 with the parameter's name. Accepted everywhere, because they do not "
+    "change the answer: " + ", ".join(f"`{name}`" for name in sorted(NO_EFFECT)) + "."
 )
 _STREAM = (
     "A stream that breaks after its first byte, and cannot be resumed, ends with an `error` event and without `[DONE]`."
 )
 _RESPONSE_STREAM = (
     "For models behind servers that have this endpoint, such as vLLM's. A stream that breaks after its first byte ends "
-    "with an event of the type `error` and without `response.completed`. The gateway keeps no responses: `background` "
-    "and `/v1/responses/{id}` are refused, and `previous_response_id` and `conversation` where the model has more than "
-    "one server."
+    "with an event of the type `error` and without `response.completed`. The gateway stores no responses: `background` "
+    "and `/v1/responses/{id}` are refused. `previous_response_id` and `conversation` are refused if the model has more "
+    "than one server."
 )
 _ERRORS: Mapping[int, str] = {
-    400: "Malformed, out of bounds, or asks for what no server of the pair can do: the message names field and value. "
-    "An upstream's own 4xx is passed on as it came.",
-    401: "No key, or one that is not valid. Only where keys are on.",
-    403: "The key does not allow this; without keys on the loopback: `Host` or `Origin` is foreign.",
-    404: "No such model, or no such path.",
-    405: "The path has no such method.",
+    400: "The request is malformed, out of bounds, or needs a feature that no server of the pair has. The message has "
+    "the field and the value. An upstream's own 4xx is forwarded unchanged.",
+    401: "There is no key, or it is invalid. Only if keys are on.",
+    403: "The key lacks the scope. Without keys on the loopback: `Host` or `Origin` is foreign.",
+    404: "There is no such model or path.",
+    405: "The path does not support the method.",
     408: "The request did not arrive in time, or its answer was not read.",
     413: "The body is larger than the limit.",
     414: "The URL is longer than the limit.",
-    415: "`content-type` does not say JSON or is missing, or the body is compressed.",
-    429: "Too much at once, or a limit of the key is reached: come back after `retry-after` seconds.",
-    431: "There are too many header fields, or they are too long.",
-    500: "A fault of the gateway's.",
+    415: "`content-type` is missing or not JSON, or the body is compressed.",
+    429: "The gateway is overloaded, or a limit of the key is reached. Retry after `retry-after` seconds.",
+    431: "The header fields are too many or too long.",
+    500: "The gateway has a fault.",
     502: "The upstream failed.",
-    503: "No server is up: come back after `retry-after` seconds.",
+    503: "No server is up. Retry after `retry-after` seconds.",
     504: "A deadline passed.",
 }
 _GENERATION_ERRORS = (400, 401, 403, 404, 408, 413, 414, 415, 429, 431, 500, 502, 503, 504)
@@ -127,8 +126,11 @@ def document() -> Schema:
         },
         "servers": [{"url": "http://127.0.0.1:8080"}],
         "tags": [
-            {"name": "generation", "description": "What clients call."},
-            {"name": "operation", "description": "What operators and monitoring call. With keys, some need `admin`."},
+            {"name": "generation", "description": "Used by clients."},
+            {
+                "name": "operation",
+                "description": "Used by operators and monitoring. With keys, some need the scope `admin`.",
+            },
         ],
         "paths": _paths(),
         "components": {
@@ -137,7 +139,7 @@ def document() -> Schema:
                 "key": {
                     "type": "http",
                     "scheme": "bearer",
-                    "description": "An API key, or a token of the identity provider. Only where keys are on.",
+                    "description": "An API key, or a token of the identity provider. Only if keys are on.",
                 }
             },
         },
@@ -156,7 +158,7 @@ def _paths() -> Schema:
             "get": _reading("generation", "listModels", "The models of the manifest", _json("ModelList"), (401, 500))
         },
         "/v1/models/{model}": {
-            "parameters": [_parameter("model", "path", "Its name; may hold slashes.", {"type": "string"})],
+            "parameters": [_parameter("model", "path", "Its name; may contain slashes.", {"type": "string"})],
             "get": _reading("generation", "getModel", "One model", _json("Model"), (401, 404, 500)),
         },
         "/v1/route": {"post": _route()},
@@ -199,7 +201,7 @@ def _route() -> Schema:
         "tags": ["operation"],
         "operationId": "explainRoute",
         "summary": "The decision for a request, without running it",
-        "description": "With `messages` the body is a chat, with `input` a response, with `prompt` a text completion.",
+        "description": "A body with `messages` is a chat, with `input` a response, with `prompt` a completion.",
         "parameters": _request_headers(),
         "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
         "responses": {
@@ -216,7 +218,10 @@ def _reading(tag: str, operation: str, summary: str, content: Schema, errors: tu
 
 def _ready() -> Schema:
     ready = _reading("operation", "getReady", "Requests can be served", _json("Ready"), ())
-    ready["responses"]["503"] = {"description": "Not now; `models` says why.", "content": _json("Ready")}
+    ready["responses"]["503"] = {
+        "description": "Requests cannot be served now; `models` has the reasons.",
+        "content": _json("Ready"),
+    }
     return ready
 
 

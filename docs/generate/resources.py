@@ -13,9 +13,9 @@ _LIMITS = {
     "enum": "one of",
     "minimum": "at least",
     "maximum": "at most",
-    "minLength": "at least so long:",
-    "maxLength": "at most so long:",
-    "maxItems": "at most so many:",
+    "minLength": "minimum length",
+    "maxLength": "maximum length",
+    "maxItems": "maximum number of items",
     "pattern": "pattern",
 }
 
@@ -31,11 +31,11 @@ def resources() -> str:
             f"`apiVersion: {definition['spec']['group']}/{version['name']}`, `kind: {kind}`.",
         ]
         for part in ("spec", "status"):
-            parts += [f"### {kind}.{part}", table(("Field", "Type", "What it says"), _rows(schema["properties"][part]))]
+            parts += [f"### {kind}.{part}", table(("Field", "Type", "Meaning"), _rows(schema["properties"][part]))]
     return page(
         "Manifest: ModelPair and SpeculationPolicy",
         "The same YAML is a manifest file for a gateway and custom resources in a cluster. Required fields are bold. "
-        "The operator alone writes `status`.",
+        "Only the operator writes `status`.",
         *parts,
     )
 
