@@ -1,5 +1,5 @@
-"""`make audit`: known vulnerabilities of the pinned packages, by pip-audit. One that is found fails. That nobody could
-be asked is said and does not fail, because it says nothing of the packages."""
+"""`make audit`: known vulnerabilities of the pinned packages, by pip-audit. It fails for a vulnerable package. If no
+service is reachable, it prints so and does not fail, because that says nothing about the packages."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ _SHOWN_CHARS = 200
 
 
 def main() -> int:
-    """The exit code: 1 where a pinned version is known to be vulnerable."""
-    return max([_checked(file) for file in PINS])  # not any(): each file is judged
+    """The exit code: 1 if a pinned version is known to be vulnerable."""
+    return max([_checked(file) for file in PINS])  # not any(), because each file is audited
 
 
 def _checked(pins: Path) -> int:
     lines = [line for line in pins.read_text(encoding="utf-8").splitlines() if "==" in line]
-    probe, why = _audited(lines[:1])  # one question tells whether there is anybody to ask
+    probe, why = _audited(lines[:1])  # a single query shows whether a service is reachable
     if probe:
         found, why = _audited(lines)
         if found:
             return _judged(pins.name, found, len(lines))
-    print(f"{pins.name}: NOT CHECKED for known vulnerabilities: no service answers here ({why})", file=sys.stderr)
+    print(f"{pins.name}: NOT CHECKED for known vulnerabilities: no service is reachable ({why})", file=sys.stderr)
     return 0
 
 
 def _audited(pins: list[str]) -> tuple[list[dict[str, Any]], str]:
-    """Those packages that the service knows, or why there are none."""
+    """The packages that the service knows, or the reason for having none."""
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
         file.write("\n".join(pins))
         file.flush()
@@ -42,13 +42,13 @@ def _audited(pins: list[str]) -> tuple[list[dict[str, Any]], str]:
         try:
             done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            return [], f"nothing within {TIMEOUT_S:g} s"
+            return [], f"no response within {TIMEOUT_S:g} s"
     try:
         packages = json.loads(done.stdout)["dependencies"]
     except (ValueError, KeyError):
-        return [], (done.stderr.strip().splitlines() or ["it said nothing"])[-1][:_SHOWN_CHARS]
+        return [], (done.stderr.strip().splitlines() or ["no output"])[-1][:_SHOWN_CHARS]
     known = [package for package in packages if "skip_reason" not in package]
-    return known, packages[0].get("skip_reason", "") if packages else "it was asked about nothing"
+    return known, packages[0].get("skip_reason", "") if packages else "no packages to check"
 
 
 def _judged(file: str, packages: list[dict[str, Any]], pinned: int) -> int:

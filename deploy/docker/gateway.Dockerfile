@@ -1,10 +1,10 @@
-# The gateway, and the commands that need nothing more (kill, unkill, route): no torch, no Triton, no GPU.
+# The gateway, and the commands without further requirements (kill, unkill, route): no torch, no Triton, no GPU.
 #
 #   docker build -f deploy/docker/gateway.Dockerfile -t slipstream-gateway:0.2.0 .
 #   docker run --read-only --tmpfs /tmp -p 127.0.0.1:8080:8080 -v ./pair.yaml:/etc/slipstream/pair.yaml:ro \
 #       slipstream-gateway:0.2.0 --manifest /etc/slipstream/pair.yaml --allow-anonymous
 #
-# For other machines: --keys FILE instead. Without either it refuses to start.
+# For other machines: --keys FILE instead. Without either option it refuses to start.
 FROM python:3.12.11-slim-bookworm AS build
 WORKDIR /src
 COPY constraints.txt ./
@@ -16,7 +16,7 @@ COPY kernels kernels
 COPY deploy/model_repository deploy/model_repository
 RUN python -m build --wheel --no-isolation --outdir /wheels
 COPY requirements/gateway.txt ./requirements.txt
-# Each file by its hash; then our own wheel, which finds all that it needs and fetches nothing.
+# Dependencies with hashes first; then our own wheel, without downloads.
 RUN python -m venv /opt/slipstream \
     && /opt/slipstream/bin/pip install --no-cache-dir --require-hashes --no-deps -r requirements.txt \
     && /opt/slipstream/bin/pip install --no-cache-dir --no-index -c constraints.txt "$(ls /wheels/*.whl)[gateway,redis,kubernetes]" \

@@ -1,4 +1,4 @@
-# The operator: kopf, the Kubernetes client and Redis, nothing that serves.
+# The operator: kopf, the Kubernetes client and Redis, without serving dependencies.
 #
 #   docker build -f deploy/docker/operator.Dockerfile -t slipstream-operator:0.2.0 .
 FROM python:3.12.11-slim-bookworm AS build
@@ -12,7 +12,7 @@ COPY kernels kernels
 COPY deploy/model_repository deploy/model_repository
 RUN python -m build --wheel --no-isolation --outdir /wheels
 COPY requirements/operator.txt ./requirements.txt
-# Each file by its hash; then our own wheel, which finds all that it needs and fetches nothing.
+# Dependencies with hashes first; then our own wheel, without downloads.
 RUN python -m venv /opt/slipstream \
     && /opt/slipstream/bin/pip install --no-cache-dir --require-hashes --no-deps -r requirements.txt \
     && /opt/slipstream/bin/pip install --no-cache-dir --no-index -c constraints.txt "$(ls /wheels/*.whl)[operator]" \

@@ -5,10 +5,11 @@
 #   docker run --gpus all --read-only --tmpfs /tmp:exec --shm-size 256m -p 8000-8002:8000-8002 -v /path/to/pair:/models:ro \
 #     -v /path/to/model_repository:/opt/slipstream/model_repository:ro slipstream-triton:0.2.0
 #
-# The model repository in the image serves the embedded pair; mount your own, with the parameters `target` and
-# `draft` of its config.pbtxt at checkpoint folders, to serve yours. In a cluster the operator does that.
+# The model repository in the image serves the embedded pair; to serve your own pair, mount a
+# repository whose config.pbtxt has your checkpoint folders in the parameters `target` and `draft`. In a cluster the
+# operator does that.
 #
-# The model `slipstream_vllm` needs vLLM 0.32.0 and the plugin in an environment of its own, which this image does not
+# The model `slipstream_vllm` needs vLLM 0.32.0 and the plugin in a separate environment, which this image does not
 # have; docs/howto/vllm-triton.md has a Dockerfile for it.
 ARG TRITON_IMAGE=nvidia/tritonserver:25.05-py3
 
@@ -24,7 +25,7 @@ COPY operator operator
 COPY kernels kernels
 COPY deploy/model_repository deploy/model_repository
 RUN /build/bin/python -m build --wheel --no-isolation --outdir /wheels
-# The stub of Triton's Python backend takes its packages from the first python3 in PATH: this environment.
+# The stub of Triton's Python backend uses the packages of the first python3 in PATH: this environment.
 RUN python3 -m venv /opt/slipstream/venv \
     && /opt/slipstream/venv/bin/pip install --no-cache-dir -c constraints.txt "$(ls /wheels/*.whl)[engine,gpu]"
 
@@ -32,7 +33,7 @@ FROM ${TRITON_IMAGE}
 COPY --from=build /opt/slipstream/venv /opt/slipstream/venv
 COPY deploy/model_repository/slipstream /opt/slipstream/model_repository/slipstream
 ENV PATH=/opt/slipstream/venv/bin:${PATH} HOME=/tmp PYTHONDONTWRITEBYTECODE=1
-# NVIDIA's image comes with this user, triton-server. By number, so that Kubernetes can see that it is not root.
+# The user triton-server of NVIDIA's image, as a number, so that Kubernetes can verify that it is not root.
 USER 1000:1000
 EXPOSE 8000 8001 8002
 HEALTHCHECK --interval=10s --timeout=3s --start-period=120s \

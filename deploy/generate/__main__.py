@@ -1,4 +1,4 @@
-"""`python -m deploy.generate` writes the dashboards, and the chart's copies of what `deploy` has for monitoring."""
+"""`python -m deploy.generate` writes the dashboards, and the chart's copies of `deploy`'s monitoring files."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from deploy.generate.dashboards import overview, speculation
+from deploy.generate.dashboards_platform import access, operator
 from deploy.generate.grafana import Json
-from deploy.generate.plant import access, operator
 from deploy.generate.serving import serving
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,7 +27,7 @@ def dashboards() -> dict[str, Json]:
 
 
 def files() -> dict[Path, str]:
-    """Everything that is made, by path from the repository's root."""
+    """All generated files, by path from the repository's root."""
     made: dict[Path, str] = {}
     for name, page in dashboards().items():
         text = json.dumps(page, indent=2, ensure_ascii=False) + "\n"

@@ -1,4 +1,4 @@
-"""The overview, the page on speculation, and how both ask for series."""
+"""The overview page, the page on speculation, and the PromQL helpers of both."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ RANGE = "[$__rate_interval]"
 
 
 def total(series: str, labels: str = "", by: str = "") -> str:
-    """The sum of a counter's growth per second, over the interval that Grafana thinks right for its resolution."""
+    """The sum of a counter's growth per second, over Grafana's interval for the page's resolution."""
     return f"{_sum(by)}(rate({_selected(series, labels)}{RANGE}))"
 
 
@@ -32,7 +32,7 @@ def _selected(series: str, labels: str) -> str:
 
 
 def ratio(numerator: str, denominator: str) -> str:
-    """0 where nothing is counted yet."""
+    """0 without any counts."""
     return f"({numerator} or vector(0)) / {denominator}"
 
 
@@ -42,7 +42,7 @@ TTFT = "gen_ai_server_time_to_first_token_seconds"
 TPOT = "gen_ai_server_time_per_output_token_seconds"
 _BAD = 'status!~"ok|cancelled|client_timeout|invalid_request"'
 
-# Reasons, by what they have in common.
+# Reasons by category.
 _UNPROFITABLE = "short_output|rare_tokens|hot_sampling|long_context|break_even|cost"
 _FORBIDDEN = (
     "kill_switch|rolled_back|statistics_stale|pair_not_ready|speculative_unavailable"
@@ -53,7 +53,7 @@ _ALL = total(REQUESTS, _P)
 _GLANCE = Row(
     "At a glance",
     (
-        Panel("Requests", "Requests that got a decision.", (Query(_ALL),), "reqps", stat=True, width=4),
+        Panel("Requests", "Requests with a decision.", (Query(_ALL),), "reqps", stat=True, width=4),
         Panel(
             "Speculating",
             "Share of the requests that are decoded speculatively.",
@@ -64,14 +64,14 @@ _GLANCE = Row(
         ),
         Panel(
             "Speed-up",
-            "How many times as long a control answer takes as a speculative one: the mean over pairs and classes.",
+            "Time of a control answer over that of a speculative one: the mean over pairs and classes.",
             (Query(f'avg(slipstream_effect_speed_up{{{_P}, statistic="ratio"}})'),),
             stat=True,
             width=4,
         ),
         Panel(
             "Acceptance",
-            "Draft tokens that the target accepted, of those proposed.",
+            "Accepted draft tokens, of all proposed.",
             (
                 Query(
                     total("slipstream_accepted_tokens_total", _P) + " / " + total("slipstream_drafted_tokens_total", _P)
@@ -83,7 +83,7 @@ _GLANCE = Row(
         ),
         Panel(
             "Failed",
-            "Share of the requests that did not end well, for reasons that are not the client's.",
+            "Share of failed requests, not counting errors of the client.",
             (Query(ratio(total(REQUESTS, f"{_P}, {_BAD}"), _ALL)),),
             "percentunit",
             stat=True,
@@ -109,7 +109,7 @@ def _overview_decisions() -> Row:
         (
             Panel(
                 "Requests by arm",
-                "Control would have speculated, and was held back to compare with.",
+                "Control: requests that would have speculated, held back for comparison.",
                 (Query(total(REQUESTS, _P, "arm"), "{{arm}}"),),
                 "reqps",
                 stacked=True,
@@ -117,7 +117,7 @@ def _overview_decisions() -> Row:
             ),
             Panel(
                 "Decisions by reason",
-                "Why: the reference of reasons says what each code means.",
+                "Reason codes are explained in the reference of reasons.",
                 (Query(total(REQUESTS, _P, "reason"), "{{reason}}"),),
                 "reqps",
                 stacked=True,
@@ -149,7 +149,7 @@ def _overview_gateways() -> Row:
         (
             Panel(
                 "Load",
-                "What each gateway works on, and what waits there.",
+                "Requests in flight and queued per gateway.",
                 (
                     Query("sum by (pod) (slipstream_requests_in_flight)", "{{pod}} in flight"),
                     Query("sum by (pod) (slipstream_requests_queued)", "{{pod}} queued"),
@@ -157,7 +157,7 @@ def _overview_gateways() -> Row:
             ),
             Panel(
                 "Sharing by Redis",
-                "1 while the store answers. Outcomes wait here while it does not.",
+                "1 while Redis responds. Otherwise outcomes are buffered.",
                 (
                     Query("min by (pod) (slipstream_store_connected)", "{{pod}} connected"),
                     Query("sum by (pod) (slipstream_store_buffered)", "{{pod}} buffered"),
@@ -165,7 +165,7 @@ def _overview_gateways() -> Row:
             ),
             Panel(
                 "Age of the configuration",
-                "Since the source of the manifest was heard the last time. It is what a kill has to get through.",
+                "Time since the last update from the source of the manifest, the channel that delivers a kill.",
                 (Query("max by (pod) (slipstream_config_age_seconds)", "{{pod}}"),),
                 "s",
             ),
@@ -177,7 +177,7 @@ def overview() -> Json:
     return dashboard(
         "slipstream",
         "Slipstream",
-        "What is decided, what it brings, and how the gateways are.",
+        "Decisions, their effect, and the state of the gateways.",
         (_GLANCE, _overview_decisions(), _overview_latency(), _overview_gateways()),
         (PAIR,),
     )
@@ -185,11 +185,11 @@ def overview() -> Json:
 
 def _speculation_effects() -> Row:
     return Row(
-        "What speculation brings, by class",
+        "Effect of speculation, by class",
         (
             Panel(
                 "Speed-up",
-                "Control over speculative, whole answers, with the 95 % interval. Below 1 speculation loses.",
+                "Control over speculative, whole answers, with the 95 % interval. Below 1 speculation is slower.",
                 (
                     Query(
                         mean("slipstream_effect_speed_up", _PC, "pair, class, statistic"),
@@ -200,7 +200,7 @@ def _speculation_effects() -> Row:
             ),
             Panel(
                 "Time of an answer",
-                "Speculative minus control, with the 95 % interval. Above 0 speculation loses.",
+                "Speculative minus control, with the 95 % interval. Above 0 speculation is slower.",
                 (
                     Query(
                         mean("slipstream_effect_e2e_seconds", _PC, "pair, class, statistic"),
@@ -234,7 +234,7 @@ def _speculation_effects() -> Row:
             ),
             Panel(
                 "Cost of an answer",
-                "Speculative minus control, where the manifest has prices.",
+                "Speculative minus control, if the manifest has prices.",
                 (
                     Query(
                         mean("slipstream_effect_cost", f'{_PC}, statistic="difference"', "pair, class"),
@@ -257,7 +257,7 @@ def _speculation_drafts() -> Row:
         (
             Panel(
                 "Acceptance by class",
-                "Draft tokens accepted, of those proposed.",
+                "Accepted draft tokens, of all proposed.",
                 (
                     Query(
                         f"{accepted} / {drafted}",
@@ -268,7 +268,7 @@ def _speculation_drafts() -> Row:
             ),
             Panel(
                 "Tokens per step",
-                "Tokens that one pass of the target yields. 1 is plain decoding.",
+                "Tokens per pass of the target. 1 is plain decoding.",
                 (
                     Query(
                         total("slipstream_output_tokens_total", speculative, "pair, class")
@@ -280,7 +280,7 @@ def _speculation_drafts() -> Row:
             ),
             Panel(
                 "Parity",
-                "Greedy speculative answers replayed plainly, and those that differ: none should.",
+                "Greedy speculative answers replayed plainly, and those that differ: should be 0.",
                 (
                     Query(total("slipstream_parity_checked_total", _PC), "checked"),
                     Query(total("slipstream_parity_mismatched_total", _PC), "mismatched"),
@@ -297,20 +297,20 @@ def _speculation_decisions() -> Row:
         "Decisions",
         (
             Panel(
-                "Would not pay, by reason",
-                "What the break-even and the policy's rules keep plain.",
+                "Not paying, by reason",
+                "Requests kept plain by the break-even or by the policy's rules.",
                 (Query(total(REQUESTS, f'{_PC}, reason=~"{_UNPROFITABLE}"', "reason"), "{{reason}}"),),
                 "reqps",
                 stacked=True,
             ),
             Panel(
                 "Held back and explored",
-                "What is spent on knowing: control answers, and tries without enough data.",
+                "Cost of measuring: control answers, and explorations.",
                 (Query(total(REQUESTS, f'{_PC}, reason=~"hold_back|exploration|rollout"', "reason"), "{{reason}}"),),
                 "reqps",
             ),
             Panel(
-                "Must not speculate",
+                "Not permitted",
                 "Kill switch, rollback, stale statistics, a missing draft, or pressure.",
                 (Query(total(REQUESTS, f'{_PC}, reason=~"{_FORBIDDEN}"', "reason"), "{{reason}}"),),
                 "reqps",
@@ -323,7 +323,7 @@ def speculation() -> Json:
     return dashboard(
         "slipstream-speculation",
         "Slipstream: speculation",
-        "Where speculation pays, by how much, and why it is or is not done.",
+        "Where speculation pays, by how much, and the reasons of decisions.",
         (_speculation_effects(), _speculation_drafts(), _speculation_decisions()),
         (PAIR, CLASS),
     )

@@ -1,4 +1,4 @@
-"""Grafana's JSON from a few words per panel: rows fill up from left to right, 24 columns wide."""
+"""Grafana's JSON from a short description per panel: rows fill up from left to right, 24 columns wide."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ Json = dict[str, Any]
 _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 _WIDTH = 24
 _STAT_HEIGHT, _HEIGHT = 4, 8
-# A colour per arm, and the same on every page.
+# One colour per arm, the same on every page.
 _COLOURS = {"speculative": "blue", "plain": "orange", "control": "purple"}
 
 
 class Query(NamedTuple):
-    """One expression of PromQL. `exemplar` asks for the traces behind a histogram's buckets."""
+    """One PromQL expression. `exemplar` adds the traces behind a histogram's buckets."""
 
     expression: str
     legend: str = "__auto"
@@ -23,7 +23,7 @@ class Query(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """A chart, or a single figure where `stat`. `unit` is Grafana's; `red_above` colours a figure that is too high."""
+    """A chart, or a single figure if `stat`. `unit` is Grafana's; `red_above` colours a figure that is too high."""
 
     title: str
     description: str
@@ -43,7 +43,7 @@ class Row(NamedTuple):
 
 
 class Variable(NamedTuple):
-    """A choice at the page's top: the values of `label` of the series `of`."""
+    """A selector at the page's top: the values of `label` of the series `of`."""
 
     name: str
     label: str
@@ -55,7 +55,7 @@ CLASS = Variable("class", "Class", 'slipstream_requests_total{pair=~"$pair"}')
 
 
 def dashboard(uid: str, title: str, description: str, rows: Sequence[Row], variables: Sequence[Variable] = ()) -> Json:
-    """A page that Grafana 10 and later load as they are."""
+    """A page in a format that Grafana 10 and later load unchanged."""
     return {
         "uid": uid,
         "title": title,

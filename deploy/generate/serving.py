@@ -12,7 +12,7 @@ def serving() -> Json:
     return dashboard(
         "slipstream-serving",
         "Slipstream: serving",
-        "How fast answers are, what fails and what is saved, and how close to its limits everything runs.",
+        "Latency of answers, failures, failover, and load relative to the limits.",
         (_latency(), _failures(), _health(), _pressure()),
         (PAIR,),
     )
@@ -37,21 +37,21 @@ def _failures() -> Row:
         "Failures",
         (
             Panel(
-                "Requests that did not end well",
-                "By how they ended; `cancelled` is a client that left.",
+                "Failed requests",
+                "By status; `cancelled`: the client disconnected.",
                 (Query(total(REQUESTS, f'{_P}, status!="ok"', "status"), "{{status}}"),),
                 "reqps",
                 stacked=True,
             ),
             Panel(
                 "Resumed streams",
-                "Streams whose server died: taken over by another one, or why not.",
+                "Streams whose server failed: resumed on another server, or the reason why not.",
                 (Query(total("slipstream_resumed_total", _P, "cause, result"), "{{cause}}: {{result}}"),),
                 "reqps",
             ),
             Panel(
-                "Attempts that an upstream failed",
-                "By server. Most of them no client notices.",
+                "Failed attempts by server",
+                "Most of them are retried without an effect on clients.",
                 (
                     Query(
                         f"topk(20, {total('slipstream_upstream_errors_total', by='endpoint, error')})",
@@ -71,12 +71,13 @@ def _health() -> Row:
         (
             Panel(
                 "Left out",
-                "Workers that leave a server's arm out at the moment. Replicas count from 0, as the manifest has them.",
+                "Workers that have ejected a server's arm at present. Replicas count from 0, in the order of the "
+                "manifest.",
                 (Query(f"sum by (pair, arm, replica) ({open_arms})", "{{pair}} #{{replica}} {{arm}}"),),
             ),
             Panel(
                 "Ejections",
-                "How often a server's arm was left out, and for what.",
+                "Ejections of a server's arm, by cause.",
                 (
                     Query(
                         total("slipstream_replica_ejections_total", _P, "arm, replica, cause"),
@@ -102,7 +103,7 @@ def _pressure() -> Row:
         (
             Panel(
                 "Refused before a decision",
-                "Malformed requests, unknown models, and too much at once.",
+                "Malformed requests, unknown models, and overload.",
                 (Query(total("slipstream_rejections_total", by="error"), "{{error}}"),),
                 "reqps",
                 stacked=True,
@@ -118,19 +119,19 @@ def _pressure() -> Row:
             ),
             Panel(
                 "Pressure",
-                "Share of the places that is taken, 1 while requests wait: drafts shrink above 0.7 and end at 0.9, but "
-                "for those that are measured to pay.",
+                "Share of taken places, 1 while requests wait: drafts are shortened above 0.7 and end at 0.9, except "
+                "those that are measured to pay.",
                 (Query(f"max by (pair) (slipstream_admission_pressure{{{_P}}})", "{{pair}}"),),
                 "percentunit",
             ),
             Panel(
                 "Latency against the usual",
-                "How many times as long as usual first tokens take.",
+                "Time to first token relative to the usual one.",
                 (Query(f"max by (pair) (slipstream_admission_latency_ratio{{{_P}}})", "{{pair}}"),),
             ),
             Panel(
                 "Mean wait for a place",
-                "Of those that had to wait.",
+                "Of queued requests.",
                 (
                     Query(
                         total("slipstream_admission_wait_seconds_total", _P, "pair")
@@ -142,8 +143,8 @@ def _pressure() -> Row:
                 "s",
             ),
             Panel(
-                "Refused for want of a place",
-                "By cause. These get 429, with the time to come back.",
+                "Refused for lack of capacity",
+                "By cause. These requests get 429 with a retry time.",
                 (Query(total("slipstream_admission_refused_total", _P, "pair, cause"), "{{pair}}: {{cause}}"),),
                 "reqps",
                 stacked=True,

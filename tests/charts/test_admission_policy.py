@@ -71,7 +71,7 @@ def test_pair_may_be_deleted(policy: JSON, old: JSON) -> None:
 @pytest.mark.parametrize("old", [IN_USE, annotated(IN_USE, DELETE, "false"), annotated(IN_USE, RENAME, "true")])
 def test_pair_in_use_is_not_deleted(policy: JSON, old: JSON) -> None:
     [message] = refusals(policy, "DELETE", old, None)
-    assert message.startswith("clients asked for the model 'acme'")
+    assert message.startswith("clients requested the model 'acme'")
     assert 'slipstream.dev/allow-delete to "true"' in message
     assert refusals(policy, "DELETE", old, None, user=CONTROLLER) == []
 
@@ -96,7 +96,7 @@ def test_pair_may_be_changed(policy: JSON, old: JSON, new: JSON) -> None:
 )
 def test_model_in_use_is_not_renamed(policy: JSON, new: JSON) -> None:
     [message] = refusals(policy, "UPDATE", IN_USE, new)
-    assert "clients asked for the model 'acme'" in message
+    assert "clients requested the model 'acme'" in message
     assert "slipstream.dev/allow-rename to 'new'" in message
 
 

@@ -23,7 +23,9 @@ def container(objects: list[JSON], only: Only) -> JSON:
 
 
 def test_chart_wants_to_hear_who_may_use_the_gateway(chart: Chart) -> None:
-    with pytest.raises(helm_python.HelmError, match=r"gateway\.auth: name a Secret with API keys"):
+    with pytest.raises(
+        helm_python.HelmError, match=r"gateway\.auth: set existingSecret\.name to a Secret with API keys"
+    ):
         chart.render({}, name="demo", namespace="serving")
 
 

@@ -114,20 +114,20 @@ def test_wrong_value_is_refused_by_name(chart: Chart, values: JSON, named: str) 
     [
         (
             {"redis": {"url": "redis://one:6379", "existingSecret": {"name": "cache"}}},
-            "redis: give url or existingSecret.name, not both",
+            "redis: set url or existingSecret.name, not both",
         ),
-        ({"watchNamespaces": ["*", "team-a"]}, 'watchNamespaces: "*" is all namespaces, and stands alone'),
-        ({"operator": {"replicas": 2}}, "operator.replicas: 2 operators need operator.leaderElection.enabled"),
+        ({"watchNamespaces": ["*", "team-a"]}, 'watchNamespaces: "*" means all namespaces and must be the only entry'),
+        ({"operator": {"replicas": 2}}, "operator.replicas: 2 replicas require operator.leaderElection.enabled=true"),
         (
             {"gateway": {"autoscaling": {"enabled": True, "minReplicas": 5, "maxReplicas": 3}}},
             "maxReplicas 3 is below minReplicas 5",
         ),
         (
             {"gateway": {"assignmentSecret": {"value": "x" * 16, "existingSecret": {"name": "ours"}}}},
-            "gateway.assignmentSecret: give value or existingSecret.name",
+            "gateway.assignmentSecret: set value or existingSecret.name",
         ),
         ({"gateway": {"httpRoute": {"enabled": True}}}, "gateway.httpRoute.parentRefs"),
-        ({"gateway": {"serviceAccount": {"create": False}}}, "gateway.serviceAccount.name is needed"),
+        ({"gateway": {"serviceAccount": {"create": False}}}, "gateway.serviceAccount.name is required"),
     ],
 )
 def test_contradiction_is_refused_with_what_to_do(render: Render, values: JSON, message: str) -> None:
@@ -155,7 +155,7 @@ def test_notes_say_how_to_kill_and_unkill(notes: Callable[..., str]) -> None:
     for command in ("kill", "unkill"):
         assert f"slipstream {command} modelpair/NAME --namespace NAMESPACE --report-namespace serving" in text
     assert "For production,\nname the address of your own in redis.existingSecret.name." in text
-    assert "WARNING: the kinds ModelPair and SpeculationPolicy are not there" in text  # as in this cluster of none
+    assert "WARNING: the kinds ModelPair and SpeculationPolicy are not installed" in text  # as in this cluster of none
 
 
 def test_notes_follow_the_values(notes: Callable[..., str], everything: JSON) -> None:

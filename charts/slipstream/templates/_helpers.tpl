@@ -1,6 +1,6 @@
 {{/*
-A name of at most 46 characters, so that the longest suffix of this chart still fits into a DNS label of 63. What is
-longer is cut and ends with a hash of the whole, so that two long release names never give one name.
+A name of at most 46 characters, so that the longest suffix of this chart still fits into a DNS label of 63. A longer
+name is cut and ends with a hash of the whole, so that two long release names never result in the same name.
 */}}
 {{- define "slipstream.shorten" -}}
 {{- if gt (len .) 46 -}}
@@ -21,7 +21,7 @@ longer is cut and ends with a hash of the whole, so that two long release names 
 {{- end -}}
 {{- end -}}
 
-{{/* Names of what has no namespace hold the release's, so that a second release elsewhere does not meet them. */}}
+{{/* Names of cluster-scoped objects contain the release's namespace, so that releases do not collide. */}}
 {{- define "slipstream.clusterName" -}}
 {{- /* `helm lint` has no namespace. */ -}}
 {{- include "slipstream.shorten" (printf "%s-%s" .Release.Namespace (include "slipstream.fullname" .) | trimPrefix "-") -}}
@@ -51,14 +51,14 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- end -}}
 
 {{/*
-Labels of a component's pods. Nothing that changes with the chart's version alone, so that an upgrade that changes
-nothing else restarts nothing: (dict "root" $ "component" "gateway" "extra" .podLabels).
+Labels of a component's pods. They exclude the chart's version, so that an upgrade without other changes restarts no
+pods: (dict "root" $ "component" "gateway" "extra" .podLabels).
 */}}
 {{- define "slipstream.podLabels" -}}
 {{- toYaml (merge (include "slipstream.selector" . | fromYaml) (deepCopy .root.Values.commonLabels) (deepCopy (default dict .extra))) -}}
 {{- end -}}
 
-{{/* An image reference from {repository, tag, digest}; the digest decides where there is one. */}}
+{{/* An image reference from {repository, tag, digest}; the digest takes precedence. */}}
 {{- define "slipstream.image" -}}
 {{- $tag := .image.tag | default .root.Chart.AppVersion -}}
 {{- if .image.digest -}}
@@ -74,7 +74,7 @@ nothing else restarts nothing: (dict "root" $ "component" "gateway" "extra" .pod
 {{- if $account.create -}}
 {{- default (printf "%s-%s" (include "slipstream.fullname" .root) .component) $account.name -}}
 {{- else -}}
-{{- required (printf "%s.serviceAccount.name is needed where %s.serviceAccount.create is false" .component .component) $account.name -}}
+{{- required (printf "%s.serviceAccount.name is required if %s.serviceAccount.create is false" .component .component) $account.name -}}
 {{- end -}}
 {{- end -}}
 
@@ -86,7 +86,7 @@ capabilities:
   drop: [ALL]
 {{- end -}}
 
-{{/* The pod half of pod security "restricted"; the argument is the user's number. */}}
+{{/* The pod half of pod security "restricted"; the argument is the user id. */}}
 {{- define "slipstream.podSecurity" -}}
 runAsNonRoot: true
 runAsUser: {{ . }}
@@ -96,7 +96,7 @@ seccompProfile:
   type: RuntimeDefault
 {{- end -}}
 
-{{/* Scheduling of a component's pods, as far as values say anything. */}}
+{{/* Scheduling of a component's pods, as far as it is set in the values. */}}
 {{- define "slipstream.scheduling" -}}
 {{- with .priorityClassName -}}
 priorityClassName: {{ . }}
@@ -144,38 +144,38 @@ without --namespace serves all of them.
 {{- if $running -}}
 {{- $arguments := (first $running.spec.template.spec.containers).args | join " " -}}
 {{- if not (contains "--namespace=" $arguments) -}}
-{{- fail (printf "watchNamespaces: this release serves the pairs of all namespaces so far, and would only serve those of %s: name the namespaces, or set it to {*} for all of them" .Release.Namespace) -}}
+{{- fail (printf "watchNamespaces: this release serves the pairs of all namespaces so far, and would serve only those of %s: list the namespaces, or set {*} for all of them" .Release.Namespace) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
 
-{{/* Contradictions that a schema cannot say. */}}
+{{/* Contradictions that a JSON schema cannot express. */}}
 {{- define "slipstream.check" -}}
 {{- if and .Values.redis.url .Values.redis.existingSecret.name -}}
-{{- fail "redis: give url or existingSecret.name, not both" -}}
+{{- fail "redis: set url or existingSecret.name, not both" -}}
 {{- end -}}
 {{- if and (has "*" .Values.watchNamespaces) (gt (len .Values.watchNamespaces) 1) -}}
-{{- fail "watchNamespaces: \"*\" is all namespaces, and stands alone" -}}
+{{- fail "watchNamespaces: \"*\" means all namespaces and must be the only entry" -}}
 {{- end -}}
 {{- include "slipstream.checkNarrowing" . -}}
 {{- if and (gt (int .Values.operator.replicas) 1) (not .Values.operator.leaderElection.enabled) -}}
-{{- fail (printf "operator.replicas: %d operators need operator.leaderElection.enabled, else they overwrite each other" (int .Values.operator.replicas)) -}}
+{{- fail (printf "operator.replicas: %d replicas require operator.leaderElection.enabled=true, otherwise they overwrite each other's changes" (int .Values.operator.replicas)) -}}
 {{- end -}}
 {{- if not (or .Values.gateway.auth.existingSecret.name .Values.gateway.auth.allowAnonymous) -}}
-{{- fail "gateway.auth: name a Secret with API keys in existingSecret.name, or set allowAnonymous=true to let everybody in who reaches the Service" -}}
+{{- fail "gateway.auth: set existingSecret.name to a Secret with API keys, or allowAnonymous=true to permit requests without keys" -}}
 {{- end -}}
 {{- if and .Values.gateway.assignmentSecret.value .Values.gateway.assignmentSecret.existingSecret.name -}}
-{{- fail "gateway.assignmentSecret: give value or existingSecret.name, not both" -}}
+{{- fail "gateway.assignmentSecret: set value or existingSecret.name, not both" -}}
 {{- end -}}
 {{- if and .Values.gateway.admin.mayKill (not .Values.gateway.auth.existingSecret.name) -}}
-{{- fail "gateway.admin.mayKill: needs API keys (auth.existingSecret.name), else anybody could stop speculation" -}}
+{{- fail "gateway.admin.mayKill: requires API keys (auth.existingSecret.name), otherwise every client could stop speculation" -}}
 {{- end -}}
 {{- $autoscaling := .Values.gateway.autoscaling -}}
 {{- if and $autoscaling.enabled (lt (int $autoscaling.maxReplicas) (int $autoscaling.minReplicas)) -}}
 {{- fail (printf "gateway.autoscaling: maxReplicas %d is below minReplicas %d" (int $autoscaling.maxReplicas) (int $autoscaling.minReplicas)) -}}
 {{- end -}}
 {{- if and .Values.gateway.httpRoute.enabled (not .Values.gateway.httpRoute.parentRefs) -}}
-{{- fail "gateway.httpRoute.parentRefs: name the Gateway that the route belongs to" -}}
+{{- fail "gateway.httpRoute.parentRefs: is required; set it to the parent Gateway of the route" -}}
 {{- end -}}
 {{- end -}}

@@ -1,6 +1,6 @@
 {{/*
-Who reaches the servers of pairs, in JSON: the gateways of this release, and whoever scrapes. The operator makes the
-NetworkPolicies of it, wherever pairs are.
+Permitted clients of pairs' servers, in JSON: the gateways of this release, and scrapers. The operator creates the
+NetworkPolicies in the namespaces of the pairs.
 */}}
 {{- define "slipstream.serverIngress" -}}
 {{- $home := dict "matchLabels" (dict "kubernetes.io/metadata.name" .Release.Namespace) -}}
@@ -13,7 +13,7 @@ NetworkPolicies of it, wherever pairs are.
 {{- toJson $rules -}}
 {{- end -}}
 
-{{/* Ways out that gateway and operator share: names, the API server, Redis. */}}
+{{/* Egress of gateway and operator: DNS, the API server, Redis. */}}
 {{- define "slipstream.commonEgress" -}}
 {{- $policy := .Values.networkPolicy -}}
 - ports:
@@ -26,7 +26,7 @@ NetworkPolicies of it, wherever pairs are.
         matchLabels:
           {{- toYaml . | nindent 10 }}
   {{- end }}
-{{- /* No selector finds the API server: its address is a node's, and only the cluster's owner knows it. */}}
+{{- /* No selector matches the API server: it has a node's address, which only the cluster's owner knows. */}}
 - ports:
     {{- range $policy.apiServer.ports }}
     - {protocol: TCP, port: {{ . }}}

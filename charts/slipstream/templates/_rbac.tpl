@@ -1,4 +1,4 @@
-{{/* What the gateway may do where pairs are: read, nothing else. */}}
+{{/* Permissions of the gateway in the namespaces of pairs: read-only. */}}
 {{- define "slipstream.gatewayRules" -}}
 - apiGroups: [slipstream.dev]
   resources: [modelpairs, speculationpolicies]
@@ -8,27 +8,27 @@
   verbs: [get, list, watch]
 {{- end -}}
 
-{{/* What the gateway may do in the release's namespace: keep its report, a Lease for each process. */}}
+{{/* Permissions of the gateway in the release's namespace: to renew its report, a Lease per process. */}}
 {{- define "slipstream.gatewayReportRules" -}}
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
   verbs: [get, create, update, patch, delete]
 {{- if .Values.gateway.admin.mayKill }}
-{{- /* A kill from the console has landed when the other gateways' reports say so. */}}
+{{- /* The console confirms a kill by the reports of the other gateways. */}}
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
   verbs: [list, watch]
 {{- end }}
 {{- end -}}
 
-{{/* What the console's kill switch takes where pairs are. */}}
+{{/* Permission for the console's kill switch in the namespaces of pairs. */}}
 {{- define "slipstream.gatewayKillRules" -}}
 - apiGroups: [slipstream.dev]
   resources: [modelpairs]
   verbs: [patch]
 {{- end -}}
 
-{{/* What the operator may do where pairs are. It never writes a parent's spec: status and children only. */}}
+{{/* Permissions of the operator in the namespaces of pairs. It writes status and children, never a parent's spec. */}}
 {{- define "slipstream.operatorRules" -}}
 - apiGroups: [slipstream.dev]
   resources: [modelpairs, speculationpolicies]
@@ -54,7 +54,7 @@
 - apiGroups: [""]
   resources: [events]
   verbs: [create, patch]
-{{- /* A Lease says which release manages a namespace. Kubernetes cannot limit creation by name. */}}
+{{- /* A Lease records the release that manages a namespace. Kubernetes cannot restrict creation by name. */}}
 - apiGroups: [coordination.k8s.io]
   resources: [leases]
   verbs: [create]
@@ -64,7 +64,7 @@
   verbs: [get, update]
 {{- end -}}
 
-{{/* What the operator may do in the release's namespace: read the gateways' reports, and hold its own Lease. */}}
+{{/* Permissions of the operator in the release's namespace: to read the gateways' reports, and to hold its own Lease. */}}
 {{- define "slipstream.operatorReportRules" -}}
 {{- /* It deletes reports of gateways that have been dead for an hour. */}}
 - apiGroups: [coordination.k8s.io]
@@ -81,7 +81,7 @@
 {{- end }}
 {{- end -}}
 
-{{/* What a person needs for `slipstream kill` and for kubectl patch. */}}
+{{/* Permissions of a person for `slipstream kill` and for kubectl patch. */}}
 {{- define "slipstream.killRules" -}}
 - apiGroups: [slipstream.dev]
   resources: [modelpairs, speculationpolicies]

@@ -1,4 +1,4 @@
-{{/* "true" where the chart runs a Redis: an address in the values replaces it. */}}
+{{/* "true" if the chart runs a Redis: a URL in the values replaces it. */}}
 {{- define "slipstream.ownRedis" -}}
 {{- if and .Values.redis.enabled (not .Values.redis.url) (not .Values.redis.existingSecret.name) -}}true{{- end -}}
 {{- end -}}
@@ -7,7 +7,7 @@
 {{- if or .Values.redis.url .Values.redis.existingSecret.name .Values.redis.enabled -}}true{{- end -}}
 {{- end -}}
 
-{{/* redis.conf but for the password. Each write goes to a file, so that a restart forgets nothing; nothing is evicted. */}}
+{{/* redis.conf without the password. Writes are appended to a file, so that a restart loses no data; nothing is evicted. */}}
 {{- define "slipstream.redisConf" -}}
 port 6379
 save ""
@@ -16,7 +16,7 @@ maxmemory {{ .Values.redis.maxMemory }}
 maxmemory-policy noeviction
 {{- end -}}
 
-{{/* Environment that gateway and operator share: where Redis is. */}}
+{{/* Environment variable of gateway and operator with the Redis URL. */}}
 {{- define "slipstream.redisEnv" -}}
 {{- if eq (include "slipstream.hasRedis" .) "true" -}}
 - name: SLIPSTREAM_REDIS_URL
@@ -33,7 +33,7 @@ maxmemory-policy noeviction
 {{- end -}}
 
 {{/*
-Changes with the address of Redis, so that pods start again; not with a generated password, which is looked up.
+A checksum of the Redis settings that restarts the pods on a change; without a generated password, which is looked up.
 */}}
 {{- define "slipstream.redisChecksum" -}}
 {{- $redis := .Values.redis -}}

@@ -24,7 +24,7 @@ def access() -> Json:
             ),
             Panel(
                 "Cost in a day",
-                "What a key's budget is counted in.",
+                "Spending that counts towards a key's budget.",
                 (
                     Query(
                         f"topk(20, sum by (key) (increase(slipstream_access_cost_usd_total{{{key}}}[1d])))", "{{key}}"
@@ -45,14 +45,14 @@ def access() -> Json:
                 stacked=True,
             ),
             Panel(
-                "Who decides on limits",
-                "`redis` is exact over all gateways; `local` is each gateway by itself, while Redis is away.",
+                "Where limits are decided",
+                "`redis` is exact over all gateways; `local` is per gateway, while Redis is unreachable.",
                 (Query(total("slipstream_limits_decided_total", by="by"), "{{by}}"),),
                 "reqps",
             ),
             Panel(
                 "Keys",
-                "Keys that each gateway knows: the same number everywhere, soon after a change.",
+                "Number of keys loaded per gateway; equal on all of them shortly after a change.",
                 (Query("max by (pod) (slipstream_access_keys)", "{{pod}}"),),
             ),
         ),
@@ -60,7 +60,7 @@ def access() -> Json:
     return dashboard(
         "slipstream-access",
         "Slipstream: access",
-        "Who uses how much, and who is turned away.",
+        "Usage per key, and refused requests.",
         (use, denials),
         (Variable("key", "Key", "slipstream_access_requests_total"),),
     )
@@ -73,19 +73,19 @@ def _operator_reconciles() -> Row:
         (
             Panel(
                 "Reconciles",
-                "By kind, and how they ended.",
+                "By kind and result.",
                 (Query(total(f"{seconds}_count", by="kind, outcome"), "{{kind}} {{outcome}}"),),
                 "ops",
             ),
             Panel(
                 "Time of a reconcile, p95",
-                "From an object's turn to its last write.",
+                "From the start of a reconcile to its last write.",
                 (quantile(0.95, seconds, by="kind"),),
                 "s",
             ),
             Panel(
                 "Writes",
-                "That the API server took: few, where nothing changes.",
+                "Accepted by the API server; few without changes.",
                 (Query(total("slipstream_operator_writes_total", by="method, resource"), "{{method}} {{resource}}"),),
                 "ops",
             ),
@@ -99,13 +99,13 @@ def _operator_objects() -> Row:
         (
             Panel(
                 "Request classes, by phase",
-                "Of all policies: what holds, what is rolling out, what was rolled back.",
+                "Over all policies: promoted, rolling out, rolled back.",
                 (Query("sum by (phase) (slipstream_operator_classes)", "{{phase}}"),),
                 stacked=True,
             ),
             Panel(
                 "Objects",
-                "Objects that are known, by kind, and those whose last reconcile failed.",
+                "Known objects by kind, and those whose last reconcile failed.",
                 (
                     Query("sum by (kind) (slipstream_operator_objects)", "{{kind}}"),
                     Query("sum(slipstream_operator_objects_failing)", "failing"),
@@ -113,7 +113,7 @@ def _operator_objects() -> Row:
             ),
             Panel(
                 "Behind",
-                "Objects that wait to be looked at, and changes that the watch has missed: both should be 0.",
+                "Objects in the work queue, and changes that the watch has missed: both should be 0.",
                 (
                     Query("sum(slipstream_operator_queue_depth)", "waiting"),
                     Query("sum by (kind) (slipstream_operator_watch_missed)", "missed: {{kind}}"),
@@ -125,11 +125,11 @@ def _operator_objects() -> Row:
 
 def _operator_world() -> Row:
     return Row(
-        "What it sees and tells",
+        "Watches and events",
         (
             Panel(
                 "Transitions",
-                "Promotions, rollbacks, readiness: what became a Kubernetes Event.",
+                "Transitions (promotions, rollbacks, readiness) with a Kubernetes Event.",
                 (
                     Query(
                         f"sum by (kind, reason) (increase(slipstream_operator_transitions_total{RANGE}))",
@@ -147,7 +147,7 @@ def _operator_world() -> Row:
             ),
             Panel(
                 "Silence of the watch",
-                "Since a watch has brought something last. It is listed anew every few minutes.",
+                "Time since the watch last delivered an event. Objects are listed again every few minutes.",
                 (
                     Query(
                         "time() - max by (kind) (slipstream_operator_watch_last_event_timestamp_seconds > 0)",
@@ -165,6 +165,6 @@ def operator() -> Json:
     return dashboard(
         "slipstream-operator",
         "Slipstream: operator",
-        "What the control plane does, and whether it keeps up.",
+        "The work of the control plane, and its backlog.",
         (_operator_objects(), _operator_reconciles(), _operator_world()),
     )
