@@ -1,4 +1,4 @@
-// How much of the drafts is accepted, per class over time.
+// The acceptance of drafts, per class over time.
 
 import { empty, frame, legend, linear, path, picture, timeScale, yAxis } from "./chart.js";
 import { $, nothing, put, row, s } from "./dom.js";
@@ -15,7 +15,7 @@ export function drawAcceptance(state, pair) {
   const minutes = (count) => (count * 60) / traffic.bucket_s;
   put("accept-rows", classes.length
     ? classes.map((found) => row(found.name, ...[1, 5, 15].map((many) => share(found, minutes(many))), count(sum(found.drafted))))
-    : nothing(5, "Nothing was drafted in the last 15 minutes."));
+    : nothing(5, "No draft tokens in the last 15 minutes."));
 }
 
 /** Classes with the most drafted tokens first. */
@@ -30,7 +30,7 @@ const share = (found, buckets) => {
 };
 
 function chart(traffic, classes) {
-  if (!classes.length) return empty("Nothing was drafted in the last 15 minutes.");
+  if (!classes.length) return empty("No draft tokens in the last 15 minutes.");
   const area = frame($("accept"), 210);
   const time = timeScale(traffic, classes[0].drafted.map((_, at) => sum(classes.map((found) => found.drafted[at]))), area);
   const y = linear([0, 1], [area.bottom, area.top]);

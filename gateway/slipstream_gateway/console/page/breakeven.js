@@ -8,21 +8,21 @@ import { places } from "./labels.js";
 const LEVELS = [["pay2", 0.2], ["pay3", 0.4], ["pay4", 0.6]];
 const LABELS = 12;
 const POLICY = {
-  cautious: " The policy is cautious: a class speculates only where the saving is above the margin for sure.",
-  rules: " The policy decides by its rules alone: the map says what would pay.",
+  cautious: " The policy is cautious: a class speculates only if the lower bound of its saving is above the margin.",
+  rules: " The policy decides by its rules alone: the map shows where speculation would pay.",
 };
 
 export function drawMap(state, pair, explored) {
   const map = state.map.find((found) => found.pair === pair);
   if (!map || map.unknown) {
-    put("map", empty(map?.unknown ?? "Not known yet."));
+    put("map", empty(map?.unknown ?? "No data yet."));
     put("map-legend");
     put("map-rows", nothing(5, "No map."));
     return;
   }
-  say("map-lead", `Expected length against acceptance with ${count(map.load)} in flight per server, by the functions that decide` +
-    `${map.level === "prior" ? "; nothing is measured yet, so by priors" : ""}: ${seconds(map.plain_tpot_s)} a token plain, ` +
-    `${seconds(map.step_base_s)} + γ · ${seconds(map.step_per_draft_token_s)} a speculative step, γ up to ${map.longest_draft}.` +
+  say("map-lead", `Expected length against acceptance with ${count(map.load)} in flight per server, computed by the functions of the decision` +
+    `${map.level === "prior" ? ", from priors because nothing is measured yet" : ""}: ${seconds(map.plain_tpot_s)} per plain token, ` +
+    `${seconds(map.step_base_s)} + γ · ${seconds(map.step_per_draft_token_s)} per speculative step, γ up to ${map.longest_draft}.` +
     (POLICY[map.decision] ?? ""));
   put("map-legend", map.classes.some((point) => point.ruled) ? [h("span", null, "□ decided by rule, not by its place on the map")] : []);
   put("map", chart(map, explored?.pair === pair ? explored : null));

@@ -1,4 +1,4 @@
-// The few pieces that the charts are made of: scales, axes, a frame as wide as its place.
+// The parts of the charts: scales, axes, a frame as wide as its container.
 
 import { h, s } from "./dom.js";
 

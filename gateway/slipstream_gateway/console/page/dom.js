@@ -1,4 +1,4 @@
-// Elements by hand. Whatever comes from outside becomes text or an attribute's value, never markup.
+// DOM helpers. External data becomes text or an attribute's value, never markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -17,7 +17,7 @@ export const $ = (id) => document.getElementById(id);
 /** Puts `children` into the element with that id, in the place of what is there. */
 export const put = (id, ...children) => $(id).replaceChildren(...children.flat(3));
 
-/** Sets a text only where it is another one: a live region must not say the same twice. */
+/** Sets a text only if it differs: a live region must not announce the same text twice. */
 export const say = (id, text) => {
   const element = $(id);
   if (element.textContent !== text) element.textContent = text;

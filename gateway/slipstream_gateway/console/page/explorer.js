@@ -1,11 +1,11 @@
-// What would happen to a pasted request, and why.
+// The decision for a pasted request, with its reasons.
 
 import { $, h, put, row, text } from "./dom.js";
 import { count, percent, seconds, words } from "./format.js";
 import { headers } from "./key.js";
 import { messageOf } from "./stream.js";
 
-/** A pasted body as it is, with the model filled in; anything else is a prompt. */
+/** A pasted body with the model filled in; any other text is a prompt. */
 export function bodyOf(pasted, model) {
   if (pasted.trimStart().startsWith("{")) {
     const body = JSON.parse(pasted);
@@ -34,7 +34,7 @@ async function explain(body) {
   try {
     reply = await fetch("v1/route", { method: "POST", headers: { "content-type": "application/json", ...headers() }, body: JSON.stringify(body) });
   } catch {
-    throw new Error("The gateway cannot be reached.");
+    throw new Error("The gateway is unreachable.");
   }
   if (!reply.ok) throw new Error(await messageOf(reply));
   return reply.json();
@@ -47,7 +47,7 @@ function answer(found) {
       ` · ${words(found.reason)}`, found.draft_length ? ` · γ = ${found.draft_length}` : ""),
     h("p", { class: "lead" }, `${found.detail[0].toUpperCase()}${found.detail.slice(1)}.`),
     h("dl", { class: "facts" }, facts(found, numbers).map(([name, value]) => h("div", null, h("dt", null, name), h("dd", null, value)))),
-    found.profile?.evidence?.length ? h("p", { class: "note" }, `What the classifier saw: ${found.profile.evidence.join("; ")}.`) : null,
+    found.profile?.evidence?.length ? h("p", { class: "note" }, `Evidence of the classifier: ${found.profile.evidence.join("; ")}.`) : null,
     h("details", null, h("summary", null, "Every number"), h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Every number" },
       h("table", null, h("tbody", null, Object.entries(numbers).map(([name, value]) => row(words(name), text(shown(name, value)))))))),
   ];
@@ -63,7 +63,7 @@ function facts(found, numbers) {
     numbers.plain_s !== undefined && ["plain would take", seconds(numbers.plain_s)],
     numbers.speculative_s !== undefined && ["speculative would take", seconds(numbers.speculative_s)],
     numbers.saving_s !== undefined && ["predicted saving", `${seconds(numbers.saving_s)} ± ${seconds(numbers.saving_se_s)}`],
-    numbers.margin_s !== undefined && ["break-even asks for more than", seconds(numbers.margin_s)],
+    numbers.margin_s !== undefined && ["required saving, more than", seconds(numbers.margin_s)],
   ].filter(Boolean);
 }
 

@@ -1,4 +1,4 @@
-// Numbers for people. A missing one is a dash, never 0.
+// Formatting of numbers. A missing one is a dash, never 0.
 
 export const DASH = "–";
 

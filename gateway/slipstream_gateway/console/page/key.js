@@ -1,4 +1,4 @@
-// The admin key: asked for when the gateway wants one, kept in this tab, sent with every call.
+// The admin key: requested when the gateway requires one, stored in this tab, sent with every call.
 
 import { $, say } from "./dom.js";
 
@@ -13,7 +13,7 @@ export const headers = () => {
 export const askForKey = (why) =>
   new Promise((resolve) => {
     const dialog = $("key-dialog");
-    say("key-why", `${why} A key with the scope "admin" is needed; it stays in this tab.`);
+    say("key-why", `${why} A key with the scope "admin" is required; it is stored in this tab only.`);
     $("key").hidden = false;
     $("key-form").onsubmit = (event) => {
       event.preventDefault();

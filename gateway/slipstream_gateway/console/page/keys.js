@@ -1,4 +1,4 @@
-// What each key may use, and how much of it is used.
+// The limits of each key, and their usage.
 
 import { $, h, nothing, put, row, say } from "./dom.js";
 import { count, usd } from "./format.js";
@@ -7,8 +7,8 @@ export function drawKeys(state) {
   const { keys } = state;
   $("keys-box").hidden = !keys;
   if (!keys) return;
-  const where = keys.kept === "redis" ? "of all gateways together, as Redis counts" : "of this gateway alone, as it counts by itself";
-  say("keys-lead", `What is used now of each key's limits, ${where}.${keys.more ? ` ${count(keys.more)} more keys have limits.` : ""}`);
+  const where = keys.kept === "redis" ? "of all gateways together, counted in Redis" : "of this gateway alone";
+  say("keys-lead", `The present usage of each key's limits, ${where}.${keys.more ? ` ${count(keys.more)} more keys have limits.` : ""}`);
   put("keys", keys.rows.length ? keys.rows.map((key) => row(key.name || key.id, part(key.requests_per_minute, count),
     part(key.tokens_per_minute, count), part(key.concurrent, count), part(key.usd_per_day, usd))) : nothing(5, "No key has limits."));
 }

@@ -1,4 +1,4 @@
-// The kill switch: asked twice, with a name, and told how long it took to land.
+// The kill switch, with a confirmation, a name, and the time until it took effect.
 
 import { $, h, put, say } from "./dom.js";
 import { clock, seconds } from "./format.js";
@@ -22,7 +22,7 @@ export function drawKill(state, pair) {
 
 function stateOf(pair) {
   if (!pair) return "";
-  if (!pair.has_draft) return "This pair has no draft: nothing speculates.";
+  if (!pair.has_draft) return "This pair has no draft: no request speculates.";
   if (pair.kill) return `Stopped by ${pair.kill.by}, ${clock(pair.kill.at)}${pair.kill.reason ? `: ${pair.kill.reason}` : "."}`;
   if (pair.killed) return pair.switched ? "Stopped by the pair's kill switch." : "Stopped by a kill switch of the manifest.";
   if (!pair.ready) return `Not ready: ${pair.status}`;
@@ -35,7 +35,7 @@ export function wireKill() {
     const on = !shown.switched;
     say("kill-title", on ? `Stop speculation for ${shown.model}?` : `Allow speculation for ${shown.model} again?`);
     say("kill-what", on
-      ? "New requests decode plainly, running ones stop drafting. Answers stay the same; they take longer where speculation paid."
+      ? "New requests decode plainly, running ones stop drafting. Answers stay the same; they take longer if speculation paid."
       : "New requests speculate again where it pays.");
     say("kill-go", on ? "Stop speculation" : "Allow speculation");
     $("kill-go").classList.toggle("again", !on);
@@ -67,7 +67,7 @@ async function turn(on) {
       body: JSON.stringify({ by: $("kill-by").value.trim(), reason: $("kill-reason").value.trim() }),
     });
   } catch {
-    throw new Error("The gateway cannot be reached: the switch is as it was, as far as this page knows.");
+    throw new Error("The gateway is unreachable: the switch is probably unchanged.");
   }
   if (!answer.ok) throw new Error(await messageOf(answer));
   const event = await answer.json();
@@ -75,5 +75,5 @@ async function turn(on) {
   const note = event.note ? ` Note: ${event.note}.` : "";
   say("kill-landing", (event.landed_s === null
     ? `Written; so far ${workers} confirmed it.`
-    : `${on ? "Stopped" : "Allowed again"}: landed in ${seconds(event.landed_s)} on ${workers}.`) + note);
+    : `${on ? "Stopped" : "Allowed again"}: took effect in ${seconds(event.landed_s)} on ${workers}.`) + note);
 }

@@ -1,8 +1,8 @@
-// Where the names of a picture's points go: beside their point, or some lines above or below it, never over another.
+// Placement of labels for points: beside the point, or some lines above or below it, without overlaps.
 
-const GAP = 11; // from a point's middle to its name, all in px
+const GAP = 11; // from a point's centre to its label, all in px
 const LINE = 13;
-const GLYPH = 6.9; // a letter's usual width: an estimate on the safe side, as nothing is drawn yet
+const GLYPH = 6.9; // a conservative estimate of a letter's width, because nothing is drawn yet
 const REACH = 7; // of a point
 const LINES = [0, -1, 1, -2, 2, -3, 3, -4, 4];
 

@@ -1,4 +1,4 @@
-// The page's state and its wiring. News replace sections of the state; what is drawn is drawn from it alone.
+// The page's state and its wiring. Events replace sections of the state; all drawing is from the state alone.
 
 import { drawAcceptance } from "./acceptance.js";
 import { drawMap } from "./breakeven.js";
@@ -58,12 +58,12 @@ function onEvent(kind, value) {
 
 function onState(state, why) {
   const link = $("link");
-  if (state === "connecting" && link.dataset.state === "lost") return; // it stays lost until it is back
+  if (state === "connecting" && link.dataset.state === "lost") return; // stays lost until the connection is back
   link.dataset.state = state;
   say("link-text", page.isPaused && state === "live" ? "Paused" : SAID[state]);
   $("content").classList.toggle("stale", state === "lost" && page.state !== null);
   $("alert").hidden = state !== "lost";
-  say("alert", state === "lost" ? `Disconnected: ${why}. The figures are as they were; the page connects again by itself.` : "");
+  say("alert", state === "lost" ? `Disconnected: ${why}. The figures are the last ones received; the page reconnects automatically.` : "");
   if (state === "locked") askForKey(why).then(() => stream.run());
 }
 

@@ -1,4 +1,4 @@
-// The servers behind the gateway, the rollout, and what was decided for whole classes and pairs.
+// The servers behind the gateway, the rollout, and the decisions on whole classes and pairs.
 
 import { $, h, nothing, put, row, text } from "./dom.js";
 import { clock, count, percent, seconds, words } from "./format.js";
@@ -21,7 +21,7 @@ export function drawHeld(state, pair) {
   const facts = [
     ["admission", entrance ? `${count(entrance.in_flight)} of ${count(entrance.limit)}, ${count(entrance.queued)} waiting` : "no request yet"],
     ["pressure", entrance ? percent(entrance.pressure) : percent(0)],
-    ["refused at the door", counts(entrance?.refused ?? {})],
+    ["refused by admission", counts(entrance?.refused ?? {})],
     ["refused by keys and limits", counts(denied)],
     ["streams resumed elsewhere", counts(own)],
   ];
@@ -35,8 +35,8 @@ function health(seat) {
   if (!seat) return text(h("span", { class: "badge quiet" }, "not used"));
   if (seat.circuit === "closed") return text([h("span", { class: "badge yes" }, "up"), ...withheld(seat).flatMap((badge) => [", ", badge])]);
   const why = seat.cause ? `: ${words(seat.cause)}` : "";
-  const when = seat.retry_after_s > 0 ? `, tried in ${seconds(seat.retry_after_s)}` : "";
-  return text(h("span", { class: "badge no" }, `${seat.circuit === "open" ? "out" : "being tried"}${why}${when}`));
+  const when = seat.retry_after_s > 0 ? `, probed in ${seconds(seat.retry_after_s)}` : "";
+  return text(h("span", { class: "badge no" }, `${seat.circuit === "open" ? "ejected" : "being probed"}${why}${when}`));
 }
 
 /** What a check of the engine took away, and drafts shorter than the pair's, one badge each. */
@@ -53,7 +53,7 @@ export function drawRollout(state, pair) {
   $("no-rollout").hidden = rows.length > 0;
   put("rollout", rows.map((found) => row(found.request_class, text(found.phase), percent(found.share), h("td", { class: "why" }, found.message))));
   const events = state.history.filter((found) => found.pair === pair);
-  put("history", events.length ? events.map(entry) : h("li", { class: "note" }, "Nothing was promoted, rolled back or killed yet."));
+  put("history", events.length ? events.map(entry) : h("li", { class: "note" }, "No promotions, rollbacks or kills yet."));
 }
 
 function entry(event) {
@@ -61,7 +61,7 @@ function entry(event) {
     : event.rule === "Unkill" ? `Speculation allowed again by ${event.by}`
       : `${event.rule}${event.name ? ` · ${event.name}` : ""}`;
   const steps = event.fromPhase ? `${event.fromPhase} → ${event.toPhase}${event.share === null || event.share === undefined ? "" : `, ${percent(event.share)}`}` : "";
-  const landed = event.landed_s ? `landed in ${seconds(event.landed_s)} on ${count(event.workers)} ${event.workers === 1 ? "worker" : "workers"}` : "";
+  const landed = event.landed_s ? `took effect in ${seconds(event.landed_s)} on ${count(event.workers)} ${event.workers === 1 ? "worker" : "workers"}` : "";
   const why = [steps, event.message, event.reason, landed, event.note].filter(Boolean).join(" · ");
   return h("li", null, h("time", { datetime: event.time }, clock(event.time)), h("b", null, what), why && h("p", null, why));
 }

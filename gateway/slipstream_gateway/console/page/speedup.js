@@ -1,4 +1,4 @@
-// What speculation brings: speculative answers against those that were held back, per class.
+// The effect of speculation: speculative answers against held-back ones, per class.
 
 import { empty, frame, legend, logarithmic, logTicks, picture, xAxis } from "./chart.js";
 import { $, nothing, put, row, s } from "./dom.js";
@@ -13,7 +13,7 @@ export function drawSpeedUp(state, pair) {
   const rows = found ? [{ ...found.overall, request_class: "all classes" }, ...found.classes] : [];
   put("speed-legend", legend(MEASURES.map(([key, name]) => [`m-${key}`, name])));
   put("speed", forest(rows.filter((entry) => entry.e2e_s.speed_up !== null)));
-  put("speed-rows", rows.length ? rows.map(figures) : nothing(6, "Nothing to compare yet."));
+  put("speed-rows", rows.length ? rows.map(figures) : nothing(6, "No data to compare yet."));
 }
 
 const figures = (entry) =>
@@ -24,7 +24,7 @@ const said = (effect) =>
 
 function forest(rows) {
   if (!rows.length) {
-    return empty("Not enough answers yet: the control is a small share of what would speculate, held back by chance.");
+    return empty("Not enough answers yet: the control is a small random share of the requests that would speculate.");
   }
   const width = $("speed").clientWidth || 560;
   const area = frame($("speed"), rows.length * ROW + 44, { left: Math.min(170, width * 0.34), right: 8 });

@@ -1,4 +1,4 @@
-// The stream of figures, by fetch: an EventSource could not send a key. It comes back by itself.
+// The stream of figures, by fetch because an EventSource cannot send a key. It reconnects automatically.
 
 const SILENT_MS = 25000;
 const RETRY_MS = [500, 1000, 2000, 4000];
@@ -25,7 +25,7 @@ async function* eventsOf(body, touched) {
   }
 }
 
-/** `onEvent(kind, value)` for news, `onState(state, why)` with `connecting`, `live`, `lost` or `locked`. */
+/** `onEvent(kind, value)` for events, `onState(state, why)` with `connecting`, `live`, `lost` or `locked`. */
 export class Stream {
   constructor({ headers, onEvent, onState }) {
     Object.assign(this, { headers, onEvent, onState, failures: 0, timer: 0, stopped: false });
@@ -69,7 +69,7 @@ export class Stream {
       }
       return "the gateway ended the stream";
     } catch (error) {
-      return error.name === "AbortError" ? "nothing was heard for a while" : "the gateway cannot be reached";
+      return error.name === "AbortError" ? "no data for some time" : "the gateway is unreachable";
     } finally {
       clearTimeout(this.timer);
     }
@@ -86,6 +86,6 @@ export async function messageOf(answer) {
   try {
     return (await answer.json()).error.message;
   } catch {
-    return `the gateway answered ${answer.status}`;
+    return `the gateway returned status ${answer.status}`;
   }
 }

@@ -1,4 +1,4 @@
-// The five or six numbers that tell how it goes.
+// The most important figures.
 
 import { h, put } from "./dom.js";
 import { count, DASH, interval, percent, rate, sum, tail, times } from "./format.js";
