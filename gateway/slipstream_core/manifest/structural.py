@@ -85,8 +85,8 @@ def _for_people(schema: Schema, field: inspect.Field) -> None:
     """
     if field.default is None and field.encode_name not in _TAKEN_BACK_BY_NULL:
         schema.pop("nullable", None)
-    if said := _default(field):
-        schema["description"] = f"{schema['description']} Default: {said}."
+    if note := _default(field):
+        schema["description"] = f"{schema['description']} Default: {note}."
 
 
 def _default(field: inspect.Field) -> str:
@@ -119,19 +119,19 @@ def _tagged(structs: Sequence[inspect.StructType]) -> Schema:
     properties: dict[str, Schema] = {tag_field: {"type": "string", "enum": tags, "description": meanings}}
     for member in structs:
         for field, schema in _properties(member).items():
-            said = f"For {tag_field} {member.tag}: {schema['description']}"
+            note = f"For {tag_field} {member.tag}: {schema['description']}"
             if field in properties:
-                said = _shared(properties[field], schema, said)
-            properties[field] = schema | {"description": said}
+                note = _shared(properties[field], schema, note)
+            properties[field] = schema | {"description": note}
     return {"type": "object", "properties": properties, "required": [tag_field]}
 
 
-def _shared(first: Schema, second: Schema, said: str) -> str:
-    """The description of a field that two members have, with `said` as the second member's description. Raises
+def _shared(first: Schema, second: Schema, note: str) -> str:
+    """The description of a field that two members have, with `note` as the second member's description. Raises
     TypeError if their schemas differ otherwise, because one object can have only one of them."""
     if first | {"description": ""} != second | {"description": ""}:
-        raise TypeError(f"members of a union have different fields of the same name: {said}")
-    return f"{first['description']} {said}"
+        raise TypeError(f"members of a union have different fields of the same name: {note}")
+    return f"{first['description']} {note}"
 
 
 def _list(kind: inspect.VarTupleType, name: str) -> Schema:

@@ -231,7 +231,7 @@ class RedisLimits:
         self._connected = False
         self._refuse_to_decide()
         if not isinstance(error, NoScriptError):  # Redis was restarted; the next probe loads the scripts
-            self._condition.failed(type(error).__name__, _words(error))
+            self._condition.failed(type(error).__name__, _message(error))
             await self._line.disconnect()
             await asyncio.sleep(self._backoff.next_s())
 
@@ -274,7 +274,7 @@ def _room(limit: int | None, ahead_us: float) -> Room | None:
     return Room(limit, max(0, remaining), max(ahead_us, 0.0) / US_PER_S)
 
 
-def _words(error: Exception) -> str:
+def _message(error: Exception) -> str:
     """One line without a credential."""
     if isinstance(error, TimeoutError):
         return "it does not respond in time"

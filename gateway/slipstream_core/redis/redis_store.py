@@ -183,7 +183,7 @@ class RedisStore:
         for (pair, _), reply in zip(due, replies, strict=False):
             stored, *refusal = (0, reply) if isinstance(reply, ResponseError) else reply
             self._outbox.stored(pair, stored, refused=bool(refusal))
-            refusals += [f"{_words(words)} (pair '{pair}')" for words in refusal]
+            refusals += [f"{_message(words)} (pair '{pair}')" for words in refusal]
         return refusals
 
     async def _deliver(
@@ -193,13 +193,13 @@ class RedisStore:
         self._read &= set(pairs)
         if isinstance(reply, ResponseError):
             self._read.clear()
-            refusals.append(_words(reply))
+            refusals.append(_message(reply))
             return False
         unread = False
         for pair, stream in zip(pairs, reply, strict=True):
             if len(stream) == 1:
                 self._read.discard(pair)
-                refusals.append(f"{_words(stream[0])} (pair '{pair}')")
+                refusals.append(f"{_message(stream[0])} (pair '{pair}')")
                 continue
             if self._inbox.is_resumed(pair):
                 continue  # resumed elsewhere since the request
@@ -248,7 +248,7 @@ def _client(url: str, deadline_s: float) -> Redis:
     )
 
 
-def _words(refusal: bytes | ResponseError) -> str:
+def _message(refusal: bytes | ResponseError) -> str:
     """The error message of Redis, its code first, without the command's arguments: those of AUTH are a credential."""
     words = refusal.decode(errors="replace") if isinstance(refusal, bytes) else str(refusal)
     return shorten(words.partition(", with args")[0])
@@ -263,5 +263,5 @@ def _explain(error: RedisError | OSError) -> tuple[str, str]:
     if isinstance(error, TimeoutError | RedisTimeout):
         return "unreachable", "it does not respond in time"
     if isinstance(error, ResponseError):
-        return "handshake", f"it returned {_words(error)}"
+        return "handshake", f"it returned {_message(error)}"
     return "unreachable", str(error) or type(error).__name__

@@ -9,7 +9,7 @@ from slipstream_core.rate_limits import Charge, Grant, LimitName, Refusal, Room
 
 Header = tuple[bytes, bytes]
 
-_WORDS = {
+_MESSAGES = {
     LimitName.REQUESTS: "Rate limit reached: requests per minute.",
     LimitName.TOKENS: "Rate limit reached: tokens per minute.",
     LimitName.CONCURRENT: "Rate limit reached: concurrent requests.",
@@ -29,7 +29,7 @@ def rate_headers(grant: Grant | Refusal) -> tuple[Header, ...]:
 
 
 def limit_reached(refusal: Refusal, charge: Charge) -> LimitReached:
-    message = _WORDS[refusal.limit]
+    message = _MESSAGES[refusal.limit]
     if refusal.retry_after_s is None:
         message = _NEVER.get(refusal.limit, message).format(
             tokens=charge.tokens - charge.output_tokens, places=charge.places

@@ -49,14 +49,14 @@ class KeyFile:
         """The first keyring. Raises `CommandError` if the file is bad and there is no good copy."""
         try:
             with in_time(self._keys):
-                self._stamps = self._files.run(self._look)
+                self._stamps = self._files.run(self._read_stamps)
                 return self._files.run(self._take)
         except CommandError as exc:
             self._stamps = ()  # the first poll reads the file again
             ring = self._load_kept()
             if ring is None:
                 raise
-            self._say(exc)
+            self._log_once(exc)
             return ring
 
     def _load_kept(self) -> Keyring | None:
@@ -73,20 +73,20 @@ class KeyFile:
             await asyncio.sleep(interval_s)
             stamps: tuple[_Stamp | None, ...] = ()
             try:
-                stamps = await self._files.arun(self._look)  # the file may be on a slow disk or network
+                stamps = await self._files.arun(self._read_stamps)  # the file may be on a slow disk or network
                 if stamps == self._stamps:
                     continue
                 ring = await self._files.arun(self._take)
             except TimeoutError as exc:
-                self._say(CommandError(f"{self._keys}: cannot be read: {exc.strerror}"))
+                self._log_once(CommandError(f"{self._keys}: cannot be read: {exc.strerror}"))
                 stamps = ()  # the file is read again as soon as it becomes readable
             except CommandError as exc:
-                self._say(exc)
+                self._log_once(exc)
                 if isinstance(exc.__cause__, OSError):
                     stamps = ()
             except Exception as exc:  # top of the task: watching continues whatever the file contains
                 _log.exception("unexpected error while reading the key file")
-                self._say(CommandError(f"{self._keys}: cannot be used: {exc!r}"))
+                self._log_once(CommandError(f"{self._keys}: cannot be used: {exc!r}"))
             else:
                 changed(ring)
                 self._said = ""
@@ -95,10 +95,10 @@ class KeyFile:
                 stamps  # stamp from before the read, so that a change during the read is seen at the next poll
             )
 
-    def _look(self) -> tuple[_Stamp | None, ...]:
+    def _read_stamps(self) -> tuple[_Stamp | None, ...]:
         return tuple(_stamp(path) for path in (self._keys, pepper_path(self._keys, self._pepper)))
 
-    def _say(self, error: CommandError) -> None:
+    def _log_once(self, error: CommandError) -> None:
         """Logs each problem once."""
         if str(error) != self._said:
             self._said = str(error)

@@ -86,10 +86,10 @@ class Jwks:
         try:
             keys = parse_keys(await (self._fetch() if self._is_url else self._files.arun(self._read)))
         except ValueError as exc:
-            self._say(str(exc))
+            self._log_failure(str(exc))
             return False
         except Exception as exc:  # top of a task: it continues whatever an issuer responds
-            self._say(describe_network_error(exc))
+            self._log_failure(describe_network_error(exc))
             return False
         if {kid: _identity(key) for kid, key in keys.items()} != {k: _identity(v) for k, v in self._keys.items()}:
             self._keys = keys
@@ -117,7 +117,7 @@ class Jwks:
             raise ValueError(f"the response exceeds {MAX_BYTES} bytes")
         return data
 
-    def _say(self, why: str) -> None:
+    def _log_failure(self, why: str) -> None:
         if why != self._said:
             self._said = why
             _log.warning("cannot read the keys of the token issuer from %s: %s", self.location, why)

@@ -17,7 +17,7 @@ from slipstream_gateway.access.follow import KeyFile
 from slipstream_gateway.access.key_text import PREFIX
 from slipstream_gateway.access.keyring import INCORRECT, Keyring
 from slipstream_gateway.access.limiting import Limiter
-from slipstream_gateway.access.principal import Principal, asked_output_tokens, most_prompt_tokens
+from slipstream_gateway.access.principal import Principal, most_prompt_tokens, requested_output_tokens
 from slipstream_gateway.access.records import Jwt
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Lease:
             return
         request = self._request
         prompt = most_prompt_tokens(request.prompt_size) if prompt_tokens is None else prompt_tokens
-        output = asked_output_tokens(request) if output_tokens is None else output_tokens
+        output = requested_output_tokens(request) if output_tokens is None else output_tokens
         access.settle(self._principal, request.model, self._grant, prompt, output)
 
 
@@ -124,7 +124,7 @@ class KeyedAccess:
         grant = await self._take(principal.key_id, principal.limits, charge)
         return Lease(self, principal, request, grant)
 
-    async def ask(self, principal: Principal) -> tuple[Header, ...]:
+    async def charge_request(self, principal: Principal) -> tuple[Header, ...]:
         """Charges a request that runs no generation: one request per minute, and nothing of the other limits. The
         headers hold the caller's remainders. Raises `LimitReached`."""
         limits, nothing = Limits(requests_per_minute=principal.limits.requests_per_minute), Charge()

@@ -82,7 +82,7 @@ class Prices:
     def expected(self, request: GenerationRequest, limits: Limits) -> Charge:
         """The charge of `request` before it runs: an estimate of its prompt tokens, all output tokens that it asks for,
         and one place for each of its choices."""
-        prompt, output = expected_prompt_tokens(request.prompt_size), asked_output_tokens(request)
+        prompt, output = expected_prompt_tokens(request.prompt_size), requested_output_tokens(request)
         if limits.usd_per_day is None:
             return Charge(prompt + output, 0, request.choices, output)
         prompt_cost, output_cost = self.nano_usd(request.model, prompt, 0), self.nano_usd(request.model, 0, output)
@@ -92,7 +92,7 @@ class Prices:
         return Charge(prompt_tokens + output_tokens, self.nano_usd(model, prompt_tokens, output_tokens))
 
 
-def asked_output_tokens(request: GenerationRequest) -> int:
+def requested_output_tokens(request: GenerationRequest) -> int:
     """The maximum number of output tokens; `UNLIMITED_OUTPUT_TOKENS` for a request without a limit."""
     return min(request.max_tokens or UNLIMITED_OUTPUT_TOKENS, MOST_OUTPUT_TOKENS) * request.choices
 

@@ -10,7 +10,7 @@ from slipstream_core.types import ANONYMOUS, GenerationRequest
 from slipstream_gateway.access import Principal
 from slipstream_gateway.access.records import Scopes
 from slipstream_gateway.api.http import Scope, read_headers
-from slipstream_gateway.api.port_router import RequestCheck, anybody
+from slipstream_gateway.api.port_router import RequestCheck, allow_all
 
 
 class Lease(Protocol):
@@ -40,7 +40,7 @@ class AccessControl(Protocol):
 
     async def admit(self, principal: Principal, request: GenerationRequest) -> Lease: ...
 
-    async def ask(self, principal: Principal) -> tuple[tuple[bytes, bytes], ...]:
+    async def charge_request(self, principal: Principal) -> tuple[tuple[bytes, bytes], ...]:
         """Used instead of `admit` for a request that runs no generation: it counts as a request and holds no place."""
         ...
 
@@ -72,14 +72,14 @@ class OpenAccess:
     async def admit(self, principal: Principal, request: GenerationRequest) -> Lease:
         return _NO_LEASE
 
-    async def ask(self, principal: Principal) -> tuple[tuple[bytes, bytes], ...]:
+    async def charge_request(self, principal: Principal) -> tuple[tuple[bytes, bytes], ...]:
         return ()
 
 
 OPEN_ACCESS = OpenAccess()
 
 
-def admin_check(access: AccessControl, site: RequestCheck = anybody) -> RequestCheck:
+def admin_check(access: AccessControl, site: RequestCheck = allow_all) -> RequestCheck:
     """A check that passes requests of admins that also pass `site`. It raises `NotAuthenticated` or `Forbidden`."""
 
     async def check(scope: Scope) -> None:

@@ -29,8 +29,8 @@ def choices_of(prompts: int, n: int | None, best_of: int | None) -> int:
     if each == 1:
         message = f"Invalid 'prompt': expected at most {MAX_CHOICES} prompts, got {prompts}."
     else:
-        asked = f"got {prompts} prompts times {factor} {each}"
-        message = f"Invalid 'prompt': expected at most {MAX_CHOICES} choices over all prompts, {asked}."
+        actual = f"got {prompts} prompts times {factor} {each}"
+        message = f"Invalid 'prompt': expected at most {MAX_CHOICES} choices over all prompts, {actual}."
     raise InvalidRequest(message, param="prompt")
 
 

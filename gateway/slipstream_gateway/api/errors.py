@@ -146,8 +146,8 @@ def error_event(error: Exception) -> bytes:
 def response_error_event(error: Exception, sequence_number: int) -> bytes:
     """The same for a stream of `/v1/responses`, as an event of the type `error`. It has the error twice: flat, as
     OpenAI documents the event, and as the object `error`, which OpenAI sends and from which its clients raise."""
-    told = msgspec.json.decode(error_body(error), type=dict[str, Any]).get("error")
-    fields = told if isinstance(told, dict) else {"message": str(error)}
+    body = msgspec.json.decode(error_body(error), type=dict[str, Any]).get("error")
+    fields = body if isinstance(body, dict) else {"message": str(error)}
     flat = {name: fields.get(name) for name in ("code", "message", "param")}
     event = {"type": "error", **flat, "sequence_number": sequence_number, "error": fields}
     return b"event: error\ndata: " + msgspec.json.encode(event) + b"\n\n"

@@ -27,7 +27,7 @@ RequestCheck = Callable[[Scope], Awaitable[None]]
 """Raises a `SlipstreamError` (401, 403) if a request is refused by its headers alone."""
 
 
-async def anybody(scope: Scope) -> None:
+async def allow_all(scope: Scope) -> None:
     """The check that passes every request."""
 
 
@@ -57,7 +57,7 @@ class FastPaths:
         app: Starlette,
         posts: Mapping[str, Asgi],
         *,
-        check: RequestCheck = anybody,
+        check: RequestCheck = allow_all,
         unchecked: Collection[str] = (),
     ) -> None:
         self.app = app

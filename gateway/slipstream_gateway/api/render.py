@@ -104,8 +104,8 @@ class ChunkRenderer:
         """The usage event, if requested, and the end of the stream."""
         if not self._include_usage:
             return DONE
-        told = usage_object(usage, draft_length=draft_length, resumed=resumed)
-        return self._head + b'],"usage":' + _encode(told) + b"}\n\n" + DONE
+        rendered = usage_object(usage, draft_length=draft_length, resumed=resumed)
+        return self._head + b'],"usage":' + _encode(rendered) + b"}\n\n" + DONE
 
     def _delta(self, text: str) -> bytes:
         if not self._chat:

@@ -101,7 +101,7 @@ def _denied(access: AccessControl) -> Callable[[], Mapping[str, int]]:
     return (lambda: access.counts.denied) if isinstance(access, KeyedAccess) else dict
 
 
-def _told(audit: Audit) -> Callable[[KillEvent], None]:
+def _audit_turn(audit: Audit) -> Callable[[KillEvent], None]:
     def tell(event: KillEvent) -> None:
         audit.event("kill" if event.on else "unkill", who=event.by, pair=event.pair, reason=event.reason)
 

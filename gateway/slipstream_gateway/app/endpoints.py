@@ -25,7 +25,7 @@ from slipstream_gateway.api.port_router import (
     PortRouter,
     RequestCheck,
     Respond,
-    anybody,
+    allow_all,
     application,
 )
 from slipstream_gateway.api.responses import parse_responses_request

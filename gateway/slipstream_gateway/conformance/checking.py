@@ -71,12 +71,12 @@ class Check:
     async def run(self) -> list[Finding]:
         """The finding for each subject. Raises `UpstreamError` or `Overloaded` if a server did not respond; an
         unreachable one is marked as lost (`Replica.lost`)."""
-        findings = await self._told(Subject.GREEDY_SPECULATION, self._greedy)
+        findings = await self._findings(Subject.GREEDY_SPECULATION, self._greedy)
         if self._plain.backend.own_engine:  # its contract has no scores
             return findings
-        return [*findings, *await self._told(Subject.SAMPLED_SPECULATION, self._sampled)]
+        return [*findings, *await self._findings(Subject.SAMPLED_SPECULATION, self._sampled)]
 
-    async def _told(self, subject: Subject, look: Callable[[], Awaitable[list[Finding]]]) -> list[Finding]:
+    async def _findings(self, subject: Subject, look: Callable[[], Awaitable[list[Finding]]]) -> list[Finding]:
         """The findings of `look`. A server that refuses the probes, or whose answers have another form, cannot be
         checked."""
         try:
@@ -151,11 +151,11 @@ class Check:
         return [judge_sampled(speculative, plain, drafted=drafted if self._counted else None)]
 
     async def _each(
-        self, requests: Iterable[GenerationRequest], ask: Callable[[GenerationRequest], Awaitable[_T]]
+        self, requests: Iterable[GenerationRequest], send: Callable[[GenerationRequest], Awaitable[_T]]
     ) -> list[_T]:
         async def one(request: GenerationRequest) -> _T:
             async with self._places:
-                return await ask(request)
+                return await send(request)
 
         tasks = [asyncio.ensure_future(one(request)) for request in requests]
         try:

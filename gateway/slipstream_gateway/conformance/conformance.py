@@ -142,10 +142,10 @@ class Conformance:
             for index, replica in enumerate(pool.replicas if pool is not None else ()):
                 server = self._servers.get(replica)
                 if server is not None:
-                    yield _told(pair, index, replica, server)
+                    yield _state_of(pair, index, replica, server)
 
 
-def _told(pair: str, index: int, replica: Replica, server: ServerChecks) -> ReplicaConformance:
+def _state_of(pair: str, index: int, replica: Replica, server: ServerChecks) -> ReplicaConformance:
     return ReplicaConformance(
         pair=pair,
         index=index,

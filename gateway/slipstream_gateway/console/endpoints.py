@@ -115,7 +115,7 @@ class EventsEndpoint:
                     await send({"type": "http.response.body", "body": event, "more_body": True})
 
 
-class _Wish(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _Change(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The body of a kill or an unkill."""
 
     by: Who
@@ -127,8 +127,8 @@ class KillsEndpoint:
 
     Only for pages of this gateway and for programs: required are a header that no form can send, a JSON body, and an
     `Origin` (if any) equal to this host. Without keys, the host must be an address or `localhost`, so that no name that
-    resolves to this machine can be an origin. `caller` returns the id of the caller's key, empty without keys; `told`
-    is called after each turn.
+    resolves to this machine can be an origin. `caller` returns the id of the caller's key, empty without keys;
+    `on_turn` is called after each turn.
     """
 
     def __init__(
@@ -138,21 +138,21 @@ class KillsEndpoint:
         is_pair: Callable[[str], bool],
         caller: Callable[[Scope], str],
         has_keys: bool,
-        told: Told,
+        on_turn: Told,
     ) -> None:
         self._switch = switch
         self._is_pair = is_pair
         self._caller = caller
         self._has_keys = has_keys
-        self._told = told
+        self._on_turn = on_turn
 
     async def respond(self, request: Request) -> Response:
         try:
             _check_origin(request, has_keys=self._has_keys)
-            pair, wish = self._pair(request), await _wish(request)
+            pair, change = self._pair(request), await _read_change(request)
             key = self._caller(request.scope)
             event = await self._switch.turn(
-                pair, on=request.method == "POST", by=f"{wish.by} ({key})" if key else wish.by, reason=wish.reason
+                pair, on=request.method == "POST", by=f"{change.by} ({key})" if key else change.by, reason=change.reason
             )
         except NotSwitchable as exc:
             return json_response({"error": {"message": str(exc), "type": "not_switchable"}}, status=409)
@@ -161,7 +161,7 @@ class KillsEndpoint:
             return Response(reply.body, reply.status, media_type="application/json")
         except ClientGone:
             return Response(status_code=400)  # the client is gone
-        self._told(event)
+        self._on_turn(event)
         return json_response(event)
 
     def _pair(self, request: Request) -> str:
@@ -176,15 +176,15 @@ async def _gone(receive: Receive) -> None:
         pass
 
 
-async def _wish(request: Request) -> _Wish:
+async def _read_change(request: Request) -> _Change:
     body = await read_body(read_headers(request.scope), request.receive, _MAX_BODY_BYTES)
     try:
-        wish = msgspec.json.decode(body, type=_Wish)
+        change = msgspec.json.decode(body, type=_Change)
     except (msgspec.DecodeError, UnicodeDecodeError) as exc:
         raise InvalidRequest(f"The body must be JSON with 'by' and optionally 'reason': {exc}.") from exc
-    if not wish.by.strip() or not wish.by.isprintable() or not wish.reason.replace("\n", " ").isprintable():
+    if not change.by.strip() or not change.by.isprintable() or not change.reason.replace("\n", " ").isprintable():
         raise InvalidRequest("'by' must not be empty, and it and 'reason' must be plain text.")
-    return wish
+    return change
 
 
 def _check_origin(request: Request, *, has_keys: bool) -> None:

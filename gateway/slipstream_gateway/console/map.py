@@ -90,21 +90,21 @@ def break_even_map(served: ServedRoute, learner: Learner, traffic: Sequence[Traf
     route, pair = served.route, served.route.pair.metadata.key
     if route.speculative is None or route.policy is None:
         return BreakEvenMap(pair=pair, unknown="The pair has no draft." if route.policy else "The pair has no policy.")
-    asked = _Asked(served, learner, _mean_prompt(traffic))
-    forecast = asked.forecast(_ANY_CLASS)
+    state = _PairState(served, learner, _mean_prompt(traffic))
+    forecast = state.forecast(_ANY_CLASS)
     if forecast is None:
         return BreakEvenMap(pair=pair, unknown="No server is up.")
     if forecast.acceptance is None:
         return BreakEvenMap(
             pair=pair, unknown="These servers do not report draft tokens, so the acceptance is unknown."
         )
-    points = [asked.point(name, rows) for name, rows in _by_class(traffic).items()]
+    points = [state.point(name, rows) for name, rows in _by_class(traffic).items()]
     return BreakEvenMap(
         pair=pair,
         load=forecast.load,
         margin=route.policy.spec.margin,
         decision=route.policy.spec.decision,
-        longest_draft=asked.longest,
+        longest_draft=state.longest,
         plain_tpot_s=forecast.plain_tpot_s.mean,
         step_base_s=forecast.step_base_s.mean,
         step_per_draft_token_s=forecast.step_per_draft_token_s.mean,
@@ -113,12 +113,12 @@ def break_even_map(served: ServedRoute, learner: Learner, traffic: Sequence[Traf
         level=forecast.plain_tpot_s.level.value,
         lengths=LENGTHS,
         acceptances=ACCEPTANCES,
-        saved=[[_share(asked.best(forecast, tokens, beta)) for tokens in LENGTHS] for beta in ACCEPTANCES],
+        saved=[[_share(state.best(forecast, tokens, beta)) for tokens in LENGTHS] for beta in ACCEPTANCES],
         classes=[point for point in points if point is not None],
     )
 
 
-class _Asked:
+class _PairState:
     """One pair's servers in their present state."""
 
     def __init__(self, served: ServedRoute, learner: Learner, prompt_tokens: int) -> None:

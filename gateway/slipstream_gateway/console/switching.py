@@ -16,7 +16,7 @@ from slipstream_core.manifest.table import Route
 from slipstream_gateway.console.worker import WorkerSnapshot
 
 LAND_WITHIN_S = 5.0
-_ASK_EVERY_S = 0.02
+_POLL_EVERY_S = 0.02
 
 
 class NotSwitchable(SlipstreamError):
@@ -45,20 +45,20 @@ class KillSwitch(Protocol):
 
 
 class FileKillSwitch:
-    """Turns kill switches in a file that every worker follows. `obey` makes this worker read it at once; `ask` returns
-    the snapshots of all workers, of which there are `workers`."""
+    """Turns kill switches in a file that every worker follows. `refresh` makes this worker read it at once; `snapshots`
+    returns the snapshots of all `workers` workers."""
 
     def __init__(
         self,
         file: KillFile,
         *,
-        obey: Callable[[], Awaitable[None]],
-        ask: Callable[[], Awaitable[Sequence[WorkerSnapshot]]],
+        refresh: Callable[[], Awaitable[None]],
+        snapshots: Callable[[], Awaitable[Sequence[WorkerSnapshot]]],
         workers: int,
     ) -> None:
         self._file = file
-        self._obey = obey
-        self._ask = ask
+        self._refresh = refresh
+        self._snapshots = snapshots
         self._workers = workers
 
     @property
@@ -78,7 +78,7 @@ class FileKillSwitch:
         except ManifestError as exc:
             raise NotSwitchable(str(exc)) from exc
         written_s = time.monotonic()
-        await self._obey()
+        await self._refresh()
         event = await self._landed(event, written_s)
         try:
             await self._file.achange(lambda kills: _noted(kills, event))
@@ -86,20 +86,20 @@ class FileKillSwitch:
             return msgspec.structs.replace(
                 event, note=f"the time until it took effect is missing in the history: {exc}"
             )
-        await self._obey()
+        await self._refresh()
         return event
 
     async def _landed(self, event: KillEvent, written_s: float) -> KillEvent:
         """`event` with the time until all workers had applied it, or with the number that had before the deadline."""
         while True:
-            answers = await self._ask()
+            answers = await self._snapshots()
             workers = sum((event.pair in answer.killed) is event.on for answer in answers)
             elapsed_s = time.monotonic() - written_s
             if workers >= max(self._workers, len(answers)):
                 return msgspec.structs.replace(event, landed_s=elapsed_s, workers=workers)
             if elapsed_s > LAND_WITHIN_S:
                 return msgspec.structs.replace(event, workers=workers)
-            await asyncio.sleep(_ASK_EVERY_S)
+            await asyncio.sleep(_POLL_EVERY_S)
 
 
 class CommandKillSwitch:

@@ -1,7 +1,8 @@
-"""How any worker shows all of them: each one answers questions on a Unix socket of its own, in a shared folder.
+"""Queries between worker processes, so that any worker can show the figures of all: each has a Unix socket in a shared
+folder.
 
-A question is one line, the answer is all that follows until the socket is closed. A worker that has died stays out of
-the sums, so counters fall by its share when it is replaced; Prometheus' `rate` takes that for a reset.
+A query is one line; the answer is all data until the socket is closed. A dead worker is missing in the sums, so
+counters fall by its share when it is replaced; Prometheus' `rate` treats that as a reset.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ ANSWER_TIMEOUT_S = 2.0
 _log = logging.getLogger(__name__)
 
 Answer = Callable[[], bytes]
-"""What a worker says of itself. Called on its event loop: must be quick and must not raise."""
+"""The response of a worker to a query. Called on its event loop: must be fast and must not raise."""
 
 
 class PeerQuery(StrEnum):
-    """What a worker may be asked: `METRICS` in Prometheus' text format, `OPENMETRICS` with exemplars, `SNAPSHOT` as
-    one JSON document for the console."""
+    """The queries to a worker: `METRICS` in Prometheus' text format, `OPENMETRICS` with exemplars, `SNAPSHOT` as one
+    JSON document for the console."""
 
     METRICS = "metrics"
     OPENMETRICS = "openmetrics"
@@ -33,7 +34,7 @@ class PeerQuery(StrEnum):
 
 
 class WorkerPeers:
-    """This worker's socket, and the way to the others'. Use as an asynchronous context."""
+    """This worker's socket, and the client for the others'. Use as an asynchronous context."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
@@ -41,9 +42,9 @@ class WorkerPeers:
         self._path = folder / f"{os.getpid()}.sock" if folder is not None else None
         self._server: asyncio.Server | None = None
 
-    def answer(self, question: PeerQuery, answer: Answer) -> None:
-        """From now on, `answer` is what this worker says to `question`."""
-        self._answers[question] = answer
+    def answer(self, query: PeerQuery, answer: Answer) -> None:
+        """Sets the response of this worker to `query`."""
+        self._answers[query] = answer
 
     async def __aenter__(self) -> WorkerPeers:
         if self._path is not None:
@@ -56,14 +57,14 @@ class WorkerPeers:
             self._server.close()
             self._path.unlink(missing_ok=True)
 
-    async def ask(self, question: PeerQuery) -> list[bytes]:
-        """Every worker's answer, this one's first. One that does not answer in time is left out."""
-        answers = [self._answers[question]()] if question in self._answers else []
+    async def ask(self, query: PeerQuery) -> list[bytes]:
+        """The responses of all workers, this one's first. A worker that does not respond in time is left out."""
+        answers = [self._answers[query]()] if query in self._answers else []
         if self._folder is None:
             return answers
         sockets = await asyncio.to_thread(lambda folder: sorted(folder.glob("*.sock")), self._folder)
         others = [path for path in sockets if path != self._path]
-        found = await asyncio.gather(*(_ask(path, question) for path in others))
+        found = await asyncio.gather(*(_ask(path, query) for path in others))
         return answers + [text for text in found if text]
 
     async def metrics(self, *, openmetrics: bool = False) -> bytes:
@@ -74,29 +75,29 @@ class WorkerPeers:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(
             OSError, TimeoutError, ValueError
-        ):  # whoever asked has gone, or asks for nothing known
+        ):  # the peer has disconnected, or its query is unknown
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                question = PeerQuery((await reader.readline()).decode().strip())
-                if question in self._answers:
-                    writer.write(self._answers[question]())
+                query = PeerQuery((await reader.readline()).decode().strip())
+                if query in self._answers:
+                    writer.write(self._answers[query]())
                     await writer.drain()
         writer.close()
 
 
-async def _ask(path: Path, question: PeerQuery) -> bytes | None:
-    """A sibling's answer, None where it gives none."""
+async def _ask(path: Path, query: PeerQuery) -> bytes | None:
+    """A peer's response, None without one."""
     try:
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
             reader, writer = await asyncio.open_unix_connection(path)
             try:
-                writer.write(f"{question}\n".encode())
+                writer.write(f"{query}\n".encode())
                 return await reader.read(-1)
             finally:
                 writer.close()
     except ConnectionRefusedError:
         _forget(path)  # its worker was killed
     except (OSError, TimeoutError) as exc:
-        _log.warning("a worker did not answer: %s", exc)
+        _log.warning("a worker did not respond: %s", exc)
     return None
 
 

@@ -20,12 +20,12 @@ DraftLength = Annotated[int, Meta(ge=0, le=4096)]
 MAX_ENGINE_S = 100_000.0
 
 
-def engine_seconds(told: object) -> float | None:
+def engine_seconds(reported: object) -> float | None:
     """The engine's time of an answer as reported by an upstream, in seconds to the microsecond. None if it is missing
     or invalid: not a number, negative, or more than a day. An invalid value does not fail the answer."""
-    if isinstance(told, bool) or not isinstance(told, (int, float)):
+    if isinstance(reported, bool) or not isinstance(reported, (int, float)):
         return None
-    return round(float(told), 6) if 0.0 <= told <= MAX_ENGINE_S else None
+    return round(float(reported), 6) if 0.0 <= reported <= MAX_ENGINE_S else None
 
 
 class Committed(msgspec.Struct, frozen=True, kw_only=True):

@@ -136,12 +136,12 @@ class Continued:
             return event
         fields.update({name: value for name, value in self._head.items() if name in fields})
         if usage.exact and bytes(fields.get("usage", b"null"))[:1] == b"{":
-            told = msgspec.json.decode(fields["usage"], type=dict[str, msgspec.Raw])
+            usage_fields = msgspec.json.decode(fields["usage"], type=dict[str, msgspec.Raw])
             total = usage.prompt_tokens + usage.output_tokens
-            told["prompt_tokens"] = msgspec.Raw(b"%d" % usage.prompt_tokens)
-            told["completion_tokens"] = msgspec.Raw(b"%d" % usage.output_tokens)
-            told["total_tokens"] = msgspec.Raw(b"%d" % total)
-            fields["usage"] = msgspec.Raw(_encode(told))
+            usage_fields["prompt_tokens"] = msgspec.Raw(b"%d" % usage.prompt_tokens)
+            usage_fields["completion_tokens"] = msgspec.Raw(b"%d" % usage.output_tokens)
+            usage_fields["total_tokens"] = msgspec.Raw(b"%d" % total)
+            fields["usage"] = msgspec.Raw(_encode(usage_fields))
         return b"data: " + _encode(fields) + b"\n\n"
 
 

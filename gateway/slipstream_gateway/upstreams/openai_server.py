@@ -33,7 +33,7 @@ from slipstream_gateway.upstreams.openai_wire import ModelName, read_body_usage,
 from slipstream_gateway.upstreams.responses_wire import read_response_usage
 from slipstream_gateway.upstreams.scores import score_by
 from slipstream_gateway.upstreams.sse import EventSplitter
-from slipstream_gateway.upstreams.token_ids import TokenIds, asked_fields, is_asked
+from slipstream_gateway.upstreams.token_ids import TokenIds, request_fields, requests_ids
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 _PATHS = {
@@ -88,7 +88,7 @@ class OpenAiUpstream:
             response.release()
         ids = TokenIds(stream=False)
         try:
-            body, usage = self._answer(job, ids.take(body) if is_asked(job) else body)
+            body, usage = self._answer(job, ids.take(body) if requests_ids(job) else body)
         except (ValueError, RecursionError):
             raise UpstreamFailed("The upstream returned something other than a JSON object.") from None
         names = ModelName(job.request.model, job.model)
@@ -158,7 +158,7 @@ class OpenAiUpstream:
 
     def _body(self, job: Job) -> bytes:
         """The body to send for `job`. Raises `RequestError`."""
-        return self._continued(job, request_body(job.request, job.model, asked_fields(job)))
+        return self._continued(job, request_body(job.request, job.model, request_fields(job)))
 
     def _continued(self, job: Job, body: bytes) -> bytes:
         """`body`, changed to request the continuation of the committed part."""
@@ -228,7 +228,7 @@ class OpenAiStream:
         self._content = response.content
         self._splitter = EventSplitter()
         self._reader = reader(job, self.usage)
-        self._ids = TokenIds(stream=True) if is_asked(job) else None
+        self._ids = TokenIds(stream=True) if requests_ids(job) else None
         self._names = ModelName(job.request.model, job.model)
         self._first: Wire | None = None
 

@@ -23,7 +23,7 @@ _GENERATED = re.compile(
 )
 _decode_raw = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _encode = msgspec.json.encode
-_Told = TypeVar("_Told")
+_Usage = TypeVar("_Usage")
 _NONE: Mapping[str, msgspec.Raw] = {}
 NO_USAGE = msgspec.Raw(b"null")
 
@@ -171,7 +171,7 @@ def read_body_usage(body: bytes) -> Usage:
     return usage
 
 
-def usage_told(raw: msgspec.Raw, decode: Callable[[msgspec.Raw], _Told | None]) -> _Told | None:
+def parse_usage(raw: msgspec.Raw, decode: Callable[[msgspec.Raw], _Usage | None]) -> _Usage | None:
     """The usage object `raw` of a server; None if there is none, or it is invalid: negative, out of bounds, or not
     numbers."""
     try:
@@ -182,7 +182,7 @@ def usage_told(raw: msgspec.Raw, decode: Callable[[msgspec.Raw], _Told | None]) 
 
 def _fill(raw: msgspec.Raw, usage: Usage) -> None:
     """Fills `usage` from `raw` unless that is missing or invalid."""
-    wire = usage_told(raw, _decode_usage)
+    wire = parse_usage(raw, _decode_usage)
     if wire is None:
         return
     usage.prompt_tokens = wire.prompt_tokens or usage.prompt_tokens

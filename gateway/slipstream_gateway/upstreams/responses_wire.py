@@ -14,7 +14,7 @@ import re
 import msgspec
 
 from slipstream_gateway.upstreams.base import Count, Usage
-from slipstream_gateway.upstreams.openai_wire import NO_USAGE, WireError, usage_told
+from slipstream_gateway.upstreams.openai_wire import NO_USAGE, WireError, parse_usage
 from slipstream_gateway.upstreams.output_bound import most_tokens_of_delta, most_tokens_of_response
 from slipstream_gateway.upstreams.sse import count_events, event_data, split_events
 
@@ -133,7 +133,7 @@ def _is_failure(event: _Event) -> bool:
 
 
 def _fill(raw: msgspec.Raw, usage: Usage) -> None:
-    wire = usage_told(raw, _decode_usage)
+    wire = parse_usage(raw, _decode_usage)
     if wire is None or wire.input_tokens is None or wire.output_tokens is None:
         return
     usage.prompt_tokens, usage.exact = wire.input_tokens, True

@@ -118,23 +118,23 @@ class UpstreamTls:
         use."""
         if (self._settings.ca, self._settings.certificate) == (None, None):
             return
-        said = ""
+        last_problem = ""
         while True:
             await asyncio.sleep(interval_s)
             try:
-                found = await self._look()
+                found = await self._read()
             except CommandError as exc:
-                if str(exc) != said:  # once per problem, not at every poll
+                if str(exc) != last_problem:  # once per problem, not at every poll
                     _log.error("TLS to upstreams: %s; the last good files stay in use", exc)
-                said = str(exc)
+                last_problem = str(exc)
                 continue
-            said = ""
+            last_problem = ""
             if found.fingerprint != self.current.fingerprint:
                 self.current = found
                 _log.info("TLS to upstreams: the files have changed; new connections use them")
                 on_change()
 
-    async def _look(self) -> Credentials:
+    async def _read(self) -> Credentials:
         try:
             return await self._files.arun(lambda: _read_credentials(self._settings))
         except TimeoutError as exc:

@@ -22,14 +22,14 @@ _IDS = re.compile(rb'("(prompt_)?token_ids"\s*:\s*)\[([\d,\s]*)\]')
 _WITHOUT_TEXT = re.compile(rb'"delta"\s*:\s*\{\s*\}\s*,\s*"logprobs"\s*:\s*null\s*,\s*"finish_reason"\s*:\s*null')
 
 
-def is_asked(job: Job) -> bool:
+def requests_ids(job: Job) -> bool:
     """Whether the gateway requests ids: only if the client does not set the field itself."""
     return job.token_ids and FIELD not in job.request.features
 
 
-def asked_fields(job: Job) -> Mapping[str, msgspec.Raw]:
+def request_fields(job: Job) -> Mapping[str, msgspec.Raw]:
     """The fields that `job` adds to the body of its request."""
-    return _ON if is_asked(job) else _OFF
+    return _ON if requests_ids(job) else _OFF
 
 
 class TokenIds:

@@ -117,7 +117,7 @@ class TritonUpstream:
             raise UpstreamUnavailable(
                 "The inference server does not have the model, or it is not ready.", detail=self._model
             )
-        self._facts = await self._ask_facts()
+        self._facts = await self._fetch_facts()
 
     async def stop_drafting(self) -> None:
         self._stops += 1
@@ -137,7 +137,7 @@ class TritonUpstream:
     ) -> tuple[TokenScore, ...]:
         """By an engine that answers OpenAI requests; the tensors alone provide no scores."""
         if self._facts is None:
-            self._facts = await self._ask_facts()
+            self._facts = await self._fetch_facts()
         if self._facts is None or not self._facts.openai:
             raise Incomparable(UNSCORED)
         return await score_by(self.complete, prompt_token_ids, answer_token_ids, model=model, headers=headers)
@@ -194,7 +194,7 @@ class TritonUpstream:
             end_call(call, ended=ended)
         return completion
 
-    async def _ask_facts(self) -> EngineFacts | None:
+    async def _fetch_facts(self) -> EngineFacts | None:
         """None for a model of an older version, which has no such message."""
         answer = await self._control(ENGINE_FACTS, timeout_s=_PROBE_TIMEOUT_S)
         if _UNKNOWN_INPUT in answer.error_message:

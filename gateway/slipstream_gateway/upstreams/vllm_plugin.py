@@ -17,7 +17,7 @@ from slipstream_core.types import Reason, Withheld
 
 from slipstream_gateway.upstreams.base import Drafting
 
-ASK_EVERY_S = 5.0  # vLLM takes longer than this to restart, and logs each request
+QUERY_EVERY_S = 5.0  # vLLM takes longer than this to restart, and logs each request
 _AT_MOST_EVERY_S = 0.2
 _log = logging.getLogger(__name__)
 
@@ -55,26 +55,26 @@ class PluginFacts(msgspec.Struct, frozen=True):
 _decode = msgspec.json.Decoder(PluginFacts).decode
 _decode_raw = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _LIMIT = "limit"
-Ask = Callable[[], Awaitable[PluginAnswer]]
+Query = Callable[[], Awaitable[PluginAnswer]]
 
 
 class PluginWatch:
-    """Queries one server from construction to `aclose`, every `every_s` seconds and after each `ask_now`.
+    """Queries one server from construction to `aclose`, every `every_s` seconds and after each `query_now`.
 
     `drafting` is the server's drafting state by its last response. A server that is too busy to respond keeps it; an
     unreachable one loses it, because another process may respond next.
     """
 
-    def __init__(self, name: str, ask: Ask, *, every_s: float = ASK_EVERY_S) -> None:
+    def __init__(self, name: str, query: Query, *, every_s: float = QUERY_EVERY_S) -> None:
         self.drafting = UNKNOWN
         self._name = name
-        self._ask = ask
+        self._send_query = query
         self._every_s = every_s
         self._wake = asyncio.Event()
         self._logged = ""
         self._task = asyncio.create_task(self._run())
 
-    def ask_now(self) -> None:
+    def query_now(self) -> None:
         """Requests an early query, because the server may have changed."""
         self._wake.set()
 
@@ -91,7 +91,7 @@ class PluginWatch:
         while True:
             self._wake.clear()
             try:
-                await self._look()
+                await self._query()
             except Exception:  # top of a task: one failure must not end it
                 _log.exception("%s: the query of its plugin failed", self._name)
             await asyncio.sleep(_AT_MOST_EVERY_S)
@@ -101,19 +101,19 @@ class PluginWatch:
             except TimeoutError:
                 continue
 
-    async def _look(self) -> None:
+    async def _query(self) -> None:
         try:
-            answer = await self._ask()
+            answer = await self._send_query()
         except UpstreamTimeout:
             return
         except SlipstreamError:
             self.drafting = UNKNOWN
             return
-        found, said = drafting_of(answer)
+        found, description = drafting_of(answer)
         self.drafting = found
-        if said != self._logged:
-            self._logged = said
-            _log.log(logging.INFO if found.withheld is None else logging.WARNING, "%s: %s", self._name, said)
+        if description != self._logged:
+            self._logged = description
+            _log.log(logging.INFO if found.withheld is None else logging.WARNING, "%s: %s", self._name, description)
 
 
 def drafting_of(answer: PluginAnswer) -> tuple[Drafting, str]:

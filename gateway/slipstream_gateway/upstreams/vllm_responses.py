@@ -9,7 +9,7 @@ from slipstream_gateway.upstreams.base import Job, Usage
 from slipstream_gateway.upstreams.openai_reading import Reader
 from slipstream_gateway.upstreams.responses_wire import ResponsesReader
 from slipstream_gateway.upstreams.sse import event_data, split_events
-from slipstream_gateway.upstreams.vllm_wire import VllmReader, fill_part, has_counts, read_counts, tell
+from slipstream_gateway.upstreams.vllm_wire import VllmReader, client_body, fill_part, has_counts, read_counts
 
 
 class _Named(msgspec.Struct):
@@ -49,6 +49,6 @@ class VllmResponsesReader(ResponsesReader):
         if counts is None:
             return event
         fill_part(self._usage, counts, self._job)
-        fields["response"] = msgspec.Raw(tell(response, self._usage, self._job))
+        fields["response"] = msgspec.Raw(client_body(response, self._usage, self._job))
         name = _decode_named(event_data(event)).type.encode()
         return b"event: " + name + b"\ndata: " + msgspec.json.encode(fields) + b"\n\n"

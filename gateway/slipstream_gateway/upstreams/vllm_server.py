@@ -88,7 +88,7 @@ class VllmUpstream(OpenAiUpstream):
         except UpstreamRejected as exc:
             if not is_own_field(exc.body):
                 raise
-            self._watch.ask_now()  # its maximum draft length has changed
+            self._watch.query_now()  # its maximum draft length has changed
             detail = f"status {exc.status}, {len(exc.body)} bytes"
             raise UpstreamFailed("The upstream refused the gateway's draft length.", detail=detail) from None
 

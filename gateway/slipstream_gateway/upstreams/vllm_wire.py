@@ -18,7 +18,7 @@ from slipstream_gateway.upstreams.base import Count, DraftLength, Job, Usage, en
 from slipstream_gateway.upstreams.openai_reading import ChatReader
 from slipstream_gateway.upstreams.openai_wire import request_body
 from slipstream_gateway.upstreams.sse import event_data, split_events
-from slipstream_gateway.upstreams.token_ids import asked_fields
+from slipstream_gateway.upstreams.token_ids import request_fields
 
 XARGS = "vllm_xargs"
 DRAFT_LENGTH, REQUEST_CLASS = "slipstream_draft_length", "slipstream_class"
@@ -95,7 +95,7 @@ def drafting_body(job: Job) -> bytes:
     xargs[DRAFT_LENGTH] = msgspec.Raw(b"%d" % job.draft_length)
     if job.request_class:
         xargs[REQUEST_CLASS] = msgspec.Raw(_encode(job.request_class))
-    return request_body(job.request, job.model, {XARGS: msgspec.Raw(_encode(xargs)), **asked_fields(job)})
+    return request_body(job.request, job.model, {XARGS: msgspec.Raw(_encode(xargs)), **request_fields(job)})
 
 
 def client_xargs(request: GenerationRequest) -> dict[str, msgspec.Raw]:
@@ -144,11 +144,11 @@ def read_counts(data: bytes) -> Counts | None:
     return metrics.speculative_decoding if metrics is not None else None
 
 
-def tell(data: bytes, usage: Usage, job: Job) -> bytes:
+def client_body(data: bytes, usage: Usage, job: Job) -> bytes:
     """One JSON object of the server for the client of `job`: with the drafts in `usage`, and without vLLM's counts."""
     fields = _decode_raw(data)
     if bytes(fields.get("usage", _NULL))[:1] == b"{":
-        fields["usage"] = _told(fields["usage"], usage, job)
+        fields["usage"] = _client_usage(fields["usage"], usage, job)
     metrics = bytes(fields.get("metrics", _NULL))
     if metrics != _NULL:
         others = {name: value for name, value in _decode_raw(metrics).items() if name != _COUNTS}
@@ -161,15 +161,15 @@ def tell(data: bytes, usage: Usage, job: Job) -> bytes:
     return _encode(fields)
 
 
-def _told(raw: msgspec.Raw, usage: Usage, job: Job) -> msgspec.Raw:
+def _client_usage(raw: msgspec.Raw, usage: Usage, job: Job) -> msgspec.Raw:
     """The server's usage object with the drafts in OpenAI's fields, and Slipstream's beside them."""
-    told = _decode_raw(raw)
+    usage_fields = _decode_raw(raw)
     name = "output_tokens_details" if job.request.endpoint is Endpoint.RESPONSES else "completion_tokens_details"
-    details = bytes(told.get(name, _NULL))
+    details = bytes(usage_fields.get(name, _NULL))
     known = {} if details == _NULL else _decode_raw(details)
     known["accepted_prediction_tokens"] = msgspec.Raw(b"%d" % usage.accepted)
     known["rejected_prediction_tokens"] = msgspec.Raw(b"%d" % (usage.drafted - usage.accepted))
-    told[name] = msgspec.Raw(_encode(known))
+    usage_fields[name] = msgspec.Raw(_encode(known))
     own = {
         "draft_length": job.draft_length,
         "target_steps": usage.steps,
@@ -177,8 +177,8 @@ def _told(raw: msgspec.Raw, usage: Usage, job: Job) -> msgspec.Raw:
         "engine_seconds": usage.engine_s,
         "resumed": job.committed.resumed if job.committed is not None else (),
     }
-    told["slipstream"] = msgspec.Raw(_encode(own))
-    return msgspec.Raw(_encode(told))
+    usage_fields["slipstream"] = msgspec.Raw(_encode(own))
+    return msgspec.Raw(_encode(usage_fields))
 
 
 def fill_part(usage: Usage, counts: Counts, job: Job) -> None:
@@ -194,7 +194,7 @@ def count_body(body: bytes, usage: Usage, job: Job) -> bytes:
         expect_counts(usage, job)
         return body
     fill_part(usage, counts, job)
-    return tell(body, usage, job)
+    return client_body(body, usage, job)
 
 
 def expect_counts(usage: Usage, job: Job) -> None:
@@ -225,4 +225,4 @@ class VllmReader(ChatReader):
         data = event_data(event)
         if not has_counts(event) or read_counts(data) is None:
             return event  # also text that only quotes the name
-        return b"data: " + tell(data, self._usage, self._job) + b"\n\n"
+        return b"data: " + client_body(data, self._usage, self._job) + b"\n\n"

@@ -15,12 +15,12 @@ from slipstream_tools.up.processes import Stopped
 
 _POLL_S = 0.2
 
-Say = Callable[[str], None]
+Report = Callable[[str], None]
 """Prints one progress line."""
 
 
 @contextmanager
-def exclusive(path: Path, *, say: Say, stopping: Callable[[], bool]) -> Iterator[None]:
+def exclusive(path: Path, *, report: Report, stopping: Callable[[], bool]) -> Iterator[None]:
     """Holds the lock file `path`, which one process at a time can have; its folder is created.
 
     Raises:
@@ -38,7 +38,7 @@ def exclusive(path: Path, *, say: Say, stopping: Callable[[], bool]) -> Iterator
         waiting = False
         while not _locked(file.fileno()):
             if not waiting:
-                say(f"waiting for another process that uses {path.parent} …")
+                report(f"waiting for another process that uses {path.parent} …")
                 waiting = True
             if stopping():
                 raise Stopped

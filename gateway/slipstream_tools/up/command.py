@@ -47,7 +47,7 @@ def bring_up(options: UpOptions) -> int:
     prompts = read_prompts() if options.model is None else general_prompts()
     with _stop_signal() as stop, _run_folder() as run_dir:
         try:
-            ready = prepare(options, run_dir=run_dir, say=_say, stopping=stop.is_set)
+            ready = prepare(options, run_dir=run_dir, report=_print, stopping=stop.is_set)
         except Stopped:
             return 0
         return _serve(ready, prompts, run_dir, stop)
@@ -77,7 +77,7 @@ def _run_folder() -> Iterator[Path]:
         yield folder
     except CommandError:
         if any(folder.rglob("*.log")):
-            _say(f"the logs are kept in {folder}")
+            _print(f"the logs are kept in {folder}")
         else:
             shutil.rmtree(folder, ignore_errors=True)
         raise
@@ -90,12 +90,12 @@ def _serve(ready: Prepared, prompts: DemoPrompts, run_dir: Path, stop: threading
     with ExitStack() as cleanup:
         servers = LocalServers(ready.table, options=options, run_dir=run_dir, vllm=ready.vllm)
         cleanup.callback(servers.stop)
-        _say("starting the servers and the gateway …")
+        _print("starting the servers and the gateway …")
         gateway = GatewayProcess(options=options, run_dir=run_dir, addresses=servers.addresses)
         cleanup.callback(gateway.stop)
         if not _wait_ready(servers, gateway, options=options, stop=stop):
             return 0
-        _say(f"console {options.console_url}")
+        _print(f"console {options.console_url}")
         model = next(iter(ready.table.routes))
         _announce(demo_commands(prompts, url=options.url, model=model, with_key=options.keys is not None))
         return _watch([gateway.child, *servers.children], stop)
@@ -104,19 +104,19 @@ def _serve(ready: Prepared, prompts: DemoPrompts, run_dir: Path, stop: threading
 def _wait_ready(servers: LocalServers, gateway: GatewayProcess, *, options: UpOptions, stop: threading.Event) -> bool:
     """Waits for all, with progress lines. False: stopped meanwhile."""
     started = time.monotonic()
-    if not servers.wait_ready(say=_say, stopping=stop.is_set):
+    if not servers.wait_ready(report=_print, stopping=stop.is_set):
         return False
     timeout_s = min(options.timeout_s or GATEWAY_READY_S, GATEWAY_READY_S)
     if not gateway.wait_ready(timeout_s=timeout_s, stopping=stop.is_set):
         return False
-    _say(f"the gateway is ready at {options.url} after {time.monotonic() - started:.1f} s")
+    _print(f"the gateway is ready at {options.url} after {time.monotonic() - started:.1f} s")
     if not servers.has_vllm:
         return True
-    _say(
+    _print(
         "checking that vLLM returns the same answers with and without drafts; until then every request decodes "
         "plainly …"
     )
-    return gateway.wait_checked(timeout_s=CHECKED_S, stopping=stop.is_set, say=_say)
+    return gateway.wait_checked(timeout_s=CHECKED_S, stopping=stop.is_set, report=_print)
 
 
 def _announce(commands: Sequence[DemoCommand]) -> None:
@@ -131,9 +131,9 @@ def _watch(children: Sequence[Child], stop: threading.Event) -> int:
         for child in children:
             if (status := child.exit_status()) is not None:
                 raise CommandError(f"{child.name} {status}; the end of its log:", tail=child.log_tail())
-    _say("stopping …")
+    _print("stopping …")
     return 0
 
 
-def _say(text: str) -> None:
+def _print(text: str) -> None:
     print(f"slipstream: {text}", file=sys.stderr, flush=True)

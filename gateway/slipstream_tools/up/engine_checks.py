@@ -8,7 +8,7 @@ from typing import Protocol
 
 import msgspec
 
-from slipstream_tools.up.cache import Say
+from slipstream_tools.up.cache import Report
 
 _POLL_S = 0.05
 _REPORT_S = 30.0
@@ -72,7 +72,9 @@ def read_checks(body: bytes) -> list[ServerCheck]:
     return [check for pair in msgspec.json.decode(body, type=_Evidence).data for check in pair.conformance]
 
 
-def wait_checked(gateway: Gateway, *, workers: int, timeout_s: float, say: Say, stopping: Callable[[], bool]) -> bool:
+def wait_checked(
+    gateway: Gateway, *, workers: int, timeout_s: float, report: Report, stopping: Callable[[], bool]
+) -> bool:
     """Waits until the gateway has checked each engine once, and prints the results. False when `stopping()` became true
     first."""
     deadline_s, report_s = time.monotonic() + timeout_s, time.monotonic() + _REPORT_S
@@ -89,20 +91,20 @@ def wait_checked(gateway: Gateway, *, workers: int, timeout_s: float, say: Say, 
         if now_s > deadline_s:
             break
         if now_s > report_s:
-            say("checking …")
+            report("checking …")
             report_s = now_s + _REPORT_S
         if stopping():
             return False
         time.sleep(_POLL_S)
-    _report(checks, workers, say)
+    _report(checks, workers, report)
     return True
 
 
-def _report(checks: list[ServerCheck] | None, workers: int, say: Say) -> None:
+def _report(checks: list[ServerCheck] | None, workers: int, report: Report) -> None:
     if checks is None:
-        say("the results of engine checks require a key: GET /v1/evidence")
+        report("the results of engine checks require a key: GET /v1/evidence")
         return
     for check in checks:
-        say(str(check))
+        report(str(check))
     if workers > 1:
-        say(f"each of the {workers} workers checks by itself; these are the results of one of them")
+        report(f"each of the {workers} workers checks by itself; these are the results of one of them")

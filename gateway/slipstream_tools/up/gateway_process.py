@@ -13,7 +13,7 @@ from pathlib import Path
 from slipstream_core.errors import CommandError
 
 from slipstream_tools.up.assignment_secret import secret_options
-from slipstream_tools.up.cache import Say
+from slipstream_tools.up.cache import Report
 from slipstream_tools.up.engine_checks import ServerCheck, read_checks, wait_checked
 from slipstream_tools.up.options import EXAMPLES, LOOPBACK, UpOptions
 from slipstream_tools.up.processes import Child
@@ -78,10 +78,12 @@ class GatewayProcess:
             time.sleep(_POLL_S)
         return True
 
-    def wait_checked(self, *, timeout_s: float, stopping: Callable[[], bool], say: Say = lambda line: None) -> bool:
+    def wait_checked(
+        self, *, timeout_s: float, stopping: Callable[[], bool], report: Report = lambda line: None
+    ) -> bool:
         """Waits until it has checked its engines once, because no request speculates there before. Prints the results
-        with `say`. False when `stopping()` became true first."""
-        return wait_checked(self, workers=self._workers, timeout_s=timeout_s, say=say, stopping=stopping)
+        with `report`. False when `stopping()` became true first."""
+        return wait_checked(self, workers=self._workers, timeout_s=timeout_s, report=report, stopping=stopping)
 
     def stop(self) -> None:
         """Stops it, giving running streams time to finish."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from slipstream_core.errors import CommandError
 
-from slipstream_tools.up.cache import Say
+from slipstream_tools.up.cache import Report
 from slipstream_tools.up.processes import Child, Stopped
 
 REPORT_S = 15.0
@@ -35,9 +35,9 @@ class PipError(CommandError):
 class PipRunner:
     """Runs commands for one installation, one after the other. Their output is appended to `log_path`."""
 
-    def __init__(self, *, log_path: Path, say: Say, stopping: Callable[[], bool]) -> None:
+    def __init__(self, *, log_path: Path, report: Report, stopping: Callable[[], bool]) -> None:
         self._log_path = log_path
-        self._say = say
+        self._report = report
         self._stopping = stopping
 
     def pip(self, python: Path, arguments: Sequence[str], *, what: str, packages: int | None = None) -> None:
@@ -62,7 +62,7 @@ class PipRunner:
                     raise Stopped
                 if time.monotonic() - reported >= REPORT_S:
                     reported = time.monotonic()
-                    self._say(f"{reported - began:4.0f} s: {progress(self._output(start))}")
+                    self._report(f"{reported - began:4.0f} s: {progress(self._output(start))}")
         finally:
             child.stop(timeout_s=_STOP_S)
         if child.exit_code != 0:

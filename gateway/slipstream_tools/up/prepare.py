@@ -13,7 +13,7 @@ from slipstream_core.manifest import RoutingTable, load_file
 from slipstream_gateway.access import load_keyring
 
 from slipstream_tools.gateway.options.listening import check_exposure
-from slipstream_tools.up.cache import Say
+from slipstream_tools.up.cache import Report
 from slipstream_tools.up.options import UpOptions
 from slipstream_tools.up.ports import check_ports
 from slipstream_tools.up.servers import with_ports
@@ -50,7 +50,7 @@ def check(options: UpOptions) -> None:
                 raise CommandError(f"{option} has no effect: no pair of the manifest needs vLLM here", exit_code=2)
 
 
-def prepare(options: UpOptions, *, run_dir: Path, say: Say, stopping: Callable[[], bool]) -> Prepared:
+def prepare(options: UpOptions, *, run_dir: Path, report: Report, stopping: Callable[[], bool]) -> Prepared:
     """Downloads the model, installs vLLM and chooses ports, as `options` require.
 
     Raises:
@@ -58,12 +58,12 @@ def prepare(options: UpOptions, *, run_dir: Path, say: Say, stopping: Callable[[
         Stopped: `stopping()` became true.
     """
     if options.model is not None:
-        source = smollm2_folder(say, stopping=stopping)
+        source = smollm2_folder(report, stopping=stopping)
         manifest = Path(shutil.copy(options.manifest, run_dir))
         (run_dir / FOLDER).symlink_to(source)
         options = msgspec.structs.replace(options, manifest=manifest)
     table = load_file(options.manifest)
     vllm = None
     if needs_vllm(table):
-        vllm = existing_vllm(options.vllm_python) if options.vllm_python else install_vllm(say, stopping=stopping)
+        vllm = existing_vllm(options.vllm_python) if options.vllm_python else install_vllm(report, stopping=stopping)
     return Prepared(with_ports(options, table), table, vllm)

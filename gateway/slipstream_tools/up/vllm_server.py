@@ -156,7 +156,7 @@ class VllmServer:
 
     def failure(self) -> str:
         """The reason of its failure: the most informative line of its log."""
-        return telling_line(self.child.log_tail(lines=1000)) or "its log is empty"
+        return informative_line(self.child.log_tail(lines=1000)) or "its log is empty"
 
     def stop(self) -> None:
         """Stops it and the engine's processes, waiting for running requests up to `EXIT_TIMEOUT_S`."""
@@ -171,7 +171,7 @@ class VllmServer:
             return False
 
 
-def telling_line(log: str) -> str:
+def informative_line(log: str) -> str:
     """The line of vLLM's log with the reason of its end; the last line if there is none."""
     for pattern in _FAILURES:
         if found := pattern.search(log):

@@ -51,7 +51,7 @@ def check(**fields: Any) -> ServerCheck:
 def said(*answers: list[ServerCheck] | OSError | None, workers: int = 1, timeout_s: float = WAIT_S) -> list[str]:
     lines: list[str] = []
     assert wait_checked(
-        Gateway(*answers), workers=workers, timeout_s=timeout_s, say=lines.append, stopping=lambda: False
+        Gateway(*answers), workers=workers, timeout_s=timeout_s, report=lines.append, stopping=lambda: False
     )
     return lines
 
@@ -94,7 +94,7 @@ def test_several_workers_and_keys_are_said() -> None:
 
 def test_it_ends_when_it_is_told_to() -> None:
     lines: list[str] = []
-    ended = wait_checked(Gateway([check()]), workers=1, timeout_s=WAIT_S, say=lines.append, stopping=lambda: True)
+    ended = wait_checked(Gateway([check()]), workers=1, timeout_s=WAIT_S, report=lines.append, stopping=lambda: True)
     assert (ended, lines) == (False, [])
 
 
@@ -113,7 +113,7 @@ def test_a_running_gateway_says_why_a_server_is_not_checked(
     try:
         lines: list[str] = []
         _answers(gateway)
-        assert gateway.wait_checked(timeout_s=timeout_s, stopping=lambda: False, say=lines.append)
+        assert gateway.wait_checked(timeout_s=timeout_s, stopping=lambda: False, report=lines.append)
     finally:
         gateway.stop()
     [line] = lines

@@ -14,7 +14,7 @@ from slipstream_tools.up.options import EXAMPLES, UpOptions
 from slipstream_tools.up.servers import local_pairs, with_ports
 from slipstream_tools.up.vllm_arguments import check_argument
 from slipstream_tools.up.vllm_pairs import launch_of, vllm_pairs
-from slipstream_tools.up.vllm_server import telling_line
+from slipstream_tools.up.vllm_server import informative_line
 
 PAIR = """\
 apiVersion: slipstream.dev/v1alpha1
@@ -133,7 +133,7 @@ def test_ports_that_are_given_stay_and_the_others_are_chosen() -> None:
     ],
 )
 def test_most_telling_line_of_a_log_is_found(log: str, line: str) -> None:
-    assert telling_line(log) == line
+    assert informative_line(log) == line
 
 
 @pytest.mark.parametrize("text", ["--max-model-len=512", "--model-impl=vllm", "--hf-overrides", "512", "-O3", "-q"])

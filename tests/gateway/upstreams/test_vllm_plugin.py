@@ -132,7 +132,7 @@ async def test_a_lost_connection_takes_the_facts_away_until_the_server_answers()
     assert watch.drafting == UNKNOWN
     await until(lambda: watch.drafting.longest == 4)
     server.answer = facts(max_draft_length=3)
-    watch.ask_now()
+    watch.query_now()
     assert watch.drafting.longest == 4
     await until(lambda: watch.drafting.longest == 3)
     await watch.aclose()

@@ -9,7 +9,7 @@ from slipstream_core.types import Endpoint, GenerationRequest
 from slipstream_gateway.upstreams.base import Job, Usage
 from slipstream_gateway.upstreams.sse import event_data, split_events
 from slipstream_gateway.upstreams.vllm_responses import VllmResponsesReader
-from slipstream_gateway.upstreams.vllm_wire import drafting_body, tell
+from slipstream_gateway.upstreams.vllm_wire import client_body, drafting_body
 
 from tests.gateway.scripted_responses import ResponseEvents, response
 
@@ -66,7 +66,7 @@ def test_counts_at_the_end_of_a_stream_become_usage() -> None:
 def test_other_metrics_of_the_server_stay() -> None:
     usage = Usage(drafted=16, accepted=4, steps=4)
     metrics = {"queue_time_ms": 1.5, "speculative_decoding": COUNTS}
-    told = json.loads(tell(json.dumps(counted(metrics)).encode(), usage, job(stream=False)))
+    told = json.loads(client_body(json.dumps(counted(metrics)).encode(), usage, job(stream=False)))
     assert told["metrics"] == {"queue_time_ms": 1.5}
     assert told["usage"]["output_tokens"] == 9
 

@@ -12,11 +12,11 @@ from slipstream_gateway.upstreams.base import Committed, Job, Usage
 from slipstream_gateway.upstreams.vllm_wire import (
     Counts,
     VllmReader,
+    client_body,
     drafting_body,
     fill_part,
     is_own_field,
     read_counts,
-    tell,
 )
 
 COUNTS: dict[str, Any] = {
@@ -175,7 +175,7 @@ def test_engine_time_is_passed_on_and_what_cannot_be_is_none(told_s: Any, engine
     usage = Usage(output_tokens=9)
     counts(engine_seconds=told_s).fill(usage, output_tokens=9, draft_length=4)
     assert (usage.engine_s, usage.drafted) == (engine_s, 16)
-    body = told(tell(json.dumps({"usage": USAGE}).encode(), usage, job()))
+    body = told(client_body(json.dumps({"usage": USAGE}).encode(), usage, job()))
     assert body["usage"]["slipstream"]["engine_seconds"] == engine_s
 
 
@@ -184,7 +184,7 @@ def test_counts_of_a_resumed_answer_are_those_of_its_last_part() -> None:
     resumed = job(committed=Committed(text="...", output_tokens=21, resumed=("stalled",)))
     fill_part(usage, counts(), resumed)
     assert usage.steps == 4
-    body = told(tell(json.dumps({"usage": USAGE}).encode(), usage, resumed))
+    body = told(client_body(json.dumps({"usage": USAGE}).encode(), usage, resumed))
     assert body["usage"]["slipstream"]["resumed"] == ["stalled"]
 
 
@@ -200,13 +200,13 @@ def test_counts_of_a_resumed_answer_are_those_of_its_last_part() -> None:
 )
 def test_what_else_a_server_measures_stays(others: dict[str, Any], stream: bool, left: Any) -> None:
     data = json.dumps({"usage": USAGE, "metrics": {**others, "speculative_decoding": COUNTS}}).encode()
-    body = told(tell(data, Usage(), job({"stream": True} if stream else None)))
+    body = told(client_body(data, Usage(), job({"stream": True} if stream else None)))
     assert body.get("metrics", "nothing") == left
 
 
 def test_details_that_the_server_gives_stay() -> None:
     usage = USAGE | {"completion_tokens_details": {"reasoning_tokens": 3}}
-    body = told(tell(json.dumps({"usage": usage}).encode(), Usage(drafted=5, accepted=2), job()))
+    body = told(client_body(json.dumps({"usage": usage}).encode(), Usage(drafted=5, accepted=2), job()))
     details = {"reasoning_tokens": 3, "accepted_prediction_tokens": 2, "rejected_prediction_tokens": 3}
     assert body["usage"]["completion_tokens_details"] == details
 

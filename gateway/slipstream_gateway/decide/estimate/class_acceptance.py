@@ -12,7 +12,7 @@ from slipstream_gateway.decide.estimate.outcomes import Trials
 from slipstream_gateway.decide.estimate.pooled import CLASS_CAP, SOURCE_CAP, PooledMean
 from slipstream_gateway.decide.estimate.shrinkage import Normal, clipped, repeat_noise, shrink
 from slipstream_gateway.decide.estimate.skeleton import WORD_BUCKETS
-from slipstream_gateway.decide.estimate.voices import KeyVoice, Voices
+from slipstream_gateway.decide.estimate.voices import KeyEstimates, KeyOffsets
 
 # Variances of β between: templates of a class with the same words, sources of a class, API keys of a class, buckets of
 # a class, pairs.
@@ -49,7 +49,7 @@ class SharedAcceptance:
     """The data on β that the API keys of a pair share."""
 
     def __init__(self) -> None:
-        self.voices: dict[str, Voices] = {}
+        self.voices: dict[str, KeyEstimates] = {}
         self.words = WordEffects(WORD_BUCKETS, variance=_WORD_VARIANCE)
 
 
@@ -57,7 +57,7 @@ class ClassAcceptance:
     """β of one API key's requests by class, as offsets from the prior of its task, plus the effect of words."""
 
     def __init__(self, key: str, shared: SharedAcceptance) -> None:
-        self._voice = KeyVoice(key, shared.voices, between=_KEYS)
+        self._voice = KeyOffsets(key, shared.voices, between=_KEYS)
         self._classes: dict[str, _Class] = {}
         self._pooled = PooledMean(CLASS_CAP)
         self._offset = Normal(0.0, priors.ACCEPTANCE_VARIANCE)
@@ -108,7 +108,7 @@ class ClassAcceptance:
         pair = shrink(self._pooled, Normal(0.0, _PAIRS), noise=_NOISE, between=priors.ACCEPTANCE_VARIANCE)
         self._offset = Normal(pair.mean, priors.ACCEPTANCE_VARIANCE)
         alone = shrink(found.pooled, self._offset, noise=_NOISE, between=_SOURCES)
-        found.offset = self._voice.say(subject.cold_class, alone)
+        found.offset = self._voice.record(subject.cold_class, alone)
         if teach:
             self._words.update(subject.words, 0.0, residual, repeat_noise(within, _TEMPLATES, samples))
 

@@ -11,7 +11,7 @@ from slipstream_gateway.decide.estimate.lengths import Length, LengthPrior
 from slipstream_gateway.decide.estimate.pooled import CLASS_CAP, SOURCE_CAP, PooledMean
 from slipstream_gateway.decide.estimate.shrinkage import Normal, clipped, repeat_noise, shrink
 from slipstream_gateway.decide.estimate.skeleton import WORD_BUCKETS
-from slipstream_gateway.decide.estimate.voices import KeyVoice, Voices
+from slipstream_gateway.decide.estimate.voices import KeyEstimates, KeyOffsets
 
 # Variances of log length between: templates of a class with the same words, sources of a class, API keys of a class,
 # pairs.
@@ -50,7 +50,7 @@ class SharedLengths:
     """The data on lengths that the API keys of a pair share."""
 
     def __init__(self) -> None:
-        self.voices: dict[str, Voices] = {}
+        self.voices: dict[str, KeyEstimates] = {}
         self.words = WordEffects(WORD_BUCKETS, variance=_WORD_VARIANCE, slope_variance=_WORD_SLOPE_VARIANCE)
 
 
@@ -59,7 +59,7 @@ class ClassLengths:
     effect of words."""
 
     def __init__(self, key: str, shared: SharedLengths) -> None:
-        self._voice = KeyVoice(key, shared.voices, between=_KEYS)
+        self._voice = KeyOffsets(key, shared.voices, between=_KEYS)
         self._classes: dict[str, _Class] = {}
         self._pooled = PooledMean(CLASS_CAP)
         self._offset = Normal(0.0, priors.CLASS_LENGTH_VARIANCE)
@@ -114,7 +114,7 @@ class ClassLengths:
         )
         self._offset = Normal(pair.mean, priors.CLASS_LENGTH_VARIANCE)
         alone = shrink(found.pooled, self._offset, noise=found.total.value, between=_SOURCES)
-        found.offset = self._voice.say(subject.cold_class, alone)
+        found.offset = self._voice.record(subject.cold_class, alone)
         if teach:
             noise = repeat_noise(expected.spread, _TEMPLATES, own.samples)
             self._words.update(subject.words, expected.x - _MIDDLE_LOG_PROMPT, residual, noise)

@@ -22,7 +22,7 @@ _SAME = 0.003
 _LEAST_OTHERS = 2
 
 
-class Voices:
+class KeyEstimates:
     """Each key's estimate of one figure, from its own requests alone."""
 
     __slots__ = ("_means", "_sorted")
@@ -31,7 +31,7 @@ class Voices:
         self._means: OrderedDict[str, float] = OrderedDict()
         self._sorted: list[float] = []
 
-    def say(self, key: str, mean: float) -> None:
+    def record(self, key: str, mean: float) -> None:
         """Stores the estimate of `key` in place of its last one, unless they are nearly equal."""
         before = self._means.get(key)
         if before is not None:
@@ -64,13 +64,13 @@ class Voices:
         return low if abs(low - own) <= abs(high - own) else high
 
 
-class KeyVoice:
+class KeyOffsets:
     """The offsets of a pair's classes for one key, between its own evidence and the `voices` by class; `between` is the
     variance of an offset between keys."""
 
     __slots__ = ("_between", "_key", "_voices")
 
-    def __init__(self, key: str, voices: dict[str, Voices], *, between: float) -> None:
+    def __init__(self, key: str, voices: dict[str, KeyEstimates], *, between: float) -> None:
         self._key = key
         self._voices = voices
         self._between = between
@@ -87,14 +87,14 @@ class KeyVoice:
         found = self._voices.get(cold_class)
         return own if found is None else self._joined(found, own)
 
-    def say(self, cold_class: str, own: Normal) -> Normal:
+    def record(self, cold_class: str, own: Normal) -> Normal:
         """Stores the key's estimate, `own` of a class; returns the class's offset after that."""
         found = self._voices.get(cold_class)
         if found is None:  # classes are from a closed set
-            found = self._voices[cold_class] = Voices()
-        found.say(self._key, own.mean)
+            found = self._voices[cold_class] = KeyEstimates()
+        found.record(self._key, own.mean)
         return self._joined(found, own)
 
-    def _joined(self, voices: Voices, own: Normal) -> Normal:
+    def _joined(self, voices: KeyEstimates, own: Normal) -> Normal:
         mean = voices.median(self._key, own.mean)
         return own if mean is None else joined(own, Normal(mean, self._between))

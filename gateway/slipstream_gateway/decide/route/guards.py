@@ -113,7 +113,7 @@ def client_mode(case: Case) -> ArmChoice | None:
     detail = f"the client asked for {mode.value}"
     if mode is Mode.PLAIN:
         return plain(Reason.CLIENT_ASKED, detail)
-    return ArmChoice(Arm.SPECULATIVE, Reason.CLIENT_ASKED, detail, _asked_draft_length(case))
+    return ArmChoice(Arm.SPECULATIVE, Reason.CLIENT_ASKED, detail, _requested_draft_length(case))
 
 
 def class_rule(case: Case) -> ArmChoice | None:
@@ -221,15 +221,15 @@ def _is_measured(forecast: Forecast) -> bool:
     return forecast.output_tokens.level is Level.FINGERPRINT and speculation.level is Level.FINGERPRINT
 
 
-def _asked_draft_length(case: Case) -> int:
+def _requested_draft_length(case: Case) -> int:
     """The client's draft length, else the maximum. Raises `InvalidRequest` if the pair does not support it."""
-    asked = case.request.draft_length
-    if asked is None:
+    requested = case.request.draft_length
+    if requested is None:
         return case.longest
     cap = case.route.pair.spec.max_draft_tokens
     fixed = has_fixed_draft_length(case.route)
-    if not (cap if fixed else 1) <= asked <= cap:
+    if not (cap if fixed else 1) <= requested <= cap:
         expected = f"{cap}, the fixed draft length of its servers" if fixed else f"1 to {cap}"
-        message = f"Invalid header 'x-slipstream-draft-length': expected {expected}, got {asked}."
+        message = f"Invalid header 'x-slipstream-draft-length': expected {expected}, got {requested}."
         raise InvalidRequest(message, param="x-slipstream-draft-length")
-    return case.taken(asked)
+    return case.taken(requested)

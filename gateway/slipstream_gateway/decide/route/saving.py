@@ -138,10 +138,10 @@ def _too_dear(case: Case) -> ArmChoice | None:
 
 def _too_little(best: BreakEven, margin_s: float, sure_s: float) -> str:
     what = "is predicted to save" if best.saving_s >= 0 else "is predicted to lose"
-    said = f"speculation {what} {_ms(abs(best.saving_s))} of {_ms(best.plain_s)}"
+    prediction = f"speculation {what} {_ms(abs(best.saving_s))} of {_ms(best.plain_s)}"
     if best.saving_s > margin_s:
-        return f"{said}, with certainty only {_ms(sure_s)}; more than {_ms(margin_s)} is required"
-    return f"{said}; a saving of more than {_ms(margin_s)} is required"
+        return f"{prediction}, with certainty only {_ms(sure_s)}; more than {_ms(margin_s)} is required"
+    return f"{prediction}; a saving of more than {_ms(margin_s)} is required"
 
 
 def _ms(seconds: float) -> str:

@@ -12,7 +12,7 @@ from slipstream_core.types import Capability, Withheld
 from slipstream_gateway.upstreams.base import Upstream
 from slipstream_gateway.upstreams.pool.breaker import Breaker, Ejection
 from slipstream_gateway.upstreams.pool.occupancy import Occupancy
-from slipstream_gateway.upstreams.pool.pulse import Pulse
+from slipstream_gateway.upstreams.pool.pulse import Liveness
 
 _DEFAULTS = HealthSettings()
 _SERVER_GONE = "upstream_unavailable"
@@ -56,7 +56,7 @@ class Replica:
         self.unverified: Mapping[Capability, Withheld] = {}
         self.withheld: Mapping[Capability, Withheld] = {}
         self._breakers = (Breaker(health), Breaker(health))
-        self._pulse = Pulse(upstream)
+        self._liveness = Liveness(upstream)
         self._draft_lengths = 0
         self._changed_s = 0.0
         self._request_s = 0.0
@@ -86,12 +86,12 @@ class Replica:
     @property
     def is_silent(self) -> bool:
         """Whether the last liveness probe got no response."""
-        return self._pulse.is_silent
+        return self._liveness.is_silent
 
     async def lives(self, within_s: float) -> bool:
         """Probes the server. Without a response both arms are ejected at once, because no request that runs there can
         be relied on."""
-        if await self._pulse.beats(within_s):
+        if await self._liveness.probe(within_s):
             return True
         for breaker in self._breakers:
             breaker.eject(time.monotonic(), Ejection.UNREACHABLE)
