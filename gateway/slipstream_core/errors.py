@@ -1,31 +1,31 @@
-"""Everything that can go wrong in the gateway, as one tree. The map to HTTP status codes stands in `api.errors`.
+"""The tree of the gateway's errors. `api.errors` maps them to HTTP status codes.
 
 SlipstreamError
-├── CommandError              the command line cannot go on: one line, an exit code
-├── ManifestError             a manifest that cannot be used; names the field path
+├── CommandError              a command fails with one line and an exit code
+├── ManifestError             an unusable manifest; contains the field path
 ├── RequestError              the client's request is at fault (never retried)
 │   ├── InvalidRequest        malformed or out of bounds
-│   ├── UnsupportedParameter  asks for something that no backend of the pair can honour
-│   ├── ModelNotFound         no such model here
-│   ├── ContextLengthExceeded prompt and answer do not fit
+│   ├── UnsupportedParameter  a parameter that no backend of the pair can honour
+│   ├── ModelNotFound         unknown model
+│   ├── ContextLengthExceeded prompt and answer exceed the context
 │   ├── BodyTooLarge          more bytes than the limit
-│   ├── UnsupportedMedia      a body that is no plain JSON
-│   └── UpstreamRejected      the upstream's own 4xx, passed through as it came
-├── AccessError               the caller may not do this, or not now
-│   ├── NotAuthenticated      no key or token, or none that is known
-│   ├── Forbidden             known, and not allowed to
-│   └── LimitReached          allowed, and more than the caller's rate, concurrency or budget
-├── Overloaded                more work than the gateway or an upstream takes; come back later
+│   ├── UnsupportedMedia      a body that is not plain JSON
+│   └── UpstreamRejected      the upstream's own 4xx, passed through unchanged
+├── AccessError               the caller lacks a permission, or has reached a limit
+│   ├── NotAuthenticated      no key or token, or no known one
+│   ├── Forbidden             known, without the permission
+│   └── LimitReached          over the caller's rate, concurrency or budget
+├── Overloaded                too much load on the gateway or an upstream; retry later
 ├── ClientTimeout             the client does not read its answer
 ├── DeadlineExceeded          the client's own deadline passed
-├── Incomparable              an answer that parity cannot compare; never leaves it
+├── Incomparable              an answer that parity cannot compare; internal to parity
 └── UpstreamError             the upstream is at fault
-    ├── UpstreamUnavailable   could not be reached, or says that it is not ready
+    ├── UpstreamUnavailable   unreachable, or reports that it is not ready
     ├── UpstreamTimeout       a deadline passed
-    │   └── UpstreamStalled   a stream that fell silent, while there is somewhere else to go on
-    │       └── UpstreamHalted    and its server with it
-    ├── UpstreamFailed        answered, and the answer is broken or an internal error
-    └── StreamInterrupted     broke off after the first byte, and could not go on elsewhere
+    │   └── UpstreamStalled   a stalled stream that can be resumed elsewhere
+    │       └── UpstreamHalted    a stalled stream whose server does not respond
+    ├── UpstreamFailed        responded with an internal error or a malformed answer
+    └── StreamInterrupted     failed after the first byte, and could not be resumed
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _SHOWN_CHARS = 80
 
 
 def shorten(text: str) -> str:
-    """A client's own words for a message, cut to a readable length."""
+    """A client's text for a message, cut to a readable length."""
     return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 1] + "…"
 
 
 def for_log(error: BaseException) -> str:
-    """What a log may say of an error: messages other than those of `UpstreamError`, `UpstreamRejected` and `Overloaded`
-    may quote a client or a server, and so only the name of the class stands for them."""
+    """The loggable form of an error: messages other than those of `UpstreamError`, `UpstreamRejected` and `Overloaded`
+    may quote a client or a server, so only the class name is used for them."""
     if isinstance(error, UpstreamError | UpstreamRejected | Overloaded):
         return f"{error} {getattr(error, 'detail', '')}".rstrip()
     return type(error).__name__
@@ -60,9 +60,9 @@ class CommandError(SlipstreamError):
 
 
 class ManifestError(SlipstreamError):
-    """A manifest is not usable. `field` is the path to the culprit, e.g. `ModelPair/acme: spec.target.model`.
+    """A manifest is unusable. `field` is the path of the invalid field, e.g. `ModelPair/acme: spec.target.model`.
 
-    `problems` has one line for everything that is wrong, where there is more than one thing to say.
+    `problems` has one line per problem, if there are several.
     """
 
     def __init__(self, message: str, *, field: str = "", problems: tuple[str, ...] = ()) -> None:
@@ -85,14 +85,14 @@ class InvalidRequest(RequestError):
 
 
 class UnsupportedParameter(RequestError):
-    """No backend of this pair can honour the parameter, and none is dropped in silence."""
+    """No backend of this pair can honour the parameter, and none is dropped silently."""
 
     def __init__(self, message: str, *, param: str | None, code: str = "unsupported_parameter") -> None:
         super().__init__(message, param=param, code=code)
 
 
 class ModelNotFound(RequestError):
-    """There is no such model. Says nothing of the models that exist."""
+    """There is no such model. The message discloses no other models."""
 
     def __init__(self, model: str) -> None:
         super().__init__(f"The model '{shorten(model)}' does not exist.", param="model", code="model_not_found")
@@ -106,18 +106,18 @@ class ContextLengthExceeded(RequestError):
 
 
 class BodyTooLarge(RequestError):
-    """The body is over the limit, whatever its content-length says."""
+    """The body exceeds the limit, whatever its content-length."""
 
     def __init__(self, limit_bytes: int) -> None:
-        super().__init__(f"The request body is larger than {limit_bytes} bytes.", code="request_too_large")
+        super().__init__(f"The request body exceeds {limit_bytes} bytes.", code="request_too_large")
 
 
 class UnsupportedMedia(RequestError):
-    """The body is compressed, or says that it is something else than JSON; `param` is the header that says so."""
+    """The body is compressed, or declared as something other than JSON; `param` is the header in question."""
 
 
 class UpstreamRejected(RequestError):
-    """An OpenAI-compatible upstream answered 4xx: its status goes to the client, and its body where that is JSON."""
+    """An OpenAI-compatible upstream responded with 4xx: its status goes to the client, and its body if that is JSON."""
 
     def __init__(self, status: int, body: bytes) -> None:
         super().__init__(f"The upstream rejected the request with status {status}.")
@@ -126,21 +126,21 @@ class UpstreamRejected(RequestError):
 
 
 class AccessError(SlipstreamError):
-    """The caller is refused. Says nothing of keys or of what others may do."""
+    """The caller is refused. The message discloses nothing about keys or other callers' permissions."""
 
 
 class NotAuthenticated(AccessError):
-    """There is no key or token, or none that is known here; which of them is nobody's business."""
+    """There is no key or token, or no known one; the message does not say which."""
 
 
 class Forbidden(AccessError):
-    """The caller is known, and may not do what it asks."""
+    """The caller is known, and lacks the permission."""
 
 
 class LimitReached(AccessError):
-    """The caller is at one of its own limits: `limit` is its name in the file of keys. It may try again after
-    `retry_after_s`; None: never with this request, as it is larger than the limit itself. `headers` tell where the
-    caller stands."""
+    """The caller has reached one of its limits: `limit` is its name in the key file. It may retry after
+    `retry_after_s`; None: never with this request, because it exceeds the limit itself. `headers` hold the caller's
+    remainders."""
 
     def __init__(
         self,
@@ -157,7 +157,7 @@ class LimitReached(AccessError):
 
 
 class Overloaded(SlipstreamError):
-    """Too much work at once; the client may try again after `retry_after_s`."""
+    """Too much load; the client may retry after `retry_after_s`."""
 
     def __init__(self, message: str, *, retry_after_s: float = 1.0) -> None:
         super().__init__(message)
@@ -165,15 +165,15 @@ class Overloaded(SlipstreamError):
 
 
 class ClientTimeout(SlipstreamError):
-    """The client took too long to read what was sent; its place goes to others."""
+    """The client reads its answer too slowly; its place is given to other requests."""
 
 
 class DeadlineExceeded(SlipstreamError):
-    """The time that the client gave its request is over. Nobody is to blame, and nothing is tried again."""
+    """The client's own deadline for its request has passed. No side is at fault, and there is no retry."""
 
 
 class Incomparable(SlipstreamError):
-    """An answer that cannot be compared with another; `cause` is from a closed set. Says nothing of its text."""
+    """An answer that cannot be compared with another; `cause` is from a closed set. Contains no text of the answer."""
 
     def __init__(self, cause: str) -> None:
         super().__init__(f"The answer cannot be compared: {cause}.")
@@ -183,8 +183,8 @@ class Incomparable(SlipstreamError):
 class UpstreamError(SlipstreamError):
     """The upstream is at fault; before the first byte another replica may be tried.
 
-    The message goes to clients and names no address; `detail` says more, to the log alone. Neither quotes bytes that
-    the upstream sent: they may be text of an answer.
+    The message goes to clients and contains no address; `detail` is for the log only. Neither quotes bytes from the
+    upstream, which may be text of an answer.
     """
 
     def __init__(self, message: str, *, detail: str = "") -> None:
@@ -193,7 +193,7 @@ class UpstreamError(SlipstreamError):
 
 
 class UpstreamUnavailable(UpstreamError):
-    """The upstream cannot be reached, or none of its replicas is up; retry after `retry_after_s`."""
+    """The upstream is unreachable, or none of its replicas is up; retry after `retry_after_s`."""
 
     def __init__(self, message: str, *, detail: str = "", retry_after_s: float = 2.0) -> None:
         super().__init__(message, detail=detail)
@@ -205,20 +205,20 @@ class UpstreamTimeout(UpstreamError):
 
 
 class UpstreamStalled(UpstreamTimeout):
-    """A stream that can go on elsewhere had no chunk within the stall deadline."""
+    """A stream that can be resumed elsewhere had no chunk within the stall deadline."""
 
 
 class UpstreamHalted(UpstreamStalled):
-    """The server gives no sign of life, with its connections open."""
+    """The server stopped responding although its connections are open."""
 
 
 class UpstreamFailed(UpstreamError):
-    """The upstream answered with an internal error or with something that cannot be understood."""
+    """The upstream responded with an internal error or with a malformed answer."""
 
 
 class StreamInterrupted(UpstreamError):
-    """An answer broke off after its first byte, for the `cause`, and does not go on; what the client has is not all
-    of it."""
+    """An answer ended prematurely after its first byte, for the reason `cause`, and cannot be resumed; the client has
+    only a part of it."""
 
     def __init__(self, cause: SlipstreamError) -> None:
         super().__init__(f"{cause} The answer is not complete.")

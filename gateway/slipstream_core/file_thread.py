@@ -1,4 +1,4 @@
-"""Calls of a file system that may hang, such as one of a network: with a deadline, away from the event loop."""
+"""File system calls that may hang, as on a network file system: with a deadline, off the event loop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
 CALL_TIMEOUT_S = 5.0
-_LOOK_EVERY_S = 0.01  # whether a call that hangs has returned
+_LOOK_EVERY_S = 0.01  # poll interval for the return of a hung call
 T = TypeVar("T")
 
 
@@ -23,21 +23,21 @@ class _Work(NamedTuple):
 
 
 class FileThread:
-    """Makes one call at a time, in a daemon thread of its own: a call that hangs delays neither the event loop nor the
-    end of the process. Until a hung call returns, later ones only wait for it.
+    """Makes one call at a time, in its own daemon thread: a hung call delays neither the event loop nor the end of the
+    process. Until it returns, later calls only wait.
 
-    Calls that pass their deadline raise `TimeoutError`; what they still return is dropped. The thread starts with the
+    Calls that exceed their deadline raise `TimeoutError`; their late results are dropped. The thread starts with the
     first call, and ends when the object is no longer in use.
     """
 
     def __init__(self, *, timeout_s: float = CALL_TIMEOUT_S) -> None:
         self._timeout_s = timeout_s
-        self._last: threading.Event | None = None  # that the last call is done; not what it returned
+        self._last: threading.Event | None = None  # whether the last call is done, without its result
         self._queue: SimpleQueue[_Work | None] = SimpleQueue()
         weakref.finalize(self, self._queue.put, None)
 
     def run(self, call: Callable[[], T]) -> T:
-        """What `call` returns or raises; the calling thread waits for it."""
+        """The result or exception of `call`; blocks the calling thread."""
         if self._last is not None and not self._last.wait(self._timeout_s):
             raise self._timeout()
         result = self._start(call)
@@ -46,10 +46,13 @@ class FileThread:
                 raise self._timeout()
             return result.result()
         finally:
-            del self, result  # an error knows this frame: without this the thread would stay until a collection
+            del (
+                self,
+                result,
+            )  # break the reference cycle error–frame, or the thread would live until the next garbage collection
 
     async def arun(self, call: Callable[[], T]) -> T:
-        """What `call` returns or raises; the event loop goes on meanwhile."""
+        """The result or exception of `call`, without blocking the event loop."""
         try:
             async with asyncio.timeout(self._timeout_s) as deadline:
                 while self._last is not None and not self._last.is_set():  # noqa: ASYNC110 - set by a thread
@@ -62,7 +65,7 @@ class FileThread:
 
     def _start(self, call: Callable[[], T]) -> Future[T]:
         result: Future[T] = Future()
-        result.set_running_or_notify_cancel()  # from here on nobody can cancel it: a call cannot be stopped
+        result.set_running_or_notify_cancel()  # from here on it cannot be cancelled: a running call cannot be stopped
         done = threading.Event()
         if self._last is None:
             threading.Thread(target=_work, args=(self._queue,), name="files", daemon=True).start()
@@ -75,11 +78,11 @@ class FileThread:
 
 
 def _work(queue: SimpleQueue[_Work | None]) -> None:
-    """Holds no reference to the `FileThread`, nor to what it did last, so that both can go away."""
+    """Holds no reference to the `FileThread`, nor to its last call, so that both can be freed."""
     while (work := queue.get()) is not None:
         try:
             value = work.call()
-        except BaseException as exc:  # the top of a thread: whoever waits gets it
+        except BaseException as exc:  # top of the thread: the exception goes to the waiting caller
             work.done.set()
             work.result.set_exception(exc)
         else:

@@ -1,4 +1,4 @@
-"""What a host is: a name, an address, or this machine alone."""
+"""Classification of hosts: names, addresses, loopback."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import socket
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a listener on `host`; a name counts by all of its addresses."""
+    """Whether a listener on `host` is reachable from this machine only; a name counts by all of its addresses."""
     try:
         addresses = [host] if is_address(host) else _resolved(host)
     except OSError:
-        return False  # binding to it will say what is wrong
+        return False  # binding to it will report the problem
     return bool(addresses) and all(is_loopback_address(address) for address in addresses)
 
 
 def is_loopback_address(text: str) -> bool:
-    """Whether `text` is an address of the loopback; nothing is resolved."""
+    """Whether `text` is a loopback address; nothing is resolved."""
     if not is_address(text):
         return False
     address = ipaddress.ip_address(text)

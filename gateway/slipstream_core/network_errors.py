@@ -1,8 +1,8 @@
-"""What an HTTP client library's exception may say in a log: nothing that the server sent.
+"""Log messages for exceptions of HTTP client libraries, without any bytes that the server sent.
 
-aiohttp quotes the bytes that it could not parse ("Invalid character in chunk size: ..."), and keeps half a head in the
-arguments of an exception. Where the framing of a server is wrong, these bytes are text of an answer. For the same
-reason errors that stand for such an exception are raised `from None`: a traceback prints the causes, too.
+aiohttp quotes the bytes that it could not parse ("Invalid character in chunk size: ..."), and keeps partial headers in
+the arguments of an exception. If the framing of a server is wrong, these bytes are text of an answer. For the same
+reason errors that replace such an exception are raised `from None`, because a traceback prints the causes, too.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import aiohttp
 from aiohttp.http_exceptions import HttpProcessingError
 
 NETWORK_ERRORS = (aiohttp.ClientError, HttpProcessingError, OSError)
-"""Everything that aiohttp raises for a connection or an answer."""
+"""All exceptions of aiohttp for a connection or a response."""
 
 
 def describe_network_error(error: BaseException) -> str:
-    """One line: the reason that the operating system or TLS gives, or the names of the exceptions where the message
-    may quote the server."""
+    """One line: the reason of the operating system or TLS, or the names of the exceptions if the message may quote the
+    server."""
     if isinstance(error, OSError) and str(error):
         return str(error)
     names = []

@@ -1,8 +1,8 @@
-"""What a caller may use, and what one request takes of it: the values that limits are made of. Pure.
+"""The limits of a caller, and the charge of one request. Pure.
 
 Rates follow the generic cell rate algorithm (GCRA, ITU-T I.371; as in Cell, Stripe's and Envoy's limiters): the whole
-state of a rate is one instant, the theoretical arrival time, up to which what was granted lasts at the regular rate.
-A rate of L a minute has room for L at once, and never grants more than L + L·w/60 in any w seconds.
+state of a rate is one instant, the theoretical arrival time, up to which the granted amount lasts at the regular rate.
+A rate of L per minute permits a burst of L, and never grants more than L + L·w/60 in any w seconds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DAY_S = 86_400
 
 
 class LimitName(StrEnum):
-    """The limits of a caller, by their names in the file of keys."""
+    """The limits of a caller, by their names in the key file."""
 
     REQUESTS = "requests_per_minute"
     TOKENS = "tokens_per_minute"
@@ -28,7 +28,7 @@ class LimitName(StrEnum):
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A caller's limits; None: there is none. Tokens are those of prompts and answers together, days are UTC's."""
+    """A caller's limits; None: no limit. Tokens are those of prompts and answers together, days are in UTC."""
 
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
@@ -44,8 +44,8 @@ NO_LIMITS = Limits()
 
 
 class Charge(NamedTuple):
-    """What a request is expected to take; its real use corrects it. Each of its choices takes one of the `places`.
-    `output_tokens` and `output_nano_usd` are the part of `tokens` and `nano_usd` that its answers may take."""
+    """The expected usage of a request, corrected later to the real one. Each of its choices takes one of the `places`.
+    `output_tokens` and `output_nano_usd` are the part of `tokens` and `nano_usd` for its answers."""
 
     tokens: int = 0
     nano_usd: int = 0
@@ -54,8 +54,8 @@ class Charge(NamedTuple):
     output_nano_usd: int = 0
 
     def fitted(self, tokens: float | None, nano_usd: float | None) -> Charge:
-        """The charge under limits of `tokens` and `nano_usd`, None: without. Answers that may take more than a whole
-        limit are charged as much as fits, as most are shorter than they may be; prompts never."""
+        """The charge under limits of `tokens` and `nano_usd`, None: no limit. Answers that may exceed a whole limit are
+        charged as much as fits, because most are shorter than their maximum; prompts never."""
         return self._replace(
             tokens=_fitted(self.tokens, self.output_tokens, tokens),
             nano_usd=_fitted(self.nano_usd, self.output_nano_usd, nano_usd),
@@ -63,7 +63,7 @@ class Charge(NamedTuple):
 
 
 class Room(NamedTuple):
-    """How a rate stands: what is left of `limit` now, and how long until all of it is back."""
+    """The state of a rate: the remainder of `limit` now, and the time until it is fully restored."""
 
     limit: int
     remaining: int
@@ -71,9 +71,9 @@ class Room(NamedTuple):
 
 
 class Grant(NamedTuple):
-    """What an admitted request holds. `tokens_until_us` is the instant up to which the token rate was used after it,
-    by the clock of whoever granted it; see `refund_us`. `day` is the one whose budget was charged. `shared`: the
-    replicas decided, not this process alone. `charged` is what was taken of the limits."""
+    """The grant of an admitted request. `tokens_until_us` is the instant up to which the token rate was used after it,
+    by the clock of the granting side; see `refund_us`. `day` is the one whose budget was charged. `shared`: granted by
+    the replicas together, not by this process alone. `charged` is the amount taken of the limits."""
 
     lease: str = ""
     requests: Room | None = None
@@ -85,7 +85,7 @@ class Grant(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """Why a request is not admitted. `retry_after_s` None: it is larger than the limit itself."""
+    """The reason why a request is not admitted. `retry_after_s` None: it exceeds the limit itself."""
 
     limit: LimitName
     retry_after_s: float | None
@@ -94,8 +94,8 @@ class Refusal(NamedTuple):
 
 
 class InUse(NamedTuple):
-    """What a caller uses of its limits at a moment: what its rates have not worked off yet, the choices that run, and
-    what was spent today (UTC)."""
+    """The present usage of a caller's limits: the used part of its rates, its running choices, and its spending of
+    today (UTC)."""
 
     requests: float = 0.0
     tokens: float = 0.0
@@ -112,7 +112,7 @@ class InUse(NamedTuple):
 
 
 class Use(NamedTuple):
-    """A finished request: what it was charged and what it took."""
+    """A finished request: its charge and its real usage."""
 
     key_id: str
     limits: Limits
@@ -131,14 +131,14 @@ def interval_us(per_minute: int) -> float:
 
 
 def used(per_minute: int | None, ahead_us: float) -> float:
-    """How many of `per_minute` a rate has not worked off that is used up to `ahead_us` from now; None: no such rate."""
+    """The used part of a rate of `per_minute` that is used up to `ahead_us` from now; None: no such rate."""
     return 0.0 if per_minute is None else max(ahead_us, 0.0) / interval_us(per_minute)
 
 
 def refund_us(excess_us: float, granted_until_us: float, now_us: float) -> float:
-    """How much of a charge that was `excess_us` too high may be taken back.
+    """The refundable part of a charge that was `excess_us` too high.
 
-    What the rate has worked off since cannot be: it may have stood idle without that charge, so that giving it back
-    would grant more than the rate. What lies ahead of now of all that stood at the charge is safe.
+    The part that has elapsed since then is not refundable: without the charge the rate might have been idle, so that a
+    refund would exceed the rate. Any part that is still ahead of now is safe to refund.
     """
     return max(0.0, min(excess_us, granted_until_us - now_us))

@@ -1,6 +1,6 @@
-"""Values that the gateway's rooms hand each other. Immutable; no I/O, no clock, no framework.
+"""Values that the gateway's packages exchange. Immutable; no I/O, no clock, no framework.
 
-Vocabulary: `design` terms only. Lengths are tokens, shares lie in [0, 1], times carry their unit in the name.
+Vocabulary: that of the design. Lengths are tokens, shares are in [0, 1], times have their unit in the name.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import msgspec
 
 
 class Arm(StrEnum):
-    """How a request is decoded. `CONTROL` would have been speculative and was held back on purpose."""
+    """The way a request is decoded. `CONTROL` would have been speculative and was held back on purpose."""
 
     SPECULATIVE = "speculative"
     PLAIN = "plain"
@@ -20,7 +20,7 @@ class Arm(StrEnum):
 
 
 class Mode(StrEnum):
-    """What a client may ask for in `x-slipstream-mode`."""
+    """The values of `x-slipstream-mode`."""
 
     AUTO = "auto"
     SPECULATIVE = "speculative"
@@ -28,7 +28,7 @@ class Mode(StrEnum):
 
 
 class Priority(StrEnum):
-    """Who waits when not everybody can be served: low first."""
+    """The order of service under overload: low waits longest."""
 
     HIGH = "high"
     NORMAL = "normal"
@@ -36,8 +36,8 @@ class Priority(StrEnum):
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
-    """Who sent a request, as far as the data plane needs it. `key_id` is the public part of a key, never its secret;
-    empty: nobody was asked for one."""
+    """The sender of a request, as far as the data plane needs it. `key_id` is the public part of a key, never its
+    secret; empty without access control."""
 
     key_id: str = ""
     priority: Priority = Priority.NORMAL
@@ -47,7 +47,7 @@ ANONYMOUS = Caller()
 
 
 class TaskType(StrEnum):
-    """What a request wants done: the first half of a request class."""
+    """The kind of task in a request: the first half of a request class."""
 
     SUMMARIZATION = "summarization"
     EXTRACTION = "extraction"
@@ -71,7 +71,7 @@ class LengthBin(StrEnum):
 
     @classmethod
     def of(cls, tokens: float) -> LengthBin:
-        """The bin that `tokens` falls into."""
+        """The bin that contains `tokens`."""
         if tokens <= SHORT_MAX_TOKENS:
             return cls.SHORT
         return cls.MEDIUM if tokens <= MEDIUM_MAX_TOKENS else cls.LONG
@@ -82,7 +82,7 @@ MEDIUM_MAX_TOKENS = 128
 
 
 class Reason(StrEnum):
-    """Why a decision came out as it did: one code per rule, stable, in headers, spans, metrics and /v1/route."""
+    """The reason of a decision: one stable code per rule, in headers, spans, metrics and /v1/route."""
 
     KILL_SWITCH = "kill_switch"
     POLICY_DISABLED = "policy_disabled"
@@ -114,21 +114,21 @@ class Reason(StrEnum):
 
 
 class Capability(StrEnum):
-    """What a server may do for requests of one kind; a check of the engine can take it away, per server."""
+    """A kind of requests that a server may speculate on; a check of the engine can withdraw it, per server."""
 
     GREEDY_SPECULATION = "greedy_speculation"
     SAMPLED_SPECULATION = "sampled_speculation"
 
 
 class Withheld(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a server may not use a capability: a reason code and one sentence."""
+    """The reason why a server may not use a capability: a reason code and one sentence."""
 
     reason: Reason
     detail: str
 
 
 class Endpoint(StrEnum):
-    """Which OpenAI endpoint a request came in by."""
+    """The OpenAI endpoint that received a request."""
 
     CHAT = "chat"
     COMPLETION = "completion"
@@ -136,7 +136,7 @@ class Endpoint(StrEnum):
 
 
 RESPONSES_FEATURE = "/v1/responses"
-"""The name of the endpoint among `GenerationRequest.features`: backends have it or not, as they honour parameters."""
+"""The name of the endpoint among `GenerationRequest.features`, because not all backends support it."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,9 +148,9 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PromptSize(msgspec.Struct, frozen=True, kw_only=True):
-    """How much a request gives a model to read, all of its prompts together. `text_bytes` are those of the whole body,
-    with tools, schemas and what else may be rendered into a prompt, but for what is counted apart: the `token_ids` of
-    prompts, and the parts that are `media` (images, audio, video)."""
+    """The size of a request's input, over all of its prompts. `text_bytes` are those of the whole body, including
+    tools, schemas and other parts that may be rendered into a prompt, but without the separately counted parts: the
+    `token_ids` of prompts, and `media` (images, audio, video)."""
 
     text_bytes: int = 0
     token_ids: int = 0
@@ -160,14 +160,13 @@ class PromptSize(msgspec.Struct, frozen=True, kw_only=True):
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     """An OpenAI request, parsed and validated once at the edge.
 
-    `messages` for chat and responses, `prompt` (text or token ids) for completions: the first one where there are
-    several. `prompt_size` and `choices` cover all prompts: `choices` counts the answers that are generated, one for
-    each prompt and choice (`n`, or `best_of` where it is larger). `seed` and `max_tokens` are None where the client
-    left them out. `features` names the optional parameters in use that a backend must be able to
-    honour (`"logprobs"`, `"logit_bias"`, `"tools"`, `"n"`, …), by their OpenAI or vLLM name, and the endpoint
-    `RESPONSES_FEATURE` where the request came in by it: not every backend has it. `mode` and `draft_length` are
-    the client's wish, which a policy may grant; `learn` False keeps the outcome out of the estimates. `raw` is the
-    body as it came, for upstreams that speak the same protocol.
+    `messages` for chat and responses, `prompt` (text or token ids) for completions: the first one if there are several.
+    `prompt_size` and `choices` cover all prompts: `choices` counts the generated answers, one for each prompt and
+    choice (`n`, or `best_of` if it is larger). `seed` and `max_tokens` are None if the client left them out. `features`
+    names the optional parameters in use that a backend must honour (`"logprobs"`, `"logit_bias"`, `"tools"`, `"n"`, …),
+    by their OpenAI or vLLM name, and `RESPONSES_FEATURE` for a request to that endpoint, which not every backend
+    supports. `mode` and `draft_length` are the client's preference, which a policy may permit; `learn` False excludes
+    the outcome from the estimates. `raw` is the unchanged body, for upstreams with the same protocol.
     """
 
     endpoint: Endpoint
@@ -194,12 +193,12 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """What the classifier expects of a request, before anything ran.
+    """The classifier's predictions for a request.
 
-    `evidence` names what spoke for it, in plain words, for the explain endpoint. `confidence` in [0, 1] belongs to
-    `task`; below the policy's floor the class counts as unknown. `long_probability` is that of more than 128 output
-    tokens, `rare_probability` that of an answer full of rare tokens,
-    `speculate_probability` that of a long answer that is not: what speculation pays for.
+    `evidence` is their explanation in plain words, for the explain endpoint. `confidence` in [0, 1] belongs to `task`;
+    below the policy's minimum the class counts as unknown. `long_probability` is that of more than 128 output tokens,
+    `rare_probability` that of an answer full of rare tokens, `speculate_probability` that of a long answer without many
+    rare tokens, for which speculation pays.
     """
 
     task: TaskType
@@ -224,11 +223,11 @@ class RequestProfile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a request goes and why. `draft_length` is 0 exactly when `arm` is not speculative.
+    """The arm of a request, with the reason. `draft_length` is 0 exactly when `arm` is not speculative.
 
-    `detail` says the reason in one sentence; `numbers` holds every figure that led there. `saving_s` is the predicted
-    saving of the best draft length, negative where speculation loses; None where no forecast was asked. `unconditional`
-    says that the request would speculate whatever its neighbours do, so that others may count on it.
+    `detail` is the reason in one sentence; `numbers` holds all figures behind it. `saving_s` is the predicted saving of
+    the best draft length, negative if speculation is slower; None without a forecast. `unconditional`: the request
+    would speculate whatever its neighbours do, so that other decisions may count on it.
     """
 
     arm: Arm

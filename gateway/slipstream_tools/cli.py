@@ -1,4 +1,4 @@
-"""The one command, `slipstream`. A sub-command's module is imported only when it runs, so that help is instant."""
+"""The command `slipstream`. A sub-command's module is imported only when it runs, so that --help is fast."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from slipstream_core.errors import CommandError, ManifestError, SlipstreamError
 
 
 class Command(Protocol):
-    """What a sub-command's module has."""
+    """The interface of a sub-command's module."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
 
@@ -30,14 +30,14 @@ _COMMANDS = {
     "up": _Entry("slipstream_tools.up", "start Triton with a model pair and the gateway, on this machine"),
     "gateway": _Entry("slipstream_tools.gateway.command", "serve the OpenAI-compatible endpoint"),
     "route": _Entry("slipstream_tools.route", "explain the decision for a request without running it"),
-    "kill": _Entry("slipstream_tools.kill", "stop speculation in a cluster at once, and see it land"),
-    "unkill": _Entry("slipstream_tools.kill.unkill", "take a kill back"),
-    "keys": _Entry("slipstream_tools.keys", "make, list, revoke and rotate API keys"),
+    "kill": _Entry("slipstream_tools.kill", "stop speculation in a cluster at once, and wait for confirmation"),
+    "unkill": _Entry("slipstream_tools.kill.unkill", "undo a kill"),
+    "keys": _Entry("slipstream_tools.keys", "create, list, revoke and rotate API keys"),
     "operator": _Entry("slipstream_operator.command", "run the control plane of model pairs in a cluster"),
-    "top": _Entry("slipstream_tools.top", "show the console's main numbers in the terminal"),
+    "top": _Entry("slipstream_tools.top", "show the console's main figures in the terminal"),
     "train": _Entry("slipstream_tools.train.command", "train the classifier on your own labelled requests"),
-    "bench": _Entry("slipstream_tools.bench.command", "compare modes of decoding on your own requests"),
-    "replay": _Entry("slipstream_tools.replay", "what another policy would have done in a recorded bench"),
+    "bench": _Entry("slipstream_tools.bench.command", "compare decoding modes on your own requests"),
+    "replay": _Entry("slipstream_tools.replay", "evaluate another policy on a recorded bench"),
 }
 _EXTRAS = {
     "up": "embedded",
@@ -54,7 +54,7 @@ _EXTRAS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a sub-command and returns its exit code: 0 fine, 1 failed, 2 used wrongly."""
+    """Runs a sub-command and returns its exit code: 0 success, 1 failure, 2 usage error."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         return _dispatch(arguments)
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SlipstreamError as exc:
         return _fail(str(exc), 1)
     except BrokenPipeError:
-        # Whoever read the output has gone. Python flushes it once more at the end, which must not fail again.
+        # The reader of the output has closed the pipe. Python flushes again at exit, which must not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except KeyboardInterrupt:
@@ -80,12 +80,12 @@ def _dispatch(arguments: Sequence[str]) -> int:
         return 2
     command, parser = _parser(name)
     code = command.run(parser.parse_args(arguments[1:]))
-    sys.stdout.flush()  # here, where it may fail
+    sys.stdout.flush()  # flush here, where a failure is handled
     return code
 
 
 def parsers() -> dict[str, argparse.ArgumentParser]:
-    """Every sub-command's, by its name. Needs the packages of all of them."""
+    """The parsers of all sub-commands by name. Requires the packages of all of them."""
     return {name: _parser(name)[1] for name in _COMMANDS}
 
 
@@ -99,13 +99,13 @@ def _parser(name: str) -> tuple[Command, argparse.ArgumentParser]:
 
 
 def _overview() -> argparse.ArgumentParser:
-    """What `slipstream --help` shows; it parses no sub-command."""
+    """The output of `slipstream --help`; it parses no sub-command."""
     lines = "\n".join(f"  {name:9}{entry.summary}" for name, entry in _COMMANDS.items())
     parser = argparse.ArgumentParser(
         prog="slipstream",
         usage="slipstream COMMAND [options]",
         description="Speculative decoding per request, only where it pays.",
-        epilog=f"commands:\n{lines}\n\n'slipstream COMMAND --help' says more.",
+        epilog=f"commands:\n{lines}\n\nSee 'slipstream COMMAND --help' for the options of a command.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action=_PrintVersion, nargs=0, help="show the version and exit")
@@ -114,7 +114,7 @@ def _overview() -> argparse.ArgumentParser:
 
 
 class _PrintVersion(argparse.Action):
-    """Looks the version up only when somebody asks."""
+    """Looks up the version only on request."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from importlib.metadata import version
@@ -124,7 +124,7 @@ class _PrintVersion(argparse.Action):
 
 
 def _load(name: str, module: str) -> Command:
-    """A sub-command's module. A missing package is said with the extra that brings it."""
+    """A sub-command's module. For a missing package the message has the extra that installs it."""
     try:
         return cast(Command, importlib.import_module(module))
     except ModuleNotFoundError as exc:
@@ -132,11 +132,11 @@ def _load(name: str, module: str) -> Command:
             raise
         extra = _EXTRAS.get(name, "gateway")
         hint = f"install 'slipstream-serving[{extra}]'"
-        raise CommandError(f"'slipstream {name}' needs the package '{exc.name}': {hint}.") from exc
+        raise CommandError(f"'slipstream {name}' requires the package '{exc.name}': {hint}.") from exc
 
 
 def _fail(message: str, code: int, *, tail: str = "") -> int:
-    """Every line of `message` is an error of its own; `tail` belongs to them, indented."""
+    """Prints every line of `message` as an error; `tail` is indented below."""
     lines = [f"slipstream: error: {line}" for line in message.splitlines()]
     lines += [f"    {line}" for line in tail.splitlines()]
     print("\n".join(lines), file=sys.stderr)

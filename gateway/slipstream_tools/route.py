@@ -28,21 +28,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=EMBEDDED_MANIFEST,
         metavar="FILE",
-        help="ModelPairs and policies; without it, the embedded pair",
+        help="ModelPairs and policies (default: the embedded pair)",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON, as POST /v1/route does")
-    parser.add_argument(
-        "--mode", choices=[str(mode) for mode in Mode], help="what the header x-slipstream-mode would say"
-    )
+    parser.add_argument("--json", action="store_true", help="print JSON, in the form of POST /v1/route")
+    parser.add_argument("--mode", choices=[str(mode) for mode in Mode], help="value of the header x-slipstream-mode")
     parser.add_argument(
         "--pressure",
         type=share,
         default=0.0,
         metavar="P",
-        help="as if that share of the places were taken, 0 to 1 (%(default)s)",
+        help="assumed pressure: the share of taken places, 0 to 1 (%(default)s)",
     )
     parser.add_argument(
-        "file", nargs="?", default="-", metavar="FILE", help="an OpenAI request body in JSON; - or none: stdin"
+        "file",
+        nargs="?",
+        default="-",
+        metavar="FILE",
+        help="file with an OpenAI request body in JSON; - or none: stdin",
     )
 
 
@@ -71,7 +73,7 @@ def _read(file: str) -> bytes:
     except OSError as error:
         raise CommandError(f"{file}: cannot be read: {error.strerror or error}", exit_code=2) from error
     if len(data) > _MAX_BODY_BYTES:
-        raise CommandError(f"{file}: the body is larger than {_MAX_BODY_BYTES} bytes", exit_code=2)
+        raise CommandError(f"{file}: the body exceeds {_MAX_BODY_BYTES} bytes", exit_code=2)
     return data
 
 
@@ -84,7 +86,7 @@ def _route(table: RoutingTable, request: GenerationRequest) -> Route:
 
 
 def _forecast(request: GenerationRequest, profile: RequestProfile, route: Route) -> Forecast | None:
-    """What a gateway that has seen nothing yet expects on an idle server; None where the policy asks for none."""
+    """The forecast of a gateway without data, for an idle server; None if the policy requires none."""
     if route.speculative is None or route.policy is None or route.policy.spec.decision == "rules":
         return None
     learner = Learner()

@@ -19,9 +19,13 @@ _SHOWN_PROBLEMS = 10
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("requests", type=Path, metavar="FILE", help="labelled requests, JSON Lines, gzipped or not")
+    parser.add_argument("requests", type=Path, metavar="FILE", help="labelled requests, JSON Lines, optionally gzipped")
     parser.add_argument(
-        "--out", type=Path, default=Path("classifier.npz"), metavar="FILE", help="the model (default: %(default)s)"
+        "--out",
+        type=Path,
+        default=Path("classifier.npz"),
+        metavar="FILE",
+        help="output file of the model (default: %(default)s)",
     )
     parser.add_argument("--report", type=Path, metavar="FILE", help="also write the report, as .md or .json")
     parser.add_argument(
@@ -29,9 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="SOURCE",
-        help="leave a source out of training and measure on it; may be given more than once",
+        help="source to leave out of the training and to measure on; may be repeated",
     )
-    parser.add_argument("--seed", type=int, default=0, help="the same seed and file give the same model")
+    parser.add_argument("--seed", type=int, default=0, help="random seed; the same seed and file give the same model")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -41,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     for problem in problems[:_SHOWN_PROBLEMS]:
         print(f"{args.requests}: {problem}: skipped", file=sys.stderr)
     if problems:
-        print(f"{args.requests}: {len(problems)} broken rows skipped, {len(rows)} used", file=sys.stderr)
+        print(f"{args.requests}: {len(problems)} invalid rows skipped, {len(rows)} used", file=sys.stderr)
     unknown = sorted(set(args.exclude_source) - {row.source for row in rows})
     if unknown:
         raise CommandError(f"--exclude-source {unknown[0]}: the file has no such source", exit_code=2)
@@ -64,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_writable(path: Path) -> None:
-    """Before the training, which takes minutes. Leaves no file behind. Raises `CommandError`."""
+    """Checks before the training, which takes minutes. Leaves no file behind. Raises `CommandError`."""
     is_new = not path.exists()
     with _writing(path):
         path.open("ab").close()
@@ -74,7 +78,7 @@ def _check_writable(path: Path) -> None:
 
 @contextmanager
 def _writing(path: Path) -> Iterator[None]:
-    """An error of the system names the file, which by itself it does only where it cannot be opened."""
+    """Adds the file's name to a system error, which has it only if opening failed."""
     try:
         yield
     except OSError as error:

@@ -111,7 +111,7 @@ def test_broken_rows_are_reported_by_line_skipped_and_counted(
         (41, "meta.task_alt is not a list of tasks: 'code'"),
     ):
         assert any(f"line {number}: {words}" in line for line in lines), (number, lines)
-    assert any(line.endswith("10 broken rows skipped, 30 used") for line in lines)
+    assert any(line.endswith("10 invalid rows skipped, 30 used") for line in lines)
 
 
 def test_one_task_only_keeps_the_shipped_models_task(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
