@@ -47,7 +47,7 @@ class RouteEndpoint:
             body = await read_body(headers, request.receive, self._max_body_bytes)
             parsed = await self._parse(body, overrides_of(headers))
             self._access.authorize(principal, parsed)
-            standing = await self._access.ask(principal)
+            standing = await self._access.charge_request(principal)
             explained = self._dispatcher.explain(
                 parsed,
                 authorization=headers.authorization if self._access.is_open else None,

@@ -55,7 +55,7 @@ def console_routes(
         is_pair=_is_pair(services, switch),
         caller=lambda scope: require_admin(services.access, scope).key_id,
         has_keys=not services.access.is_open,
-        told=_told(services.audit),
+        on_turn=_audit_turn(services.audit),
     )
     events = Checked(EventsEndpoint(Feed(view.sections), check), check)
     return [
@@ -80,8 +80,8 @@ def _kill_switch(services: Services, settings: GatewaySettings) -> KillSwitch:
         return CommandKillSwitch()
     return FileKillSwitch(
         services.source.kills,
-        obey=services.source.obey_kills,
-        ask=lambda: all_snapshots(services.peers),
+        refresh=services.source.obey_kills,
+        snapshots=lambda: all_snapshots(services.peers),
         workers=settings.workers,
     )
 

@@ -62,7 +62,7 @@ def _site_check(services: Services, listening: str) -> RequestCheck:
     """The check of `Host` and `Origin`. It is made where a gateway without keys listens on the loopback: a browser of
     this machine could otherwise be made to send requests of another site. Pages of other sites have no key, and the
     names of a listener for other machines, such as a pod's, are not known here."""
-    return own_site(listening) if services.access.is_open and is_loopback(listening) else anybody
+    return own_site(listening) if services.access.is_open and is_loopback(listening) else allow_all
 
 
 def generation(services: Services, settings: GatewaySettings, threads: Executor) -> dict[str, GenerateEndpoint]:
@@ -108,7 +108,7 @@ def _health(services: Services) -> list[BaseRoute]:
 
 
 def _route(
-    services: Services, settings: GatewaySettings, threads: Executor, *, internals: bool, site: RequestCheck = anybody
+    services: Services, settings: GatewaySettings, threads: Executor, *, internals: bool, site: RequestCheck = allow_all
 ) -> Route:
     limit, parse = settings.limits.max_body_bytes, BodyParser(parse_request, threads)
     route = RouteEndpoint(
