@@ -1,8 +1,8 @@
-"""The verification kernel: the issue's figures, in one run. `slipstream_kernels.spec_verify.bench`, see there.
+"""Benchmark of the verification kernel, see `slipstream_kernels.spec_verify.bench`.
 
-    python -m tests.benchmarks.kernels [--quick] [--tune] [--out results.json]
+    python -m tests.benchmarks.kernels [--quick] [--out results.json]
 
-Without a GPU it prints predictions and measures nothing.
+Without a GPU it reports that nothing was timed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The benchmark tells no speed of a wrong verifier, and says of a right one what it has checked."""
+"""The benchmark reports no time for a wrong verifier, and lists its checks for a correct one."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_wrong_verifier_has_no_speed(
     assert bench.main(["--device", device], verifier=fault) == 1
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("CHECKS FAILED, no speed is told")
+    assert err.startswith("CHECKS FAILED, no times are reported")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="would go on to measure, for minutes")
@@ -87,8 +87,8 @@ def test_a_right_verifier_passes_and_nothing_measured_is_claimed_without_a_gpu(
 ) -> None:
     assert bench.main(["--device", "cpu"], verifier=checks.reference) == 0
     out = capsys.readouterr().out
-    assert "checks on 'cpu' passed" in out
-    assert "nothing was measured" in out
+    assert "Checks on 'cpu' passed" in out
+    assert "nothing was timed" in out
 
 
 def test_the_kernel_passes(device: str) -> None:

@@ -1,4 +1,4 @@
-"""How the kernel divides its work; here because predictions need it where triton is not installed."""
+"""Work division of the kernel. The benchmark uses it without importing triton."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What `slipstream_kernels.spec_verify.bench` is made of: cases, predictions, checks, baselines, timing, figures."""
+"""Parts of the verification benchmark: cases, checks and measurement."""

@@ -1,14 +1,14 @@
-"""The cases of the benchmark and inputs that behave as they say.
+"""Cases of the benchmark, and inputs with a chosen acceptance rate.
 
-Logits are normal noise in bfloat16, moved so that a drafted token is accepted with probability α: one-hot drafts get
-their logit set, sampled drafts come from a distribution whose overlap with the target's is α.
+Logits are normal noise in bfloat16, shifted so that a drafted token is accepted with probability α. For one-hot drafts
+the logit of the drafted token is set. Sampled drafts come from a distribution that shares a mass of α with the target.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import torch
@@ -18,16 +18,15 @@ from slipstream_kernels.batch import SamplingBatch
 
 VOCABULARIES = (128_256, 151_936)
 REQUESTS = (1, 8, 32, 64, 128, 256)
-DRAFT_TOKENS = (3, 4, 7)
-ACCEPTANCES = (0.5, 0.7, 0.9)
+_LOGIT_BYTES = 2
 _SPREAD = 2.0
-"""Standard deviation of the logits: no single token but the drafted one has much probability."""
+"""Standard deviation of the logits: only the drafted token has a large probability."""
 _FAR = 16.0
-"""Beyond any logit of the noise."""
+"""Larger than any logit of the noise."""
 
 
 class Kind(Enum):
-    """What is verified."""
+    """The kind of drafts and requests to verify."""
 
     ONE_HOT = "one-hot"
     GREEDY = "greedy"
@@ -39,7 +38,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One line of the benchmark. `draft_tokens` is γ, the largest one where it is mixed."""
+    """One line of the benchmark. `draft_tokens` is γ, or the largest γ of a ragged batch."""
 
     requests: int
     draft_tokens: int
@@ -49,7 +48,7 @@ class Case:
 
     @property
     def lengths(self) -> list[int]:
-        """How many tokens each request drafts."""
+        """The number of drafted tokens per request."""
         if self.kind is Kind.RAGGED:
             return [(5 * request + 3) % (self.draft_tokens + 1) for request in range(self.requests)]
         return [self.draft_tokens] * self.requests
@@ -62,10 +61,29 @@ class Case:
     def has_draft_logits(self) -> bool:
         return self.kind in (Kind.PROBABILISTIC, Kind.BLOCK)
 
+    @property
+    def all_rows_bytes(self) -> int:
+        """Bytes of all logits, the draft's included."""
+        rows = self.rows + (sum(self.lengths) if self.has_draft_logits else 0)
+        return rows * self.vocabulary * _LOGIT_BYTES
+
+    def needed_bytes(self, accepted: Sequence[int]) -> int:
+        """Bytes of logits that the answer depends on, where request i accepts `accepted[i]` tokens."""
+        rows = sum(count + 1 for count in accepted)
+        if self.has_draft_logits:
+            rows += sum(min(count + 1, length) for count, length in zip(accepted, self.lengths, strict=True))
+        return rows * self.vocabulary * _LOGIT_BYTES
+
+    def __str__(self) -> str:
+        return (
+            f"{self.kind.value}, V = {self.vocabulary}, B = {self.requests}, γ = {self.draft_tokens}, "
+            f"α = {self.acceptance}"
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """What one call of `verify` takes; names and shapes are its own."""
+    """Arguments of one call of `verify`, with its names and shapes."""
 
     target_logits: Tensor
     draft_token_ids: Tensor
@@ -77,22 +95,27 @@ class Inputs:
     block_verification: bool = False
 
 
-def grid(
-    requests: Sequence[int] = REQUESTS,
-    vocabularies: Sequence[int] = VOCABULARIES,
-    draft_tokens: Sequence[int] = DRAFT_TOKENS,
-    acceptances: Sequence[float] = ACCEPTANCES,
-) -> Iterator[Case]:
-    """Every combination, one-hot."""
-    for vocabulary in vocabularies:
-        for count in requests:
-            for gamma in draft_tokens:
-                for acceptance in acceptances:
-                    yield Case(requests=count, draft_tokens=gamma, vocabulary=vocabulary, acceptance=acceptance)
+def grid(*, quick: bool) -> Iterator[Case]:
+    """The cases to time: batch sizes and vocabularies at γ = 4 and α = 0.7, then other α, γ and kinds."""
+    if quick:
+        yield from (_case(requests, VOCABULARIES[0]) for requests in (1, 64))
+        return
+    yield from (_case(requests, vocabulary) for vocabulary in VOCABULARIES for requests in REQUESTS)
+    for requests in (1, 64, 128):
+        case = _case(requests, VOCABULARIES[0])
+        yield from (replace(case, acceptance=acceptance) for acceptance in (0.5, 0.9))
+        yield from (replace(case, draft_tokens=gamma) for gamma in (3, 7))
+        for kind in Kind:
+            if kind is not Kind.ONE_HOT:
+                yield replace(case, kind=kind, draft_tokens=7 if kind is Kind.RAGGED else 4)
+
+
+def _case(requests: int, vocabulary: int) -> Case:
+    return Case(requests=requests, draft_tokens=4, vocabulary=vocabulary, acceptance=0.7)
 
 
 def inputs(case: Case, number: int, device: torch.device | str) -> Inputs:
-    """Set `number` of a case: its logits, drafts, seeds and positions are its own."""
+    """Inputs number `number` of a case, with logits, drafts, seeds and positions of their own."""
     generator = torch.Generator(device=device).manual_seed(1_000_003 * number + case.requests)
     lengths = torch.tensor(case.lengths, device=device)
     shape = (case.requests, case.draft_tokens)
@@ -127,9 +150,10 @@ def _sampling(case: Case, first_seed: int, device: torch.device | str) -> Sampli
 
 
 def _favour(logits: Tensor, ids: Tensor, valid: Tensor, case: Case, generator: torch.Generator) -> None:
-    """Let each drafted token be accepted with the case's probability, in place; bfloat16 is a per cent or so off.
+    """Give each drafted token the case's acceptance probability, in place, to about one per cent (bfloat16).
 
-    Sampled requests: that is its probability in its row. Greedy ones: it is the argmax of as many rows.
+    For sampled requests it becomes the token's probability in its row. For greedy requests the token becomes the
+    argmax of that share of the rows.
     """
     steps = torch.arange(ids.size(1), device=ids.device)
     counts = valid.sum(1) + 1
@@ -151,7 +175,7 @@ def _shift_apart(
 ) -> tuple[Tensor, Tensor]:
     """Sampled drafts (ids [B, K], logits [B, K, V]) whose distribution shares `acceptance` of the target's mass.
 
-    Half of the vocabulary gains s in the target and loses s in the draft: the overlap is 2 / (1 + exp(s)).
+    Half of the vocabulary gains s in the target and loses s in the draft, so the overlap is 2 / (1 + exp(s)).
     """
     requests, steps = shape
     by_request = logits.view(requests, steps + 1, -1)

@@ -1,4 +1,4 @@
-"""What has to hold before a speed means anything. `run_checks` gives a `Passed`; figures can only be made with one."""
+"""Correctness checks that precede every measurement. `measure` requires the `Passed` that `run_checks` returns."""
 
 from __future__ import annotations
 
@@ -25,22 +25,21 @@ from slipstream_kernels.spec_verify.verify import verify
 Verifier = Callable[[Inputs], Verification]
 
 _TOLERANCE = 1e-5
-"""How far rounding may move a boundary between two decisions: float32 sums of a vocabulary."""
+"""Rounding tolerance of a boundary between two decisions: float32 sums over a vocabulary."""
 _DIFFERENT = 0.01
-"""How many requests may differ from the reference where only that is asked: those at a boundary."""
+"""Share of requests that may differ from the PyTorch implementation because they lie at a boundary."""
 _FALSE_ALARM = 1e-6
-"""Probability that a right verifier fails one test of fit."""
+"""Probability that a correct verifier fails one chi-squared test."""
 _CHI_VOCABULARY = 5
 
 
 class CheckFailed(Exception):
-    """The verifier is wrong: the message says in what. Nothing about its speed is to be told."""
+    """The verifier is wrong; the message names the case. No time may be reported."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Passed:
-    """All checks held, in this process; what each of them found. Only `run_checks` makes one, and who tells a speed
-    asks for one."""
+    """Proof that all checks passed in this process, with one finding per check. Only `run_checks` creates one."""
 
     findings: tuple[str, ...]
 
@@ -51,15 +50,15 @@ class Passed:
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """How much is checked."""
+    """Extent of the checks."""
 
     vocabularies: tuple[int, ...]
     requests: tuple[int, ...]
-    """The last of them for what is not the benchmark's main business."""
+    """Batch sizes. Ragged, sampled, filtered and block-rule cases use only the last one."""
     examined: int
-    """Requests per case that the float64 oracle looks at."""
+    """Requests per case that are compared with the float64 rule."""
     samples: int
-    """Requests of a test of fit."""
+    """Requests per chi-squared test."""
 
 
 ON_A_GPU = Sizes(vocabularies=(1000, *VOCABULARIES), requests=(*REQUESTS, 100), examined=32, samples=20_000)
@@ -67,10 +66,10 @@ INTERPRETED = Sizes(vocabularies=(97, 1030), requests=(1, 6), examined=6, sample
 
 
 def run_checks(verifier: Verifier, sizes: Sizes, device: torch.device | str) -> Passed:
-    """Hold `verifier` against the reference, the float64 rule and the target's own distribution.
+    """Compare `verifier` with the PyTorch implementation, the float64 rule and the target's distribution.
 
     Raises:
-        CheckFailed: at the first check that does not hold.
+        CheckFailed: the first check that fails.
     """
     findings: list[str] = []
     for vocabulary in sizes.vocabularies:
@@ -88,12 +87,12 @@ def run_checks(verifier: Verifier, sizes: Sizes, device: torch.device | str) -> 
 
 
 def reference(given: Inputs) -> Verification:
-    """The definition, in PyTorch."""
+    """The PyTorch implementation."""
     return _verify(given, "reference")
 
 
 def kernel(given: Inputs) -> Verification:
-    """The kernel behind the public function, with every check of its arguments."""
+    """The kernel through the public function, argument checks included."""
     return _verify(given, "kernel")
 
 
@@ -105,7 +104,7 @@ def _verify(given: Inputs, backend: Backend) -> Verification:
 
 
 def _greedy(verifier: Verifier, case: Case, device: torch.device | str) -> str:
-    """Token for token the reference's, also where whole numbers make ties the rule."""
+    """Greedy tokens equal the PyTorch implementation's, also on rounded logits with many ties."""
     for number in range(2):
         given = inputs(case, number, device)
         if number:
@@ -113,11 +112,11 @@ def _greedy(verifier: Verifier, case: Case, device: torch.device | str) -> str:
         result, expected = verifier(given), reference(given)
         if not (torch.equal(result.token_ids, expected.token_ids) and torch.equal(result.accepted, expected.accepted)):
             raise CheckFailed(f"{_name(case)}: tokens differ from the reference's")
-    return f"{_name(case)}: the reference's tokens, ties included"
+    return f"{_name(case)}: same tokens as the reference, ties included"
 
 
 def _sampled(verifier: Verifier, case: Case, examined: int, device: torch.device | str) -> str:
-    """Every decision is the one that its random number asks for, up to rounding; so is the reference's."""
+    """Every decision follows from its random number, up to rounding, in both implementations."""
     given = inputs(case, 0, device)
     result, expected = verifier(given), reference(given)
     same = (result.token_ids == expected.token_ids).all(1)
@@ -128,9 +127,9 @@ def _sampled(verifier: Verifier, case: Case, examined: int, device: torch.device
             off = distance(given, theirs, request)
             if off > _TOLERANCE:
                 raise CheckFailed(
-                    f"{_name(case)}, request {request}: {who} is {off:.2g} off what its random number says"
+                    f"{_name(case)}, request {request}: {who} deviates by {off:.2g} from the float64 rule"
                 )
-    return f"{_name(case)}: {len(looked_at)} requests right in float64, {len(different)} rounded unlike the reference"
+    return f"{_name(case)}: {len(looked_at)} requests follow the float64 rule, {len(different)} rounded differently"
 
 
 def _like_reference(verifier: Verifier, case: Case, device: torch.device | str) -> str:
@@ -138,22 +137,22 @@ def _like_reference(verifier: Verifier, case: Case, device: torch.device | str) 
     different = int((verifier(given).token_ids != reference(given).token_ids).any(1).sum())
     if different > max(1.0, _DIFFERENT * case.requests):
         raise CheckFailed(f"{_name(case)}: {different} of {case.requests} requests differ from the reference")
-    return f"{_name(case)}: {case.requests - different} of {case.requests} requests are the reference's"
+    return f"{_name(case)}: {case.requests - different} of {case.requests} requests equal the reference"
 
 
 def _slots(verifier: Verifier, case: Case, device: torch.device | str) -> str:
-    """The same requests in another order, and the last one alone, get the same tokens."""
+    """Tokens do not depend on the order of the requests, nor on the other requests of the batch."""
     given = inputs(case, 1, device)
     tokens = verifier(given).token_ids
     backwards = torch.arange(case.requests - 1, -1, -1, device=device)
     for order in (backwards, backwards[:1]):
         if not torch.equal(verifier(_reordered(given, order)).token_ids, tokens[order]):
-            raise CheckFailed(f"{_name(case)}: a request's tokens depend on its neighbours")
-    return f"{_name(case)}: the same tokens in another order and alone"
+            raise CheckFailed(f"{_name(case)}: a request's tokens depend on other requests of the batch")
+    return f"{_name(case)}: same tokens in reverse order and alone"
 
 
 def _reordered(given: Inputs, order: Tensor) -> Inputs:
-    """Requests `order` of inputs whose drafts are equally long and one-hot."""
+    """Requests `order` of inputs with one-hot drafts of equal length."""
     by_request = given.target_logits.view(len(given.positions), -1, given.target_logits.size(-1))
     return replace(
         given,
@@ -167,7 +166,7 @@ def _reordered(given: Inputs, order: Tensor) -> Inputs:
 
 
 def _fit(verifier: Verifier, kind: Kind, sizes: Sizes, device: torch.device | str) -> str:
-    """Chi-squared: two tokens that follow each other have the target's own joint distribution."""
+    """Chi-squared test: two consecutive tokens have the target's joint distribution."""
     target, expected = _tables(device)
     counts = torch.zeros_like(expected)
     drawn = 0
@@ -180,7 +179,7 @@ def _fit(verifier: Verifier, kind: Kind, sizes: Sizes, device: torch.device | st
     chance = float(torch.special.gammaincc(freedom, statistic / 2))
     line = f"{kind.value}, V = {_CHI_VOCABULARY}: two tokens of {drawn} requests, chi-squared p = {chance:.3g}"
     if not chance > _FALSE_ALARM:
-        raise CheckFailed(f"{line}: not the target's distribution")
+        raise CheckFailed(f"{line}: differs from the target's distribution")
     return line
 
 
@@ -199,7 +198,7 @@ def _batches(samples: int) -> Iterator[int]:
 
 
 def _two_tokens(verifier: Verifier, kind: Kind, target: Tensor, seeds: Tensor) -> tuple[Tensor, Tensor]:
-    """The first two tokens of each request: of one step with two drafted tokens, or of two where it gave one."""
+    """The first two tokens of each request, from one step with two drafts and, after a rejection, a second step."""
     device, requests = target.device, len(seeds)
     sampling = SamplingBatch.of([1.0] * requests, [1.0] * requests, [0] * requests, seeds.tolist(), device)
     draft = (0.5 * target.float()).bfloat16()

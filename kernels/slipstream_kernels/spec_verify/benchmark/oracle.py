@@ -1,8 +1,8 @@
-"""The standard rule in float64, request by request: how far a result is from what the random numbers say.
+"""The verification rule in float64: distance of a result from the decisions that its random numbers imply.
 
-Independent of the reference: it draws nothing and decides nothing, but asks of each decision in a result by how much
-its random number would have to move for that decision to be right. Right decisions: by nothing. Decisions that
-rounding may turn: by as much as the rounding.
+This code shares nothing with the PyTorch implementation. It samples nothing; for each decision in a result it computes
+how far the random number would have to move to make that decision correct. A correct decision has distance 0. A
+decision within rounding error of a boundary has a distance of about that error.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from slipstream_kernels.spec_verify.result import PADDING, Verification
 
 
 def distance(given: Inputs, result: Verification, request: int) -> float:
-    """The largest such move, as a probability. Infinite where no move helps.
+    """The largest such distance, as a probability. Infinite where no random number gives the result.
 
-    For requests at a temperature above 0, without filters and with finite logits.
+    For requests with a temperature above 0, without filters and with finite logits.
     """
     drafted = given.draft_token_ids[request, : int(given.draft_lengths[request])].tolist()
     emitted = [token for token in result.token_ids[request].tolist() if token != PADDING]
@@ -37,7 +37,7 @@ def distance(given: Inputs, result: Verification, request: int) -> float:
 
 
 def _chance(given: Inputs, request: int, step: int, token: int) -> float:
-    """The probability p / q with which a drafted token is to be accepted."""
+    """The acceptance probability p / q of a drafted token."""
     p = _target(given, request, step)[token]
     q = 1.0 if given.draft_logits is None else _draft(given, request, step)[token]
     return min(float(p / q), 1.0)
