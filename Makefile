@@ -82,18 +82,18 @@ images:
 	docker build -f deploy/docker/operator.Dockerfile -t slipstream-operator:$(VERSION) .
 	docker build -f deploy/docker/triton.Dockerfile -t slipstream-triton:$(VERSION) --build-arg TRITON_IMAGE=$(TRITON_IMAGE) .
 
-# Seven runs, each of which goes on where it was stopped; what they make lies in $(TRAIN) until the last line.
+# Seven training runs. Each one resumes after an interruption; checkpoints stay in $(TRAIN) until `export` copies them.
 TRAIN   := .run/train
-TRAINER := $(BIN)/python -m slipstream_engine.embedded.train
+TRAINER := $(BIN)/python -m embedded_training.train
 train: $(VENV)/.installed-dev
-	$(BIN)/python -m slipstream_engine.embedded.train_tokenizer --out $(TRAIN)/tokenizer
+	$(BIN)/python -m embedded_training.train_tokenizer --out $(TRAIN)/tokenizer
 	$(TRAINER) copier --tokenizer $(TRAIN)/tokenizer --out $(TRAIN)/copier
 	$(TRAINER) stem --tokenizer $(TRAIN)/tokenizer --init $(TRAIN)/copier --out $(TRAIN)/stem
 	$(TRAINER) target --tokenizer $(TRAIN)/tokenizer --init $(TRAIN)/stem --out $(TRAIN)/grown
 	$(TRAINER) polish --tokenizer $(TRAIN)/tokenizer --init $(TRAIN)/grown --out $(TRAIN)/target
 	$(TRAINER) draft --tokenizer $(TRAIN)/tokenizer --out $(TRAIN)/draft-base
 	$(TRAINER) draft --target $(TRAIN)/target --init $(TRAIN)/draft-base --out $(TRAIN)/draft
-	$(BIN)/python -m slipstream_engine.embedded.export --target $(TRAIN)/target --draft $(TRAIN)/draft
+	$(BIN)/python -m embedded_training.export --target $(TRAIN)/target --draft $(TRAIN)/draft
 
 wheel: $(VENV)/.installed-dev
 	$(BIN)/python -m build --wheel

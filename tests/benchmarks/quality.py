@@ -11,9 +11,9 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 
-from slipstream_engine.embedded.checks import check
+from embedded_training.checks import check
+from embedded_training.evaluate import TASKS
 from slipstream_engine.embedded.corpus import Task
-from slipstream_engine.embedded.evaluate import TASKS
 from slipstream_engine.embedded.workload import workload
 from slipstream_engine.engine import Engine
 from slipstream_engine.loading import load_engine

@@ -118,3 +118,8 @@ def test_wheel_carries_model_repository_manifests_plugin_and_embedded_pair(wheel
         *(f"slipstream_engine/embedded/{name}/{file}" for name in ("target", "draft") for file in CHECKPOINT_FILES),
     ]
     assert [name for name in expected if name not in wheel_names] == []
+
+
+def test_wheel_lacks_the_training_of_the_embedded_pair(wheel_names: list[str]) -> None:
+    trainer = ("embedded_training", "slipstream_engine/embedded/train", "slipstream_engine/embedded/export")
+    assert [name for name in wheel_names if name.startswith(trainer)] == []

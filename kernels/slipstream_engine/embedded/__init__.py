@@ -1,8 +1,7 @@
-"""The embedded model pair: a small target and its draft, and everything that made them.
+"""The embedded model pair: a small target and its draft, with the prompts and workloads made for it.
 
-`target/` and `draft/` are checkpoint folders in Hugging Face form with one shared tokenizer. They were made
-by `train_tokenizer` and `train` from `corpus`, which needs nothing but a seed; `evaluate` measures them on
-held-out prompts. Importing this package costs nothing: the modules that need torch are imported by name.
+`target/` and `draft/` are checkpoint folders in Hugging Face format with one shared tokenizer. They are trained on `corpus`
+by `embedded_training`, which is part of the source tree only. Importing this package does not import torch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Held-out requests for benchmarks and tests, as a client would send them."""
+"""Held-out chat requests for benchmarks and tests."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from .corpus import DEFAULT_MIX, Example, Task, example
 
-# Above the longest answer of each task, so that answers end by themselves.
+# Above the longest answer of each task, so that no answer is cut off.
 MAX_TOKENS: Mapping[Task, int] = {
     "summary": 320, "json": 240, "reply": 220, "sql": 96, "python": 128,
     "status": 48, "label": 8, "extraction": 240, "notes": 160,
     "repeat": 240,
 }  # fmt: skip
-# The classes that benchmarks compare: predictable and long, one line, full of rare tokens.
+# The classes that benchmarks compare: long and predictable, one line, many rare tokens.
 STRUCTURED_LONG: Mapping[Task, float] = {"summary": 0.5, "json": 0.25, "reply": 0.25}
 ONE_LINE: Mapping[Task, float] = {"status": 0.7, "label": 0.3}
 RARE_TOKENS: Mapping[Task, float] = {"extraction": 1.0}
@@ -21,7 +21,7 @@ RARE_TOKENS: Mapping[Task, float] = {"extraction": 1.0}
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """One chat request; `example` holds the facts by which `checks.check` judges its answer."""
+    """One chat request; `example` holds the facts to check its answer against."""
 
     messages: list[dict[str, str]]
     task: Task

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from embedded_training.batches import render_prompt
+from embedded_training.model import DRAFT, TARGET, Llama, Shape
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 from slipstream_engine.embedded import DRAFT_DIR, TARGET_DIR, demo
-from slipstream_engine.embedded.batches import render_prompt
 from slipstream_engine.embedded.corpus import example
-from slipstream_engine.embedded.model import DRAFT, TARGET, Llama, Shape
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from slipstream_engine.embedded.checks import check
+from embedded_training.checks import check
 from slipstream_engine.embedded.corpus import TASKS, Task, example, examples
 from slipstream_engine.embedded.corpus.entities import is_held_out_name
 from slipstream_engine.embedded.corpus.reasons import LABELS, REASONS

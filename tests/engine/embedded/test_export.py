@@ -6,7 +6,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from slipstream_engine.embedded import DRAFT_DIR, TARGET_DIR, export
+from embedded_training import export
+from slipstream_engine.embedded import DRAFT_DIR, TARGET_DIR
 
 
 def _pair(folder: Path) -> tuple[Path, Path]:

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from embedded_training.batches import PROMPT_WEIGHT, SHORT_ANSWER, batches, encode
+from embedded_training.evaluate import count_acceptance
+from embedded_training.model import DRAFT, Llama
+from embedded_training.train import Plan, Trainer, cross_entropy
+from embedded_training.train_tokenizer import save_tokenizer, train_tokenizer
 from hypothesis import given
 from hypothesis import strategies as st
-from slipstream_engine.embedded.batches import PROMPT_WEIGHT, SHORT_ANSWER, batches, encode
 from slipstream_engine.embedded.corpus import example
-from slipstream_engine.embedded.evaluate import count_acceptance
-from slipstream_engine.embedded.model import DRAFT, Llama
-from slipstream_engine.embedded.train import Plan, Trainer, cross_entropy
-from slipstream_engine.embedded.train_tokenizer import save_tokenizer, train_tokenizer
 from tokenizers import Tokenizer
 
 PLAN = Plan(tokens=40_000, step_tokens=1024, batch_tokens=1024, matrix_lr=4e-3, other_lr=3e-3, seed=1)

@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
+from slipstream_engine.embedded.corpus import DEFAULT_MIX, Example, Split, Task, example
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from .corpus import DEFAULT_MIX, Example, Split, Task, example
-from .train_tokenizer import ASSISTANT, END, PAD, token_id
+from embedded_training.train_tokenizer import ASSISTANT, END, PAD, token_id
 
 SHORT_ANSWER = 8  # an answer of fewer tokens weighs as much as one of so many: a label is one or two
 PROMPT_WEIGHT = 0.1  # prompts teach the language, answers are the task

@@ -1,6 +1,6 @@
 """Measure the embedded pair on held-out prompts: answers per task, and how well the draft foresees them.
 
-    python -m slipstream_engine.embedded.evaluate [--target DIR] [--draft DIR] [--per-task N] [--json FILE]
+    python -m embedded_training.evaluate [--target DIR] [--draft DIR] [--per-task N] [--json FILE]
 
 Answers are the target's greedy ones, generated with `transformers`; another engine can be measured by
 passing its own `generate` to `evaluate`.
@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from slipstream_engine.embedded import DRAFT_DIR, TARGET_DIR
+from slipstream_engine.embedded.corpus import TASKS, Example, Task
+from slipstream_engine.embedded.workload import Request, workload
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from . import DRAFT_DIR, TARGET_DIR
-from .batches import render_prompt
-from .checks import check
-from .corpus import TASKS, Example, Task
-from .model import Llama
-from .train_tokenizer import END
-from .workload import Request, workload
+from embedded_training.batches import render_prompt
+from embedded_training.checks import check
+from embedded_training.model import Llama
+from embedded_training.train_tokenizer import END
 
 Generate = Callable[[Sequence[Request]], list[str]]
 _BATCH = 16

@@ -1,6 +1,6 @@
 """Put a trained pair where the wheel takes it from.
 
-    python -m slipstream_engine.embedded.export --target DIR --draft DIR
+    python -m embedded_training.export --target DIR --draft DIR
 
 Copies what serving needs and leaves the trainer's state behind. Each file is replaced whole, so a reader
 never sees half a file.
@@ -13,7 +13,7 @@ import os
 import shutil
 from pathlib import Path
 
-from . import DRAFT_DIR, TARGET_DIR
+from slipstream_engine.embedded import DRAFT_DIR, TARGET_DIR
 
 FILES = (
     "config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",

@@ -11,9 +11,9 @@ import json
 import sqlite3
 from collections.abc import Callable, Mapping
 
-from .corpus import Example, Task
-from .corpus.conversations import SECTIONS
-from .corpus.tickets import JSON_FIELDS
+from slipstream_engine.embedded.corpus import Example, Task
+from slipstream_engine.embedded.corpus.conversations import SECTIONS
+from slipstream_engine.embedded.corpus.tickets import JSON_FIELDS
 
 Scores = dict[str, float]
 Facts = Mapping[str, str]

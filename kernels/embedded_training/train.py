@@ -1,11 +1,11 @@
 """Train the embedded target and its draft.
 
-    python -m slipstream_engine.embedded.train copier --tokenizer DIR --out COPIER
-    python -m slipstream_engine.embedded.train stem --tokenizer DIR --init COPIER --out STEM
-    python -m slipstream_engine.embedded.train target --tokenizer DIR --init STEM --out GROWN
-    python -m slipstream_engine.embedded.train polish --tokenizer DIR --init GROWN --out DIR
-    python -m slipstream_engine.embedded.train draft --tokenizer DIR --out BASE
-    python -m slipstream_engine.embedded.train draft --target DIR --init BASE --out DIR
+    python -m embedded_training.train copier --tokenizer DIR --out COPIER
+    python -m embedded_training.train stem --tokenizer DIR --init COPIER --out STEM
+    python -m embedded_training.train target --tokenizer DIR --init STEM --out GROWN
+    python -m embedded_training.train polish --tokenizer DIR --init GROWN --out DIR
+    python -m embedded_training.train draft --tokenizer DIR --out BASE
+    python -m embedded_training.train draft --target DIR --init BASE --out DIR
 
 The target starts with a quarter of its layers: first with many exercises in copying facts, which a small model
 learns last (the copier), then on the corpus (the stem). It is then grown to its full depth and trained on, at the
@@ -28,14 +28,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from slipstream_engine.embedded.corpus import Task, training_mix
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .batches import Batch, batches
-from .corpus import Task, training_mix
-from .model import DRAFT, STEM, TARGET, Llama, Shape
-from .train_tokenizer import END, PAD, token_id
+from embedded_training.batches import Batch, batches
+from embedded_training.model import DRAFT, STEM, TARGET, Llama, Shape
+from embedded_training.train_tokenizer import END, PAD, token_id
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 SHAPES = {"copier": STEM, "stem": STEM, "target": TARGET, "polish": TARGET, "draft": DRAFT}

@@ -1,6 +1,6 @@
 """Train the tokenizer that the embedded target and draft share.
 
-    python -m slipstream_engine.embedded.train_tokenizer --out DIR
+    python -m embedded_training.train_tokenizer --out DIR
 
 Byte-level BPE, so any text round-trips; every digit is a token of its own, so numbers are copied digit by
 digit. Both models must load the same file: token ids are what a draft proposes and a target verifies.
@@ -14,9 +14,8 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from slipstream_engine.embedded.corpus import examples
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-
-from .corpus import examples
 
 PAD, SYSTEM, USER, ASSISTANT, END = SPECIAL_TOKENS = (
     "<|pad|>",
