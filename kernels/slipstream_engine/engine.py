@@ -21,10 +21,10 @@ from slipstream_kernels.backend import Backend
 from torch import Tensor
 
 from slipstream_engine.cache import SlotPool
-from slipstream_engine.checks import check_request
 from slipstream_engine.drafts import DraftRow, Drafts, DraftSource
+from slipstream_engine.engine_time import EngineTime
 from slipstream_engine.model import Model
-from slipstream_engine.occupancy import Occupancy
+from slipstream_engine.request_checks import check_request
 from slipstream_engine.sequence import Sequence
 from slipstream_engine.step_batch import Span, layout
 from slipstream_engine.tokenizer import Tokenizer
@@ -68,7 +68,7 @@ class Engine:
         self._max_waiting = max_waiting
         self._prefill_chunk_tokens = prefill_chunk_tokens
         self._pool = SlotPool(slots)
-        self._occupancy = Occupancy(target.device)
+        self._engine_time = EngineTime(target.device)
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []  # slots ascending
         self._arrivals = itertools.count()
@@ -144,7 +144,7 @@ class Engine:
     def step(self) -> list[Chunk]:
         """Take in prompts, decode once, and return what each request got (at most one chunk a request)."""
         if not self._running:
-            self._occupancy.begin()
+            self._engine_time.begin()
         self._admit()
         decoding = [sequence for sequence in self._running if sequence.prefilled]
         chunks = self._prefill(stream_on=bool(decoding))
@@ -183,7 +183,7 @@ class Engine:
             if end == len(sequence.tokens):  # never of a resumed answer: it has its first token
                 # The token after the prompt is chosen as every plain token is: by a verification without drafts.
                 emitted = self._verify(hidden[-1:], [sequence], Drafts.none(1, self._target.device))
-            self._occupancy.charge([sequence], [share])
+            self._engine_time.charge([sequence], [share])
             chunks += [sequence.first(ids[0], gaps) if ids else sequence.failed(NOT_FINITE) for ids, gaps in emitted]
         return chunks
 
@@ -193,12 +193,12 @@ class Engine:
         drafts = self._propose(sequences)
         spans, fed = [], []
         proposed = drafts.token_ids.tolist()
-        self._occupancy.charge(sequences, [sequence.draft_length for sequence in sequences])
+        self._engine_time.charge(sequences, [sequence.draft_length for sequence in sequences])
         for sequence, ids, count in zip(sequences, proposed, drafts.lengths, strict=True):
             spans.append(Span(sequence.slot, len(sequence.tokens) - 1, 1 + count))
             fed += [sequence.tokens[-1], *ids[:count]]
         emitted = self._verify(self._forward(spans, fed), sequences, drafts)
-        self._occupancy.charge(sequences, [span.tokens for span in spans])
+        self._engine_time.charge(sequences, [span.tokens for span in spans])
         chunks = []
         for sequence, (ids, gaps), count in zip(sequences, emitted, drafts.lengths, strict=True):
             if not ids:

@@ -6,15 +6,15 @@ import logging
 
 import torch
 
-from slipstream_engine.compatibility import check_draft
 from slipstream_engine.config import load_config
+from slipstream_engine.draft_compatibility import check_draft
 from slipstream_engine.drafts import DraftSource, ModelDrafts, PromptLookup
 from slipstream_engine.engine import Engine
 from slipstream_engine.errors import CheckpointError, DraftMismatchError
 from slipstream_engine.model import Model
 from slipstream_engine.settings import EngineSettings, resolve_source, resolve_tokenizer
 from slipstream_engine.tokenizer import Tokenizer
-from slipstream_engine.verification import usable_backend
+from slipstream_engine.verification_backend import usable_backend
 
 logger = logging.getLogger(__name__)
 

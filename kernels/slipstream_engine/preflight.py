@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
-from slipstream_engine.compatibility import check_draft
 from slipstream_engine.config import load_config
+from slipstream_engine.draft_compatibility import check_draft
 from slipstream_engine.errors import CheckpointError, DraftMismatchError
 from slipstream_engine.settings import resolve_source, resolve_tokenizer
 from slipstream_engine.tokenizer import Tokenizer

@@ -7,10 +7,10 @@ import threading
 from typing import TYPE_CHECKING
 
 from slipstream_engine.engine import Engine
+from slipstream_engine.engine_protocol import EngineFacts, OnChunk
 from slipstream_engine.errors import OverloadedError, RequestError
 from slipstream_engine.loading import load_engine
 from slipstream_engine.sequence import Sequence
-from slipstream_engine.served import EngineFacts, OnChunk
 from slipstream_engine.types import Chunk, GenerationRequest
 
 if TYPE_CHECKING:

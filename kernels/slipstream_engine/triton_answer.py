@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-from slipstream_engine.served import EngineFacts, Reply
+from slipstream_engine.engine_protocol import EngineFacts, Reply
 from slipstream_engine.types import Chunk, FinishReason
 
 LARGE_RESPONSE_BYTES = 64 * 1024

@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from slipstream_engine.engine_protocol import OpenAiRequest, PromptTokenizer
 from slipstream_engine.errors import RequestError
-from slipstream_engine.served import OpenAiRequest, PromptTokenizer
 from slipstream_engine.types import GenerationRequest, SamplingParams
 
 Tensors = Mapping[str, np.ndarray[Any, Any]]

@@ -4,8 +4,8 @@ Runs inside Triton's stub process, the only place where `triton_python_backend_u
 are described in `deploy/model_repository/slipstream/config.pbtxt`. Errors are Triton errors whose message
 starts with a stable code: `invalid_request`, `context_length_exceeded`, `overloaded` or `internal`.
 
-Threads: Triton calls `execute`, which only parses and submits; the engine's own threads generate; the outbox
-sends responses; one more asks Triton which requests were cancelled: a round trip for each answer.
+Threads: Triton calls `execute`, which only parses and submits; the engine's own threads generate; the response
+sender sends; one more thread asks Triton which requests were cancelled, one round trip per answer.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 import msgspec
+import numpy as np
 import triton_python_backend_utils as pb_utils
 
+from slipstream_engine.engine_protocol import OpenAiRequest, ServedEngine
 from slipstream_engine.errors import CheckpointError, EngineError, EngineFailedError, OverloadedError, RequestError
-from slipstream_engine.served import OpenAiRequest, ServedEngine
 from slipstream_engine.triton_answer import Answer
 from slipstream_engine.triton_inputs import (
     ENGINE_FACTS,
@@ -37,14 +38,15 @@ from slipstream_engine.triton_inputs import (
     parse_request,
     prompt_bytes,
 )
-from slipstream_engine.triton_numpy import check_numpy
-from slipstream_engine.triton_outbox import Delivery, Outbox, merge_chunks
+from slipstream_engine.triton_response_sender import PendingItems, ResponseSender, merge_chunks
 
 CANCEL_POLL_S = 0.02
 LARGE_PROMPT_BYTES = 32 * 1024
 """Above this, a prompt is tokenized outside `execute`: it would hold up the requests behind it."""
 MAX_INTAKE = 16
 """Large prompts that may wait to be tokenized."""
+
+_NUMPY_PROBE = (1, -2, 2**30)
 
 Settings = TypeVar("Settings", bound=msgspec.Struct)
 Engine = TypeVar("Engine", bound=ServedEngine)
@@ -66,6 +68,23 @@ def settings_from_parameters(parameters: Mapping[str, str], settings_type: type[
         return msgspec.convert(given, settings_type, strict=False)
     except msgspec.ValidationError as exc:
         raise CheckpointError(f"config.pbtxt: parameters: {exc}") from exc
+
+
+def check_numpy() -> None:
+    """Raise `CheckpointError` if numpy arrays do not cross the border to Triton's stub intact.
+
+    The stub reads and creates arrays with the memory layout of the numpy that it was built for. With another major
+    version of numpy nothing is raised: inputs arrive with wrong numbers and outputs leave empty. The probe enters by
+    DLPack, which does not depend on numpy's layout, and leaves as an array that the stub made.
+    """
+    import torch  # late: `prepare` must run first
+
+    received = pb_utils.Tensor.from_dlpack("probe", torch.tensor(_NUMPY_PROBE, dtype=torch.int32)).as_numpy()
+    if received.dtype != np.int32 or received.tolist() != list(_NUMPY_PROBE):
+        raise CheckpointError(
+            f"this Triton's Python stub does not work with numpy {np.__version__}: it turns {list(_NUMPY_PROBE)} into "
+            f"{received!r}; put numpy 1.26 first in the model's environment, or use a Triton that knows numpy 2"
+        )
 
 
 class TritonModel(ABC, Generic[Engine]):
@@ -92,11 +111,11 @@ class TritonModel(ABC, Generic[Engine]):
         parameters = {name: value["string_value"] for name, value in config.get("parameters", {}).items()}
         try:
             self.prepare()
-            check_numpy(pb_utils.Tensor)
+            check_numpy()
             self.engine = self.start_engine(config["name"], parameters)
         except (EngineError, RuntimeError) as exc:  # PyTorch raises RuntimeError where memory or a device fails
             raise pb_utils.TritonModelException(str(exc)) from exc
-        self.outbox: Outbox[Answer, Any] = Outbox(self._send)
+        self.responses: ResponseSender[Answer, Any] = ResponseSender(self._send)
         self._numbers = itertools.count(1)
         self._answers: dict[str, Answer] = {}
         self._intake = ThreadPoolExecutor(max_workers=1, thread_name_prefix="slipstream-intake")
@@ -133,7 +152,7 @@ class TritonModel(ABC, Generic[Engine]):
         self._closing.set()
         self._intake.shutdown()
         self.engine.close()
-        self.outbox.close()
+        self.responses.close()
         self._cancel_watch.join()
 
     def _take_message(self, tensors: Tensors, answer: Answer) -> None:
@@ -163,8 +182,8 @@ class TritonModel(ABC, Generic[Engine]):
             context_tokens=self.engine.context_tokens,
         )
         self._answers[answer.request_id] = answer
-        delivery = Delivery(answer, merge_chunks, stream=request.stream)
-        self.engine.submit(request.generation, partial(self.outbox.put, delivery), stops=answer.stops)
+        pending = PendingItems(answer, merge_chunks, stream=request.stream)
+        self.engine.submit(request.generation, partial(self.responses.put, pending), stops=answer.stops)
 
     def _attempt(self, answer: Answer, take: Callable[[], None]) -> None:
         """Call `take`; what it raises is the answer."""
@@ -183,7 +202,7 @@ class TritonModel(ABC, Generic[Engine]):
             self._answers.pop(answer.request_id, None)
         try:
             answer.send(item)
-        except Exception as exc:  # The outbox's top: a client that cannot be answered must not stop the others.
+        except Exception as exc:  # Top of the sending thread: one client's failure must not stop the others.
             pb_utils.Logger.log_error(f"request {answer.request_id}: sending failed: {exc!r}")
             if item.last:
                 self._end(answer)

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import torch
 from slipstream_engine.engine import Engine
-from slipstream_engine.triton_outbox import merge_chunks
+from slipstream_engine.triton_response_sender import merge_chunks
 from slipstream_engine.types import Chunk, GenerationRequest, SamplingParams
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaForCausalLM
 
-from tests.engine.untimed import untimed
+from tests.engine.without_engine_time import without_engine_time
 
 Drain = Callable[[Engine, list[GenerationRequest]], dict[str, list[Chunk]]]
 Make = Callable[..., Engine]
@@ -82,7 +82,9 @@ def test_margins_are_the_gaps_of_transformers_logits(
 def test_asking_does_not_change_the_answer(make_engine: Make, drain: Drain) -> None:
     plain, asked = (drain(make_engine("close"), [_request("a", draft_tokens=4, margins=m)])["a"] for m in (False, True))
     assert _tokens(plain) == _tokens(asked)
-    assert [chunk.counts for chunk in untimed(plain)] == [chunk.counts for chunk in untimed(asked)]
+    assert [chunk.counts for chunk in without_engine_time(plain)] == [
+        chunk.counts for chunk in without_engine_time(asked)
+    ]
 
 
 def test_a_step_without_a_request_that_asks_looks_for_no_second_best(make_engine: Make, drain: Drain) -> None:

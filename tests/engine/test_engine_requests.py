@@ -24,7 +24,7 @@ from slipstream_engine.tokenizer import Tokenizer
 from slipstream_engine.types import Chunk, FinishReason, GenerationRequest, SamplingParams
 from slipstream_kernels import SamplingBatch
 
-from tests.engine.untimed import untimed
+from tests.engine.without_engine_time import without_engine_time
 
 Drain = Callable[[Engine, list[GenerationRequest]], dict[str, list[Chunk]]]
 Make = Callable[..., Engine]
@@ -167,7 +167,7 @@ def test_a_freed_slot_remembers_nothing(make_engine: Make, drain: Drain) -> None
     engine.step()
     engine.cancel("a")
     found = drain(engine, [_request("b", draft_tokens=4)])["b"]
-    assert untimed(found) == untimed(expected)  # tokens, text and counts
+    assert without_engine_time(found) == without_engine_time(expected)  # tokens, text and counts
 
 
 def test_a_reused_request_id_brings_its_own_sampling(make_engine: Make, drain: Drain) -> None:
@@ -443,7 +443,7 @@ def test_a_released_slot_forgets_its_n_grams(make_engine: Make, drain: Drain) ->
     alone = drain(make_engine("ngram", max_slots=1), [_request("b", draft_tokens=4)])["b"]
     drain(engine, [_request("a", prompt_ids=PROMPT + repeated, draft_tokens=4)])
     found = drain(engine, [_request("b", draft_tokens=4)])["b"]
-    assert untimed(found)[-1].counts == untimed(alone)[-1].counts
+    assert without_engine_time(found)[-1].counts == without_engine_time(alone)[-1].counts
 
 
 def test_prompt_lookup_goes_on_round_a_period() -> None:

@@ -16,7 +16,7 @@ from slipstream_engine.service import EngineService
 from slipstream_engine.settings import EngineSettings
 from slipstream_engine.types import Chunk, GenerationRequest, SamplingParams
 
-from tests.engine.untimed import untimed
+from tests.engine.without_engine_time import without_engine_time
 
 Drain = Callable[[Engine, list[GenerationRequest]], dict[str, list[Chunk]]]
 Make = Callable[..., Engine]
@@ -95,7 +95,7 @@ def test_what_was_stopped_never_drafts_again_and_leaves_its_slot_clean(
     assert {chunk.counts.drafted for chunk in row[13:]} == {at_the_stop}
     assert row[-1].counts.output_tokens == 100
     found = drain(engine, [_request("next")])["next"]
-    assert untimed(found) == untimed(alone)  # tokens, text and counts
+    assert without_engine_time(found) == without_engine_time(alone)  # tokens, text and counts
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

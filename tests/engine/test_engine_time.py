@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from slipstream_engine.engine import Engine
-from slipstream_engine.occupancy import Occupancy
+from slipstream_engine.engine_time import EngineTime
 from slipstream_engine.types import Chunk, GenerationRequest, SamplingParams
 
 Make = Callable[..., Engine]
@@ -109,7 +109,7 @@ def test_request_with_drafts_is_charged_its_rows_and_the_draft(make_engine: Make
 )
 def test_shares_are_in_proportion_to_rows_and_add_up(passes: list[tuple[float, list[int]]]) -> None:
     now_s = 0.0
-    occupancy = Occupancy(CPU, lambda: now_s)
+    occupancy = EngineTime(CPU, lambda: now_s)
     requests = [SimpleNamespace(engine_s=0.0) for _ in range(3)]
     expected, open_s = [0.0] * 3, 0.0
     for passed_s, rows in passes:

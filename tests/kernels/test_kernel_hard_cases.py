@@ -46,12 +46,12 @@ def number_fixed(number, tmp_path):
     """`verify` whose random numbers are all `number`, in the kernel and in the reference."""
     fault = Fault(
         name=f"every number is {number}",
-        file="spec_verify/kernel_parts.py",
+        file="spec_verify/kernel_primitives.py",
         right="return bits.to(tl.float64) * _TWO_TO_MINUS_52",
         wrong=f"return bits.to(tl.float64) * 0.0 + {number!r}",
     )
     package = package_with(fault, tmp_path)
-    reference = importlib.import_module(f"{package.__name__}.spec_verify.reference")
+    reference = importlib.import_module(f"{package.__name__}.spec_verify.pytorch")
     reference.uniform = lambda *arguments: 0.0 * package.uniform(*arguments) + number
     return package.verify
 
@@ -147,7 +147,7 @@ def test_a_call_that_breaks_off_between_launches_leaves_a_workspace_that_can_be_
         raise RuntimeError("no C compiler")
 
     with monkeypatch.context() as patched:
-        patched.setattr(kernel, "launch_later", no_compiler)
+        patched.setattr(kernel, "launch_after_scan", no_compiler)
         with pytest.raises(RuntimeError, match="no C compiler"):
             verify_batch(run, batch, device=DEVICE)
     assert not workspace._state.any()

@@ -26,13 +26,13 @@ FAULTS = {
     for fault in (
         Fault(
             name="accept always",
-            file="spec_verify/kernel_row.py",
+            file="spec_verify/kernel_finish_row.py",
             right="accepted = u * q.to(tl.float64) * whole.to(tl.float64) < weight.to(tl.float64)",
             wrong="accepted = u < 2.0",
         ),
         Fault(
             name="draft probability forgotten",
-            file="spec_verify/kernel_row.py",
+            file="spec_verify/kernel_finish_row.py",
             right="u * q.to(tl.float64) * whole",
             wrong="u * whole",
         ),
@@ -44,7 +44,7 @@ FAULTS = {
         ),
         Fault(
             name="shared noise of acceptance and residual",
-            file="spec_verify/kernel_parts.py",
+            file="spec_verify/kernel_primitives.py",
             right="RESIDUAL = tl.constexpr(int(Purpose.RESIDUAL))",
             wrong="RESIDUAL = tl.constexpr(int(Purpose.ACCEPT))",
         ),
@@ -80,13 +80,13 @@ FAULTS = {
         ),
         Fault(
             name="the next step takes a discarded block's numbers again",
-            file="spec_verify/kernel_parts.py",
+            file="spec_verify/kernel_primitives.py",
             right="PURPOSES = tl.constexpr(len(Purpose))",
             wrong="PURPOSES = tl.constexpr(0)",
         ),
         Fault(
             name="penalties that ignore the drafts in the row",
-            file="spec_verify/kernel_parts.py",
+            file="spec_verify/kernel_primitives.py",
             right="for earlier in range(step):",
             wrong="for earlier in range(0):",
         ),

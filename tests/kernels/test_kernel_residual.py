@@ -132,7 +132,7 @@ def test_a_broken_row_fails_its_request_where_it_is_read(block: bool) -> None:
 @pytest.fixture(scope="module")
 def compiled() -> dict[str, dict[str, int]]:
     """Figures of each kernel, from a process in which kernels are compiled and not interpreted."""
-    return json.loads(run_compiling("-m", "tests.kernels.later_ahead_of_time"))
+    return json.loads(run_compiling("-m", "tests.kernels.after_scan_ahead_of_time"))
 
 
 def test_next_to_nothing_is_spilled_where_logits_are_read_as_they_are(compiled: dict[str, dict[str, int]]) -> None:

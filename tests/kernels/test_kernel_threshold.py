@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from slipstream_kernels import SamplingBatch
-from slipstream_kernels.spec_verify import kernel, kernel_later
+from slipstream_kernels.spec_verify import kernel, launch_after_scan
 from slipstream_kernels.spec_verify.kernel_arguments import Adjustments, Drafts, Filters, Launch, Statistics, Step
 from slipstream_kernels.spec_verify.kernel_config import LaunchConfig
 from slipstream_kernels.spec_verify.workspace import Needs, Workspace
@@ -53,7 +53,7 @@ def search(logits: Tensor, rules: Iterable[Rule], *, programs: int, held: int) -
         config=LaunchConfig(block=128, splits=1, warps=1),
     )
     kernel.launch_scan(launch)
-    kernel_later.threshold_call(launch).launch()
+    launch_after_scan.threshold_call(launch).launch()
     return statistics
 
 

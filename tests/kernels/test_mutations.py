@@ -16,7 +16,7 @@ from tests.kernels.goodness import p_value, smallest_error_found, total_variatio
 from tests.kernels.mutants import Fault, package_with
 
 BY_NAME = {case.name: case for case in CASES}
-REFERENCE = "spec_verify/reference.py"
+REFERENCE = "spec_verify/pytorch.py"
 
 ACCEPT_ALWAYS = Fault(
     name="accept always",

@@ -14,7 +14,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from slipstream_kernels import Purpose, SamplingBatch, filtered_probs, sample, verify
-from slipstream_kernels.spec_verify.reference import accepts
+from slipstream_kernels.spec_verify.pytorch import accepts
 
 from tests.kernels.batches import make_request, verify_batch
 from tests.kernels.checker import check

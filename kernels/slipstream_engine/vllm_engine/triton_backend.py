@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from slipstream_engine.served import OpenAiRequest
+from slipstream_engine.engine_protocol import OpenAiRequest
 from slipstream_engine.triton_answer import Answer
 from slipstream_engine.triton_model import TritonModel, settings_from_parameters
-from slipstream_engine.triton_outbox import Delivery, merge_replies
+from slipstream_engine.triton_response_sender import PendingItems, merge_replies
 from slipstream_engine.vllm_engine.compatibility import check_version
 from slipstream_engine.vllm_engine.process import prepare_process
 from slipstream_engine.vllm_engine.settings import VllmSettings
@@ -32,5 +32,5 @@ class TritonPythonModel(TritonModel["VllmService"]):
         return VllmService.start(settings, name)
 
     def ask_openai(self, answer: Answer, request: OpenAiRequest) -> None:
-        delivery = Delivery(answer, merge_replies, stream=True)
-        self.engine.ask(answer.request_id, request, partial(self.outbox.put, delivery), stops=answer.stops)
+        pending = PendingItems(answer, merge_replies, stream=True)
+        self.engine.ask(answer.request_id, request, partial(self.responses.put, pending), stops=answer.stops)

@@ -19,7 +19,6 @@ from torch import Tensor
 from slipstream_kernels.backend import Backend
 from slipstream_kernels.gpu_timing import GpuTimer, Timer
 from slipstream_kernels.ngram_lookup import NgramDrafts, NgramWorkspace, ngram_lookup
-from slipstream_kernels.ngram_lookup.division import division
 
 MIN_NGRAM, MAX_NGRAM, DRAFTS = 2, 3, 4
 VOCABULARY = 128_256
@@ -52,6 +51,8 @@ class Case:
     @property
     def read_bytes(self) -> int:
         """Bytes of text that the kernel reads: with a near match, the first tile of each program."""
+        from slipstream_kernels.ngram_lookup.kernel import division  # needs `triton`
+
         tile, splits = division(self.requests, self.columns)
         columns = min(self.columns, tile * splits) if self.near else self.columns
         return self.requests * columns * _TOKEN_BYTES

@@ -6,9 +6,8 @@ import torch
 from torch import Tensor
 
 from slipstream_kernels.backend import Backend, use_kernel
-from slipstream_kernels.ngram_lookup import reference
-from slipstream_kernels.ngram_lookup.result import NgramDrafts
-from slipstream_kernels.ngram_lookup.workspace import NgramWorkspace
+from slipstream_kernels.ngram_lookup import pytorch
+from slipstream_kernels.ngram_lookup.types import NgramDrafts, NgramWorkspace
 
 LONGEST_NGRAM = 16
 MOST_DRAFTS = 1024
@@ -62,7 +61,7 @@ def ngram_lookup(
     if check_values:
         _check_values(tokens, lengths, most, drafts)
     if not use_kernel(backend, tokens.device):
-        return reference.lookup(tokens, lengths, most, min_ngram=min_ngram, max_ngram=max_ngram, drafts=drafts)
+        return pytorch.lookup(tokens, lengths, most, min_ngram=min_ngram, max_ngram=max_ngram, drafts=drafts)
     from slipstream_kernels.ngram_lookup import kernel  # only here: triton is not everywhere
 
     return kernel.lookup(

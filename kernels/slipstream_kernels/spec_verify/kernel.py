@@ -22,8 +22,8 @@ from slipstream_kernels.spec_verify.kernel_config import (
     LaunchConfig,
     default_config,
 )
-from slipstream_kernels.spec_verify.kernel_later import launch_later
 from slipstream_kernels.spec_verify.kernel_scan import scan
+from slipstream_kernels.spec_verify.launch_after_scan import launch_after_scan
 from slipstream_kernels.spec_verify.result import MOST_DRAFTS, Verification
 from slipstream_kernels.spec_verify.workspace import Needs, Workspace
 
@@ -77,7 +77,7 @@ def verify_kernel(
         with torch.cuda.device(target_logits.device) if target_logits.is_cuda else nullcontext():
             launch_scan(launch)
             if launch.drafts.logits is not None or launch.filters.top_k is not None or launch.block_rule:
-                launch_later(launch)
+                launch_after_scan(launch)
     except BaseException:  # compiling may fail or be interrupted between two launches; it is raised again
         # The next call would believe the first launch's words.
         if workspace is not None:

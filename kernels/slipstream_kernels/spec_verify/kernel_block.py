@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from slipstream_kernels.spec_verify.kernel_parts import ACCEPT, PURPOSES, exponentials, uniform
+from slipstream_kernels.spec_verify.kernel_primitives import ACCEPT, PURPOSES, exponentials, uniform
 from slipstream_kernels.spec_verify.kernel_residual import kept_in_row, weigh_tile
 from slipstream_kernels.spec_verify.kernel_state import ENDS
 from slipstream_kernels.spec_verify.kernel_threshold import draft_probability, is_sampled

@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from slipstream_kernels.spec_verify.kernel_parts import RESIDUAL, TARGET, exponentials, pick, uniform
+from slipstream_kernels.spec_verify.kernel_primitives import RESIDUAL, TARGET, exponentials, pick, uniform
 from slipstream_kernels.spec_verify.kernel_tile import (
     drafted_token,
     inverse_temperature_of,

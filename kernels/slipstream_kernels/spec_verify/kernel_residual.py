@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 
 from slipstream_kernels.spec_verify.kernel_emit import emit, last_uniform, row_whole
-from slipstream_kernels.spec_verify.kernel_parts import exponentials, pick
+from slipstream_kernels.spec_verify.kernel_primitives import exponentials, pick
 from slipstream_kernels.spec_verify.kernel_scan import kind
 from slipstream_kernels.spec_verify.kernel_state import first_open
 from slipstream_kernels.spec_verify.kernel_threshold import is_sampled

@@ -29,8 +29,8 @@ import triton
 import triton.language as tl
 
 from slipstream_kernels.spec_verify.kernel_emit import emit_simple
-from slipstream_kernels.spec_verify.kernel_read import scan_draft, scan_target
-from slipstream_kernels.spec_verify.kernel_row import complete_row
+from slipstream_kernels.spec_verify.kernel_finish_row import finish_row
+from slipstream_kernels.spec_verify.kernel_scan_tiles import scan_draft, scan_target
 from slipstream_kernels.spec_verify.kernel_state import ENDS, current, first_open, is_resolved
 from slipstream_kernels.spec_verify.kernel_tile import (
     draft_length,
@@ -182,7 +182,7 @@ def _finish_row(
     tl.store(statistics.rows_done + r, 0)
     simple, filtered = kind(step, drafts, filters, request, temperature, BLOCK_RULE)
     if complete:
-        broken, accepted = complete_row(
+        broken, accepted = finish_row(
             step,
             drafts,
             adjustments,

@@ -14,7 +14,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from slipstream_kernels.spec_verify.kernel_parts import exponentials
+from slipstream_kernels.spec_verify.kernel_primitives import exponentials
 from slipstream_kernels.spec_verify.kernel_tile import load_vectors
 
 

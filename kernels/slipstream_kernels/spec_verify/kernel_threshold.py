@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from slipstream_kernels.spec_verify.kernel_emit import row_whole
-from slipstream_kernels.spec_verify.kernel_parts import ACCEPT, exponentials, uniform
+from slipstream_kernels.spec_verify.kernel_primitives import ACCEPT, exponentials, uniform
 from slipstream_kernels.spec_verify.kernel_search import held_values, key_of, smallest_kept, value_of
 from slipstream_kernels.spec_verify.kernel_state import ENDS, current, ends_before
 from slipstream_kernels.spec_verify.kernel_tile import (

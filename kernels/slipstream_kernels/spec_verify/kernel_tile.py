@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from slipstream_kernels.spec_verify.kernel_parts import adjusted
+from slipstream_kernels.spec_verify.kernel_primitives import adjusted
 
 _CHUNK = tl.constexpr(256)
 

@@ -10,7 +10,7 @@ from slipstream_kernels.adjustments import LogitAdjustments
 from slipstream_kernels.backend import Backend, use_kernel
 from slipstream_kernels.batch import SamplingBatch
 from slipstream_kernels.spec_verify.checks import Arguments, check_form
-from slipstream_kernels.spec_verify.reference import verify_reference
+from slipstream_kernels.spec_verify.pytorch import verify_pytorch
 from slipstream_kernels.spec_verify.result import MOST_DRAFTS, Verification
 from slipstream_kernels.spec_verify.value_checks import check_values_of
 
@@ -86,7 +86,7 @@ def verify(
     if check_values:
         check_values_of(arguments)
     if not on_kernel:
-        return verify_reference(
+        return verify_pytorch(
             *arguments[:6],
             row_start=row_start,
             draft_onehot=draft_onehot,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from slipstream_engine.compatibility import check_draft
+from slipstream_engine.draft_compatibility import check_draft
 from slipstream_engine.errors import DraftMismatchError
 from slipstream_engine.tokenizer import Tokenizer
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from slipstream_engine.served import Reply
+from slipstream_engine.engine_protocol import Reply
 from slipstream_engine.types import Chunk, Counts, FinishReason
 
 from tests.engine.triton.conftest import Sender

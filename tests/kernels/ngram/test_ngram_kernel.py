@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from slipstream_kernels.ngram_lookup import NgramWorkspace, ngram_lookup, reference
-from slipstream_kernels.ngram_lookup.division import division
+from slipstream_kernels.ngram_lookup import NgramWorkspace, ngram_lookup, pytorch
+from slipstream_kernels.ngram_lookup.kernel import division
 
 if sys.platform != "linux":
     pytest.skip("triton is for Linux", allow_module_level=True)
@@ -49,7 +49,7 @@ def assert_same(found, expected) -> None:
 def test_every_division_gives_what_the_reference_gives(device, symbols, columns, divided):
     given = batch(7, columns, symbols, device)
     found = kernel.lookup(*given, **NGRAMS, drafts=5, divided=divided)
-    assert_same(found, reference.lookup(*given, **NGRAMS, drafts=5))
+    assert_same(found, pytorch.lookup(*given, **NGRAMS, drafts=5))
 
 
 @pytest.mark.parametrize(("min_ngram", "max_ngram"), [(1, 1), (3, 3), (2, 8), (16, 16)])
@@ -59,7 +59,7 @@ def test_every_size_of_ngram(device, min_ngram, max_ngram):
     lengths = torch.tensor([90, 88, 89], device=device)
     given = (tokens, lengths, torch.full_like(lengths, 3))
     found = kernel.lookup(*given, min_ngram=min_ngram, max_ngram=max_ngram, drafts=3, divided=(16, 2))
-    assert_same(found, reference.lookup(*given, min_ngram=min_ngram, max_ngram=max_ngram, drafts=3))
+    assert_same(found, pytorch.lookup(*given, min_ngram=min_ngram, max_ngram=max_ngram, drafts=3))
     assert found.lengths[0] == 3
 
 
@@ -95,7 +95,7 @@ def test_a_workspace_is_left_as_it_was_found(device):
     for seed in range(3):
         given = batch(5 + seed % 2, 70, 3, device, seed)
         found = kernel.lookup(*given, **NGRAMS, drafts=5, divided=(16, 3), workspace=workspace)
-        assert_same(found, reference.lookup(*given, **NGRAMS, drafts=5))
+        assert_same(found, pytorch.lookup(*given, **NGRAMS, drafts=5))
         assert not workspace.best.any()
         assert not workspace.finished.any()
 
@@ -107,7 +107,7 @@ def test_programs_may_run_in_any_order(device, seed):
     workspace = NgramWorkspace.of(6, device)
     with programs_in_random_order(seed):
         found = kernel.lookup(*given, **NGRAMS, drafts=5, divided=(16, 4), workspace=workspace)
-    assert_same(found, reference.lookup(*given, **NGRAMS, drafts=5))
+    assert_same(found, pytorch.lookup(*given, **NGRAMS, drafts=5))
     assert not workspace.best.any()
     assert not workspace.finished.any()
 
@@ -172,7 +172,7 @@ def test_a_request_that_wants_nothing_is_not_read(device, loaded):
 def test_512_requests(device):
     given = batch(512, 24, 3, device)
     found = ngram_lookup(*given, drafts=5, backend="kernel")
-    assert_same(found, reference.lookup(*given, **NGRAMS, drafts=5))
+    assert_same(found, pytorch.lookup(*given, **NGRAMS, drafts=5))
 
 
 @pytest.mark.parametrize(("requests", "columns"), [(1, 1), (1, 2048), (1, 131_072), (64, 40_000), (512, 131_072)])
@@ -189,7 +189,7 @@ def test_long_texts_compiled(device, requests, columns, dtype):
     for symbols in (30, 1000, 2**31 - 1):
         tokens, lengths, most = batch(requests, columns, symbols, device)
         given = (tokens.to(dtype), lengths, most)
-        assert_same(ngram_lookup(*given, drafts=5), reference.lookup(*given, **NGRAMS, drafts=5))
+        assert_same(ngram_lookup(*given, drafts=5), pytorch.lookup(*given, **NGRAMS, drafts=5))
 
 
 @pytest.mark.skipif(not CUDA, reason="needs a GPU")
@@ -205,7 +205,7 @@ def test_a_graph_can_be_replayed_with_other_texts(device):
         for into, new in zip((tokens, lengths, most), batch(9, 20_000, 40, device, seed), strict=True):
             into.copy_(new)
         graph.replay()
-        assert_same(found, reference.lookup(tokens, lengths, most, **NGRAMS, drafts=5))
+        assert_same(found, pytorch.lookup(tokens, lengths, most, **NGRAMS, drafts=5))
 
 
 AHEAD = """

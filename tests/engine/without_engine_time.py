@@ -8,6 +8,6 @@ from msgspec.structs import replace
 from slipstream_engine.types import Chunk
 
 
-def untimed(chunks: Iterable[Chunk]) -> list[Chunk]:
+def without_engine_time(chunks: Iterable[Chunk]) -> list[Chunk]:
     """`chunks` without the engine's time."""
     return [replace(chunk, counts=replace(chunk.counts, engine_s=None)) for chunk in chunks]

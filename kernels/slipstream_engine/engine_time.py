@@ -20,7 +20,7 @@ class Charged(Protocol):
     engine_s: float
 
 
-class Occupancy:
+class EngineTime:
     """Divides the time between two charges among the requests that used it. `clock` gives seconds; `device` is what the
     passes run on."""
 

@@ -27,7 +27,7 @@ from slipstream_kernels.spec_verify.result import PADDING, Verification
 
 
 @without_grad
-def verify_reference(
+def verify_pytorch(
     target_logits: Tensor,
     draft_token_ids: Tensor,
     draft_lengths: Tensor,

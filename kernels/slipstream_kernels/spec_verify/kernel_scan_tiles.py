@@ -5,8 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from slipstream_kernels.spec_verify.kernel_parts import exponentials
-from slipstream_kernels.spec_verify.kernel_row import second_best
+from slipstream_kernels.spec_verify.kernel_finish_row import second_best
+from slipstream_kernels.spec_verify.kernel_primitives import exponentials
 from slipstream_kernels.spec_verify.kernel_state import current, ends_before
 from slipstream_kernels.spec_verify.kernel_tile import adjust, vector_ids
 

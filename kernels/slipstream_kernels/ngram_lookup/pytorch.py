@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from slipstream_kernels.ngram_lookup.result import PADDING, NgramDrafts
+from slipstream_kernels.ngram_lookup.types import PADDING, NgramDrafts
 
 
 def lookup(

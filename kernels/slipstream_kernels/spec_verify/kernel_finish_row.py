@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from slipstream_kernels.spec_verify.kernel_parts import ACCEPT, NO_TOKEN, exponentials, uniform
+from slipstream_kernels.spec_verify.kernel_primitives import ACCEPT, NO_TOKEN, exponentials, uniform
 from slipstream_kernels.spec_verify.kernel_tile import load_vectors
 
 
@@ -29,7 +29,7 @@ def total_of_tiles(maxima, sums, first_at, tiles, inverse_temperature, TILES: tl
 
 
 @triton.jit
-def complete_row(
+def finish_row(
     step,
     drafts,
     adjustments,

@@ -9,7 +9,7 @@ import json
 
 import torch
 from slipstream_kernels import LogitAdjustments
-from slipstream_kernels.spec_verify import kernel_later
+from slipstream_kernels.spec_verify import launch_after_scan
 from slipstream_kernels.spec_verify.kernel_arguments import Launch
 
 from tests.kernels.ahead_of_time import compile_ahead, prepare_step
@@ -37,8 +37,8 @@ def main() -> None:
     """The figures of all kernels of all steps for sm_90."""
     figures = {}
     for name, launch in steps().items():
-        calls = [kernel_later.threshold_call(launch), kernel_later.residual_call(launch)]
-        calls += [kernel_later.block_call(launch)] if launch.block_rule else []
+        calls = [launch_after_scan.threshold_call(launch), launch_after_scan.residual_call(launch)]
+        calls += [launch_after_scan.block_call(launch)] if launch.block_rule else []
         for call in calls:
             made = compile_ahead(call.kernel, call.arguments, call.constants, capability=90, warps=call.warps)
             figures[f"{name}: {call.kernel.fn.__name__}"] = {

@@ -1,8 +1,8 @@
-"""Carries what an engine's thread generates to Triton without making a step wait.
+"""Sends the responses of many requests to Triton from one thread, so that no engine step waits for Triton.
 
-Handing a response to Triton takes a round trip to another process. The engine's thread only appends to a list;
-one sending thread does the round trips. What a request collected while the sender was busy goes out as one
-response, so that under load fewer and larger responses are sent instead of a growing queue.
+Sending a response takes a round trip to another process. The engine's thread only appends to a list; the sending
+thread makes the round trips. Items of one request that arrive while the sender is busy are merged into one response.
+Under load, responses therefore become fewer and larger instead of queueing up.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
-from slipstream_engine.served import Reply
+from slipstream_engine.engine_protocol import Reply
 from slipstream_engine.types import Chunk
 
 
 class Item(Protocol):
-    """Part of an answer. `last` is True for its end."""
+    """Part of an answer. `last` is True for the final part."""
 
     @property
     def last(self) -> bool: ...
@@ -28,7 +28,7 @@ Sent = TypeVar("Sent", bound=Item)
 
 
 def merge_chunks(chunks: Sequence[Chunk]) -> Chunk:
-    """One chunk that says what `chunks`, in order and not empty, say together."""
+    """Combine `chunks`, in order and not empty, into one."""
     last = chunks[-1]
     return Chunk(
         request_id=last.request_id,
@@ -43,12 +43,12 @@ def merge_chunks(chunks: Sequence[Chunk]) -> Chunk:
 
 
 def merge_replies(replies: Sequence[Reply]) -> Reply:
-    """One reply that says what `replies`, in order and not empty, say together."""
+    """Combine `replies`, in order and not empty, into one."""
     return Reply(status=replies[0].status, data=b"".join(reply.data for reply in replies), last=replies[-1].last)
 
 
-class Delivery(Generic[Address, Sent]):
-    """One request's way out; `merge` makes one item of several. Only the outbox touches `pending` and `queued`."""
+class PendingItems(Generic[Address, Sent]):
+    """Unsent items of one request, which `merge` combines. Only `ResponseSender` uses `pending` and `queued`."""
 
     __slots__ = ("address", "merge", "pending", "queued", "stream")
 
@@ -60,29 +60,29 @@ class Delivery(Generic[Address, Sent]):
         self.queued = False
 
 
-class Outbox(Generic[Address, Sent]):
-    """Sends the items of many requests from one thread, each request's in order.
+class ResponseSender(Generic[Address, Sent]):
+    """Sends the items of many requests from one thread, in order within each request.
 
-    `send(address, item)` is called on that thread, once for each streamed response and for the last; a
-    request that does not stream gets one call with everything. `send` must not raise.
+    `send(address, item)` runs on that thread, once per streamed response and once for the last. A request that does not
+    stream gets a single call with all its items. `send` must not raise.
     """
 
     def __init__(self, send: Callable[[Address, Sent], None]) -> None:
         self._send = send
-        self._ready: deque[Delivery[Address, Sent]] = deque()
+        self._ready: deque[PendingItems[Address, Sent]] = deque()
         self._wake = threading.Condition()
         self._closing = False
-        self._thread = threading.Thread(target=self._run, name="slipstream-outbox", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="slipstream-responses", daemon=True)
         self._thread.start()
 
-    def put(self, delivery: Delivery[Address, Sent], item: Sent) -> None:
+    def put(self, pending_items: PendingItems[Address, Sent], item: Sent) -> None:
         """Queue `item`; returns at once. Thread-safe."""
         with self._wake:
-            delivery.pending.append(item)
-            due = delivery.stream or item.last
-            if due and not delivery.queued:
-                delivery.queued = True
-                self._ready.append(delivery)
+            pending_items.pending.append(item)
+            due = pending_items.stream or item.last
+            if due and not pending_items.queued:
+                pending_items.queued = True
+                self._ready.append(pending_items)
                 self._wake.notify()
 
     def close(self) -> None:
@@ -98,7 +98,7 @@ class Outbox(Generic[Address, Sent]):
                 self._wake.wait_for(lambda: self._ready or self._closing)
                 if not self._ready:
                     return
-                delivery = self._ready.popleft()
-                items, delivery.pending = delivery.pending, []
-                delivery.queued = False
-            self._send(delivery.address, items[0] if len(items) == 1 else delivery.merge(items))
+                pending_items = self._ready.popleft()
+                items, pending_items.pending = pending_items.pending, []
+                pending_items.queued = False
+            self._send(pending_items.address, items[0] if len(items) == 1 else pending_items.merge(items))

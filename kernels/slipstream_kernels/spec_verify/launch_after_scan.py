@@ -43,7 +43,7 @@ class Call:
         self.kernel[(self.programs,)](*self.arguments, **self.constants, num_warps=self.warps, enable_fp_fusion=False)
 
 
-def launch_later(launch: Launch) -> None:
+def launch_after_scan(launch: Launch) -> None:
     """End the requests that the scan has left. There are some, by what is known without asking the device."""
     if launch.filters.top_k is not None:
         threshold_call(launch).launch()

@@ -1,4 +1,4 @@
-"""The outbox between the engine's steps and Triton: nothing lost, nothing out of order, nobody made to wait."""
+"""The response sender between the engine's steps and Triton: nothing lost, nothing out of order, no step blocked."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import groupby
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from slipstream_engine.triton_outbox import Delivery, Outbox, merge_chunks
+from slipstream_engine.triton_response_sender import PendingItems, ResponseSender, merge_chunks
 from slipstream_engine.types import Chunk, Counts, FinishReason
 
 
@@ -28,12 +28,12 @@ def _chunk(name: str, number: int, *, last: bool = False) -> Chunk:
 )
 def test_every_request_gets_its_chunks_in_order_and_once(order: list[str], streams: dict[str, bool]) -> None:
     sent: list[tuple[str, Chunk]] = []
-    outbox: Outbox[str, Chunk] = Outbox(lambda name, chunk: sent.append((name, chunk)))
-    deliveries = {name: Delivery(name, merge_chunks, stream=stream) for name, stream in streams.items()}
+    sender: ResponseSender[str, Chunk] = ResponseSender(lambda name, chunk: sent.append((name, chunk)))
+    pending = {name: PendingItems(name, merge_chunks, stream=stream) for name, stream in streams.items()}
     for index, name in enumerate(order):
         number = order[:index].count(name)
-        outbox.put(deliveries[name], _chunk(name, number, last=number + 1 == order.count(name)))
-    outbox.close()
+        sender.put(pending[name], _chunk(name, number, last=number + 1 == order.count(name)))
+    sender.close()
 
     by_name = {
         name: [chunk for _, chunk in group]
@@ -57,13 +57,13 @@ def test_chunks_that_come_while_sending_go_out_as_one() -> None:
         assert go_on.wait(10)
         sent.append(chunk)
 
-    outbox: Outbox[str, Chunk] = Outbox(send)
-    delivery = Delivery("a", merge_chunks, stream=True)
-    outbox.put(delivery, _chunk("a", 0))
+    sender: ResponseSender[str, Chunk] = ResponseSender(send)
+    item = PendingItems("a", merge_chunks, stream=True)
+    sender.put(item, _chunk("a", 0))
     assert sending.wait(10)
     for number in range(1, 5):
-        outbox.put(delivery, _chunk("a", number, last=number == 4))
+        sender.put(item, _chunk("a", number, last=number == 4))
     go_on.set()
-    outbox.close()
+    sender.close()
     assert [chunk.token_ids for chunk in sent] == [(0,), (1, 2, 3, 4)]
     assert sent[-1].finish_reason is FinishReason.STOP
