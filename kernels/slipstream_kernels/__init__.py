@@ -1,8 +1,8 @@
 """Lossless verification of drafted tokens, and drafting from a request's own text.
 
-`SamplingBatch` and `LogitAdjustments` say how each request samples, `sample` chooses the draft's tokens, `verify`
-accepts or rejects them. Each operation has a PyTorch reference and a GPU kernel behind one function; the kernels need
-the package `triton`, which is looked for when the first kernel is asked for.
+`SamplingBatch` and `LogitAdjustments` hold each request's sampling parameters. `sample` chooses the draft's tokens and
+`verify` accepts or rejects them. Each operation has a PyTorch implementation and a GPU kernel behind one function. The
+kernels need the package `triton`, which is imported at the first use of a kernel.
 """
 
 from slipstream_kernels.adjustments import LogitAdjustments

@@ -1,7 +1,7 @@
-"""What changes a request's logits before it samples: logit bias, penalties for repetition, a grammar's mask.
+"""Adjustments of a request's logits before sampling: logit bias, repetition penalties and a grammar mask.
 
-In this order, which is vLLM's. Nothing is written back: here the adjusted logits are a copy, in the kernel they never
-exist as a whole.
+They are applied in this order, as in vLLM. The input logits are never written: `adjusted` makes a copy, and the kernel
+adjusts each tile on load.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from slipstream_kernels.python_values import LARGEST, SMALLEST, integer, integer
 
 @dataclass(frozen=True, kw_only=True)
 class LogitAdjustments:
-    """Adjustments of B requests' logits, every tensor on the logits' device. Each of the three groups is there as a
-    whole or not at all. `of` builds one from Python values.
+    """Adjustments of B requests' logits, with every tensor on the logits' device. The tensors of each of the three
+    groups are given together or not at all. `of` builds an instance from Python values.
 
-    Bias is added. Of a token seen in prompt or output a logit x becomes x / r if positive, else x * r (repetition),
-    then x - f * count (frequency), then x - p if count > 0 (presence). The drafted tokens before a row count as
-    output. The mask makes -inf of what a grammar forbids.
+    Bias is added. If a token occurs in the prompt or the output, its logit x becomes x / r if positive, else x * r
+    (repetition), then x - f * count (frequency), then x - p if count > 0 (presence). The drafted tokens before a row
+    count as output. The mask sets forbidden tokens to -inf.
     """
 
     bias_offsets: Tensor | None = None
@@ -46,7 +46,7 @@ class LogitAdjustments:
     seen_ids: Tensor | None = None
     """int32 [m], strictly ascending within a request."""
     seen_counts: Tensor | None = None
-    """int32 [m], how often the token stands in the output so far; 0: only in the prompt."""
+    """int32 [m], number of occurrences in the output so far; 0 if the token occurs in the prompt only."""
 
     bitmask: Tensor | None = None
     """int32 [N, ceil(V / 32)], one row per row of logits: bit v % 32 of word v // 32 is set if token v is allowed."""
@@ -67,12 +67,12 @@ class LogitAdjustments:
     ) -> LogitAdjustments:
         """Build adjustments for a vocabulary of `vocabulary` tokens from one value per request.
 
-        Penalties that are not given are off; `prompts` and `outputs` are only used for them. `allowed` has one entry
-        per row of logits: the tokens that a grammar allows there, None for all.
+        Penalties that are None are off. `prompts` and `outputs` serve the penalties only. `allowed` has one entry per
+        row of logits: the tokens that a grammar allows there, or None for all tokens.
 
         Raises:
-            ValueError: the numbers of requests differ, a token is not in the vocabulary, or a value is no number, out
-                of range or beyond float32.
+            ValueError: the numbers of requests differ, a token is not in the vocabulary, or a value is not a number,
+                out of range or beyond float32.
         """
         if integer("vocabulary", vocabulary) < 1:
             raise ValueError(f"vocabulary = {vocabulary}: must be 1 or more")
@@ -99,9 +99,9 @@ def adjusted(logits: Tensor, adjustments: LogitAdjustments, rows: Tensor, draft_
     Args:
         logits: [N, V], any float type.
         adjustments: of B requests.
-        rows: int64 [B, K + 1], each request's rows; past its end the last of them again. What happens to rows that
-            nobody owns is of no matter.
-        draft_token_ids: int64 [B, K]. Ids that `logits` does not have count for nothing.
+        rows: int64 [B, K + 1], each request's rows, padded with its last row. The result of rows without an owner is
+            undefined.
+        draft_token_ids: int64 [B, K]. Ids outside the vocabulary are ignored.
     """
     owner = torch.zeros(logits.size(0), dtype=torch.int64, device=logits.device)
     owner.scatter_(0, rows.flatten(), torch.arange(rows.numel(), device=rows.device) // rows.size(1))
@@ -129,9 +129,9 @@ def _given(group: tuple[Tensor | None, Tensor | None, Tensor | None]) -> TypeGua
 def _penalised(
     x: Tensor, repetition: Tensor, frequency: Tensor, presence: Tensor, marks: Tensor, drafted: Tensor
 ) -> Tensor:
-    """`x` [N, V] with the penalties [N, 1], which may be written. `marks` [N, V] is one more than the count in the
-    output so far, so that 0 says that the token was not even in the prompt; `drafted` [N, V] counts what was drafted
-    before the row."""
+    """Apply the penalties [N, 1] to `x` [N, V], possibly in place. `marks` [N, V] is the count in the output so far
+    plus 1, or 0 for a token that occurs neither in the output nor in the prompt. `drafted` [N, V] counts the tokens
+    drafted before the row."""
     seen, counts = (marks > 0) | (drafted > 0), (marks - 1).clamp_(min=0) + drafted
     x = torch.where(seen, torch.where(x > 0, x / repetition, x * repetition), x)
     x -= frequency * counts
@@ -140,10 +140,10 @@ def _penalised(
 
 
 def _drafted_before(rows: Tensor, draft_token_ids: Tensor, like: Tensor) -> Tensor:
-    """How often each token was drafted before each row: float32 of the shape of `like` [N, V]."""
+    """Number of times each token was drafted before each row: float32, shaped as `like` [N, V]."""
     counts = torch.zeros_like(like)
     step = torch.arange(rows.size(1), device=rows.device)
-    lasts = rows[:, :1] + step  # Past a request's end this is a row of somebody else, and is not used.
+    lasts = rows[:, :1] + step  # Past a request's end this is another request's row, which is not used.
     for earlier in range(draft_token_ids.size(1)):
         token = draft_token_ids[:, earlier : earlier + 1].expand(-1, rows.size(1))
         counted = (step > earlier) & (rows == lasts) & (token >= 0) & (token < like.size(1))
@@ -160,7 +160,7 @@ def _dense(offsets: Tensor, ids: Tensor, values: Tensor, vocabulary: int) -> Ten
 
 
 def _check_sizes(columns: Mapping[str, Sequence[object]]) -> None:
-    """That there are as many requests in each."""
+    """Check that all columns have the same number of requests."""
     for name, values in columns.items():
         first = next(iter(columns))
         if len(values) != len(columns[first]):
@@ -232,7 +232,7 @@ def _bitmask(allowed: Sequence[object], vocabulary: int) -> Tensor:
 
 
 def _tokens(name: str, tokens: object, vocabulary: int) -> list[int]:
-    """`tokens` as integers, all of which the vocabulary has."""
+    """`tokens` as integers, checked against the vocabulary."""
     ids = integers(name, tokens)
     for token in ids:
         if not 0 <= token < vocabulary:

@@ -1,4 +1,4 @@
-"""Nothing here is ever trained through: what these functions return carries no gradient."""
+"""Turns gradients off: the results of this package's functions carry none."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ Result = TypeVar("Result")
 
 
 def without_grad(function: Callable[Given, Result]) -> Callable[Given, Result]:
-    """`function` under `torch.no_grad`, which is not entered where gradients are off already: it costs more than a
-    microsecond."""
+    """Run `function` under `torch.no_grad`. Entering it costs more than a microsecond, so it is skipped where gradients
+    are off already."""
 
     @wraps(function)
     def run(*args: Given.args, **kwargs: Given.kwargs) -> Result:

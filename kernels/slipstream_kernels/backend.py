@@ -1,4 +1,4 @@
-"""Which implementation runs: the PyTorch reference, or the kernel where there is a GPU and the kernel language."""
+"""Choice of the implementation: the PyTorch one ("reference"), or the kernel, which needs a GPU and `triton`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Backend = Literal["auto", "reference", "kernel"]
 
 
 def use_kernel(backend: str, device: torch.device) -> bool:
-    """Whether tensors on `device` go to the kernel. `auto` takes it on a CUDA device if `triton` is installed.
+    """Whether the kernel handles tensors on `device`. `auto` selects it on a CUDA device if `triton` is installed.
 
     Raises:
-        KernelUnavailable: `backend` is "kernel", and `triton` is not installed or `device` is no GPU.
-        ValueError: `backend` is none of the three.
+        KernelUnavailable: `backend` is "kernel", and `triton` is not installed or `device` is not a GPU.
+        ValueError: `backend` is not one of the three.
     """
     if backend == "reference":
         return False
@@ -38,7 +38,7 @@ def use_kernel(backend: str, device: torch.device) -> bool:
 
 @cache
 def missing_package() -> str | None:
-    """What to install before a kernel can run; None where nothing is missing."""
+    """Message that names the package to install before a kernel can run; None if nothing is missing."""
     try:
         import triton  # noqa: F401 - a heavy import, and not everywhere installed
     except ImportError as error:
@@ -47,7 +47,7 @@ def missing_package() -> str | None:
 
 
 def interpreted() -> bool:
-    """Whether kernels run in the interpreter, on any device; asks for `triton` to be installed."""
+    """Whether kernels run in Triton's interpreter, on any device. Needs `triton`."""
     from triton import knobs
 
     return bool(knobs.runtime.interpret)

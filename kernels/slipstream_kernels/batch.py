@@ -12,10 +12,10 @@ from torch import Tensor
 from slipstream_kernels.python_values import integers, numbers
 
 GREEDY_BELOW = 1e-5
-"""Temperatures below this are taken as 0: fp32 logits divided by less say nothing more."""
+"""Temperatures below this count as 0: dividing float32 logits by less adds no information."""
 
 HOTTEST = 1e6
-"""The highest temperature: more would let tokens through whose logit is -inf."""
+"""The highest temperature. Above it, tokens with a logit of -inf would get a probability."""
 
 _COLUMNS = (
     ("temperature", torch.float32),
@@ -31,9 +31,10 @@ class SamplingBatch:
     """Sampling parameters of B requests (or rows), every tensor [B] on the logits' device.
 
     `temperature` float32, 0 is greedy; `top_p` float32, 1 is off; `top_k` int64, 0 is off; `min_p` float32, 0 is
-    off; `seed` int64. The other values are known without asking the device, and say what may occur: they must not
-    deny what a tensor has, for then it is not done. A selection of rows keeps its batch's, which stays correct. `of`
-    sets them; who builds or replaces tensors has to.
+    off; `seed` int64. The other fields summarise the tensors so that no code waits for the device. They are upper
+    bounds: a feature that a summary excludes is not applied, even if a tensor asks for it. A selection of rows keeps
+    the summaries of its batch, which stay correct. `of` sets them; code that builds or replaces tensors must set them
+    too.
     """
 
     temperature: Tensor
@@ -46,7 +47,7 @@ class SamplingBatch:
     any_top_p: bool
     any_min_p: bool
     largest_top_k: int
-    """0 if top-k is off everywhere."""
+    """The largest top-k of all requests, 0 if top-k is off everywhere."""
 
     @classmethod
     def of(
@@ -62,7 +63,7 @@ class SamplingBatch:
         """Build a batch from one value per request. Seeds are any integers, taken modulo 2^64. `min_p` None: off.
 
         Raises:
-            ValueError: the lengths differ, or a value is no number or out of range.
+            ValueError: the lengths differ, or a value is not a number or out of range.
         """
         temperature, top_p = numbers("temperature", temperature), numbers("top_p", top_p)
         top_k, seed = integers("top_k", top_k), integers("seed", seed)
@@ -93,9 +94,10 @@ class SamplingBatch:
 
     @cached_property
     def fault(self) -> str | None:
-        """What is wrong with the tensors' form, None if nothing is. Strides may be any: `expand` repeats one value.
+        """The first defect in the tensors' shapes, types or devices; None if there is none. Any stride is valid, as
+        `expand` repeats one value.
 
-        Looked for once: batches outlive the calls they are given to.
+        Computed once, because a batch serves many calls.
         """
         first = self.temperature
         shape = list(first.shape) if isinstance(first, Tensor) and first.dim() == 1 else ["B"]
@@ -119,11 +121,11 @@ class SamplingBatch:
         return self._each(lambda column: column.index_select(0, index))
 
     def expand(self, count: int) -> SamplingBatch:
-        """The parameters of a batch of one request for `count` rows, without a copy."""
+        """Expand a batch of one request to `count` rows, without a copy."""
         return self._each(lambda column: column.expand(count))
 
     def repeat(self, counts: Tensor, total: int) -> SamplingBatch:
-        """Request i's parameters `counts[i]` times in a row; `total` is the sum of `counts` (int64 [B])."""
+        """Repeat request i's parameters `counts[i]` times; `total` is the sum of `counts` (int64 [B])."""
         requests = torch.arange(len(self), device=counts.device)
         return self.rows(torch.repeat_interleave(requests, counts, output_size=total))
 

@@ -1,9 +1,8 @@
-"""Random numbers that are a function of (seed, position, purpose) and of nothing else.
+"""Counter-based random numbers: a function of (seed, position, purpose) alone.
 
-Philox-4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), the generator behind
-CUDA's and the Triton language's own random numbers, in 64-bit integers: the same bits on every device,
-whatever else is in the batch. The key is the seed; the counter is (position, purpose), so that each purpose
-has a stream of its own.
+The generator is Philox-4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011), which CUDA and
+the Triton language also use, in 64-bit integers. The bits are the same on every device and do not depend on the other
+requests of the batch. The key is the seed; the counter is (position, purpose), so each purpose has its own stream.
 """
 
 from __future__ import annotations
@@ -16,27 +15,27 @@ from torch import Tensor
 
 _WORD = 0xFFFFFFFF
 _FEW = 8
-"""Up to so many numbers, Python's own integers are faster than the hundred array operations of one block."""
+"""Up to this many numbers, Python integers are faster than the hundred array operations of one Philox block."""
 
 
 class Purpose(IntEnum):
-    """What a random number decides. Numbers of different purposes are independent."""
+    """The decision that a random number is used for. Numbers of different purposes are independent."""
 
     DRAFT = 0
     """The draft's own sampling."""
     ACCEPT = 1
-    """Whether a drafted token is accepted."""
+    """Acceptance of a drafted token."""
     RESIDUAL = 2
-    """The token in place of the first rejected one."""
+    """The token that replaces the first rejected one."""
     TARGET = 3
     """A token from the target's distribution: plain decoding and the bonus token."""
 
 
 def step_purpose(purpose: Purpose, step: int | Tensor) -> int | Tensor:
-    """`purpose` of the number that decides about drafted token `step` (0 for a step's first) of a block.
+    """The purpose of the random number for drafted token `step` (0 for the first) of a block.
 
-    The tokens of a block are accepted together, so what was drawn for a rejected one has had its part in the outcome:
-    the next step, which comes to the same position, must not draw it again. (position, step) says which step it is.
+    The tokens of a block are accepted together, so the number drawn for a rejected token has influenced the outcome.
+    The next verification starts at the same position and must not reuse that number: (position, step) is unique.
     """
     return int(purpose) + len(Purpose) * step
 
@@ -44,8 +43,8 @@ def step_purpose(purpose: Purpose, step: int | Tensor) -> int | Tensor:
 def uniform(seed: Tensor, position: Tensor, purpose: int | Tensor) -> Tensor:
     """Uniform numbers in [0, 1): float64, of the shape that the arguments (int64) broadcast to.
 
-    They are multiples of 2^-52. Zero is possible and one is not, so compare with a strict `<`: then a
-    probability of 0 never happens and one of 1 always does. 52 bits, not 53, keep u * total below total
+    The numbers are multiples of 2^-52. Zero is possible and one is not. With a strict `<` an event of probability 0
+    therefore never happens, and one of probability 1 always does. 52 bits instead of 53 keep u * total below total
     after rounding.
     """
     stream = (purpose,) if isinstance(purpose, Tensor) else ()
@@ -71,8 +70,8 @@ def philox(counter: tuple[Any, Any, Any, Any], key: tuple[Any, Any]) -> tuple[An
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(10):
-        # 64-bit products may wrap into the sign: the mask keeps bits that this leaves right. It is applied
-        # to what is multiplied next; the other two words carry high bits along until the end.
+        # 64-bit products may wrap into the sign bit; the masked bits are still correct. Only the words that are
+        # multiplied next are masked; the other two keep their high bits until the end.
         low, high = c0 * 0xD2511F53, c2 * 0xCD9E8D57
         c0, c1 = ((high >> 32) ^ c1 ^ k0) & _WORD, high
         c2, c3 = ((low >> 32) ^ c3 ^ k1) & _WORD, low
@@ -81,7 +80,7 @@ def philox(counter: tuple[Any, Any, Any, Any], key: tuple[Any, Any]) -> tuple[An
 
 
 def _bits(seed: Any, position: Any, purpose: Any) -> Any:
-    """52 random bits, of the arguments' own type."""
+    """52 random bits, in the type of the arguments."""
     counter = (position & _WORD, (position >> 32) & _WORD, purpose, 0)
     words = philox(counter, (seed & _WORD, (seed >> 32) & _WORD))
     return (words[0] << 20) | (words[1] >> 12)

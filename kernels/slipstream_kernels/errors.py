@@ -1,7 +1,7 @@
-"""Errors of this package beside `ValueError`, which bad input raises."""
+"""Errors of this package. Invalid arguments raise `ValueError`."""
 
 from __future__ import annotations
 
 
 class KernelUnavailable(RuntimeError):
-    """The kernel was asked for and cannot run here: the message says what is missing and how to get it."""
+    """The kernel was requested and cannot run; the message names the missing part and how to get it."""

@@ -1,9 +1,9 @@
-"""From logits to the distribution that a request samples from: temperature, then top-k, then top-p, then min-p.
+"""The distribution that a request samples from: temperature, then top-k, then top-p, then min-p.
 
-Top-p counts probability after top-k has renormalised it, as in transformers and vLLM. Min-p comes last: a token stays
-if its probability is at least `min_p` times that of the most probable one, which none of the others changes. Ties are
-settled by value, never by the order of a sort: a token whose logit equals that of the last one kept is kept too. So
-the result is the same on every device, and at least one token is always kept.
+Top-p counts probability after top-k has renormalised it, as in transformers and vLLM. Min-p is last: it keeps a token
+whose probability is at least `min_p` times that of the most probable token, which the other filters do not change. Ties
+are resolved by value, not by sort order: a token whose logit equals that of the last kept token is kept too. The result
+is therefore the same on every device, and at least one token is always kept.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from slipstream_kernels.batch import SamplingBatch
 
 _LARGEST = torch.finfo(torch.float32).max
 _PREFIX = 32
-"""How many of a row's largest logits the CPU sorts for top-p at first: nearly always enough, where a whole row costs
-as much as a step of a small target. Rows that need more get eight times as many each time."""
+"""Number of largest logits per row that the CPU sorts first for top-p. They nearly always suffice; sorting a whole row
+costs as much as a step of a small target. Rows that need more are sorted again with eight times as many."""
 
 
 def argmax_ids(logits: Tensor) -> Tensor:
-    """The largest of each row of `logits` [N, V], the lowest index on ties: int64 [N]. NaN counts as -inf."""
+    """Index of the largest logit of each row of `logits` [N, V], the lowest on ties: int64 [N]. NaN counts as -inf."""
     return logits.nan_to_num(nan=-math.inf, posinf=math.inf, neginf=-math.inf).argmax(-1)
 
 
 @without_grad
 def filtered_probs(logits: Tensor, sampling: SamplingBatch) -> Tensor:
-    """The distribution of each row: float32 [N, V], every row adding up to 1 within rounding.
+    """The distribution of each row: float32 [N, V], with rows that sum to 1 within rounding.
 
-    Broken rows have an answer as well: NaN counts as -inf, +inf as the largest finite number, and a row in which
-    nothing is left gives all its probability to token 0.
+    Rows with invalid logits have a result too: NaN counts as -inf and +inf as the largest finite number. A row without
+    any finite logit gives probability 1 to token 0.
 
     Args:
         logits: [N, V], any float type; computed in float32.
@@ -67,18 +67,18 @@ def check_rows(logits: Tensor, sampling: SamplingBatch) -> None:
 def repaired(logits: Tensor) -> Tensor:
     """A float32 copy of `logits` [N, V] in which every row has a distribution."""
     finite = logits.to(torch.float32).nan_to_num(nan=-math.inf, posinf=_LARGEST, neginf=-math.inf)
-    # Where nothing else is left, token 0 is; elsewhere it still weighs nothing at this logit.
+    # Token 0 gets all probability if no other token is left. Otherwise its weight at this logit is 0.
     finite[:, :1].clamp_(min=-_LARGEST)
     return finite
 
 
 def scaled(logits: Tensor, sampling: SamplingBatch, best: Tensor | None = None) -> Tensor:
-    """(logit - best of the row) / temperature, a float32 copy [N, V]: no temperature can overflow it. Temperature 1
-    where the request is greedy. A row with NaN, +inf or nothing above -inf has NaN.
+    """(logit - best of the row) / temperature, a float32 copy [N, V] that no temperature can overflow. Greedy requests
+    use temperature 1. Rows with NaN, with +inf or without a value above -inf contain NaN.
 
     Args:
         logits: float32 [N, V].
-        best: [N], the largest of each row, for who knows it.
+        best: [N], the largest logit of each row, if the caller already has it.
     """
     best = logits.amax(-1) if best is None else best
     temperature = sampling.temperature
@@ -107,9 +107,9 @@ def filtered(probs: Tensor, scores: Tensor, sampling: SamplingBatch) -> Tensor:
 
 
 def _truncate(probs: Tensor, scores: Tensor, sampling: SamplingBatch, prefix: int) -> Tensor:
-    """`probs` [N, V], the softmax of `scores`, without what top-k and top-p drop. Written in place.
+    """Apply top-k and top-p to `probs` [N, V], the softmax of `scores`, in place.
 
-    Only the `prefix` largest scores of each row are sorted, and more in rows where that does not settle it.
+    Only the `prefix` largest scores of each row are sorted, and more in rows where these do not suffice.
     """
     top_p, top_k = sampling.top_p[:, None], sampling.top_k[:, None]
     vocabulary = scores.size(-1)
@@ -135,16 +135,16 @@ def _truncate(probs: Tensor, scores: Tensor, sampling: SamplingBatch, prefix: in
 
 
 def _count_in_top_p(mass: Tensor, top_p: Tensor) -> Tensor:
-    """How many tokens top-p keeps, int64 [N, 1], given the probabilities of the most probable ones in order.
+    """Number of tokens that top-p keeps, int64 [N, 1], from the largest probabilities in descending order.
 
-    A token stays while those before it have not reached top-p: the first always does.
+    A token is kept while the tokens before it have not reached top-p. The first token is always kept.
     """
     before = mass.cumsum(-1, dtype=torch.float64) - mass
     return (before < top_p).sum(-1, keepdim=True).clamp_(min=1)
 
 
 def _keep(probs: Tensor, scores: Tensor, cut: Tensor) -> None:
-    """Drop what scores below `cut` [N, 1] from `probs` [N, V] and renormalise, in place."""
-    # As float32 at once: comparing to bool first takes several times as long on the CPU.
+    """Drop tokens with a score below `cut` [N, 1] from `probs` [N, V] and renormalise, in place."""
+    # The comparison writes float32 directly: a bool intermediate takes several times as long on the CPU.
     probs.mul_(torch.ge(scores, cut, out=torch.empty_like(scores)))
     probs.div_(probs.sum(-1, keepdim=True))

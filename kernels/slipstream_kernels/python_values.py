@@ -1,4 +1,4 @@
-"""Checks of Python values before they become tensors, which would round, cut off or overflow without a word."""
+"""Checks of Python values before conversion to tensors, which would round, truncate or overflow silently."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def listed(name: str, values: object) -> list[object]:
     """`values` as a list.
 
     Raises:
-        ValueError: they are not several values, or a text.
+        ValueError: `values` is not a sequence, or is a string.
     """
     if not isinstance(values, Iterable) or isinstance(values, str) or getattr(values, "ndim", 1) != 1:
         raise ValueError(f"{name} = {values!r}: must be a sequence with a value for each request")
@@ -23,10 +23,10 @@ def listed(name: str, values: object) -> list[object]:
 
 
 def integer(name: str, value: object) -> int:
-    """`value`, Python's or NumPy's integer.
+    """`value` as a Python integer; NumPy integers are accepted.
 
     Raises:
-        ValueError: it is something else, as 1.5, None or a tensor.
+        ValueError: `value` is not an integer, for example 1.5, None or a tensor.
     """
     if not isinstance(value, Integral):
         raise ValueError(f"{name} = {value!r}: must be an integer")
@@ -34,10 +34,10 @@ def integer(name: str, value: object) -> int:
 
 
 def number(name: str, value: object) -> float:
-    """`value`, Python's or NumPy's number, NaN and infinities included.
+    """`value` as a Python float; NumPy numbers, NaN and infinities are accepted.
 
     Raises:
-        ValueError: it is something else, as None, a text or a tensor.
+        ValueError: `value` is not a number, for example None, a string or a tensor.
     """
     if not isinstance(value, Real):
         raise ValueError(f"{name} = {value!r}: must be a number")
@@ -48,10 +48,10 @@ def number(name: str, value: object) -> float:
 
 
 def integers(name: str, values: object) -> list[int]:
-    """`values`, each an `integer`."""
+    """`values` as Python integers."""
     return [integer(f"{name}[{i}]", value) for i, value in enumerate(listed(name, values))]
 
 
 def numbers(name: str, values: object) -> list[float]:
-    """`values`, each a `number`."""
+    """`values` as Python floats."""
     return [number(f"{name}[{i}]", value) for i, value in enumerate(listed(name, values))]

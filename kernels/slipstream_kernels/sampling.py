@@ -1,4 +1,4 @@
-"""Choosing tokens where there is no draft to verify: the draft itself, and plain decoding."""
+"""Sampling without verification: the draft's own tokens, and plain decoding."""
 
 from __future__ import annotations
 
@@ -15,22 +15,21 @@ from slipstream_kernels.filters import argmax_ids, check_rows, filtered, repaire
 
 @without_grad
 def sample(logits: Tensor, sampling: SamplingBatch, positions: Tensor, purpose: int) -> tuple[Tensor, Tensor | None]:
-    """Choose one token per row. Broken rows have an answer as well, see `filtered_probs`.
+    """Choose one token per row. Rows with invalid logits have a result too, see `filtered_probs`.
 
     Args:
         logits: [N, V], any float type.
         sampling: the parameters of the N rows.
-        positions: absolute position of the token that each row chooses, int64 [N].
-        purpose: what the token is for, a `Purpose`; with (seed, position) it determines the random number. Drafts for
-            block verification take `step_purpose`.
+        positions: absolute position of each row's chosen token, int64 [N].
+        purpose: a `Purpose`, which with (seed, position) determines the random number. Drafts for block verification
+            use `step_purpose`.
 
     Returns:
-        Token ids, int64 [N], and the logarithm of the distribution they were drawn from, float32 [N, V], -inf where
-        a filter dropped the token: what `verify` needs as `draft_logits`. None instead of the latter when every row
-        is greedy.
+        Token ids, int64 [N], and the logarithm of their distribution, float32 [N, V], with -inf for tokens that a
+        filter dropped. `verify` takes the latter as `draft_logits`. It is None if every row is greedy.
 
     Raises:
-        ValueError: an argument's shape, type or device is wrong, or `purpose` is no word of 32 bits.
+        ValueError: an argument's shape, type or device is wrong, or `purpose` does not fit 32 bits.
     """
     check_rows(logits, sampling)
     _check_positions(positions, purpose, logits)
@@ -62,9 +61,9 @@ def draw(weights: Tensor, uniforms: Tensor) -> Tensor:
     """Draw an index from each row by inverse CDF: int64 [N]. V where a row has NaN.
 
     Args:
-        weights: [N, V], not negative, at least one above 0 in each row; need not add up to 1.
+        weights: [N, V], not negative, at least one above 0 in each row. Rows need not sum to 1.
         uniforms: float64 [N] in [0, 1), multiples of 2^-52.
     """
     cdf = weights.cumsum(-1, dtype=torch.float64)
-    # `right`: the first index whose cumulative weight is above the threshold, which never has weight 0.
+    # `right` gives the first index whose cumulative weight is above the threshold. Its weight is never 0.
     return torch.searchsorted(cdf, cdf[:, -1:] * uniforms[:, None], right=True)[:, 0]

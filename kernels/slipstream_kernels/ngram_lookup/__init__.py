@@ -1,4 +1,4 @@
-"""Prompt look-up on the device: drafts copied from where a request's last tokens stood before."""
+"""Prompt look-up on the device: drafts are copied from an earlier occurrence of the request's last tokens."""
 
 from slipstream_kernels.ngram_lookup.lookup import ngram_lookup
 from slipstream_kernels.ngram_lookup.types import PADDING, NgramDrafts, NgramWorkspace

@@ -1,9 +1,9 @@
 """Prompt look-up as one launch in the Triton language.
 
-A program asks of each place in its tiles how many tokens up to it equal the request's last ones. Most places fail at
-the first comparison, so the text is read once; the further tokens are loaded only where all before them matched, and
-lie in the first-level cache. The programs of a request take its tiles in turn from the end. As soon as one finds a
-match of full length, which no earlier place can beat, the others stop. The last of them to finish writes the drafts.
+For each position in its tiles, a program counts how many tokens up to it equal the request's last ones. Most positions
+fail at the first comparison, so the text is read once. Further tokens are loaded only where all previous ones matched,
+and are in the L1 cache by then. The programs of a request take its tiles in turn, from the end. Once a program finds a
+match of full length, which no earlier position can beat, the others stop. The last program to finish writes the drafts.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def division(requests: int, columns: int) -> tuple[int, int]:
 
 
 def registers(max_ngram: int) -> int:
-    """The most a thread may have: what `division` counts on, or more where that would spill.
+    """Register limit per thread: the number that `division` assumes, or more where that would spill.
 
-    Without a limit the assembler chooses, differently in each release: up to 125, or few and spilled.
+    Without a limit the assembler's choice differs between releases: up to 125, or few with spills.
     """
     return 48 if max_ngram <= 8 else 64
 
@@ -51,7 +51,7 @@ def lookup(
     workspace: NgramWorkspace | None = None,
     divided: tuple[int, int] | None = None,
 ) -> NgramDrafts:
-    """As `ngram_lookup`, which has checked the arguments. `divided` replaces what `division` says."""
+    """As `ngram_lookup`, with checked arguments. `divided` replaces the result of `division`."""
     requests, columns = tokens.shape
     token_ids = torch.empty(requests, drafts, dtype=torch.int64, device=tokens.device)
     drafted = torch.empty_like(lengths)
@@ -114,9 +114,9 @@ def _lookup(
         key = _scan(row, length, tiles - 1 - split, splits, best, request, MIN_NGRAM, MAX_NGRAM, TILE, SHARED)
         last = True
         if SHARED:
-            # One thread does all atomics of a program and tells the others what they answer, so all go the same way.
-            # This one's release carries those before it; who counts last has acquired everyone's. By then no other
-            # program touches either word again: both are reset for the next launch.
+            # One thread performs the atomics of a program and broadcasts the results, so all threads branch alike.
+            # This atomic's release covers the ones before it, and the last program to count has acquired all of them.
+            # From then on no other program uses either word, so both are reset for the next launch.
             before = tl.atomic_add(finished + request, 1, sem="acq_rel")
             last = before == tl.minimum(tiles, splits) - 1
             if last:
@@ -141,10 +141,10 @@ def _scan(
     TILE: tl.constexpr,
     SHARED: tl.constexpr,
 ):
-    """The best match in every `splits`-th tile from `tile` down, until one is known that none further down beats.
+    """The best match in every `splits`-th tile from `tile` down, until no lower tile can beat a known match.
 
-    A match is an int64, 0 if there is none: its size in the upper half, where its drafts start in the lower. So a
-    greater one is a better one. What is found is told to the request's other programs through `best`.
+    A match is an int64, 0 for none: upper half its size, lower half the start of its drafts, so a greater number is a
+    better match. The request's programs share their matches through `best`.
     """
     suffix = ()
     for back in tl.static_range(MAX_NGRAM):
@@ -157,8 +157,9 @@ def _scan(
         start = tile * TILE
         read = _tokens_of_tile(row, start, length, TILE)
         if SHARED:
-            # Changes nothing. A load would be done by every warp, of which some might stop here and leave the others
-            # waiting in the reduction; an atomic is done by one thread, for all. The tile is on its way meanwhile.
+            # A read that changes nothing. With a load, each warp might see another value, and warps that stop here
+            # would leave the others waiting in the reduction. An atomic is performed once for all threads. The tile's
+            # loads are in flight meanwhile.
             known = tl.atomic_max(best + request, 0, sem="relaxed")
         found = _best_of_tile(row, start, length, read, suffix, MIN_NGRAM, MAX_NGRAM, TILE)
         if SHARED:  # noqa: SIM102 - settled while compiling, unlike what it holds
@@ -172,16 +173,16 @@ def _scan(
 
 @triton.jit
 def _places_with_a_token_after(start, length, TILE: tl.constexpr):
-    """How many of those in [start, start + TILE); they are the first."""
+    """Number of positions in [start, start + TILE) that a token follows. These are the first ones."""
     return tl.minimum(length - 1 - start, TILE).to(tl.int32)
 
 
 @triton.jit
 def _tokens_of_tile(row, start, length, TILE: tl.constexpr):
-    """The tokens in [start, start + TILE), 0 where no token is after them."""
+    """The tokens in [start, start + TILE), 0 where no token follows."""
     place = tl.arange(0, TILE)
     ends = _places_with_a_token_after(start, length, TILE)
-    # Without a mask the loads are as wide as the row's alignment allows.
+    # Loads without a mask are as wide as the row's alignment allows.
     if ends == TILE:  # noqa: SIM108 - a branch, of which one side is loaded
         token = tl.load(row + start + place)
     else:
@@ -200,7 +201,7 @@ def _best_of_tile(
     MAX_NGRAM: tl.constexpr,
     TILE: tl.constexpr,
 ):
-    """The best match that ends in [start, start + TILE) with a token after it."""
+    """The best match that ends in [start, start + TILE) and that a token follows."""
     place = tl.arange(0, TILE)
     ends = _places_with_a_token_after(start, length, TILE)
     before = tl.minimum(start, MAX_NGRAM).to(tl.int32)
@@ -218,10 +219,10 @@ def _best_of_tile(
 
 @triton.jit
 def _write(row, length, key, count, token_ids, drafted, drafts, DRAFTS: tl.constexpr):
-    """Write the `count` tokens that follow the match, going round where the text ends; -1 behind them."""
+    """Write the `count` tokens after the match, repeating them from the end of the text on; then -1."""
     steps = tl.arange(0, DRAFTS)
     after = key & 0xFFFFFFFF
-    period = tl.minimum(length - after, DRAFTS).to(tl.int32)  # as good as the whole: there are fewer steps
+    period = tl.minimum(length - after, DRAFTS).to(tl.int32)  # capped, as there are fewer steps
     found = tl.where(key > 0, count, 0)
     ids = tl.load(row + after + steps % tl.maximum(period, 1), mask=steps < found, other=-1)
     tl.store(token_ids + steps, ids.to(tl.int64), mask=steps < drafts)

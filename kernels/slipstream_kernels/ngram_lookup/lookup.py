@@ -1,4 +1,4 @@
-"""The public function: checks, then the kernel or the reference."""
+"""The public function `ngram_lookup`: argument checks, then the kernel or the PyTorch implementation."""
 
 from __future__ import annotations
 
@@ -25,32 +25,34 @@ def ngram_lookup(
     check_values: bool = True,
     workspace: NgramWorkspace | None = None,
 ) -> NgramDrafts:
-    """Draft for each request what followed the latest earlier occurrence of its last tokens. No input is written.
+    """Draft the tokens that followed the latest earlier occurrence of each request's last tokens. Writes no input.
 
-    Of the last `max_ngram`, then one less, … then `min_ngram` tokens of a request, the first that occur earlier in
-    the request's own text count, and of their occurrences the latest with a token after it. The drafts are the
-    tokens after it; where they reach the text's end they go round, as text that repeats has this period. (Prompt
-    look-up decoding, Saxena 2023.)
+    The last `max_ngram` tokens of a request are searched in its own text, then one token less, down to `min_ngram`. The
+    longest size with an occurrence decides, and among its occurrences the latest one that a token follows. The drafts
+    are the tokens after it. At the end of the text they continue from their start, since repeating text has this
+    period. (Prompt look-up decoding, Saxena 2023.)
 
-    For engines that keep their requests' tokens on the GPU: nothing has to come back to the host before drafting,
-    and a CUDA graph can hold it (`check_values` off, and a workspace). `tokens` may be the table of all slots, with
-    `most` 0 where a slot is idle: such rows are not read. Where the host holds the tokens, an index that grows with
-    them answers in constant time instead; the engine's own `PromptLookup` is one, with the same drafts.
+    The function serves engines that keep tokens on the GPU: nothing returns to the host before drafting, and a CUDA
+    graph can capture it (with a workspace and `check_values` off). `tokens` may be the table of all slots,
+    with `most` 0 for idle slots, whose rows are not read. If the host holds the tokens, an index of n-grams answers in
+    constant time instead; the engine's `PromptLookup` is such an index and gives the same drafts.
 
     Args:
-        tokens: int32 or int64 [B, L], each row without gaps. What stands beyond a request's length is never looked at.
+        tokens: int32 or int64 [B, L], each row contiguous. Columns beyond a request's length are never read.
         lengths: int64 [B], each in 0..L.
-        most: int64 [B]: how many drafts each request may get, each in 0..`drafts`.
+        most: int64 [B]: the maximum number of drafts per request, each in 0..`drafts`.
         min_ngram, max_ngram: the sizes to try, 1 to 16.
         drafts: K, the width of the result, 0 to 1024.
-        backend: "auto" takes the kernel for tensors on a GPU if the package `triton` is there, else the reference.
-            On the CPU the kernel runs only in Triton's interpreter.
-        check_values: read `lengths` and `most` back and check them, which waits for the GPU. Off, they must be right.
-        workspace: for the kernel, from `NgramWorkspace.of`. Without one, long texts cost an allocation and a memset.
+        backend: "auto" selects the kernel for tensors on a GPU if `triton` is installed, else PyTorch. On the CPU the
+            kernel runs only in Triton's interpreter.
+        check_values: read `lengths` and `most` back and check them, which waits for the GPU. If off, the caller must
+            ensure that they are valid.
+        workspace: memory for the kernel, from `NgramWorkspace.of`. Without it, long texts cost an allocation and a
+            memset.
 
     Raises:
-        ValueError: an argument does not fit; it is named, with both values. Nothing has been launched.
-        KernelUnavailable: `backend` is "kernel" and there is no triton, or no GPU.
+        ValueError: an argument is invalid; the message names it with both values. Nothing has been launched.
+        KernelUnavailable: `backend` is "kernel" and there is no `triton` or no GPU.
     """
     _check_types(Tensor, tokens=tokens, lengths=lengths, most=most)
     _check_types(int, min_ngram=min_ngram, max_ngram=max_ngram, drafts=drafts)
@@ -109,7 +111,7 @@ def _check_tensors(tokens: Tensor, lengths: Tensor, most: Tensor, workspace: Ngr
 
 
 def _check_values(tokens: Tensor, lengths: Tensor, most: Tensor, drafts: int) -> None:
-    """Read both columns back at once: one wait for the device."""
+    """Read both columns back in one transfer."""
     limits = (("lengths", tokens.size(1), "tokens' columns"), ("most", drafts, "drafts"))
     for (name, limit, of), column in zip(limits, torch.stack((lengths, most)).tolist(), strict=True):
         for index, value in enumerate(column):

@@ -1,4 +1,4 @@
-"""What `verify` asks of its arguments' form: shapes, types, devices and strides, known without waiting for a GPU."""
+"""Checks of `verify`'s arguments that do not wait for a GPU: shapes, types, devices and strides."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _GROUPS = (
         ("presence", torch.float32),
     ),
 )
-"""The adjustments that come together: offsets, ids, a value for each id, then one value for each request."""
+"""Adjustments that are given together: offsets, ids, one value per id, then one value per request."""
 
 
 class Arguments(NamedTuple):
-    """What `verify` was called with, under its own names."""
+    """The arguments of `verify`, by name."""
 
     target_logits: Tensor
     draft_token_ids: Tensor
@@ -46,13 +46,13 @@ class Arguments(NamedTuple):
 
 
 _TYPES = (Tensor, Tensor, Tensor, Tensor, SamplingBatch, Tensor, Tensor, Tensor, LogitAdjustments)
-"""Of the arguments in their order, the workspace apart."""
+"""Types of the arguments in order, without the workspace."""
 
 _OPTIONAL = ("draft_logits", "row_start", "draft_onehot", "adjustments")
 
 
 def check_form(given: Arguments) -> None:
-    """Raise a ValueError that names the first argument that does not fit, and both values."""
+    """Raise a ValueError that names the first invalid argument, with both values."""
     _check_types(tuple(map(type, given)))
     logits, ids = given.target_logits, given.draft_token_ids
     _check_logits("target_logits", logits, "[N, V]", 2)
@@ -80,21 +80,21 @@ def _check_tensor(name: str, value: object) -> None:
         raise ValueError(f"{name} is {type(value).__name__}: must be a torch.Tensor")
 
 
-@cache  # Each combination of types is looked at once: steps of a small model are short.
+@cache  # Each combination of types is checked once, because steps of a small model are short.
 def _check_types(types: tuple[type, ...]) -> None:
     for name, found, wanted in zip(Arguments._fields[:-1], types[:-1], _TYPES, strict=True):
         if not issubclass(found, wanted) and not (found is NoneType and name in _OPTIONAL):
             shown = "torch.Tensor" if wanted is Tensor else wanted.__name__
             raise ValueError(f"{name} is {found.__name__}: must be a {shown}")
     if types[-1] is not NoneType:
-        from slipstream_kernels.spec_verify.workspace import Workspace  # who has one has imported it
+        from slipstream_kernels.spec_verify.workspace import Workspace  # imported by any caller that has one
 
         if not issubclass(types[-1], Workspace):
             raise ValueError(f"workspace is {types[-1].__name__}: must be a Workspace")
 
 
 def _check_sampling(sampling: SamplingBatch, device: torch.device) -> int:
-    """How many requests it has."""
+    """Check the batch and return its number of requests."""
     if sampling.fault is not None:
         raise ValueError(f"sampling.{sampling.fault}")
     if sampling.temperature.device != device:

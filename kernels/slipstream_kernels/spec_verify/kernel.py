@@ -1,7 +1,7 @@
-"""`verify` by kernels in the Triton language: from tensors to launches. Never waits for the device.
+"""`verify` with kernels in the Triton language: prepares and launches them without waiting for the device.
 
-The kernels are compiled without fused multiply-adds: penalised logits are then rounded as PyTorch rounds them, product
-by product, so that a greedy choice between near neighbours is that of the reference.
+The kernels are compiled without fused multiply-adds. Penalised logits are then rounded product by product, as in
+PyTorch, so that a greedy choice between nearly equal logits matches the PyTorch implementation.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from slipstream_kernels.spec_verify.workspace import Needs, Workspace
 __all__ = ["LaunchConfig", "default_config", "verify_kernel"]
 
 _MOST_SPLITS = 2**14
-"""What a row's counter has room for."""
+"""Limit of a row's counter."""
 
 
 def verify_kernel(
@@ -49,11 +49,11 @@ def verify_kernel(
     workspace: Workspace | None = None,
     config: LaunchConfig | None = None,
 ) -> Verification:
-    """As `verify`, whose checks its arguments have passed. `config` None: by the table.
+    """As `verify`, with checked arguments. `config` None selects the default configuration.
 
     Raises:
         ValueError: more than `MOST_DRAFTS` tokens are drafted, `workspace` is too small or on another device, or
-            `config` does not fit.
+            `config` is invalid.
     """
     launch = prepare(
         target_logits,
@@ -78,8 +78,8 @@ def verify_kernel(
             launch_scan(launch)
             if launch.drafts.logits is not None or launch.filters.top_k is not None or launch.block_rule:
                 launch_after_scan(launch)
-    except BaseException:  # compiling may fail or be interrupted between two launches; it is raised again
-        # The next call would believe the first launch's words.
+    except BaseException:  # compiling may fail or be interrupted between two launches; the error is re-raised
+        # Otherwise the next call would use the state words of the first launch.
         if workspace is not None:
             workspace.clear()
         raise
@@ -102,7 +102,7 @@ def prepare(
     workspace: Workspace | None,
     config: LaunchConfig | None,
 ) -> Launch:
-    """What `verify_kernel` launches, with its outputs and memory. Nothing runs yet."""
+    """Prepare the launch of `verify_kernel`, with its outputs and memory, without running anything."""
     requests, draft_count = draft_token_ids.shape
     if draft_count > MOST_DRAFTS:
         raise ValueError(f"draft_token_ids has {draft_count} columns: the kernel takes up to {MOST_DRAFTS}")
@@ -154,7 +154,7 @@ def prepare(
 
 
 def launch_scan(launch: Launch) -> None:
-    """The read of the logits; ends what it can."""
+    """Launch the scan, which reads the logits and completes most requests."""
     config = launch.config
     programs = launch.requests * (launch.draft_count + 1) * config.splits
     scan[(programs,)](
@@ -167,7 +167,7 @@ def launch_scan(launch: Launch) -> None:
 
 
 def scan_arguments(launch: Launch) -> tuple[Any, ...]:
-    """What `scan` is called with."""
+    """Arguments of `scan`."""
     return (
         launch.step,
         launch.drafts,
@@ -184,7 +184,7 @@ def scan_arguments(launch: Launch) -> tuple[Any, ...]:
 
 
 def scan_constants(launch: Launch) -> dict[str, Any]:
-    """What `scan` is compiled for, beside types."""
+    """Compile-time constants of `scan`."""
     return {
         "BLOCK": launch.config.block,
         "VECTOR": 16 // launch.step.logits.element_size(),
@@ -198,7 +198,7 @@ def scan_constants(launch: Launch) -> dict[str, Any]:
 
 
 def _registers(dtype: torch.dtype, adjustments: Adjustments) -> int:
-    """So many that nothing is spilled in the loop over tiles."""
+    """Register limit at which the loop over tiles does not spill."""
     if adjustments.bias_offsets is not None or adjustments.seen_offsets is not None:
         return SPARSE_REGISTERS
     wide = dtype == torch.float32 or adjustments.bitmask is not None
@@ -206,7 +206,7 @@ def _registers(dtype: torch.dtype, adjustments: Adjustments) -> int:
 
 
 def _power_of_two(count: int) -> int:
-    """The lowest power of two not below `count`, and 1 at least."""
+    """The smallest power of two that is at least `count` and at least 1."""
     return 1 << max(0, count - 1).bit_length()
 
 

@@ -1,7 +1,7 @@
-"""What the kernels are given, in groups. A member that is None is known to the compiler: code for it is left out.
+"""Arguments of the kernels, in groups. For a member that is None, the compiler leaves its code out.
 
-B requests, K drafted tokens at most, V tokens in the target's vocabulary, W in the draft's; R = B * (K + 1) rows,
-numbered request * (K + 1) + step whatever their place in the logits; a tile is a block of neighbouring tokens.
+B requests, up to K drafted tokens, V tokens in the target's vocabulary, W in the draft's. R = B * (K + 1) rows,
+numbered request * (K + 1) + step regardless of their place in the logits. A tile is a block of consecutive tokens.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from slipstream_kernels.spec_verify.result import Verification
 
 
 class Step(NamedTuple):
-    """The target's logits, the drafted tokens and how each request samples."""
+    """The target's logits, the drafted tokens and the sampling parameters of each request."""
 
     logits: Tensor
     """[N, V], rows `row_stride` apart."""
@@ -37,7 +37,7 @@ class Step(NamedTuple):
 
 
 class Drafts(NamedTuple):
-    """What the drafted tokens were drawn from. `logits` None: one-hot drafts."""
+    """Distributions of the drafted tokens. `logits` None: one-hot drafts."""
 
     logits: Tensor | None = None
     """[B, K, W]."""
@@ -65,7 +65,7 @@ class Adjustments(NamedTuple):
 
     @classmethod
     def of(cls, adjustments: LogitAdjustments | None) -> Adjustments:
-        """Those of `adjustments`; none at all for None."""
+        """The tensors of `adjustments`; all None if it is None."""
         if adjustments is None:
             return cls()
         groups = {name: getattr(adjustments, name) for name in cls._fields if name != "bitmask_stride"}
@@ -82,39 +82,39 @@ class Filters(NamedTuple):
 
     @classmethod
     def of(cls, sampling: SamplingBatch) -> Filters:
-        """Those of `sampling`."""
+        """The filters of `sampling`."""
         if not sampling.any_filter:
             return cls()
         return cls(sampling.top_k.contiguous(), sampling.top_p.contiguous(), sampling.min_p.contiguous())
 
 
 class Statistics(NamedTuple):
-    """What one read of the logits leaves behind, in a `Workspace`. Sums are of exp((x - max) / T), T = 1 for greedy."""
+    """Results of the scan, in a `Workspace`. Sums are of exp((x - max) / T), with T = 1 for greedy requests."""
 
     rows_done: Tensor
-    """int32 [R], programs that are done with the row."""
+    """int32 [R], number of programs that have finished the row."""
     rows_finished: Tensor
-    """int32 [B], rows of the request that all their programs are done with."""
+    """int32 [B], number of the request's rows that all their programs have finished."""
     state: Tensor
-    """int64 [B]: bit j, draft j is accepted; bit 32 + j, the request ends in row j or before it."""
+    """int64 [B]: bit j: draft j is accepted; bit 32 + j: the request ends in row j or before it."""
     tile_max: Tensor
-    """float32 [R, tiles], over the tokens other than the row's drafted one, as all that follow."""
+    """float32 [R, tiles]. This and the following members exclude the row's drafted token."""
     tile_sum: Tensor
     """float32 [R, tiles]."""
     tile_second: Tensor | None
-    """float32 [R, tiles], the second best."""
+    """float32 [R, tiles], the second largest logit."""
     drafted: Tensor
-    """float32 [R], adjusted logit of the row's drafted token. Undefined where there is none."""
+    """float32 [R], adjusted logit of the row's drafted token. Undefined without one."""
     row_max: Tensor
     """float32 [R]."""
     row_sum: Tensor
-    """float32 [R]. NaN where the row has no distribution, its drafted token counted in."""
+    """float32 [R]. NaN where the row, drafted token included, has no distribution."""
     row_logprob: Tensor
-    """float32 [R], of the drafted token."""
+    """float32 [R], log-probability of the drafted token."""
     row_margin: Tensor | None
-    """float32 [R], best minus second best, the drafted token counted in."""
+    """float32 [R], best minus second best logit, drafted token included."""
     draft_max: Tensor | None
-    """float32 [B * K, draft tiles], over all tokens of the draft's row, as all that follow."""
+    """float32 [B * K, draft tiles]. This and the following three members cover all tokens of the draft's row."""
     draft_sum: Tensor | None
     draft_row_max: Tensor | None
     """float32 [B * K]."""
@@ -123,15 +123,15 @@ class Statistics(NamedTuple):
     threshold: Tensor | None = None
     """float32 [R], the smallest adjusted logit that the filters keep."""
     kept_mass: Tensor | None = None
-    """float32 [R], the sum of exp((x - best) / T) over what they keep, `best` the row's largest logit."""
+    """float32 [R], the sum of exp((x - best) / T) over the kept tokens, with `best` the row's largest logit."""
     candidates: Tensor | None = None
-    """float32 [programs, candidates], logits among which a program of the threshold kernel looks for its answer."""
+    """float32 [programs, candidates], candidate logits of each program of the threshold kernel."""
     weight: Tensor | None = None
-    """float32 [B, tiles], what the tokens of a tile weigh in the draw of the request's last one."""
+    """float32 [B, tiles], weight of each tile in the draw of the request's last token."""
     weights_done: Tensor | None = None
-    """int32 [B], programs of one launch that are done with the request."""
+    """int32 [B], number of programs of one launch that have finished the request."""
     draft_scale: Tensor | None = None
-    """float32 [B], the share of p that the block rule leaves for the last token."""
+    """float32 [B], the share of p that remains for the last token by the block rule."""
     block_mass: Tensor | None = None
     """float32 [B * K, tiles], mass of max(P p - q, 0) in each row but the last, for the block rule."""
 

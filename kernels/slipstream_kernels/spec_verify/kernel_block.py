@@ -1,8 +1,8 @@
-"""The block rule (see `block.py`): how many drafted tokens stand together. Between the scan and the last launch.
+"""The block rule (see `block.py`): drafted tokens are accepted together. Runs between the scan and the last launch.
 
-R of a prefix is a sum over the whole vocabulary where the next draft was sampled: one program per tile of it. Where it
-was not, R has a closed form. The last program of a request decides, and leaves in its state what the standard rule's
-kernels leave: the accepted drafts, and the row in which the request ends.
+If the next draft was sampled, R of a prefix is a sum over the whole vocabulary, with one program per tile. Otherwise R
+has a closed form. The last program of a request decides. It writes the same state as the kernels of the standard rule:
+the accepted drafts and the row in which the request ends.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def accept_block(
     VECTOR: tl.constexpr,
     TILES: tl.constexpr,
 ):
-    """Over one axis, `parts` programs for each request: (K - 1) * tiles if drafts may be sampled, or 1. TILES is a
-    power of two not below `tiles`; tiles of BLOCK tokens are the scan's."""
+    """Grid: one axis with `parts` programs per request, (K - 1) * tiles if drafts may be sampled, else 1. TILES is a
+    power of two not below `tiles`; BLOCK is the scan's tile size."""
     request, part = tl.program_id(0) // parts, tl.program_id(0) % parts
     if tl.load(step.temperature + request) <= 0:
         return
@@ -64,7 +64,7 @@ def accept_block(
 
 @triton.jit
 def _decide(step, drafts, filters, statistics, request, length, draft_count, tiles, TILES: tl.constexpr):
-    """Find the longest prefix that is accepted, and write the request's state and P of that prefix."""
+    """Find the longest accepted prefix, and write the request's state and P of that prefix."""
     accepted, broken = length * 0, length * 0 - 1
     joint = tl.full([], 1.0, tl.float64)
     scale = joint
@@ -93,12 +93,12 @@ def _decide(step, drafts, filters, statistics, request, length, draft_count, til
 
 @triton.jit
 def _extend(joint, step, drafts, filters, statistics, request, i, length, draft_count):
-    """P with the token drafted at step `i` taken in, float64, and whether there is such a token."""
+    """P extended by the token drafted at step `i`, float64, and whether there is such a token."""
     drafted, p = _target_probability(step, filters, statistics, request, i, length, draft_count)
     sampled = is_sampled(step, drafts, statistics, request, i, length, draft_count)
     q = draft_probability(drafts, statistics, request, i, drafted, sampled, draft_count)
     ahead = joint * p
-    # A token that neither would choose has no part in the block, one that only the target would does not limit it.
+    # q = 0: a token with p = 0 ends the block, a token with p > 0 does not limit it.
     extended = tl.where(q > 0, ahead / tl.where(q > 0, q, 1.0), (ahead > 0).to(tl.float64))
     return tl.minimum(extended, 1.0), drafted >= 0
 
@@ -117,7 +117,7 @@ def _target_probability(step, filters, statistics, request, i, length, draft_cou
 
 @triton.jit
 def _mass_left(joint, step, drafts, filters, statistics, request, i, length, draft_count, tiles, TILES: tl.constexpr):
-    """R of the first `i` drafted tokens, float64, of their P: the mass of max(P p - q, 0) in the row after them."""
+    """R of the first `i` drafted tokens from their P: the mass of max(P p - q, 0) in the row after them, float64."""
     _, p = _target_probability(step, filters, statistics, request, i, length, draft_count)
     left = joint * (1.0 - p)
     if drafts.logits is not None and is_sampled(step, drafts, statistics, request, i, length, draft_count):

@@ -1,4 +1,4 @@
-"""How a batch's rows are cut into tiles and programs. One table, which a tuning run may replace."""
+"""Division of a batch's rows into tiles and programs: one table, by batch size."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchConfig:
-    """How the logits are cut up and run. The answer depends on it only by rounding."""
+    """Launch configuration of the scan. It affects the result by rounding only."""
 
     block: int
     """Tokens per tile, a power of two."""
@@ -15,16 +15,16 @@ class LaunchConfig:
     """Programs per row, at most one per tile."""
     warps: int
     stages: int = 1
-    """How many tiles a program has under way at a time, 1 or 2."""
+    """Number of tiles that a program has in flight, 1 or 2."""
     registers: int | None = 64
-    """The most registers that a thread may take; None: as many as the compiler likes."""
+    """Register limit per thread; None: the compiler's choice."""
     lazy: bool = True
-    """Whether rows behind a rejection are left out once it is known."""
+    """Whether rows after a known rejection are skipped (early exit)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Choice:
-    """For batches of up to `requests`."""
+    """Configuration for batches of up to `requests`."""
 
     requests: int
     block: int
@@ -39,26 +39,25 @@ _TABLE = (
     _Choice(requests=128, block=8192, tiles_per_program=2, warps=8),
     _Choice(requests=2**31, block=8192, tiles_per_program=3, warps=8),
 )
-"""One or two requests: as many programs as there are tiles, so that no processor is idle. Many: programs of
-several tiles, whose state word is asked for before each, so that their start costs less. At 32 logits a thread and
-64 registers, 64 KB of logits are under way on each processor of an H200, which needs about 30 KB by Little's law.
-Predicted by `benchmark.simulation`; not measured."""
+"""For one or two requests, one program per tile keeps all multiprocessors busy. For larger batches, programs of several
+tiles start less often; they read the state word before each tile. With 32 logits per thread and 64 registers, each
+multiprocessor of an H200 has 64 KB of logits in flight; by Little's law it needs about 30 KB. Not measured on a GPU."""
 
 _SMALLEST_BLOCK = 128
 
 
 PLAIN_REGISTERS = 64
-"""What 16-bit logits take without spilling: four programs of 256 threads on a processor."""
+"""Registers for 16-bit logits without spills: four programs of 256 threads per multiprocessor."""
 
 WIDE_REGISTERS = 80
-"""What float32 logits or a grammar's mask take: three programs."""
+"""Registers for float32 logits or a grammar mask: three programs per multiprocessor."""
 
 SPARSE_REGISTERS = 128
-"""What logit bias and penalties take, whose search is compiled into each use: two programs."""
+"""Registers for logit bias and penalties, whose search is inlined at each use: two programs per multiprocessor."""
 
 
 def default_config(requests: int, vocabulary: int, *, registers: int | None = PLAIN_REGISTERS) -> LaunchConfig:
-    """The configuration for `requests` requests and `vocabulary` tokens. Small vocabularies are one small tile."""
+    """The configuration for `requests` requests and `vocabulary` tokens. A small vocabulary is a single small tile."""
     choice = next(choice for choice in _TABLE if requests <= choice.requests)
     block = min(choice.block, max(_SMALLEST_BLOCK, 1 << (vocabulary - 1).bit_length()))
     tiles = -(-vocabulary // block)

@@ -1,7 +1,7 @@
-"""How a request ends: its last token is drawn, and everything about it is written.
+"""Completion of a request: draws its last token and writes its outputs.
 
-Whoever emits has seen, by an acquiring atomic operation on the request's state, that each row up to the terminal one
-is complete. The statistics are other programs' work all the same: `.cg` loads go past this processor's own L1 cache.
+The emitting program has observed, by an acquiring atomic operation on the request's state, that every row up to the
+terminal one is complete. Other programs wrote the statistics, so they are read with `.cg`, past the L1 cache.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from slipstream_kernels.spec_verify.kernel_tile import (
 
 @triton.jit
 def last_uniform(step, request, terminal, length):
-    """The number that the last token is drawn with: of RESIDUAL after a rejection, of TARGET in the last row."""
+    """The random number for the last token: purpose RESIDUAL after a rejection, TARGET in the last row."""
     purpose = tl.where(terminal < length, RESIDUAL, TARGET).to(tl.int32)
     return uniform(tl.load(step.seed + request), tl.load(step.positions + request) + terminal, purpose)
 
 
 @triton.jit
 def emit(outputs, step, statistics, request, terminal, token, token_logit, broken, draft_count, STEPS: tl.constexpr):
-    """Write all outputs of `request`: the drafts before row `terminal`, then `token`, whose adjusted logit in that row
-    is `token_logit`; nothing but padding if `broken`. STEPS is a power of two above K."""
+    """Write all outputs of `request`: the drafts before row `terminal`, then `token` with its adjusted logit
+    `token_logit`; only padding if `broken`. STEPS is a power of two above K."""
     steps = tl.arange(0, STEPS)
     width = draft_count + 1
     inside, before = steps < width, steps < terminal
@@ -62,7 +62,7 @@ def token_logprob(step, statistics, request, j, logit, draft_count):
 
 @triton.jit
 def row_whole(step, statistics, request, j, r, inverse_temperature, draft_count):
-    """The best adjusted logit of a complete row and the sum of exp((x - best) / T), its drafted token counted in."""
+    """The largest adjusted logit of a complete row and the sum of exp((x - largest) / T), drafted token included."""
     length = tl.load(step.draft_lengths + request)
     row_max = tl.load(statistics.row_max + r, cache_modifier=".cg")
     row_sum = tl.load(statistics.row_sum + r, cache_modifier=".cg")
@@ -90,11 +90,11 @@ def emit_simple(
     TILES: tl.constexpr,
     STEPS: tl.constexpr,
 ):
-    """End a request that needs no second look at its row but for one tile: greedy, or one-hot drafts and no filter.
+    """Complete a request that needs to re-read only one tile of its row: greedy, or one-hot drafts without filters.
 
-    The last token comes from the row's tokens other than its drafted one: greedy takes the best, else the inverse of
-    the cumulated weights is taken, first over tiles, then within the tile. Greedy is the same with the weight on the
-    best. `first` is the request's first row in the logits; TILES is a power of two not below `tiles`.
+    The last token is drawn from the row's tokens except the drafted one, by inverse CDF: first over tiles, then within
+    the tile. For a greedy request, all weight is on the largest logit. `first` is the request's first row in the
+    logits; TILES is a power of two not below `tiles`.
     """
     r = request.to(tl.int64) * (draft_count + 1) + terminal
     row_max = tl.load(statistics.row_max + r, cache_modifier=".cg")
@@ -154,10 +154,10 @@ def _draw_in_tile(
     BLOCK: tl.constexpr,
     VECTOR: tl.constexpr,
 ):
-    """The token at which the running sum of a tile's weights is first above `threshold`, and its adjusted logit.
+    """The first token at which the running sum of a tile's weights exceeds `threshold`, and its adjusted logit.
 
-    First over vectors of the tile, then within one, read again: cumulating a whole tile in float64 at once would take
-    so many registers that the read of the logits had too few threads.
+    The search goes over the vectors of the tile, then re-reads one vector. A float64 prefix sum over the whole tile
+    would need so many registers that the scan would have too few threads.
     """
     x, ids = load_vectors(step, adjustments, request, row, j, start, BLOCK, VECTOR)
     sums = tl.sum(_weights(x, ids, drafted, greedy, tile_max, inverse_temperature), 1).to(tl.float64)
@@ -171,6 +171,6 @@ def _draw_in_tile(
 
 @triton.jit
 def _weights(x, ids, drafted, greedy, best, inverse_temperature):
-    """What a token weighs, the drafted one nothing: greedy 1 at the best logit, else exp((x - best) / T)."""
+    """Weights of tokens: 0 for the drafted one; greedy: 1 at the best logit; else exp((x - best) / T)."""
     x = tl.where(ids == drafted, float("-inf"), x)
     return tl.where(greedy, (x == best).to(tl.float32), exponentials(x, best, inverse_temperature))

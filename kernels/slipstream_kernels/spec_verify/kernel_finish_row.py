@@ -1,4 +1,4 @@
-"""What is known about a row once all its tiles are: its distribution's size, and whether its drafted token stands."""
+"""Completion of a row from the statistics of its tiles: its normaliser, and the acceptance of its drafted token."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slipstream_kernels.spec_verify.kernel_tile import load_vectors
 
 @triton.jit
 def second_best(values):
-    """The second best of a block, the best again if it occurs twice; -inf if there is none."""
+    """The second largest value of a block: the largest one if it occurs twice, -inf if there is no second value."""
     best = tl.max(values, 0)
     rest = tl.max(tl.where(values < best, values, float("-inf")), 0)
     return tl.where(tl.sum((values == best).to(tl.int32), 0) > 1, best, rest)
@@ -19,8 +19,8 @@ def second_best(values):
 
 @triton.jit
 def total_of_tiles(maxima, sums, first_at, tiles, inverse_temperature, TILES: tl.constexpr):
-    """Maximum and sum of exp((x - maximum) / T) over a row from those of its tiles, which start at `first_at`: and the
-    tiles' maxima [TILES]. The sum is NaN if any of them is."""
+    """Maximum and sum of exp((x - maximum) / T) over a row, from its tiles' values at `first_at`, and the tiles' maxima
+    [TILES]. The sum is NaN if any tile's sum is."""
     number = tl.arange(0, TILES)
     largest = tl.load(maxima + first_at + number, mask=number < tiles, other=float("-inf"), cache_modifier=".cg")
     parts = tl.load(sums + first_at + number, mask=number < tiles, other=0.0, cache_modifier=".cg")
@@ -49,11 +49,10 @@ def finish_row(
     TILES: tl.constexpr,
     DRAFT_TILES: tl.constexpr,
 ):
-    """Sum up a row whose tiles are all there, write what is to be known about it, and judge its drafted token.
+    """Combine the tiles of a complete row, write the row's statistics, and judge its drafted token.
 
-    `drafted` is that token, -1 for none; `sampled` whether it was drawn from the draft's logits.
-    Returns whether the row has no distribution, and whether the standard rule accepts the token with what is known
-    here: no filters.
+    `drafted` is that token, -1 for none; `sampled`: it was drawn from the draft's logits.
+    Returns whether the row has no distribution, and whether the standard rule without filters accepts the token.
     """
     row_max, others, largest = total_of_tiles(
         statistics.tile_max, statistics.tile_sum, r * tiles, tiles, inverse_temperature, TILES
@@ -89,7 +88,7 @@ def finish_row(
 
 @triton.jit
 def _store_margin(statistics, r, largest, row_max, best, z, tiles, TILES: tl.constexpr):
-    """Best minus second best of a row: of its tiles, then of these and the drafted token."""
+    """Write the row's largest minus second largest logit, drafted token included."""
     number = tl.arange(0, TILES)
     seconds = tl.load(
         statistics.tile_second + r * tiles + number, mask=number < tiles, other=float("-inf"), cache_modifier=".cg"
@@ -111,7 +110,7 @@ def _draft_probability(
     draft_tiles,
     DRAFT_TILES: tl.constexpr,
 ):
-    """q of the drafted token: 1 if it was not sampled, or its row of the draft's logits has no distribution."""
+    """q of the drafted token: 1 if it was not sampled or its row of the draft's logits has no distribution."""
     q = tl.full([], 1.0, tl.float32)
     if drafts.logits is not None:  # noqa: SIM102 - known to the compiler
         if sampled:
@@ -143,7 +142,7 @@ def _first_best(
     VECTOR: tl.constexpr,
     TILES: tl.constexpr,
 ):
-    """The lowest token of the row, other than the drafted one, whose logit is `row_max`."""
+    """The lowest token id of the row, except the drafted one, whose logit is `row_max`."""
     number = tl.arange(0, TILES)
     tile = tl.min(tl.where(largest == row_max, number, TILES - 1), 0)
     x, ids = load_vectors(step, adjustments, request, row, j, tile * BLOCK, BLOCK, VECTOR)

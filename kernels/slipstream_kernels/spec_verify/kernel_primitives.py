@@ -1,9 +1,9 @@
-"""What every verification kernel does with a tile of logits, in the Triton language: adjust, sum up, draw.
+"""Operations on a tile of logits that all verification kernels share: random numbers, adjustments, exponentials, draw.
 
-A tile is BLOCK neighbouring tokens of one row, float32 [BLOCK], with `ids` int32 [BLOCK] saying which. Everything here
-reads its inputs and writes nothing. The arithmetic of `adjusted` follows `slipstream_kernels.adjustments` operation by
-operation, so that a greedy choice cannot differ: divisions are rounded to nearest, and kernels are to be compiled
-with `enable_fp_fusion=False`, as PyTorch rounds each product and each sum.
+A tile is BLOCK consecutive tokens of one row, float32 [BLOCK], with their `ids` int32 [BLOCK]. These functions write no
+memory. The arithmetic of `adjusted` follows `slipstream_kernels.adjustments` operation by operation, so that greedy
+choices agree: divisions round to nearest, and kernels must be compiled with `enable_fp_fusion=False`, because PyTorch
+rounds each product and each sum.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ACCEPT = tl.constexpr(int(Purpose.ACCEPT))
 RESIDUAL = tl.constexpr(int(Purpose.RESIDUAL))
 TARGET = tl.constexpr(int(Purpose.TARGET))
 PURPOSES = tl.constexpr(len(Purpose))
-"""What random numbers are for, as the compiler takes it, and how many purposes there are."""
+"""The purposes of random numbers as compile-time constants, and their number."""
 
 NO_TOKEN = tl.constexpr(2**31 - 1)
 """Above every token id."""
@@ -32,7 +32,7 @@ _TWO_TO_MINUS_52 = tl.constexpr(2.0**-52)
 
 @triton.jit
 def uniform(seed, position, purpose):
-    """The number of (seed, position, purpose): float64 in [0, 1), bit by bit that of `counter_random.uniform`.
+    """The random number of (seed, position, purpose): float64 in [0, 1), bit-identical to `counter_random.uniform`.
 
     `seed` and `position` int64 scalars, `purpose` an int32 scalar.
     """
@@ -45,7 +45,7 @@ def uniform(seed, position, purpose):
 
 @triton.jit
 def lower_bound(values, start, end, key):
-    """The first index in [start, end) at which the ascending int32 `values` are not below `key`; `end` if none is."""
+    """The first index in [start, end) at which the ascending int32 `values` are not below `key`, else `end`."""
     while start < end:
         middle = (start + end) // 2
         below = tl.load(values + middle) < key
@@ -84,9 +84,9 @@ def adjusted(
     """`logits` float32 [BLOCK] after logit bias, penalties and grammar bitmask, in this order; -inf where `ids` is
     not below `vocabulary`.
 
-    Every id lies in [first_id, end_id): so a tile looks only at the sparse entries that concern it. `row` is the
-    row of the logits (for the bitmask), `step` its number within the request: the drafts before it, in
-    `draft_token_ids` [B, K] with rows `draft_stride` apart, count as output.
+    Every id lies in [first_id, end_id), so only sparse entries in that range are read. `row` is the row of the logits
+    (for the bitmask) and `step` its number within the request. The drafts before it, in `draft_token_ids` [B, K] with
+    rows `draft_stride` apart, count as output.
     """
     x = logits
     if HAS_BIAS:
@@ -101,7 +101,7 @@ def adjusted(
         seen_start, seen_end = tl.load(seen_offsets + request), tl.load(seen_offsets + request + 1)
         entry = lower_bound(seen_ids, seen_start, seen_end, first_id)
         end = lower_bound(seen_ids, entry, seen_end, end_id)
-        # Entries only leave a mark, 1 more than the count: the division is for the tile once, not once per entry.
+        # Entries only set a mark, the count plus 1, so that the tile is divided once instead of once per entry.
         marks = ids * 0
         for at in range(entry, end):
             token = tl.load(seen_ids + at)
@@ -122,7 +122,7 @@ def adjusted(
 
 @triton.jit
 def _drafted(drafts, steps, token):
-    """How many of the first `steps` drafted tokens are `token`: int32."""
+    """Number of occurrences of `token` among the first `steps` drafted tokens: int32."""
     count = 0
     for step in range(steps):
         count += (tl.load(drafts + step) == token).to(tl.int32)
@@ -131,7 +131,7 @@ def _drafted(drafts, steps, token):
 
 @triton.jit
 def _is_new(seen_ids, at, end, token):
-    """Whether `token` is not among the seen ids, `at` being its lower bound below `end`."""
+    """Whether `token` is not among the seen ids; `at` is its lower bound below `end`."""
     new = True
     if at < end:
         new = tl.load(seen_ids + at) != token
@@ -140,7 +140,7 @@ def _is_new(seen_ids, at, end, token):
 
 @triton.jit
 def _penalised(x, count, repetition, frequency, presence):
-    """Logits of a token that was seen, `count` times of these in the output."""
+    """Penalised logits of seen tokens that occur `count` times in the output."""
     x = tl.where(x > 0, tl.div_rn(x, repetition), x * repetition)
     x = x - frequency * count.to(tl.float32)
     return x - tl.where(count > 0, presence, 0.0)
@@ -148,19 +148,19 @@ def _penalised(x, count, repetition, frequency, presence):
 
 @triton.jit
 def exponentials(x, largest, inverse_temperature):
-    """exp((x - largest) / T) of a tile, float32 [BLOCK]: 0 where x is -inf, whatever `largest` is, NaN where x is NaN
-    or +inf. The difference comes first, so that no temperature can overflow it."""
-    base = tl.maximum(largest, _LOWEST)  # -inf less itself would be NaN
-    # exp2 is one instruction of the GPU, which takes results below 2^-126 as 0.
+    """exp((x - largest) / T) of a tile, float32 [BLOCK]: 0 where x is -inf, for any `largest`, and NaN where x is NaN
+    or +inf. The difference is computed first, so that no temperature can overflow it."""
+    base = tl.maximum(largest, _LOWEST)  # -inf minus itself would be NaN
+    # exp2 is a single GPU instruction, which flushes results below 2^-126 to 0.
     return tl.exp2((x - base) * (inverse_temperature * _LOG2_E))
 
 
 @triton.jit
 def pick(weights, ids, threshold):
-    """Inverse CDF: the first of `ids` at which the running sum of `weights` is above `threshold` (float64).
+    """Inverse CDF: the first of `ids` at which the running sum of `weights` exceeds `threshold` (float64).
 
-    `weights` [BLOCK], any float type, not negative; `ids` int32 [BLOCK] ascending. Where rounding has left the sum
-    below the threshold it is the last id with a weight: never one without, unless none has any (-1).
+    `weights` [BLOCK], any float type, not negative; `ids` int32 [BLOCK] ascending. If rounding leaves the sum below the
+    threshold, the result is the last id with a weight above 0, or -1 if all weights are 0.
     """
     running = tl.cumsum(weights.to(tl.float64), 0)
     chosen = tl.min(tl.where((running > threshold) & (weights > 0), ids, NO_TOKEN), 0)

@@ -1,14 +1,15 @@
-"""The last launch of requests that the scan cannot end: where their last token comes from is weighed tile by tile.
+"""The last launch, for requests that the scan cannot complete: draws their last token.
 
-One program per (request, tile). Its tile's weight goes to the workspace; the last program of a request, whichever that
-is, draws a tile and then a token from it, both by inverse CDF, emits, and sets the request's words back to 0.
+One program handles one tile of one request and writes the weight of the tile to the workspace. The last program of a
+request draws a tile and then a token from it, both by inverse CDF, writes the outputs and resets the request's words to
+0.
 
-With p what the row's filters leave, a token weighs p after the last draft; after a rejection max(P p - q, 0) if the
-rejected token was sampled from q, else p, but nothing for that token. P is 1, or what the block rule leaves. Where all
-tiles weigh nothing, the token comes from p.
+Let p be the row's distribution after filters. After the last draft, the weight of a token is p. After a rejection it is
+max(P p - q, 0) if the rejected token was sampled from q; otherwise it is p, and 0 for the rejected token. P is 1, or
+the share that remains by the block rule. If all weights are 0, the token is drawn from p.
 
-Memory order: a barrier, then an acquire-release count, as in the scan. Weights are read past the L1 cache. The
-request's state was written by earlier launches only.
+Memory order: a barrier, then an acquire-release count, as in the scan. Weights are read past the L1 cache. Only earlier
+launches have written the request's state.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ from slipstream_kernels.spec_verify.kernel_tile import (
 
 @triton.jit
 def kept_in_row(step, filters, statistics, request, j, r, inverse_temperature, draft_count):
-    """The row's largest logit, the smallest that it keeps, and the sum of exp((x - largest) / T) over what it keeps:
-    NaN if it has no distribution."""
+    """The row's largest logit, its smallest kept logit, and the sum of exp((x - largest) / T) over the kept logits: NaN
+    if the row has no distribution."""
     best, mass = row_whole(step, statistics, request, j, r, inverse_temperature, draft_count)
     least = tl.full([], float("-inf"), tl.float32)
     if filters.top_k is not None and is_filtered(step, filters, request) & (mass == mass):
@@ -62,11 +63,11 @@ def weigh_tile(
     BLOCK: tl.constexpr,
     VECTOR: tl.constexpr,
 ):
-    """The weights of the tokens from `first` on in row `j`, their adjusted logits, both float32, and their ids: each
+    """Weights, adjusted logits (both float32) and ids of the tokens from `first` on in row `j`, each
     [BLOCK / VECTOR, VECTOR].
 
-    A token weighs `share` exp((x - best) / T) if x is at least `least`; less its q, but not less than 0, if `sampled`;
-    nothing if it is `left_out`.
+    The weight of a token is `share` exp((x - best) / T) if x is at least `least`, else 0. If `sampled`, q is
+    subtracted, with a minimum of 0. The weight of the token `left_out` is 0.
     """
     row = first_row(step, request) + j
     x, ids = load_vectors(step, adjustments, request, row, j, first, BLOCK, VECTOR)
@@ -98,8 +99,8 @@ def residual(
     STEPS: tl.constexpr,
     BLOCK_RULE: tl.constexpr,
 ):
-    """Over one axis, `tiles` programs for each request. TILES and STEPS are powers of two not below `tiles` and K + 1;
-    tiles of BLOCK tokens are the scan's."""
+    """Grid: one axis with `tiles` programs per request. TILES and STEPS are powers of two not below `tiles` and K + 1;
+    BLOCK is the scan's tile size."""
     request, tile = tl.program_id(0) // tiles, tl.program_id(0) % tiles
     simple, _ = kind(step, drafts, filters, request, tl.load(step.temperature + request), BLOCK_RULE)
     if simple:
@@ -126,7 +127,7 @@ def residual(
                 best, least, share, inverse_temperature, sampled, left_out, draft_count, BLOCK, VECTOR,
             )  # fmt: skip
             weight = tl.sum(tl.sum(weights, 1), 0)
-        else:  # the scan has weighed the row's tokens other than the drafted one
+        else:  # the scan has summed the row's tokens except the drafted one
             at = r * tiles + tile
             scale = exponentials(tl.load(statistics.tile_max + at), best, inverse_temperature)
             weight = tl.load(statistics.tile_sum + at) * scale * share
@@ -168,9 +169,10 @@ def _draw(
     VECTOR: tl.constexpr,
     TILES: tl.constexpr,
 ):
-    """A token by its weight, of row `j` all of whose tiles have been weighed, and its adjusted logit.
+    """Draw a token of row `j` by weight, once all tiles have their weights; return it with its adjusted logit.
 
-    Among the tiles, then among vectors of one, then within one, weighed again each: few registers are needed.
+    The draw goes over the tiles, then over the vectors of one tile, then within one vector, and recomputes the weights
+    each time, which keeps the number of registers low.
     """
     number = tl.arange(0, TILES)
     weights_at = statistics.weight + request * tiles + number

@@ -1,26 +1,26 @@
-"""The first launch, for most batches the only one: each row of logits is read once, or not at all.
+"""The first launch, and the only one for most batches: reads each row of logits at most once.
 
-One program takes one split of one row: some of its tiles. Programs are numbered position-major, row 0 of all requests
-first, as a GPU starts them roughly in that order: by the time row j + 1 comes up, row j is often decided. Nothing
-depends on the order but how much is read:
+A program handles one split of one row, that is, some of its tiles. Programs are numbered position-major, row 0 of all
+requests first. A GPU starts them roughly in this order, so row j is often decided before row j + 1 starts. The order
+affects only the amount of data read:
 
-- Each program counts itself in `rows_done` when its tiles' statistics are written. The last of a row, whoever that
-  is, sums the row up, judges its drafted token and publishes in the request's `state`: accepted j, or the end at j
-  (rejected, broken or the last row). Bits are only ever set.
-- A program that finds an end before its row in `state` reads no further, and counts itself as skipping: its row is
-  never judged. An end at j' means that row j' is not accepted, so the request ends there or before, and no row behind
-  it can be the one that is emitted from; rows before the first end are never skipped, so they are complete.
-- The request is resolved when its lowest row without an accepted bit has an end bit. Setting bits is an atomic
-  operation: exactly one program turns the state from unresolved into resolved, and emits.
-- Once all rows are finished, nobody looks at the request's counters again, and they are set back to 0 for the next
-  launch. A row's counter is set back by the program that saw it full.
+- After writing the statistics of its tiles, a program increments `rows_done`. The last program of a row combines the
+  row, judges its drafted token and publishes the result in the request's `state`: accepted at j, or the end at j
+  (rejected, broken or the last row). Bits are never cleared during the launch.
+- A program that finds an end before its row in `state` stops reading and counts itself as skipping, so its row is never
+  judged. An end at j' means that row j' is not accepted: the request ends there or earlier, and no later row can be the
+  terminal one. Rows before the first end are never skipped, so they are complete.
+- A request is resolved when its lowest row without an accepted bit has an end bit. Bits are set atomically, so exactly
+  one program changes the state from unresolved to resolved, and that program emits.
+- After all rows are finished, no program uses the request's counters, and they are reset to 0 for the next launch. The
+  program that completes a row resets the row's counter.
 
-Memory order: all counting and publishing is acquire-release at the GPU's scope. A barrier before it orders what all
-threads of the program have written before the one thread that does it, so whoever sees the count sees the statistics;
-release is cumulative, so whoever sees a bit of `state` sees the whole row behind it, also when a third program set a
-bit in between (read-modify-writes continue a release sequence). Statistics are read with `.cg`, from the L2 cache that
-all processors share, and only once nobody writes them any more. `state` is read at any time, by a relaxed atomic
-operation; a value that is out of date only costs time.
+Memory order: all counting and publishing is acquire-release at GPU scope. A barrier orders the writes of all threads
+before the atomic operation of the one thread, so a program that observes the count observes the statistics. Release is
+cumulative: a program that observes a bit of `state` observes the whole row behind it, even if a third program set a bit
+in between (read-modify-writes continue a release sequence). Statistics are read with `.cg`, from the L2 cache that all
+multiprocessors share, after their last write. `state` is read at any time by a relaxed atomic operation; an outdated
+value only costs time.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from slipstream_kernels.spec_verify.kernel_tile import (
 )
 
 _SKIPPED = tl.constexpr(1 << 16)
-"""Added to a row's counter beside the 1 of each program: there are fewer programs than that."""
+"""Added to a row's counter by a skipping program, in addition to 1. Rows have fewer programs than this."""
 
 
-# Sizes that change from call to call: the compiler is not to make a variant of each 1 and each multiple of 16.
+# These sizes change from call to call. Without this, the compiler would specialise on 1 and on multiples of 16.
 @triton.jit(do_not_specialize=["requests", "draft_count", "splits", "tiles", "draft_tiles"])
 def scan(
     step,
@@ -67,14 +67,14 @@ def scan(
     AHEAD: tl.constexpr,
     BLOCK_RULE: tl.constexpr,
 ):
-    """One program per (row, request, split), over one axis. `statistics` counters and state are 0, and are again
-    afterwards, but for the state of requests that later launches end. TILES, DRAFT_TILES and STEPS are powers of two
-    not below `tiles`, `draft_tiles` and K + 1."""
+    """Grid: one axis with one program per (row, request, split). The counters and states in `statistics` are 0 before
+    the launch and 0 after it, except the states of requests that later launches complete. TILES, DRAFT_TILES and STEPS
+    are powers of two not below `tiles`, `draft_tiles` and K + 1."""
     pid = tl.program_id(0)
     j = pid // (requests * splits)
     request = (pid // splits) % requests
     split = pid % splits
-    # All that the first tile waits for is asked for at once, before the first answer is looked at.
+    # Issue all loads that the first tile depends on before using the first result.
     length = draft_length(step, request, draft_count)
     drafted = drafted_token(step, request, j, draft_count)
     temperature = tl.load(step.temperature + request)
@@ -177,8 +177,8 @@ def _finish_row(
     STEPS: tl.constexpr,
     BLOCK_RULE: tl.constexpr,
 ):
-    """What the last program of a row does, once for each row: judge its drafted token if the row is `complete`, publish
-    that, emit if it settles the request; and after the request's last row, set its counters back."""
+    """Run by the last program of each row: judge the drafted token if the row is `complete`, publish the result, and
+    emit if it resolves the request. After the request's last row, reset its counters."""
     tl.store(statistics.rows_done + r, 0)
     simple, filtered = kind(step, drafts, filters, request, temperature, BLOCK_RULE)
     if complete:
@@ -237,8 +237,8 @@ def _finish_row(
 
 @triton.jit
 def kind(step, drafts, filters, request, temperature, BLOCK_RULE: tl.constexpr):
-    """Whether the request ends in this launch, and whether its drafted tokens cannot be judged here: filters or the
-    block rule take more than one row's normaliser. Greedy requests always end here."""
+    """Whether the scan completes the request, and whether later launches must judge its drafted tokens: filters and the
+    block rule need more than a row's normaliser. The scan always completes greedy requests."""
     judged_later = False
     if BLOCK_RULE:
         judged_later = temperature > 0

@@ -1,4 +1,4 @@
-"""The one read of the logits: a program's tiles of a row, and what is kept of each."""
+"""The single read of the logits: loads a program's tiles of a row and writes the statistics of each."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def scan_target(
     LAZY: tl.constexpr,
     AHEAD: tl.constexpr,
 ):
-    """Write the statistics of this program's tiles of a row. Returns whether it has left any out.
+    """Write the statistics of this program's tiles of a row. Returns whether any tile was skipped.
 
-    `state` is what the request's was. It is asked for again while a tile is on its way, for the tile after it: that
-    takes about as long. With AHEAD the next tile is on its way too.
+    `state` is an earlier value of the request's state. The program reads it again while a tile is loading, for the next
+    tile; both loads take about equally long. With AHEAD the next tile is loading too.
     """
     each = tl.cdiv(tiles, splits)
     start, end = split * each, tl.minimum(split * each + each, tiles)
@@ -79,7 +79,7 @@ def scan_target(
 
 @triton.jit
 def _load_raw(row, first, vocabulary, BLOCK: tl.constexpr, VECTOR: tl.constexpr):
-    """A tile of logits as they are, -inf past the vocabulary."""
+    """A tile of unadjusted logits, -inf past the vocabulary."""
     ids = vector_ids(first, BLOCK, VECTOR)
     if first + BLOCK <= vocabulary:  # all tiles but the last need no mask
         raw = tl.load(row + ids)
@@ -105,13 +105,13 @@ def _scan_tile(
     BLOCK: tl.constexpr,
     VECTOR: tl.constexpr,
 ):
-    """Write the statistics of the tile `raw` over its tokens other than `drafted`, and that one's logit."""
+    """Write the statistics of the tile `raw`, without its token `drafted`, and that token's logit."""
     first = tile * BLOCK
     ids = vector_ids(first, BLOCK, VECTOR)
     x = adjust(raw.to(tl.float32), ids, first, step, adjustments, request, row, j, BLOCK)
-    # Nothing but `raw` may cross a branch: float32 of the whole tile would take twice the registers.
+    # Only `raw` may live across a branch: the whole tile in float32 would take twice the registers.
     if (drafted >= first) & (drafted < first + BLOCK):
-        # Found by vector and place in it: ids would be kept in registers for all the program's tiles.
+        # Located by vector and index within it: ids would stay in registers for all tiles of the program.
         vector, place = (drafted - first) // VECTOR, (drafted - first) % VECTOR
         here = (tl.arange(0, BLOCK // VECTOR) == vector)[:, None] & (tl.arange(0, VECTOR) == place)[None, :]
         tl.store(statistics.drafted + r, tl.sum(tl.sum(tl.where(here, x, 0.0), 1), 0))
@@ -127,9 +127,9 @@ def _scan_tile(
 
 @triton.jit
 def sum_up(x, inverse_temperature, MARGINS: tl.constexpr):
-    """Maximum of a tile of vectors, sum of exp((x - maximum) / T) and, with MARGINS, the second best.
+    """Maximum of a tile of vectors, sum of exp((x - maximum) / T) and, with MARGINS, the second largest value.
 
-    Each vector by its own maximum first, so that it can be dropped before the next is looked at.
+    Each vector is reduced with its own maximum first, so that its registers are free before the next one.
     """
     maxima = tl.max(x, 1)
     sums = tl.sum(exponentials(x, maxima[:, None], inverse_temperature), 1)

@@ -1,12 +1,12 @@
-"""The smallest logit of a row that a filter keeps, in the Triton language.
+"""Search for the smallest logit of a row that a filter keeps, in the Triton language.
 
-Top-k and top-p ask the same question: which is the smallest value such that the weight of all that lies above it is
-still below a target? Tokens weigh 1 for top-k and exp((x - largest) / T) for top-p. The weight above a value falls as
-the value rises and changes only at values that occur, so the answer is one of these: exact, and ties stay together.
+Top-k and top-p are the same problem: find the smallest value such that the total weight of all larger logits is below a
+target. A token weighs 1 for top-k and exp((x - largest) / T) for top-p. The weight above a value falls as the value
+rises and changes only at values that occur, so the answer is one of these. It is exact, and ties stay together.
 
-The search narrows a bracket (low, high] of float32 values, held as the integers that order them (`key_of`). A pass over
-the row weighs what lies above three values inside. As soon as the bracket holds at most HELD tokens, one more pass
-collects those, and the rest happens in registers. Two passes are usual, and the level-2 cache serves them.
+The search narrows a bracket (low, high] of float32 values, represented by ordered integers (`key_of`). Each pass over
+the row computes the weight above three values in the bracket. When the bracket holds at most HELD tokens, one more pass
+collects them, and the search ends in registers. Two passes are typical, served from the L2 cache.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from slipstream_kernels.spec_verify.kernel_tile import load_vectors
 
 @triton.jit
 def key_of(x, SHIFT: tl.constexpr):
-    """The place of a float32 scalar in the order of all of them, int32, without its lowest SHIFT bits: 16 where all
-    logits are bfloat16, 13 where they are float16, which lack these bits, 0 otherwise."""
+    """Order-preserving int32 key of a float32 scalar, without its lowest SHIFT bits. These bits are 0 in all logits: 16
+    for bfloat16, 13 for float16, otherwise none."""
     bits = x.to(tl.int32, bitcast=True)
     return tl.where(bits >= 0, bits, bits ^ 0x7FFFFFFF) >> SHIFT
 
 
 @triton.jit
 def value_of(key, SHIFT: tl.constexpr):
-    """The float32 with this key whose dropped bits are 0."""
+    """The float32 of a key, with the dropped bits 0."""
     bits = (key << SHIFT) | tl.where(key < 0, (1 << SHIFT) - 1, 0)
     return tl.where(bits >= 0, bits, bits ^ 0x7FFFFFFF).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def _distance(low, high):
-    """`high - low` of keys that may be further apart than an int32 can say, uint32."""
+    """`high - low` of two keys as uint32, because the difference may not fit an int32."""
     return high.to(tl.uint32, bitcast=True) - low.to(tl.uint32, bitcast=True)
 
 
@@ -66,24 +66,24 @@ def smallest_kept(
     HELD: tl.constexpr,
     SHIFT: tl.constexpr,
 ):
-    """The smallest value above `low` for which the weight of what lies above it is below `target`.
+    """The smallest value above `low` such that the weight of all larger logits is below `target`.
 
     Args:
         row, j: the row's place in the logits (int64), and its step.
-        candidates: float32 [HELD] of this program's own. `held` (int32) values lie there: all of the row's that are
-            above `low`. -1: none do.
-        low, high: keys. That of the largest logit is `high`; values at or below `low` are of no interest.
-        target, by_mass: the weight to stay below (float32), and whether it is of exponentials or of tokens.
-        start: a value near which the search begins.
+        candidates: float32 [HELD], private to this program. It holds `held` (int32) values: all of the row's logits
+            above `low`. `held` = -1: nothing has been collected.
+        low, high: keys. `high` is the key of the largest logit; values at or below `low` are irrelevant.
+        target, by_mass: the weight limit (float32), and whether weights are exponentials or token counts.
+        start: a value near which the search starts.
 
     Returns:
-        The value, float32; that of `low` may stand for it where even the weight above `low` is below `target`. And
-        `held` for what is above `low` afterwards.
+        The value, float32; possibly the value of `low` if even the weight above `low` is below `target`. Then the new
+        `held`, for the logits above the new `low`.
     """
     top = high
     weight_above_low = target * 0 + float("inf")
-    weight_above = target * 0  # what is above `high`
-    few = held >= 0  # whether what lies in between fits into `candidates`
+    weight_above = target * 0  # weight above `high`
+    few = held >= 0  # whether the bracket's logits fit into `candidates`
     turn = held * 0
     while (_distance(low, high) > 1) & (not few):
         a, b, c = _pivots(low, high, turn, start, largest, inverse_temperature, SHIFT)
@@ -96,8 +96,8 @@ def smallest_kept(
         weight_above_low = tl.where(enough_a | (turn == 0), w_a, weight_above_low)
         weight_above_low = tl.where(enough_c, w_c, tl.where(enough_b, w_b, weight_above_low))
         lower = tl.where(enough_c, c, tl.where(enough_b, b, tl.where(enough_a, a, low)))
-        # In the first turn `a` is `low`: with too little above that already, the answer is there or, if there are few,
-        # the smallest of them.
+        # In the first turn `a` is `low`. If the weight above it is already too small, the answer is `low` or, with few
+        # logits above it, the smallest of them.
         hopeless = (turn == 0) & (not enough_a)
         upper = tl.where(enough_c, high, tl.where(enough_b, c, tl.where(enough_a, b, a)))
         above = tl.where(enough_b, w_c, tl.where(enough_a, w_b, w_a))
@@ -123,8 +123,8 @@ def smallest_kept(
 def _pivots(low, high, turn, start, largest, inverse_temperature, SHIFT: tl.constexpr):
     """Three keys, ascending, strictly inside (low, high), but `low` itself for the first in turn 0.
 
-    A bracket that is open below is followed down in growing strides. Otherwise equal parts alternate between equal
-    differences, which suits logits, and equal numbers of floats, which halves what is left 32 times at most.
+    A bracket without a lower end is searched downwards in growing strides. Otherwise the bracket is divided alternately
+    into equal differences, which suits logits, and equal numbers of floats, which takes at most 32 halvings.
     """
     v_low, v_high = value_of(low, SHIFT), value_of(high, SHIFT)
     stride = tl.maximum(largest - v_high, 1.0 / inverse_temperature)
@@ -160,7 +160,7 @@ def _weigh(
     BLOCK: tl.constexpr,
     VECTOR: tl.constexpr,
 ):
-    """The weights of what is above each of three values, float32."""
+    """The weights above each of three values, float32."""
     VECTORS: tl.constexpr = BLOCK // VECTOR
     if by_mass:
         w_a, w_b, w_c = (
@@ -201,8 +201,8 @@ def _collect(
     VECTOR: tl.constexpr,
     HELD: tl.constexpr,
 ):
-    """Put the row's logits in (low, high] into `candidates`, in order: how many there are, int32."""
-    tl.debug_barrier()  # What was collected before has been read.
+    """Write the row's logits in (low, high] to `candidates`, in order. Returns their number, int32."""
+    tl.debug_barrier()  # All threads have read the previous candidates.
     found = (row * 0).to(tl.int32)
     for first in range(0, step.vocabulary, BLOCK):
         x, _ = load_vectors(step, adjustments, request, row, j, first, BLOCK, VECTOR)
@@ -214,7 +214,7 @@ def _collect(
             place = before[:, None] + tl.cumsum(wanted.to(tl.int32), 1) - 1
             tl.store(candidates + place, x, mask=wanted & (place < HELD))
             found += count
-    tl.debug_barrier()  # Every thread sees what the others have stored.
+    tl.debug_barrier()  # Every thread sees the stores of the others.
     return found
 
 
@@ -227,8 +227,8 @@ def held_values(candidates, held, HELD: tl.constexpr):
 
 @triton.jit
 def _among(x, low, high, above, target, by_mass, largest, inverse_temperature, SHIFT: tl.constexpr):
-    """The smallest of `x` in (low, high] for which the weight of what lies above it is below `target`: float32.
-    `above` is the weight of what lies above `high`."""
+    """The smallest of `x` in (low, high] such that the weight of all larger logits is below `target`: float32. `above`
+    is the weight above `high`."""
     v_high = value_of(high, SHIFT)
     inside = (x > value_of(low, SHIFT)) & (x <= v_high)
     weights = tl.where(by_mass, exponentials(x, largest, inverse_temperature), 1.0)
@@ -238,7 +238,6 @@ def _among(x, low, high, above, target, by_mass, largest, inverse_temperature, S
         over = above + tl.sum(tl.where(x > value_of(middle, SHIFT), weights, 0.0), 0)
         low = tl.where(over >= target, middle, low)
         high = tl.where(over >= target, high, middle)
-    # Of the values, the one that has been found: where sums that were added up in another order disagree with those
-    # that led here, it is the smallest there is.
+    # The found value. If sums in another order disagree with the earlier ones, it is the smallest candidate.
     answer = value_of(high, SHIFT)
     return tl.min(tl.where(inside & (x >= answer), x, v_high), 0)

@@ -1,4 +1,4 @@
-"""A request's state word, int64: bit j, draft j is accepted; bit 32 + j, the request ends in row j or before it."""
+"""A request's state word, int64: bit j: draft j is accepted; bit 32 + j: the request ends in row j or before it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import triton
 import triton.language as tl
 
 ENDS = tl.constexpr(32)
-"""Bit of `state` at which the ends begin."""
+"""Index of the first end bit in `state`."""
 
 
 @triton.jit
 def current(states, request):
-    """The state of `request` as it is now, while other programs may set bits, the same for all threads.
+    """The current state of `request`, the same for all threads, while other programs may set bits.
 
-    A load would be made by each thread. Threads that saw different values would part at the next branch, and wait for
-    each other forever at a barrier inside: an atomic operation is made once, and its result handed to all.
+    With a load, threads could see different values, diverge at the next branch and deadlock at a barrier inside it. An
+    atomic operation is performed once, and its result is broadcast to all threads.
     """
     return tl.atomic_or(states + request, tl.full([], 0, tl.int64), sem="relaxed", scope="gpu")
 
@@ -33,5 +33,5 @@ def first_open(state):
 
 @triton.jit
 def is_resolved(state):
-    """Whether the request's last row is known: the lowest row that is not accepted is an end."""
+    """Whether the request's terminal row is known: the lowest row that is not accepted has an end bit."""
     return ((state >> ENDS) & first_open(state)) != 0

@@ -1,9 +1,9 @@
-"""The second launch, where requests filter: the smallest logit that each row keeps, the mass of what it keeps, and by
-the standard rule whether the drafted token stands.
+"""The second launch, for requests with filters: the smallest kept logit of each row, the mass of the kept tokens and,
+by the standard rule, the acceptance of the drafted token.
 
-Programs take rows in turn, row 0 of all requests first: rows behind a known rejection are left out. Thresholds are
-exact (see `kernel_search`). What is filtered is neither greedy nor decided by the scan, whose statistics of the whole
-row say what the search may leave out.
+Programs take rows in turn, row 0 of all requests first, and skip rows after a known rejection. Thresholds are exact
+(see `kernel_search`). Filtered requests are not greedy and not decided by the scan; the scan's statistics of the whole
+row bound the search.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from slipstream_kernels.spec_verify.kernel_tile import (
 )
 
 _TAIL_SLACK = tl.constexpr(1e-3)
-"""By how many temperatures the bound on what top-p keeps is lowered for rounding's sake."""
+"""Margin of the bound on the logits that top-p keeps, in units of temperature, against rounding."""
 
 
 @triton.jit
 def is_sampled(step, drafts, statistics, request, j, length, draft_count):
-    """Whether the token of step `j` was drawn from the draft's logits, and these are a distribution."""
+    """Whether the token of step `j` was drawn from the draft's logits, and its row has a distribution."""
     sampled = False
     if drafts.logits is not None:
         at = request.to(tl.int64) * draft_count + j
@@ -73,13 +73,14 @@ def threshold(
     LAZY: tl.constexpr,
     BLOCK_RULE: tl.constexpr,
 ):
-    """Over one axis, as many programs as `statistics.candidates` has rows of HELD. TILES is a power of two not below
-    `tiles`; BLOCK need not be the scan's; SHIFT says how many low bits of all adjusted logits are 0."""
+    """Grid: one axis with one program per row of HELD values in `statistics.candidates`. TILES is a power of two not
+    below `tiles`; BLOCK may differ from the scan's; SHIFT is the number of low bits that are 0 in all adjusted
+    logits."""
     for number in range(tl.program_id(0), requests * (draft_count + 1), tl.num_programs(0)):
         j, request = number // requests, number % requests
         length = draft_length(step, request, draft_count)
         wanted = (j <= length) & is_filtered(step, filters, request)
-        # By the block rule, an end before the last row is a broken row: there may be no statistics behind it.
+        # With the block rule, an end before the last row is a broken row; later rows may have no statistics.
         if LAZY and wanted:
             wanted = not ends_before(current(statistics.state, request), j)
         if wanted:
@@ -113,9 +114,9 @@ def threshold(
 
 @triton.jit
 def _judge(step, drafts, statistics, request, j, r, best, value, mass, inverse_temperature, draft_count):
-    """Publish whether the drafted token stands: the one rejected first ends the request.
+    """Publish the acceptance of the drafted token. The first rejection ends the request.
 
-    Nobody in this launch reads what this program has written because of the bit, so it orders nothing.
+    No program of this launch depends on other writes of this program after seeing the bit, so relaxed order suffices.
     """
     length = draft_length(step, request, draft_count)
     token = drafted_token(step, request, j, length)
@@ -148,16 +149,16 @@ def _filter_row(
     HELD: tl.constexpr,
     SHIFT: tl.constexpr,
 ):
-    """The smallest logit that a row keeps (float32), and the sum of exp((x - best) / T) over what it keeps (float32).
+    """The row's smallest kept logit and the sum of exp((x - best) / T) over the kept logits, both float32.
 
-    `best` and `whole` are the row's largest logit and the sum over all of it.
+    `best` and `whole` are the row's largest logit and the sum over the whole row.
     """
     row = first_row(step, request) + j
     candidates = statistics.candidates + tl.program_id(0) * HELD
     top_k, top_p = tl.load(filters.top_k + request), tl.load(filters.top_p + request)
     limited, nucleus = (top_k > 0) & (top_k < step.vocabulary), top_p < 1
     cut = _min_p_cut(filters, request, best, inverse_temperature)
-    # What min-p drops anyway need not be told apart by the search before it.
+    # The top-k and top-p searches need not resolve values that min-p drops anyway.
     end = key_of(cut, SHIFT) - (cut > float("-inf")).to(tl.int32)
 
     value = tl.full([], float("-inf"), tl.float32)
@@ -206,14 +207,14 @@ def _filter_row(
 
 @triton.jit
 def _min_p_cut(filters, request, best, inverse_temperature):
-    """What min-p keeps at least: best + T log(min_p); -inf where it is off."""
+    """The smallest logit that min-p keeps: best + T log(min_p), or -inf if min-p is off."""
     min_p = tl.load(filters.min_p + request)
     return tl.where(min_p > 0, best + tl.log(tl.where(min_p > 0, min_p, 1.0)) / inverse_temperature, float("-inf"))
 
 
 @triton.jit
 def _tail_bound(mass, top_p, best, inverse_temperature, vocabulary):
-    """A value that top-p drops: all tokens at or below it together weigh less than what top-p drops of `mass`."""
+    """A value that top-p drops: all tokens at or below it together weigh less than the dropped share of `mass`."""
     share = (1 - top_p) * mass / vocabulary
     bound = best + (tl.log(share) - _TAIL_SLACK) / inverse_temperature
     return bound - tl.abs(best) * 1e-6
@@ -221,8 +222,8 @@ def _tail_bound(mass, top_p, best, inverse_temperature, vocabulary):
 
 @triton.jit
 def _least_of_tiles(statistics, r, best, tiles, TILES: tl.constexpr):
-    """The least of the tiles' largest logits, which is about the `tiles`-th largest logit of the row or a little below;
-    tiles without any are left out. Never above `best`."""
+    """The smallest of the tiles' maxima, which is about the `tiles`-th largest logit of the row or slightly below.
+    Tiles without a finite logit are ignored. Never above `best`."""
     number = tl.arange(0, TILES)
     largest = tl.load(statistics.tile_max + r * tiles + number, mask=number < tiles, other=float("-inf"))
     return tl.min(tl.where(largest > float("-inf"), largest, best), 0)

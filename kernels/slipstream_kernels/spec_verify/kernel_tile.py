@@ -1,4 +1,4 @@
-"""From a request and a step to its tile of adjusted logits, for every verification kernel."""
+"""Loads of a request's parameters and of tiles of its adjusted logits, for all verification kernels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _CHUNK = tl.constexpr(256)
 
 @triton.jit
 def first_row(step, request):
-    """The row of the logits at which `request` starts, int64. Packed requests count what is before them."""
+    """The first row of `request` in the logits, int64. For packed rows it is the sum of the lengths before it."""
     if step.row_start is not None:
         row = tl.load(step.row_start + request)
     else:
@@ -25,15 +25,15 @@ def first_row(step, request):
 
 @triton.jit
 def draft_length(step, request, draft_count):
-    """How many tokens were drafted, int32 in 0..K whatever the tensor says."""
+    """The number of drafted tokens, int32, clamped to 0..K."""
     length = tl.load(step.draft_lengths + request)
     return tl.minimum(tl.maximum(length, 0), draft_count).to(tl.int32)
 
 
 @triton.jit
 def drafted_token(step, request, j, length):
-    """The token drafted at step `j`, int32; -1 if there is none or the target does not have it: nobody may use it as
-    an address then."""
+    """The token drafted at step `j`, int32; -1 if there is none or it is outside the target's vocabulary, so that it is
+    never used as an address."""
     token = tl.load(step.draft_token_ids + request.to(tl.int64) * step.draft_stride + j, mask=j < length, other=-1)
     return tl.where((token >= 0) & (token < step.vocabulary), token, -1).to(tl.int32)
 
@@ -60,7 +60,7 @@ def is_filtered(step, filters, request):
 
 @triton.jit
 def adjust(x, ids, first, step, adjustments, request, row, j, BLOCK: tl.constexpr):
-    """`x` after what `adjustments` has; `x` itself if it has nothing."""
+    """`x` with `adjustments` applied, if there are any."""
     has_bias: tl.constexpr = adjustments.bias_offsets is not None
     has_penalties: tl.constexpr = adjustments.seen_offsets is not None
     has_bitmask: tl.constexpr = adjustments.bitmask is not None
@@ -108,8 +108,8 @@ def load_adjusted(step, adjustments, request, row, j, first, BLOCK: tl.constexpr
 def vector_ids(first, BLOCK: tl.constexpr, VECTOR: tl.constexpr):
     """The ids of a tile in the shape [BLOCK / VECTOR, VECTOR]: int32.
 
-    VECTOR tokens are the 16 bytes that a thread loads at a time: a reduction over the second axis is each thread's
-    own, and takes no more registers than a few vectors.
+    VECTOR tokens are one 16-byte load of a thread. A reduction over the second axis stays within a thread and needs
+    registers for a few vectors only.
     """
     return first + tl.arange(0, BLOCK // VECTOR)[:, None] * VECTOR + tl.arange(0, VECTOR)[None, :]
 

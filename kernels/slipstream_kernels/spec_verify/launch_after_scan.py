@@ -1,6 +1,6 @@
-"""The launches after the scan, for requests that it cannot end: filters, sampled drafts, the block rule.
+"""Launches after the scan, for requests that the scan cannot complete: filters, sampled drafts, the block rule.
 
-Which of them there are is known from the arguments' shapes and the batch's flags: nobody waits for the device.
+The arguments' shapes and the batch's summary fields determine the launches, so the host does not wait for the device.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from slipstream_kernels.spec_verify.kernel_residual import residual
 from slipstream_kernels.spec_verify.kernel_threshold import threshold
 
 _ROW_BLOCK, _ROW_WARPS = 8192, 16
-"""Tokens that the threshold kernel looks at together: it has a row to itself, and passes over it several times."""
+"""Tile size and warps of the threshold kernel, in which one program passes over a whole row several times."""
 
 _ADJUSTED_ROW_BLOCK = 2048
-"""The same where logits are adjusted: each entry of a bias or penalty costs a look at the whole block around it."""
+"""Tile size with adjusted logits: each entry of a bias or penalty costs a comparison with its whole tile."""
 
 _TILE_WARPS = 8
 
 _ZERO_BITS = {torch.bfloat16: 16, torch.float16: 13, torch.float32: 0}
-"""How many of the lowest bits are 0 in all logits of a type, as float32."""
+"""Number of lowest bits that are 0 in all logits of a type, seen as float32."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,16 +35,16 @@ class Call:
     programs: int
     arguments: tuple[Any, ...]
     constants: dict[str, Any]
-    """What it is compiled for, beside the arguments' types."""
+    """Compile-time constants, beside the arguments' types."""
     warps: int
 
     def launch(self) -> None:
-        """On the current stream."""
+        """Launch on the current stream."""
         self.kernel[(self.programs,)](*self.arguments, **self.constants, num_warps=self.warps, enable_fp_fusion=False)
 
 
 def launch_after_scan(launch: Launch) -> None:
-    """End the requests that the scan has left. There are some, by what is known without asking the device."""
+    """Complete the requests that the scan could not complete."""
     if launch.filters.top_k is not None:
         threshold_call(launch).launch()
     if launch.block_rule:
@@ -53,7 +53,7 @@ def launch_after_scan(launch: Launch) -> None:
 
 
 def threshold_call(launch: Launch) -> Call:
-    """What each row of a filtered request keeps, and by the standard rule whether its drafted token stands."""
+    """Find the threshold of each row of a filtered request and, by the standard rule, judge its drafted token."""
     candidates = launch.statistics.candidates
     assert candidates is not None, "a workspace for filters has them"
     as_given = launch.adjustments.bias_offsets is None and launch.adjustments.seen_offsets is None
@@ -85,8 +85,8 @@ def threshold_call(launch: Launch) -> Call:
 
 
 def block_call(launch: Launch) -> Call:
-    """How many drafted tokens stand by the block rule. Where drafts may be sampled, each tile of each row between the
-    first and the last has a program that adds up what is left in it."""
+    """Count the accepted drafted tokens by the block rule. Where drafts may be sampled, one program per tile of each
+    row between the first and the last sums the residual mass of the tile."""
     sampled = launch.drafts.logits is not None
     parts = max(1, (launch.draft_count - 1) * launch.tiles) if sampled else 1
     return Call(
@@ -112,7 +112,7 @@ def block_call(launch: Launch) -> Call:
 
 
 def residual_call(launch: Launch) -> Call:
-    """The last token of every request that the scan has not ended, and all its outputs."""
+    """Draw the last token of every request that the scan has not completed, and write its outputs."""
     return Call(
         kernel=residual,
         programs=launch.requests * launch.tiles,
@@ -138,15 +138,15 @@ def residual_call(launch: Launch) -> Call:
 
 
 def _tile_warps(launch: Launch) -> int:
-    """Warps of a program that weighs a tile."""
+    """Warps of a program that sums the weights of a tile."""
     return max(1, min(_TILE_WARPS, launch.config.block // 256))
 
 
 def _vector(launch: Launch) -> int:
-    """How many of the target's logits a thread loads at a time: 16 bytes."""
+    """Number of target logits in a 16-byte load."""
     return 16 // launch.step.logits.element_size()
 
 
 def _power_of_two(count: int) -> int:
-    """The lowest power of two not below `count`, and 1 at least."""
+    """The smallest power of two that is at least `count` and at least 1."""
     return 1 << max(0, count - 1).bit_length()

@@ -1,10 +1,11 @@
-"""Which drafted tokens stand, and the token that follows them: the definition, in PyTorch.
+"""Verification in PyTorch: the implementation for CPUs and for GPUs without `triton`, and the kernel's definition.
 
 Speculative sampling (Leviathan et al., 2211.17192; Chen et al., 2302.01318) for a ragged batch in which every request
-has its own draft length. With p the target's distribution, after adjustments, temperature and filters, and q the
-draft's, a drafted token x is accepted with probability min(1, p(x) / q(x)). The first that is rejected is replaced by
-a token from max(p - q, 0), normalised; when none is, a bonus token comes from p. What is emitted has exactly the
-distribution p, whatever the draft. A greedy request is the case where p is one-hot: it emits the target's argmax.
+has its own draft length. Let p be the target's distribution after adjustments, temperature and filters, and q the
+draft's distribution. A drafted token x is accepted with probability min(1, p(x) / q(x)). The first rejected token is
+replaced by a token from max(p - q, 0), normalised. If none is rejected, a bonus token is drawn from p. The emitted
+tokens have exactly the distribution p, for any draft. For a greedy request p is one-hot, so the target's argmax is
+emitted.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ def verify_pytorch(
     margins: bool,
     logprobs: bool,
 ) -> Verification:
-    """As `verify`, which has checked the arguments."""
+    """As `verify`, with checked arguments."""
     requests, drafted = draft_token_ids.shape
     if drafted == 0 and adjustments is None and row_start is None:
-        # Plain decoding, where there is least to do, is not to pay for the rest.
+        # A short path for plain decoding, where the overhead would be largest.
         return _verify_plain(target_logits[:requests], sampling, positions, margins=margins, logprobs=logprobs)
     steps = torch.arange(drafted + 1, device=draft_lengths.device)
     rows = _rows(draft_lengths, row_start, steps)
@@ -64,8 +65,7 @@ def verify_pytorch(
 
 
 def _rows(draft_lengths: Tensor, row_start: Tensor | None, steps: Tensor) -> Tensor:
-    """Which rows of logits are whose: int64 [B, K + 1]. Past its end a request points at its own last row again,
-    never at a neighbour's."""
+    """The rows of logits of each request: int64 [B, K + 1], padded with the request's last row."""
     within = torch.minimum(steps, draft_lengths[:, None])
     if row_start is None:
         if draft_lengths.size(0) == 1:
@@ -78,7 +78,7 @@ def _rows(draft_lengths: Tensor, row_start: Tensor | None, steps: Tensor) -> Ten
 def _verify_plain(
     logits: Tensor, sampling: SamplingBatch, positions: Tensor, *, margins: bool, logprobs: bool
 ) -> Verification:
-    """Without drafts: a token from each request's only row, `logits` [B, V]."""
+    """Without drafts: one token from each request's single row in `logits` [B, V]."""
     if sampling.all_greedy:
         best, tokens = logits.max(-1)
         healthy, chances = _finite(best), _best_logprobs(logits) if logprobs else None
@@ -95,7 +95,7 @@ def _verify_plain(
 def _verify_greedy(
     logits: Tensor, draft_token_ids: Tensor, draft_lengths: Tensor, rows: Tensor, steps: Tensor, *, logprobs: bool
 ) -> Verification:
-    """Accepted tokens are the target's own choices, so what is emitted is always a prefix of those."""
+    """Verify greedy requests. Accepted tokens equal the target's choices, so the output is a prefix of the choices."""
     best, ids = logits.max(-1)
     best_ids, healthy = ids.take(rows), _finite(best)  # [B, K + 1], [N]
     agreed = (best_ids[:, :-1] == draft_token_ids) & (steps[:-1] < draft_lengths[:, None])
@@ -113,33 +113,33 @@ def _best_logprobs(logits: Tensor) -> Tensor:
 
 
 def _finite(best: Tensor) -> Tensor | None:
-    """Whether rows have a distribution, bool [N], by the largest logit of each: not with NaN, +inf or nothing above
-    -inf. None on the CPU if all have: nearly always, and then nothing has to be masked."""
+    """Whether each row has a distribution, bool [N], judged by its largest logit: NaN, +inf and -inf have none. On the
+    CPU the result is None if all rows have one, which is nearly always the case and makes masks unnecessary."""
     if best.device.type == "cpu" and math.isfinite(best.sum(dtype=torch.float32).item()):
         return None
     return best - best == 0
 
 
 def _first_false(agreed: Tensor, steps: Tensor) -> Tensor:
-    """How many are true before the first that is not: int64 [B], of bool [B, K]."""
+    """Number of true values before the first false one: int64 [B], from bool [B, K]."""
     return torch.where(agreed, agreed.size(1), steps[:-1]).amin(1)
 
 
 class _Target(NamedTuple):
-    """What the target's N rows of logits say."""
+    """Distributions of the target's N rows of logits."""
 
     probs: Tensor
     """float32 [N, V]."""
     scores: Tensor
-    """float32 [N, V]: adjusted logits by temperature, each row's best moved to 0."""
+    """float32 [N, V]: (adjusted logits - best of the row) / temperature."""
     log_best: Tensor | None
     """float32 [N], the log-probability of each row's best token before filters."""
     healthy: Tensor | None
-    """bool [N]: whether the row has a distribution, None if all have. One without is NaN everywhere."""
+    """bool [N]: whether the row has a distribution; None if all have one. Rows without one are NaN everywhere."""
 
     @classmethod
     def of(cls, logits: Tensor, sampling: SamplingBatch, *, logprobs: bool) -> _Target:
-        """`sampling` has the parameters of each row."""
+        """`sampling` has one entry per row."""
         x = logits.to(torch.float32)
         best = x.amax(-1)
         scores = scaled(x, sampling, best)
@@ -148,12 +148,12 @@ class _Target(NamedTuple):
         return cls(filtered(probs, scores, sampling), scores, log_best, _finite(best))
 
     def logprobs_of(self, rows: Tensor, token_ids: Tensor) -> Tensor | None:
-        """float32, of one token for each of `rows`, which has any shape."""
+        """Log-probability of one token per entry of `rows`, float32 in the shape of `rows`."""
         return None if self.log_best is None else self.scores[rows, token_ids].add_(self.log_best.take(rows))
 
 
 def _of_rows(sampling: SamplingBatch, rows: Tensor, total: int) -> SamplingBatch:
-    """The parameters of each of the `total` rows of logits; anybody's for a row that nobody owns."""
+    """The parameters of each of the `total` rows of logits; arbitrary ones for rows without an owner."""
     if len(sampling) == 1:
         return sampling.expand(total)
     owner = torch.zeros(total, dtype=torch.int64, device=rows.device)
@@ -167,7 +167,7 @@ class _Drafts(NamedTuple):
     ids: Tensor
     """int64 [B, K], each in 0..V-1."""
     valid: Tensor
-    """bool [B, K], whether the request drafted this token and the target has it."""
+    """bool [B, K], whether the request drafted this token and it is in the target's vocabulary."""
     lengths: Tensor
     """int64 [B]."""
     probs: Tensor | None
@@ -175,8 +175,8 @@ class _Drafts(NamedTuple):
     chosen: Tensor
     """q of the drafted tokens, float32 [B, K]."""
     onehot: Tensor | None
-    """bool [B, K], where `probs` is to be ignored, for it may be NaN: the request did not sample, or the draft's row
-    has no distribution. The one-hot rule is right for any drafted token. None where that is nowhere or everywhere."""
+    """bool [B, K]: ignore `probs`, which may be NaN, and use the one-hot rule, which is correct for any drafted token.
+    True where the request did not sample or the draft's row has no distribution. None if uniform."""
 
     @classmethod
     def of(
@@ -196,7 +196,7 @@ class _Drafts(NamedTuple):
         if probs.size(2) != vocabulary:
             probs = pad(probs, (0, vocabulary - probs.size(2)))  # Drops columns if there are too many.
         chosen = probs.gather(2, safe[:, :, None])[:, :, 0]
-        ignored = probs[:, :, 0].isnan()  # Then the whole row is.
+        ignored = probs[:, :, 0].isnan()  # NaN in one column means NaN in the whole row.
         if onehot is not None:
             ignored = ignored | onehot[:, None]
         if ids.device.type == "cpu" and not bool(ignored.any()):
@@ -207,8 +207,8 @@ class _Drafts(NamedTuple):
 def accepts(uniforms: Tensor, target_prob: Tensor, draft_prob: Tensor) -> Tensor:
     """Whether drafted tokens are accepted: u < p / q, bool of the arguments' common shape.
 
-    Written as u * q < p it needs no division: a token that the target never chooses is rejected even at u =
-    0, one that the draft said it never chooses is accepted if the target does choose it. Never where p is NaN.
+    The form u * q < p needs no division. A token with p = 0 is rejected even at u = 0. A token with q = 0 is accepted
+    if p > 0. A token is never accepted where p is NaN.
     """
     return uniforms * draft_prob < target_prob
 
@@ -228,7 +228,7 @@ def _verify_sampled(
     p = target.probs[rows[:, :-1], drafts.ids]
     healthy = None if target.healthy is None else target.healthy.take(rows)
     stands = accepts(uniforms, p, drafts.chosen) & drafts.valid
-    # p is NaN in a broken row, but for a greedy request, whose p is one-hot there too.
+    # p is NaN in a row without a distribution, except for a greedy request, whose p is one-hot.
     accepted = _first_false(stands if healthy is None else stands & healthy[:, :-1], steps)
     unbroken = None if healthy is None else healthy.gather(1, accepted[:, None])[:, 0]
     share = None
@@ -244,7 +244,7 @@ def _verify_sampled(
 
 
 def _accept_block(target: _Target, drafts: _Drafts, uniforms: Tensor, p: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """How many drafted tokens are accepted, int64 [B], and the share of p that is left for the next, float32 [B]."""
+    """Number of accepted drafted tokens, int64 [B], and the share of p that remains for the next one, float32 [B]."""
     joint = block.joint_probs(p, drafts.chosen)
     if drafts.probs is None:
         masses = block.one_hot_masses(joint[:, :-1], p[:, 1:])
@@ -267,10 +267,10 @@ def _last_token(
     positions: Tensor,
     rows: Tensor,
 ) -> Tensor:
-    """The token after the `accepted` [B] ones: int64 [B], some token where the row is broken.
+    """The token after the `accepted` [B] ones: int64 [B], arbitrary where the row has no distribution.
 
-    It comes from max(share * p - q, 0) where a token was rejected, from p elsewhere. Where nothing is left of p - q,
-    which only rounding or a draft that is not what it says can bring about, it comes from p as well.
+    It is drawn from max(share * p - q, 0) after a rejection and from p otherwise. If that difference is 0 everywhere,
+    which only rounding or wrong draft logits can cause, it is drawn from p.
     """
     rejected, at = accepted < drafts.lengths, accepted[:, None]
     p = target.probs.index_select(0, rows.gather(1, at)[:, 0])  # [B, V]
@@ -282,8 +282,8 @@ def _last_token(
 
 
 def _residual(probs: Tensor, drafts: _Drafts, at: Tensor, rejected: Tensor, share: Tensor | None) -> Tensor:
-    """max(share * p - q, 0) of the requests that `rejected` [B] names, p of the others: [B, V], of p [B, V] and the
-    number of the drafted token `at` [B, 1]."""
+    """max(share * p - q, 0) of the requests in the mask `rejected` [B], p of the others: [B, V], from p [B, V] and the
+    index of the drafted token `at` [B, 1]."""
     if drafts.probs is None:
         return _drop_drafted(probs.clone(), drafts, at, rejected)
     q = drafts.probs[torch.arange(at.size(0), device=at.device), at[:, 0]]
@@ -295,14 +295,14 @@ def _residual(probs: Tensor, drafts: _Drafts, at: Tensor, rejected: Tensor, shar
 
 
 def _drop_drafted(residual: Tensor, drafts: _Drafts, at: Tensor, rejected: Tensor) -> Tensor:
-    """`residual` [B, V] without the drafted token, written in place, of the requests that `rejected` [B] names."""
+    """Zero the drafted token's entry in `residual` [B, V], in place, for the requests in the mask `rejected` [B]."""
     chosen = drafts.ids.gather(1, at)
     drop = rejected[:, None] & drafts.valid.gather(1, at)
     return residual.scatter_(1, chosen, residual.gather(1, chosen).masked_fill_(drop, 0.0))
 
 
 def _margins(logits: Tensor, token_ids: Tensor, rows: Tensor | None = None) -> Tensor:
-    """Best minus second best logit of each token's row, float32 [B, K + 1]; `rows` None: row i is request i's."""
+    """Best minus second best logit of each token's row, float32 [B, K + 1]. `rows` None: row i belongs to request i."""
     if logits.size(1) == 1:
         gaps = torch.full_like(logits[:, 0], math.inf, dtype=torch.float32)
     else:
@@ -314,8 +314,8 @@ def _margins(logits: Tensor, token_ids: Tensor, rows: Tensor | None = None) -> T
 def _result(
     tokens: Tensor, accepted: Tensor, healthy: Tensor | None, logprobs: Tensor | None, steps: Tensor
 ) -> Verification:
-    """Cut `tokens` and `logprobs` [B, K + 1] to what is emitted: nothing where a request is not `healthy` [B]; None
-    if all are."""
+    """Build the result from `tokens` and `logprobs` [B, K + 1] by padding all entries that are not emitted. A request
+    that is not `healthy` [B] emits nothing; None means that all are."""
     accepted = accepted if healthy is None else accepted.where(healthy, -1)
     lengths = accepted + 1
     if healthy is not None or tokens.size(1) > 1:

@@ -1,4 +1,4 @@
-"""What `verify` asks of its arguments' values. On a GPU they are read back together: one wait."""
+"""Checks of the values in `verify`'s arguments. On a GPU all values are read back in one transfer."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from slipstream_kernels.spec_verify.checks import Arguments
 
 
 class _Rule(NamedTuple):
-    """Which values of an argument are wrong."""
+    """A check of one argument, with the mask of its invalid values."""
 
     name: str
     values: Tensor
     broken: Tensor
     """bool, of the shape of `values`."""
     demand: str
-    """What a value must be; `{}` stands for the entry of `than` at the same place."""
+    """The requirement on a value; `{}` is replaced by the entry of `than` at the same index."""
     than: Tensor | None = None
 
     def error(self) -> ValueError:
-        """About the first wrong value."""
+        """The error for the first invalid value."""
         index = tuple(self.broken.nonzero()[0].tolist())
         place = f"[{', '.join(map(str, index))}]" if index else ""
         demand = self.demand if self.than is None else self.demand.format(self.than[index].item())
@@ -33,7 +33,7 @@ class _Rule(NamedTuple):
 
 
 def check_values_of(given: Arguments) -> None:
-    """Raise a ValueError that names the first wrong value, where it stands, and what it must be."""
+    """Raise a ValueError with the first invalid value, its index and the requirement."""
     rules = [*_row_rules(given), *_token_rules(given), *_sampling_rules(given.sampling, given.target_logits.size(1))]
     if given.adjustments is not None:
         rules += _adjustment_rules(given.adjustments, given.target_logits.size(1))
@@ -93,7 +93,7 @@ def _sampling_rules(sampling: SamplingBatch, vocabulary: int) -> Iterator[_Rule]
 
 
 def _flag_rules(sampling: SamplingBatch) -> Iterator[_Rule]:
-    """Flags that deny what a tensor has. A selection of rows may have less than they say."""
+    """Summary fields that exclude a feature although a tensor uses it. The opposite is valid in a selection of rows."""
     temperature, sampled = sampling.temperature, sampling.temperature > 0
     if sampling.all_greedy:
         yield _Rule("sampling.temperature", temperature, sampled, "sampling.all_greedy is True")
@@ -135,7 +135,7 @@ def _penalty_rules(adjustments: LogitAdjustments) -> Iterator[_Rule]:
 
 
 def _sparse_rules(group: str, offsets: Tensor, ids: Tensor, vocabulary: int) -> Iterator[_Rule]:
-    """Offsets from 0 to the number of ids, never down; ids in the vocabulary, ascending within a request."""
+    """Offsets ascend from 0 to the number of ids; ids are in the vocabulary and ascend within a request."""
     name, size = f"adjustments.{group}_offsets", ids.size(0)
     yield _Rule(name, offsets[:1], offsets[:1] != 0, "must be 0, where the first request's entries start")
     before = torch.cat((offsets[:1], offsets[:-1]))

@@ -1,4 +1,4 @@
-"""The public function: checks what it is given and hands it to the reference or to the kernel."""
+"""The public function `verify`: argument checks, then the PyTorch implementation or the kernel."""
 
 from __future__ import annotations
 
@@ -36,33 +36,33 @@ def verify(
     backend: Backend = "auto",
     workspace: Workspace | None = None,
 ) -> Verification:
-    """Accept or reject drafted tokens and choose the one that follows. No input is written.
+    """Accept or reject drafted tokens and choose the token that follows. Writes no input.
 
     Args:
         target_logits: [N, V] float32, float16 or bfloat16, each row contiguous. Request i owns
-            `draft_lengths[i] + 1` rows from `row_start[i]` on; row j of them is the target's opinion after j drafted
-            tokens. Other rows are never looked at.
-        draft_token_ids: int64 [B, K]. What stands beyond `draft_lengths[i]` is ignored. K may be 0: plain decoding.
-            The kernel takes up to 31; beyond, "auto" is the reference.
+            `draft_lengths[i] + 1` rows from `row_start[i]` on; its row j holds the target's logits after j drafted
+            tokens. Other rows are never read.
+        draft_token_ids: int64 [B, K]. Entries beyond `draft_lengths[i]` are ignored. K = 0 means plain decoding. The
+            kernel accepts K up to 31; for larger K, "auto" selects PyTorch.
         draft_lengths: int64 [B], each in 0..K.
-        draft_logits: [B, K, W], float types and layout as `target_logits`: drafted tokens were drawn from their
-            softmax, as `sample` returned it, so the draft's temperature and filters are in them. W may differ from V:
-            what is missing has probability 0. None when no draft was sampled (greedy draft, n-gram look-up).
+        draft_logits: [B, K, W], float types and layout as `target_logits`. Drafted tokens were sampled from their
+            softmax, as returned by `sample`, so they include the draft's temperature and filters. W may differ from V;
+            missing tokens have probability 0. None if no draft was sampled (greedy draft, n-gram look-up).
         sampling: the parameters of the B requests.
         positions: int64 [B], absolute position of the first token that this step emits.
-        row_start: int64 [B], ascending. None: the rows of request 0, then those of request 1, and so on.
+        row_start: int64 [B], ascending. None: the rows of all requests follow each other without gaps.
         draft_onehot: bool [B], requests whose drafts were not sampled although `draft_logits` is given.
-        adjustments: of the B requests' target logits.
-        block_verification: accept drafted tokens together, which accepts more of them, see `block.py`. Who samples
-            drafts for it draws the one of step j with `step_purpose(Purpose.DRAFT, j)`.
-        margins: whether to tell how clearly the target preferred each token.
-        logprobs: whether to tell each token's log-probability. The kernel has it at no cost.
-        check_values: whether to read values back from the device and check them: waits for a GPU. Without, a drafted
-            token that the target does not have is rejected, and other values must be right.
-        backend: "auto" is the kernel for tensors on a GPU where `triton` is installed, else the reference. Kernels are
-            compiled when they are first needed, for some seconds: call once with the same types and arguments given
-            before traffic comes, or a CUDA graph is captured.
-        workspace: the kernel's memory, for calls without allocation; None allocates.
+        adjustments: adjustments of the B requests' target logits.
+        block_verification: accept drafted tokens together, which accepts more of them, see `block.py`. The draft must
+            then sample its token of step j with `step_purpose(Purpose.DRAFT, j)`.
+        margins: return the gap between the target's two best logits for each token.
+        logprobs: return each token's log-probability. The kernel computes it at no cost.
+        check_values: read values back from the device and check them, which waits for the GPU. If off, a drafted token
+            outside the vocabulary is rejected, and the caller must ensure that all other values are valid.
+        backend: "auto" selects the kernel for tensors on a GPU where `triton` is installed, else PyTorch. Kernels are
+            compiled at their first use, for some seconds: call once with the same types and arguments before serving
+            traffic or capturing a CUDA graph.
+        workspace: memory for the kernel, for calls without allocation; None allocates.
 
     Raises:
         ValueError: an argument's shape, type, device, layout or value is wrong. Raised before anything runs.

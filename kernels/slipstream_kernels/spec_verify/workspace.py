@@ -1,4 +1,4 @@
-"""The kernels' memory: counters that are 0 between launches, and what the read of the logits leaves for the rest."""
+"""Memory of the kernels: counters that are 0 between launches, and the statistics that the scan writes."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from slipstream_kernels.spec_verify.kernel_arguments import Statistics
 from slipstream_kernels.spec_verify.kernel_config import default_config
 
 SEARCH_PROGRAMS = 132
-"""Programs that search for the filters' thresholds at a time, at most: as many as an H200 has processors."""
+"""Maximum number of concurrent threshold programs: the number of multiprocessors of an H200."""
 
 CANDIDATES = 512
-"""Logits that each of them keeps at hand."""
+"""Number of candidate logits that each threshold program stores."""
 
 _ALIGNMENT = 4
-"""Arrays begin at multiples of so many numbers: 16 bytes."""
+"""Arrays start at multiples of this many numbers (16 bytes)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Needs:
-    """What a call keeps in memory; B requests, K drafted tokens at most."""
+    """Memory needs of a call with B requests and up to K drafted tokens."""
 
     requests: int
     draft_count: int
@@ -36,12 +36,12 @@ class Needs:
     block_rule: bool = False
 
     def counters(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of the arrays of int32 that are 0 between launches."""
+        """Shapes of the int32 arrays, which are 0 between launches."""
         rows = self.requests * (self.draft_count + 1)
         return {"rows_done": (rows,), "rows_finished": (self.requests,), "weights_done": (self.requests,)}
 
     def arrays(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of the arrays of float32."""
+        """Shapes of the float32 arrays."""
         rows, drafts = self.requests * (self.draft_count + 1), self.requests * self.draft_count
         shapes: dict[str, tuple[int, ...]] = dict.fromkeys(("tile_max", "tile_sum"), (rows, self.tiles))
         shapes |= dict.fromkeys(("drafted", "row_max", "row_sum", "row_logprob"), (rows,))
@@ -62,10 +62,10 @@ class Needs:
 
 
 class Workspace:
-    """Memory for calls of `verify` on one stream, one after the other. A call that has one allocates nothing but its
-    outputs; a CUDA graph may hold both. It is written by every call, and never read back.
+    """Memory for consecutive calls of `verify` on one stream. With it, a call allocates only its outputs, and a CUDA
+    graph can capture the call. Every call writes the workspace; the host never reads it.
 
-    A launch that was cut off (a reset device) leaves counters that are not 0: then make a new one.
+    An interrupted launch (a reset device) leaves counters that are not 0. Create a new workspace then.
     """
 
     def __init__(
@@ -83,8 +83,8 @@ class Workspace:
     ) -> None:
         """Room for up to `requests` requests with up to `draft_count` drafted tokens each.
 
-        `draft_vocabulary` is W of the draft's logits, 0 without; the flags say what calls may use; `block` is the
-        smallest tile of their configurations, None if these are the default ones.
+        `draft_vocabulary` is W of the draft's logits, or 0 without them. The flags name the features that calls may
+        use. `block` is the smallest tile size of the calls' configurations; None for the default configurations.
         """
 
         def needs(count: int) -> Needs:
@@ -108,7 +108,7 @@ class Workspace:
 
     @classmethod
     def of(cls, needs: Needs, device: torch.device) -> Workspace:
-        """Room for exactly this call."""
+        """A workspace of the exact size of one call."""
         made = cls.__new__(cls)
         made._state = torch.zeros(needs.requests, dtype=torch.int64, device=device)
         made._counters = torch.zeros(_size(needs.counters()), dtype=torch.int32, device=device)
@@ -118,24 +118,24 @@ class Workspace:
 
     @property
     def device(self) -> torch.device:
-        """Where it is."""
+        """The device of the memory."""
         return self._state.device
 
     def clear(self) -> None:
-        """Make it as new, in the order of the stream."""
+        """Zero state and counters, in stream order."""
         self._state.zero_()
         self._counters.zero_()
 
     @property
     def nbytes(self) -> int:
-        """How much memory it takes."""
+        """Size of the memory in bytes."""
         return sum(part.nbytes for part in (self._state, self._counters, self._numbers))
 
     def statistics(self, needs: Needs) -> Statistics:
-        """Its arrays, laid out for one call.
+        """The arrays, laid out for one call.
 
         Raises:
-            ValueError: the call needs more than there is.
+            ValueError: the workspace is too small for the call.
         """
         if needs not in self._views:
             counters, arrays = _size(needs.counters()), _size(needs.arrays())
@@ -158,7 +158,7 @@ def _size(shapes: dict[str, tuple[int, ...]]) -> int:
 
 
 def _views(memory: Tensor, shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor | None]:
-    """Arrays of `shapes` behind each other in `memory`."""
+    """Consecutive arrays of `shapes` in `memory`."""
     views: dict[str, Tensor | None] = {}
     start = 0
     for name, shape in shapes.items():
