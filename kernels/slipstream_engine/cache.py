@@ -15,10 +15,10 @@ from slipstream_engine.errors import CheckpointError
 class SlotCache:
     """Keys and values of every layer for `slots` requests of at most `context_tokens` each.
 
-    A layer's keys are [slots * context_tokens, kv_heads, head_dim]: position p of slot s stands in row
-    `s * context_tokens + p`. Rows past a request's length hold leftovers (rejected drafts, earlier requests); they
-    are masked until they are overwritten. `clear` takes them away all the same when a request ends: a mask hides
-    numbers, but 0 * NaN is NaN, and one request's overflow must not reach the next.
+    A layer's keys are [slots * context_tokens, kv_heads, head_dim]: position p of slot s is row
+    `s * context_tokens + p`. Rows past a request's length hold stale values (rejected drafts, earlier requests), which
+    are masked until they are overwritten. `clear` still zeroes them when a request ends, because 0 * NaN is NaN and one
+    request's overflow must not reach the next.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class SlotCache:
             tensor[first : first + length].zero_()
 
     def read(self, layer: int, first_slot: int, slots: int, length: int) -> tuple[Tensor, Tensor]:
-        """Views of keys and values [slots, kv_heads, length, head_dim] of `slots` neighbouring slots."""
+        """Views of keys and values [slots, kv_heads, length, head_dim] of `slots` consecutive slots."""
         keys = self._view(self.keys[layer], first_slot, slots, length)
         return keys, self._view(self.values[layer], first_slot, slots, length)
 
@@ -59,7 +59,7 @@ class SlotCache:
 
 
 class SlotPool:
-    """Hands out slot numbers, the lowest first, so that the running ones stay close together."""
+    """Allocates slot numbers, the lowest first, so that the slots in use stay close together."""
 
     def __init__(self, slots: int) -> None:
         self._free = list(range(slots))

@@ -1,6 +1,6 @@
 """Renders a checkpoint's chat template as Hugging Face does: the same environment, filters and variables.
 
-A template is a program out of a checkpoint, so it runs in Jinja's immutable sandbox.
+A template is untrusted code from a checkpoint, so it runs in Jinja's immutable sandbox.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from jinja2.parser import Parser
 
-# What a template's own expressions can raise over the messages: `content + 1`, a missing key, endless
+# Exceptions that a template's expressions can raise for given messages: `content + 1`, a missing key, infinite
 # recursion.
 _TEMPLATE_FAILURES = (
     jinja2.TemplateError,
@@ -52,8 +52,7 @@ class ChatTemplate:
         self._tokens = dict(tokens)
 
     def render(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """The prompt text, up to where the assistant's answer starts. Raises RequestError with what the
-        template found wrong with the messages."""
+        """The prompt text up to the start of the assistant's answer. Raises RequestError with the template's error."""
         try:
             return self._template.render(
                 messages=[dict(message) for message in messages],
@@ -67,8 +66,7 @@ class ChatTemplate:
 
 
 class _GenerationTag(Extension):
-    """`{% generation %} … {% endgeneration %}` marks the assistant's part for training; here it is
-    transparent."""
+    """`{% generation %} … {% endgeneration %}` marks the assistant's part for training. Here it has no effect."""
 
     tags = {"generation"}  # noqa: RUF012 - Jinja declares the attribute as a plain set
 
@@ -79,7 +77,7 @@ class _GenerationTag(Extension):
 
 
 class _SafeNamespace(Namespace):
-    """`namespace(...)` without underscore names, which lead into Python's internals."""
+    """`namespace(...)` without underscore names, which give access to Python's internals."""
 
     def __init__(*args: Any, **kwargs: Any) -> None:  # noqa: N805, RUF100 - `namespace(self=...)` must work too
         self, *positional = args
@@ -118,7 +116,7 @@ def _strftime_now(pattern: str) -> str:
 
 
 def _dict(*args: Any, **kwargs: Any) -> dict[Any, Any]:
-    """`dict(...)` as a function, so that a template cannot reach the class's attributes."""
+    """`dict(...)` as a function, so that a template cannot access the class's attributes."""
     return dict(*args, **kwargs)
 
 

@@ -1,4 +1,4 @@
-"""Weights of a Llama-family model, read from safetensors in Hugging Face form and fused for decoding."""
+"""Weights of a Llama-family model, read from safetensors in Hugging Face format and fused for decoding."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from slipstream_engine.rope import interleave_rows
 
 
 class LayerWeights(NamedTuple):
-    """One decoder layer. Projections that read the same input are stacked: one product instead of two or three."""
+    """One decoder layer. Projections with the same input are stacked: one matrix product instead of two or three."""
 
     attention_norm: Tensor  # [hidden]
     qkv: Tensor  # [(heads + 2 * kv_heads) * head_dim, hidden]; rows of q and k as interleaved pairs
@@ -46,14 +46,14 @@ def load_weights(folder: Path, config: ModelConfig, device: torch.device, dtype:
     """Read `model.safetensors`, or the shards that `model.safetensors.index.json` names.
 
     Raises:
-        CheckpointError: a file or a tensor is missing, broken, or of another shape than `config` says.
+        CheckpointError: a file or a tensor is missing or broken, or its shape differs from `config`.
     """
     reader = _Reader(folder, device, dtype)
     hidden = config.hidden_size
     embedding = reader.take("model.embed_tokens.weight", config.vocab_rows, hidden)
     layers = tuple(_layer(reader, config, index) for index in range(config.layers))
     norm = reader.take("model.norm.weight", hidden)
-    # As transformers does: a head that stands in the file is used, even where the configuration ties it.
+    # As in transformers, a head in the file is used even if the configuration ties it.
     tied = config.tied_embeddings and not reader.has("lm_head.weight")
     head = embedding if tied else reader.take("lm_head.weight", config.vocab_rows, hidden)
     reader.refuse_leftovers()
@@ -107,7 +107,7 @@ class _Reader:
         return name in self._files
 
     def refuse_leftovers(self) -> None:
-        """Weights that nobody asked for mean that config.json describes another model."""
+        """Unused tensors mean that config.json describes another model."""
         unused = [name for name in self._files if name not in self._taken and not name.endswith(".inv_freq")]
         if unused:
             raise CheckpointError(f"{self._folder}: config.json has no place for tensor {min(unused)!r}")

@@ -12,11 +12,11 @@ import msgspec
 from slipstream_engine.errors import CheckpointError
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
-MISTRAL_WINDOW = 4096  # what transformers takes where a Mistral configuration is silent
+MISTRAL_WINDOW = 4096  # transformers' default for Mistral
 
 
 class RopeConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Rotary position embedding: its base and how it is stretched. `kind` is transformers' `rope_type`."""
+    """Rotary position embedding: base and scaling. `kind` is transformers' `rope_type`."""
 
     theta: float
     kind: str = "default"
@@ -24,7 +24,7 @@ class RopeConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What the forward pass has to know. Sizes are in elements, `context_tokens` in tokens."""
+    """Parameters of the forward pass. Sizes are in elements, `context_tokens` in tokens."""
 
     family: str
     hidden_size: int
@@ -48,8 +48,8 @@ def load_config(folder: Path) -> ModelConfig:
     """Read `folder/config.json`.
 
     Raises:
-        CheckpointError: the file is missing or broken, or it asks for something that is not implemented
-            (another family, activation, quantisation, rotary scaling).
+        CheckpointError: the file is missing or broken, or it needs an unsupported feature (model family, activation,
+            quantisation, rotary scaling).
     """
     path = folder / "config.json"
     try:
@@ -95,7 +95,7 @@ def _convert(raw: Mapping[str, Any]) -> ModelConfig:
         rope=_rope(raw),
         context_tokens=_context(raw),
         tied_embeddings=bool(raw.get("tie_word_embeddings", False)),
-        # Qwen2 has biases on q, k and v without saying so; the others say so in `attention_bias`.
+        # Qwen2 always has biases on q, k and v; the other families set `attention_bias`.
         qkv_bias=family == "qwen2" or bool(raw.get("attention_bias", False)),
         output_bias=family != "qwen2" and bool(raw.get("attention_bias", False)),
         mlp_bias=bool(raw.get("mlp_bias", False)),
@@ -104,7 +104,8 @@ def _convert(raw: Mapping[str, Any]) -> ModelConfig:
 
 
 def _rope(raw: Mapping[str, Any]) -> RopeConfig:
-    """transformers 5 writes `rope_parameters`; before it were `rope_theta` and `rope_scaling`, which still win."""
+    """transformers 5 writes `rope_parameters`. Earlier versions wrote `rope_theta` and `rope_scaling`, which take
+    precedence."""
     parameters = dict(raw.get("rope_scaling") or raw.get("rope_parameters") or {})
     named = raw.get("rope_parameters") or {}
     theta = parameters.pop("rope_theta", None) or named.get("rope_theta") or raw.get("rope_theta") or 10_000.0
@@ -114,7 +115,7 @@ def _rope(raw: Mapping[str, Any]) -> RopeConfig:
 
 
 def _context(raw: Mapping[str, Any]) -> int:
-    """Positions that full attention serves exactly: a sliding window, where one is on, ends it."""
+    """Number of positions for which full attention is exact: at most the sliding window, if there is one."""
     context = int(raw["max_position_embeddings"])
     if context < 1:
         raise ValueError(f"max_position_embeddings must be positive, got {context}")

@@ -1,5 +1,4 @@
-"""Whether a draft speaks the target's token ids. Speculation compares ids, so they must mean the same
-text."""
+"""Check that a draft uses the target's token ids. Speculation compares ids, so each id must mean the same text."""
 
 from __future__ import annotations
 
@@ -14,11 +13,11 @@ if TYPE_CHECKING:
 
 
 def check_draft(target: Tokenizer, draft: Tokenizer, target_vocab_rows: int, draft_vocab_rows: int) -> None:
-    """Raises DraftMismatchError saying what differs: embeddings too small for the tokenizer, token → id
-    entries, or BOS, EOS or padding ids.
+    """Raises DraftMismatchError with the difference: an embedding too small for its tokenizer, different token → id
+    entries, or different BOS, EOS or padding ids.
 
-    `…_vocab_rows` are rows of the output embedding. They may be more than the tokenizer has ids, and differ:
-    many checkpoints pad them, each size to another multiple."""
+    `…_vocab_rows` are the rows of the output embedding. They may exceed the tokenizer's ids and differ between target
+    and draft, because many checkpoints pad them."""
     _check_rows("target", target, target_vocab_rows)
     _check_rows("draft", draft, draft_vocab_rows)
     _check_entries(target, draft)
@@ -49,7 +48,7 @@ def _check_entries(target: Tokenizer, draft: Tokenizer) -> None:
 
 
 def _differing(target: Tokenizer, draft: Tokenizer) -> Iterator[tuple[int, str]]:
-    """(lower of the two ids, token) of each entry that the two do not share."""
+    """(lower of the two ids, token) of each entry that differs."""
     for token in target.vocab.keys() | draft.vocab.keys():
         ids = target.vocab.get(token), draft.vocab.get(token)
         if ids[0] != ids[1]:

@@ -1,4 +1,4 @@
-"""Where draft tokens come from: a smaller model, or the request's own text (prompt look-up)."""
+"""Draft sources: a smaller model, or the request's own text (prompt look-up)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from slipstream_engine.step_batch import Span, layout
 
 
 class DraftRow(NamedTuple):
-    """One request that wants drafts: its slot, all its tokens and how many drafts it may get (0 for none)."""
+    """A request to draft for: its slot, all its tokens and its maximum number of drafts (0 for none)."""
 
     slot: int
     tokens: list[int]
@@ -23,7 +23,7 @@ class DraftRow(NamedTuple):
 
 
 class Drafts(NamedTuple):
-    """Proposals for a batch of B rows. `logits` None means that no draft was sampled: each was the only choice."""
+    """Drafts for a batch of B rows. `logits` None means that no draft was sampled (one-hot drafts)."""
 
     token_ids: Tensor  # [B, K] i64, -1 where a row has fewer
     lengths: list[int]  # B
@@ -36,30 +36,30 @@ class Drafts(NamedTuple):
 
 
 class DraftSource(Protocol):
-    """Proposes tokens for the requests of a batch, and is told what became of them."""
+    """Proposes tokens for the requests of a batch; `commit` reports the accepted ones."""
 
     def prefill(self, slot: int, tokens: list[int], end: int) -> None:
-        """Take in `tokens[:end]` of the request in `slot`; what it already knows of the slot is not repeated."""
+        """Process `tokens[:end]` of the request in `slot`, except those already processed."""
 
     def propose(self, rows: Sequence_[DraftRow], sampling: SamplingBatch) -> Drafts:
-        """Draft for `rows` (slots ascending), sampling as `sampling` [B] says."""
+        """Draft for `rows` (slots ascending) with the parameters `sampling` [B]."""
 
     def commit(self, slot: int, accepted: int) -> None:
-        """Of the last proposal for `slot`, the first `accepted` tokens stand."""
+        """The first `accepted` tokens of the last proposal for `slot` were accepted."""
 
     def release(self, slot: int) -> None:
-        """The request in `slot` is over."""
+        """The request in `slot` has ended."""
 
 
 class ModelDrafts:
-    """Drafts by a smaller model with a cache of its own, in the same slots as the target's.
+    """Drafts from a smaller model with its own cache, in the same slots as the target's.
 
-    Drafts are sampled from the draft's own distribution (greedy rows: its argmax), as verification requires.
+    Drafts are sampled from the draft model's distribution (greedy rows: its argmax), as verification requires.
     """
 
     def __init__(self, model: Model, slots: int, vocab_rows: int) -> None:
         self._model, self._cache = model, model.new_cache(slots)
-        self._cached = [0] * slots  # tokens of each slot's request whose keys and values stand
+        self._cached = [0] * slots  # tokens of each slot's request with valid keys and values
         self._written = [0] * slots  # positions ever written for each slot's request, rejected drafts included
         self._proposed_from = [0] * slots
         self._vocab_rows = min(vocab_rows, model.config.vocab_rows)  # either may be padded further
@@ -105,11 +105,11 @@ class ModelDrafts:
         self._cached[slot] = self._written[slot] = 0
 
     def _room(self, row: DraftRow) -> int:
-        """Drafts that fit the draft's own context, which may be shorter than the target's."""
+        """Number of drafts that fit the draft's context, which may be shorter than the target's."""
         return max(0, self._model.context_tokens + 1 - len(row.tokens))
 
     def _feed(self, slots: list[int], tokens: list[list[int]]) -> Tensor:
-        """Run each slot's new `tokens`; the logits [slots, V] after the last of each."""
+        """Run each slot's new `tokens`. Returns the logits [slots, V] after the last token of each."""
         spans = [Span(slot, self._cached[slot], len(new)) for slot, new in zip(slots, tokens, strict=True)]
         hidden = self._forward(spans, [token for new in tokens for token in new])
         for span in spans:
@@ -125,13 +125,13 @@ class ModelDrafts:
         batch = layout(spans, model.context_tokens, model.device, model.dtype)
         token_ids = torch.tensor(tokens, device=model.device)
         if self._clamp:
-            # A padding row of a target that is padded further: any known id will do, drafts may be wrong.
+            # The target has more padding rows than the draft. Any known id works, because drafts may be wrong.
             token_ids.clamp_(max=self._vocab_rows - 1)
         return model.forward(token_ids, batch, self._cache)
 
 
 class PromptLookup:
-    """Drafts copied from where the request's last tokens stood before (prompt look-up decoding, Saxena 2023).
+    """Drafts copied from an earlier occurrence of the request's last tokens (prompt look-up decoding, Saxena 2023).
 
     Of the last 3, then 2 tokens, the latest earlier occurrence wins; the tokens after it are the drafts.
     """
@@ -145,7 +145,7 @@ class PromptLookup:
 
     def prefill(self, slot: int, tokens: list[int], end: int) -> None:
         after = self._after[slot]
-        # An n-gram is indexed once a token follows it: the request's own tail must not find itself.
+        # An n-gram is indexed once a token follows it, so the end of the text does not match itself.
         for index in range(self._seen[slot], end):
             for size in range(self.shortest, self.longest + 1):
                 if index >= size:
@@ -176,5 +176,5 @@ class PromptLookup:
 
 
 def _repeat(tokens: list[int], count: int) -> list[int]:
-    """The first `count` of `tokens`, going round where they end: text that repeats has such a period."""
+    """The first `count` of `tokens`, repeated cyclically: repeating text has this period."""
     return list(itertools.islice(itertools.cycle(tokens), count))

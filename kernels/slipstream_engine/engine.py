@@ -1,9 +1,9 @@
-"""The step loop: which requests run, what each pass feeds, and what became of it.
+"""The step loop: selects the requests of each pass, drafts, runs the target and verifies.
 
-One step takes in a piece of waiting prompts, then makes one pass over every decoding request at once. A request
-with draft length γ has γ + 1 tokens in that pass, a plain one has 1: one batch, one copy of the target. Requests
-join and leave between steps (continuous batching, Yu et al., Orca, OSDI 2022); each keeps what it accepted, so one
-that rejects early holds nobody back.
+A step prefills part of the waiting prompts, then runs one pass over all decoding requests. A request with draft length
+γ has γ + 1 tokens in that pass, and a plain request has 1, in one batch on one copy of the target. Requests join and
+leave between steps (continuous batching, Yu et al., Orca, OSDI 2022). Each request keeps its own accepted tokens, so an
+early rejection does not delay the others.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from slipstream_engine.step_batch import Span, layout
 from slipstream_engine.tokenizer import Tokenizer
 from slipstream_engine.types import Chunk, GenerationRequest
 
-NOT_FINITE = "the model gave logits that are not finite numbers"
+NOT_FINITE = "the model produced logits that are not finite numbers"
 
 
 class _Emitted(NamedTuple):
-    """What one verification gave a request; `margins` has one for each of `ids`, None where nobody asked."""
+    """Tokens that one verification emits for a request. `margins` has one entry per token; None unless requested."""
 
     ids: list[int]
     margins: tuple[float, ...] | None
@@ -43,8 +43,8 @@ class _Emitted(NamedTuple):
 class Engine:
     """Decodes requests with one target and one draft source. Not thread-safe: `EngineService` owns the thread.
 
-    `max_draft_tokens` caps what a request may ask for, `max_waiting` bounds the queue, `prefill_chunk_tokens` is
-    the most prompt that one step takes in while others stream. `verify_backend` is what `verify` is told at each step.
+    `max_draft_tokens` caps the draft length of a request, `max_waiting` bounds the queue, and `prefill_chunk_tokens`
+    limits the prompt tokens per step while other requests stream. `verify_backend` is passed to `verify`.
     """
 
     def __init__(
@@ -76,16 +76,16 @@ class Engine:
 
     @property
     def capacity(self) -> int:
-        """How many requests may run and wait together."""
+        """Maximum number of running and waiting requests."""
         return self._cache.slots + self._max_waiting
 
     @property
     def busy(self) -> bool:
-        """Whether a step would do anything."""
+        """Whether there are running or waiting requests."""
         return bool(self._running or self._waiting)
 
     def prepare(self, request: GenerationRequest) -> Sequence:
-        """Check a request and make it ready to be queued. May be called from any thread.
+        """Check a request and prepare it for the queue. Thread-safe.
 
         Raises:
             RequestError: the prompt is empty or fills the context, a token id is unknown, a stop string is unusable,
@@ -101,7 +101,7 @@ class Engine:
         )
 
     def enqueue(self, sequence: Sequence) -> None:
-        """Queue what `prepare` made, without a bound of its own: see `capacity`."""
+        """Queue a prepared request. The caller enforces `capacity`."""
         self._waiting.append(sequence)
 
     def add(self, request: GenerationRequest) -> None:
@@ -113,7 +113,7 @@ class Engine:
         self.enqueue(self.prepare(request))
 
     def cancel(self, request_id: str) -> Chunk | None:
-        """Drop a request; its last chunk, or None when there is no such request (any more)."""
+        """Drop a request. Returns its last chunk, or None if there is no such request."""
         for sequence in self._running:
             if sequence.request.request_id == request_id:
                 self._release(sequence)
@@ -125,16 +125,16 @@ class Engine:
         return None
 
     def stop_drafting(self) -> None:
-        """Let every request that runs or waits go on plainly from the next step; later ones may draft again.
+        """Turn drafting off for all running and waiting requests from the next step on. Later requests may draft.
 
-        Greedy answers stay what they would have been. A sampled one goes on as a plain request with the same seed
-        does after the same tokens: another sample of the same distribution than the undisturbed one.
+        Greedy answers do not change. A sampled answer continues as a plain request with the same seed would after the
+        same tokens: another sample of the same distribution.
         """
         for sequence in (*self._running, *self._waiting):
             sequence.stop_drafting()
 
     def fail_all(self, error: str) -> list[Chunk]:
-        """Drop every request with `error` after a step that raised: their caches can no longer be trusted."""
+        """End every running request with `error` after a step that raised, because their caches may be invalid."""
         chunks = [sequence.failed(error) for sequence in self._running]
         for sequence in list(self._running):
             self._release(sequence)
@@ -142,7 +142,7 @@ class Engine:
 
     @torch.inference_mode()
     def step(self) -> list[Chunk]:
-        """Take in prompts, decode once, and return what each request got (at most one chunk a request)."""
+        """Prefill prompts, decode once, and return the new chunks, at most one per request."""
         if not self._running:
             self._engine_time.begin()
         self._admit()
@@ -170,7 +170,7 @@ class Engine:
             self._draft_source.release(sequence.slot)
 
     def _prefill(self, *, stream_on: bool) -> list[Chunk]:
-        """Feed waiting prompts, oldest first, up to the budget of one step."""
+        """Prefill waiting prompts, oldest first, up to the token budget of one step."""
         budget = self._prefill_chunk_tokens * (1 if stream_on else 4)
         chunks = []
         for sequence, share in _shares([s for s in self._running if not s.prefilled], budget):
@@ -180,16 +180,16 @@ class Engine:
                 self._draft_source.prefill(sequence.slot, sequence.tokens, end)
             sequence.cached = end
             emitted: list[_Emitted] = []
-            if end == len(sequence.tokens):  # never of a resumed answer: it has its first token
-                # The token after the prompt is chosen as every plain token is: by a verification without drafts.
+            if end == len(sequence.tokens):  # never true for a resumed answer, which has its first token
+                # The token after the prompt is chosen like any plain token: by a verification without drafts.
                 emitted = self._verify(hidden[-1:], [sequence], Drafts.none(1, self._target.device))
             self._engine_time.charge([sequence], [share])
             chunks += [sequence.first(ids[0], gaps) if ids else sequence.failed(NOT_FINITE) for ids, gaps in emitted]
         return chunks
 
     def _decode(self, sequences: list[Sequence]) -> list[Chunk]:
-        """One pass over `sequences` (slots ascending): draft, run the target, keep what verification emits. The draft's
-        time belongs to those that draft, by their draft lengths; the target's to all, by their tokens in its pass."""
+        """One pass over `sequences` (slots ascending): draft, run the target, verify. The draft's time is charged to
+        the drafting requests by their draft lengths, the target's time to all requests by their tokens in the pass."""
         drafts = self._propose(sequences)
         spans, fed = [], []
         proposed = drafts.token_ids.tolist()
@@ -221,12 +221,12 @@ class Engine:
         return target.forward(torch.tensor(token_ids, device=target.device), batch, self._cache)
 
     def _verify(self, hidden: Tensor, sequences: Sequence_[Sequence], drafts: Drafts) -> list[_Emitted]:
-        """What each request emits: its accepted drafts and one token of the target's own. Nothing where the
-        target's logits are not finite."""
+        """The emitted tokens of each request: its accepted drafts and one token of the target. Empty if the target's
+        logits are not finite."""
         asked = [sequence.request.margins for sequence in sequences]
         positions = [len(sequence.tokens) for sequence in sequences]
         starts = itertools.accumulate((1 + count for count in drafts.lengths[:-1]), initial=0)
-        # One transfer. An even width keeps each at a multiple of 16 bytes, for which the kernel is compiled once.
+        # One transfer. An even width aligns each row to 16 bytes, so the kernel is compiled for one alignment only.
         rows, width = (drafts.lengths, positions, starts), len(positions)
         columns = torch.tensor([[*row, *[0] * (width % 2)] for row in rows], device=self._target.device)[:, :width]
         verified = verify(
@@ -236,7 +236,7 @@ class Engine:
             drafts.logits,
             self._sampling_of(sequences),
             columns[1],
-            # The kernel would have to add up the lengths; the reference is quicker where rows are known to be packed.
+            # Without it the kernel sums the lengths. The PyTorch implementation is faster for packed rows.
             row_start=columns[2] if columns.is_cuda else None,
             margins=any(asked),
             logprobs=False,
@@ -253,7 +253,7 @@ class Engine:
         ]
 
     def _sampling_of(self, sequences: Sequence_[Sequence]) -> SamplingBatch:
-        """The batch's sampling parameters; kept while the same requests decode together."""
+        """The batch's sampling parameters, cached while the same requests decode together."""
         key = tuple(sequence.arrival for sequence in sequences)
         if self._sampling[0] != key:
             params = [sequence.request.sampling for sequence in sequences]
@@ -269,8 +269,8 @@ class Engine:
 
 
 def _shares(sequences: list[Sequence], budget: int) -> Iterator[tuple[Sequence, int]]:
-    """Divide a step's prompt tokens: the oldest prompt gets half, or all when it is alone; what is left goes to the
-    shortest first, so that a long prompt delays short ones by no more than a factor of two."""
+    """Divide a step's prompt tokens among the prompts. The oldest prompt gets half, or all if it is alone; the rest
+    goes to the shortest prompts first. A long prompt thus delays short ones by at most a factor of two."""
     if not sequences:
         return
     oldest = min(sequences, key=lambda s: s.arrival)

@@ -1,6 +1,6 @@
-"""What Triton's half of the backend needs of an engine: the contract that every engine behind the tensors keeps.
+"""The protocol between Triton's half of the backend and an engine.
 
-Imports no engine, and nothing heavier than msgspec: vLLM's own environment has that, too.
+This module imports no engine and nothing heavier than msgspec, which vLLM's environment also has.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ OnChunk = Callable[[Chunk], None]
 
 
 class PromptTokenizer(Protocol):
-    """How prompts become the target's token ids. Both raise `RequestError` where that is not possible."""
+    """Converts prompts to the target's token ids. Both methods raise `RequestError` if that is not possible."""
 
     def encode(self, text: str) -> tuple[int, ...]: ...
 
@@ -25,11 +25,11 @@ class PromptTokenizer(Protocol):
 
 
 class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What an engine is and can do, as the control message `engine_facts` tells it.
+    """Name and capabilities of an engine: the answer to the control message `engine_facts`.
 
-    `version` is the engine's own, empty where it is part of Slipstream. `max_draft_length` is 0 where nothing is
-    speculative. `openai`: whether whole OpenAI requests are answered (`openai_request`). `resumes_sampled`: whether a
-    sampled answer goes on after `resume_ids` as it would have gone on undisturbed; greedy ones always do.
+    `version` is the engine's own version, empty if the engine is part of Slipstream. `max_draft_length` is 0 without
+    speculation. `openai`: the engine answers whole OpenAI requests (`openai_request`). `resumes_sampled`: a sampled
+    answer continues after `resume_ids` as it would have without the interruption. Greedy answers always do.
     """
 
     engine: str
@@ -41,30 +41,30 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServedEngine(Protocol):
-    """An engine with threads of its own. All methods but `close` return at once and may be called from any thread."""
+    """An engine with its own threads. All methods except `close` return at once and are thread-safe."""
 
     @property
     def tokenizer(self) -> PromptTokenizer: ...
 
     @property
     def context_tokens(self) -> int:
-        """Positions that a request's prompt and output share."""
+        """Maximum number of prompt and output tokens of a request."""
         ...
 
     @property
     def stops(self) -> int:
-        """How often `stop_drafting` was called."""
+        """Number of calls of `stop_drafting`."""
         ...
 
     def facts(self) -> EngineFacts:
-        """Raises `EngineFailedError` where the engine has ended."""
+        """The engine's facts. Raises `EngineFailedError` if the engine has ended."""
         ...
 
     def submit(self, request: GenerationRequest, on_chunk: OnChunk, *, stops: int | None = None) -> None:
-        """Queue a request; its chunks go to `on_chunk`, which must not block, until one has a finish reason.
+        """Queue a request. `on_chunk`, which must not block, receives its chunks until one has a finish reason.
 
-        `stops` is what the property was when the request came in: one that was overtaken by `stop_drafting` on its
-        way here decodes plainly.
+        `stops` is the property's value when the request arrived. If `stop_drafting` was called since then, the request
+        decodes plainly.
 
         Raises:
             RequestError: the request can never be served.
@@ -74,20 +74,20 @@ class ServedEngine(Protocol):
         ...
 
     def cancel(self, request_id: str) -> None:
-        """End a request soon. Unknown ids are ignored: the request may just have ended."""
+        """End a request soon. Unknown ids are ignored, because the request may have just ended."""
         ...
 
     def stop_drafting(self) -> None:
-        """Let every request that was submitted so far decode plainly from its next step."""
+        """Turn drafting off for all submitted requests from their next step on."""
         ...
 
     def close(self) -> None:
-        """End running requests as cancelled, and all threads."""
+        """End running requests as cancelled, then end all threads."""
         ...
 
 
 class OpenAiEndpoint(StrEnum):
-    """Which of OpenAI's endpoints a request is for."""
+    """OpenAI endpoint of a request."""
 
     CHAT = "chat"
     COMPLETION = "completion"
@@ -95,15 +95,15 @@ class OpenAiEndpoint(StrEnum):
 
 
 class OpenAiRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The tensor `openai_request`: the JSON `body` of a request, as a client would send it to `endpoint`."""
+    """Content of the tensor `openai_request`: the JSON `body` that a client sends to `endpoint`."""
 
     endpoint: OpenAiEndpoint
     body: msgspec.Raw
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True):
-    """Part of the answer to an `OpenAiRequest`: a JSON body, or whole server-sent events, with the HTTP status that
-    goes with all of it. `last` is False where more follows."""
+    """Part of the answer to an `OpenAiRequest`: a JSON body or complete server-sent events, with the HTTP status of the
+    whole answer. `last` is False if more parts follow."""
 
     status: int
     data: bytes
@@ -114,11 +114,11 @@ OnReply = Callable[[Reply], None]
 
 
 class OpenAiEngine(ServedEngine, Protocol):
-    """An engine that also answers whole OpenAI requests."""
+    """An engine that also answers OpenAI requests."""
 
     def ask(self, request_id: str, request: OpenAiRequest, on_reply: OnReply, *, stops: int | None = None) -> None:
-        """Answer `request`; its replies go to `on_reply`, which must not block, until the last. `cancel` ends it.
-        `stops` as in `submit`.
+        """Answer `request`. `on_reply`, which must not block, receives the replies. `cancel` ends the request. `stops`
+        is as in `submit`.
 
         Raises:
             OverloadedError: the queue is full.

@@ -1,11 +1,11 @@
 """The engine's errors.
 
 EngineError
-├── CheckpointError          a folder that cannot be loaded: what is missing or unsupported, and where
-│   └── DraftMismatchError   a draft whose tokenizer is not the target's
+├── CheckpointError          a checkpoint folder cannot be loaded; the message names the file and the problem
+│   └── DraftMismatchError   the draft's tokenizer differs from the target's
 ├── RequestError             a request that can never succeed; `code` is stable and machine-readable
-├── OverloadedError          the waiting queue is full: try again later
-└── EngineFailedError        the engine has ended and answers nothing any more
+├── OverloadedError          the waiting queue is full; retry later
+└── EngineFailedError        the engine has ended and answers no more requests
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class CheckpointError(EngineError):
 
 
 class DraftMismatchError(CheckpointError):
-    """The draft's token ids do not mean what the target's mean."""
+    """The draft's token ids differ from the target's."""
 
 
 class RequestError(EngineError):
@@ -39,6 +39,6 @@ class OverloadedError(EngineError):
 
 
 class EngineFailedError(EngineError):
-    """The engine has ended: every request fails until it is started again."""
+    """The engine has ended; every request fails until a restart."""
 
     code = "internal"

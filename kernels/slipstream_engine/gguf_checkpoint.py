@@ -1,7 +1,7 @@
-"""A GGUF file of a Llama model as a Hugging Face folder: `python -m slipstream_engine.gguf_checkpoint FILE FOLDER`.
+"""Converts a GGUF file of a Llama model to a Hugging Face folder: `python -m slipstream_engine.gguf_checkpoint`.
 
-Weights are dequantised and stored as bfloat16. A GGUF file has the rows of q and k in the order in which llama.cpp
-rotates them, in adjacent pairs; Hugging Face rotates the two halves of a head.
+Weights are dequantised and stored as bfloat16. A GGUF file stores the rows of q and k in llama.cpp's rotation order, in
+adjacent pairs; Hugging Face rotates the two halves of a head.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def convert(file: Path, folder: Path) -> None:
     """Write `config.json`, `generation_config.json`, `model.safetensors` and the tokenizer's files into `folder`.
 
     Raises:
-        CheckpointError: the file is no GGUF file, or its model or tokenizer is of a kind that is not supported.
+        CheckpointError: the file is not a GGUF file, or its model or tokenizer is not supported.
     """
     source = GgufFile(file)
     for field in _UNSUPPORTED:
@@ -77,7 +77,7 @@ def _renamed(source: GgufFile, name: str) -> str:
 
 
 def _halves(values: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
-    """Rows [heads * dim, inputs] from adjacent pairs to halves: row 2i + j of a head becomes row j * dim / 2 + i."""
+    """Reorder rows [heads * dim, inputs] from pairs to halves: row 2i + j of a head becomes row j * dim / 2 + i."""
     rows, inputs = values.shape
     return values.reshape(heads, rows // heads // 2, 2, inputs).swapaxes(1, 2).reshape(rows, inputs)
 
@@ -97,7 +97,7 @@ def _config(source: GgufFile, *, tied: bool) -> dict[str, object]:
         "vocab_size": source.get("llama.vocab_size", int),
         "max_position_embeddings": source.get("llama.context_length", int),
         "rope_theta": source.get("llama.rope.freq_base", float),
-        # As written in the file, a float32: its shortest decimal form is the original number.
+        # The file holds a float32; its shortest decimal form is the original number.
         "rms_norm_eps": float(str(np.float32(source.get("llama.attention.layer_norm_rms_epsilon", float)))),
         "tie_word_embeddings": tied,
         "attention_bias": False,

@@ -19,7 +19,7 @@ class GgufFile:
     """One GGUF file of the `llama` architecture.
 
     Raises:
-        CheckpointError: the file cannot be read, or its architecture is another one.
+        CheckpointError: the file cannot be read, or its architecture is not `llama`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -36,7 +36,7 @@ class GgufFile:
         return name in self._reader.fields
 
     def get(self, name: str, kind: type[T]) -> T:
-        """The value of the metadata field `name`. Raises CheckpointError where it is missing or of another type."""
+        """The value of the metadata field `name`. Raises CheckpointError if it is missing or of another type."""
         field = self._reader.get_field(name)
         if field is None:
             raise CheckpointError(f"{self.path}: the metadata field {name!r} is missing")

@@ -1,4 +1,4 @@
-"""The tokenizer of a GGUF file in Hugging Face form: `tokenizer.json` and `tokenizer_config.json`."""
+"""Converts the tokenizer of a GGUF file to Hugging Face format: `tokenizer.json` and `tokenizer_config.json`."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def write_tokenizer(source: GgufFile, folder: Path) -> None:
     """Write both files into `folder`.
 
     Raises:
-        CheckpointError: the tokenizer is of a kind that is not supported, or its metadata are incomplete.
+        CheckpointError: the kind of tokenizer is not supported, or its metadata are incomplete.
     """
     _check_supported(source)
     tokens = source.get("tokenizer.ggml.tokens", list)
     merges = [tuple(merge.split(" ")) for merge in source.get("tokenizer.ggml.merges", list)]
     tokenizer = Tokenizer(models.BPE(vocab={token: number for number, token in enumerate(tokens)}, merges=merges))
-    # llama.cpp's expressions for `smollm`: every digit by itself, then those of GPT-2.
+    # llama.cpp's pre-tokenizer `smollm`: single digits, then GPT-2's expression.
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     )
@@ -53,6 +53,6 @@ def _check_supported(source: GgufFile) -> None:
     for field, supported in (("tokenizer.ggml.model", "gpt2"), ("tokenizer.ggml.pre", "smollm")):
         if (value := source.get(field, str)) != supported:
             raise CheckpointError(f"{source.path}: {field} {value!r} is not supported, only {supported!r}")
-    # The chat template writes the first token itself: a tokenizer that adds one would add it twice.
+    # The chat template writes BOS itself, so a tokenizer that adds BOS would duplicate it.
     if source.has("tokenizer.ggml.add_bos_token") and source.get("tokenizer.ggml.add_bos_token", bool):
         raise CheckpointError(f"{source.path}: tokenizer.ggml.add_bos_token is not supported")

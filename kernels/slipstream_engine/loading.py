@@ -1,4 +1,4 @@
-"""Builds an engine from settings: devices, weights, tokenizers, the draft and its check against the target."""
+"""Builds an engine from settings: device, weights, tokenizers, and the draft with its check against the target."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def load_engine(settings: EngineSettings) -> Engine:
     """Load target and draft and allocate their caches.
 
     Raises:
-        CheckpointError: a folder is broken or unsupported, or the device is not there.
-        DraftMismatchError: the draft's token ids do not mean what the target's mean, and the settings say "refuse".
+        CheckpointError: a folder is broken or unsupported, or the device is missing.
+        DraftMismatchError: the draft's token ids differ from the target's, and `on_draft_mismatch` is "refuse".
     """
     device, dtype = _device(settings), _dtype(settings)
     if settings.threads is not None:
@@ -60,7 +60,7 @@ def _draft_source(settings: EngineSettings, target: Model, tokenizer: Tokenizer)
     except DraftMismatchError as exc:
         if settings.on_draft_mismatch == "refuse":
             raise
-        logger.warning("every request decodes plainly, the draft %r does not fit: %s", settings.draft, exc)
+        logger.warning("the draft %r does not match, so every request decodes without drafts: %s", settings.draft, exc)
         return None
     draft = Model.load(folder, device=target.device, dtype=target.dtype, context_tokens=target.context_tokens)
     return ModelDrafts(draft, settings.max_slots, target.config.vocab_rows)
@@ -69,7 +69,7 @@ def _draft_source(settings: EngineSettings, target: Model, tokenizer: Tokenizer)
 def _device(settings: EngineSettings) -> torch.device:
     available = torch.cuda.is_available()
     if settings.device == "cuda" and not available:
-        raise CheckpointError("device 'cuda' is asked for, but PyTorch sees no CUDA device")
+        raise CheckpointError("device is 'cuda', but PyTorch found no CUDA device")
     return torch.device("cuda" if available and settings.device != "cpu" else "cpu")
 
 

@@ -1,7 +1,7 @@
 """The forward pass of Llama, Mistral, Qwen2 and Qwen3 over a slot cache.
 
 Structure: Touvron et al. 2302.13971 (RMSNorm, SwiGLU, rotary positions), Ainslie et al. 2305.13245 (grouped-query
-attention), with Qwen2's biases and Qwen3's norms on queries and keys where the configuration asks for them.
+attention), with Qwen2's biases and Qwen3's query and key norms if configured.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Model:
     def load(
         cls, folder: Path, *, device: torch.device, dtype: torch.dtype, context_tokens: int | None = None
     ) -> Model:
-        """Load a checkpoint folder; `context_tokens` None takes all that the model allows.
+        """Load a checkpoint folder. `context_tokens` None uses the model's maximum.
 
         Raises:
-            CheckpointError: the folder is broken or asks for what is not implemented.
+            CheckpointError: the folder is broken or needs an unsupported feature.
         """
         config = load_config(folder)
         context = min(context_tokens or config.context_tokens, config.context_tokens)
@@ -53,7 +53,7 @@ class Model:
         """Run `token_ids` [T] i64, laid out by `batch`; writes their keys and values into `cache`.
 
         Returns:
-            The last layer's hidden states [T, hidden], before the final norm: `logits` takes those that matter.
+            The last layer's hidden states [T, hidden], before the final norm, as input for `logits`.
         """
         rotation = self._rotations[batch.positions]
         mask = _group_mask(batch, self.config.heads // self.config.kv_heads)
@@ -106,8 +106,8 @@ def _add_linear(residual: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None
 
 
 def _group(queries: Tensor, batch: StepBatch, kv_heads: int) -> Tensor:
-    """[T, heads, dim] -> [S, kv_heads, n * groups, dim]: the queries that share a key head become rows of one
-    product, so that keys and values are never repeated."""
+    """[T, heads, dim] -> [S, kv_heads, n * groups, dim]: queries that share a key head become rows of one matrix
+    product, so keys and values are not repeated."""
     if batch.padded_rows is not None:
         padded = queries.new_zeros(batch.slots * batch.tokens_per_slot, *queries.shape[1:])
         queries = padded.index_copy_(0, batch.padded_rows, queries)
@@ -124,7 +124,7 @@ def _ungroup(mixed: Tensor, batch: StepBatch, heads: int) -> Tensor:
 
 
 def _group_mask(batch: StepBatch, groups: int) -> Tensor | None:
-    """The mask of `_group`'s rows: each token's row stands once per query head of a group."""
+    """The mask of `_group`'s rows: each token's row is repeated for every query head of a group."""
     if batch.mask is None or groups == 1:
         return batch.mask
     return batch.mask.repeat_interleave(groups, dim=2)

@@ -1,7 +1,7 @@
-"""Whether a draft fits its target, before any weights are loaded: `python -m slipstream_engine.preflight`.
+"""Checks a draft against its target before any weights are loaded: `python -m slipstream_engine.preflight`.
 
-Reads configurations and tokenizers alone, and compares them as the engine does when it loads. Meant for a container
-that runs before the engine's: its report is the termination message, which Kubernetes cuts at 4,096 bytes.
+Reads only configurations and tokenizers and compares them as the engine does at load. It is meant for an init container
+of the engine: its report is the termination message, which Kubernetes truncates at 4,096 bytes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_REPORT_BYTES = 4000
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What came out; `message` says what differs first."""
+    """Result of the check; `message` names the first difference."""
 
     tokenizer_compatible: bool
     message: str
@@ -35,7 +35,7 @@ def compare(
     """The report on two checkpoints, named as in `EngineSettings`.
 
     Raises:
-        CheckpointError: a folder cannot be read, so that there is nothing to compare.
+        CheckpointError: a folder cannot be read.
     """
     of_target, target_rows = _read(target, target_tokenizer)
     of_draft, draft_rows = _read(draft, draft_tokenizer)
@@ -48,7 +48,7 @@ def compare(
 
 
 def encode(report: Report) -> bytes:
-    """`report` as JSON of at most `MAX_REPORT_BYTES`; a longer message loses its end."""
+    """`report` as JSON of at most `MAX_REPORT_BYTES`; a longer message is truncated."""
     encoded = msgspec.json.encode(report)
     while len(encoded) > MAX_REPORT_BYTES:
         shorter = report.message[: len(report.message) * 9 // 10] + "…"
@@ -58,7 +58,7 @@ def encode(report: Report) -> bytes:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0 with a report, whatever it says; 1 with one line where there is nothing to compare."""
+    """Run the command. Returns 0 with any report, or 1 with one line of error if a checkpoint cannot be read."""
     options = _parser().parse_args(arguments)
     try:
         report = encode(
@@ -102,10 +102,10 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--target", required=True, help="the target's checkpoint folder")
-    parser.add_argument("--target-tokenizer", help="folder of the target's tokenizer; by default, the checkpoint's")
+    parser.add_argument("--target-tokenizer", help="folder of the target's tokenizer (default: the checkpoint)")
     parser.add_argument("--draft", required=True, help="the draft's checkpoint folder")
-    parser.add_argument("--draft-tokenizer", help="folder of the draft's tokenizer; by default, the checkpoint's")
-    parser.add_argument("--report", type=Path, help="file that gets the report, too, or the line that says what failed")
+    parser.add_argument("--draft-tokenizer", help="folder of the draft's tokenizer (default: the checkpoint)")
+    parser.add_argument("--report", type=Path, help="also write the report, or the line of error, to this file")
     return parser
 
 

@@ -1,4 +1,4 @@
-"""What every engine refuses, in the same words."""
+"""Request checks that all engines share, with the same error messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MAX_TEMPERATURE = 1e6
 
 
 def check_request(request: GenerationRequest, *, context_tokens: int, vocabulary: int) -> None:
-    """Check what can be said of `request` without a model.
+    """Check `request` as far as possible without a model.
 
     Raises:
         RequestError: the prompt is empty or fills the context, a token id is unknown, or a number is out of range.
@@ -26,7 +26,7 @@ def check_request(request: GenerationRequest, *, context_tokens: int, vocabulary
         )
     if request.max_tokens <= len(request.resume_ids):
         raise RequestError(
-            f"max_tokens is {request.max_tokens}, and {len(request.resume_ids)} tokens are already there"
+            f"max_tokens is {request.max_tokens}, but resume_ids already hold {len(request.resume_ids)} tokens"
         )
     if request.draft_tokens < 0:
         raise RequestError(f"draft_tokens must not be negative, got {request.draft_tokens}")

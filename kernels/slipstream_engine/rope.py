@@ -1,8 +1,8 @@
 """Rotary position embeddings (Su et al., RoFormer, 2104.09864) as complex rotations.
 
-Checkpoints in Hugging Face form keep the two halves of a rotated pair `head_dim / 2` apart. The loader moves them
-next to each other (`interleave_rows`), so that one complex multiplication rotates all of them; scores do not
-change, because queries and keys are permuted alike.
+Checkpoints in Hugging Face format store the two halves of a rotated pair `head_dim / 2` apart. The loader makes them
+adjacent (`interleave_rows`), so one complex multiplication rotates all pairs. Scores do not change, because queries and
+keys are permuted equally.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _llama3(base: Tensor, parameters: Mapping[str, Any]) -> Tensor:
 
 
 def _yarn(base: Tensor, config: RopeConfig, head_dim: int) -> tuple[Tensor, float]:
-    """YaRN (Peng et al., 2309.00071), with transformers' defaults for what a config leaves out."""
+    """YaRN (Peng et al., 2309.00071), with transformers' defaults for missing parameters."""
     parameters = config.parameters
     original = float(parameters.get("original_max_position_embeddings") or parameters["max_position_embeddings"])
     factor = float(parameters.get("factor") or parameters["max_position_embeddings"] / original)

@@ -1,4 +1,4 @@
-"""The state of one running request. Mutable, and touched by the step loop alone."""
+"""The state of one running request. Only the step loop changes it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from slipstream_engine.types import Chunk, Counts, FinishReason, GenerationReque
 
 
 class Sequence:
-    """A request and its tokens so far, how many of them the target has cached, and what it cost.
+    """A request with its tokens so far, the number of cached tokens, and its costs.
 
-    `tokens` is prompt + resumed + generated. While decoding, all but the last token are cached. `arrival` numbers
-    the requests of an engine: no two have the same. `engine_s` is its share of the engine's time, in seconds.
+    `tokens` is prompt + resumed + generated. While decoding, all tokens except the last are cached. `arrival` is a
+    unique number within the engine. `engine_s` is the request's engine time in seconds.
 
-    Raises RequestError where a stop string is unusable, or where the resumed tokens are a finished answer.
+    Raises RequestError if a stop string is unusable or the resumed tokens are a finished answer.
     """
 
     def __init__(
@@ -44,33 +44,33 @@ class Sequence:
 
     @property
     def prefilled(self) -> bool:
-        """Whether all but the last token are cached, so that the next step of decoding is due."""
+        """Whether all tokens except the last are cached, so that the request can decode."""
         return self.cached == len(self.tokens) - 1 and len(self.tokens) > len(self.request.prompt_ids)
 
     @property
     def unfed(self) -> int:
-        """How many tokens are to be taken in before decoding. Of a prompt all, as its last position gives the first
-        token. Of a resumed answer all but the last: it goes on with the very step that was due where it broke off, and
-        which tokens are drafted together is the same as in an undisturbed answer, so that a sampled one is, too."""
+        """Number of tokens to prefill before decoding. A prompt is prefilled as a whole, because its last position
+        gives the first token. A resumed answer is prefilled except for its last token. It then continues with the same
+        step, and drafts the same tokens together, as without the interruption, so a sampled answer is the same too."""
         return len(self.tokens) - self.cached - (1 if self.request.resume_ids else 0)
 
     @property
     def draft_length(self) -> int:
-        """How many drafts the next step may verify: one token of what remains is the target's own."""
+        """Maximum number of drafts of the next step. One of the remaining tokens is the target's own."""
         return max(0, min(self._max_drafts, self._end - len(self.tokens) - 1))
 
     def stop_drafting(self) -> None:
-        """From the next step on, decode plainly to the end. What the draft has cached stays until the slot is free."""
+        """Decode plainly from the next step on. The draft's cache stays until the slot is released."""
         self._max_drafts = 0
 
     def first(self, token: int, margins: tuple[float, ...] | None = None) -> Chunk:
-        """Take the token that the prompt's last position gave."""
+        """Add the token of the prompt's last position."""
         self.cached = len(self.tokens)
         return self._extend([token], margins)
 
     def step(self, token_ids: list[int], drafted: int, margins: tuple[float, ...] | None = None) -> Chunk:
-        """Take what one verification emitted: its accepted drafts and one token of the target's own, and the
-        `margins` of all of them where the request asked."""
+        """Add the tokens of one verification: the accepted drafts and one token of the target, with the `margins` of
+        all of them if requested."""
         accepted = len(token_ids) - 1
         self.cached = len(self.tokens) + accepted
         self._steps += 1
@@ -80,11 +80,11 @@ class Sequence:
         return self._extend(token_ids, margins, accepted)
 
     def cancelled(self) -> Chunk:
-        """The last chunk of a request that its caller gave up."""
+        """The last chunk of a cancelled request."""
         return self._chunk("", (), FinishReason.CANCELLED, margins=() if self.request.margins else None)
 
     def failed(self, error: str) -> Chunk:
-        """The last chunk of a request that the engine could not go on with."""
+        """The last chunk of a failed request."""
         return self._chunk("", (), FinishReason.ERROR, error)
 
     def _extend(self, token_ids: list[int], margins: tuple[float, ...] | None, accepted: int = 0) -> Chunk:

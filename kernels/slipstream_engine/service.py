@@ -1,4 +1,4 @@
-"""An engine with a thread of its own: requests come from any thread, chunks go out from the step thread."""
+"""An engine with its own thread. Requests may come from any thread; the step thread delivers the chunks."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ ENGINE = "slipstream"
 
 
 class EngineService:
-    """Runs an engine's step loop. `on_chunk` callbacks are called from the step thread and must not block; one
-    that raises ends its request and nobody else's."""
+    """Runs an engine's step loop. `on_chunk` callbacks run on the step thread and must not block. A callback that
+    raises ends only its own request."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._wake = threading.Condition()
-        self._arrived: list[Sequence | None] = []  # None: what came before it stops drafting
+        self._arrived: list[Sequence | None] = []  # None: requests before it stop drafting
         self._stops = 0
-        self._cancelled: list[tuple[str, int]] = []  # an id may be used again: its arrival number may not
+        self._cancelled: list[tuple[str, int]] = []  # ids may be reused, arrival numbers may not
         self._active: dict[str, tuple[int, OnChunk]] = {}  # request id to arrival number and callback
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="slipstream-engine", daemon=True)
@@ -57,21 +57,21 @@ class EngineService:
 
     @property
     def context_tokens(self) -> int:
-        """Positions that a request's prompt and output share."""
+        """Maximum number of prompt and output tokens of a request."""
         return self._engine.context_tokens
 
     @property
     def closing(self) -> bool:
-        """Whether `close` was called: no request is taken any more."""
+        """Whether `close` was called. No more requests are accepted then."""
         return self._closing
 
     @property
     def stops(self) -> int:
-        """How often `stop_drafting` was called."""
+        """Number of calls of `stop_drafting`."""
         return self._stops
 
     def facts(self) -> EngineFacts:
-        """What this engine is and can do."""
+        """Name and capabilities of this engine."""
         return EngineFacts(
             engine=ENGINE,
             max_draft_length=self._engine.max_draft_tokens,
@@ -81,10 +81,10 @@ class EngineService:
         )
 
     def submit(self, request: GenerationRequest, on_chunk: OnChunk, *, stops: int | None = None) -> None:
-        """Queue a request; its chunks go to `on_chunk` until one has a finish reason.
+        """Queue a request. `on_chunk` receives its chunks until one has a finish reason.
 
-        `stops` is what the property was when the request came in: one that was overtaken by `stop_drafting` on its
-        way here decodes plainly.
+        `stops` is the property's value when the request arrived. If `stop_drafting` was called since then, the request
+        decodes plainly.
 
         Raises:
             RequestError: the request can never be served, or its id is in use.
@@ -105,15 +105,15 @@ class EngineService:
             self._wake.notify()
 
     def cancel(self, request_id: str) -> None:
-        """End a request within one step. Unknown ids are ignored: the request may just have ended."""
+        """End a request within one step. Unknown ids are ignored, because the request may have just ended."""
         with self._wake:
             if request_id in self._active:
                 self._cancelled.append((request_id, self._active[request_id][0]))
                 self._wake.notify()
 
     def stop_drafting(self) -> None:
-        """Let every request that was submitted so far decode plainly from its next step; see `Engine.stop_drafting`.
-        Returns at once."""
+        """Turn drafting off for all submitted requests from their next step on; see `Engine.stop_drafting`. Returns at
+        once."""
         with self._wake:
             self._stops += 1
             if not self._arrived or self._arrived[-1] is not None:
@@ -121,7 +121,7 @@ class EngineService:
                 self._wake.notify()
 
     def close(self) -> None:
-        """Stop the thread; requests that still run end as cancelled."""
+        """Stop the thread. Running requests end as cancelled."""
         with self._wake:
             self._closing = True
             self._wake.notify()
@@ -132,7 +132,7 @@ class EngineService:
         while self._take_in():
             try:
                 chunks = self._engine.step()
-            except Exception as exc:  # the loop's top: a failed pass must end its requests, not the server
+            except Exception as exc:  # top of the loop: a failed pass must end its requests, not the server
                 logger.exception("a step failed; its requests end with an error")
                 chunks = self._engine.fail_all(f"the engine failed: {exc}")
             for chunk in chunks:
@@ -141,7 +141,7 @@ class EngineService:
             self._drop(request_id)
 
     def _take_in(self) -> bool:
-        """Hand arrivals and cancellations to the engine; waits while there is nothing to do. False: stop."""
+        """Pass arrivals and cancellations to the engine; wait while there is nothing to do. Returns False to stop."""
         with self._wake:
             while not (self._arrived or self._cancelled or self._engine.busy or self._closing):
                 self._wake.wait()
@@ -171,7 +171,7 @@ class EngineService:
             self._forget(chunk.request_id)
         try:
             on_chunk(chunk)
-        except Exception:  # a caller's callback: its failure is its own
+        except Exception:  # a failing callback must not affect other requests
             logger.exception("the callback of request %s failed; the request is dropped", chunk.request_id)
             if chunk.finish_reason is None:
                 self._engine.cancel(chunk.request_id)

@@ -1,4 +1,4 @@
-"""What an engine is built from: plain values, validated once."""
+"""Settings of an engine: plain values, validated once."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ OnDraftMismatch = Literal["refuse", "plain"]
 
 
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """One engine: a target, a source of drafts and how much may run at once.
+    """One engine: a target, a draft source and limits.
 
-    `target` and `draft` are checkpoint folders, or `embedded:target` / `embedded:draft` for the pair that comes
-    with the package; `tokenizer` and `draft_tokenizer` are folders of tokenizers that do not lie with them. With
-    `on_draft_mismatch` "plain" a draft whose tokenizer is not the target's is left out with a warning, and every
-    request decodes plainly; with "refuse" nothing is loaded. `max_slots` requests decode together, `max_waiting`
-    more may queue. `prefill_chunk_tokens` bounds how much of a prompt one step may take while other requests
-    stream. `context_tokens` None takes what the target allows; `threads` None leaves PyTorch's choice. Out-of-range
-    values raise `msgspec.ValidationError` when converted, and `CheckpointError` names a folder that is not there.
+    `target` and `draft` are checkpoint folders, or `embedded:target` / `embedded:draft` for the pair in this package.
+    `tokenizer` and `draft_tokenizer` are tokenizer folders outside the checkpoint. If the draft's tokenizer differs
+    from the target's, `on_draft_mismatch` "plain" logs a warning and decodes every request without drafts; "refuse"
+    loads nothing. Up to `max_slots` requests decode together, and `max_waiting` more may queue. `prefill_chunk_tokens`
+    limits the prompt tokens per step while other requests stream. `context_tokens` None uses the target's maximum;
+    `threads` None keeps PyTorch's default. Out-of-range values raise `msgspec.ValidationError` on conversion, and a
+    missing folder raises `CheckpointError`.
     """
 
     target: str

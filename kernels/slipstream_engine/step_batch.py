@@ -1,4 +1,4 @@
-"""The tokens of one forward pass, laid out for it: ragged requests packed for products, padded for attention."""
+"""Layout of the tokens of one forward pass: ragged requests packed for matrix products, padded for attention."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Span(NamedTuple):
 
 
 class StepBatch(NamedTuple):
-    """Index tensors that every layer of a pass shares. `T` packed tokens, `S` neighbouring slots, `n` tokens at
-    most per slot, `L` cached positions at most."""
+    """Index tensors that all layers of a pass share. `T` packed tokens, `S` consecutive slots, up to `n` tokens per
+    slot, up to `L` cached positions."""
 
     positions: Tensor  # [T] i64
     cache_rows: Tensor  # [T] i64
@@ -42,7 +42,7 @@ def layout(spans: Sequence[Span], context_tokens: int, device: torch.device, dty
     positions = [p for s in spans for p in range(s.start, s.start + s.tokens)]
     cache_rows = [s.slot * context_tokens + p for s in spans for p in range(s.start, s.start + s.tokens)]
     padded = [(s.slot - first) * width + i for s in spans for i in range(s.tokens)]
-    last_seen = [0] * (slots * width)  # a padding row sees position 0: a row that sees nothing is NaN
+    last_seen = [0] * (slots * width)  # a padding row sees position 0, because a row that sees nothing is NaN
     for row, position in zip(padded, positions, strict=True):
         last_seen[row] = position
     index = torch.tensor([positions, cache_rows, padded], device=device)
@@ -77,5 +77,5 @@ def _single(span: Span, context_tokens: int, device: torch.device, dtype: torch.
 
 def _mask(last_seen: Tensor, length: int, dtype: torch.dtype) -> Tensor:
     hidden = torch.arange(length, device=last_seen.device) > last_seen
-    # An additive mask, made once: a boolean one would be converted again by every layer.
+    # An additive mask, built once. Every layer would convert a boolean mask again.
     return torch.zeros(hidden.shape, dtype=dtype, device=last_seen.device).masked_fill_(hidden, float("-inf"))

@@ -1,8 +1,8 @@
 """The text of one answer as its tokens arrive: whole characters only, up to the first stop string.
 
-Text that may still become a stop string is held back; it comes out as soon as it cannot. Among several stop
-strings the one that is complete first wins; of those complete at the same character, the longest. The result
-depends on the tokens alone, never on how they were split into pushes.
+Text that may still become a stop string is held back until it cannot. Among several stop strings the one completed
+first wins, and among those completed at the same character the longest. The result depends only on the tokens, not on
+their division into pushes.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 MAX_STOP_CHARACTERS = 4096
-"""Bound on all stop strings of a request together: the automaton is built on the engine's time."""
+"""Limit on the total length of a request's stop strings, because the automaton is built in the engine."""
 
-# An unfinished character has at most 3 bytes, so 3 tokens; the others may be special tokens between them.
+# An unfinished character has at most 3 bytes and so 3 tokens; the other tokens may be special tokens between them.
 _TAIL_TOKENS = 16
 
 
 class TextDelta(msgspec.Struct, frozen=True, kw_only=True):
-    """What one push added. `used` counts the ids up to and including the one that completed a stop string:
-    all of them where none did. Ids after `used` are not part of the answer."""
+    """Result of one push. `used` counts the ids up to and including the one that completed a stop string, or all ids if
+    none did. Ids after `used` are not part of the answer."""
 
     text: str
     stopped: bool
@@ -38,13 +38,13 @@ class TextDelta(msgspec.Struct, frozen=True, kw_only=True):
 class TextStream:
     """Incremental text of one answer.
 
-    `prompt_tail_ids` is the prompt, or its end: it tells whether the answer opens a text (SentencePiece then
-    drops the first space) and completes a character that the prompt left unfinished. Nothing of the prompt is
-    emitted or matched by a stop string. `resume_ids` are output tokens committed earlier: the stream stands
-    where one that had pushed them would stand, so text that one had held back comes out here. Special tokens
-    have no text; a stop string that is a special token's whole text stops at that token.
+    `prompt_tail_ids` is the prompt or its end. It determines whether the answer starts a text (SentencePiece then drops
+    the first space), and the answer completes a character that the prompt left unfinished. The prompt is neither
+    emitted nor matched by a stop string. `resume_ids` are output tokens committed earlier. The stream continues as if
+    it had pushed them, so text that was held back then is emitted here. Special tokens have no text; a stop string that
+    equals a special token's text stops at that token.
 
-    Raises RequestError on an unusable stop string.
+    Raises RequestError for an unusable stop string.
     """
 
     def __init__(
@@ -63,11 +63,11 @@ class TextStream:
 
     @property
     def stopped(self) -> bool:
-        """Whether a stop string is complete, be it in the resumed tokens."""
+        """Whether a stop string is complete, possibly within the resumed tokens."""
         return self._stopped
 
     def push(self, ids: Sequence[int]) -> TextDelta:
-        """The text that `ids` release. After a stop there is none, and no id is used."""
+        """Add `ids` and return the released text. After a stop there is no text, and no id is used."""
         if self._stopped:
             return TextDelta(text="", stopped=True, used=0)
         if self._scanner is None:
@@ -85,8 +85,7 @@ class TextStream:
         return TextDelta(text="".join(released), stopped=False, used=len(ids))
 
     def flush(self) -> str:
-        """The end of an answer that no stop string ended: what was held back, and U+FFFD for an unfinished
-        character."""
+        """End an answer without a stop string: the text held back, and U+FFFD for an unfinished character."""
         if self._stopped:
             return ""
         text = self._decoder.finish()
@@ -99,9 +98,8 @@ class TextStream:
 class StopScanner:
     """Finds stop strings in a stream of characters (Aho & Corasick, 1975): constant work per character.
 
-    A state is the longest end of the text that begins some stop string. `depth[state]` is its length, so
-    exactly that much text is held back; `matched[state]` is the length of the longest stop string that ends
-    there, or 0.
+    A state is the longest suffix of the text that is a prefix of some stop string. `depth[state]` is its length, the
+    amount of text held back. `matched[state]` is the length of the longest stop string that ends there, or 0.
     """
 
     def __init__(self, stop: Sequence[str]) -> None:
@@ -116,8 +114,8 @@ class StopScanner:
         self._held = ""
 
     def feed(self, text: str) -> tuple[str, bool]:
-        """The text that can no longer be part of a stop string, and whether one is complete; text from that
-        stop string on is dropped."""
+        """The text that cannot be part of a stop string, and whether one is complete. Text from that stop string on is
+        dropped."""
         buffer = self._held + text
         for end, character in enumerate(text, start=len(self._held) + 1):
             self._state = state = self._step(self._state, character)
@@ -129,7 +127,7 @@ class StopScanner:
         return buffer[:cut], False
 
     def release(self) -> str:
-        """The text held back so far, where no more text follows."""
+        """Return the text held back, at the end of the text."""
         held, self._held = self._held, ""
         return held
 
@@ -150,8 +148,7 @@ class StopScanner:
         self._matched[state] = len(text)
 
     def _link(self) -> list[int]:
-        """The state to go on from where a character does not fit: that of the longest proper end, breadth
-        first."""
+        """Compute the failure links, breadth first: the state of the longest proper suffix."""
         self._fail = [0] * len(self._next)
         queue = deque(self._next[0].values())
         while queue:

@@ -1,14 +1,13 @@
-"""What each token id adds to the text, as UTF-8 bytes.
+"""Table of the UTF-8 bytes that each token id adds to the text.
 
-A Hugging Face `decoder` (the section of that name in tokenizer.json) is reduced, once at load, to a table of
-bytes by id. Decoding is then a join of bytes, so any split of a sequence into chunks gives the same text, at
-a cost that does not depend on what came before. Covered are the decoders of the Llama family: `ByteLevel`
-(Llama 3, Qwen) and the SentencePiece forms (`Metaspace`, or `Replace` + `ByteFallback` + `Fuse` + `Strip`:
-Llama 2, Mistral).
+The `decoder` section of tokenizer.json is reduced, once at load, to a table of bytes by id. Decoding then concatenates
+bytes, so any division of a sequence into chunks gives the same text, and its cost does not depend on the earlier text.
+Supported are the decoders of the Llama family: `ByteLevel` (Llama 3, Qwen) and the SentencePiece forms (`Metaspace`, or
+`Replace` + `ByteFallback` + `Fuse` + `Strip`: Llama 2, Mistral).
 
-One deliberate difference from the `tokenizers` library: in a run of byte-fallback tokens that is not valid
-UTF-8 the library replaces every byte of the run, also of its valid characters, which cannot be streamed. Here
-the valid characters stay and only the broken ones become U+FFFD.
+One deliberate difference from the `tokenizers` library: in a run of byte-fallback tokens that is not valid UTF-8, the
+library replaces every byte of the run, valid characters included, which cannot be streamed. Here the valid characters
+stay and only the invalid ones become U+FFFD.
 """
 
 from __future__ import annotations
@@ -26,15 +25,14 @@ _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
 class TokenBytes(msgspec.Struct, frozen=True, kw_only=True):
-    """`pieces[id]` is what a token adds: empty for special tokens and for ids without a token. `first_pieces`
-    holds the ids that add something else where they open a text: SentencePiece drops the space it put there
-    itself."""
+    """`pieces[id]` are a token's bytes: empty for special tokens and for ids without a token. `first_pieces` holds the
+    bytes of ids that differ at the start of a text, where SentencePiece drops the space that it added."""
 
     pieces: tuple[bytes, ...]
     first_pieces: Mapping[int, bytes]
 
     def piece(self, token_id: int) -> bytes:
-        """The bytes of one id; an id beyond the vocabulary (a padding row of the embedding) adds nothing."""
+        """The bytes of one id; empty for an id beyond the vocabulary (a padding row of the embedding)."""
         return self.pieces[token_id] if 0 <= token_id < len(self.pieces) else b""
 
 
@@ -47,8 +45,8 @@ class IncrementalDecoder:
         self._at_start = True
 
     def prime(self, ids: Sequence[int], *, last: int) -> None:
-        """Take `ids` as text that stands before. Only the last few can leave a character unfinished; the
-        others are looked at only as far as needed to see whether there is any text."""
+        """Set `ids` as the preceding text. Only the last few can leave a character unfinished. The others are examined
+        only until one has text."""
         self._at_start = not any(self._table.piece(token_id) for token_id in reversed(ids))
         self.feed(ids[-last:])
 
@@ -73,7 +71,7 @@ class IncrementalDecoder:
 
 
 class UnsupportedDecoderError(ValueError):
-    """The tokenizer's decoder is none of the covered ones."""
+    """The tokenizer's decoder is not supported."""
 
 
 def build_token_bytes(
@@ -96,8 +94,8 @@ def build_token_bytes(
 
 
 class _Rules(msgspec.Struct, kw_only=True):
-    """A decoder section, flattened. `strip_first` is the character of which one is cut from the text's start;
-    `metaspace` is the mark that stands for a space and is dropped from the first token."""
+    """A flattened decoder section. `strip_first` is the character that is removed once from the start of the text.
+    `metaspace` is the mark for a space, which is dropped from the first token."""
 
     byte_level: bool = False
     byte_fallback: bool = False
@@ -132,7 +130,7 @@ class _Rules(msgspec.Struct, kw_only=True):
                 self.strip_first = mark.encode() * start
             case {"type": "Metaspace", "replacement": str(mark)} if not fused:
                 self.replacements.append((mark, " "))
-                # Files of before tokenizers 0.19 say `add_prefix_space` instead.
+                # Files from before tokenizers 0.19 have `add_prefix_space` instead.
                 prepends = step.get("prepend_scheme", "always") != "never" and step.get("add_prefix_space", True)
                 self.metaspace = mark if prepends else ""
             case _:
@@ -141,7 +139,7 @@ class _Rules(msgspec.Struct, kw_only=True):
     def piece(self, token: str) -> bytes:
         if self.byte_level:
             raw = [_BYTE_OF_CHARACTER.get(character) for character in token]
-            # An added token may hold characters that stand for no byte: it is plain text as a whole.
+            # An added token may contain characters without a byte; it is plain text as a whole.
             return token.encode() if None in raw else bytes(byte for byte in raw if byte is not None)
         for old, new in self.replacements:
             token = token.replace(old, new)
@@ -156,7 +154,7 @@ class _Rules(msgspec.Struct, kw_only=True):
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """GPT-2's printable stand-ins: bytes that print stand for themselves, the others for U+0100 onwards."""
+    """GPT-2's byte alphabet: printable bytes map to themselves, the others to U+0100 onwards."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(0x100 + n): byte for n, byte in enumerate(hidden)}
@@ -166,6 +164,6 @@ _BYTE_OF_CHARACTER: Mapping[str, int] = _byte_alphabet()
 
 
 def decode_all(table: TokenBytes, ids: Sequence[int]) -> str:
-    """The text of a whole sequence that opens a text."""
+    """The text of a whole sequence, from the start of a text."""
     decoder = IncrementalDecoder(table)
     return decoder.feed(ids) + decoder.finish()

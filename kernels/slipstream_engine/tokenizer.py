@@ -1,4 +1,4 @@
-"""Text to token ids and back, from a Hugging Face folder, with the `tokenizers` library alone."""
+"""Converts text to token ids and back, with the `tokenizers` library and a Hugging Face folder."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from slipstream_engine.chat_template import ChatTemplate
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-# One of these characters that no message contains marks where a special token's text is cut.
+# The first of these characters that no message contains marks the cut in a special token's text.
 _CUT_MARKS = range(0xE000, 0x110000)
 
 
 class Tokenizer:
     """A checkpoint's tokenizer. Immutable; safe to share between threads.
 
-    `vocab` maps token to id, added tokens included; `vocab_size` is the highest id + 1, the least number of
-    rows an embedding needs. `special_ids` are the tokens without text: those marked special, the named ones
-    and every EOS. `token_bytes` is what each id adds to the text.
+    `vocab` maps token to id, added tokens included. `vocab_size` is the highest id + 1, the minimum number of rows of
+    an embedding. `special_ids` are the tokens without text: those marked special, the named ones and every EOS.
+    `token_bytes` holds the bytes that each id adds to the text.
     """
 
     def __init__(self, backend: tokenizers.Tokenizer, settings: TokenizerSettings) -> None:
-        """Raises CheckpointError; `load` is the usual way in."""
+        """Raises CheckpointError. Most callers use `load`."""
         self._backend = backend
         self.vocab: Mapping[str, int] = backend.get_vocab(with_added_tokens=True)
         self.vocab_size: int = max(self.vocab.values(), default=-1) + 1
@@ -51,9 +51,8 @@ class Tokenizer:
 
     @classmethod
     def load(cls, folder: Path, *, checkpoint: Path | None = None) -> Tokenizer:
-        """Reads tokenizer.json and the files beside it. Where the tokenizer does not lie with its model,
-        `checkpoint` is the model's folder, which says what ends an answer. Raises CheckpointError naming the
-        file and what is wrong."""
+        """Read tokenizer.json and the other tokenizer files in `folder`. If the model is in another folder,
+        `checkpoint` is that folder; its files list the EOS ids. Raises CheckpointError with file and problem."""
         file = folder / "tokenizer.json"
         text = read_text(file)
         if text is None:
@@ -75,31 +74,30 @@ class Tokenizer:
     def encode(self, text: str, *, add_special: bool = True) -> tuple[int, ...]:
         """The ids of `text`; `add_special` adds what the tokenizer's post-processor adds, usually BOS.
 
-        As in Hugging Face, a special token's text becomes that token: raw text is trusted to be a whole
-        prompt. Raises RequestError where the text is not valid Unicode."""
+        As in Hugging Face, a special token's text becomes that token, because raw text is trusted as a whole prompt.
+        Raises RequestError if the text is not valid Unicode."""
         check_text(text, "text")
         return self._ids(text, add_special=add_special)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of a whole sequence; special tokens and unknown ids have none, invalid UTF-8 becomes
-        U+FFFD."""
+        """The text of a whole sequence. Special tokens and unknown ids have no text; invalid UTF-8 becomes U+FFFD."""
         return decode_all(self.token_bytes, ids)
 
     def render_chat(self, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
-        """The prompt for a chat: template, generation prompt, no BOS beyond the template's own.
+        """The prompt for a chat: template, generation prompt, and no BOS except the template's own.
 
-        The ids are Hugging Face's, except where a message spells a special token: what a user writes is data,
-        so `<|end|>` in a message becomes ordinary tokens with the same text and cannot close the turn. (A
-        special token of a single character cannot be cut and stays.) Raises RequestError where there is no
-        template, it refuses the messages, or they are not valid Unicode."""
+        The ids equal Hugging Face's unless a message contains the text of a special token. Messages are data, so
+        `<|end|>` in a message becomes ordinary tokens with the same text and cannot close the turn. (A special token of
+        a single character cannot be cut and stays.) Raises RequestError if there is no template, if the template
+        rejects the messages, or if they are not valid Unicode."""
         if self._template is None:
             raise RequestError("messages: this model has no chat template; send text instead")
         _check_messages(messages)
         return self._ids(*self._pieces(self._template, messages), add_special=False)
 
     def _pieces(self, template: ChatTemplate, messages: Sequence[Mapping[str, str]]) -> list[str]:
-        """The rendered prompt; where a message spells a special token, in pieces that each end after the
-        first character of such a text, so that none holds the whole."""
+        """The rendered prompt in pieces. It is cut after the first character of each special token's text in a message,
+        so that no piece contains a special token from a message."""
         pattern = self._control_texts
         values = [value for message in messages for value in message.values()]
         if pattern is None or not any(pattern.search(value) for value in values):
@@ -115,12 +113,12 @@ class Tokenizer:
         return template.render(marked).split(mark)
 
     def _ids(self, *pieces: str, add_special: bool) -> tuple[int, ...]:
-        # The batch form works without the interpreter lock: a long text does not stall other threads.
+        # The batch method releases the GIL, so a long text does not stall other threads.
         encodings = self._backend.encode_batch_fast(list(pieces), add_special_tokens=add_special)
         return tuple(token_id for encoding in encodings for token_id in encoding.ids)
 
     def _named(self, field: str) -> int | None:
-        """The id of a named special token, None where the checkpoint has none."""
+        """The id of a named special token, or None."""
         text = self._tokens.get(field)
         if text is None:
             return None
@@ -129,7 +127,7 @@ class Tokenizer:
         return self.vocab[text]
 
     def _eos(self, settings: TokenizerSettings) -> frozenset[int]:
-        """The tokenizer's own EOS and those that the model files list."""
+        """The tokenizer's EOS and the EOS ids in the model files."""
         for token_id, file in settings.eos_ids.items():
             if not 0 <= token_id < self.vocab_size:
                 raise CheckpointError(
@@ -140,7 +138,7 @@ class Tokenizer:
 
 
 def check_text(text: str, name: str) -> None:
-    """Raises RequestError, naming the field, where `text` holds a lone surrogate: it has no UTF-8 form."""
+    """Raise RequestError with the field name if `text` contains a lone surrogate, which has no UTF-8 encoding."""
     if found := _SURROGATE.search(text):
         raise RequestError(
             f"{name}: character {found.start()} is a lone surrogate (U+{ord(found[0]):04X}), not valid Unicode"
@@ -148,7 +146,7 @@ def check_text(text: str, name: str) -> None:
 
 
 def _check_messages(messages: Sequence[Mapping[str, str]]) -> None:
-    """Messages come out of JSON: their types hold only once checked."""
+    """Check the types of messages, which come from JSON."""
     if not messages:
         raise RequestError("messages is empty")
     for number, message in enumerate(messages):
@@ -161,8 +159,8 @@ def _check_messages(messages: Sequence[Mapping[str, str]]) -> None:
 
 
 def _prepare(backend: tokenizers.Tokenizer, named: Sequence[str]) -> None:
-    """Switches off what would change a prompt's length, and marks named tokens as special where
-    tokenizer.json itself does not, as Hugging Face does."""
+    """Turn truncation and padding off, and mark named tokens as special if tokenizer.json does not, as in Hugging
+    Face."""
     backend.no_truncation()
     backend.no_padding()
     marked = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
@@ -178,7 +176,7 @@ def _token_bytes(backend: tokenizers.Tokenizer, vocab: Mapping[str, int], specia
 
 
 def _overlapping(texts: Sequence[str]) -> re.Pattern[str] | None:
-    """Matches the first character of every occurrence of one of `texts`, also of occurrences that overlap."""
+    """A pattern that matches the first character of every occurrence of one of `texts`, overlapping ones included."""
     cuttable = [text for text in texts if len(text) > 1]
     if not cuttable:
         return None

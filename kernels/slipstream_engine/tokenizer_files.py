@@ -1,8 +1,8 @@
-"""Reads what a Hugging Face folder says about its tokenizer, besides tokenizer.json itself.
+"""Reads the tokenizer settings of a Hugging Face folder, except tokenizer.json itself.
 
-Files: tokenizer_config.json, special_tokens_map.json, generation_config.json, config.json,
-chat_template.jinja, chat_template.json. All are optional; one that is there must be readable. CheckpointError
-names the file and the field.
+Files: tokenizer_config.json, special_tokens_map.json, generation_config.json, config.json, chat_template.jinja,
+chat_template.json. All files are optional, but an existing file must be readable. CheckpointError names the file and
+the field.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _TOKEN_FIELDS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token"
 
 
 class TokenizerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`tokens` are the named special tokens' texts (`bos_token`, …); `eos_ids` are those the model files
-    list, each with the file that says so; `chat_template` is None where the folder has none."""
+    """`tokens` are the named special tokens' texts (`bos_token`, …). `eos_ids` are the ids in the model files, each
+    with the name of its file. `chat_template` is None if the folder has none."""
 
     tokens: Mapping[str, str]
     eos_ids: Mapping[int, str]
@@ -32,7 +32,7 @@ class TokenizerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_settings(folder: Path, checkpoint: Path) -> TokenizerSettings:
-    """Everything but tokenizer.json: from the tokenizer's `folder`, the ids that end an answer from the model's."""
+    """Read the settings from the tokenizer's `folder`, and the EOS ids from the model's folder `checkpoint`."""
     config_file = folder / "tokenizer_config.json"
     config = read_json(config_file)
     named = _tokens(folder / "special_tokens_map.json") | _tokens(config_file)
@@ -42,7 +42,7 @@ def read_settings(folder: Path, checkpoint: Path) -> TokenizerSettings:
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """The object in a file, empty if there is no such file."""
+    """The JSON object in a file; empty if the file does not exist."""
     text = read_text(file)
     if text is None:
         return {}
@@ -56,7 +56,7 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def read_text(file: Path) -> str | None:
-    """A file's text, None if there is no such file."""
+    """A file's text; None if the file does not exist."""
     try:
         return file.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -81,7 +81,7 @@ def _tokens(file: Path) -> dict[str, str]:
 
 
 def _eos_ids(folder: Path) -> dict[int, str]:
-    """The ids that end an answer: generation_config.json decides, config.json where that one is silent."""
+    """The EOS ids: from generation_config.json if it has any, else from config.json."""
     for name in ("generation_config.json", "config.json"):
         value = read_json(folder / name).get("eos_token_id")
         if value is None:
@@ -94,7 +94,7 @@ def _eos_ids(folder: Path) -> dict[int, str]:
 
 
 def _chat_template(folder: Path, config: Mapping[str, Any], tokens: Mapping[str, str]) -> ChatTemplate | None:
-    """A file of its own goes before the entry in tokenizer_config.json."""
+    """The chat template: a separate file takes precedence over the entry in tokenizer_config.json."""
     jinja_file, json_file = folder / "chat_template.jinja", folder / "chat_template.json"
     candidates = (
         (jinja_file, read_text(jinja_file)),
@@ -111,7 +111,7 @@ def _chat_template(folder: Path, config: Mapping[str, Any], tokens: Mapping[str,
 
 
 def _pick(file: Path, value: object) -> str:
-    """The template itself, or out of a list of named ones `default` (or the only one)."""
+    """The template itself, or `default` (or the only one) from a list of named templates."""
     if isinstance(value, str):
         return value
     try:

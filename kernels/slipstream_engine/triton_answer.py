@@ -1,6 +1,6 @@
-"""The way back to one request's client: responses of tensors, or an error that starts with a stable code.
+"""Answers one Triton request: responses made of tensors, or an error that starts with a stable code.
 
-Runs inside Triton's stub process, the only place where `triton_python_backend_utils` can be imported.
+Runs inside Triton's stub process, where alone `triton_python_backend_utils` can be imported.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from slipstream_engine.engine_protocol import EngineFacts, Reply
 from slipstream_engine.types import Chunk, FinishReason
 
 LARGE_RESPONSE_BYTES = 64 * 1024
-"""Above this size, the last response and the final flag are sent apart: the response may not fit into shared memory,
-and the flag always does."""
+"""Above this size, the last response and the final flag are sent separately, because the response may not fit into
+shared memory while the flag always does."""
 
 
 class Answer:
-    """One request's answer. `stops`: how often drafting had been stopped when the request came.
+    """One request's answer. `stops` is the engine's number of `stop_drafting` calls when the request arrived.
 
-    Triton frees what a response sender refers to with the final response; asking that sender afterwards
-    whether it was cancelled brings the whole server down. Hence the lock, and `_done`.
+    Triton frees the data of a response sender with the final response. A later `is_cancelled` on that sender crashes
+    the whole server, hence the lock and `_done`.
 
     A sender accepts nothing after the final response, even if sending that response failed.
     """
@@ -39,7 +39,7 @@ class Answer:
         self._done = False
 
     def send(self, item: Chunk | Reply) -> None:
-        """Send part of the answer, which may be the last. Where it raises, `fail` still ends a large answer."""
+        """Send part of the answer, possibly the last. If it raises, `fail` can still end a large answer."""
         if isinstance(item, Chunk) and item.finish_reason is FinishReason.ERROR:
             self.fail(item.error_code, item.error or "the engine gave no reason")
             return
@@ -53,11 +53,11 @@ class Answer:
             self._finish(_reply(Reply(status=item.status, data=b"", last=True)) if isinstance(item, Reply) else None)
 
     def done(self) -> None:
-        """End a control message: a response without tensors."""
+        """Answer a control message: a response without tensors."""
         self._finish(pb_utils.InferenceResponse(output_tensors=[]))
 
     def tell(self, facts: EngineFacts) -> None:
-        """End with the engine's facts, as JSON."""
+        """Answer with the engine's facts, as JSON."""
         self._finish(pb_utils.InferenceResponse(output_tensors=[_bytes("engine_facts", msgspec.json.encode(facts))]))
 
     def fail(self, code: str, message: str) -> None:
@@ -70,25 +70,25 @@ class Answer:
         self._finish(pb_utils.InferenceResponse(error=error))
 
     def is_cancelled(self) -> bool:
-        """Whether its client has gone. A round trip to Triton."""
+        """Whether the client has disconnected. Takes a round trip to Triton."""
         with self._lock:
             return not self._done and bool(self._sender.is_cancelled())
 
     def _finish(self, response: Any) -> None:
         with self._lock:
-            self._done = True  # also where sending fails: Triton may have received it
+            self._done = True  # also if sending fails, as Triton may have received it
             self._sender.send(response, flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 
 
 def _size_bytes(item: Chunk | Reply) -> int:
-    """About how many bytes of tensors `item` becomes."""
+    """Approximate size of the tensors of `item` in bytes."""
     if isinstance(item, Reply):
         return len(item.data)
     return 4 * (len(item.text) + len(item.token_ids) + len(item.margins or ()))
 
 
 def _response(chunk: Chunk, outputs: frozenset[str]) -> Any:
-    """The response with those tensors that the client asked for: each one costs. `margins` has an input of its own."""
+    """The response with the tensors that the client requested, because each one costs time."""
     counts = chunk.counts
     values: dict[str, str | Sequence[int]] = {
         "text_output": chunk.text,

@@ -1,4 +1,4 @@
-"""The embedded engine as a model of Triton: what `deploy/model_repository/slipstream` loads."""
+"""The embedded engine as a Triton model, loaded by `deploy/model_repository/slipstream`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from slipstream_engine.triton_model import TritonModel, settings_from_parameters
 
 
 class TritonPythonModel(TritonModel[EngineService]):
-    """What Triton's stub looks for."""
+    """The class that Triton's stub loads."""
 
     def start_engine(self, name: str, parameters: Mapping[str, str]) -> EngineService:
         return EngineService.start(settings_from_parameters(parameters, EngineSettings))

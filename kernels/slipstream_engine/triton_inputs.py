@@ -1,8 +1,8 @@
-"""A Triton request's input tensors, checked and turned into an engine request.
+"""Checks a Triton request's input tensors and converts them to an engine request.
 
-Triton has already checked names, data types and ranks against `config.pbtxt`; everything else is checked
-here. Each error is a `RequestError` that names the tensor and the value. Knows nothing of Triton itself:
-tensors come as numpy arrays by name, as the Python backend hands them over (strings as `bytes` objects).
+Triton has already checked names, data types and ranks against `config.pbtxt`; everything else is checked here. Each
+error is a `RequestError` with the tensor and the value. This module does not depend on Triton: tensors are numpy arrays
+by name, as in the Python backend (strings as `bytes` objects).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ STOP_DRAFTING = "stop_drafting"
 ENGINE_FACTS = "engine_facts"
 OPENAI_REQUEST = "openai_request"
 MESSAGE_TENSORS = (STOP_DRAFTING, ENGINE_FACTS, OPENAI_REQUEST)
-"""Each is a message of its own, beside which there is no other input."""
+"""A request with one of these tensors has no other input."""
 ROLES = ("system", "developer", "user", "assistant", "tool")
 MAX_STOP_STRINGS = 64
 MAX_STOP_BYTES = 1024
@@ -48,7 +48,7 @@ MAX_TEMPERATURE = 100.0
 
 
 class TritonRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A parsed request. `stream` False wants one response, at the end."""
+    """A parsed request. With `stream` False there is a single response, at the end."""
 
     generation: GenerationRequest
     stream: bool
@@ -65,10 +65,10 @@ def parse_request(
     """Check `tensors` and build the engine's request from them.
 
     Args:
-        tensors: the inputs that the client sent, by name.
-        request_id: unique in the engine; the client's own id need not be.
-        tokenizer: the target's.
-        context_tokens: prompt and output tokens that fit; the rest of it is the default of `max_tokens`.
+        tensors: the client's inputs, by name.
+        request_id: an id that is unique in the engine, unlike the client's own id.
+        tokenizer: the target's tokenizer.
+        context_tokens: maximum number of prompt and output tokens; `max_tokens` defaults to the rest of it.
 
     Raises:
         RequestError: a tensor's value cannot be served.
@@ -90,10 +90,10 @@ def parse_request(
 
 
 def message_kind(tensors: Tensors) -> str | None:
-    """Which of `MESSAGE_TENSORS` the request is, None for an ordinary one.
+    """The request's tensor among `MESSAGE_TENSORS`, or None for a generation request.
 
     Raises:
-        RequestError: there is another input, or a control message's value is not true.
+        RequestError: there is another input, or the value of a control message is not true.
     """
     kind = next((name for name in MESSAGE_TENSORS if name in tensors), None)
     if kind is None:
@@ -108,10 +108,10 @@ def message_kind(tensors: Tensors) -> str | None:
 
 
 def parse_openai_request(tensors: Tensors) -> OpenAiRequest:
-    """The OpenAI request in the tensor `openai_request`; its body is the engine's to check.
+    """The OpenAI request in the tensor `openai_request`. The engine checks its body.
 
     Raises:
-        RequestError: the tensor is not the JSON that it should be.
+        RequestError: the tensor is not valid JSON of the expected form.
     """
     try:
         return msgspec.json.decode(tensors[OPENAI_REQUEST].tobytes(), type=OpenAiRequest)
@@ -120,7 +120,7 @@ def parse_openai_request(tensors: Tensors) -> OpenAiRequest:
 
 
 def prompt_bytes(tensors: Tensors) -> int:
-    """How many bytes of text have to be tokenized: tells a slow request from a quick one."""
+    """Number of bytes to tokenize, which distinguishes slow requests from fast ones."""
     return sum(len(item) for name in ("text_input", "messages") if name in tensors for item in tensors[name].flat)
 
 
@@ -210,7 +210,7 @@ def _decode(raw: bytes, name: str) -> str:
 
 
 def _check_encodable(text: str, name: str) -> None:
-    """JSON escapes can spell half of a surrogate pair, which is no character and has no UTF-8 form."""
+    """Raise RequestError for a lone surrogate, which JSON escapes allow and which has no UTF-8 encoding."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as exc:

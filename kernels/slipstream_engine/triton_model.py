@@ -1,8 +1,8 @@
-"""An engine as a decoupled model of Triton Inference Server's Python backend: Triton's half, the same for all engines.
+"""An engine as a decoupled model of Triton Inference Server's Python backend: the half that all engines share.
 
-Runs inside Triton's stub process, the only place where `triton_python_backend_utils` can be imported. Tensors
-are described in `deploy/model_repository/slipstream/config.pbtxt`. Errors are Triton errors whose message
-starts with a stable code: `invalid_request`, `context_length_exceeded`, `overloaded` or `internal`.
+Runs inside Triton's stub process, where alone `triton_python_backend_utils` can be imported. The tensors are described
+in `deploy/model_repository/slipstream/config.pbtxt`. Errors are Triton errors whose message starts with a stable code:
+`invalid_request`, `context_length_exceeded`, `overloaded` or `internal`.
 
 Threads: Triton calls `execute`, which only parses and submits; the engine's own threads generate; the response
 sender sends; one more thread asks Triton which requests were cancelled, one round trip per answer.
@@ -42,9 +42,9 @@ from slipstream_engine.triton_response_sender import PendingItems, ResponseSende
 
 CANCEL_POLL_S = 0.02
 LARGE_PROMPT_BYTES = 32 * 1024
-"""Above this, a prompt is tokenized outside `execute`: it would hold up the requests behind it."""
+"""Larger prompts are tokenized outside `execute`, where they would delay later requests."""
 MAX_INTAKE = 16
-"""Large prompts that may wait to be tokenized."""
+"""Maximum number of large prompts that wait for tokenization."""
 
 _NUMPY_PROBE = (1, -2, 2**30)
 
@@ -53,11 +53,11 @@ Engine = TypeVar("Engine", bound=ServedEngine)
 
 
 def settings_from_parameters(parameters: Mapping[str, str], settings_type: type[Settings]) -> Settings:
-    """The settings that `config.pbtxt`'s parameters ask for; those not given keep their default. Parameters in
+    """The engine settings in the parameters of `config.pbtxt`. Missing parameters keep their default. Parameters in
     capitals are Triton's own.
 
     Raises:
-        CheckpointError: a parameter is unknown to the engine or has a value that it cannot have.
+        CheckpointError: a parameter is unknown or has an invalid value.
     """
     parameters = {name: value for name, value in parameters.items() if not name.isupper()}
     unknown = sorted(set(parameters) - set(settings_type.__struct_fields__))
@@ -88,25 +88,25 @@ def check_numpy() -> None:
 
 
 class TritonModel(ABC, Generic[Engine]):
-    """What Triton's stub looks for: `initialize`, `execute` and `finalize`. Subclasses say which engine it is."""
+    """The interface that Triton's stub calls: `initialize`, `execute` and `finalize`. Subclasses provide the engine."""
 
     def prepare(self) -> None:
-        """Called first, before anything heavy is imported. Raises `EngineError` where the process will not do."""
+        """Prepare the process, before any heavy import. Raises `EngineError` if the process is unsuitable."""
 
     @abstractmethod
     def start_engine(self, name: str, parameters: Mapping[str, str]) -> Engine:
-        """The engine of Triton's model `name`, running.
+        """Start the engine of the Triton model `name`.
 
         Raises:
-            EngineError: it cannot be loaded.
+            EngineError: the engine cannot be loaded.
         """
 
     def ask_openai(self, answer: Answer, request: OpenAiRequest) -> None:
-        """Answer an OpenAI request. Raises `RequestError` where the engine does not do that."""
+        """Answer an OpenAI request. Raises `RequestError` if the engine does not support them."""
         raise RequestError(f"{OPENAI_REQUEST}: this engine takes tensors only")
 
     def initialize(self, args: Mapping[str, str]) -> None:
-        """Load the engine. An `EngineError` becomes the model's load failure, readable in Triton's log."""
+        """Load the engine. An `EngineError` becomes the model's load failure in Triton's log."""
         config = json.loads(args["model_config"])
         parameters = {name: value["string_value"] for name, value in config.get("parameters", {}).items()}
         try:
@@ -125,7 +125,7 @@ class TritonModel(ABC, Generic[Engine]):
         self._cancel_watch.start()
 
     def execute(self, requests: list[Any]) -> None:
-        """Take requests in; answers go out by their response senders. Returns at once."""
+        """Submit requests, which are answered through their response senders. Returns at once."""
         for request in requests:
             tensors = {
                 name: tensor.as_numpy()
@@ -148,7 +148,7 @@ class TritonModel(ABC, Generic[Engine]):
                 answer.fail("overloaded", f"{MAX_INTAKE} prompts of over {LARGE_PROMPT_BYTES} bytes are waiting")
 
     def finalize(self) -> None:
-        """End running requests, send what is due, stop all threads."""
+        """End running requests, send the remaining responses, and stop all threads."""
         self._closing.set()
         self._intake.shutdown()
         self.engine.close()
@@ -186,13 +186,13 @@ class TritonModel(ABC, Generic[Engine]):
         self.engine.submit(request.generation, partial(self.responses.put, pending), stops=answer.stops)
 
     def _attempt(self, answer: Answer, take: Callable[[], None]) -> None:
-        """Call `take`; what it raises is the answer."""
+        """Call `take`, and answer with its error if it raises."""
         try:
             take()
         except (RequestError, OverloadedError, EngineFailedError) as exc:
             self._answers.pop(answer.request_id, None)
             answer.fail(exc.code, str(exc))
-        except Exception as exc:  # A request's top: whatever it hit must reach its client, not end the backend.
+        except Exception as exc:  # Top of a request: the error must reach the client and not end the backend.
             self._answers.pop(answer.request_id, None)
             pb_utils.Logger.log_error(f"request {answer.request_id}: {exc!r}")
             answer.fail("internal", repr(exc))
@@ -210,11 +210,11 @@ class TritonModel(ABC, Generic[Engine]):
                 self.engine.cancel(answer.request_id)
 
     def _end(self, answer: Answer) -> None:
-        """End an answer whose last response could not be sent: its client must not wait for ever."""
+        """End an answer whose last response could not be sent, so that its client does not wait forever."""
         try:
             answer.fail("internal", "the last response could not be sent")
         except Exception as exc:  # as in `_send`; nothing more can be done for this client
-            pb_utils.Logger.log_error(f"request {answer.request_id}: it got no end: {exc!r}")
+            pb_utils.Logger.log_error(f"request {answer.request_id}: sending the final error failed: {exc!r}")
 
     def _watch_cancellation(self) -> None:
         while not self._closing.wait(CANCEL_POLL_S):
@@ -225,5 +225,5 @@ class TritonModel(ABC, Generic[Engine]):
         try:
             if answer.is_cancelled():
                 self.engine.cancel(answer.request_id)
-        except Exception as exc:  # one answer's state must not end the watch over all others
-            pb_utils.Logger.log_error(f"request {answer.request_id}: asking whether it is cancelled failed: {exc!r}")
+        except Exception as exc:  # one failing answer must not end the polling of the others
+            pb_utils.Logger.log_error(f"request {answer.request_id}: polling for cancellation failed: {exc!r}")

@@ -1,6 +1,6 @@
-"""Values that cross the engine's border: what a caller asks for and what it gets back.
+"""Requests and results of an engine.
 
-All are immutable. Token ids are the target's; lengths count tokens; times are seconds.
+All values are immutable. Token ids are the target's, lengths count tokens, and times are in seconds.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import msgspec
 
 
 class FinishReason(StrEnum):
-    """Why a request ended. `STOP` covers EOS and stop strings, `LENGTH` covers `max_tokens` and the context."""
+    """Reason for the end of a request. `STOP` covers EOS and stop strings, `LENGTH` covers `max_tokens` and the
+    context."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -20,10 +21,10 @@ class FinishReason(StrEnum):
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
-    """How the next token is chosen. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 filter nothing.
+    """Sampling parameters. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 turn the filters off.
 
-    `seed` keys the counter-based random numbers: the same seed and prompt give the same tokens, whoever else is
-    in the batch.
+    `seed` keys the counter-based random numbers: the same seed and prompt give the same tokens, regardless of the other
+    requests in the batch.
     """
 
     temperature: float = 1.0
@@ -33,10 +34,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One answer to generate. `resume_ids` are output tokens that were already committed elsewhere: the engine
-    continues after them, and they count towards `max_tokens`. Where they are an answer up to the end of a chunk, and
-    all else is as it was for that answer, the rest is its rest, sampled or not. `draft_tokens` is the draft length, 0
-    for plain. `margins` asks for how clearly the target preferred each token."""
+    """One answer to generate. `resume_ids` are output tokens committed elsewhere: the engine continues after them, and
+    they count towards `max_tokens`. If they end at the end of a chunk of an earlier answer and all other fields are
+    unchanged, the continuation equals that of the earlier answer, sampled or not. `draft_tokens` is the draft length, 0
+    for plain decoding. `margins` requests the gap between the target's two best logits for each token."""
 
     request_id: str
     prompt_ids: tuple[int, ...]
@@ -49,11 +50,10 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a request cost so far. `steps` are passes of the target after the prompt; `rejected_at[i]` counts the
-    steps whose first rejected draft token stood at position i. `counted` is False where the engine does not know how
-    many tokens were drafted: the fields after it have no meaning then, up to `rejected_at`. `engine_s` is the engine's
-    time: of each pass that the request took part in, the share that its rows have of all rows; None where it is not
-    known."""
+    """Costs of a request so far. `steps` counts the target's passes after the prompt. `rejected_at[i]` counts the steps
+    whose first rejected draft token was at position i. `counted` is False if the engine does not know the number of
+    drafted tokens; the fields after it, up to `rejected_at`, are then meaningless. `engine_s` is the request's engine
+    time: the sum over its passes of the pass time times the request's share of the rows. None if unknown."""
 
     prompt_tokens: int
     output_tokens: int
@@ -66,12 +66,11 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Chunk(msgspec.Struct, frozen=True, kw_only=True):
-    """What one step added to one request. `text` is a delta and never ends inside a character; text that may
-    become part of a stop string is held back, so `token_ids` can be ahead of `text`. The last chunk of a request
-    has a `finish_reason`; with `FinishReason.ERROR` it has an `error` that a person can read, and `error_code`, as in
-    `RequestError`, says whose fault it is. `margins` has the gap
-    between the target's two best logits, before any filter, where each of `token_ids` was chosen; None where the
-    request did not ask."""
+    """Output of one step for one request. `text` is a delta and never ends inside a character. Text that may become
+    part of a stop string is held back, so `token_ids` can be ahead of `text`. The last chunk of a request has a
+    `finish_reason`. With `FinishReason.ERROR` it also has a readable `error` and an `error_code`, as in `RequestError`.
+    `margins` has, for each of `token_ids`, the gap between the target's two best logits before any filter; None unless
+    requested."""
 
     request_id: str
     text: str
@@ -84,5 +83,5 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def last(self) -> bool:
-        """Whether no more chunks follow."""
+        """Whether this is the request's last chunk."""
         return self.finish_reason is not None

@@ -1,4 +1,4 @@
-"""Which verification an engine runs: found out while it loads, not by the first request."""
+"""Choice of an engine's verification backend, made while the engine loads instead of at the first request."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ logger = logging.getLogger(__name__)
 
 
 def usable_backend(device: torch.device, dtype: torch.dtype, vocabulary: int) -> Backend:
-    """What `verify` is to run on `device`: the kernel on a GPU that can run it, else the reference.
+    """The backend of `verify` on `device`: the kernel on a GPU that can run it, else the PyTorch implementation.
 
     Args:
-        dtype: of the target's logits.
-        vocabulary: their width.
+        dtype: type of the target's logits.
+        vocabulary: width of the target's logits.
     """
     if not use_kernel("auto", device):
         return "reference"
@@ -26,23 +26,23 @@ def usable_backend(device: torch.device, dtype: torch.dtype, vocabulary: int) ->
 
 
 def auto_if_it_works(attempt: Callable[[], object]) -> Backend:
-    """`auto` if `attempt` succeeds, else `reference`, with a warning that says why.
+    """`auto` if `attempt` succeeds, else `reference`, with a warning that contains the reason.
 
-    A kernel is compiled where it runs. That takes a C compiler and a folder that code may be loaded from: a container
-    without them must decode all the same.
+    A kernel is compiled on the machine that runs it, which takes a C compiler and a folder that allows loading code. A
+    container without them must still decode.
     """
     try:
         attempt()
     except Exception as exc:  # whatever a compiler, a loader or a driver raises
         logger.warning(
-            "verification runs in PyTorch, for its kernel does not run here: %s: %s", type(exc).__name__, exc
+            "verification runs in PyTorch because its kernel cannot run here: %s: %s", type(exc).__name__, exc
         )
         return "reference"
     return "auto"
 
 
 def run_kernel(device: torch.device, dtype: torch.dtype, vocabulary: int) -> None:
-    """Verify one drafted token of a greedy and of a filtered request by the kernel, and wait for the answer."""
+    """Verify one drafted token of a greedy and of a filtered request with the kernel, and wait for the result."""
     sampling = SamplingBatch.of([0.0, 1.0], [1.0, 0.9], [0, 0], [0, 0], device)
     ones = torch.ones(2, dtype=torch.int64, device=device)
     logits = torch.zeros(4, vocabulary, dtype=dtype, device=device)

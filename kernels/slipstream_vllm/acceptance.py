@@ -1,12 +1,12 @@
 """Acceptance by equality: a draft token is accepted iff the server's own sampler draws the same token for that row.
 
-Every row is sampled as it would be without speculation: same filters, penalties, masks, grammar, log-probabilities. The
-first row whose draw differs from its draft emits that draw and ends the step, so the output has the target's
-distribution whatever the draft is. A seeded request consumes its generator only for rows that were emitted: it gives
-the same tokens at every draft length.
+Every row is sampled as without speculation: same filters, penalties, masks, grammar and log-probabilities. The first
+row whose draw differs from its draft emits that draw and ends the step, so the output has the target's distribution for
+any draft. A seeded request advances its generator only for emitted rows, so it gives the same tokens at every draft
+length.
 
-With one-hot drafts (vLLM's default, `draft_sample_method: greedy`) both rules accept with the same probability. Where
-the draft model's probabilities are known, vLLM's rejection sampling accepts more tokens of a hot distribution.
+With one-hot drafts (vLLM's default, `draft_sample_method: greedy`) both rules accept with the same probability. With
+the draft model's probabilities, vLLM's rejection sampling accepts more tokens at high temperatures.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from slipstream_vllm.no_drafts import verifies_nothing
 
 
 def install_in_worker() -> None:
-    """Let the V1 model runner decide by equality where the setting says so."""
+    """Make the V1 model runner accept by equality if the setting requires it."""
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
     wrap(GPUModelRunner, "_sample", _by_equality)
@@ -42,8 +42,8 @@ def _by_equality(sample: Callable[..., Any]) -> Callable[..., Any]:
         if spec_decode_metadata is None:
             return sample(self, logits, None)
         if verifies_nothing(self, spec_decode_metadata.num_draft_tokens):
-            # One row per request, sampled as vLLM samples the last row of a verification: a thinking budget, which
-            # knows that the server speculates, finds its row in no other way.
+            # One row per request, sampled as vLLM samples the last row of a verification. A thinking budget of a
+            # speculating server finds its row only this way.
             return self.sampler(logits, self.input_batch.sampling_metadata, predict_bonus_token=True)
         if settings.acceptance(self.vllm_config) != "equality":
             return sample(self, logits, spec_decode_metadata)
@@ -80,13 +80,13 @@ class RowGenerators(dict[int, torch.Generator]):
 def accept_equal(
     rejection_sampler: Any, logits: torch.Tensor, sampling: SamplingMetadata, drafts: SpecDecodeMetadata
 ) -> SamplerOutput:
-    """Sample each row and keep each request's rows up to the first that differs from its draft.
+    """Sample each row and keep each request's rows up to the first one that differs from its draft.
 
     Args:
         logits: (drafts + requests, vocabulary); a request's rows are adjacent, one per draft token and one more.
     Returns:
-        token ids (requests, longest draft + 1), int32, -1 after the last that was emitted; log-probabilities as vLLM
-        lays them out.
+        token ids (requests, longest draft + 1), int32, -1 after the last emitted token; log-probabilities in vLLM's
+        layout.
     """
     counts = torch.tensor(drafts.num_draft_tokens) + 1
     first = torch.cumsum(counts, 0) - counts  # each request's first row, on the host
@@ -96,7 +96,7 @@ def accept_equal(
     sampled, scored = rejection_sampler.sampler.sample(processed, _per_row_metadata(sampling, owner, generators))
     tokens = _emitted(sampled, drafts, first, counts)
     _rewind(generators, sampling, tokens, first, counts)
-    # The sampler scores rows itself where --logprobs-mode is `processed_*`.
+    # With --logprobs-mode `processed_*`, the sampler scores the rows itself.
     scored = logits if scored is None else scored
     return SamplerOutput(tokens, _logprobs(rejection_sampler, scored, tokens, sampling, drafts))
 
@@ -104,9 +104,9 @@ def accept_equal(
 def _processed(
     rejection_sampler: Any, logits: torch.Tensor, sampling: SamplingMetadata, drafts: SpecDecodeMetadata
 ) -> torch.Tensor:
-    """Penalties, masks and bad words for every row, each with the drafts before it counted as output.
+    """Apply penalties, masks and bad words to every row, with the drafts before it counted as output.
 
-    vLLM does so for rows with a draft. One pretended draft more per request makes its last row such a row.
+    vLLM does this for rows with a draft. One placeholder draft per request includes its last row.
     """
     spec_token_ids = None
     if sampling.spec_token_ids is not None:
@@ -119,9 +119,9 @@ def _processed(
 
 
 def _end_thinking(logits: torch.Tensor, sampling: SamplingMetadata, drafts: SpecDecodeMetadata) -> None:
-    """Force the end of thinking where `thinking_token_budget` is used up; changes `logits`.
+    """Force the end of thinking where `thinking_token_budget` is exhausted, by changing `logits`.
 
-    The holder of the budgets expects the calls of vLLM's rejection sampler: last rows first, then rows with a draft.
+    The budget holder expects the calls in the order of vLLM's rejection sampler: last rows, then rows with a draft.
     """
     holder = sampling.thinking_budget_state_holder
     if holder is None or not holder.has_tracked_requests():
@@ -140,7 +140,7 @@ def _per_row(generators: dict[int, torch.Generator], first: list[int], counts: l
 
 
 def _per_row_metadata(sampling: SamplingMetadata, owner: torch.Tensor, generators: RowGenerators) -> SamplingMetadata:
-    """What drawing needs, per row: temperature, top-k, top-p and the generators."""
+    """The sampling metadata per row: temperature, top-k, top-p and the generators."""
 
     def rows(values: torch.Tensor | None) -> torch.Tensor | None:
         return None if values is None else values[owner.to(values.device)]
@@ -158,7 +158,7 @@ def _per_row_metadata(sampling: SamplingMetadata, owner: torch.Tensor, generator
 def _emitted(
     sampled: torch.Tensor, drafts: SpecDecodeMetadata, first: torch.Tensor, counts: torch.Tensor
 ) -> torch.Tensor:
-    """Lay rows out as (requests, longest draft + 1), and blank what comes after the first difference."""
+    """Arrange rows as (requests, longest draft + 1), with placeholders after the first difference."""
     device = sampled.device
     columns = torch.arange(max(drafts.num_draft_tokens) + 1)
     row = first[:, None] + columns[None, :]
@@ -179,7 +179,7 @@ def _rewind(
     first: torch.Tensor,
     counts: torch.Tensor,
 ) -> None:
-    """Let each seeded request have drawn once per token that it emitted."""
+    """Rewind each seeded request's generator to one draw per emitted token."""
     if not generators:
         return
     emitted = (tokens != PLACEHOLDER_TOKEN_ID).sum(dim=1).tolist()

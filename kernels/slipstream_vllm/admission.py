@@ -1,7 +1,7 @@
 """Validation of `vllm_xargs` in the process that accepts the request, before the engine sees it.
 
-A server calls `generate` before it answers, also where it streams: an error there is HTTP 400, not a broken stream.
-The Responses API calls `generate` within its stream, so its own generator is checked as well.
+A server calls `generate` before it answers, also for streams, so an error there becomes HTTP 400 instead of a broken
+stream. The Responses API calls `generate` within its stream, so its own generator is checked as well.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def install() -> None:
 
 
 def keep_booleans() -> None:
-    """Let `true` in `vllm_xargs` stay a boolean, which is then refused; pydantic makes it 1 for vLLM's own field type.
+    """Keep `true` in `vllm_xargs` a boolean, so that it is rejected. With vLLM's field type, pydantic converts it to 1.
 
-    Must run before vLLM registers its routes. Only an API server has these modules loaded.
+    Must run before vLLM registers its routes. Only an API server has loaded these modules.
     """
     for module, name in _REQUESTS:
         model = getattr(sys.modules.get(module), name, None)
@@ -50,7 +50,7 @@ def keep_booleans() -> None:
 
 
 def install_responses() -> None:
-    """Check requests of the Responses API before their stream begins. Only an API server imports these classes."""
+    """Check requests of the Responses API before their stream starts. Only an API server imports these classes."""
     from vllm.entrypoints.openai.responses.serving import OpenAIServingResponses
 
     wrap(OpenAIServingResponses, "_generate_with_builtin_tools", _checked_responses)
@@ -65,7 +65,7 @@ def check_request(vllm_config: Any, params: object) -> None:
 
 
 def _checked_generate(generate: Callable[..., Any]) -> Callable[..., Any]:
-    # Not a generator itself: it raises when it is called, not when the first output is awaited.
+    # Not a generator itself, so that it raises when called instead of when the first output is awaited.
     def checked_generate(self: Any, prompt: Any, sampling_params: Any, *args: Any, **kwargs: Any) -> Any:
         check_request(self.vllm_config, sampling_params)
         return generate(self, prompt, sampling_params, *args, **kwargs)

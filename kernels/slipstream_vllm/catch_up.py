@@ -1,4 +1,4 @@
-"""Run the draft model over tokens that it has not seen, as a prefill without sampling."""
+"""Runs the draft model over tokens that it has not processed, as a prefill without sampling."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from vllm.v1.attention.backend import CommonAttentionMetadata
 
 _Integers = npt.NDArray[np.integer[Any]]
 Hole = tuple[int, int, int]
-"""Row of the batch, first position that is missing, first position after it that is not."""
+"""Row of the batch, first missing position, and the position after the last missing one."""
 
 
 def catch_up(runner: Any, table: Any, holes: Sequence[Hole]) -> None:
-    """Compute the draft model's KV cache for `holes`. Costs one prefill of the draft model over as many tokens."""
+    """Compute the draft model's KV cache for `holes`, at the cost of a prefill over as many tokens."""
     for part in _parts(holes, runner.drafter.max_num_tokens):
         _forward(runner, table, part)
 
 
 def _parts(holes: Sequence[Hole], most: int) -> Iterator[list[Hole]]:
-    """Cut holes into batches of at most `most` tokens; parts of one hole stay in order."""
+    """Divide holes into batches of at most `most` tokens. The parts of one hole stay in order."""
     part: list[Hole] = []
     room = most
     for row, start, stop in holes:

@@ -1,4 +1,4 @@
-"""Which servers the plugin supports. Checked when vLLM has built its configuration, before weights are loaded."""
+"""Servers that the plugin supports, checked after vLLM has built its configuration and before weights are loaded."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import vllm
 from slipstream_vllm import Scheduler, settings
 from slipstream_vllm.errors import UnsupportedServerError
 
-# The scheduler's interface is not public: each of these ran the plugin's tests.
+# The scheduler's interface is not public. The plugin's tests passed with these releases.
 TESTED_VERSIONS = ("0.32.0",)
 
 Hook = tuple[str, str]
-"""Module and attribute path of what the plugin subclasses, wraps or calls."""
+"""Module and attribute path of an object that the plugin subclasses, wraps or calls."""
 
-# What `plugin.register` wraps in every process, also in servers that do not use the plugin.
+# Objects that `plugin.register` wraps in every process, also in servers that do not use the plugin.
 COMMON_HOOKS: tuple[Hook, ...] = (
     ("vllm.engine.arg_utils", "EngineArgs.create_engine_config"),
     ("vllm.plugins", "load_endpoint_plugins"),
@@ -28,7 +28,7 @@ COMMON_HOOKS: tuple[Hook, ...] = (
     ("vllm.v1.metrics.stats", "RequestSpecDecodeMetrics.to_dict"),
     ("vllm.v1.worker.worker_base", "WorkerWrapperBase.init_device"),
 )
-# What a server with the plugin's scheduler needs besides. Each import is heavy.
+# Further objects for a server with the plugin's scheduler. Each import is heavy.
 SERVER_HOOKS: tuple[Hook, ...] = (
     ("vllm.entrypoints.openai.responses.serving", "OpenAIServingResponses._generate_with_builtin_tools"),
     ("vllm.entrypoints.openai.responses.serving", "OpenAIServingResponses.responses_full_generator"),
@@ -70,7 +70,7 @@ def vllm_version() -> str:
 
 
 def check_version() -> None:
-    """Raises: `UnsupportedServerError` where this release of vLLM was not tested with the plugin."""
+    """Raises: `UnsupportedServerError` if this release of vLLM was not tested with the plugin."""
     if vllm_version() not in TESTED_VERSIONS:
         tested = ", ".join(TESTED_VERSIONS)
         raise UnsupportedServerError(
@@ -80,7 +80,7 @@ def check_version() -> None:
 
 
 def check_configuration(vllm_config: Any) -> None:
-    """Raises: `UnsupportedServerError` with one sentence where the plugin cannot run with this configuration."""
+    """Raises: `UnsupportedServerError` with one sentence if the plugin cannot run with this configuration."""
     check_version()
     parallel = vllm_config.parallel_config
     model = vllm_config.model_config
@@ -97,7 +97,7 @@ def check_configuration(vllm_config: Any) -> None:
 
 
 def warning(vllm_config: Any) -> str | None:
-    """One sentence on a configuration that runs, but costs more than it must; None where there is none."""
+    """One sentence about a configuration that works at an avoidable cost; None otherwise."""
     speculative = vllm_config.speculative_config
     if speculative is None or not speculative.uses_draft_model() or not vllm_config.use_v2_model_runner:
         return None
@@ -108,7 +108,7 @@ def warning(vllm_config: Any) -> str | None:
 
 
 def check_hooks() -> None:
-    """Raises: `UnsupportedServerError` where a vendor's build lacks something that the plugin uses."""
+    """Raises: `UnsupportedServerError` if a vendor's build lacks an object that the plugin uses."""
     lacking = missing((*COMMON_HOOKS, *SERVER_HOOKS))
     if lacking:
         raise UnsupportedServerError(
@@ -118,7 +118,7 @@ def check_hooks() -> None:
 
 
 def missing(hooks: Iterable[Hook]) -> list[str]:
-    """The names of those hooks that this build of vLLM does not have."""
+    """The names of the hooks that this build of vLLM lacks."""
     return [f"{module}.{path}" for module, path in hooks if not _exists(module, path)]
 
 

@@ -1,8 +1,8 @@
 """Engine utilities, reached through `engine_core.call_utility_async(name, …)`. They run between two steps.
 
 slipstream_limit(limit | None | "get")        an upper bound for every request; returns the bound in force
-slipstream_set_length(request_id, length)     one request, by the id that its client sees; returns how many changed
-slipstream_stop_drafting()                    what runs or waits goes on with length 0; returns how many changed
+slipstream_set_length(request_id, length)     one request, by its client's id; returns the number of changed sequences
+slipstream_stop_drafting()                    length 0 for all running and waiting requests; returns their number
 """
 
 from __future__ import annotations

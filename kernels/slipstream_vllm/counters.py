@@ -1,7 +1,8 @@
 """Counters by request class and draft length, from the engine to vLLM's `/metrics`.
 
 The scheduler counts each verified draft where vLLM counts it, so the sums over labels equal vLLM's own
-`vllm:spec_decode_num_*` counters. A step's rows travel in `SchedulerStats`, which vLLM sends to one API server only.
+`vllm:spec_decode_num_*` counters. The rows of a step are part of `SchedulerStats`, which vLLM sends to one API server
+only.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class StepCounts:
 
 
 def install() -> None:
-    """Let vLLM's stat loggers feed the counters."""
+    """Connect the counters to vLLM's stat loggers."""
     from vllm.v1.metrics.loggers import StatLoggerManager
 
     wrap(StatLoggerManager, "record", _counted)

@@ -1,8 +1,8 @@
-"""Which part of the draft model's KV cache is complete, per request and per block.
+"""Tracks the complete part of the draft model's KV cache, per request and per block.
 
-The draft model shares block tables with the target. Where the drafter is skipped, the target's part of a block is
-written and the draft's part is not. Prefix caching hands such blocks on to other requests, so a position per request
-is not enough: blocks that the draft model filled are remembered as well.
+The draft model shares block tables with the target. In a step without the drafter, only the target's part of a block is
+written. Prefix caching reuses such blocks for other requests, so a position per request is not enough: the blocks that
+the draft model has filled are tracked as well.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ class DraftCache:
         self._filled: set[int] = set()
 
     def forget(self, req_ids: Iterable[str]) -> None:
-        """Drop requests that ended, or that return with other blocks. Their blocks stay known: prefixes are cached."""
+        """Drop requests that ended or return with other blocks. Their blocks stay tracked, because prefixes are
+        cached."""
         for req_id in req_ids:
             self._until.pop(req_id, None)
 
     def complete_until(self, req_id: str, blocks: Sequence[int], start: int) -> int:
         """The first position before `start` that the draft model has not computed, or `start` or more."""
         until = self._until.get(req_id)
-        if until is None:  # new here: its first blocks came from the prefix cache
+        if until is None:  # a new request, whose first blocks may come from the prefix cache
             until = 0
             while until < start and int(blocks[until // self._block_size]) in self._filled:
                 until += self._block_size
@@ -34,16 +35,16 @@ class DraftCache:
         return until
 
     def fill(self, req_id: str, blocks: Sequence[int], start: int, stop: int) -> None:
-        """The draft model computed the positions from `start`, where its cache was complete, up to `stop`."""
+        """Record that the draft model computed `start` to `stop`; its cache was complete up to `start`."""
         self._until[req_id] = stop
         for index in range(start // self._block_size, stop // self._block_size):
             self._filled.add(int(blocks[index]))
 
     def write(self, req_id: str, blocks: Sequence[int], start: int, stop: int, *, drafted: bool) -> None:
-        """The target writes `start` to `stop` in this step, and the draft model does so too where `drafted`.
+        """Record that the target writes `start` to `stop` in this step, and the draft model too if `drafted`.
 
-        What the draft model computed from `start` on belongs to tokens that were rejected, or to another request.
-        `complete_until` must have been called where `drafted`.
+        Earlier results of the draft model from `start` on belong to rejected tokens or to another request. If
+        `drafted`, `complete_until` must have been called before.
         """
         size = self._block_size
         for index in range(start // size, -(-stop // size)):

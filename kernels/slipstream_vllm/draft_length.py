@@ -1,6 +1,6 @@
-"""What a request may say: `vllm_xargs.slipstream_draft_length` and `vllm_xargs.slipstream_class`.
+"""The fields of a request: `vllm_xargs.slipstream_draft_length` and `vllm_xargs.slipstream_class`, both optional.
 
-vLLM hands `vllm_xargs` on as `SamplingParams.extra_args`. Both fields are optional.
+vLLM passes `vllm_xargs` on as `SamplingParams.extra_args`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _CLASS = re.compile(r"[a-z_]+(/[a-z]+)?")
 
 
 def check_keys(extra_args: Mapping[str, Any]) -> None:
-    """Raises: `BadRequest` for a key of the plugin's that it does not have, such as a misspelt one."""
+    """Raises: `BadRequest` for an unknown key with the plugin's prefix, such as a misspelt one."""
     for key in extra_args:
         if key.startswith(_PREFIX) and key not in (LENGTH_KEY, CLASS_KEY):
             raise BadRequest(
@@ -29,9 +29,9 @@ def check_keys(extra_args: Mapping[str, Any]) -> None:
 
 
 def requested_length(extra_args: Mapping[str, Any] | None, most: int) -> int:
-    """The draft length that the request asks for, 0..`most`; `most` where it asks for none.
+    """The request's draft length, 0..`most`; `most` if the request sets none.
 
-    Raises: `BadRequest` for anything else.
+    Raises: `BadRequest` for an invalid value.
     """
     value = (extra_args or {}).get(LENGTH_KEY)
     if value is None:
@@ -52,9 +52,9 @@ def checked_length(value: object, most: int, field: str) -> int:
 
 
 def requested_class(extra_args: Mapping[str, Any] | None) -> str | None:
-    """The request's class label, such as `summarization/long`; None where it has none.
+    """The request's class label, such as `summarization/long`, or None.
 
-    Raises: `BadRequest` for a label that is not `task` or `task/length`, or longer than 64 characters.
+    Raises: `BadRequest` for a label that is not `task` or `task/length`, or is longer than 64 characters.
     """
     value = (extra_args or {}).get(CLASS_KEY)
     if value is None:

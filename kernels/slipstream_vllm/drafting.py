@@ -1,13 +1,13 @@
-"""Drafting costs nothing in a step in which no request drafts (synchronous scheduling, V1 model runner).
+"""Skips drafting in steps in which no request drafts (synchronous scheduling, V1 model runner).
 
-Stock vLLM runs the drafter once per step even for 0 draft tokens, so that the draft model's KV cache stays complete,
-and then asks the workers for drafts. Here both are skipped. What the draft model missed is computed when a request
-that drafts needs it: `draft_cache.DraftCache` knows the positions, `catch_up` runs the draft model over them once.
+Stock vLLM runs the drafter once per step even for 0 draft tokens, which keeps the draft model's KV cache complete, and
+then requests drafts from the workers. Here both are skipped. The missing part of the cache is computed when a drafting
+request needs it: `draft_cache.DraftCache` tracks the positions, and `catch_up` runs the draft model over them once.
 
-Other drafters: n-gram and Medusa keep no cache, so skipping them leaves nothing behind. EAGLE and MTP need the target's
-hidden states, which are gone a step later; suffix decoding reads every token into its tree: they are not skipped, and
-neither is anything under asynchronous scheduling, where the worker does not know the tokens on the host. vLLM's own
-pass keeps these caches complete.
+Other drafters: n-gram and Medusa keep no cache and can be skipped. EAGLE and MTP need the target's hidden states, which
+are gone a step later, and suffix decoding adds every token to its tree, so these are not skipped. With asynchronous
+scheduling nothing is skipped, because the worker does not have the tokens on the host. vLLM's own pass keeps these
+caches complete.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from slipstream_vllm.hooks import wrap
 
 
 def install_in_engine() -> None:
-    """Skip the engine's round trip for drafts where none were asked for."""
+    """Skip the engine's round trip for drafts if the step has none."""
     from vllm.v1.engine.core import EngineCore
 
     wrap(EngineCore, "post_step", _without_empty_round_trip)
@@ -46,8 +46,8 @@ def _without_empty_round_trip(post_step: Callable[..., Any]) -> Callable[..., An
 
 
 def _noting_each_step(update_states: Callable[..., Any]) -> Callable[..., Any]:
-    # Not where the drafter runs: a step without tokens ends requests, and near the draft model's longest context vLLM
-    # leaves the drafter out by itself.
+    # Not in the drafter's hook: steps without tokens also end requests, and vLLM itself skips the drafter near the
+    # draft model's maximum context.
     def update_states_and_cache(self: Any, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
         corrections = update_states(self, scheduler_output, *args, **kwargs)
         if _may_skip(self) and self.speculative_config.uses_draft_model():
@@ -82,7 +82,7 @@ def _may_skip(runner: Any) -> bool:
 
 
 class _Row(NamedTuple):
-    """One request of the batch: its index there, its block ids, and the positions that the step writes."""
+    """One request of the batch: its index, its block ids, and the positions that the step writes."""
 
     batch_index: int
     req_id: str
@@ -103,7 +103,7 @@ def _block_table(runner: Any) -> Any:
 
 
 def _note_step(runner: Any, scheduler_output: Any) -> None:
-    """Count the step as one that the draft model leaves out; `_complete_cache` corrects that where the drafter runs."""
+    """Record the step as one without the draft model. `_complete_cache` corrects this if the drafter runs."""
     cache: DraftCache | None = getattr(runner, "_slipstream_draft_cache", None)
     if cache is None:
         cache = runner._slipstream_draft_cache = DraftCache(_block_table(runner).block_size)
@@ -114,7 +114,7 @@ def _note_step(runner: Any, scheduler_output: Any) -> None:
 
 
 def _complete_cache(runner: Any, scheduler_output: Any, caps: dict[str, int]) -> None:
-    """Before the drafter of this step: fill what requests that draft miss, and note what the drafter writes."""
+    """Before the drafter runs: complete the cache of drafting requests, and record the drafter's writes."""
     cache: DraftCache = runner._slipstream_draft_cache
     holes: list[tuple[int, int, int]] = []
     for row in _rows(runner, scheduler_output):

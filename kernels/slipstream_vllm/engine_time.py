@@ -1,15 +1,15 @@
-"""The engine's time of each request, from the scheduler to `metrics.speculative_decoding.engine_seconds` of its answer.
+"""The engine time of each request, from the scheduler to `metrics.speculative_decoding.engine_seconds` of its answer.
 
-A step's time is divided among its requests by their rows: the tokens that the step computes for each, prompt tokens as
-well as a token to continue from with its drafts. vLLM does not time the drafter's pass apart, so that it is divided
-like the rest of the step. Asynchronous scheduling has two steps in flight: each moment belongs to the older one, so
-that the times of all requests add up to the time in which the engine was busy. The rows of a request that has ended
-while its next step was in flight are charged to nobody.
+A step's time is divided among its requests by their rows: the tokens that the step computes for each, both prompt
+tokens and a decoded token with its drafts. vLLM does not time the drafter's pass separately, so its time is divided in
+the same way. Asynchronous scheduling has two steps in flight; each moment is charged to the older step, so the times of
+all requests sum to the engine's busy time. Rows of a request that ended while its next step was in flight are charged
+to no request.
 
-vLLM's own counts carry the time from the engine's process to the API server's: `RequestSpecDecodeMetrics` is a
-dataclass whose fields are decoded one by one, so that a further field would be dropped. Its histogram has
-`num_spec_tokens` + 1 numbers; a further one at its end is the time in microseconds. `to_dict`, which everything that
-reads these counts calls, takes it off again.
+vLLM's own counts carry the time from the engine's process to the API server. `RequestSpecDecodeMetrics` is a dataclass
+whose fields are decoded one by one, so an additional field would be dropped. Its histogram has `num_spec_tokens` + 1
+numbers; one more number at its end holds the time in microseconds. `to_dict`, through which all readers of these counts
+go, removes it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MICROSECONDS = 1e6
 
 
 class EngineTime:
-    """Seconds of the engine's time, step by step. `clock` gives seconds."""
+    """Divides the engine's time among requests, step by step. `clock` returns seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
@@ -34,24 +34,24 @@ class EngineTime:
         self._idle = True
 
     def now_s(self) -> float:
-        """When a step begins."""
+        """The current time, at the start of a step."""
         return self._clock()
 
     def shares(self, rows: Mapping[str, int], *, begun_s: float) -> dict[str, float]:
-        """What each request of `rows` is charged for the step that began at `begun_s` and has just ended."""
+        """The seconds to charge to each request of `rows` for the step that started at `begun_s` and ends now."""
         since_s = max(begun_s, self._charged_until_s) if self._idle else self._charged_until_s
         self._charged_until_s = now_s = self._clock()
         total = sum(rows.values())
         return {name: (now_s - since_s) * count / total for name, count in rows.items()} if total else {}
 
     def updated(self, *, idle: bool) -> None:
-        """A step's outputs are taken in. `idle`: no request runs, so that nobody is charged until a step begins."""
+        """Record the end of a step's update. `idle`: no request runs, so no time is charged until the next step."""
         self._idle = idle
 
 
 def timed(counts: Any, engine_s: float) -> Any:
-    """A copy of `counts` (`RequestSpecDecodeMetrics`) that carries the time. A copy also because another thread
-    serialises it while the next step changes the original."""
+    """A copy of `counts` (`RequestSpecDecodeMetrics`) with the time. It is a copy because another thread serialises it
+    while the next step changes the original."""
     return replace(
         counts,
         histogram=[*counts.histogram, round(engine_s * _MICROSECONDS)],
@@ -61,18 +61,18 @@ def timed(counts: Any, engine_s: float) -> Any:
 
 
 def install() -> None:
-    """Let vLLM's counts tell the time that they carry."""
+    """Make `RequestSpecDecodeMetrics.to_dict` return the engine time."""
     from vllm.v1.metrics.stats import RequestSpecDecodeMetrics
 
-    wrap(RequestSpecDecodeMetrics, "to_dict", _telling)
+    wrap(RequestSpecDecodeMetrics, "to_dict", _with_engine_time)
 
 
-def _telling(to_dict: Callable[..., Any]) -> Callable[..., Any]:
+def _with_engine_time(to_dict: Callable[..., Any]) -> Callable[..., Any]:
     def to_dict_with_time(self: Any) -> Any:
         size = self.num_spec_tokens + 1
         if len(self.histogram) <= size:
             return to_dict(self)
-        told = to_dict(replace(self, histogram=self.histogram[:size]))
-        return {**told, "engine_seconds": self.histogram[size] / _MICROSECONDS}
+        counts = to_dict(replace(self, histogram=self.histogram[:size]))
+        return {**counts, "engine_seconds": self.histogram[size] / _MICROSECONDS}
 
     return to_dict_with_time

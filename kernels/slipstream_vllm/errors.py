@@ -1,7 +1,7 @@
 """Errors of the plugin.
 
 UnsupportedServerError   the server cannot run with the plugin: version, configuration, missing hook
-BadRequest          a field of the request has a value that it cannot have; vLLM answers HTTP 400
+BadRequest               a field of the request has an invalid value; vLLM answers HTTP 400
 """
 
 from vllm.exceptions import VLLMValidationError
@@ -12,7 +12,7 @@ class UnsupportedServerError(RuntimeError):
 
 
 class BadRequest(VLLMValidationError, ValueError):
-    """A field has a value that it cannot have. `parameter` is the field's path; the message names it and the value.
+    """A field has an invalid value. `parameter` is the field's path; the message contains the path and the value.
 
     vLLM's class alone is not a `ValueError`, which is what callers of `AsyncLLM.generate` expect.
     """

@@ -1,4 +1,4 @@
-"""Replacing one function of vLLM by a wrapper, at most once per process."""
+"""Replaces a function of vLLM with a wrapper, at most once per process."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _MARK = "_slipstream_wrapped"
 
 
 def wrap(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Replace `owner.name` by `make(original)`. A second call does nothing: vLLM may load plugins repeatedly.
+    """Replace `owner.name` with `make(original)`. A second call does nothing, because vLLM may load plugins repeatedly.
 
-    Raises: `AttributeError` where `owner` has no such function.
+    Raises: `AttributeError` if `owner` has no such function.
     """
     original = getattr(owner, name)
     if getattr(original, _MARK, False):

@@ -1,8 +1,8 @@
-"""A step that verifies no draft costs what it costs without speculation (synchronous scheduling, V1 model runner).
+"""Removes the verification overhead from steps without drafts (synchronous scheduling, V1 model runner).
 
-vLLM 0.32 lays out every step of a server that speculates for verification. Without drafts that layout depends on the
-number of requests only, but for the rows of the logits: what vLLM computed once for a number is used again.
-Asynchronous scheduling reads the results of each step in the shape of a verification and stays as it is.
+vLLM 0.32 prepares every step of a speculating server for verification. Without drafts, the prepared metadata depend
+only on the number of requests, except for the rows of the logits, so they are cached per number of requests.
+Asynchronous scheduling expects the results of each step in the shape of a verification and is not changed.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ Counts = npt.NDArray[np.int32]
 
 
 def install_in_worker() -> None:
-    """Let the V1 model runner lay out steps without drafts from what it knows."""
+    """Make the V1 model runner reuse the metadata of steps without drafts."""
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
     wrap(GPUModelRunner, "_calc_spec_decode_metadata", _known_without_drafts)
 
 
 def verifies_nothing(runner: Any, num_draft_tokens: Sequence[int]) -> bool:
-    """Whether a step with these numbers of drafts, one per request, may be run as one without speculation."""
+    """Whether a step with these draft counts, one per request, can run as a step without speculation."""
     return not runner.use_async_scheduling and not any(num_draft_tokens)
 
 

@@ -15,11 +15,11 @@ logger = init_logger(f"vllm.{__name__}")
 
 
 def register() -> None:
-    """Install the hooks of the plugin in this process; a second call does nothing.
+    """Install the hooks of the plugin in this process. A second call does nothing.
 
-    Every hook asks the configuration first: without `--scheduler-cls slipstream_vllm.Scheduler` nothing changes.
-    On a release that was not tested, and on a build without one of the hooks, only the check is installed, which
-    refuses to start such a server.
+    Every hook checks the configuration first: without `--scheduler-cls slipstream_vllm.Scheduler` nothing changes.
+    On an untested release, or a build without one of the hooked functions, only the check is installed, which prevents
+    such a server from starting with the plugin.
     """
     from vllm.engine.arg_utils import EngineArgs
 
@@ -32,8 +32,8 @@ def register() -> None:
 
     from slipstream_vllm import control, counters, drafting, engine_time, routes
 
-    for room in (admission, control, counters, engine_time, routes):
-        room.install()
+    for module in (admission, control, counters, engine_time, routes):
+        module.install()
     drafting.install_in_engine()
     wrap(WorkerWrapperBase, "init_device", _with_worker_hooks)
 
@@ -66,21 +66,21 @@ def _checked(create_engine_config: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _with_worker_hooks(init_device: Callable[..., Any]) -> Callable[..., Any]:
-    # Not `init_worker`: that is what loads this plugin in a spawned worker. The model runner is a heavy import, which
-    # only workers need.
+    # Not `init_worker`, which loads this plugin in a spawned worker. The model runner is a heavy import that only
+    # workers need.
     def init_device_with_hooks(self: Any, *args: Any, **kwargs: Any) -> Any:
         if compatibility.serves(self.vllm_config):
             from slipstream_vllm import acceptance, drafting, no_drafts, seeds
 
-            for room in (drafting, acceptance, no_drafts, seeds):
-                room.install_in_worker()
+            for module in (drafting, acceptance, no_drafts, seeds):
+                module.install_in_worker()
         return init_device(self, *args, **kwargs)
 
     return init_device_with_hooks
 
 
 def _report_counts_per_request(vllm_config: Any) -> None:
-    """Let responses carry `metrics.speculative_decoding`, as with `--per-request-spec-decode-metrics summary`."""
+    """Add `metrics.speculative_decoding` to responses, as with `--per-request-spec-decode-metrics summary`."""
     observability = vllm_config.observability_config
     if vllm_config.speculative_config is not None and observability.per_request_spec_decode_metrics == "none":
         observability.per_request_spec_decode_metrics = "summary"

@@ -1,4 +1,4 @@
-"""From vLLM's internal request ids to the id that a client sees.
+"""Converts vLLM's internal request ids to the ids in responses.
 
 internal id                       client's id     made by
 chatcmpl-A-1f2e3d4c               chatcmpl-A      chat; vLLM appends eight random characters
@@ -18,7 +18,7 @@ _SERVED = re.compile(r"(?:\d+_)?(?:(chatcmpl-.+)|(cmpl-.+)-\d+|(resp_.+)_\d+)")
 
 
 def client_id(internal_id: str) -> str:
-    """The id in the response of the request with this internal id."""
+    """The id in the response to the request with this internal id."""
     external = internal_id if envs.VLLM_DISABLE_REQUEST_ID_RANDOMIZATION else internal_id.rpartition("-")[0]
     served = _SERVED.fullmatch(external)
     if served is None:

@@ -1,6 +1,6 @@
-"""`metrics.speculative_decoding` in responses of the Responses API, as vLLM writes it for chat and text completions.
+"""Adds `metrics.speculative_decoding` to responses of the Responses API, as in chat and text completions.
 
-vLLM 0.32 keeps the counts of a response's sequence and leaves them out of the response. A stream ends with the whole
+vLLM 0.32 has the counts of a response's sequence but omits them from the response. A stream ends with the whole
 response in `response.completed`, so one function covers both.
 """
 
@@ -31,7 +31,7 @@ def _counted(generate: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def add_counts(answer: Any, context: Any) -> None:
-    """Set `answer.metrics.speculative_decoding`; an answer of several turns with tools, or an error, is left alone."""
+    """Set `answer.metrics.speculative_decoding`, except for errors and answers of several turns with tools."""
     from vllm.entrypoints.generate.base.protocol import PerRequestMetrics
     from vllm.entrypoints.generate.base.serving import build_spec_decoding_metrics
     from vllm.entrypoints.openai.responses.context import SimpleContext

@@ -1,13 +1,13 @@
 """Control routes on vLLM's own port. Errors have OpenAI's form.
 
-    GET  /slipstream                    what this server is: versions, method, longest draft, acceptance rule, limit
+    GET  /slipstream                    versions, drafting method, longest draft, acceptance rule, limit
     GET  /slipstream/limit              {"limit": int | null}
     PUT  /slipstream/limit              {"limit": int | null}       upper bound for every request from the next step on
     PUT  /slipstream/requests/{id}      {"draft_length": int}       one request, by the id in its response
-    POST /slipstream/stop_drafting      what runs or waits goes on with length 0
+    POST /slipstream/stop_drafting      length 0 for all running and waiting requests
 
-A bearer token is required where one is configured: SLIPSTREAM_VLLM_TOKEN or vLLM's own API key; either is accepted.
-Without a token, reading is open and changing is reserved to loopback clients. An engine that does not answer gets 504.
+A bearer token is required if one is configured: SLIPSTREAM_VLLM_TOKEN or vLLM's own API key, either of them. Without a
+token, any client may read and only loopback clients may change. If the engine does not answer, the status is 504.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ENGINE_DEADLINE_S = 10.0
 def install() -> None:
     """Add the routes to vLLM's API server.
 
-    vLLM loads endpoint plugins only where VLLM_PLUGINS names them; the operator's `--scheduler-cls` names this one.
+    vLLM loads endpoint plugins only if VLLM_PLUGINS names them; this one is selected by `--scheduler-cls` instead.
     """
     import vllm.plugins
 
@@ -54,7 +54,7 @@ def _with_control_routes(load: Callable[..., list[Any]]) -> Callable[..., list[A
 
 
 class ControlRoutes:
-    """vLLM's protocol `EndpointPlugin`."""
+    """Implements vLLM's protocol `EndpointPlugin`."""
 
     name = "slipstream"
     required_tasks = ("generate",)
@@ -70,13 +70,13 @@ class ControlRoutes:
         app.include_router(_router())
 
     async def init_state(self, engine_client: Any, state: Any, args: Namespace) -> None:
-        """Called once, when the engine is ready."""
+        """Called once by vLLM, when the engine is ready."""
         if engine_client is not None and compatibility.serves(engine_client.vllm_config):
             state.slipstream = Control(engine_client, _tokens(args))
 
 
 class Refusal(Exception):
-    """An answer other than success."""
+    """An error response."""
 
     def __init__(self, status: HTTPStatus, message: str, param: str | None = None) -> None:
         super().__init__(message)
@@ -91,7 +91,7 @@ class Refusal(Exception):
 
 
 class Control:
-    """The engine behind the routes, and who may change it."""
+    """The engine behind the routes, with access control."""
 
     def __init__(self, engine_client: Any, tokens: list[str], *, deadline_s: float = ENGINE_DEADLINE_S) -> None:
         self._deadline_s = deadline_s
@@ -107,7 +107,7 @@ class Control:
     async def call(self, method: str, *args: object) -> list[Any]:
         """Call an engine utility on every data-parallel rank. Returns: one result per rank.
 
-        Raises: `Refusal` with 504 where a rank does not answer in time; its utilities run between two steps.
+        Raises: `Refusal` with 504 if a rank does not answer in time; utilities run between two steps.
         """
         engines = self._core.core_engines
         calls = (self._core._call_utility_async(method, *args, engine=engine) for engine in engines)
@@ -121,11 +121,11 @@ class Control:
             ) from error
 
     async def limit(self, limit: object = "get") -> int | None:
-        """Set the limit, or read it. The bound in force on every rank."""
+        """Set or read the limit. Returns: the limit in force on every rank."""
         return (await self.call("slipstream_limit", limit))[0]  # type: ignore[no-any-return]  # msgpack is untyped
 
     def describe(self) -> dict[str, object]:
-        """What does not change while the server runs."""
+        """The properties that do not change while the server runs."""
         speculative = self._config.speculative_config
         return {
             "plugin": __version__,
@@ -138,7 +138,7 @@ class Control:
         }
 
     def authorize(self, request: Request, *, changes: bool) -> None:
-        """Raises: `Refusal` with 401 for a wrong or missing token, 403 for a remote client where no token is set."""
+        """Raises: `Refusal` with 401 for a wrong or missing token, 403 for a remote client if no token is set."""
         if self._digests:
             scheme, _, token = request.headers.get("authorization", "").partition(" ")
             digest = _digest(token)

@@ -1,14 +1,14 @@
 """vLLM's schedulers with a draft length per request.
 
-Vocabulary. A request's *length* is what it asks for, or what was set for it since. The *limit* is the server's upper
-bound. The *cap* is the smaller of the two, read once per step, at the start of `schedule`.
+Vocabulary. A request's *length* is its requested draft length, or the one set for it later. The *limit* is the server's
+upper bound. The *cap* is the smaller of the two, read once per step, at the start of `schedule`.
 
-Three places in which stock vLLM uses one number for all rows are adjusted:
+Stock vLLM uses one number for all rows in three places, which are changed:
 
-- drafts that wait for verification are cut to the cap at the start of a step (`spec_token_ids`; asynchronous
+- drafts that wait for verification are truncated to the cap at the start of a step (`spec_token_ids`; asynchronous
   scheduling keeps placeholders there, which workers read as ragged lengths);
-- the drafter proposes no more tokens than the longest cap of the batch (`num_spec_tokens_to_schedule`), where
-  `drafters.may_shorten` permits it;
+- the drafter proposes at most as many tokens as the longest cap of the batch (`num_spec_tokens_to_schedule`), if
+  `drafters.may_shorten` allows it;
 - a new decode is not padded to 1 + num_speculative_tokens rows, which would count as drafts.
 """
 
@@ -34,7 +34,7 @@ class DraftLengthScheduler(Scheduler):
     slipstream_limit: int | None = None
     """Upper bound for every request from the next step on; None for no bound."""
     slipstream_idle = False
-    """Whether the last step that was scheduled asks for no draft at all."""
+    """Whether the last scheduled step has no drafts."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -65,12 +65,12 @@ class DraftLengthScheduler(Scheduler):
         for request in self.running:
             cap = self._cap(request)
             if len(request.spec_token_ids) > cap:
-                # A new list: asynchronous scheduling shares one list of placeholders between requests.
+                # A new list, because asynchronous scheduling shares one list of placeholders between requests.
                 request.spec_token_ids = request.spec_token_ids[:cap]
         return super().schedule(*args, **kwargs)
 
     def _cap(self, request: Any) -> int:
-        """Draft tokens that this request may have verified in this step."""
+        """Maximum number of this request's draft tokens to verify in this step."""
         length: int = request.slipstream_length
         return min(length, self._latched_limit)
 
@@ -85,7 +85,7 @@ class DraftLengthScheduler(Scheduler):
         super()._update_after_schedule(scheduler_output)
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
-        # Asynchronous scheduling has begun the next step by now: the caps of this one are those in its output.
+        # Asynchronous scheduling has already started the next step, so the caps come from this step's output.
         self._verified_caps = scheduler_output.slipstream_caps
         charged = self._charge(scheduler_output)
         outputs = super().update_from_output(scheduler_output, model_runner_output)
@@ -94,7 +94,8 @@ class DraftLengthScheduler(Scheduler):
         return outputs
 
     def _charge(self, scheduler_output: Any) -> dict[str, Any]:
-        """Charge the step to its requests; they by id, also those that end with it. An aborted one is missing."""
+        """Charge the step to its requests. Returns: the charged requests by id, including those that end with this
+        step, without aborted ones."""
         rows = scheduler_output.num_scheduled_tokens
         charged = {}
         for req_id, engine_s in self._time.shares(rows, begun_s=scheduler_output.slipstream_begun_s).items():
@@ -104,11 +105,11 @@ class DraftLengthScheduler(Scheduler):
         return charged
 
     def _attach_counts(self, outputs: Any, charged: dict[str, Any]) -> None:
-        """Attach the counts so far, with the engine's time, to the last output of each of `charged`, and to each
-        output of one with stop strings.
+        """Attach the counts so far, with the engine time, to the last output of each request in `charged`, and to every
+        output of a request with stop strings.
 
-        vLLM attaches them to the last output of a request only. A stop string is found outside the scheduler, so none
-        of its outputs is the last one then.
+        vLLM attaches counts only to a request's last output. Stop strings are found outside the scheduler, where no
+        output is marked as the last one.
         """
         for output in (output for of_client in outputs.values() for output in of_client.outputs):
             request = charged.get(output.request_id)
@@ -140,14 +141,14 @@ class DraftLengthScheduler(Scheduler):
             stats.kv_connector_stats = {**(stats.kv_connector_stats or {}), COUNTS_KEY: rows}
         return stats
 
-    # Control, called between two steps.
+    # Control methods, called between two steps.
 
     def slipstream_set_limit(self, limit: int | None) -> None:
-        """Set the upper bound for every request from the next step on; None lifts it. Raises: `ValueError`."""
+        """Set the upper bound for every request from the next step on; None removes it. Raises: `ValueError`."""
         self.slipstream_limit = None if limit is None else checked_length(limit, self.num_spec_tokens, "limit")
 
     def slipstream_set_length(self, request_id: str, length: int) -> int:
-        """Set the draft length of one request, by the id that its client sees. Returns: how many sequences changed.
+        """Set the draft length of one request, by its client's id. Returns: the number of changed sequences.
 
         Raises: `ValueError` for a length that the server cannot draft.
         """
@@ -158,7 +159,7 @@ class DraftLengthScheduler(Scheduler):
         return len(found)
 
     def slipstream_stop_drafting(self) -> int:
-        """Let everything that runs or waits go on with length 0. Returns: how many sequences that are."""
+        """Set length 0 for all running and waiting sequences. Returns: their number."""
         for request in self.requests.values():
             request.slipstream_length = 0
         return len(self.requests)

@@ -1,7 +1,7 @@
-"""Seeded requests whose prompt takes several steps, on CPUs.
+"""Keeps seeded requests with prompts of several steps from crashing the server on CPUs.
 
-A step that computes a part of a prompt samples a token and throws it away. vLLM then rewinds the request's generator by
-its offset (`GPUModelRunner._bookkeeping_sync`), which generators of CPUs do not have: the whole server ends, with or
+A step that computes part of a prompt samples a token and discards it. vLLM then rewinds the request's generator by its
+offset (`GPUModelRunner._bookkeeping_sync`), which CPU generators do not support, and the whole server ends, with or
 without speculation. Here such a row is sampled without its generator, so there is nothing to rewind.
 """
 
@@ -17,7 +17,7 @@ from slipstream_vllm.hooks import wrap
 
 
 def install_in_worker() -> None:
-    """Put set-aside generators back after each step."""
+    """Restore removed generators after each step."""
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
     if current_platform.is_cpu():
@@ -25,7 +25,7 @@ def install_in_worker() -> None:
 
 
 def set_aside(runner: Any) -> None:
-    """Before sampling: take the generators of rows whose sample is thrown away out of the batch, for this step."""
+    """Before sampling: remove the generators of rows whose sample is discarded from the batch, for this step."""
     generators = runner.input_batch.generators
     if current_platform.is_cpu() and generators:
         discarded = np.nonzero(runner.discard_request_mask.np[: runner.input_batch.num_reqs])[0].tolist()

@@ -1,4 +1,4 @@
-"""Environment of the plugin: the only module that reads it."""
+"""Settings of the plugin. Only this module reads the environment."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ _ACCEPTANCE_KEY = "slipstream_acceptance"
 
 
 def control_token() -> str | None:
-    """The bearer token of the control routes; None where it is not set."""
+    """The bearer token of the control routes, or None."""
     return os.environ.get(TOKEN_VARIABLE) or None
 
 
 def acceptance(vllm_config: Any) -> Acceptance:
-    """The rule by which this server accepts draft tokens."""
+    """This server's acceptance rule for draft tokens."""
     rule: Acceptance = vllm_config.additional_config[_ACCEPTANCE_KEY]
     return rule
 
 
 def fix_acceptance(vllm_config: Any) -> None:
-    """Read the rule once, into the configuration: workers on other machines do not get this process's environment.
+    """Read the rule once, into the configuration, because workers on other machines lack this process's environment.
 
-    Raises: `UnsupportedServerError` for a value that is no rule.
+    Raises: `UnsupportedServerError` for an unknown rule.
     """
     vllm_config.additional_config = {**vllm_config.additional_config, _ACCEPTANCE_KEY: _configured_acceptance()}
 
 
 def _configured_acceptance() -> Acceptance:
-    """`equality` on CPUs and `rejection` elsewhere, unless the environment says otherwise."""
+    """The rule in the environment; by default `equality` on CPUs and `rejection` elsewhere."""
     value = os.environ.get(ACCEPTANCE_VARIABLE, "")
     if value == "equality" or (not value and current_platform.is_cpu()):
         return "equality"

@@ -1,4 +1,4 @@
-"""One answer of vLLM, from its outputs to our chunks: text, tokens, counts."""
+"""Converts the outputs of one vLLM request to chunks: text, tokens, counts."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _Drafts = tuple[int, int, int, tuple[int, ...], float | None]
 
 
 class AnswerWriter:
-    """Makes chunks of what vLLM adds to one answer. `resumed` is None for an answer from its beginning: vLLM's own
-    text is the answer's then.
+    """Builds the chunks of one answer. `resumed` is None for an answer that starts from its beginning, which uses
+    vLLM's own text.
 
-    Where the request `drafts`, vLLM's counts of drafts come with its last output. Until then they are unknown: also at
-    the end of an answer that was cancelled, or that `resumed` ended.
+    If the request `drafts`, vLLM reports the counts of drafts with its last output. They are unknown until then, and
+    also at the end of an answer that was cancelled or that `resumed` ended.
     """
 
     def __init__(self, request: GenerationRequest, resumed: ResumedText | None, *, drafts: bool) -> None:
@@ -54,11 +54,11 @@ class AnswerWriter:
         return self._chunk(text, token_ids, finish, error=error, margins=margins)
 
     def cancelled(self) -> Chunk:
-        """The last chunk of an answer that was given up."""
+        """The last chunk of a cancelled answer."""
         return self._chunk("", (), FinishReason.CANCELLED, margins=() if self._request.margins else None)
 
     def failed(self, error: str, code: str = "internal") -> Chunk:
-        """The last chunk of an answer that vLLM could not go on with."""
+        """The last chunk of a failed answer."""
         return self._chunk("", (), FinishReason.ERROR, error=error, code=code)
 
     def _chunk(
@@ -79,7 +79,7 @@ class AnswerWriter:
             counted=self._counted,
             drafted=drafted,
             accepted=accepted,
-            # The prompt's pass gives the first token; a step gives one token more than it accepts drafts.
+            # The prompt's pass emits the first token; each step emits its accepted drafts and one more token.
             steps=max(spec_steps, generated - 1 - accepted),
             rejected_at=rejected_at,
             engine_s=engine_s,
@@ -102,13 +102,13 @@ def _draft_counts(metrics: Any) -> _Drafts:
     for accepted, drafted in zip(metrics.per_step_accepted, metrics.per_step_drafted, strict=True):
         if accepted < drafted:
             rejected_at[accepted] += 1
-    told = metrics.to_dict()
-    steps, accepted = told["num_spec_steps"], told["num_accepted_draft_tokens"]
-    return metrics.num_draft_tokens, accepted, steps, tuple(rejected_at), told.get("engine_seconds")
+    counts = metrics.to_dict()
+    steps, accepted = counts["num_spec_steps"], counts["num_accepted_draft_tokens"]
+    return metrics.num_draft_tokens, accepted, steps, tuple(rejected_at), counts.get("engine_seconds")
 
 
 def _margins(logprobs: Sequence[Any] | None) -> tuple[float, ...]:
-    """For each token, the gap between the two best log-probabilities, which is that of the logits."""
+    """For each token, the gap between the two best log-probabilities, which equals the gap between the logits."""
     gaps = []
     for position in logprobs or ():
         best = sorted((entry.logprob for entry in position.values() if entry.rank in (1, 2)), reverse=True)

@@ -1,15 +1,15 @@
-"""Which releases of vLLM run inside Triton. Imports vLLM's package alone: its modules differ between releases."""
+"""Supported releases of vLLM inside Triton. Imports only the package `vllm`, whose modules differ between releases."""
 
 from __future__ import annotations
 
 from slipstream_engine.errors import CheckpointError
 
 TESTED_VERSIONS = ("0.32.0",)
-"""The modules that build vLLM's server are not public: each of these ran the tests of the Triton model."""
+"""The modules that build vLLM's server are not public. The tests of the Triton model passed with these releases."""
 
 
 def check_version() -> None:
-    """Raise `CheckpointError` where vLLM is not there, or a release that was not tested."""
+    """Raise `CheckpointError` if vLLM is missing or its release was not tested."""
     tested = ", ".join(TESTED_VERSIONS)
     try:
         import vllm

@@ -1,4 +1,4 @@
-"""vLLM itself: its engine with the endpoints of its OpenAI server, built as `vllm serve` builds them."""
+"""vLLM's engine with the endpoints of its OpenAI server, built as in `vllm serve`."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ VERSION: str = vllm.__version__
 
 @asynccontextmanager
 async def running_engine(arguments: Sequence[str]) -> AsyncIterator[tuple[AsyncLLM, Any]]:
-    """The running engine and the ASGI application over it; leaving the context shuts both down.
+    """The running engine and its ASGI application. Leaving the context shuts both down.
 
     Raises:
-        CheckpointError: vLLM refuses an option, or would speculate without the plugin's scheduler.
+        CheckpointError: vLLM rejects an option, or it would speculate without the plugin's scheduler.
     """
     options = _parse(arguments)
     llm = _start(AsyncEngineArgs.from_cli_args(options))
@@ -35,8 +35,8 @@ async def running_engine(arguments: Sequence[str]) -> AsyncIterator[tuple[AsyncL
         tasks = await llm.get_supported_tasks()
         app = build_app(options, tasks, llm.model_config)
         await init_app_state(llm, app.state, options, tasks)
-        app.state.server = SimpleNamespace(should_exit=False)  # which it ends with its engine: here, nothing listens
-        # The application's lifespan logs the statistics of each interval and resets them; they would grow without it.
+        app.state.server = SimpleNamespace(should_exit=False)  # set when the engine ends; no server listens here
+        # The application's lifespan logs the statistics of each interval and resets them. Without it they would grow.
         async with app.router.lifespan_context(app):
             yield llm, app
     finally:
@@ -44,7 +44,7 @@ async def running_engine(arguments: Sequence[str]) -> AsyncIterator[tuple[AsyncL
 
 
 def _start(arguments: AsyncEngineArgs) -> AsyncLLM:
-    """The engine, as vLLM's own server starts it."""
+    """Start the engine as vLLM's own server does."""
     context = UsageContext.OPENAI_API_SERVER
     config = arguments.create_engine_config(context)
     scheduler = config.scheduler_config.scheduler_cls
@@ -68,8 +68,8 @@ def _parse(arguments: Sequence[str]) -> Any:
     def refuse(message: str) -> None:
         raise CheckpointError(f"vllm_args: {message}")
 
-    parser.error = refuse  # by itself, it ends the process
+    parser.error = refuse  # the default ends the process
     options = parser.parse_args(list(arguments))
     validate_parsed_serve_args(options)
-    options.api_key = None  # Triton's own access rules hold: requests that it passes on have no key
+    options.api_key = None  # Triton controls access; its requests carry no key
     return options

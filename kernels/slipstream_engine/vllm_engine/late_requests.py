@@ -1,7 +1,7 @@
-"""Requests that `stop_drafting` overtakes while vLLM's server renders them.
+"""Turns drafting off for requests that are still being rendered when `stop_drafting` is called.
 
-An OpenAI request reaches the scheduler only when its prompt is rendered; a control message sent after it may be there
-before. Such a request is submitted with draft length 0.
+An OpenAI request reaches the scheduler after its prompt is rendered, so a later control message may arrive first. Such
+a request is submitted with draft length 0.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 DRAFT_LENGTH = "slipstream_draft_length"  # the plugin's, among a request's extra arguments
 STOPS_AT_ARRIVAL: ContextVar[int | None] = ContextVar("stops_at_arrival", default=None)
-"""How often drafting had been stopped when the request of this context came; None where the caller has compared it."""
+"""Number of `stop_drafting` calls when the request of this context arrived; None if the caller has compared it."""
 
 
 def install(llm: AsyncLLM, stops: Callable[[], int]) -> None:
-    """Compare what `stops` returns with `STOPS_AT_ARRIVAL` where `llm` submits a request to its scheduler."""
+    """Compare `stops()` with `STOPS_AT_ARRIVAL` whenever `llm` submits a request to its scheduler."""
     core = llm.engine_core
     submit = core.add_request_async
 

@@ -1,7 +1,6 @@
-"""vLLM's own OpenAI server, called in this process: its ASGI application without a socket.
+"""Calls vLLM's OpenAI server in this process: its ASGI application without a socket.
 
-Structured output, tools, log-probabilities and the Responses API are vLLM's there, and so are the status and the
-message of each error.
+Structured output, tools, log-probabilities, the Responses API, and the status and message of each error are vLLM's own.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ Message = MutableMapping[str, Any]
 
 
 class OpenAiCall:
-    """One request to the application. `cancel` lets it see its client go. `status` is that of its reply, 0 before it
-    has one; `ended` is True once the reply is complete."""
+    """One request to the application. `cancel` signals a disconnected client. `status` is the status of the reply, 0
+    before it starts. `ended` is True once the reply is complete."""
 
     def __init__(self, app: Callable[..., Any], request: OpenAiRequest, on_reply: OnReply) -> None:
         self._app = app
@@ -38,17 +37,17 @@ class OpenAiCall:
         self._held = b""
 
     async def run(self) -> None:
-        """Call the application until it returns. Raises what the application raises."""
+        """Run the application. Its exceptions propagate."""
         await self._app(self._scope(), self._receive, self._send)
 
     def cancel(self) -> None:
-        """Disconnect: the application aborts what it generates."""
+        """Disconnect, so that the application aborts the generation."""
         self._gone.set()
 
     def _scope(self) -> dict[str, Any]:
         return {
             "type": "http",
-            # Below 2.4, a streaming response listens for the disconnect; above, it waits for a send that fails.
+            # Below 2.4, a streaming response listens for the disconnect; from 2.4 on, it waits for a failing send.
             "asgi": {"version": "3.0", "spec_version": "2.3"},
             "http_version": "1.1",
             "method": "POST",

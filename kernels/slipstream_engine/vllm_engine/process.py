@@ -1,8 +1,8 @@
-"""Makes Triton's stub a process in which vLLM runs.
+"""Prepares Triton's stub process for vLLM.
 
-vLLM starts its engine core and its workers as children of their own, by `sys.executable`, which in the stub is the
-stub. The stub starts Python in the C locale, in which PyTorch cannot read its own files. And the numpy that the stub
-needs is not the one that vLLM was built with: its children get theirs.
+vLLM starts its engine core and its workers as child processes with `sys.executable`, which in the stub is the stub
+itself. The stub starts Python in the C locale, in which PyTorch cannot read its own files. The stub also needs another
+numpy than vLLM, so the children must not import the stub's packages.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _CHILD_DEFAULTS = {"VLLM_WORKER_MULTIPROC_METHOD": "spawn", "VLLM_NO_USAGE_STATS
 
 
 def prepare_process() -> None:
-    """Set all of it up; numpy has been imported, vLLM and PyTorch have not. Reads three variables of the environment.
+    """Prepare the process. Call it after numpy is imported, and before vLLM and PyTorch. Reads the environment.
 
-    `SLIPSTREAM_VLLM_PYTHON` is the interpreter of vLLM's children; without it, the first `python3` in PATH.
-    `SLIPSTREAM_VLLM_PRELOAD` is what they preload, such as Intel's OpenMP. `SLIPSTREAM_STUB_PACKAGES` is a folder of
-    packages that are the stub's alone.
+    `SLIPSTREAM_VLLM_PYTHON` is the interpreter of vLLM's child processes (default: the first `python3` in PATH).
+    `SLIPSTREAM_VLLM_PRELOAD` lists libraries that they preload, such as Intel's OpenMP. `SLIPSTREAM_STUB_PACKAGES` is a
+    folder of packages for the stub only.
 
     Raises:
-        CheckpointError: there is no such interpreter.
+        CheckpointError: the interpreter does not exist.
     """
     locale.setlocale(locale.LC_CTYPE, "C.UTF-8")
     python = shutil.which(os.environ.get(PYTHON, "python3"))
@@ -39,8 +39,8 @@ def prepare_process() -> None:
     multiprocessing.set_executable(python)
     for name, value in _CHILD_DEFAULTS.items():
         os.environ.setdefault(name, value)
-    os.environ.pop("VLLM_API_KEY", None)  # Triton's own access rules hold; the endpoints inside have no door
+    os.environ.pop("VLLM_API_KEY", None)  # Triton controls access; vLLM's endpoints are not exposed
     if preload := os.environ.get(PRELOAD):
         os.environ["LD_PRELOAD"] = preload
     if hidden := os.environ.get(STUB_PACKAGES):
-        sys.path[:] = [path for path in sys.path if path != hidden]  # a child starts with its parent's
+        sys.path[:] = [path for path in sys.path if path != hidden]  # children inherit it

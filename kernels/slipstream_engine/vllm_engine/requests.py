@@ -1,4 +1,4 @@
-"""The requests that run in vLLM's event loop: each a task, with a way to give it up."""
+"""The requests in vLLM's event loop, each with a task and a way to cancel it."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from vllm.sampling_params import SamplingParams
     from vllm.v1.engine.async_llm import AsyncLLM
 
-DEAD = "vLLM's engine process has ended; its reason stands in the server's log"
+DEAD = "vLLM's engine process has ended; the server's log has the reason"
 _FAILED = b'{"error": {"message": "The engine failed.", "type": "InternalServerError", "param": null, "code": 500}}'
 _log = logging.getLogger(__name__)
 
 
 class Requests:
-    """All requests of one engine, by id. Its methods are called in the event loop's thread alone.
+    """All requests of one engine, by id. The methods must run on the event loop's thread.
 
-    `on_end(request_id)` is called when a request is over, after its last chunk or reply.
+    `on_end(request_id)` is called after a request's last chunk or reply.
     """
 
     def __init__(self, llm: AsyncLLM, app: Any, on_end: Callable[[str], None]) -> None:
@@ -46,29 +46,30 @@ class Requests:
         writer: AnswerWriter,
         on_chunk: OnChunk,
     ) -> None:
-        """Generate after `token_ids`; the chunks that `writer` makes go to `on_chunk`."""
+        """Generate after `token_ids`. `on_chunk` receives the chunks of `writer`."""
         task = asyncio.get_running_loop().create_task(self._generate(request_id, token_ids, params, writer, on_chunk))
 
         def deliver_cancelled(done: asyncio.Task[None]) -> None:
-            if done.cancelled():  # here, as a task that is cancelled before it began runs no line of its own
+            if done.cancelled():  # not in the task, because a task cancelled before its start runs no code
                 on_chunk(writer.cancelled())
 
         task.add_done_callback(deliver_cancelled)
         self._keep(request_id, task, task.cancel)
 
     def call(self, request_id: str, request: OpenAiRequest, on_reply: OnReply, stops: int | None) -> None:
-        """Answer an OpenAI request by vLLM's own application; its replies go to `on_reply`. `stops` as in `submit`."""
+        """Answer an OpenAI request with vLLM's application. `on_reply` receives the replies. `stops` is as in
+        `submit`."""
         call = OpenAiCall(self._app, request, on_reply)
         task = asyncio.get_running_loop().create_task(_run_call(call, on_reply, stops))
         self._keep(request_id, task, call.cancel)
 
     def cancel(self, request_id: str) -> None:
-        """Give a request up, if it is still there."""
+        """Cancel a request, if it is still running."""
         if request_id in self._running:
             self._running[request_id][1]()
 
     async def end_all(self, timeout_s: float) -> None:
-        """Give all requests up and wait for their ends, `timeout_s` at most."""
+        """Cancel all requests and wait for their end, at most `timeout_s`."""
         for request_id in tuple(self._running):
             self.cancel(request_id)
         if tasks := [task for task, _ in self._running.values()]:
@@ -103,7 +104,7 @@ class Requests:
             on_chunk(writer.failed(str(exc), "invalid_request"))
         except GracefulHTTPError as exc:  # vLLM's own limits: --max-num-queued-reqs, --max-num-queued-tokens
             on_chunk(writer.failed(exc.message, "overloaded"))
-        except Exception as exc:  # a request's top: whatever it hit is its answer, and nobody else's
+        except Exception as exc:  # top of a request: any error becomes its answer and must not affect others
             on_chunk(writer.failed(repr(exc.__cause__ or exc)))
 
 
@@ -111,9 +112,9 @@ async def _run_call(call: OpenAiCall, on_reply: OnReply, stops: int | None) -> N
     STOPS_AT_ARRIVAL.set(stops)
     try:
         await call.run()
-    except Exception:  # a request's top, as above; the application has said why in its log
-        _log.exception("vLLM's server failed at a request")
+    except Exception:  # top of a request, as above; the application has logged the reason
+        _log.exception("vLLM's server failed on a request")
     finally:
-        if not call.ended:  # a stream that breaks off has no [DONE]
+        if not call.ended:  # an interrupted stream has no [DONE]
             data = b"" if call.status else _FAILED
             on_reply(Reply(status=call.status or 500, data=data, last=True))

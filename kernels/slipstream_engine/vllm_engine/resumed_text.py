@@ -1,8 +1,8 @@
-"""The text of an answer that goes on after tokens which were committed elsewhere, by vLLM's own detokenizer.
+"""Text of an answer that continues after tokens committed elsewhere, decoded by vLLM's own detokenizer.
 
-vLLM takes committed tokens for a part of the prompt, of which a stop string or a character never reaches into the
-answer. So its detokenizer is run here, over the committed tokens first: what they released is left out, and what
-they held back comes with the next token.
+vLLM treats committed tokens as part of the prompt, where no stop string and no character can extend into the answer.
+The detokenizer therefore runs here, first over the committed tokens. The text that they released is discarded, and the
+text that they held back is emitted with the next token.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class ResumedText:
     """Incremental text after `request.resume_ids`.
 
     Raises:
-        RequestError: the committed tokens hold a stop string or EOS: they are a whole answer.
+        RequestError: the committed tokens contain a stop string or EOS, so they are a whole answer.
     """
 
     def __init__(self, request: GenerationRequest, tokenizer: VllmTokenizer, params: SamplingParams) -> None:
@@ -42,8 +42,8 @@ class ResumedText:
         self._detokenizer.get_next_output_text(finished=False, delta=True)
 
     def push(self, token_ids: Sequence[int], finish: FinishReason | None) -> tuple[str, int, bool]:
-        """(text that `token_ids` release, how many of them belong to the answer, whether a stop string is complete).
-        `finish` is why vLLM ended, None where it goes on."""
+        """(released text, number of `token_ids` that belong to the answer, whether a stop string is complete). `finish`
+        is vLLM's finish reason, None if the answer continues."""
         before = self._detokenizer.num_output_tokens()
         stopped = self._detokenizer.update(list(token_ids), finish is FinishReason.STOP) is not None
         text = self._detokenizer.get_next_output_text(finished=stopped or finish is not None, delta=True)

@@ -1,4 +1,4 @@
-"""vLLM's `AsyncLLM` as an engine behind Triton's tensors: an event loop in a thread of its own."""
+"""vLLM's `AsyncLLM` as an engine behind Triton's tensors, with an event loop in its own thread."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from slipstream_engine.vllm_engine.tokenizer import VllmTokenizer
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
 
-_STOP_DRAFTING, _LIMIT = "slipstream_stop_drafting", "slipstream_limit"  # what the plugin adds to vLLM's engine core
-_NO_SEED, _ITS_SEED = -1, 2**63 - 1  # vLLM takes -1 for no seed; requests with that seed get another, fixed one
+_STOP_DRAFTING, _LIMIT = "slipstream_stop_drafting", "slipstream_limit"  # the plugin's engine utilities
+_NO_SEED, _ITS_SEED = -1, 2**63 - 1  # in vLLM -1 means no seed, so it is replaced by a fixed seed
 _END_S = 10.0
 _log = logging.getLogger(__name__)
 
 
 class VllmService:
-    """One vLLM engine. `on_chunk` and `on_reply` callbacks are called from its loop's thread and must not block."""
+    """One vLLM engine. The `on_chunk` and `on_reply` callbacks run on its event loop's thread and must not block."""
 
     def __init__(self, settings: VllmSettings, name: str) -> None:
         self._settings = settings
@@ -51,10 +51,10 @@ class VllmService:
 
     @classmethod
     def start(cls, settings: VllmSettings, name: str) -> VllmService:
-        """Load vLLM and start its thread. `name` is what OpenAI requests call the model.
+        """Load vLLM and start its thread. `name` is the model name in OpenAI requests.
 
         Raises:
-            CheckpointError: a folder is not there, vLLM refuses an option or cannot load, or the plugin is missing.
+            CheckpointError: a folder is missing, vLLM rejects an option or cannot load, or the plugin is missing.
         """
         service = cls(settings, name)
         service._thread.start()
@@ -67,16 +67,16 @@ class VllmService:
 
     @property
     def context_tokens(self) -> int:
-        """Positions that a request's prompt and output share."""
+        """Maximum number of prompt and output tokens of a request."""
         return int(self._llm.model_config.max_model_len)
 
     @property
     def stops(self) -> int:
-        """How often `stop_drafting` was called."""
+        """Number of calls of `stop_drafting`."""
         return self._stops
 
     def facts(self) -> EngineFacts:
-        """What this engine is and can do. Raises `EngineFailedError` where it has ended."""
+        """Name and capabilities of this engine. Raises `EngineFailedError` if it has ended."""
         self._check_alive()
         return EngineFacts(
             engine="vllm",
@@ -84,7 +84,7 @@ class VllmService:
             max_draft_length=self._max_draft_length,
             context_tokens=self.context_tokens,
             openai=True,
-            resumes_sampled=False,  # vLLM's generator of random numbers begins anew with each request
+            resumes_sampled=False,  # vLLM's random number generator restarts with each request
         )
 
     def submit(self, request: GenerationRequest, on_chunk: OnChunk, *, stops: int | None = None) -> None:
@@ -93,7 +93,7 @@ class VllmService:
         params, resumed = self._params(request, request.stop), None
         if request.resume_ids:
             resumed = ResumedText(request, self._tokenizer, params)
-            params = self._params(request, stop=())  # which vLLM would look for in the new tokens alone
+            params = self._params(request, stop=())  # vLLM would search only the new tokens
             params.detokenize = False
         token_ids = [*request.prompt_ids, *request.resume_ids]
         with self._lock:
@@ -113,18 +113,18 @@ class VllmService:
             self._loop.call_soon_threadsafe(self._requests.call, request_id, request, on_reply, stops)
 
     def cancel(self, request_id: str) -> None:
-        """Abort a request. Unknown ids are ignored: the request may just have ended."""
+        """Abort a request. Unknown ids are ignored, because the request may have just ended."""
         self._loop.call_soon_threadsafe(self._requests.cancel, request_id)
 
     def stop_drafting(self) -> None:
-        """Let all that runs or waits go on plainly from its next step. Returns at once."""
+        """Turn drafting off for all running and waiting requests from their next step on. Returns at once."""
         with self._lock:
             self._stops += 1
             if self._max_draft_length:
                 asyncio.run_coroutine_threadsafe(self._stop_drafting(), self._loop)
 
     def close(self) -> None:
-        """Abort what runs, then end vLLM's processes and the thread."""
+        """Abort running requests, then end vLLM's processes and the thread."""
         with self._lock:
             self._closing = True
         asyncio.run_coroutine_threadsafe(self._requests.end_all(_END_S), self._loop).result()
@@ -136,7 +136,7 @@ class VllmService:
             raise EngineFailedError(DEAD)
 
     def _take_in(self, request_id: str) -> None:
-        """A place for one more request; the caller holds the lock."""
+        """Register one more request. The caller holds the lock."""
         self._check_alive()
         if self._closing:
             raise OverloadedError("the engine is shutting down")
@@ -164,21 +164,21 @@ class VllmService:
     async def _stop_drafting(self) -> None:
         try:
             await self._llm.engine_core.call_utility_async(_STOP_DRAFTING)
-        except Exception:  # nobody waits for it: requests that run on an engine that failed end by themselves
+        except Exception:  # no caller waits for the result; requests on a failed engine end by themselves
             _log.exception("vLLM did not stop drafting")
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_until_complete(self._serve())
-        except BaseException as exc:  # the thread's top: whoever waits for it hears of it
+        except BaseException as exc:  # top of the thread: pass the error to the waiting caller
             if self._loaded.done():
-                _log.exception("vLLM's end failed")
+                _log.exception("shutting vLLM down failed")
             else:
                 self._loaded.set_exception(exc if isinstance(exc, CheckpointError) else _load_failure(exc))
 
     async def _serve(self) -> None:
-        """Load vLLM, and keep it until `close`; it is shut down where either fails."""
+        """Load vLLM, keep it until `close`, and always shut it down."""
         async with running_engine(self._arguments) as (llm, app):
             await self._adopt(llm, app)
             self._loaded.set_result(None)
@@ -194,7 +194,7 @@ class VllmService:
         speculative = config.speculative_config
         self._max_draft_length = 0 if speculative is None else speculative.num_speculative_tokens
         if self._max_draft_length:
-            await self._llm.engine_core.call_utility_async(_LIMIT, "get")  # is the plugin there?
+            await self._llm.engine_core.call_utility_async(_LIMIT, "get")  # fails without the plugin
             late_requests.install(llm, lambda: self._stops)
 
 

@@ -1,4 +1,4 @@
-"""What vLLM is started with: its own command line."""
+"""Settings of a vLLM engine: mainly vLLM's own command line."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from slipstream_engine.settings import EMBEDDED_SCHEME, resolve_source
 class VllmSettings(msgspec.Struct, frozen=True, kw_only=True):
     """One vLLM engine.
 
-    `vllm_args` are the options of `vllm serve`, quoted as in a shell, `--scheduler-cls slipstream_vllm.Scheduler` among
-    them where it speculates. `embedded:target` and `embedded:draft` in them stand for the folders of the pair that
-    comes with this package. `max_waiting` requests may queue beyond those that decode together (`--max-num-seqs`).
+    `vllm_args` are the options of `vllm serve`, quoted as in a shell. A server that speculates needs
+    `--scheduler-cls slipstream_vllm.Scheduler`. `embedded:target` and `embedded:draft` are replaced by the folders of
+    the pair in this package. `max_waiting` requests may queue in addition to those that decode together
+    (`--max-num-seqs`).
     """
 
     vllm_args: str
@@ -23,14 +24,14 @@ class VllmSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def command_line(settings: VllmSettings, name: str) -> list[str]:
-    """The options that vLLM gets: those of `settings`, and what Triton's contract needs. Of an option that is there
-    twice the last counts. `name` is what OpenAI requests call the model.
+    """vLLM's options: those of `settings`, then those that the Triton model requires. The last of repeated options
+    takes effect. `name` is the model name in OpenAI requests.
 
     Raises:
-        CheckpointError: there is no such embedded checkpoint.
+        CheckpointError: the embedded checkpoint does not exist.
     """
     given = [_located(option) for option in shlex.split(settings.vllm_args)]
-    # In detail, as the contract tells at which position of a draft it was rejected.
+    # "detailed", because `rejected_at` needs the position of each rejection.
     return [*given, "--served-model-name", name, "--per-request-spec-decode-metrics", "detailed"]
 
 

@@ -1,4 +1,4 @@
-"""Prompts by the tokenizer and the chat template that vLLM's own server uses."""
+"""Tokenizes prompts with the tokenizer and the chat template of vLLM's server."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class VllmTokenizer:
-    """Tokenizes for Triton's threads. `shared` is vLLM's own tokenizer, for decoding, which changes nothing in it.
+    """Tokenizes for Triton's threads. `shared` is vLLM's own tokenizer, for decoding, which does not change it.
 
-    vLLM's tokenizer is a pool of copies, of which each call takes one. Triton's threads get a pool of their own, so a
-    long prompt holds up no other thread, neither Triton's nor vLLM's.
+    vLLM's tokenizer is a pool of copies, and each call takes one. Triton's threads use a separate pool, so a long
+    prompt blocks no other thread of Triton or vLLM.
 
     Args:
         llm: the engine.
-        app: vLLM's application over it, which knows the chat template that the command line asks for.
+        app: vLLM's application, which has the chat template of the command line.
     """
 
     def __init__(self, llm: AsyncLLM, app: Any) -> None:
@@ -35,22 +35,22 @@ class VllmTokenizer:
         self._context_tokens = int(llm.model_config.max_model_len)
 
     def encode(self, text: str) -> tuple[int, ...]:
-        """The ids of `text`, with what the tokenizer adds itself, usually BOS."""
+        """The ids of `text`, with the tokens that the tokenizer adds, usually BOS."""
         self._check_length(text)
         return tuple(self._tokenizer.encode(text))
 
     def render_chat(self, messages: list[dict[str, str]]) -> tuple[int, ...]:
-        """The prompt for a chat up to where the answer begins: the prompt that vLLM's server makes of `messages`."""
+        """The prompt for a chat up to the start of the answer, the same as vLLM's server renders."""
         try:
             _, prompt = self._renderer.render_messages(messages, self._chat_params)
-        except Exception as exc:  # a template is a program of the checkpoint's: it may raise anything
+        except Exception as exc:  # a template is code from the checkpoint and may raise anything
             raise RequestError(f"messages: the model's chat template refuses them: {exc}") from exc
         text: str = prompt["prompt"]
         self._check_length(text)
         return tuple(self._tokenizer.encode(text, add_special_tokens=False))
 
     def _check_length(self, text: str) -> None:
-        """Refuse what cannot fit before it is tokenized, which may take seconds; the limit is that of vLLM's server."""
+        """Reject a text that cannot fit before tokenizing it for seconds. The limit is that of vLLM's server."""
         most = self._context_tokens * self.shared.max_chars_per_token
         if len(text) > most:
             raise RequestError(
@@ -61,8 +61,8 @@ class VllmTokenizer:
 
 
 def _chat_params(rendering: Any) -> ChatParams:
-    """How vLLM's server renders a chat whose request sets nothing: `--chat-template` and
-    `--default-chat-template-kwargs` among it."""
+    """The parameters with which vLLM's server renders a chat without options of its own, including `--chat-template`
+    and `--default-chat-template-kwargs`."""
     request = ChatCompletionRequest(messages=[{"role": "user", "content": ""}])
     params = request.build_chat_params(rendering.chat_template, rendering.chat_template_content_format)
     defaults = rendering.default_chat_template_kwargs or {}
@@ -70,7 +70,7 @@ def _chat_params(rendering: Any) -> ChatParams:
 
 
 def _eos_ids(tokenizer: Any, generation_config: Mapping[str, Any]) -> frozenset[int]:
-    """Every token that ends an answer: the tokenizer's, and those that the generation configuration adds."""
+    """All EOS ids: the tokenizer's and those of the generation configuration."""
     listed = generation_config.get("eos_token_id")
     more = listed if isinstance(listed, list) else [listed]
     return frozenset(token for token in (tokenizer.eos_token_id, *more) if token is not None)

@@ -1,4 +1,4 @@
-"""vLLM as a model of Triton: what `deploy/model_repository/slipstream_vllm` loads."""
+"""vLLM as a Triton model, loaded by `deploy/model_repository/slipstream_vllm`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class TritonPythonModel(TritonModel["VllmService"]):
-    """What Triton's stub looks for."""
+    """The class that Triton's stub loads."""
 
     def prepare(self) -> None:
         prepare_process()
@@ -27,7 +27,7 @@ class TritonPythonModel(TritonModel["VllmService"]):
     def start_engine(self, name: str, parameters: Mapping[str, str]) -> VllmService:
         settings = settings_from_parameters(parameters, VllmSettings)
         check_version()
-        from slipstream_engine.vllm_engine.service import VllmService  # imports vLLM, for which `prepare` was
+        from slipstream_engine.vllm_engine.service import VllmService  # imports vLLM, after `prepare`
 
         return VllmService.start(settings, name)
 
