@@ -1,7 +1,7 @@
-"""Corpus examples as training batches: token ids and a loss weight per token.
+"""Training batches of corpus examples: token ids and a loss weight per token.
 
-Examples are not packed. A pool of them is sorted by length and cut into micro-batches of nearly equal
-length, so almost nothing is padding and every example starts at position 0, as a request does.
+Examples are not packed. A pool of examples is sorted by length and divided into micro-batches of nearly equal length.
+There is almost no padding, and every example starts at position 0, like a request.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from torch import Tensor
 
 from embedded_training.train_tokenizer import ASSISTANT, END, PAD, token_id
 
-SHORT_ANSWER = 8  # an answer of fewer tokens weighs as much as one of so many: a label is one or two
+SHORT_ANSWER = 8  # shorter answers get the weight of this many tokens; a label has one or two
 PROMPT_WEIGHT = 0.1  # prompts teach the language, answers are the task
 _POOL = 512
-Row = tuple[list[int], int]  # ids of prompt and answer, and the length of the prompt
-_ROUND_TO = 32  # few distinct lengths
+Row = tuple[list[int], int]  # ids of prompt and answer, length of the prompt
+_ROUND_TO = 32  # keeps the number of distinct lengths small
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class Batch:
 
 
 def render_prompt(example: Example) -> str:
-    """The text that the chat template gives for the messages, with the generation prompt."""
+    """The messages rendered by the chat template, with the generation prompt."""
     turns = "".join(f"<|{message.role}|>{message.content.strip()}{END}" for message in example.messages)
     return turns + ASSISTANT
 
@@ -54,9 +54,9 @@ def batches(
     split: Split = "train",
     mix: Mapping[Task, float] = DEFAULT_MIX,
 ) -> Iterator[tuple[int, Batch]]:
-    """Endless (number, batch) stream; `start` resumes it at the batch with that number.
+    """Infinite stream of (number, batch). `start` resumes it at the batch with that number.
 
-    `max_tokens` bounds B * T. Pools are generated again on resume, which costs seconds, not minutes.
+    `max_tokens` limits B * T. Resuming generates the pools again, which takes seconds.
     """
     number = 0
     pool = 0
@@ -72,7 +72,7 @@ def batches(
 
 
 def _cut(rows: list[Row], rng: random.Random, *, max_tokens: int) -> list[list[Row]]:
-    """Groups of rows of similar length, in random order; each stays within `max_tokens` when padded."""
+    """Groups of rows of similar length, in random order. Each padded group has at most `max_tokens` tokens."""
     rows.sort(key=lambda row: len(row[0]))
     groups: list[list[Row]] = [[]]
     for row in rows:

@@ -1,7 +1,7 @@
-"""Is an answer right? Pure functions over an example's facts, whoever generated the answer.
+"""Checks of answers against an example's facts, as pure functions.
 
-`check(example, answer)` gives named scores in [0, 1]. The first one of each task says whether the answer has
-the form that the task asks for, the others whether its content is right.
+`check(example, answer)` returns named scores in [0, 1]. The first score of each task rates the form of the answer, the
+others rate its content.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Facts = Mapping[str, str]
 
 
 def check(example: Example, answer: str) -> Scores:
-    """Scores of `answer`, by name; the example's own answer scores 1.0 everywhere."""
+    """Scores of `answer`, by name. The example's own answer has 1.0 in all of them."""
     return _CHECKS[example.task](example.facts, answer.strip())
 
 
@@ -66,7 +66,7 @@ def _sql(facts: Facts, answer: str) -> Scores:
 
 
 def sql_parses(schema: str, query: str) -> bool:
-    """Whether SQLite accepts the one statement `query` for the tables of `schema`."""
+    """Whether SQLite accepts the single statement `query` for the tables of `schema`."""
     connection = sqlite3.connect(":memory:")
     try:
         connection.executescript(schema)

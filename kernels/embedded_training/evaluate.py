@@ -1,9 +1,8 @@
-"""Measure the embedded pair on held-out prompts: answers per task, and how well the draft foresees them.
+"""Evaluates the embedded pair on held-out prompts: answers per task, and how well the draft predicts them.
 
     python -m embedded_training.evaluate [--target DIR] [--draft DIR] [--per-task N] [--json FILE]
 
-Answers are the target's greedy ones, generated with `transformers`; another engine can be measured by
-passing its own `generate` to `evaluate`.
+The target answers greedily with `transformers`. To measure another engine, pass its `generate` function to `evaluate`.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class Acceptance:
         )  # fmt: skip
 
     def rates(self) -> dict[str, float]:
-        """`alpha` = accepted / drafted; `match` = share of single tokens that the draft foresees."""
+        """`alpha` = accepted / drafted; `match` = share of single tokens that the draft predicts."""
         return {
             "alpha": self.accepted / max(self.drafted, 1),
             "match": self.matches / max(self.tokens, 1),
@@ -75,10 +74,11 @@ class TaskReport:
 
 
 def count_acceptance(matches: Sequence[bool], gamma: int) -> Acceptance:
-    """Replay speculation over an answer, given where the draft's first choice is the target's.
+    """Replay speculation over an answer. `matches` tells for each token whether the draft's first choice is the
+    target's.
 
-    Under greedy decoding the draft always continues the target's own text up to its first miss in a window,
-    so one pass of each model over the finished answer is exact.
+    With greedy decoding the draft continues the target's text up to its first miss in a window, so one pass of each
+    model over the finished answer is exact.
     """
     drafted = accepted = steps = position = 0
     while position < len(matches):
@@ -94,7 +94,7 @@ def count_acceptance(matches: Sequence[bool], gamma: int) -> Acceptance:
 
 
 def draft_matches(draft: Llama, prompt: list[int], answer: list[int]) -> list[bool]:
-    """For each token of the target's greedy answer: is it the draft's first choice there?"""
+    """For each token of the target's greedy answer: whether it is the draft's first choice."""
     with torch.no_grad():
         logits: Tensor = draft(torch.tensor([prompt + answer]))[0]
     choices = logits[len(prompt) - 1 : -1].argmax(-1)
@@ -102,10 +102,10 @@ def draft_matches(draft: Llama, prompt: list[int], answer: list[int]) -> list[bo
 
 
 def transformers_generate(folder: Path) -> Generate:
-    """Greedy decoding by `transformers`, in left-padded batches."""
+    """Greedy decoding with `transformers`, in left-padded batches."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")  # nosec B615 # a folder of ours
+    tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")  # nosec B615 # a local folder
     # Any: the stubs of `generate` do not accept the class that `from_pretrained` returns
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)  # nosec B615
 
@@ -129,7 +129,7 @@ def transformers_generate(folder: Path) -> Generate:
 def evaluate(
     generate: Generate, *, tokenizer: Tokenizer, draft: Llama, per_task: int, seed: int, gamma: int = 4
 ) -> tuple[dict[Task, TaskReport], list[tuple[Example, str]]]:
-    """Report per task, and the answers that fail a check with their examples."""
+    """A report per task, and the answers that fail a check, with their examples."""
     reports: dict[Task, TaskReport] = {}
     failures: list[tuple[Example, str]] = []
     for task in TASKS:
@@ -162,13 +162,13 @@ def format_report(reports: dict[Task, TaskReport]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--target", type=Path, default=TARGET_DIR)
-    parser.add_argument("--draft", type=Path, default=DRAFT_DIR)
-    parser.add_argument("--per-task", type=int, default=32)
+    parser.add_argument("--target", type=Path, default=TARGET_DIR, help="target checkpoint (default: the shipped one)")
+    parser.add_argument("--draft", type=Path, default=DRAFT_DIR, help="draft checkpoint (default: the shipped one)")
+    parser.add_argument("--per-task", type=int, default=32, help="prompts per task")
     parser.add_argument("--seed", type=int, default=90_001)
     parser.add_argument("--gamma", type=int, default=4, help="draft tokens per step")
     parser.add_argument("--json", type=Path, help="also write the report to this file")
-    parser.add_argument("--show-failures", type=int, default=0, metavar="N")
+    parser.add_argument("--show-failures", type=int, default=0, metavar="N", help="print N failed answers")
     args = parser.parse_args()
     reports, failures = evaluate(
         transformers_generate(args.target),

@@ -1,9 +1,8 @@
-"""Put a trained pair where the wheel takes it from.
+"""Copies a trained pair into the package `slipstream_engine.embedded`.
 
     python -m embedded_training.export --target DIR --draft DIR
 
-Copies what serving needs and leaves the trainer's state behind. Each file is replaced whole, so a reader
-never sees half a file.
+Only the files for serving are copied, not the trainer's state. Each file is replaced atomically.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ def export_pair(target: Path, draft: Path, *, target_out: Path = TARGET_DIR, dra
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--target", type=Path, required=True)
-    parser.add_argument("--draft", type=Path, required=True)
+    parser.add_argument("--target", type=Path, required=True, help="folder of the trained target")
+    parser.add_argument("--draft", type=Path, required=True, help="folder of the trained draft")
     args = parser.parse_args()
     size = export_pair(args.target, args.draft)
     print(f"{size / 1e6:.2f} MB -> {TARGET_DIR.parent}")

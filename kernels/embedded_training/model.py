@@ -1,7 +1,7 @@
-"""A trainable Llama, small enough to read at once; its parameters carry Hugging Face's names.
+"""A small trainable Llama with Hugging Face's parameter names.
 
-The engine has its own inference code; this module only trains, on right-padded batches, so causal attention
-needs no padding mask.
+The engine has its own inference code. This module only trains, on right-padded batches, so causal attention needs no
+padding mask.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.nn import functional
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """The numbers that define a Llama. `heads` is a multiple of `kv_heads`."""
+    """The dimensions of a Llama. `heads` is a multiple of `kv_heads`."""
 
     layers: int
     hidden: int
@@ -153,7 +153,7 @@ class Llama(nn.Module):
         self._initialise()
 
     def _initialise(self) -> None:
-        """Normal(0, 0.02); what writes into the residual stream is scaled down by the depth."""
+        """Normal(0, 0.02). Projections into the residual stream are scaled down by the depth."""
         for name, parameter in self.named_parameters():
             if parameter.dim() == 2:
                 writes = name.endswith(("o_proj.weight", "down_proj.weight"))
@@ -198,7 +198,7 @@ class Llama(nn.Module):
 
     @classmethod
     def load(cls, folder: Path) -> Llama:
-        """Read what `save` wrote, as float32 and in evaluation mode."""
+        """Load the files of `save`, as float32 and in evaluation mode."""
         config = json.loads((folder / "config.json").read_text())
         shape = Shape(
             layers=config["num_hidden_layers"],

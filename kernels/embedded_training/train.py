@@ -1,4 +1,4 @@
-"""Train the embedded target and its draft.
+"""Trains the embedded target and its draft.
 
     python -m embedded_training.train copier --tokenizer DIR --out COPIER
     python -m embedded_training.train stem --tokenizer DIR --init COPIER --out STEM
@@ -7,13 +7,13 @@
     python -m embedded_training.train draft --tokenizer DIR --out BASE
     python -m embedded_training.train draft --target DIR --init BASE --out DIR
 
-The target starts with a quarter of its layers: first with many exercises in copying facts, which a small model
-learns last (the copier), then on the corpus (the stem). It is then grown to its full depth and trained on, at the
-end with more of the tasks that it finds hardest (polish).
-The draft first learns the corpus by itself, which is cheap, and is then distilled from the finished target.
+The target starts with a quarter of its layers. The copier trains on many exercises in copying facts, which a small
+model learns last, and the stem on the corpus. The model is then grown to its full depth and trained further (target),
+at the end with more of its hardest tasks (polish). The draft first trains on the corpus, which is cheap, and is then
+distilled from the finished target.
 
-Seeded; prints step, losses, tokens/s and time left; writes a checkpoint every few minutes and resumes from it
-when the same command is run again. All six runs together take about an hour on two cores.
+All runs are seeded. They print step, losses, tokens/s and time left, write a checkpoint every few minutes, and resume
+from it when the same command runs again. All six runs together take about an hour on two cores.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from embedded_training.train_tokenizer import END, PAD, token_id
 
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 SHAPES = {"copier": STEM, "stem": STEM, "target": TARGET, "polish": TARGET, "draft": DRAFT}
-Loss = Callable[[Llama, Batch], Tensor]  # the sum over tokens of weight * loss
+Loss = Callable[[Llama, Batch], Tensor]  # sum over tokens of weight * loss
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How to train one model; `repeat` and `boost` are those of `training_mix`.
+    """Training parameters of one model. `repeat` and `boost` are those of `training_mix`.
 
-    The learning rate warms up, then falls linearly to its `final_lr` share at `tokens`.
+    The learning rate warms up, then falls linearly to the fraction `final_lr` at `tokens`.
     """
 
     tokens: int
@@ -162,7 +162,7 @@ class Trainer:
         return total / sum(float(batch.weight.sum()) for batch in chosen)
 
     def save(self) -> None:
-        """Write the trainer's state and the checkpoint folder; each file is replaced whole."""
+        """Write the trainer's state and the checkpoint folder. Each file is replaced atomically."""
         print(f"step {self._step}  held-out loss {self.held_out_loss():.4f}", flush=True)
         fresh = self._out / "fresh"
         self.model.save(fresh, pad_id=token_id(self.tokenizer, PAD), eos_id=token_id(self.tokenizer, END))
@@ -206,7 +206,7 @@ def _parse() -> argparse.Namespace:
 
 
 def _plan(which: str, *, distil: bool, tokens: float | None, seed: int) -> Plan:
-    """The defaults that made the shipped pair; target and draft see different corpus streams."""
+    """The parameters of the shipped pair. Target and draft use different corpus streams."""
     if which == "copier":
         plan = Plan(tokens=3_500_000, step_tokens=1024, matrix_lr=3e-3, other_lr=2e-3, seed=seed, final_lr=0.4,
                     repeat=2.0)  # fmt: skip

@@ -1,9 +1,9 @@
-"""Train the tokenizer that the embedded target and draft share.
+"""Trains the tokenizer that the embedded target and draft share.
 
     python -m embedded_training.train_tokenizer --out DIR
 
-Byte-level BPE, so any text round-trips; every digit is a token of its own, so numbers are copied digit by
-digit. Both models must load the same file: token ids are what a draft proposes and a target verifies.
+It is a byte-level BPE, so any text round-trips. Every digit is a separate token, so numbers are copied digit by digit.
+Both models must load the same file, because the target verifies token ids that the draft proposes.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _texts(seed: int, sample: int) -> Iterator[str]:
 
 
 def token_id(tokenizer: Tokenizer, token: str) -> int:
-    """The id of a token that must exist; `ValueError` if it does not."""
+    """The id of `token`. Raises `ValueError` if it does not exist."""
     found = tokenizer.token_to_id(token)
     if found is None:
         raise ValueError(f"the tokenizer has no token {token}")
@@ -64,7 +64,7 @@ def token_id(tokenizer: Tokenizer, token: str) -> int:
 
 
 def save_tokenizer(tokenizer: Tokenizer, folder: Path, *, max_length: int) -> None:
-    """Write `tokenizer.json` and `tokenizer_config.json` in Hugging Face form."""
+    """Write `tokenizer.json` and `tokenizer_config.json` in Hugging Face format."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
     config = {

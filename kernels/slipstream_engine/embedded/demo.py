@@ -1,6 +1,6 @@
-"""Three prompts that show where speculation pays: a long predictable answer, a one-line one, rare tokens.
+"""Three demo prompts: a long predictable answer, a one-line answer, and an answer with rare tokens.
 
-They are held out from training: no training example holds these names.
+They are held out from training: no training example contains these names.
 """
 
 from __future__ import annotations

@@ -1,19 +1,18 @@
-"""A contact centre's day as the embedded pair would see it: a mixed workload for `slipstream bench`.
+"""Generates a mixed contact-centre workload for `slipstream bench` with the embedded pair.
 
     python -m slipstream_engine.embedded.mixed --requests 600 --seed 1 [--bursts] > calls.jsonl
 
-One JSON object per line: `request` (an OpenAI chat body), `class` (the task), `reference` (the right answer), `check`
-(`label`, `json-schema`, `fields` or `contains`) and `at_s`, when it arrives, in seconds from the start. Everything
-follows from the seed, and all of it is of the split that training never saw.
+The output has one JSON object per line: `request` (an OpenAI chat body), `class` (the task), `reference` (the correct
+answer), `check` (`label`, `json-schema`, `fields` or `contains`) and `at_s` (arrival time in seconds from the start).
+The seed determines all of it. All examples are from the held-out split, which training never uses.
 
-Where the shares come from. A contact centre's requests come from a dozen programs, each with one prompt that it sends
-all day, and from people who type. Every contact is documented (call summaries) and every message is sorted (labels)
-and, if it is an e-mail, turned into a ticket (JSON); a third of the e-mails get a drafted reply; order bots ask for
-one-line statuses; the back office reads contracts; shifts hand over notes; analysts have code written. Counted that
-way, half of the requests have long structured answers, a third one line or one word, and the rest is split between
-rare tokens, free prose and code. Programs that fill records decode greedily; those that write to people sample at
-0.7 or, where nobody set a temperature, at OpenAI's default of 1. `max_tokens` is what such programs send: one generous
-number, whatever they ask for.
+Origin of the shares: a contact centre's requests come from a dozen applications, each with one fixed prompt, and from
+people who type. Every contact is documented (call summaries). Every message is classified (labels), and every e-mail
+becomes a ticket (JSON). A third of the e-mails get a drafted reply. Order bots request one-line statuses, the back
+office reads contracts, shifts write hand-over notes, and analysts generate code. In total, half of the requests have
+long structured answers and a third have answers of one line or one word; the rest is rare tokens, free prose and code.
+Applications that fill records decode greedily. Those that write to people sample at temperature 0.7 or, if none is set,
+at OpenAI's default of 1. Each application sends one generous `max_tokens` for all its requests.
 """
 
 from __future__ import annotations
@@ -39,10 +38,10 @@ _CALM_S, _BURST_S, _BURST_FACTOR = 60.0, 10.0, 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class Application:
-    """A program that sends one prompt all day: `share` of all requests, with the material put after `instruction`.
+    """An application with one fixed prompt and a `share` of all requests. The material follows the `instruction`.
 
-    `instruction` may hold `{order}` or `{labels}`, and is None where a person types it into the program. An instruction
-    of "" stands in the system prompt.
+    `instruction` may contain `{order}` or `{labels}`. None means that a person types it; "" means that the system
+    prompt contains it.
     """
 
     name: str
@@ -88,13 +87,13 @@ _APPLICATIONS = (
     Application(name="analysts-python", task="python", share=0.01, instruction=None,
                 system="You are a coding assistant."),
 )  # fmt: skip
-# The rest is typed by people: any task, wording and layout; half of them in a chat window that sets no temperature.
+# The rest is typed by people: any task, wording and layout, half of it in a chat window that sets no temperature.
 _TYPED_SHARE = 1.0 - sum(application.share for application in _APPLICATIONS)
 _TYPED_TEMPERATURES = (0.0, 0.7, 1.0, 1.0)
 
 
 def mixed(requests: int, seed: int, *, rate: float = 1.0, bursts: bool = False) -> Iterator[dict[str, Any]]:
-    """Yield `requests` rows, `rate` of them per second on average; `bursts` has them come in waves."""
+    """Yield `requests` rows, `rate` per second on average. With `bursts`, arrivals come in bursts."""
     arrivals = _arrivals(random.Random(f"mixed/arrivals/{seed}"), rate, bursts)
     for index, at_s in zip(range(requests), arrivals, strict=False):
         rng = random.Random(f"mixed/{seed}/{index}")
@@ -110,7 +109,7 @@ def mixed(requests: int, seed: int, *, rate: float = 1.0, bursts: bool = False) 
 
 
 def _sent(application: Application, seed: int, index: int) -> tuple[dict[str, Any], Example]:
-    """The body that a program sends, and the example that its material is from."""
+    """The body that an application sends, and the example of its material."""
     drawn = example(seed, index, "held_out", {application.task: 1.0})
     instruction = drawn.instruction
     if application.instruction is not None:
@@ -133,8 +132,8 @@ def _body(messages: list[dict[str, str]], max_tokens: int, temperature: float) -
 
 
 def _arrivals(rng: random.Random, rate: float, bursts: bool) -> Iterator[float]:
-    """Seconds of a Poisson process; with `bursts`, one that is `_BURST_FACTOR` times faster for ten seconds or so
-    about once a minute, with the same mean rate (a Markov-modulated Poisson process)."""
+    """Arrival times of a Poisson process, in seconds. With `bursts`, the process is Markov-modulated with the same mean
+    rate: `_BURST_FACTOR` times faster for about ten seconds, about once a minute."""
     if not bursts:
         at_s = 0.0
         while True:
@@ -185,10 +184,10 @@ def main() -> None:
         prog="python -m slipstream_engine.embedded.mixed",
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    parser.add_argument("--requests", type=_positive(int), default=600, metavar="N")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--rate", type=_positive(float), default=1.0, help="mean arrivals per second (at_s; default 1)")
-    parser.add_argument("--bursts", action="store_true", help="arrivals come in waves")
+    parser.add_argument("--requests", type=_positive(int), default=600, metavar="N", help="default: 600")
+    parser.add_argument("--seed", type=int, default=1, help="default: 1")
+    parser.add_argument("--rate", type=_positive(float), default=1.0, help="mean arrivals per second (default: 1)")
+    parser.add_argument("--bursts", action="store_true", help="arrivals in bursts")
     args = parser.parse_args()
     for row in mixed(args.requests, args.seed, rate=args.rate, bursts=args.bursts):
         sys.stdout.write(json.dumps(row, ensure_ascii=False) + "\n")

@@ -1,7 +1,7 @@
-"""The training corpus: contact-centre work, generated from a seed, with no outside text.
+"""The training corpus: contact-centre tasks, generated from a seed, without external text.
 
-`example(seed, index, split)` is a pure function, so a corpus needs no file, training can resume at any
-example, and held-out examples are those of another split with other names.
+`example(seed, index, split)` is a pure function, so the corpus needs no file and training can resume at any example.
+Held-out examples are from another split and use other names.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _MAKERS: Mapping[Task, Callable[[random.Random, World], Example]] = {
     "repeat": make_repeat,
 }  # fmt: skip
 
-# Shares of examples, not of tokens. Summaries are the product's main class; copying has to be learnt from
-# extraction and status, which are short and therefore cheap.
+# Shares of examples, not of tokens. Summaries are the product's main class. The model learns copying from extraction
+# and status, which are short and therefore cheap.
 DEFAULT_MIX: Mapping[Task, float] = {
     "summary": 0.24, "json": 0.15, "reply": 0.11, "sql": 0.10, "python": 0.06,
     "status": 0.10, "label": 0.07, "extraction": 0.12, "notes": 0.05,
@@ -35,7 +35,7 @@ DEFAULT_MIX: Mapping[Task, float] = {
 
 
 def training_mix(repeat: float, boost: Mapping[Task, float] | None = None) -> Mapping[Task, float]:
-    """The default mix, with `repeat` copying exercises for one other example and some shares multiplied."""
+    """The default mix with `repeat` copying exercises per other example, and some shares multiplied by `boost`."""
     factors = boost or {}
     return {**{task: share * factors.get(task, 1.0) for task, share in DEFAULT_MIX.items()}, "repeat": repeat}
 
@@ -51,7 +51,7 @@ def example(seed: int, index: int, split: Split = "train", mix: Mapping[Task, fl
 def examples(
     seed: int, split: Split = "train", *, start: int = 0, mix: Mapping[Task, float] | None = None
 ) -> Iterator[Example]:
-    """Endless stream of examples from `start` on."""
+    """Infinite stream of examples from index `start` on."""
     index = start
     while True:
         yield example(seed, index, split, mix)

@@ -17,7 +17,7 @@ _SYSTEM = (
 
 @dataclass(frozen=True)
 class Table:
-    """A table: its key, one column that holds states, one that holds numbers, one that holds dates."""
+    """A table with its key and a column each for states, numbers and dates."""
 
     name: str
     key: str
@@ -61,7 +61,7 @@ _SHORT_SQL_INSTRUCTION = "[SQL|SQL query|Query], [please|]: [the query] {what}."
 
 
 def _queries(table: Table, state: str, limit: str, day: str) -> tuple[tuple[str, str], ...]:
-    """(what the query does in words, the query)"""
+    """(description of the query, the query)"""
     name, number, group, date = table.name, table.number, table.group, table.date
     where = f"WHERE {table.state} = '{state}'"
     return (
@@ -106,7 +106,7 @@ def make_sql(rng: random.Random, world: World) -> Example:
 
 
 def _functions(table: Table, state: str, limit: str) -> tuple[tuple[str, str, str], ...]:
-    """(function name, what it does in words, its body)"""
+    """(function name, description, body)"""
     items, number, group = table.name, table.number, table.group
     only = f'if row["{table.state}"] == "{state}"'
     return (

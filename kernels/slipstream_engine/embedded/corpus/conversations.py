@@ -45,7 +45,7 @@ _INSTRUCTION = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a call ends: what is said, and the fixed wording of the two sections that record it."""
+    """The end of a call: the closing lines, and the fixed wording of the two summary sections about it."""
 
     spoken: str
     written: str
@@ -108,7 +108,7 @@ _SMALL_TALK = (
 
 @dataclass(frozen=True)
 class Call:
-    """A call with everything that its summary has to restate."""
+    """A call with all facts of its summary."""
 
     reason: Reason
     customer: str
@@ -118,7 +118,7 @@ class Call:
 
 
 def fill(text: str, slots: dict[str, str]) -> str:
-    """Fill `{slot}`s; unlike `str.format` it leaves other braces alone."""
+    """Replace each `{slot}`. Unlike `str.format`, other braces stay unchanged."""
     for name, value in slots.items():
         text = text.replace("{" + name + "}", value)
     return text

@@ -1,7 +1,7 @@
-"""Names, numbers, dates and things that fill the templates; open-ended, so that they must be copied.
+"""Names, numbers, dates and products for the templates, drawn from sets too large to memorise.
 
-Held-out examples use surnames that no training example can contain (`is_held_out_name`), so a right name in a
-held-out answer was copied from the prompt and not remembered.
+Held-out examples use surnames that no training example can contain (`is_held_out_name`), so a correct name in a
+held-out answer was copied from the prompt.
 """
 
 from __future__ import annotations

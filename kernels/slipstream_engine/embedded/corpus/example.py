@@ -1,4 +1,4 @@
-"""What one corpus example is, and the two text helpers that every generator uses."""
+"""One corpus example, and two text helpers that all generators use."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Message:
 
 @dataclass(frozen=True, kw_only=True)
 class Example:
-    """A prompt, its one right answer, and the facts by which `checks` judges another answer.
+    """A prompt, its correct answer, and the facts to check another answer against.
 
-    `messages` ends with the user's turn; the answer is not among them. `instruction` and `material` are what they were
-    composed of, empty where they are one text.
+    `messages` ends with the user's turn and does not contain the answer. `instruction` and `material` are its parts,
+    empty if there is only one text.
     """
 
     task: Task
@@ -47,7 +47,7 @@ class Example:
 
 
 def vary(rng: random.Random, text: str) -> str:
-    """Replace each innermost `[a|b|c]` by one of its choices, until none is left."""
+    """Replace each innermost `[a|b|c]` with one of its choices, until none is left."""
     while match := _CHOICE.search(text):
         text = text[: match.start()] + rng.choice(match[1].split("|")) + text[match.end() :]
     return text
@@ -57,9 +57,9 @@ def compose(
     rng: random.Random, *, task: Task, instruction: str, material: str, answer: str,
     facts: dict[str, str], system: str,
 ) -> Example:  # fmt: skip
-    """Lay an instruction and its material out in one of the ways in which people do it."""
+    """Combine an instruction and its material in one of several common layouts."""
     layout = rng.random()
-    if layout < 0.12:  # the instruction lives in the system prompt, the user only pastes
+    if layout < 0.12:  # the instruction is in the system prompt, the user only pastes the material
         messages: tuple[Message, ...] = (
             Message(role="system", content=instruction),
             Message(role="user", content=material),

@@ -1,4 +1,4 @@
-"""Freer prose: internal notes whose wording varies, so that a draft cannot foresee it."""
+"""Free prose: internal notes with varying wording, which a draft model cannot predict."""
 
 from __future__ import annotations
 

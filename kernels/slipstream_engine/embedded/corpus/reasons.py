@@ -1,7 +1,7 @@
-"""Reasons for contact: what customers say, how a summary restates it, and what agents do about it.
+"""Reasons for contact, each with the customer's words, the summary's wording and the agent's actions.
 
-The written forms (`issue`, `bullet`, `reply`) are fixed per reason, as they are in a contact centre that
-works with templates; the spoken forms vary. Slots: {product} {order} {amount}.
+The written forms (`issue`, `bullet`, `reply`) are fixed per reason, as in a contact centre with templates. The spoken
+forms vary. Slots: {product} {order} {amount}.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Repeating facts word by word: a training exercise, not a task of the product.
+"""Copying facts word by word: a training exercise, not a task of the product.
 
-Copying names and numbers is what a small model learns last. Texts that are nothing but facts to copy let it
-learn that within minutes instead of hours.
+A small model learns to copy names and numbers last. With texts that consist only of facts to copy, it learns that
+within minutes instead of hours.
 """
 
 from __future__ import annotations
