@@ -74,8 +74,7 @@ class TaskReport:
 
 
 def count_acceptance(matches: Sequence[bool], gamma: int) -> Acceptance:
-    """Replay speculation over an answer. `matches` tells for each token whether the draft's first choice is the
-    target's.
+    """Replay speculation over an answer. `matches[i]`: the draft's first choice for token i equals the target's.
 
     With greedy decoding the draft continues the target's text up to its first miss in a window, so one pass of each
     model over the finished answer is exact.

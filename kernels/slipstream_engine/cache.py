@@ -29,7 +29,7 @@ class SlotCache:
         try:
             self.keys = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.layers)]
             self.values = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(config.layers)]
-        except RuntimeError as exc:  # what PyTorch raises when memory runs out, on either device
+        except RuntimeError as exc:  # PyTorch is out of memory, on either device
             size = 2 * config.layers * math.prod(shape) * dtype.itemsize / 2**30
             raise CheckpointError(
                 f"the cache of {slots} slots of {context_tokens} tokens needs {size:.1f} GiB and cannot be allocated: "

@@ -56,7 +56,7 @@ class Answer:
         """Answer a control message: a response without tensors."""
         self._finish(pb_utils.InferenceResponse(output_tensors=[]))
 
-    def tell(self, facts: EngineFacts) -> None:
+    def send_facts(self, facts: EngineFacts) -> None:
         """Answer with the engine's facts, as JSON."""
         self._finish(pb_utils.InferenceResponse(output_tensors=[_bytes("engine_facts", msgspec.json.encode(facts))]))
 

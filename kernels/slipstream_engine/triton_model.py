@@ -5,7 +5,7 @@ in `deploy/model_repository/slipstream/config.pbtxt`. Errors are Triton errors w
 `invalid_request`, `context_length_exceeded`, `overloaded` or `internal`.
 
 Threads: Triton calls `execute`, which only parses and submits; the engine's own threads generate; the response
-sender sends; one more thread asks Triton which requests were cancelled, one round trip per answer.
+sender sends; one more thread polls Triton for cancelled requests, with one round trip per answer.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class TritonModel(ABC, Generic[Engine]):
             self.engine.stop_drafting()
             answer.done()
         elif kind == ENGINE_FACTS:
-            answer.tell(self.engine.facts())
+            answer.send_facts(self.engine.facts())
         else:
             request = parse_openai_request(tensors)
             self._answers[answer.request_id] = answer

@@ -51,8 +51,8 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
     """Costs of a request so far. `steps` counts the target's passes after the prompt. `rejected_at[i]` counts the steps
-    whose first rejected draft token was at position i. `counted` is False if the engine does not know the number of
-    drafted tokens; the fields after it, up to `rejected_at`, are then meaningless. `engine_s` is the request's engine
+    whose first rejected draft token was at position i. `counted` is False if the number of drafted tokens is
+    unknown; the fields after it, up to `rejected_at`, are then meaningless. `engine_s` is the request's engine
     time: the sum over its passes of the pass time times the request's share of the rows. None if unknown."""
 
     prompt_tokens: int

@@ -32,7 +32,7 @@ class SamplingBatch:
 
     `temperature` float32, 0 is greedy; `top_p` float32, 1 is off; `top_k` int64, 0 is off; `min_p` float32, 0 is
     off; `seed` int64. The other fields summarise the tensors so that no code waits for the device. They are upper
-    bounds: a feature that a summary excludes is not applied, even if a tensor asks for it. A selection of rows keeps
+    bounds: a feature that a summary excludes is not applied, even if a tensor sets it. A selection of rows keeps
     the summaries of its batch, which stay correct. `of` sets them; code that builds or replaces tensors must set them
     too.
     """

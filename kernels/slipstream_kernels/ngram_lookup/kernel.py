@@ -162,7 +162,7 @@ def _scan(
             # loads are in flight meanwhile.
             known = tl.atomic_max(best + request, 0, sem="relaxed")
         found = _best_of_tile(row, start, length, read, suffix, MIN_NGRAM, MAX_NGRAM, TILE)
-        if SHARED:  # noqa: SIM102 - settled while compiling, unlike what it holds
+        if SHARED:  # noqa: SIM102 - a compile-time constant
             if found > known:
                 tl.atomic_max(best + request, found, sem="relaxed")
         key = tl.maximum(key, found)

@@ -17,7 +17,7 @@ class NgramDrafts(NamedTuple):
     token_ids: Tensor
     """int64 [B, K]: the drafted tokens, then -1."""
     lengths: Tensor
-    """int64 [B]: the number of drafted tokens, which is the number asked for, or 0 without a match."""
+    """int64 [B]: the number of drafted tokens, equal to `most`, or 0 without a match."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -123,11 +123,11 @@ def _sampled(verifier: Verifier, case: Case, examined: int, device: torch.device
     different = (~same).nonzero()[:, 0].tolist()
     looked_at = sorted({*different, *range(min(examined, case.requests))})
     for request in looked_at:
-        for who, theirs in (("the kernel", result), ("the reference", expected)):
+        for name, theirs in (("the kernel", result), ("the reference", expected)):
             off = distance(given, theirs, request)
             if off > _TOLERANCE:
                 raise CheckFailed(
-                    f"{_name(case)}, request {request}: {who} deviates by {off:.2g} from the float64 rule"
+                    f"{_name(case)}, request {request}: {name} deviates by {off:.2g} from the float64 rule"
                 )
     return f"{_name(case)}: {len(looked_at)} requests follow the float64 rule, {len(different)} rounded differently"
 
