@@ -100,8 +100,8 @@ def message_kind(tensors: Tensors) -> str | None:
         return None
     others = sorted(set(tensors) - {kind})
     if others:
-        what = "request" if kind == OPENAI_REQUEST else "control message"
-        raise RequestError(f"{kind} is a {what} of its own and takes no {others[0]}")
+        name = "request" if kind == OPENAI_REQUEST else "control message"
+        raise RequestError(f"{kind} is a {name} and allows no other input, got {others[0]}")
     if kind != OPENAI_REQUEST and not _flag(tensors, kind):
         raise RequestError(f"{kind}: expected true, got false")
     return kind

@@ -144,8 +144,8 @@ async def test_it_is_answered_while_the_queue_is_full_and_reaches_what_waits(tri
     ("inputs", "message"),
     [
         ({"stop_drafting": False}, "stop_drafting: expected true, got false"),
-        ({"stop_drafting": True, "text_input": "a"}, "stop_drafting is a control message of its own and takes no"),
-        ({"stop_drafting": True, "draft_tokens": 0}, "stop_drafting is a control message of its own and takes no"),
+        ({"stop_drafting": True, "text_input": "a"}, "stop_drafting is a control message and allows no other input"),
+        ({"stop_drafting": True, "draft_tokens": 0}, "stop_drafting is a control message and allows no other input"),
         ({"stop_drafting": [True, True]}, "shape"),
     ],
 )
