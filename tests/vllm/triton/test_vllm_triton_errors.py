@@ -41,11 +41,7 @@ async def test_text_that_cannot_fit_is_refused_untokenized(vllm_model: Any, kind
         (b'{"endpoint": "chat"}', {}, "body"),
         (b'{"endpoint": "audio", "body": {}}', {}, "audio"),
         (b'{"endpoint": "chat", "body": {}, "stream": true}', {}, "stream"),
-        (
-            b'{"endpoint": "chat", "body": {}}',
-            {"stream": True},
-            "openai_request is a request and allows no other input",
-        ),
+        (b'{"endpoint": "chat", "body": {}}', {"stream": True}, "openai_request is a request and allows no other"),
     ],
 )
 async def test_bad_openai_request_is_refused(vllm_model: Any, raw: bytes, more: dict[str, Any], message: str) -> None:
