@@ -1,4 +1,4 @@
-"""Which request is charged how much of the engine's time."""
+"""Division of the engine's time among requests."""
 
 from __future__ import annotations
 
@@ -109,13 +109,13 @@ def test_request_with_drafts_is_charged_its_rows_and_the_draft(make_engine: Make
 )
 def test_shares_are_in_proportion_to_rows_and_add_up(passes: list[tuple[float, list[int]]]) -> None:
     now_s = 0.0
-    occupancy = EngineTime(CPU, lambda: now_s)
+    engine_time = EngineTime(CPU, lambda: now_s)
     requests = [SimpleNamespace(engine_s=0.0) for _ in range(3)]
     expected, open_s = [0.0] * 3, 0.0
     for passed_s, rows in passes:
         now_s += passed_s
         open_s += passed_s
-        occupancy.charge(requests, rows)
+        engine_time.charge(requests, rows)
         if sum(rows):
             expected = [sum_s + open_s * count / sum(rows) for sum_s, count in zip(expected, rows, strict=True)]
             open_s = 0.0

@@ -1,4 +1,4 @@
-"""Chunks that are compared with those of another run: times differ in each."""
+"""Makes chunks of different runs comparable by removing their engine times."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from slipstream_engine.types import Chunk
 
 
 def without_engine_time(chunks: Iterable[Chunk]) -> list[Chunk]:
-    """`chunks` without the engine's time."""
+    """`chunks` without their engine times."""
     return [replace(chunk, counts=replace(chunk.counts, engine_s=None)) for chunk in chunks]
