@@ -1,11 +1,24 @@
-"""Types of command-line options; argparse puts the option's name before what they raise."""
+"""Command-line options made from the fields of settings, and the types of their values.
+
+A field with `option(...)` in its annotation is an option: its name, type, bounds and default come from the field, its
+help from the description. argparse puts the option's name before the error message of a type.
+"""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta, inspect
 
 _MAX_PORT = 65535
 _MAX_DIGITS = 18  # Python reads no number of thousands of digits
+_MAX_FLOAT = 1e6
+_ON_OFF = ("on", "off")
+_Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 
 def not_negative(text: str) -> int:
@@ -35,31 +48,104 @@ def port_or_any(text: str) -> int:
     return value
 
 
-def seconds(text: str) -> float:
+def _float(text: str, expected: str, is_good: Callable[[float], bool]) -> float:
     try:
         value = float(text)
     except ValueError:
-        value = -1.0
-    if not 0 < value < 1e6:  # false for NaN too
-        raise argparse.ArgumentTypeError(f"expected seconds above 0, got {text!r}")
+        value = float("nan")
+    if not is_good(value):  # a comparison with NaN is false
+        raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}")
     return value
+
+
+def seconds(text: str) -> float:
+    return _float(text, "seconds above 0", lambda value: 0 < value < _MAX_FLOAT)
 
 
 def share(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 1:  # false for NaN too
-        raise argparse.ArgumentTypeError(f"expected a number from 0 to 1, got {text!r}")
-    return value
+    return _float(text, "a number from 0 to 1", lambda value: 0 <= value <= 1)
 
 
 def above_one(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 1 < value < 1e6:  # false for NaN too
-        raise argparse.ArgumentTypeError(f"expected a number above 1, got {text!r}")
-    return value
+    return _float(text, "a number above 1", lambda value: 1 < value < _MAX_FLOAT)
+
+
+def _typed(parse: Callable[[str], Any], metavar: str = "N") -> Meta:
+    return Meta(extra={"type": parse, "metavar": metavar})
+
+
+NotNegative = Annotated[int, _typed(not_negative)]
+AtLeastOne = Annotated[int, _typed(at_least_one)]
+Port = Annotated[int, _typed(port)]
+PortOrAny = Annotated[int, _typed(port_or_any)]
+Seconds = Annotated[float, _typed(seconds, "SECONDS")]
+Share = Annotated[float, _typed(share)]
+AboveOne = Annotated[float, _typed(above_one)]
+File = Annotated[Path, _typed(Path, "FILE")]
+OnOff = Annotated[bool, Meta(extra={"choices": _ON_OFF})]
+
+
+def option(text: str, *names: str, **how: Any) -> Meta:
+    """Makes a field an option with the help `text`. `names` are by the field where none are given, without the unit of
+    `_s`. `how` goes to argparse, where it is not what follows from the field's type and default."""
+    return Meta(description=text, extra={"names": names, **how})
+
+
+def add_options(
+    to: argparse._ActionsContainer, *settings: type[msgspec.Struct], types: Mapping[str, Callable[[str], Any]] = {}
+) -> None:
+    """Adds the options of `settings`. `types` has, by field, those that the settings' module cannot import."""
+    for struct in settings:
+        for field, names, how in _options(struct):
+            how["type"] = types.get(field, how.get("type"))
+            to.add_argument(*names, **{name: value for name, value in how.items() if value is not None})
+
+
+def read_options(args: argparse.Namespace, settings: type[_Struct], **given: Any) -> _Struct:
+    """`settings` by its options in `args`, with absolute paths. `given` are fields that need more than an option."""
+    values = dict(given)
+    for field, _, how in _options(settings):
+        value = getattr(args, how["dest"])
+        if field in given or value is None:  # None: the field's own default
+            continue
+        if how.get("choices") == _ON_OFF:
+            value = value == "on"
+        if isinstance(value, Path):
+            value = value.absolute()
+        values[field] = tuple(value) if isinstance(value, list) else value
+    return settings(**values)
+
+
+def _options(settings: type[msgspec.Struct]) -> Iterator[tuple[str, tuple[str, ...], dict[str, Any]]]:
+    """The field, the names, and the arguments of `add_argument`, of each option."""
+    fields: Sequence[inspect.Field] = inspect.type_info(settings).fields  # type: ignore[attr-defined]
+    for field in fields:
+        known, is_list, is_flag = _inside(field.type)
+        if "names" not in known:
+            continue
+        names = known.pop("names") or ("--" + field.name.removesuffix("_s").replace("_", "-"),)
+        text = known.pop("description").replace("%", "%%")
+        how = {"dest": names[-1].lstrip("-").replace("-", "_"), **known}
+        default = how.pop("default", None if field.default in (msgspec.NODEFAULT, ()) else field.default)
+        if how.get("choices") == _ON_OFF:
+            default = "on" if default else "off"
+        if is_list:
+            how["action"] = "append"
+        elif is_flag and "choices" not in how:
+            how["action"] = "store_true"
+        elif default is not None:
+            how["default"] = default
+            text += " (default: %(default)g)" if isinstance(default, float) else " (default: %(default)s)"
+        yield field.name, names, {**how, "help": text}
+
+
+def _inside(kind: inspect.Type) -> tuple[dict[str, Any], bool, bool]:
+    """What annotations say of a type, the inner ones first; whether it is a tuple, and whether a bool."""
+    if isinstance(kind, inspect.Metadata):
+        known, is_list, is_flag = _inside(kind.type)
+        return {**known, **(kind.extra or {}), **(kind.extra_json_schema or {})}, is_list, is_flag
+    if isinstance(kind, inspect.UnionType):
+        return _inside(kind.types[0])
+    if isinstance(kind, inspect.VarTupleType):
+        return _inside(kind.item_type)[0], True, False
+    return {}, False, isinstance(kind, inspect.BoolType)

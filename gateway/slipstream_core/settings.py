@@ -1,6 +1,7 @@
-"""How the gateway runs, as small groups of values; what it does is the manifest's business.
+"""Settings of a gateway process, in small groups. The manifest configures behaviour; settings configure the process.
 
-The only module that reads the environment: the command line fills in the rest.
+A field with `option(...)` is a command-line option: name, type, default and help are generated from the field (see
+`arguments`). This is the only module that reads environment variables.
 """
 
 from __future__ import annotations
@@ -8,56 +9,78 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
+from slipstream_core.arguments import (
+    AboveOne,
+    AtLeastOne,
+    File,
+    NotNegative,
+    OnOff,
+    PortOrAny,
+    Seconds,
+    Share,
+    option,
+)
+
 ASSIGNMENT_VARIABLE = "SLIPSTREAM_ASSIGNMENT_SECRET"
+MIN_SECRET_BYTES = 16
 CACHE_VARIABLE = "SLIPSTREAM_VLLM_HOME"
+LOG_LEVELS = ("critical", "error", "warning", "info", "debug")
 _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 class Deadlines(msgspec.Struct, frozen=True, kw_only=True):
-    """How long the gateway waits for an upstream. `total_s` covers all attempts of one request.
+    """Time limits of one request to an upstream."""
 
-    A stream that could go on at another server has broken off after `stall_s` without a chunk, any other after
-    `between_chunks_s`; a broken one looks for a server for `resume_s`."""
-
-    connect_s: float = 2.0
-    first_chunk_s: float = 120.0
-    between_chunks_s: float = 60.0
-    stall_s: float = 5.0
-    resume_s: float = 10.0
-    total_s: float = 900.0
+    connect_s: Annotated[Seconds, option("deadline for connecting to an upstream", "--connect-timeout")] = 2.0
+    first_chunk_s: Annotated[Seconds, option("deadline for the first chunk of a stream", "--first-chunk-timeout")] = (
+        120.0
+    )
+    between_chunks_s: Annotated[Seconds, option("deadline between two chunks of a stream", "--chunk-timeout")] = 60.0
+    stall_s: Annotated[
+        Seconds,
+        option("deadline between two chunks of a stream that another server can resume", "--stall-timeout"),
+    ] = 5.0
+    resume_s: Annotated[
+        Seconds, option("time limit for finding a server that resumes a broken stream", "--resume-timeout")
+    ] = 10.0
+    total_s: Annotated[Seconds, option("deadline for a whole request, all attempts included", "--total-timeout")] = (
+        900.0
+    )
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What one worker takes on. Beyond `max_in_flight` requests, `max_queued` wait up to `queue_timeout_s`. It holds
-    `max_bodies_bytes` of request bodies at once; those that come in one small piece are not counted."""
+    """Capacity of one worker. Bodies that arrive in one small piece do not count towards `max_bodies_bytes`."""
 
-    max_body_bytes: int = 4 * 1024 * 1024
-    max_bodies_bytes: int = 256 * 1024 * 1024
-    max_in_flight: int = 512
-    max_queued: int = 512
-    queue_timeout_s: float = 5.0
-    drain_s: float = 30.0
+    max_body_bytes: Annotated[AtLeastOne, option("largest request body")] = 4 * 1024 * 1024
+    max_bodies_bytes: Annotated[AtLeastOne, option("memory for request bodies; beyond it: 429")] = 256 * 1024 * 1024
+    max_in_flight: Annotated[AtLeastOne, option("requests that run at once")] = 512
+    max_queued: Annotated[NotNegative, option("requests that wait for a slot; beyond it: 429")] = 512
+    queue_timeout_s: Annotated[Seconds, option("longest wait for a slot")] = 5.0
+    drain_s: Annotated[Seconds, option("time for open streams to finish after SIGTERM")] = 30.0
 
 
 class HealthSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """When a server is left out, per arm; after Envoy's outlier detection.
+    """Conditions that eject a server from its arm, after Envoy's outlier detection.
 
-    At once after `unreachable_in_a_row` attempts that it did not answer, or `failed_in_a_row` that it failed. Within
-    `window_s` from `min_requests` on, where `max_error_share` of them failed. Where its median time to the first token,
-    of `min_latencies` at least, is both `slow_factor` times and `slow_by_s` above that of the others. It is out for
-    `first_ejection_s`, twice as long each time, up to `longest_ejection_s`. The last two causes put out at most
-    `max_ejected_share` of a plain arm."""
+    A server is ejected at once after `unreachable_in_a_row` unanswered or `failed_in_a_row` failed attempts. It is also
+    ejected if, within `window_s`, `max_error_share` of at least `min_requests` attempts failed; or if its median time
+    to first token over at least `min_latencies` samples is both `slow_factor` times and `slow_by_s` above that of the
+    other servers. These last two causes eject at most `max_ejected_share` of a plain arm. An ejection lasts
+    `first_ejection_s`, and doubles each time up to `longest_ejection_s`."""
 
     unreachable_in_a_row: int = 2
     failed_in_a_row: int = 5
     window_s: float = 10.0
     min_requests: int = 20
-    max_error_share: float = 0.5
+    max_error_share: Annotated[Share, option("share of failed attempts that ejects a server")] = 0.5
     min_latencies: int = 10
-    slow_factor: float = 4.0
+    slow_factor: Annotated[
+        AboveOne, option("ratio of a server's time to first token to that of the others that ejects it")
+    ] = 4.0
     slow_by_s: float = 0.25
     first_ejection_s: float = 0.5
     longest_ejection_s: float = 15.0
@@ -65,43 +88,63 @@ class HealthSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OverloadSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How many requests run at once, per model pair and worker, within `Limits.max_in_flight`: see
-    `director.admission`. Between `min_limit` and that; `adaptive` False: always that. `tolerance` is how many times as
-    long as usual a first token may take before the limit falls.
+    """Concurrency limit per model pair and worker, between `min_limit` and `Limits.max_in_flight` (see
+    `director.admission`), and the retry budget (see `director.retry_budget`).
 
-    `retry_share` of the requests may be tried again, and `retries_per_s` besides: see `director.retry_budget`."""
+    The limit falls when a first token takes `tolerance` times as long as usual. The budget is `retry_share` of the
+    requests plus `retries_per_s`."""
 
-    adaptive: bool = True
-    min_limit: int = 16
+    adaptive: Annotated[
+        OnOff,
+        option("reduce the concurrency limit of a pair while its time to first token is high", "--adaptive-limit"),
+    ] = True
+    min_limit: Annotated[AtLeastOne, option("lowest concurrency limit of a pair")] = 16
     tolerance: float = 2.0
-    retry_share: float = 0.2
+    retry_share: Annotated[Share, option("share of requests that may be retried")] = 0.2
     retries_per_s: float = 10.0
 
 
 class ConformanceSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether engines are checked (see `conformance`), and how often again. A check takes `timeout_s` at most. Every
-    `probe_s` a server is asked whether it still answers: one that restarts is checked anew."""
+    """Engine checks (see `conformance`). A check takes at most `timeout_s`. Each server is probed every `probe_s`; a
+    restarted server is checked again."""
 
-    enabled: bool = False
-    every_s: float = 600.0
+    enabled: Annotated[
+        OnOff,
+        option(
+            "check that speculation does not change answers, and withhold it from servers where it does; off: trust "
+            "every engine",
+            "--conformance",
+            default=True,
+        ),
+    ] = False
+    every_s: Annotated[
+        Seconds, option("time between two checks of a server, with 25% jitter", "--conformance-every")
+    ] = 600.0
     timeout_s: float = 120.0
     probe_s: float = 10.0
 
 
 class TelemetrySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Which signals go out by OTLP; addresses and headers are read by the exporters from the same `OTEL_*`
-    variables. `/metrics` is served either way."""
+    """Signals exported by OTLP. The exporters read addresses and headers from the `OTEL_*` variables. `/metrics` is
+    always served."""
 
     export_traces: bool = False
     export_metrics: bool = False
 
 
 class AccessSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Who may come in: the file of keys, and that of the pepper that they are hashed under (None: beside it). Without
-    a file of keys everybody may."""
+    """Authentication. Without a key file, every client is let in."""
 
-    keys: Path | None = None
-    pepper: Path | None = None
+    keys: Annotated[
+        File | None,
+        option(
+            "API keys, limits and token issuers, as 'slipstream keys' writes them; reloaded on change (default: "
+            "everybody who reaches the gateway may use it)"
+        ),
+    ] = None
+    pepper: Annotated[
+        File | None, option("pepper under which the keys are hashed (default: FILE.pepper beside the keys)")
+    ] = None
 
     @property
     def enabled(self) -> bool:
@@ -109,41 +152,79 @@ class AccessSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AdminSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The listener of the admin paths. `port` None: none of its own, everything is on one. `open_metrics` lets
-    `/metrics` be read there without a key. `kill_switch` lets admins turn the kill switches of a cluster's pairs by
-    this process's own account."""
+    """Listener of the admin paths. `port` None: they are served on the public port."""
 
-    port: int | None = None
-    host: str = "127.0.0.1"
-    open_metrics: bool = False
-    kill_switch: bool = False
+    port: Annotated[
+        PortOrAny | None,
+        option("separate port for the admin paths, 0 for a free one (default: --port)", "--admin-port"),
+    ] = None
+    host: Annotated[str, option("address of the admin port", "--admin-host", metavar="HOST")] = "127.0.0.1"
+    open_metrics: Annotated[bool, option("serve /metrics on the admin port without a key, for Prometheus")] = False
+    kill_switch: Annotated[
+        bool,
+        option(
+            "with --source kubernetes and --keys: admins turn kill switches of pairs in the console, by this process's "
+            "service account"
+        ),
+    ] = False
 
 
 class AuditSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether there is an audit log, and its file; None: stdout."""
+    """The audit log; `file` None: stdout."""
 
     is_on: bool = False
-    file: Path | None = None
+    file: Annotated[
+        Path | None,
+        option(
+            "audit log: decisions and events as JSON lines, without prompts; - for stdout (default: none)",
+            "--audit-log",
+            type=str,
+            metavar="FILE",
+        ),
+    ] = None
 
 
 class TlsSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """PEM files for TLS to upstreams: the authorities that are believed (None: the system's), and the certificate and
-    its key that the gateway shows to a server that asks for one (mTLS)."""
+    """PEM files for TLS to upstreams; they are reloaded on change."""
 
-    ca: Path | None = None
-    certificate: Path | None = None
-    key: Path | None = None
+    ca: Annotated[
+        File | None, option("CA bundle for verifying upstream TLS (default: the system's)", "--upstream-ca")
+    ] = None
+    certificate: Annotated[
+        File | None, option("PEM client certificate for upstreams that require mTLS", "--upstream-cert")
+    ] = None
+    key: Annotated[
+        File | None, option("PEM key of --upstream-cert; all three files are reloaded on change", "--upstream-key")
+    ] = None
 
 
 class UpstreamSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What upstreams may be, and what they get. `endpoints` are the networks (CIDR) and domain suffixes that manifests
-    may name, empty: all but addresses that no model server has. `key_variables` are the environment variables that
-    manifests may name for API keys, as patterns. `forwarded_headers` are request headers that go on to upstreams."""
+    """Upstream addresses and environment variables that manifests may name, and headers passed to upstreams. Empty
+    `endpoints`: every address except those that no model server has, such as link-local ones."""
 
     tls: TlsSettings = TlsSettings()
-    endpoints: tuple[str, ...] = ()
-    key_variables: tuple[str, ...] = ("*",)
-    forwarded_headers: tuple[str, ...] = ()
+    endpoints: Annotated[
+        tuple[str, ...],
+        option(
+            "network or domain of servers that manifests may name (10.0.0.0/8, .models.svc), to the exclusion of all "
+            "others; may be repeated",
+            "--allow-endpoint",
+            metavar="CIDR|SUFFIX",
+        ),
+    ] = ()
+    key_variables: Annotated[
+        tuple[str, ...],
+        option(
+            "pattern of environment variables that manifests may name in apiKeyEnv; may be repeated (default: all with "
+            "a manifest file; *_API_KEY and those of --grants with --source kubernetes)",
+            "--allow-key-env",
+            metavar="PATTERN",
+        ),
+    ] = ("*",)
+    forwarded_headers: Annotated[
+        tuple[str, ...],
+        option("request header to forward to HTTP upstreams; may be repeated", "--forward-header", metavar="NAME"),
+    ] = ()
 
 
 class Pod(msgspec.Struct, frozen=True, kw_only=True):
@@ -154,7 +235,8 @@ class Pod(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeyGrant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Who may use an API key: pairs of these namespaces (`*`: all), towards these hosts (`.suffix`: all below it)."""
+    """Permission to use an API key: for pairs in these namespaces (`*`: all), towards these hosts (`.suffix`: all
+    subdomains)."""
 
     namespaces: tuple[str, ...]
     hosts: tuple[str, ...]
@@ -168,8 +250,8 @@ class NameGrant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Grants(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """What namespaces of a cluster may use. `api_keys` are by the gateway's environment variable that holds the key. Of
-    the `model_names` that fit a name, the longest prefix decides; a name that none fits is open to all."""
+    """Permissions of namespaces in a cluster. `api_keys` is keyed by the gateway's environment variable that holds the
+    key. The longest matching prefix in `model_names` decides; a name without a match is open to all."""
 
     api_keys: dict[str, KeyGrant] = {}
     model_names: tuple[NameGrant, ...] = ()
@@ -179,54 +261,118 @@ NO_GRANTS = Grants()
 
 
 class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a manifest of custom resources is watched. `kubeconfig` None: as a pod of the cluster, by its service
-    account. `namespaces` empty: all; `grants` is what they may use. `snapshot` is a file that keeps what is known for
-    the next start; without one, `fallback` is a manifest to serve plainly until the cluster is heard. Reports go to
-    `report_namespace`; with `pod` known, they go away with it."""
+    """A cluster whose custom resources are watched. `kubeconfig` None: the pod's service account. Empty `namespaces`:
+    all. Without a snapshot, the manifest `fallback` is served plainly until the cluster answers. Reports are owned by
+    `pod`, if known, and deleted with it."""
 
-    kubeconfig: Path | None = None
-    namespaces: tuple[str, ...] = ()
-    snapshot: Path | None = None
+    namespaces: Annotated[
+        tuple[str, ...],
+        option("namespace to watch; may be repeated (default: all)", "--namespace", metavar="NS"),
+    ] = ()
+    kubeconfig: Annotated[
+        File | None,
+        option("kubeconfig (default: the service account in a pod, else KUBECONFIG or ~/.kube/config)"),
+    ] = None
+    snapshot: Annotated[
+        File | None, option("cache of the last cluster state, used when the API is unreachable at startup")
+    ] = None
     fallback: Path | None = None
-    report_namespace: str = "default"
-    grants: Grants = NO_GRANTS
+    report_namespace: Annotated[
+        str,
+        option(
+            "namespace for this gateway's reports (default: its own; outside of a cluster: default)",
+            metavar="NS",
+            default=None,
+        ),
+    ] = "default"
+    grants: Annotated[
+        Grants,
+        option(
+            "API keys, with their hosts, and model names that each namespace may use; read at startup (default: "
+            "ModelPairs with apiKeyEnv are refused)",
+            type=Path,
+            metavar="FILE",
+            default=None,
+        ),
+    ] = NO_GRANTS
     pod: Pod | None = None
 
 
 class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """All of it. The routing table comes from the file `manifest`, or from `cluster`. `endpoints` replaces the upstream
-    addresses of pairs, by pair name; `local_endpoints` are those of the pairs that name none, None for the manifest's
-    own default. With several workers, `metrics_folder` is where they find each other's metrics, and `last_good` is the
-    manifest that one starts with while the file is bad. `redis_url` is where replicas share what they saw, None:
-    nowhere; it may hold a password, so it is no part of the `repr`, and neither is `assignment_secret`, under which
-    request ids choose hold-back, rollout and exploration (None: a random one of each worker). `classifier` is a model
-    file of `slipstream train`, None: the one that comes with the package. `state_folder` is where kill switches that an
-    admin turns are kept, None: beside the manifest."""
+    """All settings. The routing table comes from the file `manifest` or from `cluster`. `endpoints` replaces the
+    upstream addresses of pairs, by pair name. With several workers, `metrics_folder` holds their sockets, and
+    `last_good` is the manifest to start with while the file is invalid. Secrets (`redis_url` may hold a password) are
+    not in the `repr`."""
 
-    manifest: Path | None = None
+    manifest: Annotated[
+        File | None,
+        option(
+            "ModelPairs and policies; with --source kubernetes: served plainly until the cluster answers",
+            "-f",
+            "--manifest",
+        ),
+    ] = None
     cluster: ClusterSettings | None = None
-    host: str = "127.0.0.1"
-    port: int = 8080
-    workers: int = 1
-    log_level: str = "warning"
-    endpoints: Mapping[str, tuple[str, ...]] = {}
+    endpoints: Annotated[
+        Mapping[str, tuple[str, ...]],
+        option(
+            "upstream address of a pair instead of the manifest's, e.g. acme=grpc://host:8001; may be repeated",
+            "--endpoint",
+            action="append",
+            metavar="PAIR=URL",
+        ),
+    ] = {}
+    local_endpoints: Annotated[
+        tuple[str, ...] | None,
+        option(
+            "upstream address of pairs without one: Triton's (grpc://127.0.0.1:8001) or vLLM's "
+            "(http://127.0.0.1:8000); may be repeated",
+            "--local-endpoint",
+            metavar="URL",
+        ),
+    ] = None
+    host: Annotated[str, option("address to listen on")] = "127.0.0.1"
+    port: Annotated[PortOrAny, option("port to listen on, 0 for a free one")] = 8080
+    workers: Annotated[AtLeastOne, option("worker processes")] = 1
+    redis_url: Annotated[
+        str | None,
+        option(
+            "Redis where replicas share measurements, redis://host:port/db; put a URL with a password into "
+            "SLIPSTREAM_REDIS_URL instead (default: every worker learns alone)",
+            "--redis",
+            metavar="URL",
+        ),
+    ] = None
+    assignment_secret: Annotated[
+        bytes | None,
+        option(
+            f"secret of at least {MIN_SECRET_BYTES} bytes, shared by all gateways of a deployment, or its text in "
+            f"{ASSIGNMENT_VARIABLE} (default: a random one at each start). Requests are assigned to hold-back, rollout "
+            "and exploration by a hash of the request id under this secret",
+            type=Path,
+            metavar="FILE",
+        ),
+    ] = None
+    classifier: Annotated[
+        File | None, option("classifier from 'slipstream train' (default: the one in the package)")
+    ] = None
+    state_folder: Annotated[
+        File | None,
+        option("folder of the file of kill switches (default: beside the manifest)", metavar="FOLDER"),
+    ] = None
+    log_level: Annotated[str, option("least severe messages to log", choices=LOG_LEVELS)] = "warning"
     deadlines: Deadlines = Deadlines()
     limits: Limits = Limits()
     health: HealthSettings = HealthSettings()
     overload: OverloadSettings = OverloadSettings()
     conformance: ConformanceSettings = ConformanceSettings()
     telemetry: TelemetrySettings = TelemetrySettings()
-    local_endpoints: tuple[str, ...] | None = None
     metrics_folder: Path | None = None
     last_good: Path | None = None
-    redis_url: str | None = None
-    assignment_secret: bytes | None = None
-    classifier: Path | None = None
     admin: AdminSettings = AdminSettings()
     access: AccessSettings = AccessSettings()
     upstreams: UpstreamSettings = UpstreamSettings()
     audit: AuditSettings = AuditSettings()
-    state_folder: Path | None = None
 
     def __repr__(self) -> str:
         hidden = msgspec.structs.replace(
@@ -236,8 +382,8 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def telemetry_settings(environ: Mapping[str, str] = os.environ) -> TelemetrySettings:
-    """By the OpenTelemetry specification's variables: a signal is exported where an OTLP endpoint is set for it and
-    `OTEL_SDK_DISABLED` or `OTEL_{TRACES,METRICS}_EXPORTER=none` does not say otherwise."""
+    """From the OpenTelemetry specification's variables. A signal is exported if it has an OTLP endpoint, unless
+    `OTEL_SDK_DISABLED` or `OTEL_{TRACES,METRICS}_EXPORTER=none` disables it."""
     if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return TelemetrySettings()
     return TelemetrySettings(
@@ -253,28 +399,28 @@ def _exports(environ: Mapping[str, str], signal: str) -> bool:
 
 
 def secret(name: str) -> str | None:
-    """The environment variable that a manifest names for an API key; None where it is unset or empty."""
+    """Value of the environment variable `name`, which a manifest names for an API key; None if unset or empty."""
     return os.environ.get(name) or None
 
 
 def redis_url(environ: Mapping[str, str] = os.environ) -> str | None:
-    """Where replicas share what they saw: `SLIPSTREAM_REDIS_URL`; None where it is unset or empty."""
+    """Value of `SLIPSTREAM_REDIS_URL`; None if unset or empty."""
     return environ.get("SLIPSTREAM_REDIS_URL") or None
 
 
 def assignment_secret(environ: Mapping[str, str] = os.environ) -> str | None:
-    """Under which request ids are assigned: `SLIPSTREAM_ASSIGNMENT_SECRET`; None where it is unset or empty."""
+    """Value of `SLIPSTREAM_ASSIGNMENT_SECRET`; None if unset or empty."""
     return environ.get(ASSIGNMENT_VARIABLE) or None
 
 
 def pod(environ: Mapping[str, str] = os.environ) -> Pod | None:
-    """The pod that this process runs in, by `POD_NAME` and `POD_UID`; None where they are not both set."""
+    """The pod of this process, from `POD_NAME` and `POD_UID`; None unless both are set."""
     name, uid = environ.get("POD_NAME"), environ.get("POD_UID")
     return Pod(name=name, uid=uid) if name and uid else None
 
 
 def own_namespace(environ: Mapping[str, str] = os.environ) -> str | None:
-    """The namespace that this process runs in, by `POD_NAMESPACE` or what every pod is given; None outside of one."""
+    """The namespace of this process, from `POD_NAMESPACE` or the service account; None outside of a pod."""
     if named := environ.get("POD_NAMESPACE"):
         return named
     try:
@@ -284,15 +430,15 @@ def own_namespace(environ: Mapping[str, str] = os.environ) -> str | None:
 
 
 def default_kubeconfig(environ: Mapping[str, str] = os.environ) -> Path | None:
-    """The kubeconfig to use where none is given: None within a cluster, else `KUBECONFIG` or the user's own."""
+    """The default kubeconfig: None within a cluster, else `KUBECONFIG` or the user's own."""
     if environ.get("KUBERNETES_SERVICE_HOST"):
         return None
     return Path(environ.get("KUBECONFIG") or Path.home() / ".kube" / "config")
 
 
 def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where `slipstream up` keeps what it installs, converts or makes once: `$SLIPSTREAM_VLLM_HOME`, else `slipstream`
-    in the user's cache folder; absolute, perhaps not there yet."""
+    """Cache of `slipstream up`: `$SLIPSTREAM_VLLM_HOME`, else `slipstream` in the user's cache folder. The path is
+    absolute; the folder may not exist yet."""
     if home := environ.get(CACHE_VARIABLE):
         return Path(home).expanduser().absolute()
     cache = environ.get("XDG_CACHE_HOME") or "~/.cache"

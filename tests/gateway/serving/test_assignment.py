@@ -16,7 +16,8 @@ from slipstream_core.errors import CommandError
 from slipstream_core.manifest import EMBEDDED_MANIFEST
 from slipstream_core.settings import ASSIGNMENT_VARIABLE, GatewaySettings
 from slipstream_tools.cli import main
-from slipstream_tools.gateway.options import assignment
+from slipstream_tools.gateway import options as gateway_options
+from slipstream_tools.gateway.options.values import secret_of
 from slipstream_tools.up.assignment_secret import secret_options
 
 from tests.gateway.serving.gateway_process import Process
@@ -76,7 +77,7 @@ def test_workers_share_the_secret_that_was_made_for_them(
 
 def options(*given: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    assignment.add_arguments(parser)
+    gateway_options.add_arguments(parser)
     return parser.parse_args(given)
 
 
@@ -84,13 +85,13 @@ def test_a_secret_comes_from_its_file_else_from_the_environment_else_by_chance(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv(ASSIGNMENT_VARIABLE, raising=False)
-    made = {assignment.settings_of(options(), shares=False) for _ in range(2)}
+    made = {secret_of(options(), shares=False) for _ in range(2)}
     assert [len(secret) for secret in made] == [32, 32]
     monkeypatch.setenv(ASSIGNMENT_VARIABLE, "of the environment\n")
-    assert assignment.settings_of(options(), shares=True) == b"of the environment"
+    assert secret_of(options(), shares=True) == b"of the environment"
     file = tmp_path / "secret"
     file.write_text("of the very file\n")
-    assert assignment.settings_of(options("--assignment-secret", str(file)), shares=True) == b"of the very file"
+    assert secret_of(options("--assignment-secret", str(file)), shares=True) == b"of the very file"
     assert capsys.readouterr().err == ""
 
 
@@ -98,7 +99,7 @@ def test_gateways_that_share_and_have_no_secret_are_warned(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv(ASSIGNMENT_VARIABLE, raising=False)
-    assignment.settings_of(options(), shares=True)
+    secret_of(options(), shares=True)
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("slipstream: warning: gateways that share Redis or a cluster need one --assignment-secret")
 
@@ -117,7 +118,7 @@ def test_a_secret_that_cannot_be_used_stops_a_start(
 def test_a_short_secret_of_the_environment_is_named_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ASSIGNMENT_VARIABLE, "hunter2")
     with pytest.raises(CommandError, match=f"{ASSIGNMENT_VARIABLE}: a secret has at least 16 bytes, this one has 7"):
-        assignment.settings_of(options(), shares=False)
+        secret_of(options(), shares=False)
 
 
 def test_settings_do_not_show_it() -> None:
@@ -134,7 +135,7 @@ def test_up_makes_a_secret_once_for_this_user_alone(tmp_path: Path, monkeypatch:
     assert secret_options(folder) == (option, path)
     assert file.read_bytes() == first
     assert list(folder.iterdir()) == [file]
-    assert assignment.settings_of(options(option, path), shares=True) == first
+    assert secret_of(options(option, path), shares=True) == first
     monkeypatch.setenv(ASSIGNMENT_VARIABLE, "of the environment")
     assert secret_options(folder) == ()
 

@@ -17,7 +17,7 @@ from slipstream_core.manifest import EMBEDDED_MANIFEST
 from slipstream_core.settings import AccessSettings, AuditSettings
 from slipstream_gateway.telemetry.audit import MAX_PENDING, REFUSALS_PER_FLUSH, Audit, LineSink
 from slipstream_tools.cli import main
-from slipstream_tools.gateway.options.audit import settings_of
+from slipstream_tools.gateway.options.values import audit_of
 
 WAIT_S = 15.0
 WRITER = """
@@ -157,5 +157,5 @@ def of_keys(file: Path) -> list[dict[str, Any]]:
 
 def test_file_of_a_fresh_log_is_for_its_owner_alone(tmp_path: Path) -> None:
     file = tmp_path / "audit.jsonl"
-    settings_of(argparse.Namespace(audit_log=str(file)))
+    audit_of(argparse.Namespace(audit_log=str(file)))
     assert file.stat().st_mode & 0o777 == 0o600

@@ -1,0 +1,154 @@
+"""Checks of single options that their type cannot make, before a worker starts: files, headers, listeners, secrets."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import secrets
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from slipstream_core.arguments import read_options
+from slipstream_core.errors import CommandError
+from slipstream_core.file_thread import FileThread
+from slipstream_core.hosts import is_loopback
+from slipstream_core.manifest.grants import read_grants
+from slipstream_core.regular_files import read_regular
+from slipstream_core.settings import (
+    ASSIGNMENT_VARIABLE,
+    MIN_SECRET_BYTES,
+    AccessSettings,
+    AuditSettings,
+    TlsSettings,
+    UpstreamSettings,
+    assignment_secret,
+)
+from slipstream_gateway.decide.classify import load_model
+from slipstream_gateway.upstreams.endpoint_rules import EndpointRules
+from slipstream_gateway.upstreams.tls import read_credentials
+
+SHARED_KEY_VARIABLES = ("*_API_KEY",)
+"""The default in a cluster, where authors of manifests are not operators of the gateway."""
+_MAX_SECRET_BYTES = 4096
+_HEADER = re.compile(r"[a-z0-9!#$%&'*+.^_`|~-]+")
+_OF_ONE_HOP = ("connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade")
+_OF_THE_BODY = ("content-length", "content-type", "content-encoding", "accept-encoding")
+_OF_CALLERS = ("authorization", "proxy-authorization", "cookie", "set-cookie", "x-api-key", "api-key")
+_OF_OURS = ("host", "expect", "traceparent", "tracestate", "x-request-timeout")
+_NEVER_FORWARDED = frozenset((*_OF_ONE_HOP, *_OF_THE_BODY, *_OF_CALLERS, *_OF_OURS))  # RFC 9110, section 7.6.1
+_NO_SHARED_SECRET = (
+    "slipstream: warning: gateways that share Redis or a cluster need one --assignment-secret FILE (or "
+    f"{ASSIGNMENT_VARIABLE}): with a random one each, a request that is tried again at another gateway may be assigned "
+    "otherwise."
+)
+
+
+def check_exposure(listeners: Sequence[tuple[str, str]], *, allowed: bool) -> None:
+    """Raises `CommandError` if other machines can reach one of `listeners` (option, host), unless that is `allowed`:
+    there are keys, or anonymous clients were allowed explicitly."""
+    for option, host in listeners:
+        if not allowed and not is_loopback(host):
+            raise CommandError(
+                f"{option} {host}: other machines can reach it, and there are no keys; give --keys FILE, or "
+                "--allow-anonymous to let everybody in.",
+                exit_code=2,
+            )
+
+
+def access_of(args: argparse.Namespace) -> AccessSettings:
+    """Raises `CommandError` if the key file is invalid."""
+    if args.keys is None:
+        if args.pepper is not None:
+            raise CommandError("--pepper is for the keys of --keys FILE.", exit_code=2)
+        return AccessSettings()
+    from slipstream_gateway.access import load_keyring
+
+    load_keyring(args.keys, args.pepper)
+    return read_options(args, AccessSettings)
+
+
+def secret_of(args: argparse.Namespace, *, shares: bool) -> bytes:
+    """The assignment secret, from a file or the environment. Without either it is random, with a warning if this
+    gateway `shares` a deployment with others. Raises `CommandError`."""
+    if args.assignment_secret is not None:
+        return _long_enough(_read_secret(args.assignment_secret), f"--assignment-secret {args.assignment_secret}")
+    if (given := assignment_secret()) is not None:
+        return _long_enough(os.fsencode(given).rstrip(b"\r\n"), ASSIGNMENT_VARIABLE)
+    if shares:
+        print(_NO_SHARED_SECRET, file=sys.stderr, flush=True)
+    return secrets.token_bytes(32)
+
+
+def _read_secret(path: Path) -> bytes:
+    try:
+        return FileThread().run(lambda: read_regular(path, max_bytes=_MAX_SECRET_BYTES)).rstrip(b"\r\n")
+    except OSError as exc:
+        message = f"--assignment-secret {path}: cannot be read: {exc.strerror or exc}."
+        raise CommandError(message, exit_code=2) from exc
+
+
+def _long_enough(secret: bytes, where: str) -> bytes:
+    if len(secret) < MIN_SECRET_BYTES:
+        message = f"{where}: a secret has at least {MIN_SECRET_BYTES} bytes, this one has {len(secret)}."
+        raise CommandError(message, exit_code=2)
+    return secret
+
+
+def classifier_of(args: argparse.Namespace) -> Path | None:
+    """Raises `CommandError` if the file is no classifier."""
+    if not args.classifier:
+        return None
+    file: Path = args.classifier.absolute()
+    load_model(file)
+    return file
+
+
+def state_folder_of(args: argparse.Namespace) -> Path | None:
+    folder: Path | None = args.state_folder
+    if folder is None:
+        return None
+    if not folder.is_dir():
+        raise CommandError(f"--state-folder {folder}: there is no such folder.", exit_code=2)
+    return folder.absolute()
+
+
+def audit_of(args: argparse.Namespace) -> AuditSettings:
+    """Raises `CommandError` if the file cannot be written."""
+    if args.audit_log is None:
+        return AuditSettings()
+    if args.audit_log == "-":
+        return AuditSettings(is_on=True)
+    file = Path(args.audit_log).absolute()
+    try:
+        os.close(os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600))
+    except OSError as exc:
+        raise CommandError(f"--audit-log {file}: {exc.strerror or exc}.") from exc
+    return AuditSettings(is_on=True, file=file)
+
+
+def upstreams_of(args: argparse.Namespace) -> UpstreamSettings:
+    """Raises `CommandError` if a file, a network or a header cannot be used."""
+    if (args.upstream_cert is None) != (args.upstream_key is None):
+        raise CommandError("--upstream-cert and --upstream-key go together.", exit_code=2)
+    read_credentials(tls := read_options(args, TlsSettings))
+    EndpointRules(args.allow_endpoint or ())
+    granted = tuple(read_grants(args.grants).api_keys) if args.grants else ()
+    key_variables = (*SHARED_KEY_VARIABLES, *granted) if args.source == "kubernetes" else ("*",)
+    return read_options(
+        args,
+        UpstreamSettings,
+        tls=tls,
+        key_variables=tuple(args.allow_key_env or key_variables),
+        forwarded_headers=tuple(dict.fromkeys(map(_header, args.forward_header or ()))),
+    )
+
+
+def _header(text: str) -> str:
+    name = str(text).lower()
+    if not _HEADER.fullmatch(name):
+        raise CommandError(f"--forward-header {text!r}: not a header's name.", exit_code=2)
+    if name in _NEVER_FORWARDED:
+        raise CommandError(f"--forward-header {name}: it belongs to this connection or names a caller.", exit_code=2)
+    return name
