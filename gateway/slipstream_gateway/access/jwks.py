@@ -1,24 +1,30 @@
-"""The public keys of a token issuer (RFC 7517), fetched in the background and never during a request."""
+"""The public keys of a token issuer (RFC 7517), fetched in the background: no request waits for them.
+
+PyJWT's `PyJWKClient` is not used: it fetches while a request waits, reads answers of any size, and drops its keys when
+an issuer fails.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import logging
+import ssl
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import aiohttp
+import httpx
 import jwt
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from slipstream_core.file_thread import FileThread
 from slipstream_core.network_errors import describe_network_error
 from slipstream_core.regular_files import read_regular
 
-from slipstream_gateway.access.jwks_location import check_location
+from slipstream_gateway.access.records import check_location
 
 FETCH_S = 5.0
 URL_REFRESH_S = 300.0
@@ -32,19 +38,18 @@ _log = logging.getLogger(__name__)
 
 
 class IssuerKey(NamedTuple):
-    """A key for verifying signatures. `algorithm` is the only permitted one; None if the issuer does not restrict
-    it."""
+    """A key for verifying signatures. `algorithm` is the only one that it may be used with; None: any of its type."""
 
     key: Any
     algorithm: str | None
 
 
 class Jwks:
-    """The keys at one location: an https URL, http on the loopback, or a file. No other location is ever fetched:
-    redirects are not followed, and locations in tokens are ignored.
+    """The keys at one location: an https URL, http on the loopback, or a file. Redirects are not followed, and
+    locations in tokens are ignored.
 
-    If the location fails, the last keys stay valid for a day. `run` refreshes them until cancelled; an unknown key id
-    triggers a refresh, at most once per `RETRY_S`.
+    If the location fails, the last keys stay valid for `LIFE_S`. `run` refreshes them until cancelled; an unknown key
+    id causes an early refresh, at most once per `RETRY_S`.
     """
 
     def __init__(self, location: str, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -55,7 +60,7 @@ class Jwks:
         self._keys: Mapping[str | None, IssuerKey] = {}
         self._read_s = float("-inf")
         self._wanted = asyncio.Event()
-        self._said = ""
+        self._last_failure = ""
         self._files = FileThread(timeout_s=FETCH_S)
 
     @property
@@ -63,8 +68,7 @@ class Jwks:
         return self._clock() - self._read_s < LIFE_S
 
     def find(self, kid: str | None) -> IssuerKey | None:
-        """The key `kid`; without a `kid`, the only key. If there is no such key, requests a refresh and returns
-        None."""
+        """The key `kid`, or the only key if `kid` is None. An unknown key requests a refresh and returns None."""
         key = self._keys.get(kid)
         if key is None and kid is None and len(self._keys) == 1:
             return next(iter(self._keys.values()))
@@ -76,51 +80,57 @@ class Jwks:
         while True:
             read = await self.refresh()
             pause_s = (URL_REFRESH_S if self._is_url else FILE_REFRESH_S) if read else RETRY_S
-            await asyncio.sleep(min(RETRY_S, pause_s))  # for any number of tokens with an unknown key
+            await asyncio.sleep(min(RETRY_S, pause_s))  # whatever the number of unknown key ids
             self._wanted.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wanted.wait(), max(pause_s - RETRY_S, 0.0))
 
     async def refresh(self) -> bool:
-        """Reads the location once and returns whether that succeeded."""
+        """Reads the location once. True on success."""
         try:
             keys = parse_keys(await (self._fetch() if self._is_url else self._files.arun(self._read)))
         except ValueError as exc:
-            self._log_failure(str(exc))
+            self._warn(str(exc))
             return False
-        except Exception as exc:  # top of a task: it continues whatever an issuer responds
-            self._log_failure(describe_network_error(exc))
+        except Exception as exc:  # the top of a task: no answer of an issuer may end it
+            self._warn(describe_network_error(exc))
             return False
         if {kid: _identity(key) for kid, key in keys.items()} != {k: _identity(v) for k, v in self._keys.items()}:
             self._keys = keys
             self.generation += 1
         self._read_s = self._clock()
-        self._said = ""
+        self._last_failure = ""
         return True
 
     def _read(self) -> bytes:
         return read_regular(Path(self.location), max_bytes=MAX_BYTES)
 
     async def _fetch(self) -> bytes:
-        timeout = aiohttp.ClientTimeout(total=FETCH_S)
+        """Raises `ValueError` for a bad answer, `httpx.HTTPError` or `TimeoutError` for none."""
+        data = bytearray()
         async with (
             asyncio.timeout(FETCH_S),
-            aiohttp.ClientSession(timeout=timeout, trust_env=False) as session,
-            session.get(self.location, allow_redirects=False) as response,
+            httpx.AsyncClient(verify=await asyncio.to_thread(_trusted), timeout=FETCH_S, trust_env=False) as client,
+            client.stream("GET", self.location, headers={"accept-encoding": "identity"}) as response,
         ):
-            if response.status != 200:
-                raise ValueError(f"HTTP status {response.status}")
-            data = await response.content.read(MAX_BYTES + 1)
-            while len(data) <= MAX_BYTES and (more := await response.content.read(MAX_BYTES)):
-                data += more
-        if len(data) > MAX_BYTES:
-            raise ValueError(f"the response exceeds {MAX_BYTES} bytes")
-        return data
+            if response.status_code != 200:
+                raise ValueError(f"it answers {response.status_code}")
+            async for piece in response.aiter_raw():
+                data += piece
+                if len(data) > MAX_BYTES:
+                    raise ValueError(f"it answers more than {MAX_BYTES} bytes")
+        return bytes(data)
 
-    def _log_failure(self, why: str) -> None:
-        if why != self._said:
-            self._said = why
-            _log.warning("cannot read the keys of the token issuer from %s: %s", self.location, why)
+    def _warn(self, why: str) -> None:
+        if why != self._last_failure:
+            self._last_failure = why
+            _log.warning("the keys of the token issuer could not be read from %s: %s", self.location, why)
+
+
+@functools.cache
+def _trusted() -> ssl.SSLContext:
+    """The system's certificate authorities. They take 25 ms of CPU to load: once per process, in a thread."""
+    return ssl.create_default_context()
 
 
 def parse_keys(data: bytes) -> dict[str | None, IssuerKey]:

@@ -14,10 +14,17 @@ from slipstream_core.errors import CommandError, NotAuthenticated
 from slipstream_core.file_thread import FileThread
 from slipstream_core.regular_files import read_regular
 
-from slipstream_gateway.access.jwks_location import check_location
 from slipstream_gateway.access.key_text import MIN_PEPPER_BYTES, digest, id_of, pepper_id
 from slipstream_gateway.access.principal import Prices, Principal, compile_principal
-from slipstream_gateway.access.records import MAX_FILE_BYTES, AccessFile, Jwt, KeyRecord, aware, parse_access
+from slipstream_gateway.access.records import (
+    MAX_FILE_BYTES,
+    AccessFile,
+    Jwt,
+    KeyRecord,
+    aware,
+    check_location,
+    parse_access,
+)
 
 INCORRECT = "Incorrect API key provided."
 _FOREVER_S = float("inf")

@@ -15,14 +15,15 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta
 from slipstream_core.errors import CommandError
+from slipstream_core.hosts import is_loopback_address
 from slipstream_core.rate_limits import Limits
 from slipstream_core.types import Mode, Priority
 
-from slipstream_gateway.access.jwks_location import check_location
 from slipstream_gateway.access.key_text import ID_CHARS
 
 MAX_FILE_BYTES = 16 * 1024 * 1024
@@ -135,6 +136,24 @@ def render_access(file: AccessFile) -> bytes:
 def aware(instant: datetime) -> datetime:
     """An instant without a time zone is in UTC."""
     return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant
+
+
+def check_location(location: str) -> bool:
+    """Whether a location of an issuer's keys is a URL; else it is a file. Raises `CommandError` for a URL that is not
+    trusted: keys are fetched by https, or by http on the loopback."""
+    if "://" not in location:
+        return False
+    try:
+        url = urlsplit(location)
+        host, _ = url.hostname or "", url.port
+    except ValueError as exc:
+        raise CommandError(f"jwt.jwks: {location!r} is no URL: {exc}") from exc
+    if url.username is not None or url.password is not None:
+        raise CommandError("jwt.jwks: the URL has credentials; keys of an issuer are public.")
+    is_local = host == "localhost" or is_loopback_address(host)
+    if (url.scheme == "https" and host) or (url.scheme == "http" and is_local):
+        return True
+    raise CommandError(f"jwt.jwks: must be an https URL (http on the loopback alone) or a file, is {location!r}.")
 
 
 def _problems(file: AccessFile) -> Iterator[str]:

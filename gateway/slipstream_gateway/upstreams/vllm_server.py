@@ -96,6 +96,8 @@ class VllmUpstream(OpenAiUpstream):
         return await self._control("GET", self._plugin_url)
 
     async def _control(self, method: str, url: URL) -> PluginAnswer:
+        """Uses the session of the requests, not httpx: a control route must be reached by the same TLS credentials and
+        address rules."""
         try:
             async with (
                 asyncio.timeout(CONTROL_TIMEOUT_S),

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -16,12 +14,12 @@ from slipstream_tools.up.assignment_secret import secret_options
 from slipstream_tools.up.cache import Report
 from slipstream_tools.up.engine_checks import ServerCheck, read_checks, wait_checked
 from slipstream_tools.up.options import EXAMPLES, LOOPBACK, UpOptions
+from slipstream_tools.up.probe import Probe
 from slipstream_tools.up.processes import Child
 
 DRAIN_S = 5
 STOP_TIMEOUT_S = 10.0
 _POLL_S = 0.05
-_PROBE_TIMEOUT_S = 2.0
 
 
 class GatewayProcess:
@@ -101,9 +99,7 @@ class GatewayProcess:
     def _not_ready(self) -> str | None:
         """The reason why it does not accept requests yet; None when it does."""
         try:
-            with urllib.request.urlopen(self._ready_url, timeout=_PROBE_TIMEOUT_S):  # nosec B310 # its URL is made of ours
-                return None
-        except urllib.error.HTTPError as exc:
-            return exc.read().decode(errors="replace")
+            answer = self._probe.get(self._ready_url)
         except OSError as exc:
             return str(exc)
+        return None if answer.is_success else answer.text

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import re
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
+from slipstream_tools.up.probe import Probe
 from slipstream_tools.up.processes import Child, wait_until_ready
 from slipstream_tools.up.triton_install import find_triton, link_backends, link_libraries, triton_environment
 
 EXIT_TIMEOUT_S = 5
 SHARED_MEMORY = Path("/dev/shm")  # nosec B108 # where Triton has its own, by a prefix of ours
-_PROBE_TIMEOUT_S = 2.0
 # A model's own load failure, as Triton logs it in its table of models and in error lines.
 _LOAD_FAILURES = (
     re.compile(r"TritonModelException: (?P<why>.+?)(?:\n|$)"),
@@ -51,6 +49,7 @@ class TritonServer:
         backends = link_backends(install, run_dir / "backends")
         libraries = link_libraries(install, run_dir / "libraries")
         self.ports = ports
+        self._probe = Probe()
         self._shared_memory_prefix = f"slipstream_{ports.grpc}_{time.monotonic_ns()}_"
         self.child = Child(
             name="Triton",
@@ -100,9 +99,4 @@ class TritonServer:
             region.unlink(missing_ok=True)
 
     def _is_ready(self) -> bool:
-        url = f"http://{self.ports.host}:{self.ports.http}/v2/health/ready"
-        try:
-            with urllib.request.urlopen(url, timeout=_PROBE_TIMEOUT_S) as response:  # nosec B310 # HTTP, above
-                return bool(response.status == 200)
-        except (urllib.error.URLError, OSError):
-            return False
+        return self._probe.is_ok(f"http://{self.ports.host}:{self.ports.http}/v2/health/ready")

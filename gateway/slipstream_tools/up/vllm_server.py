@@ -6,14 +6,13 @@ import json
 import re
 import shutil
 import tempfile
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
+from slipstream_tools.up.probe import Probe
 from slipstream_tools.up.processes import Child, wait_until_ready
 from slipstream_tools.up.vllm_environment import NICE, VllmInstall
 
@@ -116,6 +115,7 @@ class VllmServer:
     ) -> None:
         """Starts it; it is not ready yet. `env` is added to the environment of `install`."""
         self.launch = launch
+        self._probe = Probe()
         self.url = f"http://{host}:{port}"
         self._temporary = _short_folder()
         self.child = Child(
@@ -164,11 +164,7 @@ class VllmServer:
         shutil.rmtree(self._temporary, ignore_errors=True)
 
     def _is_ready(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"{self.url}/health", timeout=_PROBE_TIMEOUT_S) as response:  # nosec B310 # HTTP
-                return bool(response.status == 200)
-        except (urllib.error.URLError, OSError):
-            return False
+        return self._probe.is_ok(f"{self.url}/health")
 
 
 def informative_line(log: str) -> str:

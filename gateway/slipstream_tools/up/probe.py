@@ -1,0 +1,29 @@
+"""HTTP requests of `slipstream up` to the servers that it has started."""
+
+from __future__ import annotations
+
+import httpx
+
+PROBE_TIMEOUT_S = 2.0
+
+
+class Probe:
+    """A client that uses no proxy, follows no redirect and keeps no connection."""
+
+    def __init__(self) -> None:
+        limits = httpx.Limits(max_keepalive_connections=0)
+        self._client = httpx.Client(timeout=PROBE_TIMEOUT_S, trust_env=False, limits=limits)
+
+    def get(self, url: str) -> httpx.Response:
+        """Raises `OSError` if there is no answer."""
+        try:
+            return self._client.get(url)
+        except httpx.HTTPError as exc:
+            raise OSError(str(exc) or type(exc).__name__) from exc
+
+    def is_ok(self, url: str) -> bool:
+        """Whether the server answers 200."""
+        try:
+            return self.get(url).status_code == 200
+        except OSError:
+            return False
