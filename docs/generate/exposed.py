@@ -27,11 +27,17 @@ from slipstream_gateway.fleet.configuration import ConfigurationStatus
 from slipstream_gateway.request.outcome import Outcome
 from slipstream_gateway.request.parity.parity import ParityCount
 from slipstream_gateway.request.parity.sampled import SampledEvidence
-from slipstream_gateway.request.resume import Result, ResumptionCount
-from slipstream_gateway.telemetry.access import observe_access
-from slipstream_gateway.telemetry.conformance import observe_conformance
-from slipstream_gateway.telemetry.departures import observe_departures
-from slipstream_gateway.telemetry.failover import observe_failover
+from slipstream_gateway.telemetry.areas import (
+    observe_access,
+    observe_configuration,
+    observe_conformance,
+    observe_departures,
+    observe_estimates,
+    observe_evidence,
+    observe_failover,
+    observe_parity,
+    observe_store,
+)
 from slipstream_gateway.telemetry.overload import observe_overload
 from slipstream_gateway.telemetry.providers import Telemetry
 from slipstream_gateway.upstreams.base import Drafting, Usage
@@ -69,14 +75,14 @@ def gateway_metrics() -> list[Metric]:
     telemetry = Telemetry(TelemetrySettings(), in_flight=lambda: 1, queued=lambda: 1)
     for status in ("ok", "upstream_failed"):
         _serve(telemetry, status)
-    telemetry.recorder.rejected("overloaded")
-    telemetry.recorder.attempt_failed(server="grpc://triton:8001", error="UpstreamFailed")
-    telemetry.observe_store(StoreStatus)
-    telemetry.observe_configuration(lambda: ConfigurationStatus(origin="cluster"))
+    telemetry.rejected("overloaded")
+    telemetry.upstream_failed(endpoint="grpc://triton:8001", error="UpstreamFailed")
+    observe_store(telemetry.meter, StoreStatus)
+    observe_configuration(telemetry.meter, lambda: ConfigurationStatus(origin="cluster"))
     parity = ParityCount(pair=PAIR, request_class=CLASS, checked=2, mismatched=1, dropped={"failed": 1})
-    telemetry.observe_parity(lambda: [parity])
-    telemetry.observe_estimates(lambda: 1)
-    telemetry.observe_evidence(lambda: [(PAIR, _evidence())])
+    observe_parity(telemetry.meter, lambda: [parity])
+    observe_estimates(telemetry.meter, lambda: 1)
+    observe_evidence(telemetry.meter, lambda: [(PAIR, _evidence())])
     _observe_areas(telemetry)
     families = list(openmetrics(telemetry.openmetrics().decode()))
     telemetry.close()

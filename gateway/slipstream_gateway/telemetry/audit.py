@@ -1,7 +1,7 @@
-"""The audit log: what was decided for whom, and who changed what; JSON lines (https://jsonlines.org).
+"""The audit log: decisions by key, and changes by administrators, as JSON lines (https://jsonlines.org).
 
-No prompt, no answer and no secret is in it: keys go by their public ids. Writing is a thread's work and the buffer has
-an end, so that a slow disk delays nobody: what does not fit is dropped and counted, and the log says so.
+It has no prompts, answers or secrets; keys appear by their public ids. A thread writes from a bounded buffer, so that a
+slow disk delays no request: lines beyond the bound are dropped and counted in the log.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _Line = Callable[[], dict[str, Any]]
 
 
 class Audit:
-    """The log of one worker. Every method is quick and raises nothing; they are for the event loop's thread alone."""
+    """The log of one worker. Methods are quick, raise nothing, and run on the event loop's thread only."""
 
     def __init__(self, sink: LineSink | None, *, clock: Callable[[], float] = time.time) -> None:
         self._sink = sink
@@ -51,13 +51,13 @@ class Audit:
             self._add(lambda: _decision(at_s, outcome))
 
     def event(self, kind: str, *, who: str = "", **about: str | int | float | bool) -> None:
-        """Something that somebody did: `kill`, `unkill`, `keys`, `configuration`, …"""
+        """A change by `who`: `kill`, `unkill`, `keys`, `configuration`, …"""
         if self._sink is not None:
             line = {"time": _stamp(self._clock()), "event": kind, "who": who, **about}
             self._add(lambda: line)
 
     def refused(self, error: str) -> None:
-        """A request that was refused before there was a decision; many of a kind become one line with their number."""
+        """A request that was refused before a decision. Many of a kind become one line with their count."""
         if self._sink is not None:
             self._refusals[error] = self._refusals.get(error, 0) + 1
             if self._refusals[error] <= REFUSALS_PER_FLUSH:
@@ -66,7 +66,7 @@ class Audit:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Writes for as long as the context lasts, and at its end what is left."""
+        """Writes lines while the context lasts, and the remaining ones at its end."""
         if self._sink is None:
             yield
             return
@@ -100,7 +100,7 @@ class Audit:
             await asyncio.to_thread(self._sink.write, lines)
 
     def _sum_up(self) -> None:
-        """What was left out since the last time, as lines that are never left out themselves."""
+        """Adds lines with the counts of omitted ones; these are never dropped."""
         for error, count in self._refusals.items():
             if count > REFUSALS_PER_FLUSH:
                 self.event("refused", error=error, more=count - REFUSALS_PER_FLUSH)
@@ -113,8 +113,8 @@ class Audit:
 
 
 class LineSink:
-    """Whole lines at the end of a file that several processes share, or of a stream. A file that was moved away is
-    opened anew under its name, so that rotation needs no signal."""
+    """Appends whole lines to a file that several processes share, or to a stream. A file that was moved away is
+    reopened under its name, so that rotation needs no signal."""
 
     def __init__(self, path: Path | None, *, stream: int = 1) -> None:
         """`path` None: the descriptor `stream`. Raises `OSError` where the file cannot be opened."""
@@ -123,7 +123,7 @@ class LineSink:
         self._failing = False
 
     def write(self, lines: list[_Line]) -> None:
-        """Blocks. What cannot be written is lost, and logged once."""
+        """Blocks. Lines that cannot be written are lost; the first such error is logged."""
         data = b"".join(_encode(line()) + b"\n" for line in lines)
         try:
             self._follow()
@@ -167,7 +167,7 @@ class AuditRecorder(Recorder):
 
 
 def swaps(audit: Audit) -> Callable[[Snapshot | None, Snapshot], None]:
-    """What to call at each new routing table: its generation, and kill switches that were turned."""
+    """A callback for each new routing table: logs its generation and changed kill switches."""
 
     def swapped(before: Snapshot | None, after: Snapshot) -> None:
         if before is None or before.table.generation != after.table.generation:
@@ -217,6 +217,6 @@ def _open(path: Path) -> int:
 
 
 def _write_all(descriptor: int, data: bytes) -> None:
-    """Usually one call, which a local file system makes one piece of (`O_APPEND`)."""
+    """Usually one call, which is atomic on a local file system (`O_APPEND`)."""
     while data:
         data = data[os.write(descriptor, data) :]

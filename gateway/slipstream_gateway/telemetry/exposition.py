@@ -1,6 +1,7 @@
-"""Expositions of several workers as one: the same series are added up, or their mean or maximum is taken.
+"""Merges the expositions of several workers: equal series are added, or their mean or maximum is taken.
 
-Prometheus' text format and OpenMetrics 1.0 are read alike: of an exemplar behind a value, the first is kept.
+Reads Prometheus' text format and OpenMetrics 1.0; of several exemplars of a bucket, the first is kept. The multiprocess
+mode of prometheus_client is no alternative: it has neither exemplars nor instruments that are read at a scrape.
 """
 
 from __future__ import annotations
@@ -8,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 
-# What is no count: a difference with its interval, whose mean over the workers has an interval at most as wide as the
-# mean interval; whether a store answers, as the share of the workers that it answers; and what a worker goes by.
+# Values that are no counts. The mean of differences over the workers has an interval at most as wide as the mean
+# interval; the mean of 0 and 1 is a share of the workers.
 MEANS: tuple[str, ...] = (
     "slipstream_effect_",
     "slipstream_store_connected",
@@ -18,7 +19,7 @@ MEANS: tuple[str, ...] = (
     "slipstream_limits_shared",
     "slipstream_engine_conformance",
 )
-# Of these, the worker that is worst off tells.
+# Values of which the worst worker counts.
 MAXIMA: tuple[str, ...] = (
     "slipstream_admission_pressure",
     "slipstream_admission_latency_ratio",
@@ -30,7 +31,7 @@ _SAMPLE = re.compile(r'([^\s{]+(?:\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\})?) (\S+)(?: (
 
 
 class _Family:
-    """One metric's comments, and of each series every worker's value."""
+    """The comments of one metric, and the workers' values by series."""
 
     def __init__(self) -> None:
         self.comments: list[str] = []

@@ -1,8 +1,8 @@
-"""OpenTelemetry's conventions for generative AI: which names, units and buckets, and what they mean here.
+"""OpenTelemetry's conventions for generative AI: names, units and buckets, and their meaning here.
 
 github.com/open-telemetry/semantic-conventions-genai, docs/gen-ai (status: development). The gateway is a model server
-to its clients (`gen_ai.server.*`) and a client of its upstreams (`gen_ai.client.*`). Beside the conventions' attributes
-stand ours: pair, class and arm. No attribute ever holds text of a prompt or an answer.
+to its clients (`gen_ai.server.*`) and a client of its upstreams (`gen_ai.client.*`). The attributes pair, class and arm
+are added. No attribute has text of a prompt or an answer.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _Key = tuple[str, str, str, str, Endpoint]
 
 
 class _Answers:
-    """The series of one pair, model, class, arm and endpoint; errors have a duration each."""
+    """The series of one pair, model, class, arm and endpoint, with one duration per error type."""
 
     def __init__(self, owner: Timings, labels: Labels) -> None:
         self._owner = owner
@@ -55,13 +55,13 @@ class _Answers:
 
 
 class Timings:
-    """The conventions' histograms, fed with outcomes."""
+    """The conventions' histograms of finished requests."""
 
     def __init__(self) -> None:
         self.duration = Histogram(
             "gen_ai.server.request.duration",
             unit="s",
-            description="Time from the request to the last byte of its answer; `error.type` where that is not whole.",
+            description="Time from the request to the last byte of its answer; `error.type` if the answer is incomplete.",
             bounds=_DURATION_S,
         )
         self.ttft = Histogram(
@@ -79,7 +79,7 @@ class Timings:
         self.tokens = Histogram(
             "gen_ai.client.token.usage",
             unit="{token}",
-            description="Tokens of a whole answer's prompt and of the answer, as the upstream counted them.",
+            description="Tokens of the prompt and of the answer, as counted by the upstream, of complete answers.",
             bounds=_TOKENS,
         )
         self.all = (self.duration, self.ttft, self.tpot, self.tokens)
@@ -100,7 +100,7 @@ class Timings:
         if outcome.tpot_s is not None:
             answers.tpot.record(outcome.tpot_s, span)
         usage = outcome.usage
-        if usage.exact:  # the conventions: what was not told is not to be reported
+        if usage.exact:  # the conventions: a count that the upstream did not give must not be reported
             answers.input.record(usage.prompt_tokens, span)
             answers.output.record(usage.output_tokens, span)
 

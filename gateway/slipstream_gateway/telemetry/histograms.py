@@ -1,8 +1,9 @@
-"""Histograms that cost half a microsecond to record, with exemplars that lead to traces.
+"""Histograms that cost 0.1 µs to record, with exemplars that link to traces.
 
-The SDK's own take 6 µs a value, its Prometheus exporter drops exemplars, and there is no observable histogram. So
-values are counted here, and handed on in the SDK's own data types: to Prometheus by a collector, to OTLP by the reader
-that exports. Bounds are upper ones, inclusive, as in OpenTelemetry's explicit-bucket histograms.
+A value costs 0.9 µs with prometheus_client and 9 µs with the OpenTelemetry SDK (`tests.benchmarks.observations`).
+prometheus_client's were tried in place of these: with exemplars and the export by OTLP they save 7 lines of 150. The
+SDK's Prometheus exporter drops exemplars. Values are handed on in the SDK's data types: to Prometheus by a collector,
+to OTLP by the exporting reader. Bounds are inclusive upper ones, as in OpenTelemetry's explicit-bucket histograms.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from prometheus_client.core import HistogramMetricFamily
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar as Link
 
-_UNITS = {"s": "seconds"}  # how Prometheus spells them; `{token}` and the like are only remarks
+_UNITS = {"s": "seconds"}  # Prometheus' spelling; units such as `{token}` are only remarks
 
 Labels = Mapping[str, str]
 _Bucket = tuple[str, float] | tuple[str, float, Link]
 
 
 class _Trace(NamedTuple):
-    """The value of a bucket that a trace was last seen of."""
+    """The last traced value in a bucket."""
 
     value: float
     at_s: float
@@ -49,7 +50,7 @@ class Series:
         self.traces: dict[int, _Trace] = {}
 
     def record(self, value: float, span: SpanContext | None = None) -> None:
-        """Counts `value`; `span` is that of a sampled trace, to be found again by it."""
+        """Counts `value`; `span` is that of a sampled trace, for an exemplar."""
         index = bisect_left(self._bounds, value)
         self.counts[index] += 1
         self.total += value
@@ -62,7 +63,7 @@ class Series:
 
 
 class Histogram:
-    """One instrument; `series` makes a series once, and its owner keeps it."""
+    """One instrument. The caller keeps each series that `series` makes."""
 
     def __init__(self, name: str, *, unit: str, description: str, bounds: Sequence[float]) -> None:
         self.name = name
@@ -77,7 +78,7 @@ class Histogram:
         return made
 
     def family(self) -> Family:
-        """As Prometheus has it."""
+        """For Prometheus."""
         unit = _UNITS.get(self.unit, "")
         labels = sorted({name for series in self._series for name in series.attributes})
         family = HistogramMetricFamily(
@@ -93,7 +94,7 @@ class Histogram:
         return family
 
     def metric(self, started_ns: int) -> Metric:
-        """As the SDK has it, for its exporters."""
+        """For the SDK's exporters."""
         now_ns = time.time_ns()
         points = [_point(self.bounds, series, started_ns, now_ns) for series in self._series if any(series.counts)]
         data = HistogramData(data_points=points, aggregation_temporality=AggregationTemporality.CUMULATIVE)
@@ -101,7 +102,7 @@ class Histogram:
 
 
 class HistogramCollector(Collector):
-    """Histograms for a registry of prometheus_client. Nothing is shown that has no value yet, as with the SDK."""
+    """Histograms for a registry of prometheus_client. Series without a value are not shown."""
 
     def __init__(self, histograms: Sequence[Histogram]) -> None:
         self._histograms = histograms
@@ -115,7 +116,7 @@ def _plain(name: str) -> str:
 
 
 def _buckets(bounds: Sequence[float], series: Series) -> list[_Bucket]:
-    """Cumulated counts by bound, each with the trace that was last seen there."""
+    """Cumulative counts by bound, each with the last trace in its bucket."""
     buckets: list[_Bucket] = []
     total = 0
     for index, count in enumerate(list(series.counts)):

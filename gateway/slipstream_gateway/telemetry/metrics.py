@@ -1,16 +1,10 @@
-"""What the gateway counts. Attributes are pair, request class and arm, and on counters also reason and status:
-every one of them from a closed set or from the manifest, so that no client can add a series.
-
-Sums are kept as plain numbers and read by observable instruments: adding to an SDK counter costs 7 µs, and a request
-has six of them.
-"""
+"""Counters of requests. Attributes are pair, request class and arm, for some also reason and status."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
-from opentelemetry.metrics import CallbackOptions, Meter, Observation
-from slipstream_core.redis.status import StoreStatus
+from opentelemetry.metrics import Meter
 
 from slipstream_gateway.decide.estimate.evidence import ClassEvidence, TreatmentEffect
 from slipstream_gateway.fleet.configuration import ConfigurationStatus
@@ -36,13 +30,12 @@ class Metrics(Recorder):
     """Records outcomes; `in_flight` and `queued` are asked when somebody looks."""
 
     def __init__(self, meter: Meter, *, in_flight: Callable[[], int], queued: Callable[[], int]) -> None:
-        self._meter = meter
         self._series: dict[_ArmKey, _Series] = {}
         self._upstream_errors: dict[tuple[str, str], int] = {}
         self._rejections: dict[str, int] = {}
-        self._observe(meter)
-        _gauge(meter, "slipstream.requests.in_flight", "Requests in flight.", in_flight)
-        _gauge(meter, "slipstream.requests.queued", "Requests that wait for a place.", queued)
+        self._register(meter)
+        gauge(meter, "slipstream.requests.in_flight", "Requests in flight.", single(in_flight))
+        gauge(meter, "slipstream.requests.queued", "Requests that wait for a slot.", single(queued))
 
     def record(self, outcome: Outcome) -> None:
         decision, usage = outcome.decision, outcome.usage
@@ -60,22 +53,27 @@ class Metrics(Recorder):
         series.steps += usage.steps
 
     def rejected(self, error: str) -> None:
-        """A request that was refused before there was a decision; `error` is from a closed set."""
+        """Counts a request that was refused before a decision; `error` is from a closed set."""
         self._rejections[error] = self._rejections.get(error, 0) + 1
 
     def attempt_failed(self, *, server: str, error: str) -> None:
         key = (server, error)
         self._upstream_errors[key] = self._upstream_errors.get(key, 0) + 1
 
-    def observe_parity(self, read: Callable[[], Iterable[ParityCount]]) -> None:
-        """Shows what `read` tells when somebody looks."""
+    def _register(self, meter: Meter) -> None:
+        def sums(read: Callable[[_Series], int]) -> Read:
+            return lambda: [(read(series), series.attributes) for series in list(self._series.values())]
 
-        def counter(name: str, description: str, observe: Callable[[ParityCount], list[Observation]]) -> None:
-            self._meter.create_observable_counter(
-                f"slipstream.parity.{name}",
-                [lambda _: [observation for count in read() for observation in observe(count)]],
-                description=description,
-            )
+        for name, description, read in (
+            ("requests", "Requests that got a decision.", self._read_requests),
+            ("output.tokens", "Generated tokens.", sums(lambda series: series.output)),
+            ("drafted.tokens", "Proposed draft tokens.", sums(lambda series: series.drafted)),
+            ("accepted.tokens", "Accepted draft tokens.", sums(lambda series: series.accepted)),
+            ("target.steps", "Forward passes of the target after the prompt.", sums(lambda series: series.steps)),
+            ("upstream.errors", "Failed attempts at upstreams.", self._read_upstream_errors),
+            ("rejections", "Requests refused before a decision.", self._read_rejections),
+        ):
+            counter(meter, f"slipstream.{name}", description, read)
 
         counter("checked", "Speculative answers compared with a plain replay.", lambda c: [_parity(c, c.checked)])
         counter(
@@ -177,16 +175,14 @@ class Metrics(Recorder):
 
     def _read_requests(self, _: CallbackOptions) -> Iterable[Observation]:
         return [
-            Observation(count, {**series.attributes, "reason": str(reason), "status": status})
+            (count, {**series.attributes, "reason": str(reason), "status": status})
             for series in list(self._series.values())
             for (reason, status), count in list(series.requests.items())
         ]
 
-    def _read_upstream_errors(self, _: CallbackOptions) -> Iterable[Observation]:
-        return [
-            Observation(count, {"endpoint": endpoint, "error": error})
-            for (endpoint, error), count in list(self._upstream_errors.items())
-        ]
+    def _read_upstream_errors(self) -> list[tuple[float, dict[str, str]]]:
+        errors = list(self._upstream_errors.items())
+        return [(count, {"endpoint": endpoint, "error": error}) for (endpoint, error), count in errors]
 
     def _read_rejections(self, _: CallbackOptions) -> Iterable[Observation]:
         return [Observation(count, {"error": error}) for error, count in list(self._rejections.items())]

@@ -1,5 +1,5 @@
-"""Metrics by OTLP, our own histograms among them. Imported only where metrics are exported: the exporter brings
-`requests`, which a gateway without OTLP has no use for."""
+"""Export of metrics by OTLP, with our own histograms. Imported only if metrics are exported: the exporter imports
+`requests`, which nothing else needs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from slipstream_gateway.telemetry.histograms import Histogram
 
 
 def otlp_reader(histograms: Sequence[Histogram]) -> MetricReader:
-    """A reader that exports what it is given, and `histograms`, as often as OTEL_METRIC_EXPORT_INTERVAL says."""
+    """A reader that exports the SDK's instruments and `histograms` every OTEL_METRIC_EXPORT_INTERVAL."""
     return PeriodicExportingMetricReader(_Exporter(histograms))
 
 
@@ -35,7 +35,7 @@ class _Exporter(OTLPMetricExporter):
         return super().export(self._completed(metrics_data), timeout_millis, **kwargs)
 
     def _completed(self, data: MetricsData) -> MetricsData:
-        """`data` with the histograms that have values, under the same resource and scope."""
+        """`data` with the histograms, under the same resource and scope."""
         metrics = [metric for found in self._histograms if (metric := found.metric(self._started_ns)).data.data_points]
         first, *others = data.resource_metrics
         scope, *scopes = first.scope_metrics

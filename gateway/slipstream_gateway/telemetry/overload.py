@@ -1,11 +1,12 @@
 """What the gateway takes on and whom it leaves out: admission, retries, the health of every replica.
 
-A replica is its place in its pool: addresses are no labels. Of very large pools, and of very many, the first are shown.
+A replica is labelled by its place in its pool; addresses are no labels. Only the first replicas of very large pools are
+shown.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
 from opentelemetry.metrics import Meter
@@ -16,12 +17,11 @@ from slipstream_gateway.decide.route.pressure import SHRINK_FROM, STOP_AT
 from slipstream_gateway.fleet.fleet import Fleet
 from slipstream_gateway.fleet.snapshot import ServedRoute
 from slipstream_gateway.request.retry_budget import RetryBudget
-from slipstream_gateway.telemetry.instruments import counter, gauge
+from slipstream_gateway.telemetry.instruments import Read, counter, gauge
 from slipstream_gateway.upstreams.pool import Circuit, ReplicaState
 
 MOST_REPLICAS = 64
 MOST_SHOWN = 1000
-_Series = Iterable[tuple[float, Mapping[str, str]]]
 
 
 def observe_overload(meter: Meter, *, admission: Admission, retries: RetryBudget, fleet: Fleet) -> None:
@@ -36,7 +36,7 @@ def observe_overload(meter: Meter, *, admission: Admission, retries: RetryBudget
     gauge(
         meter,
         "slipstream.replica.state",
-        "How many workers see a replica's arm in that state.",
+        "Workers that see a replica's arm in this state.",
         lambda: [
             (float(replica.circuit == circuit), {**labels, "state": str(circuit)})
             for labels, replica in islice(_replicas(fleet), MOST_SHOWN)
@@ -46,7 +46,7 @@ def observe_overload(meter: Meter, *, admission: Admission, retries: RetryBudget
     counter(
         meter,
         "slipstream.replica.ejections",
-        "How often a replica's arm was ejected, by cause.",
+        "Ejections of a replica's arm, by cause.",
         lambda: [
             (count, {**labels, "cause": cause})
             for labels, replica in islice(_replicas(fleet), MOST_SHOWN)
@@ -57,7 +57,7 @@ def observe_overload(meter: Meter, *, admission: Admission, retries: RetryBudget
     gauge(
         meter,
         "slipstream.replica.longest_draft",
-        "Longest draft that a server of engine kind vllm takes; 0 where it cannot draft, or has not said so yet.",
+        "Longest draft of a server of engine kind vllm; 0 if it cannot draft or has not answered yet.",
         lambda: list(islice(_longest_drafts(fleet), MOST_SHOWN)),
     )
 
@@ -68,32 +68,32 @@ def _observe_admission(meter: Meter, read: Callable[[], tuple[PairAdmission, ...
 
     prefix = "slipstream.admission."
     gauge(meter, f"{prefix}limit", "Requests of a pair that may run at once.", per_pair(lambda gate: gate.limit))
-    gauge(meter, f"{prefix}in_flight", "Requests of a pair that run.", per_pair(lambda gate: gate.in_flight))
-    gauge(meter, f"{prefix}queued", "Requests of a pair that wait for a place.", per_pair(lambda gate: gate.queued))
+    gauge(meter, f"{prefix}in_flight", "Running requests of a pair.", per_pair(lambda gate: gate.in_flight))
+    gauge(meter, f"{prefix}queued", "Requests of a pair that wait for a slot.", per_pair(lambda gate: gate.queued))
     gauge(
         meter,
         f"{prefix}pressure",
-        f"Share of the places that is taken, 1 while some wait: drafts shrink above {SHRINK_FROM}, end at {STOP_AT}.",
+        f"Share of slots in use, 1 while requests wait: drafts shrink above {SHRINK_FROM} and stop at {STOP_AT}.",
         per_pair(lambda gate: gate.pressure),
     )
     gauge(
         meter,
         f"{prefix}latency_ratio",
-        "How many times as long as usual first tokens take.",
+        "Ratio of the present time to first token to the usual one.",
         per_pair(lambda gate: gate.latency_ratio),
     )
-    counter(meter, f"{prefix}waited", "Requests that had to wait for a place.", per_pair(lambda gate: gate.waited))
+    counter(meter, f"{prefix}waited", "Requests that waited for a slot.", per_pair(lambda gate: gate.waited))
     counter(
         meter,
         f"{prefix}wait",
-        "Time that requests waited for a place.",
+        "Time that requests waited for a slot.",
         per_pair(lambda gate: gate.waited_s),
         unit="s",
     )
     counter(
         meter,
         f"{prefix}refused",
-        "Requests that got no place.",
+        "Requests that got no slot.",
         lambda: [
             (count, {"pair": gate.pair, "cause": cause}) for gate in read() for cause, count in gate.refused.items()
         ],

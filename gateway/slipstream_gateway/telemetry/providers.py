@@ -1,4 +1,4 @@
-"""The OpenTelemetry SDK, set up in one place and handed in; nothing global."""
+"""Set-up of the OpenTelemetry SDK; nothing is global."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""One span per request, by the GenAI semantic conventions where they have a name for it (see `genai`).
+"""One span per request, with the names of the GenAI semantic conventions where they exist (see `genai`).
 
-What was asked and what came of it, as numbers and codes: no text of a prompt or an answer, no stop strings, no key.
+Attributes are numbers and codes: no text of a prompt or an answer, no stop strings, no key.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from slipstream_gateway.telemetry.genai import API_TYPES, OPERATIONS, PROVIDER, 
 _PROPAGATOR = TraceContextTextMapPropagator()
 _MAX_TRACEPARENT_CHARS = 512
 _DEFAULT_PORTS = {"http": 80, "https": 443}
-# Ends that nobody has to look into.
+# Statuses that are no errors of the gateway or its upstreams.
 _FINE = ("ok", "cancelled", "invalid_request")
 
 
 class RequestSpan:
-    """A span from decision to last byte, and the histograms' record of it. Costs next to nothing where no exporter
-    takes spans."""
+    """A span from decision to last byte; its end is also recorded in the histograms. Costs next to nothing without an
+    exporter of spans."""
 
     def __init__(self, span: trace.Span, traceparent: str | None, timings: Timings) -> None:
         self._span = span
@@ -59,8 +59,8 @@ class RequestSpan:
 def start_span(
     tracer: trace.Tracer, timings: Timings, request: GenerationRequest, *, request_id: str, traceparent: str | None
 ) -> RequestSpan:
-    """The span of a request; `traceparent` is the client's, W3C form. A long one is none: nobody makes such, the
-    propagator would log each, and it would go on to upstreams."""
+    """The span of a request; `traceparent` is the client's, in W3C form. A longer one than any valid one is ignored: the
+    propagator would log it, and upstreams would get it."""
     if traceparent is not None and len(traceparent) > _MAX_TRACEPARENT_CHARS:
         traceparent = None
     parent = _PROPAGATOR.extract({"traceparent": traceparent}) if traceparent else None
@@ -71,7 +71,7 @@ def start_span(
 
 
 def _request_attributes(request: GenerationRequest, request_id: str) -> dict[str, AttributeValue]:
-    """Only what the client gave, as the conventions want it; sampling always has a value."""
+    """Fields that the client set, as the conventions require; those of sampling always have a value."""
     attributes: dict[str, AttributeValue] = {
         "gen_ai.operation.name": OPERATIONS[request.endpoint],
         "gen_ai.provider.name": PROVIDER,

@@ -14,6 +14,7 @@ from slipstream_core.settings import TelemetrySettings, telemetry_settings
 from slipstream_core.types import Arm, Decision, Endpoint, GenerationRequest, Reason
 from slipstream_gateway.decide.estimate import ClassEvidence, TreatmentEffect
 from slipstream_gateway.request.outcome import Outcome
+from slipstream_gateway.telemetry.areas import observe_evidence, observe_store
 from slipstream_gateway.telemetry.providers import Telemetry
 from slipstream_gateway.upstreams.base import Usage
 
@@ -149,7 +150,7 @@ def test_the_difference_between_the_arms_is_shown_with_its_interval_and_not_wher
         e2e_s=effect(-0.5),
         cost=effect(None),
     )
-    telemetry.observe_evidence(lambda: [("acme", found)])
+    observe_evidence(telemetry.meter, lambda: [("acme", found)])
     text = telemetry.exposition().decode()
     for statistic, value in (("difference", -0.5), ("ci_low", -0.6), ("ci_high", -0.4)):
         labels = f'class="code/long",pair="acme",statistic="{statistic}"'
@@ -162,7 +163,7 @@ def test_the_difference_between_the_arms_is_shown_with_its_interval_and_not_wher
 def test_the_store_tells_how_sharing_goes() -> None:
     telemetry = Telemetry(telemetry_settings({}), in_flight=lambda: 0, queued=lambda: 0)
     status = StoreStatus(connected=False, buffered=7, dropped=3, stored=20, received=11, missed=2)
-    telemetry.observe_store(lambda: status)
+    observe_store(telemetry.meter, lambda: status)
     text = telemetry.exposition().decode()
     assert "slipstream_store_connected 0.0" in text
     assert "slipstream_store_buffered 7.0" in text
