@@ -61,7 +61,7 @@ class Timings:
         self.duration = Histogram(
             "gen_ai.server.request.duration",
             unit="s",
-            description="Time from the request to the last byte of its answer; `error.type` if the answer is incomplete.",
+            description="Time from the request to the last byte of its answer; `error.type` for incomplete answers.",
             bounds=_DURATION_S,
         )
         self.ttft = Histogram(

@@ -59,7 +59,7 @@ class RequestSpan:
 def start_span(
     tracer: trace.Tracer, timings: Timings, request: GenerationRequest, *, request_id: str, traceparent: str | None
 ) -> RequestSpan:
-    """The span of a request; `traceparent` is the client's, in W3C form. A longer one than any valid one is ignored: the
+    """The span of a request; `traceparent` is the client's, in W3C form. An overlong one is ignored: the
     propagator would log it, and upstreams would get it."""
     if traceparent is not None and len(traceparent) > _MAX_TRACEPARENT_CHARS:
         traceparent = None
