@@ -130,7 +130,7 @@ def _options(settings: type[msgspec.Struct]) -> Iterator[tuple[str, tuple[str, .
         if how.get("choices") == _ON_OFF:
             default = "on" if default else "off"
         if is_list:
-            how["action"] = "append"
+            how.setdefault("action", "append")
         elif is_flag and "choices" not in how:
             how["action"] = "store_true"
         elif default is not None:

@@ -6,120 +6,24 @@ import argparse
 import asyncio
 import importlib.util
 import logging
-import re
 import signal
-from pathlib import Path
 
-import msgspec
-from slipstream_core.arguments import at_least_one, port, seconds
+from slipstream_core.arguments import add_options, read_options
 from slipstream_core.errors import CommandError, SlipstreamError
 from slipstream_core.manifest.grants import read_grants
-from slipstream_core.settings import NO_GRANTS, redis_url
+from slipstream_core.settings import LOG_LEVELS, NO_GRANTS, redis_url
 
-from slipstream_operator.plan import DEFAULT_IMAGE, KubeObject
-from slipstream_operator.settings import LIVENESS_PORT, METRICS_PORT, PATIENCE_S, RESYNC_S, WORKERS, OperatorSettings
+from slipstream_operator.settings import OperatorSettings
 
-_LEVELS = ("critical", "error", "warning", "info", "debug")
 _PACKAGES = ("kopf", "kubernetes", "prometheus_client", "redis")
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_options(parser, OperatorSettings)
     parser.add_argument(
-        "-n",
-        "--namespace",
-        action="append",
-        default=[],
-        metavar="NS",
-        help="namespace whose pairs are served; may be repeated (without it, the whole cluster)",
+        "--log-level", choices=LOG_LEVELS, default="info", help="least severe messages to log (default: %(default)s)"
     )
-    parser.add_argument(
-        "--release",
-        type=_label,
-        metavar="NAME",
-        help="this installation, by which its objects are labelled; where another one manages a namespace already, "
-        "nothing is changed there (NAMESPACE.slipstream, by the operator's own namespace)",
-    )
-    parser.add_argument(
-        "--report-namespace",
-        metavar="NS",
-        help="where the gateways' reports lie (the operator's own namespace)",
-    )
-    parser.add_argument(
-        "--grants",
-        type=Path,
-        metavar="FILE",
-        help="which namespaces may use which API keys and model names: the same file as the gateways' (without "
-        "it, none may use any key)",
-    )
-    parser.add_argument(
-        "--kubeconfig", type=Path, metavar="FILE", help="cluster and login (in a pod its own account, else the usual)"
-    )
-    parser.add_argument("--context", metavar="NAME", help="context of the kubeconfig (its current one)")
-    parser.add_argument(
-        "--redis",
-        metavar="URL",
-        help="where the gateways share outcomes, redis://host:port/db; a URL with a password is better put into "
-        "SLIPSTREAM_REDIS_URL (without either, nothing is promoted: there is no evidence)",
-    )
-    parser.add_argument(
-        "--triton-image",
-        "--image",
-        default=DEFAULT_IMAGE,
-        metavar="IMAGE",
-        help="Triton with Slipstream's engine, for pairs that name none (%(default)s)",
-    )
-    parser.add_argument(
-        "--server-ingress",
-        type=_ingress_rules,
-        metavar="JSON",
-        help="ingress rules of a NetworkPolicy for each pair's servers, as a list (without it, there is no policy)",
-    )
-    parser.add_argument("--host", default="0.0.0.0", help="address of the two ports below (%(default)s)")  # nosec B104
-    parser.add_argument(
-        "--liveness-port", type=port, default=LIVENESS_PORT, help="port of /healthz (%(default)s)", metavar="N"
-    )
-    parser.add_argument(
-        "--metrics-port", type=port, default=METRICS_PORT, help="port of /metrics and /ready (%(default)s)", metavar="N"
-    )
-    parser.add_argument(
-        "--leader-election", action="store_true", help="of several operators, one works; the others stand by"
-    )
-    parser.add_argument("--lease-namespace", metavar="NS", help="where the leader's Lease lies (its own namespace)")
-    parser.add_argument(
-        "--resync",
-        type=seconds,
-        default=RESYNC_S,
-        metavar="SECONDS",
-        help="everything is listed and looked at this often, beside the watch (%(default)g)",
-    )
-    parser.add_argument(
-        "--workers", type=at_least_one, default=WORKERS, metavar="N", help="objects worked on at once (%(default)s)"
-    )
-    parser.add_argument(
-        "--patience",
-        type=seconds,
-        default=PATIENCE_S,
-        metavar="SECONDS",
-        help="how long the API server may refuse, or fail, before the process ends to be started anew (%(default)g)",
-    )
-    parser.add_argument("--log-level", choices=_LEVELS, default="info", help="what is logged (%(default)s)")
-
-
-def _label(text: str) -> str:
-    """`text`, which will be the value of a label."""
-    if re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", text) is None:
-        raise argparse.ArgumentTypeError(
-            f"{text!r}: letters, digits, dots and dashes, with a letter or digit at both ends"
-        )
-    return text
-
-
-def _ingress_rules(text: str) -> tuple[KubeObject, ...]:
-    try:
-        return msgspec.json.decode(text, type=tuple[KubeObject, ...])
-    except msgspec.MsgspecError as exc:
-        raise argparse.ArgumentTypeError(f"expected a list of objects in JSON: {exc}") from exc
 
 
 def run(args: argparse.Namespace) -> int:
@@ -160,23 +64,11 @@ def _check_packages() -> None:
 
 
 def settings_of(args: argparse.Namespace) -> OperatorSettings:
-    """What the options, as `add_arguments` defines them, say."""
-    return OperatorSettings(
-        release=args.release,
-        namespaces=tuple(dict.fromkeys(args.namespace)),
+    """The settings of the parsed options of `add_arguments`."""
+    return read_options(
+        args,
+        OperatorSettings,
+        namespaces=tuple(dict.fromkeys(args.namespace or ())),
         grants=read_grants(args.grants) if args.grants else NO_GRANTS,
-        report_namespace=args.report_namespace,
-        kubeconfig=args.kubeconfig,
-        context=args.context,
         redis_url=args.redis or redis_url(),
-        image=args.triton_image,
-        server_ingress=args.server_ingress,
-        host=args.host,
-        liveness_port=args.liveness_port,
-        metrics_port=args.metrics_port,
-        leader_election=args.leader_election,
-        lease_namespace=args.lease_namespace,
-        resync_s=args.resync,
-        workers=args.workers,
-        patience_s=args.patience,
     )

@@ -1,10 +1,14 @@
-"""What a run of the operator is set to."""
+"""Settings of the operator's process. A field with `option(...)` is a command-line option: see `arguments`."""
 
 from __future__ import annotations
 
+import argparse
+import re
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
+from slipstream_core.arguments import AtLeastOne, File, Port, Seconds, option
 from slipstream_core.settings import NO_GRANTS, Grants
 
 from slipstream_operator.plan import DEFAULT_IMAGE, KubeObject
@@ -16,26 +20,94 @@ PATIENCE_S = 120.0
 WORKERS = 16
 
 
-class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`release` names this installation, None for one after its namespace. `namespaces` are those watched,
-    empty for all, and `grants` is what they may use. `report_namespace` and `lease_namespace` are the operator's own
-    where they are None. `server_ingress`: see `ServingDefaults`. `patience_s` is how long the API server may refuse, or
-    fail, before the process ends."""
+def _label(text: str) -> str:
+    """A label's value."""
+    if re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", text) is None:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: letters, digits, dots and dashes, with a letter or digit at both ends"
+        )
+    return text
 
-    release: str | None = None
-    namespaces: tuple[str, ...] = ()
-    grants: Grants = NO_GRANTS
-    report_namespace: str | None = None
-    kubeconfig: Path | None = None
-    context: str | None = None
-    redis_url: str | None = None
-    image: str = DEFAULT_IMAGE
-    server_ingress: tuple[KubeObject, ...] | None = None
-    host: str = "127.0.0.1"
-    liveness_port: int = LIVENESS_PORT
-    metrics_port: int = METRICS_PORT
-    leader_election: bool = False
-    lease_namespace: str | None = None
-    resync_s: float = RESYNC_S
-    patience_s: float = PATIENCE_S
-    workers: int = WORKERS
+
+def _ingress_rules(text: str) -> tuple[KubeObject, ...]:
+    try:
+        return msgspec.json.decode(text, type=tuple[KubeObject, ...])
+    except msgspec.MsgspecError as exc:
+        raise argparse.ArgumentTypeError(f"expected a list of objects in JSON: {exc}") from exc
+
+
+class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """`release` names this installation; None: by its namespace. Empty `namespaces`: all. `report_namespace` and
+    `lease_namespace` None: the operator's own. For `server_ingress` see `ServingDefaults`."""
+
+    namespaces: Annotated[
+        tuple[str, ...],
+        option("namespace of pairs to serve; may be repeated (default: all)", "-n", "--namespace", metavar="NS"),
+    ] = ()
+    release: Annotated[
+        str | None,
+        option(
+            "name of this installation, a label of its objects; a namespace that another installation manages is left "
+            "unchanged (default: NAMESPACE.slipstream, with the operator's own namespace)",
+            type=_label,
+            metavar="NAME",
+        ),
+    ] = None
+    report_namespace: Annotated[
+        str | None, option("namespace of the gateways' reports (default: the operator's own)", metavar="NS")
+    ] = None
+    grants: Annotated[
+        Grants,
+        option(
+            "API keys and model names that each namespace may use, the same file as the gateways' (default: no keys)",
+            type=Path,
+            metavar="FILE",
+            default=None,
+        ),
+    ] = NO_GRANTS
+    kubeconfig: Annotated[
+        File | None, option("kubeconfig (default: the service account in a pod, else the usual one)")
+    ] = None
+    context: Annotated[str | None, option("context of the kubeconfig (default: its current one)", metavar="NAME")] = (
+        None
+    )
+    redis_url: Annotated[
+        str | None,
+        option(
+            "Redis where gateways share outcomes, redis://host:port/db; put a URL with a password into "
+            "SLIPSTREAM_REDIS_URL instead (default: none; nothing is promoted without outcomes)",
+            "--redis",
+            metavar="URL",
+        ),
+    ] = None
+    image: Annotated[
+        str,
+        option(
+            "image of Triton with Slipstream's engine, for pairs that name none",
+            "--triton-image",
+            "--image",
+            dest="triton_image",
+            metavar="IMAGE",
+        ),
+    ] = DEFAULT_IMAGE
+    server_ingress: Annotated[
+        tuple[KubeObject, ...] | None,
+        option(
+            "ingress rules, as a list, of a NetworkPolicy for each pair's servers (default: no policy)",
+            action="store",
+            type=_ingress_rules,
+            metavar="JSON",
+        ),
+    ] = None
+    host: Annotated[str, option("address of the next two ports", default="0.0.0.0")] = "127.0.0.1"  # nosec B104
+    liveness_port: Annotated[Port, option("port of /healthz")] = LIVENESS_PORT
+    metrics_port: Annotated[Port, option("port of /metrics and /ready")] = METRICS_PORT
+    leader_election: Annotated[bool, option("elect one active operator among several")] = False
+    lease_namespace: Annotated[
+        str | None, option("namespace of the leader's Lease (default: the operator's own)", metavar="NS")
+    ] = None
+    resync_s: Annotated[Seconds, option("interval at which all objects are listed and reconciled")] = RESYNC_S
+    workers: Annotated[AtLeastOne, option("objects reconciled at once")] = WORKERS
+    patience_s: Annotated[
+        Seconds, option("time for which the API server may fail before the process exits to be restarted")
+    ] = PATIENCE_S
