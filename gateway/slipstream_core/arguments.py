@@ -86,15 +86,15 @@ OnOff = Annotated[bool, Meta(extra={"choices": _ON_OFF})]
 
 
 def option(text: str, *names: str, **how: Any) -> Meta:
-    """Makes a field an option with the help `text`. `names` are by the field where none are given, without the unit of
-    `_s`. `how` goes to argparse, where it is not what follows from the field's type and default."""
+    """Makes a field an option with the help `text`. The default name is the field's, without its unit `_s`. `how`
+    overrides arguments of `add_argument` that follow from the field's type and default."""
     return Meta(description=text, extra={"names": names, **how})
 
 
 def add_options(
     to: argparse._ActionsContainer, *settings: type[msgspec.Struct], types: Mapping[str, Callable[[str], Any]] = {}
 ) -> None:
-    """Adds the options of `settings`. `types` has, by field, those that the settings' module cannot import."""
+    """Adds the options of `settings`. `types` are parsers, by field, that the module of the settings cannot import."""
     for struct in settings:
         for field, names, how in _options(struct):
             how["type"] = types.get(field, how.get("type"))
@@ -102,7 +102,7 @@ def add_options(
 
 
 def read_options(args: argparse.Namespace, settings: type[_Struct], **given: Any) -> _Struct:
-    """`settings` by its options in `args`, with absolute paths. `given` are fields that need more than an option."""
+    """The `settings` of the options in `args`, with absolute paths. `given` are fields that need more than one."""
     values = dict(given)
     for field, _, how in _options(settings):
         value = getattr(args, how["dest"])
@@ -140,7 +140,7 @@ def _options(settings: type[msgspec.Struct]) -> Iterator[tuple[str, tuple[str, .
 
 
 def _inside(kind: inspect.Type) -> tuple[dict[str, Any], bool, bool]:
-    """What annotations say of a type, the inner ones first; whether it is a tuple, and whether a bool."""
+    """The merged annotations of a type, whether it is a tuple, and whether it is a bool."""
     if isinstance(kind, inspect.Metadata):
         known, is_list, is_flag = _inside(kind.type)
         return {**known, **(kind.extra or {}), **(kind.extra_json_schema or {})}, is_list, is_flag

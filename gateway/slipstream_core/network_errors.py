@@ -19,9 +19,9 @@ def describe_network_error(error: BaseException) -> str:
     server."""
     if isinstance(error, OSError) and str(error):
         return str(error)
-    causes = [error]
-    while (cause := causes[-1].__cause__) is not None:
-        causes.append(cause)
-    if isinstance(causes[-1], OSError) and str(causes[-1]):
-        return str(causes[-1])
-    return " from ".join(type(cause).__name__ for cause in causes)
+    names = []
+    cause: BaseException | None = error
+    while cause is not None:
+        names.append(type(cause).__name__)
+        cause = cause.__cause__
+    return " from ".join(names)

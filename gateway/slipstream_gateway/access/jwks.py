@@ -93,7 +93,7 @@ class Jwks:
             self._warn(str(exc))
             return False
         except Exception as exc:  # the top of a task: no answer of an issuer may end it
-            self._warn(describe_network_error(exc))
+            self._warn(describe_network_error(_reason(exc)))
             return False
         if {kid: _identity(key) for kid, key in keys.items()} != {k: _identity(v) for k, v in self._keys.items()}:
             self._keys = keys
@@ -125,6 +125,16 @@ class Jwks:
         if why != self._last_failure:
             self._last_failure = why
             _log.warning("the keys of the token issuer could not be read from %s: %s", self.location, why)
+
+
+def _reason(error: BaseException) -> BaseException:
+    """The innermost error of the operating system or TLS behind `error`, if there is one. httpcore drops causes, so
+    contexts are followed too."""
+    found, inner = error, error.__cause__ or error.__context__
+    while inner is not None:
+        found = inner if isinstance(inner, OSError) else found
+        inner = inner.__cause__ or inner.__context__
+    return found
 
 
 @functools.cache

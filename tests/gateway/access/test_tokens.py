@@ -251,3 +251,21 @@ async def test_an_issuers_keys_are_read_from_no_fifo(tmp_path: Path, caplog: pyt
     assert not await Jwks(str(path)).refresh()
     assert f"{path}: " in caplog.text
     assert "it is a FIFO, a regular file is needed" in caplog.text
+
+
+async def test_an_issuer_that_cannot_be_used_is_logged_with_the_reason(
+    issuer: Issuer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # a proxy of the environment is not used
+    keys = Jwks(issuer.url)
+    assert await keys.refresh()
+    issuer.keys = [jwk(RSA, "one"), {"padding": "x" * MAX_BYTES}]
+    assert not await keys.refresh()
+    assert f"it answers more than {MAX_BYTES} bytes" in caplog.text
+    issuer.keys = []
+    assert not await keys.refresh()
+    assert "it has no public key for signatures" in caplog.text
+    issuer.stop()
+    assert not await keys.refresh()
+    assert "Connect call failed" in caplog.text or "Connection refused" in caplog.text
+    assert keys.find("one") is not None  # the last good keys stay
