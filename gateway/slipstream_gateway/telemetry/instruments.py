@@ -22,8 +22,8 @@ def counter(meter: Meter, name: str, description: str, read: Read, *, unit: str 
 
 
 def gauge(meter: Meter, name: str, description: str, read: Read, *, unit: str = "") -> None:
-    """A value that rises and falls. The values of several workers are added, unless the name is in `exposition.MEANS`
-    or `exposition.MAXIMA`."""
+    """A value that rises and falls. The values of several workers are added, unless the name is in `workers.MEANS` or
+    `workers.MAXIMA`."""
     meter.create_observable_gauge(name, [_observe(read)], unit, description)
 
 

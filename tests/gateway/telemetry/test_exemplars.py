@@ -11,8 +11,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from slipstream_core.settings import TelemetrySettings, telemetry_settings
 from slipstream_core.types import Arm, Decision, Endpoint, GenerationRequest, Reason
 from slipstream_gateway.request.outcome import Outcome
-from slipstream_gateway.telemetry.exposition import merge
 from slipstream_gateway.telemetry.providers import Telemetry
+from slipstream_gateway.telemetry.workers import merge
 from slipstream_gateway.upstreams.base import Usage
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"

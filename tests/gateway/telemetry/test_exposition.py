@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from slipstream_gateway.telemetry.exposition import merge
+from slipstream_gateway.telemetry.workers import merge
 
 SERIES = st.dictionaries(
     st.tuples(st.sampled_from(["a_total", "b_bucket"]), st.sampled_from(["x", "y z", 'q\\"}'])),
