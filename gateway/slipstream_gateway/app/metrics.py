@@ -5,10 +5,17 @@ from __future__ import annotations
 from slipstream_gateway.access import KeyedAccess
 from slipstream_gateway.app.sources import pairs
 from slipstream_gateway.app.wiring import Services
-from slipstream_gateway.telemetry.access import observe_access
-from slipstream_gateway.telemetry.conformance import observe_conformance
-from slipstream_gateway.telemetry.departures import observe_departures
-from slipstream_gateway.telemetry.failover import observe_failover
+from slipstream_gateway.telemetry.areas import (
+    observe_access,
+    observe_configuration,
+    observe_conformance,
+    observe_departures,
+    observe_estimates,
+    observe_evidence,
+    observe_failover,
+    observe_parity,
+    observe_store,
+)
 from slipstream_gateway.telemetry.overload import observe_overload
 from slipstream_gateway.telemetry.workers import PeerQuery
 
@@ -16,12 +23,13 @@ from slipstream_gateway.telemetry.workers import PeerQuery
 def observe(services: Services) -> None:
     """Joins telemetry, and what workers ask of each other, to the services."""
     telemetry, learner, evidence = services.telemetry, services.learner, services.evidence
-    telemetry.observe_configuration(services.source.status)
-    telemetry.observe_parity(services.parity.counts)
-    telemetry.observe_store(services.store.status)
-    telemetry.observe_estimates(lambda: learner.fingerprints)
-    telemetry.observe_evidence(
-        lambda: [(pair, found) for pair in pairs(services.fleet) for found in evidence.report(pair)]
+    observe_configuration(telemetry.meter, services.source.status)
+    observe_parity(telemetry.meter, services.parity.counts)
+    observe_store(telemetry.meter, services.store.status)
+    observe_estimates(telemetry.meter, lambda: learner.fingerprints)
+    observe_evidence(
+        telemetry.meter,
+        lambda: [(pair, found) for pair in pairs(services.fleet) for found in evidence.report(pair)],
     )
     observe_failover(telemetry.meter, services.resumptions.counts)
     observe_departures(telemetry.meter, lambda: services.departures.count)

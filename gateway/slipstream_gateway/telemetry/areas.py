@@ -17,12 +17,12 @@ from slipstream_core.types import Capability
 from slipstream_gateway.access import AccessStatus
 from slipstream_gateway.access.counts import KeyUse
 from slipstream_gateway.conformance import CheckCount, ReplicaConformance
-from slipstream_gateway.decide.estimate.evidence import ClassEvidence, Effect
+from slipstream_gateway.decide.estimate.evidence import ClassEvidence, TreatmentEffect
 from slipstream_gateway.fleet.configuration import ConfigurationStatus
-from slipstream_gateway.request.failover import ResumptionCount
 from slipstream_gateway.request.parity.parity import ParityCount
 from slipstream_gateway.request.parity.sampled import SampledEvidence
 from slipstream_gateway.request.parity.score import ALARM_AT
+from slipstream_gateway.request.resume import ResumptionCount
 from slipstream_gateway.telemetry.instruments import Read, Values, counter, gauge, single
 from slipstream_gateway.telemetry.overload import MOST_SHOWN
 
@@ -123,7 +123,7 @@ def observe_evidence(meter: Meter, read: Callable[[], Iterable[tuple[str, ClassE
             if value is not None
         ]
 
-    def difference(effect: Effect) -> dict[str, float | None]:
+    def difference(effect: TreatmentEffect) -> dict[str, float | None]:
         return {"difference": effect.difference, "ci_low": effect.ci_low, "ci_high": effect.ci_high}
 
     for name, unit, subject, statistics in (

@@ -1,4 +1,4 @@
-"""What the gateway takes on and whom it leaves out: admission, retries, the health of every replica.
+"""Metrics of admission, retries and the health of every replica.
 
 A replica is labelled by its place in its pool; addresses are no labels. Only the first replicas of very large pools are
 shown.
@@ -25,7 +25,6 @@ MOST_SHOWN = 1000
 
 
 def observe_overload(meter: Meter, *, admission: Admission, retries: RetryBudget, fleet: Fleet) -> None:
-    """Shows them when somebody looks."""
     _observe_admission(meter, admission.snapshot)
     counter(
         meter,
@@ -63,7 +62,7 @@ def observe_overload(meter: Meter, *, admission: Admission, retries: RetryBudget
 
 
 def _observe_admission(meter: Meter, read: Callable[[], tuple[PairAdmission, ...]]) -> None:
-    def per_pair(value: Callable[[PairAdmission], float]) -> Callable[[], _Series]:
+    def per_pair(value: Callable[[PairAdmission], float]) -> Read:
         return lambda: [(value(gate), {"pair": gate.pair}) for gate in read()]
 
     prefix = "slipstream.admission."

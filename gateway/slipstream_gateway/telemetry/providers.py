@@ -26,8 +26,8 @@ _SCOPE = "slipstream_gateway"
 
 
 class Telemetry:
-    """Spans, and the metrics of this worker. Areas of the gateway register what they show
-    with `meter`, each from its own file: see `instruments`."""
+    """Records requests, and exposes the metrics of this worker. Areas of the gateway register theirs with `meter`: see
+    `areas`."""
 
     def __init__(self, settings: TelemetrySettings, *, in_flight: Callable[[], int], queued: Callable[[], int]) -> None:
         resource = Resource.create({"service.name": "slipstream-gateway"})
@@ -50,13 +50,8 @@ class Telemetry:
         self._traces = _tracer_provider(settings, resource)
         self._tracer = self._traces.get_tracer(_SCOPE)
         self.meter = self._meters.get_meter(_SCOPE)
-        self._metrics = Metrics(self.meter, in_flight=in_flight, queued=queued)
-        self.recorder: Recorder = self._metrics
-        self.observe_configuration = self._metrics.observe_configuration
-        self.observe_parity = self._metrics.observe_parity
-        self.observe_store = self._metrics.observe_store
-        self.observe_estimates = self._metrics.observe_estimates
-        self.observe_evidence = self._metrics.observe_evidence
+        metrics = Metrics(self.meter, in_flight=in_flight, queued=queued)
+        self.recorder: Recorder = metrics
 
     def span(self, request: GenerationRequest, *, request_id: str, traceparent: str | None) -> Span:
         return start_span(self._tracer, self._timings, request, request_id=request_id, traceparent=traceparent)

@@ -1,8 +1,11 @@
-"""Queries between worker processes, so that any worker can show the figures of all: each has a Unix socket in a shared
-folder.
+"""Queries between workers: each worker answers on its own Unix socket in a shared folder, so that any of them can show
+the metrics of all.
 
-A query is one line; the answer is all data until the socket is closed. A dead worker is missing in the sums, so
-counters fall by its share when it is replaced; Prometheus' `rate` treats that as a reset.
+Expositions are merged series by series: equal ones are added, or their mean or maximum is taken. The multiprocess mode
+of prometheus_client is no alternative: it has neither exemplars nor instruments that are read at a scrape.
+
+A question is one line; the answer ends when the socket is closed. The values of a dead worker are lost, so counters
+fall by its share; Prometheus' `rate` takes that for a reset.
 """
 
 from __future__ import annotations
@@ -39,12 +42,12 @@ _SAMPLE = re.compile(r'([^\s{]+(?:\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\})?) (\S+)(?: (
 _log = logging.getLogger(__name__)
 
 Answer = Callable[[], bytes]
-"""The response of a worker to a query. Called on its event loop: must be fast and must not raise."""
+"""Produces a worker's answer. Called on its event loop: must be quick and must not raise."""
 
 
 class PeerQuery(StrEnum):
-    """The queries to a worker: `METRICS` in Prometheus' text format, `OPENMETRICS` with exemplars, `SNAPSHOT` as one
-    JSON document for the console."""
+    """`METRICS` is answered in Prometheus' text format, `OPENMETRICS` with exemplars, `SNAPSHOT` as one JSON document
+    for the console."""
 
     METRICS = "metrics"
     OPENMETRICS = "openmetrics"
@@ -52,7 +55,7 @@ class PeerQuery(StrEnum):
 
 
 class WorkerPeers:
-    """This worker's socket, and the client for the others'. Use as an asynchronous context."""
+    """This worker's socket, and queries to those of the others. Use as an asynchronous context."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
@@ -60,9 +63,9 @@ class WorkerPeers:
         self._path = folder / f"{os.getpid()}.sock" if folder is not None else None
         self._server: asyncio.Server | None = None
 
-    def answer(self, query: PeerQuery, answer: Answer) -> None:
-        """Sets the response of this worker to `query`."""
-        self._answers[query] = answer
+    def answer(self, question: PeerQuery, answer: Answer) -> None:
+        """Sets this worker's answer to `question`."""
+        self._answers[question] = answer
 
     async def __aenter__(self) -> WorkerPeers:
         if self._path is not None:
@@ -75,14 +78,14 @@ class WorkerPeers:
             self._server.close()
             self._path.unlink(missing_ok=True)
 
-    async def ask(self, query: PeerQuery) -> list[bytes]:
-        """The responses of all workers, this one's first. A worker that does not respond in time is left out."""
-        answers = [self._answers[query]()] if query in self._answers else []
+    async def ask(self, question: PeerQuery) -> list[bytes]:
+        """The answers of all workers, this one's first, without those that are late."""
+        answers = [self._answers[question]()] if question in self._answers else []
         if self._folder is None:
             return answers
         sockets = await asyncio.to_thread(lambda folder: sorted(folder.glob("*.sock")), self._folder)
         others = [path for path in sockets if path != self._path]
-        found = await asyncio.gather(*(_ask(path, query) for path in others))
+        found = await asyncio.gather(*(_ask(path, question) for path in others))
         return answers + [text for text in found if text]
 
     async def metrics(self, *, openmetrics: bool = False) -> bytes:
@@ -93,29 +96,29 @@ class WorkerPeers:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(
             OSError, TimeoutError, ValueError
-        ):  # the peer has disconnected, or its query is unknown
+        ):  # the other worker is gone, or its question is unknown
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                query = PeerQuery((await reader.readline()).decode().strip())
-                if query in self._answers:
-                    writer.write(self._answers[query]())
+                question = PeerQuery((await reader.readline()).decode().strip())
+                if question in self._answers:
+                    writer.write(self._answers[question]())
                     await writer.drain()
         writer.close()
 
 
-async def _ask(path: Path, query: PeerQuery) -> bytes | None:
-    """A peer's response, None without one."""
+async def _ask(path: Path, question: PeerQuery) -> bytes | None:
+    """The answer of another worker; None without one."""
     try:
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
             reader, writer = await asyncio.open_unix_connection(path)
             try:
-                writer.write(f"{query}\n".encode())
+                writer.write(f"{question}\n".encode())
                 return await reader.read(-1)
             finally:
                 writer.close()
     except ConnectionRefusedError:
         _forget(path)  # its worker was killed
     except (OSError, TimeoutError) as exc:
-        _log.warning("a worker did not respond: %s", exc)
+        _log.warning("a worker did not answer: %s", exc)
     return None
 
 

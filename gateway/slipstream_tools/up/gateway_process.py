@@ -14,7 +14,6 @@ from slipstream_tools.up.assignment_secret import secret_options
 from slipstream_tools.up.cache import Report
 from slipstream_tools.up.engine_checks import ServerCheck, read_checks, wait_checked
 from slipstream_tools.up.options import EXAMPLES, LOOPBACK, UpOptions
-from slipstream_tools.up.probe import Probe
 from slipstream_tools.up.processes import Child
 
 DRAIN_S = 5
@@ -28,6 +27,7 @@ class GatewayProcess:
 
     def __init__(self, *, options: UpOptions, run_dir: Path, addresses: Mapping[str, str] | None = None) -> None:
         """Starts it; it is not ready yet. `addresses`: the URL of a pair's own server, by the pair's name."""
+        self._probe = Probe()
         self._ready_url = f"{options.url}/health/ready"
         self._workers = options.workers
         self._evidence_url = f"{options.admin_url}/v1/evidence"
@@ -90,11 +90,8 @@ class GatewayProcess:
     def checks(self) -> list[ServerCheck] | None:
         """The state of the gateway's checks; None if it does not disclose that without a key. Raises `OSError` if it
         does not respond."""
-        try:
-            with urllib.request.urlopen(self._evidence_url, timeout=_PROBE_TIMEOUT_S) as answer:  # nosec B310 # ours, too
-                return read_checks(answer.read())
-        except urllib.error.HTTPError:
-            return None
+        answer = self._probe.get(self._evidence_url)
+        return read_checks(answer.content) if answer.is_success else None
 
     def _not_ready(self) -> str | None:
         """The reason why it does not accept requests yet; None when it does."""

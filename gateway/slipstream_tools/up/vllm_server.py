@@ -19,7 +19,6 @@ from slipstream_tools.up.vllm_environment import NICE, VllmInstall
 SCHEDULER = "slipstream_vllm.Scheduler"
 EXIT_TIMEOUT_S = 10.0
 _NGRAM_TOKENS = {"prompt_lookup_min": 2, "prompt_lookup_max": 5}
-_PROBE_TIMEOUT_S = 2.0
 # Patterns of informative log lines, best first. The engine runs in its own process: its error comes first, and the API
 # server's, which only refers to it, last.
 _PREFIX = r"^(?:\(\w+ pid=\d+\) )?(?:ERROR \S+ \S+ \[[^\]]*\] )?"

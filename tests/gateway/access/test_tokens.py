@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from slipstream_core.errors import Forbidden, NotAuthenticated, UpstreamUnavailable
 from slipstream_gateway.access import KeyedAccess, KeyFile, Limiter, LocalLimits
-from slipstream_gateway.access.jwks import Jwks
+from slipstream_gateway.access.jwks import MAX_BYTES, Jwks
 
 WAIT_S = 15.0
 RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
