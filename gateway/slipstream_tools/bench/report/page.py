@@ -5,133 +5,158 @@ from __future__ import annotations
 import base64
 import hashlib
 import shlex
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.resources import files
+from itertools import count
+from typing import NamedTuple
 
-from slipstream_tools.bench.report.acceptance import acceptance
-from slipstream_tools.bench.report.break_even import break_even
-from slipstream_tools.bench.report.cost import cost
-from slipstream_tools.bench.report.forecast import forecast
-from slipstream_tools.bench.report.frame import note, table
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from slipstream_tools.bench.report.comparisons import cost, routing, speed_up
+from slipstream_tools.bench.report.formats import interval, percent, ratio, seconds
 from slipstream_tools.bench.report.latency import latency
-from slipstream_tools.bench.report.learning import learning
-from slipstream_tools.bench.report.markup import Markup, join, tag
-from slipstream_tools.bench.report.oracle import oracle
-from slipstream_tools.bench.report.speed_up import speed_up
-from slipstream_tools.bench.report.verdicts import headline, quality, verdicts
-from slipstream_tools.bench.report.view import View, class_names, class_picker, legend
-from slipstream_tools.bench.summary import Run, Summary
+from slipstream_tools.bench.report.speculation import acceptance, break_even, forecast
+from slipstream_tools.bench.report.view import Block, Table, View, class_names, name_of, palette, views
+from slipstream_tools.bench.results import Row
+from slipstream_tools.bench.summary import BASELINE, ROUTED, Run, Summary, Verdict
 
-TITLE = "Does speculation pay here?"
+_BADGES = {"speculate": ("yes", "✓"), "do not": ("no", "✕"), "not enough data": ("unknown", "?")}
 
 
-def page(summary: Summary, shown: list[View]) -> str:
-    """The whole document. Whatever is data is escaped, and a content security policy with the script's hash keeps
-    anything else from running."""
-    script, style = _asset("report.js"), _asset("report.css")
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src '{_hash(script)}'; img-src data:"
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=policy),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("meta", name="color-scheme", content="light dark"),
-        tag("title", f"{TITLE} – {summary.run.model}"), tag("style", Markup(style)),
-    )  # fmt: skip
-    body = tag(
-        "body",
-        _header(summary.run), _bar(shown, summary), tag("main", _warnings(summary.warnings),
-        *(_view(summary, view) for view in shown), _settings(summary.run)),
-        tag("div", "", id="tip", role="status", aria_live="polite", hidden=True), tag("script", Markup(script)),
-    )  # fmt: skip
-    return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
+class Tile(NamedTuple):
+    """A figure in large type."""
+
+    figure: str
+    name: str
+    detail: str
 
 
-def _asset(name: str) -> str:
-    return files(__package__).joinpath(name).read_text("utf-8")
-
-
-def _hash(script: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-
-
-def _header(run: Run) -> Markup:
-    facts = (
-        f"{run.model} on {run.system}", f"{run.requests} requests from {run.source}",
-        f"{run.rounds} round{'s' if run.rounds > 1 else ''}", f"{run.rows} answers",
-    )  # fmt: skip
-    return tag("header", tag("h1", TITLE), tag("p", " · ".join(facts)))
-
-
-def _bar(shown: list[View], summary: Summary) -> Markup:
-    """What stays in sight: which comparison, which modes."""
-    tabs = [
-        tag("button", view.name, type="button", data_view=view.key, aria_pressed="true" if index == 0 else "false")
-        for index, view in enumerate(shown)
-    ]
-    group = tag("div", *tabs, class_="tabs", role="group", aria_label="Comparison shown") if len(tabs) > 1 else None
-    picker = class_picker(class_names(summary))
-    return tag("nav", group, legend(summary.run.modes), picker, aria_label="What is shown")
-
-
-def _warnings(warnings: tuple[str, ...]) -> Markup | None:
-    if not warnings:
-        return None
-    items = tag("ul", *(tag("li", warning) for warning in warnings))
-    heading = f"{len(warnings)} warning{'s' if len(warnings) > 1 else ''}"
-    return tag("details", tag("summary", heading), items, class_="warnings", open=len(warnings) <= 4)
-
-
-def _view(summary: Summary, view: View) -> Markup:
-    sections = (
-        ("Verdict", None, join(headline(view), verdicts(view, summary.thresholds))),
-        ("Speed-up", "Mean E2E of plain over the mode's, from the same requests in both.", speed_up(view)),
-        ("Routing", "What deciding per request came to, against deciding once for all.",
-         join(oracle(view), learning(view))),
-        ("Latency", "Each line says which share of answers was at least as fast. Pick a class above.", latency(view)),
-        ("Break-even", "A request pays above the curve: long enough, and foreseen well enough.", break_even(view)),
-        ("Forecast", "What the gateway expected before each request, against what came.", forecast(view)),
-        ("Acceptance", "How much of what the draft proposed the target took.", acceptance(view)),
-        ("Cost", None, cost(view, priced=bool(summary.run.prices))),
-        ("Quality and parity", "Speculation must not change what is answered.", quality(view)),
-    )  # fmt: skip
-    made = [
-        tag("section", tag("h2", name), tag("p", lead, class_="lead") if lead else None, body,
-            id=f"{view.key}-{name.split()[0].lower()}")
-        for name, lead, body in sections
-    ]  # fmt: skip
-    return tag("article", tag("p", view.name, class_="view-name"), *made, id=view.key, aria_label=view.name)
-
-
-def _settings(run: Run) -> Markup:
-    modes, concurrency = ",".join(run.modes), ",".join(str(one) for one in run.concurrency)
-    prices = ", ".join(f"{arm} {price:g} per GPU-hour" for arm, price in run.prices.items()) or "none given"
-    rows = [
-        ("system", run.system), ("model", run.model), ("requests", f"{run.requests} from {run.source}"),
-        ("lines skipped", str(run.skipped_lines)), ("modes", modes), ("concurrency", concurrency),
-        ("drafts", ", ".join(run.drafts) or "as served"), ("rounds", str(run.rounds)), ("seed", str(run.seed)),
-        ("answers", f"{run.rows}, {run.failed_rows} failed"), ("sessions", str(run.sessions)), ("prices", prices),
-    ]  # fmt: skip
-    explained = note(
-        "Modes ran interleaved in random order with the same settings: request by request where one was in flight, "
-        "in blocks of one mode under load. Differences are paired (same request, round and concurrency); intervals are "
-        "95 % bootstrap percentile intervals; quantiles are "
-        "values that occurred. Prompts and answers are not part of this page."
+def page(summary: Summary, rows: Sequence[Row]) -> str:
+    """The whole document. Data is escaped, and a content security policy with the script's hash keeps anything else
+    from running."""
+    # StrictUndefined: a name that the template misspells is an error here and no gap on the page.
+    environment = Environment(
+        loader=PackageLoader(__package__, "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
-    return tag(
-        "section", tag("h2", "Settings, and how to run it again"),
-        table(("setting", "value"), rows, caption="Settings of the run", text_columns=2, fold=False),
-        tag("pre", tag("code", _command(run)), tabindex=0, aria_label="The command"), explained, id="settings",
-    )  # fmt: skip
+    script = files(__package__).joinpath("report.js").read_text("utf-8")
+    return environment.get_template("page.html").render(
+        summary=summary,
+        run=summary.run,
+        views=[(view, headline(view), list(_sections(summary, view))) for view in views(summary, rows)],
+        classes=class_names(summary),
+        palette=palette(summary.run.modes),
+        settings=_settings(summary.run),
+        command=_command(summary.run),
+        style=Markup(files(__package__).joinpath("report.css").read_text("utf-8")),
+        script=Markup(script),
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        outcome=_outcome,
+        verdicts=_verdicts,
+        percent=percent,
+        next_id=map("figure-{}".format, count()).__next__,
+    )
+
+
+def _sections(summary: Summary, view: View) -> Iterator[tuple[str, str, Iterable[Block]]]:
+    """(heading, lead, parts) of each section below the verdict."""
+    yield "Speed-up", "Mean E2E of plain over the mode's, from the same requests in both.", [speed_up(view)]
+    yield "Routing", "What deciding per request came to, against deciding once for all.", routing(view)
+    lead = "Each line says which share of answers was at least as fast. Pick a class above."
+    yield "Latency", lead, latency(view)
+    yield "Break-even", "A request pays above the curve: long enough, and foreseen well enough.", break_even(view)
+    yield "Forecast", "What the gateway expected before each request, against what came.", [forecast(view)]
+    yield "Acceptance", "How much of what the draft proposed the target took.", [acceptance(view)]
+    yield "Cost", "", cost(view, priced=bool(summary.run.prices))
+    yield "Quality and parity", "Speculation must not change what is answered.", _quality(view)
+
+
+def headline(view: View) -> list[Tile]:
+    """Up to four tiles."""
+    whole, oracle = view.whole, view.oracle
+    mode = ROUTED if whole and ROUTED in whole.comparisons else view.speculative
+    if whole is None:
+        return []
+    tiles = []
+    if mode and (compared := whole.comparisons.get(mode)):
+        if found := compared.speed_up:
+            tiles.append(Tile(ratio(found.estimate), f"faster on average: {mode} over plain",
+                              f"95 % interval {ratio(found.low)} to {ratio(found.high)}"))  # fmt: skip
+        plain, other = whole.modes[BASELINE].e2e_s, whole.modes[mode].e2e_s
+        if (found := compared.p95_reduction) and plain and other:
+            word = "lower" if found.estimate >= 0 else "higher"
+            tiles.append(Tile(percent(abs(found.estimate), 0), f"{word} p95 of E2E: {mode}",
+                              f"{seconds(plain.p95)} plain, {seconds(other.p95)} {mode}"))  # fmt: skip
+    if oracle is not None and oracle.captured is not None:
+        first = f"first {oracle.first_requests} requests"
+        later = f"{percent(oracle.captured_warm)} after the {first}"
+        detail = f"over its {first}" if oracle.captured_warm is None else later
+        tiles.append(Tile(percent(oracle.captured, 0), "of the oracle's saving captured", detail))
+    compared_answers = sum(one.parity_compared for one in whole.comparisons.values())
+    equal = sum(one.parity_equal for one in whole.comparisons.values())
+    if compared_answers:
+        tiles.append(Tile(f"{equal} of {compared_answers}", "greedy answers word for word the same",
+                          "in every mode, against plain"))  # fmt: skip
+    return tiles
+
+
+def _outcome(verdicts: Sequence[Verdict]) -> str:
+    """The answer to the page's title in a sentence or two."""
+    phrases = {
+        "speculate": "Speculate for",
+        "do not": "Decode plainly:",
+        "not enough data": "Not enough data yet:",
+    }
+    names = {verdict: [one.request_class for one in verdicts if one.verdict == verdict] for verdict in phrases}
+    return " ".join(f"{phrases[verdict]} {', '.join(found)}." for verdict, found in names.items() if found)
+
+
+def _verdicts(verdicts: Sequence[Verdict]) -> Table:
+    rows = []
+    for one in verdicts:
+        style, sign = _BADGES[one.verdict]
+        badge = Markup('<span class="badge {}"><span aria-hidden="true">{}</span> {}</span>')
+        length = None if one.draft_length is None else f"γ\u00a0{one.draft_length}"
+        chosen = [text for text in (one.mode, one.draft, length) if text] if one.verdict == "speculate" else []
+        rows.append((one.request_class, badge.format(style, sign, one.verdict), ", ".join(chosen), one.reason))
+    return Table(("class", "verdict", "with", "why"), rows, "Verdict per request class", text_columns=4, fold=False)
+
+
+def _quality(view: View) -> Iterator[Block]:
+    """Passed checks per mode, and greedy answers that are the same as plain's."""
+    head = ("class", "mode", "checked", "passed", "against plain (95 %)", "same text (greedy)", "failed")
+    rows: list[tuple[str, ...]] = []
+    for cell in view.by_class:
+        for mode, figures in cell.modes.items():
+            found, compared = figures.quality, cell.comparisons.get(mode)
+            passed = (str(found.checked), percent(found.share)) if found else ("0", "–")
+            change = interval(compared.quality, percent) if compared else ""
+            same = f"{compared.parity_equal} of {compared.parity_compared}" if compared else ""
+            rows.append((name_of(cell), mode, *passed, change, same, str(figures.failed)))
+    first = len(view.modes)
+    yield Table(head, rows[:first], "All classes together", text_columns=2, fold=False)
+    yield Table(head, rows[first:], "Quality and parity by class", text_columns=2)
+
+
+def _settings(run: Run) -> Table:
+    """Every field of `run`, under its own name."""
+    rows = [(name.replace("_", " "), _text(getattr(run, name))) for name in run.__struct_fields__]
+    return Table(("setting", "value"), rows, "Settings of the run", text_columns=2, fold=False)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{arm} {price:g} per GPU-hour" for arm, price in value.items()) or "none given"
+    return (", ".join(str(one) for one in value) or "as served") if isinstance(value, tuple) else str(value)
 
 
 def _command(run: Run) -> str:
-    """What ran, as far as the results tell: a manifest is named without its folder."""
+    """What ran, as far as the results say: a manifest is named without its folder."""
     where = ("--url", run.system) if "://" in run.system else ("-f", run.system.rpartition("@")[0] or run.system)
     words = [
-        "slipstream", "bench", *where, "--requests", run.source, "--modes", ",".join(run.modes),
-        "--concurrency", ",".join(str(one) for one in run.concurrency),
-        "--rounds", str(run.rounds), "--seed", str(run.seed),
-    ]  # fmt: skip
-    if run.drafts:
-        words += ["--drafts", ",".join(run.drafts)]
+        *("slipstream", "bench", *where, "--requests", run.source, "--modes", ",".join(run.modes)),
+        *("--concurrency", ",".join(str(one) for one in run.concurrency)),
+        *("--rounds", str(run.rounds), "--seed", str(run.seed)),
+        *(("--drafts", ",".join(run.drafts)) if run.drafts else ()),
+    ]
     return shlex.join(words)

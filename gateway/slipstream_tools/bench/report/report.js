@@ -1,6 +1,7 @@
 "use strict";
 (() => {
   const all = (selector, root = document) => [...root.querySelectorAll(selector)];
+  const MARKS = ".role-mark [aria-label]";
   const tip = document.getElementById("tip");
   let current = null;
 
@@ -9,7 +10,7 @@
     hide();
     current = mark;
     mark.classList.add("current");
-    tip.textContent = mark.dataset.tip;
+    tip.textContent = mark.getAttribute("aria-label");
     tip.hidden = false;
     place();
   }
@@ -27,7 +28,7 @@
     tip.hidden = true;
   }
   document.addEventListener("pointerover", (event) => {
-    const mark = event.target.closest("[data-tip]");
+    const mark = event.target.closest(MARKS);
     if (mark) show(mark);
     else if (current) hide();
   });
@@ -36,7 +37,7 @@
 
   // A plot is one stop of the Tab key; arrows go through its marks, Escape leaves them.
   function step(plot, by, edge) {
-    const marks = all("[data-tip]", plot).filter((mark) => !mark.closest(".off, .dim"));
+    const marks = all(MARKS, plot).filter((mark) => !mark.closest(".off, .dim"));
     if (!marks.length) return;
     const at = marks.indexOf(current);
     const next = edge ? (by > 0 ? 0 : marks.length - 1) : at < 0 ? (by > 0 ? 0 : marks.length - 1) : at + by;
@@ -47,7 +48,7 @@
     Home: [1, true], End: [-1, true],
   };
   document.addEventListener("keydown", (event) => {
-    const plot = event.target.closest("svg.plot");
+    const plot = event.target.closest(".plot");
     if (event.key === "Escape") hide();
     if (!plot || !KEYS[event.key]) return;
     event.preventDefault();
@@ -55,12 +56,13 @@
   });
   document.addEventListener("focusout", hide);
 
-  // Modes, on and off, everywhere.
+  // Modes, on and off, everywhere: a mark belongs to the mode whose colour it has.
   for (const button of all("[data-toggle]")) {
     button.addEventListener("click", () => {
       const on = button.getAttribute("aria-pressed") !== "true";
       button.setAttribute("aria-pressed", String(on));
-      for (const part of all(`[data-mode="${button.dataset.toggle}"]`)) part.classList.toggle("off", !on);
+      const colour = `"var(--mode-${button.dataset.toggle})"`;
+      for (const part of all(`.plot [fill=${colour}], .plot [stroke=${colour}]`)) part.classList.toggle("off", !on);
     });
   }
 
@@ -78,14 +80,12 @@
 
   // One class at a time: its latencies are shown, the requests of others step back. "0" is all classes.
   const select = document.getElementById("class");
+  const names = [...select.options].map((option) => option.text);
   function pick() {
-    for (const group of all("[data-panels]")) {
-      const panels = all("[data-panel]", group);
-      const shown = panels.find((panel) => panel.dataset.panel === select.value) || panels[0];
-      for (const panel of panels) panel.hidden = panel !== shown;
-    }
-    for (const point of all("[data-point]")) {
-      point.classList.toggle("dim", !["0", point.dataset.point].includes(select.value));
+    for (const panel of all("[data-panel]")) panel.hidden = panel.dataset.panel !== select.value;
+    for (const mark of all(MARKS)) {
+      const name = mark.getAttribute("aria-label").split(": ", 1)[0];
+      mark.classList.toggle("dim", select.value !== "0" && names.includes(name) && name !== names[select.value]);
     }
   }
   select.addEventListener("change", pick);

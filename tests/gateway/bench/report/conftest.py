@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 from slipstream_tools.bench.prices import Prices
 from slipstream_tools.bench.report import write_report
 from slipstream_tools.bench.results import Header, Results, Row, Settings
 from slipstream_tools.bench.summarize import summarize
 from slipstream_tools.bench.summary import Summary, Thresholds
 
-CHROMIUM = "/usr/bin/chromium"
+from tests.browser import chromium
+
 CLASSES = ("summary", "label")
 # By class: output tokens, seconds per token when plain and when speculative, share of accepted draft tokens.
 WORK = {"summary": (200, 0.010, 0.005, 0.9), "label": (5, 0.010, 0.016, 0.25)}
@@ -87,11 +88,8 @@ def report(tmp_path_factory: pytest.TempPathFactory, make_rows: MakeRows, make_s
 
 @pytest.fixture(scope="module")  # it keeps an event loop in this thread while it is open, which other tests need free
 def browser() -> Iterator[Browser]:
-    flags = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-dev-shm-usage")
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=CHROMIUM, args=list(flags))
+    with chromium() as started:
         yield started
-        started.close()
 
 
 class Seen:

@@ -1,99 +1,56 @@
-"""Scales, markup and the arithmetic behind the plots."""
+"""Axes, text and the arithmetic behind the charts."""
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from slipstream_tools.bench.report import formats, write_report
-from slipstream_tools.bench.report.break_even import needed_acceptance
-from slipstream_tools.bench.report.latency import quantile
-from slipstream_tools.bench.report.learning import running
-from slipstream_tools.bench.report.markup import number, tag
-from slipstream_tools.bench.report.scales import linear, logarithmic, most, spread
+from slipstream_tools.bench.report.comparisons import running
+from slipstream_tools.bench.report.latency import steps
+from slipstream_tools.bench.report.speculation import needed_acceptance
+from slipstream_tools.bench.report.vega import COUNT, axis
 from slipstream_tools.bench.report.view import views
 from slipstream_tools.bench.summary import BreakEven
 
-finite = st.floats(-1e6, 1e6).map(lambda value: round(value, 6))
-positive = st.floats(1e-6, 1e6)
+
+@given(st.floats(1e-6, 1e6), st.floats(1.2, 1e9))
+def test_a_logarithmic_axis_has_few_round_labels_and_all_of_them_inside(low: float, factor: float) -> None:
+    drawn = axis("x", "x", COUNT, domain=[low, low * factor], log=True)["axis"]["values"]
+    assert all(low <= tick <= low * factor for tick in drawn)
+    assert len(drawn) <= max(7, math.log10(factor) + 1)
+    assert drawn == sorted(drawn)
 
 
-@given(st.lists(finite, min_size=1, max_size=20))
-def test_a_linear_scale_holds_all_values_in_order_between_its_ends(values: list[float]) -> None:
-    scale = linear(values, 10.0, 110.0)
-    places = [scale(value) for value in sorted(values)]
-    assert places == sorted(places)
-    assert places[0] >= 10.0 - 1e-6
-    assert places[-1] <= 110.0 + 1e-6
-    slack = 1e-8 * (scale.high - scale.low)  # far less than a pixel; what lies outside is drawn at the edge
-    assert scale.low <= min(values) + slack
-    assert scale.high >= max(values) - slack
-    assert 2 <= len(scale.ticks) <= 14
+def test_any_text_survives_as_text_and_as_an_attribute(
+    tmp_path: Path, make_rows: Callable[..., Any], make_summary: Callable[..., Any]
+) -> None:
+    """Class names are cells of tables, options, and parts of the charts."""
 
-
-@given(st.lists(positive, min_size=1, max_size=20))
-def test_a_logarithmic_scale_holds_all_values_and_gives_equal_ratios_equal_room(values: list[float]) -> None:
-    scale = logarithmic(values, 0.0, 100.0)
-    assert scale.low <= min(values)
-    assert scale.high >= max(values)
-    middle = math.sqrt(scale.low * scale.high)
-    assert scale(middle) == pytest.approx(50.0, abs=1e-6)
-    assert all(scale.low <= tick <= scale.high for tick in scale.ticks)
-
-
-def test_one_stray_value_does_not_set_the_range() -> None:
-    low, high = most([*range(200), 1e9])
-    assert low < 0
-    assert 199 < high < 250
-
-
-def test_values_outside_a_scale_are_drawn_at_its_edge() -> None:
-    scale = linear([0.0, 10.0], 0.0, 100.0)
-    assert scale(-5.0) == 0.0
-    assert scale(1e9) == 100.0
-
-
-@given(st.lists(st.floats(0, 500), min_size=1, max_size=12).map(sorted))
-def test_spread_labels_keep_their_order_and_their_distance(places: list[float]) -> None:
-    moved = spread(places, 12.0)
-    assert all(after - before >= 12.0 - 1e-6 for before, after in itertools.pairwise(moved))
-    assert sum(moved) == pytest.approx(sum(places), abs=1e-6)
-    held = spread(places, 12.0, least=100.0)
-    assert held[0] >= 100.0
-    assert all(after - before >= 12.0 - 1e-6 for before, after in itertools.pairwise(held))
-
-
-@given(st.text(max_size=60))
-def test_any_text_survives_as_text_and_as_an_attribute(text: str) -> None:
     class Reader(HTMLParser):
-        tags: list[tuple[str, dict[str, str | None]]]
-        data = ""
+        texts: ClassVar[set[str]] = set()
+        labels: ClassVar[set[str]] = set()
 
         def handle_starttag(self, name: str, attrs: list[tuple[str, str | None]]) -> None:
-            self.tags.append((name, dict(attrs)))
+            self.labels |= {(value or "").partition(", ")[0] for key, value in attrs if key == "aria-label"}
 
         def handle_data(self, data: str) -> None:
-            self.data += data
+            self.texts.add(data)
 
-    text = text.replace("\r", " ").replace("\0", " ")  # which HTML itself does not keep
+    names = ("a & b", "<b>bold</b>", "{{ 7 * 7 }}", "\"quoted'", "]]> -->")
+    rows = make_rows(classes=names, requests=50, modes=("plain", "speculative"))
+    write_report(make_summary(rows), rows, tmp_path / "report.html")
     reader = Reader()
-    reader.tags = []
-    reader.feed(tag("p", text, data_tip=text))
-    reader.close()
-    assert reader.tags == [("p", {"data-tip": text})]
-    assert reader.data == text
-
-
-def test_coordinates_are_short() -> None:
-    assert [number(value) for value in (1.0, 1.239, -0.001, 10.5)] == ["1", "1.24", "0", "10.5"]
+    reader.feed((tmp_path / "report.html").read_text())
+    assert reader.texts >= set(names)
+    assert reader.labels >= set(names)
 
 
 @pytest.mark.parametrize(
@@ -109,9 +66,12 @@ def test_money_is_written_out(value: float | None, text: str) -> None:
     assert formats.money(value) == text
 
 
-@given(st.lists(st.floats(0, 10), min_size=1, max_size=50), st.sampled_from([0.5, 0.95, 0.99]))
-def test_quantiles_are_those_of_the_summary(values: list[float], share: float) -> None:
-    assert quantile(sorted(values), share) == np.quantile(values, share, method="inverted_cdf")
+@given(st.lists(st.floats(0, 10), min_size=1, max_size=300).map(sorted))
+def test_a_latency_curve_rises_to_all_answers_and_never_claims_too_many(values: list[float]) -> None:
+    drawn = steps(values)
+    assert drawn == sorted(drawn)
+    assert drawn[-1] == (values[-1], 1.0)
+    assert all(share <= np.mean(np.asarray(values) <= value) for value, share in drawn)
 
 
 @given(
@@ -139,7 +99,7 @@ def test_the_running_sums_end_at_what_routing_and_the_oracle_saved(
     rows = make_rows()
     summary = make_summary(rows)
     [view] = views(summary, rows)
-    routed, oracle = running(view, "speculative")[-1]
+    routed, oracle = running(view)[-1]
     [figures] = summary.oracle
     assert oracle == pytest.approx(figures.oracle_saving_s)
     assert routed / oracle == pytest.approx(figures.captured)
