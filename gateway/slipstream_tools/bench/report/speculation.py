@@ -128,7 +128,8 @@ def forecast(view: View) -> Block:
     zero = {"type": "rule", "color": "var(--faint)"}
     drawing = chart(
         400, 340,
-        layer(zero, [{}], x={"datum": 0.0}, y=None), layer(zero, [{}], y={"datum": 0.0}, x=None),
+        layer(zero, [{"predicted": 0.0}], y={"value": 0}, y2={"value": "height"}),
+        layer(zero, [{"measured": 0.0}], x={"value": 0}, x2={"value": "width"}),
         layer({"type": "line", "color": "var(--ink)", "strokeDash": [4, 4]}, exact), dots(data, size=25),
         x=axis("predicted", "predicted saving", SECONDS, domain=domain),
         y=axis("measured", "measured saving", SECONDS, domain=domain),
