@@ -74,7 +74,7 @@ async def _measure(urls: Mapping[str, str], levels: Sequence[int], blocks: int) 
                 print(_row(level, mode, paces[EMBEDDED, mode], paces[VLLM, mode]), flush=True)
     finally:
         for client in clients.values():
-            client.close()
+            await client.close()
 
 
 def _bodies(blocks: int, size: int) -> list[list[dict[str, Any]]]:

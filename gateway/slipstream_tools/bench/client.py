@@ -82,8 +82,8 @@ class BenchClient:
         self._url = url.rstrip("/")
         self._transport = HttpTransport(self._url, {"authorization": f"Bearer {api_key}"} if api_key else {})
 
-    def close(self) -> None:
-        self._transport.close()
+    async def close(self) -> None:
+        await self._transport.close()
 
     async def models(self) -> list[str]:
         """The models that the server names. Raises `CommandError` where it cannot be asked."""

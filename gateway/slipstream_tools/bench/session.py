@@ -180,7 +180,7 @@ async def _run(job: BenchJob, url: str, options: BenchOptions, results: ResultsF
             job = msgspec.structs.replace(job, model=models[0] if models else "")
         await Runner(job, client, results, lambda _: progress.advance()).run()
     finally:
-        client.close()
+        await client.close()
 
 
 @contextmanager

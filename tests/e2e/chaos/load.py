@@ -99,7 +99,7 @@ class Load:
                 await self._one(transports, next(self._asks))
         finally:
             for transport in transports:
-                transport.close()
+                await transport.close()
 
     async def _due(self) -> None:
         """Wait for this request's moment."""
@@ -141,6 +141,6 @@ def ask_all(url: str, asks: Sequence[Ask], *, at_once: int = 1, limit_s: float =
         try:
             return list(await asyncio.gather(*(one(ask) for ask in asks)))
         finally:
-            transport.close()
+            await transport.close()
 
     return uvloop.run(run())

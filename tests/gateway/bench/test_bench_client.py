@@ -20,7 +20,7 @@ def ask(url: str, *bodies: Mapping[str, Any], timeout_s: float = 10.0) -> list[A
         try:
             return [await client.run(body, {}) for body in bodies]
         finally:
-            client.close()
+            await client.close()
 
     return asyncio.run(run())
 
@@ -78,7 +78,7 @@ def test_a_kept_connection_that_the_server_closed_is_replaced(
         await asyncio.to_thread(first.stop)
         second = await asyncio.to_thread(start_openai_server, port)
         answers.append(await client.run(chat("tokens=2"), {}))
-        client.close()
+        await client.close()
         await asyncio.to_thread(second.stop)
         return answers
 
