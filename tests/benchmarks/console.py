@@ -28,7 +28,7 @@ from slipstream_core.types import Arm, Decision, Reason
 from slipstream_gateway.console.recorder import Recorder
 from slipstream_gateway.request.outcome import Outcome
 from slipstream_gateway.upstreams.base import Usage
-from slipstream_tools.bench.workload import embedded_requests
+from slipstream_tools.bench.requests import embedded_requests
 
 from tests.benchmarks.system import MODEL, running_system
 

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from slipstream_tools.bench.client import BenchClient
-from slipstream_tools.bench.modes import BenchMode, parse_mode
+from slipstream_tools.bench.plan import BenchMode, parse_mode
 from slipstream_tools.bench.statistics import bootstrap, ratio_of_means
 
 from tests.benchmarks.system import MODEL, running_system

@@ -1,4 +1,5 @@
-"""Rows of a results file, brought together: all modes of one request in one round, at one load, with one draft."""
+"""Rows of a results file, grouped into cases (all modes of one request in one round, at one load, with one draft), and
+the cost of a row."""
 
 from __future__ import annotations
 
@@ -6,10 +7,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 
 import msgspec
-from slipstream_core.types import LengthBin
+from slipstream_core.types import Arm, LengthBin
 
-from slipstream_tools.bench.modes import PLAIN
 from slipstream_tools.bench.results import Row
+from slipstream_tools.bench.summary import PLAIN
 
 UNLABELLED = "unlabelled"
 
@@ -66,3 +67,30 @@ def _classes(groups: Iterable[Sequence[Row]]) -> dict[int, str]:
             task = (row.request_class or UNLABELLED).partition("/")[0]
             seen[row.index][row.label or task] += 2 if row.mode == PLAIN else 1
     return {index: names.most_common(1)[0][0] for index, names in seen.items()}
+
+
+_HOUR_S = 3600.0
+
+
+class Prices(msgspec.Struct, frozen=True, kw_only=True):
+    """Per GPU-hour, by arm; None where unknown."""
+
+    plain: float | None = None
+    speculative: float | None = None
+
+    @property
+    def known(self) -> bool:
+        return self.plain is not None and self.speculative is not None
+
+    def cost(self, row: Row) -> float:
+        """The cost of a whole answer, at a price of 1 where none is known: at concurrency c, c requests share the
+        servers, so that each is charged the c-th part of its time."""
+        price = self.speculative if row.arm == Arm.SPECULATIVE else self.plain
+        hours = (row.e2e_s or 0.0) / row.concurrency / _HOUR_S
+        return hours * (price if self.known and price is not None else 1.0)
+
+    def by_arm(self) -> dict[str, float]:
+        """As a summary shows them; empty where unknown."""
+        if self.plain is None or self.speculative is None:
+            return {}
+        return {"plain": self.plain, "speculative": self.speculative}

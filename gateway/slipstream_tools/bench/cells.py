@@ -10,9 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from slipstream_core.types import Arm
 
-from slipstream_tools.bench.cases import Case
-from slipstream_tools.bench.modes import PLAIN
-from slipstream_tools.bench.prices import Prices
+from slipstream_tools.bench.cases import Case, Prices
 from slipstream_tools.bench.results import Row
 from slipstream_tools.bench.speculation import speculation
 from slipstream_tools.bench.statistics import (
@@ -25,7 +23,7 @@ from slipstream_tools.bench.statistics import (
     ratio_of_means,
     relative_increase,
 )
-from slipstream_tools.bench.summary import ALL, LENGTHS, Cell, Comparison, Interval, ModeFigures, Quality
+from slipstream_tools.bench.summary import ALL, LENGTHS, PLAIN, Cell, Comparison, Interval, ModeFigures, Quality
 
 
 class CellName(NamedTuple):

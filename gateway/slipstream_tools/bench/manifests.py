@@ -27,7 +27,7 @@ from slipstream_core.manifest.objects import Metadata, SpeculationPolicySpec
 from slipstream_core.manifest.rollout import Thresholds
 from slipstream_core.manifest.rules import pair_key_of
 
-from slipstream_tools.bench.prices import Prices
+from slipstream_tools.bench.cases import Prices
 
 _Model = TypeVar("_Model", Target, Draft)
 

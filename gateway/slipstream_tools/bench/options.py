@@ -11,9 +11,10 @@ from slipstream_core.arguments import at_least_one, not_negative, seconds
 from slipstream_core.errors import CommandError
 from slipstream_core.manifest import EMBEDDED_MANIFEST
 
-from slipstream_tools.bench.expectations import check_expectation
-from slipstream_tools.bench.modes import PLAIN, ROUTED, SPECULATIVE, BenchMode, parse_mode, parse_modes
-from slipstream_tools.bench.workload import is_embedded
+from slipstream_tools.bench.plan import BenchMode, parse_mode, parse_modes
+from slipstream_tools.bench.requests import is_embedded
+from slipstream_tools.bench.summary import PLAIN, ROUTED, SPECULATIVE
+from slipstream_tools.bench.verdict import check_expectation
 
 MAX_CONCURRENCY = 1024
 

@@ -8,14 +8,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from slipstream_core.types import Arm
-from slipstream_core.types import LengthBin as Length
+from slipstream_core.types import Arm, LengthBin
 
 from slipstream_tools.bench.cases import Case
-from slipstream_tools.bench.modes import PLAIN, ROUTED, SPECULATIVE
 from slipstream_tools.bench.results import Row
 from slipstream_tools.bench.statistics import bootstrap, rank_correlation, ratio_of_means, relative_increase
-from slipstream_tools.bench.summary import LENGTHS, Interval, LengthBin, OracleFigures, Worst
+from slipstream_tools.bench.summary import (
+    LENGTHS,
+    PLAIN,
+    ROUTED,
+    SPECULATIVE,
+    Interval,
+    LengthFit,
+    OracleFigures,
+    Worst,
+)
 
 FIRST_REQUESTS = 200
 MIN_CLASS = 10
@@ -160,21 +167,21 @@ def _correlation(routed: Sequence[Routed]) -> float | None:
     return rank_correlation([item.row.saving_ms or 0.0 for item in predicted], actual)
 
 
-def _lengths(routed: Sequence[Routed]) -> tuple[LengthBin, ...]:
+def _lengths(routed: Sequence[Routed]) -> tuple[LengthFit, ...]:
     """How the length in routing's class meets the plain answer's; empty where classes have none."""
     pairs = [
-        (item.row.request_class.partition("/")[2], str(Length.of(item.known.output_tokens)))
+        (item.row.request_class.partition("/")[2], str(LengthBin.of(item.known.output_tokens)))
         for item in routed
         if item.row.request_class and "/" in item.row.request_class
     ]
     return tuple(_bin(name, pairs) for name in LENGTHS) if pairs else ()
 
 
-def _bin(name: str, pairs: Sequence[tuple[str, str]]) -> LengthBin:
+def _bin(name: str, pairs: Sequence[tuple[str, str]]) -> LengthFit:
     right = sum(predicted == actual == name for predicted, actual in pairs)
     predicted = sum(predicted == name for predicted, _ in pairs)
     actual = sum(actual == name for _, actual in pairs)
-    return LengthBin(
+    return LengthFit(
         length=name,
         precision=right / predicted if predicted else None,
         recall=right / actual if actual else None,

@@ -9,11 +9,9 @@ import msgspec
 from slipstream_core.manifest import ClassRule, SpeculationPolicy
 from slipstream_core.types import LengthBin, TaskType
 
-from slipstream_tools.bench.cases import Case
+from slipstream_tools.bench.cases import Case, Prices
 from slipstream_tools.bench.cells import cells_of
-from slipstream_tools.bench.modes import PLAIN
-from slipstream_tools.bench.prices import Prices
-from slipstream_tools.bench.summary import ALL, Thresholds, Verdict
+from slipstream_tools.bench.summary import ALL, PLAIN, ClassVerdict, Thresholds
 from slipstream_tools.bench.verdict import DO_NOT, SPECULATE, verdicts_of
 
 
@@ -61,16 +59,16 @@ def _verdicts(
     thresholds: Thresholds,
     prices: Prices,
     seed: int,
-) -> dict[str, list[Verdict]]:
+) -> dict[str, list[ClassVerdict]]:
     """By class, as `named` sorts the cases; those without a name have no rule."""
     cases = [msgspec.structs.replace(case, request_class=name) for case, name in named if name is not None]
-    found: dict[str, list[Verdict]] = defaultdict(list)
+    found: dict[str, list[ClassVerdict]] = defaultdict(list)
     for verdict in verdicts_of(cells_of(cases, modes, prices, seed=seed, lengths=(ALL,)), thresholds):
         found[verdict.request_class].append(verdict)
     return found
 
 
-def _rules(verdicts: dict[str, list[Verdict]], before: Mapping[str, ClassRule]) -> Iterator[ClassRule]:
+def _rules(verdicts: dict[str, list[ClassVerdict]], before: Mapping[str, ClassRule]) -> Iterator[ClassRule]:
     """A class that speculates keeps what its rule `before` held it to."""
     for name, group in verdicts.items():
         outcomes = {one.verdict for one in group}

@@ -21,10 +21,9 @@ from slipstream_gateway.decide.estimate import ForecastQuery, Learner
 from slipstream_gateway.decide.route import RequestDraws, decide
 
 from slipstream_tools.bench.cases import Case
-from slipstream_tools.bench.modes import PLAIN
 from slipstream_tools.bench.oracle import FIRST_REQUESTS, Routed, captured, known_times, worst_class
 from slipstream_tools.bench.results import Row
-from slipstream_tools.bench.summary import Worst
+from slipstream_tools.bench.summary import PLAIN, Worst
 
 _KEY_ID = "replay"
 

@@ -14,8 +14,7 @@ from slipstream_core.types import Reason
 
 from slipstream_tools.bench.checks import Check
 from slipstream_tools.bench.client import Answer, BenchClient
-from slipstream_tools.bench.modes import BenchMode
-from slipstream_tools.bench.plan import Group, Item, plan
+from slipstream_tools.bench.plan import BenchMode, Group, Item, plan
 from slipstream_tools.bench.requests import BenchRequest
 from slipstream_tools.bench.results import MEASURE, WARMUP, Phase, ResultsFile, Row
 

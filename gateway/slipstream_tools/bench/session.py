@@ -16,20 +16,18 @@ from slipstream_core.manifest import SpeculationPolicy
 from slipstream_core.manifest.objects import Metadata
 from slipstream_core.settings import secret
 
-from slipstream_tools.bench.cases import cases_of
+from slipstream_tools.bench.cases import Prices, cases_of
 from slipstream_tools.bench.client import BenchClient
 from slipstream_tools.bench.manifests import BenchManifest, default_policy, dump, read_manifest
 from slipstream_tools.bench.options import BenchOptions
 from slipstream_tools.bench.policy import measured_policy
-from slipstream_tools.bench.prices import Prices
-from slipstream_tools.bench.progress import Progress
-from slipstream_tools.bench.requests import BenchFile, BenchRequest, read_requests
+from slipstream_tools.bench.requests import BenchFile, BenchRequest, embedded_requests, is_embedded, read_requests
 from slipstream_tools.bench.results import RESULTS_FILE, Header, Results, ResultsFile, Settings, read_results
 from slipstream_tools.bench.runner import BenchJob, Runner
 from slipstream_tools.bench.stack import running_stack
 from slipstream_tools.bench.summarize import summarize
 from slipstream_tools.bench.summary import Summary, Thresholds
-from slipstream_tools.bench.workload import embedded_requests, is_embedded
+from slipstream_tools.bench.terminal import Progress
 
 _SHOWN_PROBLEMS = 10
 

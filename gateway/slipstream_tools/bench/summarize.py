@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from slipstream_tools.bench.cases import Case, cases_of
+from slipstream_tools.bench.cases import Case, Prices, cases_of
 from slipstream_tools.bench.cells import cells_of
-from slipstream_tools.bench.modes import PLAIN
 from slipstream_tools.bench.oracle import oracle_of
-from slipstream_tools.bench.points import break_even_of, points_of
-from slipstream_tools.bench.prices import Prices
 from slipstream_tools.bench.results import Results
-from slipstream_tools.bench.summary import Cell, Run, Summary, Thresholds
+from slipstream_tools.bench.speculation import break_even_of, points_of
+from slipstream_tools.bench.summary import PLAIN, Cell, Run, Summary, Thresholds
 from slipstream_tools.bench.verdict import verdicts_of
 
 FEW_REQUESTS = 100

@@ -14,8 +14,7 @@ import msgspec
 from slipstream_core.errors import CommandError
 
 SUMMARY_FILE = "summary.json"
-BASELINE = "plain"
-ROUTED = "routed"
+PLAIN, SPECULATIVE, ROUTED = "plain", "speculative", "routed"
 ALL = "all"
 """The class or the length of a cell that takes all of them together."""
 LENGTHS = ("short", "medium", "long")
@@ -145,10 +144,10 @@ class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
     min_samples: int = 30
 
 
-Outcome = Literal["speculate", "do not", "not enough data"]
+Judgement = Literal["speculate", "do not", "not enough data"]
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class ClassVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a class should speculate at a concurrency, by the best of the speculative modes: `mode`, with `draft` and
     `draft_length` where one was chosen. `reason` is one sentence with the numbers."""
 
@@ -157,7 +156,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     mode: str | None
     draft: str | None
     draft_length: int | None
-    verdict: Outcome
+    verdict: Judgement
     reason: str
     pairs: int
 
@@ -170,7 +169,7 @@ class Worst(msgspec.Struct, frozen=True, kw_only=True):
     pairs: int
 
 
-class LengthBin(msgspec.Struct, frozen=True, kw_only=True):
+class LengthFit(msgspec.Struct, frozen=True, kw_only=True):
     """How well the class that routing expected meets the plain answer's length bin."""
 
     length: str
@@ -203,8 +202,8 @@ class OracleFigures(msgspec.Struct, frozen=True, kw_only=True):
     worst_class: Worst | None
     rank_correlation: float | None
     rank_correlation_warm: float | None
-    lengths: tuple[LengthBin, ...] = ()
-    lengths_warm: tuple[LengthBin, ...] = ()
+    lengths: tuple[LengthFit, ...] = ()
+    lengths_warm: tuple[LengthFit, ...] = ()
 
 
 class BreakEven(msgspec.Struct, frozen=True, kw_only=True):
@@ -270,7 +269,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     run: Run
     thresholds: Thresholds
     cells: tuple[Cell, ...]
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[ClassVerdict, ...]
     oracle: tuple[OracleFigures, ...]
     break_even: tuple[BreakEven, ...]
     points: tuple[Point, ...]

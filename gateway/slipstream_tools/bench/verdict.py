@@ -7,6 +7,8 @@ The rule, for one class at one concurrency, by paired differences with 95 % inte
   or the cost added lies wholly above its own;
 - `speculate`, where all estimates meet their thresholds and the p95 reduction's interval lies wholly above 0;
 - anything else → not enough data: an interval spans its threshold, and more requests would settle it.
+
+`--expect` holds a run against such verdicts, for CI.
 """
 
 from __future__ import annotations
@@ -14,13 +16,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from slipstream_tools.bench.modes import PLAIN, ROUTED, parse_mode
-from slipstream_tools.bench.summary import ALL, Cell, Comparison, Interval, Outcome, Thresholds, Verdict
+from slipstream_core.errors import CommandError
 
-SPECULATE: Outcome = "speculate"
-DO_NOT: Outcome = "do not"
-NOT_ENOUGH: Outcome = "not enough data"
-_ORDER: tuple[Outcome, ...] = (SPECULATE, NOT_ENOUGH, DO_NOT)
+from slipstream_tools.bench.plan import parse_mode
+from slipstream_tools.bench.summary import (
+    ALL,
+    PLAIN,
+    ROUTED,
+    Cell,
+    ClassVerdict,
+    Comparison,
+    Interval,
+    Judgement,
+    Summary,
+    Thresholds,
+)
+
+SPECULATE: Judgement = "speculate"
+DO_NOT: Judgement = "do not"
+NOT_ENOUGH: Judgement = "not enough data"
+_ORDER: tuple[Judgement, ...] = (SPECULATE, NOT_ENOUGH, DO_NOT)
 
 
 class _Candidate(NamedTuple):
@@ -29,11 +44,11 @@ class _Candidate(NamedTuple):
     cell: Cell
     mode: str
     comparison: Comparison
-    verdict: Outcome
+    verdict: Judgement
     reason: str
 
 
-def verdicts_of(cells: Sequence[Cell], thresholds: Thresholds) -> tuple[Verdict, ...]:
+def verdicts_of(cells: Sequence[Cell], thresholds: Thresholds) -> tuple[ClassVerdict, ...]:
     """One verdict per class and concurrency, by the best of its speculative modes and drafts; by routed where no mode
     speculates throughout. Empty without plain."""
     groups: dict[tuple[int, str], list[Cell]] = {}
@@ -43,7 +58,7 @@ def verdicts_of(cells: Sequence[Cell], thresholds: Thresholds) -> tuple[Verdict,
     return tuple(verdict for group in groups.values() for verdict in _best(group, thresholds))
 
 
-def judge(comparison: Comparison, thresholds: Thresholds) -> tuple[Outcome, str]:
+def judge(comparison: Comparison, thresholds: Thresholds) -> tuple[Judgement, str]:
     """The verdict on one comparison, and its reason as one sentence."""
     reduction = comparison.p95_reduction
     if comparison.requests < thresholds.min_samples or reduction is None:
@@ -55,7 +70,7 @@ def judge(comparison: Comparison, thresholds: Thresholds) -> tuple[Outcome, str]
     return SPECULATE, "; ".join(reason for _, reason in checks)
 
 
-def _checks(comparison: Comparison, reduction: Interval, thresholds: Thresholds) -> Iterator[tuple[Outcome, str]]:
+def _checks(comparison: Comparison, reduction: Interval, thresholds: Thresholds) -> Iterator[tuple[Judgement, str]]:
     """What each threshold says by itself, in order of weight."""
     wanted = thresholds.p95_reduction
     shown = f"the p95 falls by {_percent(reduction)}, {wanted:.0%} is asked for"
@@ -74,7 +89,7 @@ def _checks(comparison: Comparison, reduction: Interval, thresholds: Thresholds)
         yield _ceiling("the cost rises", cost, thresholds.cost_increase)
 
 
-def _ceiling(what: str, value: Interval, limit: float) -> tuple[Outcome, str]:
+def _ceiling(what: str, value: Interval, limit: float) -> tuple[Judgement, str]:
     shown = f"{what} by {_percent(value)}, at most {limit:.0%} is allowed"
     if value.low > limit:
         return DO_NOT, shown
@@ -83,12 +98,12 @@ def _ceiling(what: str, value: Interval, limit: float) -> tuple[Outcome, str]:
     return SPECULATE, shown
 
 
-def _best(cells: Sequence[Cell], thresholds: Thresholds) -> Iterator[Verdict]:
+def _best(cells: Sequence[Cell], thresholds: Thresholds) -> Iterator[ClassVerdict]:
     candidates = list(_candidates(cells, thresholds, routed=False)) or list(_candidates(cells, thresholds, routed=True))
     if not candidates:
         return
     best = min(candidates, key=lambda one: (_ORDER.index(one.verdict), -_speed_up(one.comparison)))
-    yield Verdict(
+    yield ClassVerdict(
         request_class=best.cell.request_class,
         concurrency=best.cell.concurrency,
         mode=best.mode,
@@ -117,3 +132,78 @@ def _percent(value: Interval) -> str:
 
 def _share(value: float) -> str:
     return f"{round(value, 3) + 0.0:.1%}"  # no negative zero
+
+
+NOT_HARMED, POLICY = "not-harmed", "policy"
+HARM = 0.02
+"""A class is harmed where routed's mean E2E lies more than this share above plain's, and certainly above it at all."""
+_VERDICTS = {"speculate": SPECULATE, "do-not": DO_NOT, "not-enough-data": NOT_ENOUGH}
+
+
+def check_expectation(text: str) -> str:
+    """`text` as it is, where it is an expectation. Raises `CommandError`."""
+    name, _, verdict = text.rpartition("=")
+    if text in (NOT_HARMED, POLICY) or (name and verdict in _VERDICTS):
+        return text
+    raise CommandError(
+        f"--expect is {NOT_HARMED}, {POLICY} or CLASS=VERDICT with a verdict of {', '.join(_VERDICTS)}, got {text!r}",
+        exit_code=2,
+    )
+
+
+def unmet(summary: Summary, expectations: Sequence[str]) -> list[str]:
+    """One sentence for everything that was expected and is not so."""
+    found: list[str] = []
+    for text in expectations:
+        if text == NOT_HARMED:
+            found += _harmed(summary)
+        elif text == POLICY:
+            found += _against_policy(summary)
+        else:
+            found += _other_verdict(summary, *text.rpartition("=")[::2])
+    return found
+
+
+def _harmed(summary: Summary) -> Iterator[str]:
+    """Classes, and all together, that routed makes slower than plain."""
+    compared = [(cell, cell.comparisons[ROUTED]) for cell in _by_class(summary) if ROUTED in cell.comparisons]
+    if not compared:
+        yield f"{NOT_HARMED}: the modes plain and routed were not both measured"
+    for cell, comparison in compared:
+        speed_up = comparison.speed_up
+        if speed_up is not None and 1 / speed_up.estimate > 1 + HARM and speed_up.high < 1:
+            yield (
+                f"{NOT_HARMED}: routed takes {1 / speed_up.estimate - 1:.1%} longer than plain in the class "
+                f"{cell.request_class} at concurrency {cell.concurrency}"
+            )
+
+
+def _against_policy(summary: Summary) -> Iterator[str]:
+    """Classes that routed mostly speculates although they should not."""
+    routed = {
+        (cell.draft, cell.concurrency, cell.request_class): cell.modes[ROUTED]
+        for cell in _by_class(summary)
+        if ROUTED in cell.modes
+    }
+    if not routed:
+        yield f"{POLICY}: the mode routed was not measured"
+    for one in summary.verdicts:
+        figures = routed.get((one.draft, one.concurrency, one.request_class))
+        if figures and (figures.speculated_share or 0.0) > 0.5 and one.verdict == DO_NOT:
+            yield (
+                f"{POLICY}: {figures.speculated_share:.0%} of the class {one.request_class} speculate at concurrency "
+                f"{one.concurrency}, and should not: {one.reason}"
+            )
+
+
+def _other_verdict(summary: Summary, name: str, wanted: str) -> Iterator[str]:
+    verdicts = [one for one in summary.verdicts if one.request_class == name]
+    if not verdicts:
+        yield f"{name}={wanted}: the class has no verdict"
+    for one in verdicts:
+        if one.verdict != _VERDICTS[wanted]:
+            yield f"{name}={wanted}: at concurrency {one.concurrency} it is '{one.verdict}': {one.reason}"
+
+
+def _by_class(summary: Summary) -> Iterator[Cell]:
+    return (cell for cell in summary.cells if cell.length == ALL)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from slipstream_core.errors import CommandError
 from slipstream_tools.bench.client import Answer, BenchClient
-from slipstream_tools.bench.modes import parse_mode
-from slipstream_tools.bench.progress import Progress, clock
+from slipstream_tools.bench.plan import parse_mode
+from slipstream_tools.bench.terminal import Progress, clock
 
 
 def ask(url: str, *bodies: Mapping[str, Any], timeout_s: float = 10.0) -> list[Answer]:

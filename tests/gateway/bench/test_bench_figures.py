@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from slipstream_tools.bench.prices import Prices
+from slipstream_tools.bench.cases import Prices
 from slipstream_tools.bench.results import Results, Row
 from slipstream_tools.bench.speculation import positions
 from slipstream_tools.bench.summarize import summarize

@@ -12,10 +12,9 @@ from slipstream_core.errors import CommandError, ManifestError
 from slipstream_core.manifest import EMBEDDED_MANIFEST, ClassRule, ModelPair, SpeculationPolicy, parse
 from slipstream_core.manifest.objects import Metadata
 from slipstream_core.manifest.rollout import Thresholds as ClassThresholds
-from slipstream_tools.bench.cases import cases_of
+from slipstream_tools.bench.cases import Prices, cases_of
 from slipstream_tools.bench.manifests import default_policy, dump, policy_route, read_manifest
 from slipstream_tools.bench.policy import measured_policy
-from slipstream_tools.bench.prices import Prices
 from slipstream_tools.bench.results import Row
 from slipstream_tools.bench.summary import Thresholds
 from slipstream_tools.cli import main

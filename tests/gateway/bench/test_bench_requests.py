@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 from slipstream_core.errors import CommandError
-from slipstream_tools.bench.requests import read_requests
-from slipstream_tools.bench.workload import embedded_requests, is_embedded
+from slipstream_tools.bench.requests import embedded_requests, is_embedded, read_requests
 
 BODY = {"model": "m", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 5}
 

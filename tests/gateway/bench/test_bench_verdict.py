@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from slipstream_core.errors import CommandError
-from slipstream_tools.bench.expectations import check_expectation, unmet
-from slipstream_tools.bench.prices import Prices
+from slipstream_tools.bench.cases import Prices
 from slipstream_tools.bench.results import Results, Row
 from slipstream_tools.bench.summarize import summarize
 from slipstream_tools.bench.summary import Comparison, Interval, Summary, Thresholds
-from slipstream_tools.bench.verdict import judge
+from slipstream_tools.bench.verdict import check_expectation, judge, unmet
 
 THRESHOLDS = Thresholds()
 

@@ -21,7 +21,7 @@ from slipstream_tools.bench.report.vega import (
     raw,
 )
 from slipstream_tools.bench.report.view import FEW, ORACLE, Block, Figure, Table, View, name_of
-from slipstream_tools.bench.summary import ALL, BASELINE, ROUTED, Cell, ModeFigures, OracleFigures, Point
+from slipstream_tools.bench.summary import ALL, PLAIN, ROUTED, Cell, ModeFigures, OracleFigures, Point
 
 _MARKS = 20
 
@@ -77,7 +77,7 @@ def routing(view: View) -> Iterator[Block]:
     else:
         data = [
             {"row": name, "value": mean, "label": seconds(mean), "colour": view.colour(name),
-             "tip": f"{name}: {seconds(mean)} on average, {_against(mean, means[BASELINE])}"}
+             "tip": f"{name}: {seconds(mean)} on average, {_against(mean, means[PLAIN])}"}
             for name, mean in means.items()
         ]  # fmt: skip
         drawing = bars(data, "mean E2E per request", SECONDS)
@@ -100,7 +100,7 @@ def mean_times(view: View) -> dict[str, float] | None:
     if speculative is None or not kept:
         return None
     return {
-        BASELINE: fmean(point.plain_s for point, _ in kept),
+        PLAIN: fmean(point.plain_s for point, _ in kept),
         speculative: fmean(point.speculative_s for point, _ in kept),
         ROUTED: fmean(point.routed_s or 0.0 for point, _ in kept),
         ORACLE: fmean(min(point.plain_s, *(one.speculative_s for one in points)) for point, points in kept),

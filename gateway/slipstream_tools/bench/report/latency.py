@@ -10,7 +10,7 @@ from slipstream_tools.bench.report.formats import percent, seconds
 from slipstream_tools.bench.report.vega import PERCENT, SECONDS, axis, chart, dots, layer, raw
 from slipstream_tools.bench.report.view import Block, Figure, Panel, Table, View, name_of
 from slipstream_tools.bench.results import Row
-from slipstream_tools.bench.summary import ALL, BASELINE, Cell, Distribution, ModeFigures
+from slipstream_tools.bench.summary import ALL, PLAIN, Cell, Distribution, ModeFigures
 
 _STEPS = 120
 _STRAY = 30.0
@@ -58,7 +58,7 @@ def _figure(view: View, cell: Cell, quantity: Quantity) -> Block:
     domain = [min(kept) / 1.08 if is_log else 0.0, max(kept) * 1.08]
     lines, marks = [], []
     for mode, ordered in samples.items():
-        look = {"colour": view.colour(mode), "dash": [6, 3] if mode == BASELINE else [1, 0]}
+        look = {"colour": view.colour(mode), "dash": [6, 3] if mode == PLAIN else [1, 0]}
         lines += [{"s": value, "share": share, **look} for value, share in steps(ordered)]
         found = quantity.of_figures(cell.modes[mode])
         for name, value in (("p50", found.p50), ("p95", found.p95), ("p99", found.p99)) if found else ():

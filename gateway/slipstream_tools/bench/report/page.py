@@ -19,7 +19,7 @@ from slipstream_tools.bench.report.latency import latency
 from slipstream_tools.bench.report.speculation import acceptance, break_even, forecast
 from slipstream_tools.bench.report.view import Block, Table, View, class_names, name_of, palette, views
 from slipstream_tools.bench.results import Row
-from slipstream_tools.bench.summary import BASELINE, ROUTED, Run, Summary, Verdict
+from slipstream_tools.bench.summary import PLAIN, ROUTED, ClassVerdict, Run, Summary
 
 _BADGES = {"speculate": ("yes", "✓"), "do not": ("no", "✕"), "not enough data": ("unknown", "?")}
 
@@ -82,7 +82,7 @@ def headline(view: View) -> list[Tile]:
         if found := compared.speed_up:
             tiles.append(Tile(ratio(found.estimate), f"faster on average: {mode} over plain",
                               f"95 % interval {ratio(found.low)} to {ratio(found.high)}"))  # fmt: skip
-        plain, other = whole.modes[BASELINE].e2e_s, whole.modes[mode].e2e_s
+        plain, other = whole.modes[PLAIN].e2e_s, whole.modes[mode].e2e_s
         if (found := compared.p95_reduction) and plain and other:
             word = "lower" if found.estimate >= 0 else "higher"
             tiles.append(Tile(percent(abs(found.estimate), 0), f"{word} p95 of E2E: {mode}",
@@ -100,7 +100,7 @@ def headline(view: View) -> list[Tile]:
     return tiles
 
 
-def _outcome(verdicts: Sequence[Verdict]) -> str:
+def _outcome(verdicts: Sequence[ClassVerdict]) -> str:
     """The answer to the page's title in a sentence or two."""
     phrases = {
         "speculate": "Speculate for",
@@ -111,7 +111,7 @@ def _outcome(verdicts: Sequence[Verdict]) -> str:
     return " ".join(f"{phrases[verdict]} {', '.join(found)}." for verdict, found in names.items() if found)
 
 
-def _verdicts(verdicts: Sequence[Verdict]) -> Table:
+def _verdicts(verdicts: Sequence[ClassVerdict]) -> Table:
     rows = []
     for one in verdicts:
         style, sign = _BADGES[one.verdict]

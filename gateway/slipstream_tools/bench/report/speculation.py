@@ -10,7 +10,7 @@ import numpy as np
 from slipstream_tools.bench.report.formats import percent, plain, seconds
 from slipstream_tools.bench.report.vega import COUNT, PERCENT, SECONDS, Spec, axis, chart, dots, forest, layer
 from slipstream_tools.bench.report.view import HOLLOW, Block, Figure, Table, View, name_of
-from slipstream_tools.bench.summary import ALL, BreakEven, Cell, LengthBin, Point, Speculation
+from slipstream_tools.bench.summary import ALL, BreakEven, Cell, LengthFit, Point, Speculation
 
 _STEPS = 120
 _FEW_STEPS = 30
@@ -156,7 +156,7 @@ def _forecast_tables(view: View) -> Iterator[Block]:
     yield from _lengths(oracle.lengths, "Expected length bin against the answer's, all requests")
 
 
-def _lengths(bins: tuple[LengthBin, ...], caption: str) -> Iterator[Table]:
+def _lengths(bins: tuple[LengthFit, ...], caption: str) -> Iterator[Table]:
     if bins:
         rows = [(one.length, percent(one.precision), percent(one.recall), str(one.predicted), str(one.actual))
                 for one in bins]  # fmt: skip

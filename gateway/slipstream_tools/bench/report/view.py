@@ -12,7 +12,7 @@ from slipstream_tools.bench.cases import cases_of
 from slipstream_tools.bench.results import Row
 from slipstream_tools.bench.summary import (
     ALL,
-    BASELINE,
+    PLAIN,
     ROUTED,
     Cell,
     OracleFigures,
@@ -88,7 +88,7 @@ class View(NamedTuple):
     @property
     def others(self) -> tuple[str, ...]:
         """The modes that are compared with plain."""
-        return tuple(mode for mode in self.modes if mode != BASELINE)
+        return tuple(mode for mode in self.modes if mode != PLAIN)
 
     @property
     def speculative(self) -> str | None:
@@ -147,5 +147,5 @@ def name_of(cell: Cell) -> str:
 
 def palette(modes: Sequence[str]) -> list[str]:
     """A CSS colour for each mode: plain and routed have their own, others take turns."""
-    others = [mode for mode in modes if mode not in (BASELINE, ROUTED)]
+    others = [mode for mode in modes if mode not in (PLAIN, ROUTED)]
     return [f"var(--{mode})" if mode not in others else f"var(--s{others.index(mode) % _SLOTS})" for mode in modes]

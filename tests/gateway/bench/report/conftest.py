@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page
-from slipstream_tools.bench.prices import Prices
+from slipstream_tools.bench.cases import Prices
 from slipstream_tools.bench.report import write_report
 from slipstream_tools.bench.results import Header, Results, Row, Settings
 from slipstream_tools.bench.summarize import summarize
