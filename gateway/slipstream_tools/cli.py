@@ -35,8 +35,8 @@ _COMMANDS = {
     "keys": _Entry("slipstream_tools.keys", "create, list, revoke and rotate API keys"),
     "operator": _Entry("slipstream_operator.command", "run the control plane of model pairs in a cluster"),
     "train": _Entry("slipstream_tools.train.command", "train the classifier on your own labelled requests"),
-    "bench": _Entry("slipstream_tools.bench.command", "compare decoding modes on your own requests"),
-    "replay": _Entry("slipstream_tools.replay", "evaluate another policy on a recorded bench"),
+    "bench": _Entry("slipstream_tools.bench.command", "compare modes of decoding on your own requests"),
+    "replay": _Entry("slipstream_tools.replay", "decide the requests of a recorded bench by another policy"),
 }
 _EXTRAS = {
     "up": "embedded",

@@ -1,4 +1,4 @@
-"""`slipstream replay`: what other policies would have done with the requests of a recorded bench."""
+"""`slipstream replay`: recorded requests of a bench, decided by other policies."""
 
 from __future__ import annotations
 
@@ -36,17 +36,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=EMBEDDED_MANIFEST,
         metavar="FILE",
-        help="has the ModelPair of policies that come alone; without it, the embedded pair",
+        help="manifest with the ModelPair of policies that come without one (the embedded pair)",
     )
-    parser.add_argument("--model", metavar="NAME", help="the model to replay, where a file has several")
-    parser.add_argument("--draft", metavar="NAME", help="which draft's answers to take, where several were compared")
+    parser.add_argument("--model", metavar="NAME", help="model to replay, where a file has several")
+    parser.add_argument("--draft", metavar="NAME", help="draft whose answers are used, where several were compared")
     parser.add_argument(
         "--classifier",
         type=Path,
         metavar="FILE",
-        help="what 'slipstream train' wrote (without it, the one that comes with the package)",
+        help="classifier written by 'slipstream train' (the one in the package)",
     )
-    parser.add_argument("--seed", type=not_negative, default=0, metavar="N", help="of hold-back and exploration (0)")
+    parser.add_argument(
+        "--seed", type=not_negative, default=0, metavar="N", help="random seed of hold-back and exploration (0)"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -61,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
         replayer = Replayer(route, classifier=classifier, learner=Learner(), seed=args.seed)
         replays.append(replayer.run(cases, modes))
     if not replays[0].requests:
-        raise CommandError(f"{args.results}: no request was answered both plain and speculative", exit_code=2)
+        raise CommandError(f"{args.results}: no request has both a plain and a speculative answer", exit_code=2)
     if args.json:
         print(msgspec.json.format(msgspec.json.encode(replays)).decode())
     else:
@@ -74,7 +76,7 @@ def _cases(results: Results, path: Path, draft: str | None) -> list[Case]:
     drafts = results.header.settings.drafts
     if draft not in (drafts or (None,)):
         known = f"it has: {', '.join(drafts)}" if drafts else "no drafts were compared in it"
-        raise CommandError(f"{path}: --draft says which draft's answers to take; {known}", exit_code=2)
+        raise CommandError(f"{path}: --draft must name the draft whose answers are used; {known}", exit_code=2)
     return [case for case in cases_of(results.rows) if case.draft == draft]
 
 
@@ -96,7 +98,7 @@ def _lines(replay: Replay) -> Iterator[str]:
     yield f"{replay.speculated} of {replay.requests} speculate"
     yield from (f"  {name}  {count}" for name, count in replay.reasons.items())
     if replay.refused:
-        yield f"{replay.refused} requests this gateway would refuse; they count as plain"
+        yield f"this gateway refuses {replay.refused} of the requests; they count as plain"
 
 
 def _share(value: float | None) -> str:

@@ -1,1 +1,1 @@
-"""Compares modes of decoding on a team's own requests: `slipstream bench` and `slipstream replay`."""
+"""Compares decoding modes on a team's own requests: `slipstream bench` and `slipstream replay`."""

@@ -18,8 +18,8 @@ UNLABELLED = "unlabelled"
 class Case(msgspec.Struct, frozen=True, kw_only=True):
     """`rows` are the whole answers by mode, `failed` the modes without one. `position` orders cases as they ran.
 
-    The class is the bench file's, else the task that the gateway saw; the length is that of the plain answer, else of
-    any. Both are the same for all modes, and `length` is empty where nothing was answered.
+    The class is that of the bench file, else the task that the gateway saw; the length bin is that of the plain answer,
+    else of any other. Both are the same for all modes; `length` is empty where nothing was answered.
     """
 
     index: int
@@ -60,7 +60,7 @@ def _case(group: Sequence[Row], position: int, classes: dict[int, str]) -> Case:
 
 
 def _classes(groups: Iterable[Sequence[Row]]) -> dict[int, str]:
-    """The class of each request by its index: the same in every round, whatever the gateway has learnt between."""
+    """The class of each request by its index: one for all rounds, even where the gateway changed its mind."""
     seen: dict[int, Counter[str]] = defaultdict(Counter)
     for group in groups:
         for row in group:
@@ -83,14 +83,14 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True):
         return self.plain is not None and self.speculative is not None
 
     def cost(self, row: Row) -> float:
-        """The cost of a whole answer, at a price of 1 where none is known: at concurrency c, c requests share the
-        servers, so that each is charged the c-th part of its time."""
+        """The cost of an answer, at a price of 1 where none is known. At concurrency c, c requests share the servers,
+        so each is charged 1/c of its time."""
         price = self.speculative if row.arm == Arm.SPECULATIVE else self.plain
         hours = (row.e2e_s or 0.0) / row.concurrency / _HOUR_S
         return hours * (price if self.known and price is not None else 1.0)
 
     def by_arm(self) -> dict[str, float]:
-        """As a summary shows them; empty where unknown."""
+        """The prices as a summary lists them; empty where unknown."""
         if self.plain is None or self.speculative is None:
             return {}
         return {"plain": self.plain, "speculative": self.speculative}

@@ -1,4 +1,4 @@
-"""The figures of each cell: class × length bin × concurrency × draft, every mode by itself and against plain."""
+"""The figures of each cell (class × length bin × concurrency × draft), per mode and against plain."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from slipstream_tools.bench.summary import ALL, LENGTHS, PLAIN, Cell, Comparison
 
 
 class CellName(NamedTuple):
-    """Which cases a cell takes; `ALL` takes every class or length."""
+    """Selects the cases of a cell; `ALL` matches every class or length."""
 
     draft: str | None
     concurrency: int
@@ -43,7 +43,7 @@ class CellName(NamedTuple):
         )
 
     def seed(self, seed: int, mode: str) -> int:
-        """A seed of the cell's own, so that its intervals do not depend on which other cells there are."""
+        """A seed per cell, so that its intervals do not depend on the other cells."""
         return zlib.crc32(repr((seed, *self, mode)).encode())
 
 
@@ -60,7 +60,7 @@ def cells_of(
 
 
 def _cell_members(cases: Sequence[Case], lengths: Sequence[str]) -> Iterator[tuple[CellName, list[Case]]]:
-    """The cells' names, each with its cases."""
+    """Each cell's name and its cases."""
     blocks = list(dict.fromkeys((case.draft, case.concurrency) for case in cases))
     classes = [ALL, *sorted({case.request_class for case in cases})]
     for draft, concurrency in blocks:
@@ -162,7 +162,7 @@ _Pair = tuple[int, Row, Row]
 
 
 def _intervals(pairs: Sequence[_Pair], prices: Prices, seed: int) -> Mapping[str, Interval | None]:
-    """All differences by name; what some pairs lack is resampled over the pairs that have it."""
+    """All differences by name, each resampled over the pairs that have the quantity."""
     made: dict[tuple[int, ...], dict[str, Statistic]] = defaultdict(dict)
     clusters, plain, other = _columns(pairs, [(row.e2e_s, partner.e2e_s) for _, row, partner in pairs])
     _, plain_cost, other_cost = _columns(pairs, [(prices.cost(row), prices.cost(partner)) for _, row, partner in pairs])
@@ -189,7 +189,7 @@ def _intervals(pairs: Sequence[_Pair], prices: Prices, seed: int) -> Mapping[str
 def _columns(
     pairs: Sequence[_Pair], values: Iterable[tuple[float | None, float | None]]
 ) -> tuple[tuple[int, ...], Floats, Floats]:
-    """Request index, plain and other value of the pairs that have both."""
+    """Request index, plain value and other value of the pairs that have both."""
     rows = [
         (pair[0], plain, other)
         for pair, (plain, other) in zip(pairs, values, strict=True)

@@ -1,7 +1,7 @@
 """Quality checks of answers: label, json-schema, fields, contains. Each gives a score in [0, 1]; 1 is a pass.
 
-A check belongs to one request and is made, with its reference, before anything runs, so that a reference that does
-not fit is an error of the input and not of an answer.
+A request's checks are built with their references before anything runs, so that a bad reference is an input error and
+not a failed answer.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _UNUSABLE = (
     NoSuchResource,
     CannotDetermineSpecification,
 )
-"""What a file's or a server's values can raise in here and in `jsonschema`: huge numbers, deep nesting, a schema that
-refers to itself, a `$schema` that is no text."""
+"""Errors that untrusted values can raise here and in `jsonschema`: huge numbers, deep nesting, a schema that refers to
+itself, a `$schema` that is not a string."""
 
 
 class CheckError(SlipstreamError):
-    """A check that does not exist, or whose reference it cannot use; one line, without the place in the file."""
+    """An unknown check, or an unusable reference; one line, without the place in the file."""
 
 
 def make_checks(check: object, reference: object) -> dict[str, Check]:
@@ -44,7 +44,7 @@ def make_checks(check: object, reference: object) -> dict[str, Check]:
     name. Empty where it is None.
 
     Raises:
-        CheckError: says which check does not fit, and why.
+        CheckError: names the check and the reason.
     """
     if check is None:
         return {}
@@ -57,7 +57,7 @@ def make_checks(check: object, reference: object) -> dict[str, Check]:
 
 
 def _made(name: str, reference: object) -> Check:
-    """The check, whose score is 0 for an answer that it cannot handle. Raises `CheckError`."""
+    """The check; an answer that it cannot handle scores 0. Raises `CheckError`."""
     try:
         check = _MAKERS[name](reference)
     except _UNUSABLE as error:
@@ -80,13 +80,13 @@ def _name(value: object) -> str:
 
 
 def _label(reference: object) -> Check:
-    """The answer is one of the reference's labels, but for case, spaces and punctuation around it."""
+    """The answer is one of the reference's labels, ignoring case and surrounding spaces and punctuation."""
     labels = {_plain(text) for text in _texts("label", reference)}
     return lambda answer: float(_plain(answer) in labels)
 
 
 def _contains(reference: object) -> Check:
-    """The share of the reference's texts that occur in the answer, whatever their case and line breaks."""
+    """The share of the reference's texts that occur in the answer, ignoring case and line breaks."""
     wanted = [_folded(text) for text in _texts("contains", reference)]
 
     def score(answer: str) -> float:
@@ -97,7 +97,7 @@ def _contains(reference: object) -> Check:
 
 
 def _json_schema(reference: object) -> Check:
-    """The answer is JSON, alone or in a code fence, that satisfies the schema. Nothing is fetched for a `$ref`."""
+    """The answer is JSON, alone or in a code fence, that satisfies the schema. A `$ref` is never fetched."""
     if not isinstance(reference, Mapping | bool):
         raise CheckError(f"check 'json-schema' needs a schema as its reference, got {_show(reference)}")
     try:
@@ -112,7 +112,7 @@ def _json_schema(reference: object) -> Check:
 
 
 def _check_references(schema: Mapping[str, Any] | bool) -> None:
-    """Every `$ref` has to be answered by the schema itself. Raises `CheckError`."""
+    """Require that every `$ref` resolves inside the schema. Raises `CheckError`."""
     resolver = Registry().resolver_with_root(Resource.from_contents(schema, default_specification=DRAFT202012))
     for name in _references(schema):
         try:
@@ -201,8 +201,8 @@ def _key(name: object) -> str:
 
 
 def _value(value: object) -> object:
-    """Numbers compare as numbers whether they are written as text or not; texts but for case and spaces; truth as
-    the words."""
+    """A value for comparison: numbers and numeric strings as float, strings without case and extra spaces, booleans as
+    words."""
     if isinstance(value, bool):
         return str(value).casefold()
     if isinstance(value, str):

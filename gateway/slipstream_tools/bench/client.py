@@ -1,5 +1,5 @@
-"""One streamed request to the gateway, timed at the client: when bytes arrive is noted first, what they say is read
-after the answer's end, so that reading JSON is in no measured time."""
+"""One streamed request to the gateway, timed at the client. The moment of each chunk is recorded first and its JSON is
+read after the answer's end, so that no measured time contains parsing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OK = 200
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """What came back. `error` None: a whole answer; `text` joins all choices. Times count from the request's start;
+    """One answer; `error` is None for a complete one, `text` joins all choices. Times count from the request's start;
     `ttft_s` and `last_s` are those of the first and the last event with content."""
 
     status: int | None
@@ -37,7 +37,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tpot_s(self) -> float | None:
-        """Seconds per output token after the first; None where all came at once, so that nothing can be told."""
+        """Seconds per output token after the first; None where all tokens came at once."""
         if self.ttft_s is None or self.last_s is None or self.output_tokens < 2 or self.last_s <= self.ttft_s:
             return None
         return (self.last_s - self.ttft_s) / (self.output_tokens - 1)
@@ -57,13 +57,13 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def target_steps(self) -> int | None:
-        """Passes of the target after the prompt; None where the server does not say."""
+        """Passes of the target after the prompt; None where the server does not report it."""
         steps = self._slipstream.get("target_steps")
         return steps if isinstance(steps, int) and steps > 0 else None
 
     @property
     def rejected_at(self) -> tuple[int, ...]:
-        """Steps by the position of their first rejected draft token; empty where the server does not say."""
+        """Steps by the position of their first rejected draft token; empty where the server does not report it."""
         counts = self._slipstream.get("rejected_at")
         return tuple(_count(count) for count in counts) if isinstance(counts, list) else ()
 
@@ -77,7 +77,7 @@ class BenchClient:
     """A client for one gateway. `timeout_s` covers one whole request."""
 
     def __init__(self, url: str, *, api_key: str | None, timeout_s: float) -> None:
-        """Raises `CommandError` where `url` is none."""
+        """Raises `CommandError` where `url` is not an http(s) URL."""
         self._timeout_s = timeout_s
         self._url = url.rstrip("/")
         self._transport = HttpTransport(self._url, {"authorization": f"Bearer {api_key}"} if api_key else {})
@@ -86,7 +86,7 @@ class BenchClient:
         await self._transport.close()
 
     async def models(self) -> list[str]:
-        """The models that the server names. Raises `CommandError` where it cannot be asked."""
+        """The models that the server lists. Raises `CommandError` where it lists none."""
         recording = Recording()
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -94,13 +94,13 @@ class BenchClient:
             return [str(model["id"]) for model in json.loads(_body(recording))["data"]]
         except (AnswerBroken, TimeoutError, ValueError, KeyError, TypeError) as error:
             why = f"status {recording.status}, {error or type(error).__name__}"
-            raise CommandError(f"{self._url}: /v1/models is not what an OpenAI-compatible server has: {why}") from error
+            raise CommandError(f"{self._url}: /v1/models is not that of an OpenAI-compatible server: {why}") from error
 
     async def run(self, body: Mapping[str, Any], headers: Mapping[str, str]) -> Answer:
-        """Run `body` as a stream. A refusal, a broken stream and a timeout are answers with an `error`.
+        """Run `body` as a stream. A refusal, a broken stream or a timeout gives an answer with an `error`.
 
         Raises:
-            CommandError: nobody listens there any more; that says nothing of the request.
+            CommandError: the server cannot be reached; that says nothing about the request.
         """
         path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
         streamed = {**body, "stream": True, "stream_options": {"include_usage": True}}
@@ -111,7 +111,7 @@ class BenchClient:
             async with asyncio.timeout(self._timeout_s):
                 await self._transport.request("POST", path, content, sent, recording)
         except TimeoutError:
-            return _failed(recording, f"no whole answer within {self._timeout_s:g} s")
+            return _failed(recording, f"no complete answer within {self._timeout_s:g} s")
         except AnswerBroken as error:
             return _failed(recording, str(error))
         return _answer(recording)
@@ -122,7 +122,7 @@ def _failed(recording: Recording, error: str) -> Answer:
 
 
 def _answer(recording: Recording) -> Answer:
-    """What a whole recording says."""
+    """The answer in a recording that has ended."""
     if recording.status != _OK:
         return _failed(recording, _refusal(_body(recording)))
     stream = _Stream()
@@ -130,7 +130,7 @@ def _answer(recording: Recording) -> Answer:
         for moment_s, data in recording.chunks:
             stream.feed(data, moment_s - recording.began_s)
     except (ValueError, TypeError, AttributeError, KeyError) as error:
-        return _failed(recording, f"the stream is not OpenAI's: {shorten(str(error))}")
+        return _failed(recording, f"the stream is not in OpenAI's format: {shorten(str(error))}")
     if stream.error or not stream.done:
         return _failed(recording, stream.error or "the stream ended early")
     return Answer(
@@ -151,7 +151,7 @@ def _body(recording: Recording) -> bytes:
 
 
 class _Stream:
-    """Reads server-sent events: the text of each choice, when content came, and the usage."""
+    """Parses server-sent events: the text of each choice, the time of its content, and the usage."""
 
     def __init__(self) -> None:
         self.texts: dict[int, str] = {}
@@ -188,7 +188,7 @@ class _Stream:
 
 
 def _refusal(body: bytes) -> str:
-    """The server's own message, or the beginning of what it sent."""
+    """The server's error message, or the beginning of its body."""
     try:
         return shorten(str(json.loads(body)["error"]["message"]))
     except (ValueError, TypeError, KeyError):

@@ -23,18 +23,18 @@ __all__ = ["add_arguments", "run"]
 
 
 def run(args: argparse.Namespace) -> int:
-    """0 when the run is whole and all that is expected holds; 3 where something does not.
+    """0 when the run is complete and all expectations hold; 3 where one does not.
 
     Raises:
-        CommandError: the run cannot be made; what was measured is kept, and the same command goes on with it.
-        ManifestError: the manifest is not good.
+        CommandError: the run failed; its rows are kept, and the same command continues it.
+        ManifestError: the manifest is invalid.
     """
     options = parse_options(args)
     session = Session(options)
     try:
         results = session.measure()
     except KeyboardInterrupt:
-        print("\nslipstream: interrupted; the same command goes on where it stopped", file=sys.stderr)
+        print("\nslipstream: interrupted; the same command continues the run", file=sys.stderr)
         return 130
     summary = session.summary(results)
     with _writing(options.out / SUMMARY_FILE) as path:
@@ -44,17 +44,17 @@ def run(args: argparse.Namespace) -> int:
     if options.write_policy is not None:
         with _writing(options.write_policy) as path:
             path.write_bytes(session.policy(results))
-    print(as_text(summary))  # last: whoever reads it may go away, and the files are there all the same
+    print(as_text(summary))  # last: a closed pipe must not keep the files from being written
     print(f"\n{options.out / REPORT_FILE}")
     missed = unmet(summary, options.expect)
     for line in missed:
-        print(f"slipstream: not as expected: {line}", file=sys.stderr)
+        print(f"slipstream: expectation failed: {line}", file=sys.stderr)
     return EXIT_UNMET if missed else 0
 
 
 @contextmanager
 def _writing(path: Path) -> Iterator[Path]:
-    """An error of the system names the file, which by itself it does only where it cannot be opened."""
+    """Name the file in an `OSError`, which does so itself only where opening failed."""
     try:
         yield path
     except OSError as error:

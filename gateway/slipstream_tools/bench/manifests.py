@@ -1,4 +1,4 @@
-"""Manifests of a bench: the user's own, made fit for comparing modes, and the policy that comes out of it."""
+"""Manifests of a bench: the user's own, adapted for comparing modes, and the policy that a run recommends."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ class BenchManifest(msgspec.Struct, frozen=True, kw_only=True):
         return Prices(plain=route.plain.price_per_gpu_hour, speculative=speculative.price_per_gpu_hour)
 
     def served(self, draft: str | None) -> bytes:
-        """The manifest as a bench serves it: clients may choose the mode, nothing is replayed for parity beside what is
-        measured, sources are absolute, a pair without a policy gets one with defaults, and `draft`, where given, takes
-        the place of the pair's own. Raises `CommandError`."""
+        """The manifest as a bench serves it: clients may choose the mode, parity replays are off so that they add no
+        load, sources are absolute, a pair without a policy gets a default one, and `draft` replaces the pair's own
+        where given. Raises `CommandError`."""
         pair = self.pair if draft is None else _with_draft(self.pair, draft)
         policy = self.policy or default_policy(self.pair.metadata)
         policy = msgspec.structs.replace(policy, spec=_allowed(policy.spec))
@@ -63,7 +63,7 @@ def read_manifest(path: Path, model: str | None) -> BenchManifest:
     """The manifest at `path`; the pair is the one that serves `model`, or the first.
 
     Raises:
-        ManifestError: the manifest is not good.
+        ManifestError: the manifest is invalid.
         CommandError: no pair serves `model`.
     """
     objects = parse(read_file(path), name=path.name)
@@ -78,7 +78,7 @@ def read_manifest(path: Path, model: str | None) -> BenchManifest:
 
 
 def _allowed(spec: SpeculationPolicySpec) -> SpeculationPolicySpec:
-    """Without replays a limit of what they show has no place either."""
+    """Without parity replays, thresholds on their result are removed, too."""
     rules = tuple(msgspec.structs.replace(rule, thresholds=_unreplayed(rule.thresholds)) for rule in spec.classes)
     thresholds = _unreplayed(spec.thresholds) or spec.thresholds
     return msgspec.structs.replace(spec, allow_client_mode=True, parity_share=0.0, thresholds=thresholds, classes=rules)
@@ -89,7 +89,7 @@ def _unreplayed(thresholds: Thresholds | None) -> Thresholds | None:
 
 
 def default_policy(pair: Metadata) -> SpeculationPolicy:
-    """The policy of a pair that has none, beside it."""
+    """The policy of a pair that has none, in the same namespace."""
     return SpeculationPolicy(
         api_version="slipstream.dev/v1alpha1", metadata=pair, spec=SpeculationPolicySpec(pair=pair.name)
     )
@@ -123,7 +123,7 @@ def _without_nulls(value: Any) -> Any:
 def _with_draft(pair: ModelPair, draft: str) -> ModelPair:
     """`draft` is `ngram`, a checkpoint folder or `embedded:draft`."""
     if pair.spec.draft is None:
-        raise CommandError(f"--drafts: ModelPair/{pair.metadata.name} runs on an engine of its own", exit_code=2)
+        raise CommandError(f"--drafts: ModelPair/{pair.metadata.name} has no draft to replace", exit_code=2)
     if draft == "ngram":
         replaced = Draft(kind="ngram")
     else:
@@ -155,7 +155,7 @@ def policy_route(path: Path, manifest: Path, model: str | None) -> Route:
     names. `model` picks one of several.
 
     Raises:
-        ManifestError: a file is not good, or the policy does not fit the pair.
+        ManifestError: a file is invalid, or the policy does not fit the pair.
         CommandError: there is no policy for the model.
     """
     documents = read_documents(read_file(path), name=path.name)
@@ -165,5 +165,5 @@ def policy_route(path: Path, manifest: Path, model: str | None) -> Route:
     table = compile_table(parse_documents(documents, name=path.name))
     routes = [route for route in table.routes.values() if route.policy and model in (None, route.model)]
     if not routes:
-        raise CommandError(f"{path}: it has no SpeculationPolicy for the model {model!r}", exit_code=2)
+        raise CommandError(f"{path}: no SpeculationPolicy for the model {model!r}", exit_code=2)
     return routes[0]

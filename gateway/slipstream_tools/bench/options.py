@@ -20,9 +20,8 @@ MAX_CONCURRENCY = 1024
 
 
 class BenchOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What to compare, against what, and what it must bring. Without `url`, the embedded stack serves `manifest`.
-
-    Thresholds are None where the policy's are taken.
+    """Modes, requests and thresholds of one run. Without `url`, the embedded stack serves `manifest`; a threshold of
+    None means that of the policy.
     """
 
     manifest: Path = EMBEDDED_MANIFEST
@@ -53,10 +52,10 @@ class BenchOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `slipstream bench --help` shows; the names are those of `BenchOptions`, plus `draft_lengths`."""
-    _add_system(parser.add_argument_group("what is measured"))
-    _add_plan(parser.add_argument_group("how it is measured"))
-    _add_judgement(parser.add_argument_group("what it must bring"))
+    """The options of `slipstream bench`, named as in `BenchOptions`, plus `draft_lengths`."""
+    _add_system(parser.add_argument_group("the system"))
+    _add_plan(parser.add_argument_group("the plan"))
+    _add_judgement(parser.add_argument_group("the thresholds"))
 
 
 def parse_options(args: argparse.Namespace) -> BenchOptions:
@@ -67,11 +66,13 @@ def parse_options(args: argparse.Namespace) -> BenchOptions:
     options = BenchOptions(**values)
     own = {"manifest": "-f", "drafts": "--drafts", "classifier": "--classifier"}
     if options.url is not None and (given := [option for name, option in own.items() if name in values]):
-        raise CommandError(f"{given[0]} is for servers that bench starts: it does not go with --url", exit_code=2)
+        raise CommandError(
+            f"{given[0]} configures the servers that bench starts and cannot be combined with --url", exit_code=2
+        )
     if options.write_policy is not None and PLAIN not in [mode.name for mode in options.modes]:
-        raise CommandError("--write-policy needs the mode plain to compare with", exit_code=2)
+        raise CommandError("--write-policy needs the mode plain as its baseline", exit_code=2)
     if options.write_policy is not None and len(options.drafts) > 1:
-        message = "--write-policy is for one draft: a policy cannot choose between drafts, a ModelPair does"
+        message = "--write-policy needs a single draft: the ModelPair chooses the draft, a policy cannot"
         raise CommandError(message, exit_code=2)
     for text in options.expect:
         check_expectation(text)
@@ -97,8 +98,8 @@ def _add_system(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "-f", "--manifest", type=Path, metavar="FILE", help="start the embedded stack with this manifest"
     )
-    group.add_argument("--url", help="a gateway that runs already; its policy must have allowClientMode: true")
-    group.add_argument("--api-key-env", metavar="NAME", help="environment variable with the key to send")
+    group.add_argument("--url", help="URL of a running gateway; its policy must have allowClientMode: true")
+    group.add_argument("--api-key-env", metavar="NAME", help="environment variable that holds the API key")
     group.add_argument(
         "--requests",
         required=True,
@@ -106,19 +107,26 @@ def _add_system(group: argparse._ArgumentGroup) -> None:
         help="JSONL of OpenAI request bodies, with optional class, reference and check; or the shipped workload: "
         "embedded:COUNT[:SEED]",
     )
-    group.add_argument("--limit", type=at_least_one, metavar="N", help="take the first N requests only")
-    group.add_argument("--model", metavar="NAME", help="send this model's name, whatever the requests say")
+    group.add_argument("--limit", type=at_least_one, metavar="N", help="use only the first N requests")
+    group.add_argument("--model", metavar="NAME", help="model name to send, in place of the one in each request")
     group.add_argument(
         "--drafts",
         type=_texts,
         metavar="LIST",
-        help="compare drafts: checkpoint folders, embedded:draft or ngram; the stack restarts for each",
+        help="drafts to compare: checkpoint folders, embedded:draft or ngram; the stack restarts for each",
     )
     group.add_argument(
-        "--classifier", type=Path, metavar="FILE", help="what 'slipstream train' wrote, for the stack's gateway"
+        "--classifier",
+        type=Path,
+        metavar="FILE",
+        help="classifier written by 'slipstream train', for the gateway that bench starts",
     )
     group.add_argument(
-        "--load-timeout", dest="load_timeout_s", type=seconds, metavar="SECONDS", help="for loading a pair (110)"
+        "--load-timeout",
+        dest="load_timeout_s",
+        type=seconds,
+        metavar="SECONDS",
+        help="time limit for loading a pair (110)",
     )
 
 
@@ -130,39 +138,58 @@ def _add_plan(group: argparse._ArgumentGroup) -> None:
         help="plain, speculative, speculative:N (draft length N), routed (%(default)s)",
     )
     group.add_argument(
-        "--draft-lengths", type=_counts, metavar="LIST", help="measure speculative with each of these draft lengths"
+        "--draft-lengths",
+        type=_counts,
+        metavar="LIST",
+        help="draft lengths; each makes the mode speculative a mode of its own",
     )
-    group.add_argument("--concurrency", type=_counts, metavar="LIST", help="requests in flight, a block each (1)")
-    group.add_argument("--rounds", type=at_least_one, metavar="N", help="times that everything is repeated (1)")
+    group.add_argument(
+        "--concurrency",
+        type=_counts,
+        metavar="LIST",
+        help="numbers of requests in flight; each is a block of its own (1)",
+    )
+    group.add_argument("--rounds", type=at_least_one, metavar="N", help="repetitions of the whole plan (1)")
     group.add_argument("--warmup", type=not_negative, metavar="N", help="unmeasured requests per mode and block (3)")
-    group.add_argument("--seed", type=not_negative, metavar="N", help="of the order and of the intervals (0)")
-    group.add_argument("--timeout", dest="timeout_s", type=seconds, metavar="SECONDS", help="for one answer (120)")
+    group.add_argument(
+        "--seed", type=not_negative, metavar="N", help="random seed of the order and of the intervals (0)"
+    )
+    group.add_argument(
+        "--timeout", dest="timeout_s", type=seconds, metavar="SECONDS", help="time limit for one answer (120)"
+    )
     group.add_argument(
         "--out",
         type=Path,
         metavar="FOLDER",
-        help="for the results; an interrupted run goes on (slipstream-bench)",
+        help="folder for the results; the same command continues an interrupted run (slipstream-bench)",
     )
 
 
 def _add_judgement(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--price", type=_amount, help="of a GPU-hour, in any currency (the manifest's)")
-    group.add_argument("--price-speculative", type=_amount, help="of the speculative arm's GPU-hour (--price)")
-    group.add_argument("--p95-reduction", type=_share, metavar="SHARE", help="the p95 must fall by (the policy's, 0.2)")
-    group.add_argument("--quality-loss", type=_share, metavar="SHARE", help="passed checks may fall by (0)")
-    group.add_argument("--cost-increase", type=_amount, metavar="SHARE", help="the cost may rise by (0.05)")
-    group.add_argument("--min-samples", type=at_least_one, metavar="N", help="requests that a verdict needs (30)")
+    group.add_argument("--price", type=_amount, help="price of a GPU-hour, in any currency (the manifest's)")
+    group.add_argument("--price-speculative", type=_amount, help="price of a GPU-hour of the speculative arm (--price)")
+    group.add_argument(
+        "--p95-reduction", type=_share, metavar="SHARE", help="minimum p95 reduction (the policy's, 0.2)"
+    )
+    group.add_argument(
+        "--quality-loss", type=_share, metavar="SHARE", help="maximum decrease of the share of passed checks (0)"
+    )
+    group.add_argument("--cost-increase", type=_amount, metavar="SHARE", help="maximum cost increase (0.05)")
+    group.add_argument(
+        "--min-samples", type=at_least_one, metavar="N", help="minimum number of requests for a verdict (30)"
+    )
     group.add_argument(
         "--expect",
         action="append",
         metavar="WHAT",
-        help="exit with 3 unless it holds: not-harmed (routed slows no class down by more than 2 %%), policy (no class "
-        "that mostly speculates should not), or CLASS=speculate|do-not|not-enough-data; may be repeated",
+        help="exit with 3 unless this holds: not-harmed (routed slows no class down by more than 2 %%), policy (routed "
+        "speculates mostly in no class whose verdict is do-not), or CLASS=speculate|do-not|not-enough-data; may be "
+        "repeated",
     )
     group.add_argument(
-        "--write-policy", type=Path, metavar="FILE", help="write the SpeculationPolicy that the verdicts speak for"
+        "--write-policy", type=Path, metavar="FILE", help="write the SpeculationPolicy that follows from the verdicts"
     )
-    group.add_argument("--pair", metavar="NAME", help="the ModelPair of that policy, with --url (the model's name)")
+    group.add_argument("--pair", metavar="NAME", help="name of that policy's ModelPair, with --url (the model's name)")
 
 
 def _texts(text: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""How close `routed` comes to who knows, for each request, which of the recorded modes is faster."""
+"""Routed mode against an oracle that knows, for each request, the fastest of the recorded modes."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from slipstream_tools.bench.summary import (
 
 FIRST_REQUESTS = 200
 MIN_CLASS = 10
-"""Fewer requests of a class say nothing of how it fares."""
+"""Classes with fewer requests are not considered for the worst class."""
 
 
 class Known(NamedTuple):
-    """What the recorded modes took for one request at one load with one draft: means over the rounds, by mode, and the
-    draft length of each mode that speculates, in the order of the run's settings."""
+    """Recorded times of one request at one load with one draft: means over the rounds, by mode, and the draft length of
+    each speculative mode, in the order of the run's settings."""
 
     times_s: Mapping[str, float]
     draft_lengths: Mapping[str, int]
@@ -46,20 +46,20 @@ class Known(NamedTuple):
         return min(self.times_s.values())
 
     def speculative_s(self, draft_length: int | None = None) -> float:
-        """The time of the mode whose drafts are nearest to `draft_length`; without it, of `speculative` or the first
-        that speculates."""
+        """The time of the mode with the draft length nearest to `draft_length`; without it, of `speculative` or the
+        first speculative mode."""
         lengths = self.draft_lengths
         if draft_length is None:
             return self.times_s[SPECULATIVE if SPECULATIVE in lengths else next(iter(lengths))]
         return self.times_s[min(lengths, key=lambda mode: abs(lengths[mode] - draft_length))]
 
     def chosen_s(self, row: Row) -> float:
-        """What the arm that `row` took was recorded with."""
+        """The recorded time of the arm that `row` took."""
         return self.speculative_s(row.draft_length) if row.arm == Arm.SPECULATIVE else self.plain_s
 
 
 class Routed(NamedTuple):
-    """One routed answer and what is known of its request. `order` counts routed answers as they ran."""
+    """One routed answer and the recorded times of its request. `order` counts routed answers as they ran."""
 
     order: int
     case: Case
@@ -74,8 +74,8 @@ class Routed(NamedTuple):
 def known_times(cases: Sequence[Case], modes: Sequence[str]) -> dict[int, Known]:
     """By request index, for one draft and concurrency: requests that plain and a speculative mode both answered.
 
-    `modes` is the order of the run's settings. Answers come in an order of their own for each request: taken by that,
-    "always speculative" would be another draft length each time.
+    `modes` is the order of the run's settings: rows come in a random order per request, in which "always speculative"
+    would mean another draft length each time.
     """
     gathered: dict[int, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for case in cases:
@@ -143,7 +143,7 @@ def _ratio(routed: Sequence[Routed], time_s: Callable[[Routed], float], seed: in
 
 
 def worst_class(routed: Sequence[Routed], time_s: Callable[[Routed], float], seed: int) -> Worst | None:
-    """Of the classes with enough requests, the one whose time lies highest against plain."""
+    """The class with the highest time relative to plain, of those with enough requests."""
     classes: dict[str, list[Routed]] = defaultdict(list)
     for item in routed:
         classes[item.case.request_class].append(item)
@@ -161,14 +161,14 @@ def worst_class(routed: Sequence[Routed], time_s: Callable[[Routed], float], see
 
 
 def _correlation(routed: Sequence[Routed]) -> float | None:
-    """Of the predicted with the measured saving, where the gateway predicted one."""
+    """Rank correlation of predicted and measured saving, where the gateway predicted one."""
     predicted = [item for item in routed if item.row.saving_ms is not None]
     actual = [item.known.plain_s - item.known.speculative_s(item.row.draft_length or None) for item in predicted]
     return rank_correlation([item.row.saving_ms or 0.0 for item in predicted], actual)
 
 
 def _lengths(routed: Sequence[Routed]) -> tuple[LengthFit, ...]:
-    """How the length in routing's class meets the plain answer's; empty where classes have none."""
+    """The length bin of the routed class against that of the plain answer; empty where classes have none."""
     pairs = [
         (item.row.request_class.partition("/")[2], str(LengthBin.of(item.known.output_tokens)))
         for item in routed

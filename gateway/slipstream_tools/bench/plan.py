@@ -27,8 +27,8 @@ class BenchMode(msgspec.Struct, frozen=True, kw_only=True):
     draft_length: int | None = None
 
     def headers(self, *, learn: bool) -> dict[str, str]:
-        """Request headers. Only routed traffic that `learn`s teaches the gateway: forced arms would tell it things
-        that its own decisions never would have."""
+        """Request headers. Only routed requests with `learn` teach the gateway: forced arms give it outcomes that its
+        own decisions would not."""
         headers: dict[str, str] = {}
         if self.arm is not None:
             headers["x-slipstream-mode"] = str(self.arm)
@@ -39,18 +39,18 @@ class BenchMode(msgspec.Struct, frozen=True, kw_only=True):
         return headers
 
     def refusal(self, arm: str | None, draft_length: int | None, reason: str | None) -> str | None:
-        """Why an answer by `arm` with `draft_length` is not in this mode; None where it is."""
+        """The reason that an answer by `arm` with `draft_length` is not in this mode; None where it is."""
         if self.arm is None:
             return None if arm else "the answer names no arm"
         if arm != self.arm:
-            return f"asked for the {self.arm} arm, answered by {arm or 'a server that names none'} ({reason})"
+            return f"asked for the {self.arm} arm, answered by {arm or 'a server that names no arm'} ({reason})"
         if self.draft_length is not None and draft_length != self.draft_length:
             return f"asked for draft length {self.draft_length}, answered with {draft_length} ({reason})"
         return None
 
 
 def parse_modes(text: str) -> tuple[BenchMode, ...]:
-    """Modes from a list with commas, in its order. Raises `CommandError`."""
+    """Modes from a comma-separated list, in its order. Raises `CommandError`."""
     modes = tuple(parse_mode(part.strip()) for part in text.split(","))
     names = [mode.name for mode in modes]
     for name in names:
@@ -75,7 +75,7 @@ def parse_mode(name: str) -> BenchMode:
 
 
 GROUP_WAVES = 4
-"""Requests of a group per concurrent client: enough that the load is full for most of the group."""
+"""Requests of a group per concurrent client: enough to keep the load full for most of the group."""
 
 
 class Item(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""The SpeculationPolicy that a run's figures speak for."""
+"""The SpeculationPolicy that a run recommends."""
 
 from __future__ import annotations
 
@@ -24,14 +24,13 @@ def measured_policy(
     prices: Prices,
     seed: int,
 ) -> SpeculationPolicy:
-    """`base` with a rule for each class that has a verdict, and the thresholds that it was held against. Rules of
-    `base` for other classes stay.
+    """`base` with a rule for each class that has a verdict, and with the thresholds of the verdicts. Rules of `base`
+    for other classes stay.
 
-    Rules are by the gateway's own classes, `task/length` and `task`, whatever the bench file calls them: those are what
-    routing sees. `task` gets the rule of all its requests, `task/length` one of its own where that differs. A class
-    that should speculate gets the draft length that did best; one without enough data keeps its
-    rule in `base`, or stays with the break-even. Where
-    several loads were measured, a class speculates only if it should at each of them.
+    Rules name the gateway's own classes, `task/length` and `task`, not those of the bench file. `task` gets the rule of
+    all its requests, `task/length` a rule of its own where that differs. A class that should speculate gets the best
+    draft length; a class without enough data keeps its rule in `base`, else the break-even decides. Where several loads
+    were measured, a class speculates only if it should at each of them.
     """
     by_task = _verdicts([(case, _task(case)) for case in cases], modes, thresholds, prices, seed)
     by_length = _verdicts([(case, _task_and_length(case)) for case in cases], modes, thresholds, prices, seed)
@@ -60,7 +59,7 @@ def _verdicts(
     prices: Prices,
     seed: int,
 ) -> dict[str, list[ClassVerdict]]:
-    """By class, as `named` sorts the cases; those without a name have no rule."""
+    """Verdicts by the class in `named`; cases without one are left out."""
     cases = [msgspec.structs.replace(case, request_class=name) for case, name in named if name is not None]
     found: dict[str, list[ClassVerdict]] = defaultdict(list)
     for verdict in verdicts_of(cells_of(cases, modes, prices, seed=seed, lengths=(ALL,)), thresholds):
@@ -69,7 +68,7 @@ def _verdicts(
 
 
 def _rules(verdicts: dict[str, list[ClassVerdict]], before: Mapping[str, ClassRule]) -> Iterator[ClassRule]:
-    """A class that speculates keeps what its rule `before` held it to."""
+    """One rule per class with a clear verdict; a class that speculates keeps the thresholds of its rule `before`."""
     for name, group in verdicts.items():
         outcomes = {one.verdict for one in group}
         if DO_NOT in outcomes:
@@ -86,7 +85,7 @@ def _differs(rule: ClassRule, parent: ClassRule | None) -> bool:
 
 
 def _task(case: Case) -> str | None:
-    """The task that routing saw, None for an unknown one."""
+    """The task that routing saw; None for an unknown one."""
     row = case.rows.get(PLAIN)
     name = (row.request_class or "").partition("/")[0] if row else ""
     known = name != TaskType.UNKNOWN and name in TaskType.__members__.values()

@@ -1,8 +1,8 @@
-"""What a policy would have done with recorded requests: the real classifier, learner and decision, in recorded order.
+"""Replays recorded requests under a policy: the real classifier, learner and decision, in recorded order.
 
-Every case of a results file that plain and a speculative mode both answered is decided anew, and the outcome is that of
-the recorded arm; of several draft lengths the nearest. The learner sees the outcome of the arm that was chosen and
-nothing else, as it would have live. The load is the concurrency at which the case was recorded.
+Each case that plain and a speculative mode both answered is decided anew. Its outcome is the recorded one of the chosen
+arm, with the nearest draft length. The learner sees that outcome alone, as in service. The load is the concurrency at
+which the case was recorded.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Classifier(Protocol):
 
 
 class Totals(msgspec.Struct, frozen=True, kw_only=True):
-    """One way to serve all requests: its mean E2E, and its share of the oracle's saving over always-plain."""
+    """One way to serve all requests: its mean E2E, and its share of the oracle's saving over always plain."""
 
     name: str
     mean_e2e_s: float
@@ -42,10 +42,10 @@ class Totals(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Replay(msgspec.Struct, frozen=True, kw_only=True):
-    """What one policy came to. `totals` compares it with always plain, always speculative and the per-request oracle.
+    """The result of one policy. `totals` compares it with always plain, always speculative and the per-request oracle.
 
-    `captured_first` covers the first `first_requests`, `captured_warm` those after them; `refused` requests could not
-    be decided by this gateway and count as plain. `reasons` counts `arm: reason`.
+    `captured_first` covers the first `first_requests`, `captured_warm` those after them. `refused` counts requests that
+    this gateway does not accept; they count as plain. `reasons` counts `arm: reason`.
     """
 
     policy: str
@@ -61,14 +61,14 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Judged(NamedTuple):
-    """A decision, and what to remember its outcome under."""
+    """A decision, and the subject of its outcome."""
 
     subject: Subject
     decision: Decision
 
 
 class Replayer:
-    """One policy's gateway, without servers. It learns as it goes: one replayer per replay."""
+    """The decisions of one policy's gateway, without servers. It learns during the replay: use one per replay."""
 
     def __init__(self, route: Route, *, classifier: Classifier, learner: Learner, seed: int) -> None:
         self._route = route
@@ -78,7 +78,7 @@ class Replayer:
         self._draws = RequestDraws(f"replay {seed}".encode())
 
     def run(self, cases: Sequence[Case], modes: Sequence[str]) -> Replay:
-        """Decide `cases` in their order, and add up what the chosen arms were recorded with. `modes` are the run's."""
+        """Decide `cases` in their order and sum the recorded times of the chosen arms. `modes` are those of the run."""
         known = {
             block: known_times([case for case in cases if (case.draft, case.concurrency) == block], modes)
             for block in dict.fromkeys((case.draft, case.concurrency) for case in cases)
@@ -100,7 +100,7 @@ class Replayer:
         return _replay(self._route, chosen, dict(reasons.most_common()), refused, self._seed)
 
     def _judge(self, case: Case) -> _Judged | None:
-        """None for a request that this gateway refuses."""
+        """The decision; None for a request that this gateway refuses."""
         try:
             request = parse_request(msgspec.json.encode(case.rows[PLAIN].request))
             profile = self._classifier.classify(request)
@@ -133,7 +133,7 @@ class Replayer:
 
 
 def _outcome(case: Case, decision: Decision) -> Row:
-    """The recorded row of the arm that was chosen: plain where the case has no other."""
+    """The recorded row of the chosen arm; plain where the case has no speculative one."""
     forced = [row for row in case.rows.values() if row.arm == Arm.SPECULATIVE and row.mode.startswith("speculative")]
     if decision.arm is not Arm.SPECULATIVE or not forced:
         return case.rows[PLAIN]

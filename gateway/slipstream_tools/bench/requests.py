@@ -18,13 +18,13 @@ from slipstream_tools.bench.checks import Check, CheckError, make_checks
 
 MAX_LINE_BYTES = 32 * 1024 * 1024
 MAX_DEPTH = 200
-"""Levels of a line: far more than a request has, and far fewer than encoders can walk down."""
+"""Nesting levels of a line: far more than a request needs, far fewer than the recursion limit of encoders."""
 _EXTRAS = ("class", "reference", "check", "at_s")
 
 
 class BenchRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One line that can be run. `index` counts the usable lines from 0, `line` all from 1. `body` has no field of ours;
-    `request_class` is the file's own name for its class."""
+    """One line that can be run. `index` counts the usable lines from 0, `line` all from 1. `body` is the
+    OpenAI body alone; `request_class` is the class that the file names."""
 
     index: int
     line: int
@@ -47,7 +47,7 @@ class _BadLine(Exception):
 
 
 def read_requests(path: Path) -> BenchFile:
-    """The requests of the JSONL file at `path`; lines that are not usable are skipped and told.
+    """The requests of the JSONL file at `path`; unusable lines are skipped and listed in `problems`.
 
     Raises:
         CommandError: the file cannot be read, or has no usable line.
@@ -60,7 +60,7 @@ def read_requests(path: Path) -> BenchFile:
 
 
 def parse_requests(lines: Iterable[bytes], *, source: str) -> BenchFile:
-    """The same from lines. Raises `CommandError` where none is usable."""
+    """The requests in `lines`. Raises `CommandError` where none is usable."""
     requests: list[BenchRequest] = []
     problems: list[str] = []
     digest = hashlib.sha256()
@@ -78,7 +78,7 @@ def parse_requests(lines: Iterable[bytes], *, source: str) -> BenchFile:
             digest.update(canonical + b"\n")
     if not requests:
         why = f"; {problems[0]}" if problems else ""
-        raise CommandError(f"{source}: it has no request that can be run{why}", exit_code=2)
+        raise CommandError(f"{source}: no usable request{why}", exit_code=2)
     return BenchFile(source=source, requests=tuple(requests), problems=tuple(problems), digest=digest.hexdigest()[:16])
 
 
@@ -120,7 +120,7 @@ def _request(value: Mapping[str, Any], *, index: int, line: int) -> BenchRequest
     try:
         msgspec.json.encode((body, request_class))
     except (ValueError, OverflowError) as error:  # a lone surrogate, or a number beyond 64 bits
-        raise _BadLine(f"it cannot be sent: {error}") from error
+        raise _BadLine(f"cannot be encoded as a request: {error}") from error
     return BenchRequest(
         index=index,
         line=line,
@@ -150,10 +150,10 @@ def embedded_requests(text: str) -> BenchFile:
     try:
         done = subprocess.run(command, capture_output=True, timeout=_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired as error:
-        raise CommandError(f"the shipped workload took longer than {_TIMEOUT_S:g} s to make") from error
+        raise CommandError(f"the shipped workload was not generated within {_TIMEOUT_S:g} s") from error
     if done.returncode != 0:
         reason = (done.stderr.decode(errors="replace").strip().splitlines() or ["no reason given"])[-1]
-        raise CommandError(f"the shipped workload cannot be made: {reason}")
+        raise CommandError(f"the shipped workload cannot be generated: {reason}")
     return parse_requests(done.stdout.splitlines(keepends=True), source=f"{EMBEDDED}:{count}:{seed}")
 
 

@@ -1,6 +1,6 @@
 """`results.jsonl`: a header with the settings, then one row per request, round, concurrency, draft and mode.
 
-Rows are appended as they finish, so that an interrupted run can go on: a last line that was cut short is dropped.
+Rows are appended as they finish, so that an interrupted run can be continued; an incomplete last line is dropped.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ Phase = Literal["measure", "warmup"]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What makes two runs comparable: rows of one file all come from the same. `system` names what the requests ran
-    against: a URL, or a manifest with a hash of its content; `digest` is that of the requests and their checks."""
+    """The settings that all rows of one file share. `system` is a URL, or a manifest with a hash of its content;
+    `digest` covers the requests and their checks."""
 
     requests: str
     digest: str
@@ -38,7 +38,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         """The first setting that is not the same in `other`, in words; None where all are."""
         for name in self.__struct_fields__:
             mine, theirs = getattr(self, name), getattr(other, name)
-            if mine != theirs and name != "requests":  # a file may be renamed: its digest tells
+            if mine != theirs and name != "requests":  # a renamed file has the same digest
                 return f"'{name}' was {_show(theirs)} and is {_show(mine)}"
         return None
 
@@ -91,12 +91,12 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> tuple[str | None, int, int, int, str]:
-        """What names the row among those of its file."""
+        """Unique among the rows of a file."""
         return (self.draft, self.concurrency, self.round, self.index, self.mode)
 
 
 class Results(NamedTuple):
-    """A file's content: measured rows in the order they finished. `sessions` counts its headers."""
+    """A file's content: measured rows in the order in which they finished; `sessions` counts headers."""
 
     header: Header
     rows: list[Row]
@@ -104,7 +104,7 @@ class Results(NamedTuple):
 
 
 class _Object(msgspec.Struct):
-    """Tells a header from a row."""
+    """The field that headers have and rows have not."""
 
     object: str = ""
 
@@ -124,10 +124,10 @@ def read_results(path: Path) -> Results:
 
 
 class ResultsFile:
-    """A results file to append to. Every row is one write, so that an end at any moment costs one row at most."""
+    """A results file to append to. Every row is one write, so that a crash loses one row at most."""
 
     def __init__(self, path: Path, header: Header) -> None:
-        """Begin the file, or go on with one of the same settings.
+        """Create the file, or continue one with the same settings.
 
         Raises:
             CommandError: the file is from other settings (names the one that differs), or cannot be used.
@@ -141,7 +141,7 @@ class ResultsFile:
                 self._go_on(header)
         except OSError as error:
             raise CommandError(f"{path}: cannot be written: {error.strerror or error}", exit_code=2) from error
-        # A session counts from its first row: one that has nothing left to run is none.
+        # The header is written with the first row: a session with nothing left to run adds none.
         self._unwritten: Header | None = None if is_new else header
         if is_new:
             self._write(header)
@@ -162,7 +162,7 @@ class ResultsFile:
             old, rows, _, whole_bytes = _read(self._path, file)
         if difference := header.settings.difference(old.settings):
             raise CommandError(
-                f"{self._path} is from a run with other settings: {difference}. Choose another --out, or remove it.",
+                f"{self._path} has other settings: {difference}. Choose another --out, or remove the file.",
                 exit_code=2,
             )
         self._file.truncate(whole_bytes)
@@ -176,7 +176,7 @@ class ResultsFile:
 
 
 def _read(path: Path, file: BinaryIO) -> tuple[Header, list[Row], int, int]:
-    """Header, rows, sessions, and how many bytes stand in whole lines."""
+    """Header, rows, sessions, and the number of bytes in complete lines."""
     header: Header | None = None
     rows: list[Row] = []
     sessions = whole_bytes = 0
@@ -191,7 +191,9 @@ def _read(path: Path, file: BinaryIO) -> tuple[Header, list[Row], int, int]:
             else:
                 rows.append(msgspec.json.decode(line, type=Row))
         except msgspec.DecodeError as error:
-            raise CommandError(f"{path}: line {number}: not of slipstream bench: {error}", exit_code=2) from error
+            raise CommandError(
+                f"{path}: line {number}: not written by slipstream bench: {error}", exit_code=2
+            ) from error
         if header is None:
             break
     if header is None:

@@ -20,7 +20,7 @@ from slipstream_tools.bench.results import MEASURE, WARMUP, Phase, ResultsFile, 
 
 _PASS = 1.0 - 1e-9
 _MORE_WARMUPS = 20
-# Reasons of a gateway that did not look at what the client asked for, or looked and was not allowed to.
+# Reasons of a gateway that ignored the mode the client asked for.
 _CHOICE_IGNORED = frozenset(
     (
         *(Reason.CLASS_DISABLED, Reason.CLASS_ENABLED, Reason.UNKNOWN_CLASS, Reason.SHORT_OUTPUT, Reason.RARE_TOKENS),
@@ -31,8 +31,8 @@ _CHOICE_IGNORED = frozenset(
 
 
 class BenchJob(msgspec.Struct, frozen=True, kw_only=True):
-    """What to run against one gateway. `model` goes into bodies that name none, or all of them where `force_model`;
-    `draft` names the draft that it serves, None where the manifest's is taken as it is."""
+    """The plan for one gateway. `model` is set in bodies that name none, or in all of them with `force_model`; `draft`
+    is the draft that the gateway serves, None for the manifest's own."""
 
     requests: Sequence[BenchRequest]
     modes: tuple[BenchMode, ...]
@@ -52,13 +52,13 @@ class BenchJob(msgspec.Struct, frozen=True, kw_only=True):
         return (self.draft, level, item.round, item.request.index, item.mode.name)
 
     def total(self, finished: set[tuple[str | None, int, int, int, str]]) -> int:
-        """How many measured requests are still to run."""
+        """The number of measured requests still to run."""
         items = ((item, level) for level in self.concurrency for group in self.groups(level) for item in group.items)
         return sum(self.key(item, level) not in finished for item, level in items)
 
 
 class Runner:
-    """Runs a job. Requests that are in `results` already are not run again."""
+    """Runs a job, without the requests that `results` already has."""
 
     def __init__(self, job: BenchJob, client: BenchClient, results: ResultsFile, on_row: Callable[[Row], None]) -> None:
         self._job = job
@@ -70,7 +70,7 @@ class Runner:
         """All levels, one after the other, each with its own warm-up.
 
         Raises:
-            CommandError: the gateway does not decode as it is asked to, is gone, or the results cannot be written.
+            CommandError: the gateway ignores the mode or cannot be reached, or the results cannot be written.
         """
         for level in self._job.concurrency:
             groups = [left for group in self._job.groups(level) if (left := self._unfinished(group)).items]
@@ -86,15 +86,15 @@ class Runner:
         return Group(concurrency=group.concurrency, items=items)
 
     async def _warm_up(self, level: int) -> None:
-        """Some requests in each forced mode, at the level's concurrency, from which nobody learns; they also show
-        whether the gateway does what it is asked to."""
+        """Run some requests in each forced mode, at the level's concurrency and without teaching the gateway, and check
+        that the gateway honours the mode."""
         job = self._job
         order = random.Random(f"{job.seed}/{level}/warm-up").sample(job.requests, len(job.requests))
         count = max(job.warmup, 1)
         requests = [order[index % len(order)] for index in range(count)]
         for mode in [mode for mode in job.modes if mode.arm is not None] or job.modes:
             rows = await self._warm(mode, requests, level)
-            for request in order[count : count + _MORE_WARMUPS]:  # the first ones may be those that servers refuse
+            for request in order[count : count + _MORE_WARMUPS]:  # the servers may refuse the first ones
                 if any(row.e2e_s is not None for row in rows):
                     break
                 rows += await self._warm(mode, [request], level)
@@ -134,10 +134,10 @@ class Runner:
 
 
 def _check_honoured(mode: BenchMode, rows: Sequence[Row]) -> None:
-    """The first answers of a mode must be in it, else there is nothing to compare.
+    """Require that a mode's warm-up answers are in that mode.
 
     Raises:
-        CommandError: the gateway decodes otherwise, or answers nothing at all.
+        CommandError: the gateway decodes in another mode, or answers nothing at all.
     """
     if any(row.error is None for row in rows):
         return
@@ -147,7 +147,7 @@ def _check_honoured(mode: BenchMode, rows: Sequence[Row]) -> None:
     hint = "the pair's SpeculationPolicy must have allowClientMode: true"
     if refused.reason not in _CHOICE_IGNORED:
         hint = f"the gateway's reason is {refused.reason}"
-    raise CommandError(f"the gateway does not decode as asked, so modes cannot be compared: {refused.error}; {hint}")
+    raise CommandError(f"the gateway ignores the requested mode, so modes cannot be compared: {refused.error}; {hint}")
 
 
 def _row(

@@ -1,4 +1,4 @@
-"""One run of `slipstream bench`: requests in, servers up, every mode measured, results written."""
+"""One run of `slipstream bench`: read requests, start servers, measure every mode, write results."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _SHOWN_PROBLEMS = 10
 
 
 class Session:
-    """Parsed once, then `measure`d and `summary`ed."""
+    """Reads its inputs once; then `measure`, and from the results `summary` and `policy`."""
 
     def __init__(self, options: BenchOptions) -> None:
-        """Read everything that there is to read. Raises `CommandError` or `ManifestError`."""
+        """Read requests and manifest. Raises `CommandError` or `ManifestError`."""
         self._options = options
         self._file = _load(options)
         self._requests = self._file.requests[: options.limit]
@@ -51,10 +51,10 @@ class Session:
         self.results_path = options.out / RESULTS_FILE
 
     def measure(self) -> Results:
-        """Run what is not in the results file yet, and read all of it.
+        """Run the requests that the results file does not have yet, and return all of its rows.
 
         Raises:
-            CommandError: the file is from other settings, or the servers cannot be used.
+            CommandError: the file has other settings, or the servers cannot be used.
         """
         options = self._options
         header = Header(settings=self._settings(), skipped_lines=len(self._file.problems))
@@ -125,7 +125,7 @@ class Session:
         )
 
     def _check_draft_lengths(self) -> None:
-        """What the pair's servers cannot do is said before they start."""
+        """Refuse draft lengths beyond the pair's limit before servers start."""
         if self._manifest is None:
             return
         limit = self._manifest.pair.spec.max_draft_tokens
@@ -137,7 +137,7 @@ class Session:
 
     def _check_prices(self) -> None:
         if self._options.price_speculative is not None and self._prices().plain is None:
-            message = "--price-speculative needs a price of the plain arm to compare with: give --price too"
+            message = "--price-speculative needs the price of the plain arm: give --price, too"
             raise CommandError(message, exit_code=2)
 
     def _thresholds(self) -> Thresholds:
@@ -183,7 +183,7 @@ async def _run(job: BenchJob, url: str, options: BenchOptions, results: ResultsF
 
 @contextmanager
 def _served(manifest: BenchManifest | None, draft: str | None, options: BenchOptions) -> Iterator[str]:
-    """The URL to measure: a gateway that runs already, or the embedded stack, started for it."""
+    """The URL to measure: that of a running gateway, or of the embedded stack while the context lasts."""
     if manifest is None:
         yield options.url or ""
         return
@@ -195,18 +195,18 @@ def _served(manifest: BenchManifest | None, draft: str | None, options: BenchOpt
 
 
 def _load(options: BenchOptions) -> BenchFile:
-    """The requests; unusable lines are told on stderr."""
+    """The requests; unusable lines are listed on stderr."""
     text = options.requests
     file = embedded_requests(text) if is_embedded(text) else read_requests(Path(text))
     for problem in file.problems[:_SHOWN_PROBLEMS]:
         print(f"slipstream: {file.source}: {problem}: skipped", file=sys.stderr)
     if len(file.problems) > _SHOWN_PROBLEMS:
-        print(f"slipstream: {file.source}: {len(file.problems)} lines are skipped in all", file=sys.stderr)
+        print(f"slipstream: {file.source}: {len(file.problems)} lines were skipped", file=sys.stderr)
     return file
 
 
 def _named(requests: Sequence[BenchRequest]) -> str | None:
-    """The one model that `requests` name; None where they name none, or several. What is no text names none."""
+    """The model that all `requests` name; None where they name none or several."""
     given = [request.body.get("model") for request in requests]
     names = {name if isinstance(name, str) else "" for name in given}
     return (names.pop() or None) if len(names) == 1 else None
@@ -221,7 +221,7 @@ def _fingerprint(path: Path) -> str:
 
 
 def _without_user(url: str) -> str:
-    """`url` as it may be recorded and shown: without the name and the password that may stand before its host."""
+    """`url` without user name and password, so that it may be recorded and shown."""
     return re.sub(r"\A(\w+://)[^/?#]*@", r"\1", url).rstrip("/")
 
 

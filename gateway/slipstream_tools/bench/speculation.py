@@ -14,7 +14,7 @@ from slipstream_tools.bench.summary import PLAIN, ROUTED, BreakEven, Point, Posi
 
 
 def speculation(rows: Sequence[Row]) -> Speculation | None:
-    """The figures over those of `rows` that drafted; None where none did."""
+    """Figures over the rows with draft tokens; None where there are none."""
     drafting = [row for row in rows if row.drafted > 0]
     if not drafting:
         return None
@@ -36,9 +36,9 @@ def speculation(rows: Sequence[Row]) -> Speculation | None:
 def positions(rows: Sequence[Row]) -> tuple[Position, ...]:
     """Acceptance by position, from steps and first rejections; empty where the servers report neither.
 
-    A step reaches position i when nothing before i was rejected. The last step of an answer may draft fewer tokens
-    than the others, which the counts do not tell, so that its later positions count as accepted; the surplus over the
-    answer's own count of accepted tokens is taken off the last positions.
+    A step reaches position i when nothing before i was rejected. The last step of an answer may draft fewer tokens than
+    the others, which the counts do not show: its later positions would count as accepted. The surplus over the answer's
+    own count of accepted tokens is therefore subtracted from the last positions.
     """
     reached: list[int] = []
     rejected: list[int] = []
@@ -62,7 +62,7 @@ def positions(rows: Sequence[Row]) -> tuple[Position, ...]:
 
 
 def _full_lengths(row: Row, length: int) -> list[int]:
-    """How many steps of `row` had a draft token at each position with nothing before it rejected."""
+    """The number of steps of `row` that reached each position."""
     alive, reached = row.steps or 0, []
     for position in range(length):
         reached.append(alive)
@@ -79,12 +79,12 @@ def _full_lengths(row: Row, length: int) -> list[int]:
 
 
 def _decoded(row: Row) -> int:
-    """Output tokens that steps made: the first one comes with the prompt."""
+    """Output tokens of decode steps: the first token belongs to the prompt."""
     return max(row.output_tokens - 1, 0)
 
 
 def points_of(cases: Sequence[Case]) -> Iterator[Point]:
-    """One per request, load, draft and speculative mode that plain answered too."""
+    """One point per request, load, draft and speculative mode, where plain answered too."""
     groups: dict[tuple[int, int, str | None], list[Case]] = defaultdict(list)
     for case in cases:
         groups[case.index, case.concurrency, case.draft].append(case)
@@ -150,7 +150,7 @@ def break_even_of(cases: Sequence[Case], modes: Sequence[str]) -> Iterator[Break
 
 
 def _terms(pairs: Sequence[tuple[Row, Row]]) -> tuple[float, float, float] | None:
-    """Seconds per plain token, per speculative step, and to the first token beyond plain's."""
+    """Seconds per plain token, per speculative step, and of TTFT beyond plain's."""
     timed = [(plain, other) for plain, other in pairs if plain.ttft_s is not None and other.ttft_s is not None]
     tokens = sum(max(plain.output_tokens - 1, 0) for plain, _ in timed)
     steps = sum(other.steps or 0 for _, other in timed)

@@ -1,4 +1,4 @@
-"""The stack of a bench: the servers of the manifest's pairs and a gateway in front, on free ports."""
+"""The stack of a bench: servers for the manifest's pairs and a gateway, on free ports."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ REDIS_VARIABLE = "SLIPSTREAM_REDIS_URL"
 
 @contextmanager
 def running_stack(manifest: bytes, *, load_timeout_s: float, classifier: Path | None = None) -> Iterator[str]:
-    """Serve `manifest`, whose sources are absolute, and yield the gateway's URL; both stop at the end.
+    """Serve `manifest`, whose sources are absolute, and yield the gateway's URL; stop all processes on exit.
 
     Raises:
-        CommandError: a server or the gateway does not start, with its own reason.
-        ManifestError: the manifest is not good.
+        CommandError: a server or the gateway does not start; has its reason.
+        ManifestError: the manifest is invalid.
     """
     [port] = free_ports(1, host=LOOPBACK)
     with ExitStack() as cleanup:
@@ -52,7 +52,7 @@ def _never() -> bool:
 
 
 def _gateway(options: UpOptions, folder: Path, addresses: Mapping[str, str]) -> GatewayProcess:
-    """A gateway that shares nothing with others: what a bench does must not teach those in service, nor they it."""
+    """A gateway without Redis: a bench must not teach the gateways in service, nor learn from them."""
     shared = os.environ.pop(REDIS_VARIABLE, None)
     try:
         return GatewayProcess(options=options, run_dir=folder, addresses=addresses)

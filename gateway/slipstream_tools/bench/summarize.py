@@ -1,4 +1,4 @@
-"""Recorded rows into the summary. Pure: the same results, thresholds and prices give the same summary."""
+"""Summarizes recorded rows. Pure: the same results, thresholds and prices give the same summary."""
 
 from __future__ import annotations
 
@@ -61,19 +61,19 @@ def _warnings(results: Results, cells: Sequence[Cell]) -> Iterator[str]:
         more = ", …" if len(few) > _SHOWN_CELLS else ""
         yield (
             f"{len(few)} of {len(cells)} cells have fewer than {FEW_REQUESTS} requests ({shown}{more}): "
-            "their p95 and p99 say little"
+            "their p95 and p99 are unreliable"
         )
     if PLAIN not in results.header.settings.modes:
-        yield "without the mode plain there is nothing to compare with: no differences and no verdicts"
+        yield "the mode plain was not measured: there are no differences and no verdicts"
     if skipped := results.header.skipped_lines:
-        yield f"{skipped} lines of the requests could not be used"
+        yield f"{skipped} lines of the requests file were skipped"
     if failed := sum(row.error is not None for row in results.rows):
         first = next(row for row in results.rows if row.error is not None)
-        # Not the server's own message: it may quote what was asked, and reports are passed on.
+        # Without the server's message, which may quote the prompt: reports are passed on.
         status = f"status {first.status}" if first.status is not None else "no answer"
         yield f"{failed} of {len(results.rows)} answers failed and are left out; the first: {first.mode}, {status}"
     if results.sessions > 1:
-        yield f"the run was made in {results.sessions} sessions: a gateway that was started anew had to learn again"
+        yield f"the run took {results.sessions} sessions: a restarted gateway learns anew"
     mismatches = [
         f"{mode} {other.parity_compared - other.parity_equal} of {other.parity_compared}"
         for cell in cells

@@ -1,8 +1,8 @@
-"""`summary.json`: what a comparison of modes came to. The terminal's table and `report.html` are made from it.
+"""`summary.json`: the figures of a comparison of modes, from which the terminal's table and `report.html` are made.
 
 Times are seconds, lengths tokens, shares lie in [0, 1], money is in the currency of the price. A quantity that was
 not measured is None, never 0. Every difference is paired: the same request, round, concurrency and draft, `mode`
-against plain; positive latency differences mean that `mode` is slower.
+against plain; a positive latency difference means that `mode` is slower.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from slipstream_core.errors import CommandError
 SUMMARY_FILE = "summary.json"
 PLAIN, SPECULATIVE, ROUTED = "plain", "speculative", "routed"
 ALL = "all"
-"""The class or the length of a cell that takes all of them together."""
+"""The class or the length of a cell over all of them."""
 LENGTHS = ("short", "medium", "long")
 """Length bins by the plain answer's output tokens: ≤ 40, ≤ 128, more."""
 
@@ -40,8 +40,8 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True):
-    """Acceptance of the draft token at `position` (0 is the first) where all before it were accepted: `reached` steps
-    got that far, `accepted` of them accepted it."""
+    """Acceptance of the draft token at `position` (0 is the first) where all before it were accepted: of the `reached`
+    steps, `accepted` accepted it."""
 
     position: int
     reached: int
@@ -50,7 +50,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Speculation(msgspec.Struct, frozen=True, kw_only=True):
-    """What the drafts of one mode came to in one cell, over answers that drafted at all.
+    """Draft tokens of one mode in one cell, over answers that have any.
 
     `acceptance` is α = accepted / drafted. `tokens_per_step` and `steps_saved` (output tokens less target steps) are
     None where the servers report no steps.
@@ -66,7 +66,7 @@ class Speculation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Quality(msgspec.Struct, frozen=True, kw_only=True):
-    """How many checked answers passed, and the mean score of each kind of check."""
+    """Passed answers of those with checks, and the mean score of each kind of check."""
 
     checked: int
     passed: int
@@ -75,11 +75,10 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModeFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """One mode in one cell. `failed` answers (refused, timed out, not in the mode that was asked for) are in no other
-    figure.
+    """One mode in one cell. `failed` answers (refused, timed out, not in the requested mode) are in no other figure.
 
     `speculated_share` is the share of answers that the speculative arm gave. `throughput_tokens_per_s` is output tokens
-    per second of the time in which this mode had requests in flight; only in cells of class `all` and length `all`.
+    per second of the time with requests of this mode in flight; only in cells of class `all` and length `all`.
     """
 
     answered: int
@@ -136,7 +135,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
-    """What speculation must bring in a class; `min_samples` distinct requests at least are asked for."""
+    """Requirements for speculation in a class, over at least `min_samples` distinct requests."""
 
     p95_reduction: float = 0.2
     quality_loss: float = 0.0
@@ -162,7 +161,7 @@ class ClassVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Worst(msgspec.Struct, frozen=True, kw_only=True):
-    """The class that `routed` serves worst: its mean E2E over plain's, less 1; positive where routed is slower."""
+    """The class with the highest E2E of routed relative to plain's, minus 1: positive where routed is slower."""
 
     request_class: str
     slow_down: Interval
@@ -170,7 +169,7 @@ class Worst(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LengthFit(msgspec.Struct, frozen=True, kw_only=True):
-    """How well the class that routing expected meets the plain answer's length bin."""
+    """Precision and recall of the length bin that routing expected, against the plain answer's."""
 
     length: str
     precision: float | None
@@ -180,12 +179,12 @@ class LengthFit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OracleFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """`routed` against who knows, for each request, which of the recorded modes is faster (mean over the rounds).
+    """`routed` against an oracle that knows the fastest recorded mode of each request (mean over the rounds).
 
     `first` covers the first `first_requests` routed requests in the order they ran, `warm` those after them, and
     `captured` all: Σ(plain − routed) / Σ(plain − oracle), None where the oracle saves nothing. `captured_by_choice` is
-    the same with the recorded time of the arm that routed chose in the place of routed's own, which takes the noise of
-    a third measurement out. `rank_correlation` is Spearman's, of the predicted saving with plain − speculative.
+    the same with the recorded time of the chosen arm in place of routed's own, which removes the noise of a third
+    measurement. `rank_correlation` is Spearman's, of the predicted saving with plain − speculative.
     """
 
     concurrency: int
@@ -207,7 +206,7 @@ class OracleFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BreakEven(msgspec.Struct, frozen=True, kw_only=True):
-    """What the break-even curve of one speculative mode is drawn from: the measured mean time per token when plain, per
+    """The terms of the break-even curve of one speculative mode: the measured mean time per token when plain, per
     step when speculative, and the extra time to the first token. A request of L tokens breaks even where
     L · (plain_tpot_s − step_s / E) = extra_ttft_s, with E tokens per step."""
 
@@ -242,8 +241,8 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """What was run. `source` names the requests, `system` what they ran against. `sessions` is above 1 where the run
-    was interrupted and resumed. `prices` are per GPU-hour, by arm; empty where unknown."""
+    """The settings of the run. `source` names the requests, `system` the servers. `sessions` is above 1 where the run
+    was interrupted and continued. `prices` are per GPU-hour, by arm; empty where unknown."""
 
     source: str
     system: str
@@ -262,7 +261,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """All of it. `cells` come by draft, concurrency, class (`all` first) and length (`all` first)."""
+    """The whole summary. `cells` are ordered by draft, concurrency, class (`all` first) and length (`all` first)."""
 
     object: Literal["slipstream.summary"] = "slipstream.summary"
     version: Literal[1] = 1
@@ -282,7 +281,7 @@ def write_summary(summary: Summary, path: Path) -> None:
 
 
 def read_summary(path: Path) -> Summary:
-    """The summary at `path`. Raises `CommandError` where it cannot be read or is none."""
+    """The summary at `path`. Raises `CommandError` where it cannot be read or is not a summary."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Summary)
     except OSError as error:

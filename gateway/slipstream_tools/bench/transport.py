@@ -1,4 +1,4 @@
-"""One request over HTTP, recorded as bytes with the moment of their arrival; they are read when the answer is whole.
+"""One request over HTTP, recorded as bytes with the moment of their arrival; they are parsed when the answer has ended.
 
 The client's CPU time must not bias the comparison where client and servers share a machine. An answer of 100 chunks
 costs 5.1 ms with aiohttp, 13.9 ms with httpx, and 2.5 ms with a parser fed by a bare asyncio protocol (medians of 30
@@ -23,7 +23,7 @@ _BETWEEN_ATTEMPTS_S = 0.5
 
 
 class AnswerBroken(SlipstreamError):
-    """The connection ended, or the bytes are no HTTP, before the answer began."""
+    """The connection ended, or the bytes are not HTTP, before the answer began."""
 
 
 class Recording:
@@ -45,7 +45,7 @@ class HttpTransport:
     """Keeps connections to one server open between requests. `url` may have a path, which goes before all others."""
 
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
-        """Raises `CommandError` where `url` is no http(s) address."""
+        """Raises `CommandError` where `url` is not an http(s) URL."""
         try:
             parts = urlsplit(url)
             is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
@@ -60,11 +60,11 @@ class HttpTransport:
     async def request(
         self, method: str, path: str, body: bytes, headers: Mapping[str, str], recording: Recording
     ) -> None:
-        """Send one request and fill `recording` until the answer ends, whole or not.
+        """Send one request and fill `recording` until the answer ends, complete or not.
 
         Raises:
             AnswerBroken: there is no answer.
-            CommandError: the server cannot be reached; that says nothing of the request.
+            CommandError: the server cannot be reached; that says nothing about the request.
         """
         self._session = self._session or self._open()
         attempt = 0
@@ -83,7 +83,7 @@ class HttpTransport:
                     raise CommandError(f"{self._url}: cannot be reached: {_why(error)}") from error
                 await asyncio.sleep(_BETWEEN_ATTEMPTS_S)
             except aiohttp.ClientResponseError as error:
-                raise AnswerBroken(f"the answer is no HTTP: {error.message}") from error
+                raise AnswerBroken(f"the answer is not HTTP: {error.message}") from error
             except aiohttp.ClientConnectionError as error:
                 if not recording.is_reused:  # else the server closed a connection that was kept: take another
                     raise AnswerBroken("the connection was closed without an answer") from error
@@ -113,12 +113,12 @@ async def _record(answer: aiohttp.ClientResponse, recording: Recording) -> None:
         async for data in answer.content.iter_any():
             recording.chunks.append((time.perf_counter(), data))
     except aiohttp.ClientPayloadError:
-        pass  # whether the answer was whole is for its reader to say
+        pass  # its reader decides whether the answer is complete
     recording.ended_s = time.perf_counter()
 
 
 async def _connected(_: aiohttp.ClientSession, context: SimpleNamespace, __: object) -> None:
-    """A fresh connection is not counted into the answer's time: clients keep theirs open."""
+    """Restart the clock: an answer's time excludes the connection's, because clients keep connections open."""
     recording: Recording = context.trace_request_ctx
     recording.is_reused = False
     recording.begin()

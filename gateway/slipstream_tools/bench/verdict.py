@@ -1,14 +1,14 @@
-"""Whether a class should speculate: the measured difference against thresholds that were set in advance.
+"""Verdicts: whether a class should speculate, by the measured difference against thresholds set in advance.
 
 The rule, for one class at one concurrency, by paired differences with 95 % intervals:
 
-- fewer than `min_samples` distinct requests → not enough data: rounds of one are no independent evidence;
+- fewer than `min_samples` distinct requests → not enough data: rounds of one request are not independent;
 - `do not`, where an interval excludes success: the p95 reduction lies wholly below its threshold, or the quality lost
   or the cost added lies wholly above its own;
 - `speculate`, where all estimates meet their thresholds and the p95 reduction's interval lies wholly above 0;
 - anything else → not enough data: an interval spans its threshold, and more requests would settle it.
 
-`--expect` holds a run against such verdicts, for CI.
+`--expect` checks a run against expected verdicts, for CI.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def judge(comparison: Comparison, thresholds: Thresholds) -> tuple[Judgement, st
     """The verdict on one comparison, and its reason as one sentence."""
     reduction = comparison.p95_reduction
     if comparison.requests < thresholds.min_samples or reduction is None:
-        return NOT_ENOUGH, f"{comparison.requests} requests were compared, {thresholds.min_samples} are asked for"
+        return NOT_ENOUGH, f"{comparison.requests} requests were compared, {thresholds.min_samples} are required"
     checks = list(_checks(comparison, reduction, thresholds))
     for outcome in (DO_NOT, NOT_ENOUGH):
         if reasons := [reason for found, reason in checks if found == outcome]:
@@ -71,15 +71,15 @@ def judge(comparison: Comparison, thresholds: Thresholds) -> tuple[Judgement, st
 
 
 def _checks(comparison: Comparison, reduction: Interval, thresholds: Thresholds) -> Iterator[tuple[Judgement, str]]:
-    """What each threshold says by itself, in order of weight."""
+    """The judgement of each threshold by itself, the most important first."""
     wanted = thresholds.p95_reduction
-    shown = f"the p95 falls by {_percent(reduction)}, {wanted:.0%} is asked for"
+    shown = f"the p95 falls by {_percent(reduction)}, {wanted:.0%} is required"
     if reduction.high < wanted:
         yield DO_NOT, shown
     elif reduction.estimate < wanted:
         yield NOT_ENOUGH, f"{shown}, which the interval spans"
     elif reduction.low <= 0:
-        yield NOT_ENOUGH, f"{shown}, but the interval does not exclude that it rises"
+        yield NOT_ENOUGH, f"{shown}, but the interval includes an increase"
     else:
         yield SPECULATE, shown
     if (quality := comparison.quality) is not None:
@@ -136,12 +136,12 @@ def _share(value: float) -> str:
 
 NOT_HARMED, POLICY = "not-harmed", "policy"
 HARM = 0.02
-"""A class is harmed where routed's mean E2E lies more than this share above plain's, and certainly above it at all."""
+"""A class is harmed where routed's mean E2E is more than this share above plain's and its interval excludes plain's."""
 _VERDICTS = {"speculate": SPECULATE, "do-not": DO_NOT, "not-enough-data": NOT_ENOUGH}
 
 
 def check_expectation(text: str) -> str:
-    """`text` as it is, where it is an expectation. Raises `CommandError`."""
+    """`text`, where it is a valid expectation. Raises `CommandError`."""
     name, _, verdict = text.rpartition("=")
     if text in (NOT_HARMED, POLICY) or (name and verdict in _VERDICTS):
         return text
@@ -152,7 +152,7 @@ def check_expectation(text: str) -> str:
 
 
 def unmet(summary: Summary, expectations: Sequence[str]) -> list[str]:
-    """One sentence for everything that was expected and is not so."""
+    """One sentence for each expectation that does not hold."""
     found: list[str] = []
     for text in expectations:
         if text == NOT_HARMED:
@@ -165,7 +165,7 @@ def unmet(summary: Summary, expectations: Sequence[str]) -> list[str]:
 
 
 def _harmed(summary: Summary) -> Iterator[str]:
-    """Classes, and all together, that routed makes slower than plain."""
+    """Classes, and all of them together, in which routed is slower than plain."""
     compared = [(cell, cell.comparisons[ROUTED]) for cell in _by_class(summary) if ROUTED in cell.comparisons]
     if not compared:
         yield f"{NOT_HARMED}: the modes plain and routed were not both measured"
@@ -179,7 +179,7 @@ def _harmed(summary: Summary) -> Iterator[str]:
 
 
 def _against_policy(summary: Summary) -> Iterator[str]:
-    """Classes that routed mostly speculates although they should not."""
+    """Classes that mostly speculate when routed, against their verdict."""
     routed = {
         (cell.draft, cell.concurrency, cell.request_class): cell.modes[ROUTED]
         for cell in _by_class(summary)

@@ -49,11 +49,11 @@ def test_answers_are_read_however_they_are_cut(
     [
         ("status=503", "scripted", 15.0),
         ("status=429", "scripted", 15.0),
-        ("garbage", "the answer is no HTTP", 15.0),
+        ("garbage", "the answer is not HTTP", 15.0),
         ("die=0", "the connection was closed without an answer", 15.0),
         ("die=2", "the stream ended early", 15.0),
         ("early-end", "the stream ended early", 15.0),
-        ("slow=60", "no whole answer within 4 s", 4.0),  # within which the next request is answered
+        ("slow=60", "no complete answer within 4 s", 4.0),  # within which the next request is answered
     ],
 )
 def test_broken_answers_are_errors_and_the_next_request_is_none(

@@ -137,7 +137,7 @@ def test_another_draft_takes_the_place_of_the_pairs_own(draft: str, kind: str, s
 def test_an_engine_of_its_own_has_no_draft_to_replace(manifest_text: Any, tmp_path: Path) -> None:
     path = tmp_path / "pair.yaml"
     path.write_text(manifest_text(["http://127.0.0.1:1"]))
-    with pytest.raises(CommandError, match="--drafts: ModelPair/pair runs on an engine of its own"):
+    with pytest.raises(CommandError, match="--drafts: ModelPair/pair has no draft to replace"):
         read_manifest(path, "acme").served("ngram")
 
 

@@ -143,7 +143,7 @@ def test_files_that_cannot_be_used_are_one_line(
     broken = tmp_path / "broken.jsonl"
     broken.write_text('{"object": "something else"}\n')
     for arguments, message in (
-        ([str(broken), "--policy", good], "line 1: not of slipstream bench"),
+        ([str(broken), "--policy", good], "line 1: not written by slipstream bench"),
         ([str(tmp_path / "none"), "--policy", good], "cannot be read"),
         ([str(recorded), "--policy", policy(tmp_path, "other", pair="other")], "no ModelPair is named"),
         ([str(recorded), "--policy", good, "--draft", "x"], "no drafts were compared in it"),

@@ -53,8 +53,8 @@ def test_the_digest_tells_requests_apart_and_not_their_formatting(bench_file: Ca
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ('{"prompt": "\\ud800"}', "line 2: it cannot be sent: "),
-        ('{"prompt": "a", "class": "\\ud800"}', "line 2: it cannot be sent: "),
+        ('{"prompt": "\\ud800"}', "line 2: cannot be encoded as a request: "),
+        ('{"prompt": "a", "class": "\\ud800"}', "line 2: cannot be encoded as a request: "),
         (f'{{"prompt": "a", "metadata": {"[" * 201}1{"]" * 201}}}', "line 2: nested deeper than 200 levels"),
         ("[" * 100_000, "line 2: not JSON: "),
     ],
@@ -67,7 +67,7 @@ def test_what_cannot_be_sent_is_a_bad_line(bench_file: Callable[..., Path], line
 
 @pytest.mark.parametrize("lines", [[""], ["nonsense", "{}"]])
 def test_a_file_without_a_usable_line_is_an_error(bench_file: Callable[..., Path], lines: list[str]) -> None:
-    with pytest.raises(CommandError, match="no request that can be run"):
+    with pytest.raises(CommandError, match="no usable request"):
         read_requests(bench_file(*lines))
 
 

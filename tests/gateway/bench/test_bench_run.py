@@ -87,7 +87,7 @@ def test_what_the_server_refuses_is_recorded_and_the_run_goes_on(
     errors = {row.index: (row.status, row.error) for row in rows_of(out) if row.error and row.mode == "plain"}
     assert errors == {
         1: (418, "scripted"),
-        2: (200, "no whole answer within 4 s"),
+        2: (200, "no complete answer within 4 s"),
         3: (400, "Invalid 'n': expected 1 to 8, got 99."),
     }
     captured = capsys.readouterr()
@@ -108,7 +108,7 @@ def test_a_gateway_that_does_not_let_clients_choose_is_refused(
     started = gateway(text.replace("allowClientMode: true", "allowClientMode: false"))
     assert bench(started, bench_file(call("tokens=3")), tmp_path / "out") == 1
     error = capsys.readouterr().err
-    assert "the gateway does not decode as asked, so modes cannot be compared" in error
+    assert "the gateway ignores the requested mode, so modes cannot be compared" in error
     assert "allowClientMode: true" in error
 
 
@@ -116,7 +116,7 @@ def test_a_server_without_arms_is_refused(
     openai_server: Any, bench_file: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert bench(openai_server(), bench_file(call("tokens=3")), tmp_path / "out", "--modes", "plain") == 1
-    assert "asked for the plain arm, answered by a server that names none" in capsys.readouterr().err
+    assert "asked for the plain arm, answered by a server that names no arm" in capsys.readouterr().err
 
 
 def test_a_gateway_that_is_not_there_ends_the_run(
@@ -155,7 +155,7 @@ def test_an_expectation_that_is_not_met_is_exit_code_3(
     before = (tmp_path / "out" / "results.jsonl").read_bytes()
     assert bench(*arguments, "words=speculate") == 3  # everything is measured already: only the verdict is new
     assert (tmp_path / "out" / "results.jsonl").read_bytes() == before
-    assert "not as expected: words=speculate: at concurrency 1 it is 'not enough data'" in capsys.readouterr().err
+    assert "expectation failed: words=speculate: at concurrency 1 it is 'not enough data'" in capsys.readouterr().err
 
 
 def test_an_interrupted_run_goes_on_where_it_stopped(
@@ -179,7 +179,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=WAIT_S)
     assert process.returncode == 130
-    assert "interrupted; the same command goes on where it stopped" in error
+    assert "interrupted; the same command continues the run" in error
     before = rows_of(out)
     assert 5 <= len(before) < 24
     with results.open("ab") as file_end:
@@ -236,10 +236,10 @@ def test_other_requests_in_the_same_folder_are_refused(
         (("--modes", "plain,plain"), "--modes has 'plain' twice"),
         (("--modes", "speculative:33"), "got 'speculative:33'"),
         (("--draft-lengths", "2", "--modes", "plain"), "--draft-lengths needs the mode speculative"),
-        (("--drafts", "ngram", "--url", "http://127.0.0.1:1"), "--drafts is for servers that bench starts"),
+        (("--drafts", "ngram", "--url", "http://127.0.0.1:1"), "--drafts configures the servers that bench starts"),
         (("--write-policy", "p.yaml", "--modes", "routed"), "--write-policy needs the mode plain"),
-        (("--write-policy", "p.yaml", "--drafts", "a,b"), "--write-policy is for one draft"),
-        (("--price-speculative", "2"), "--price-speculative needs a price of the plain arm"),
+        (("--write-policy", "p.yaml", "--drafts", "a,b"), "--write-policy needs a single draft"),
+        (("--price-speculative", "2"), "--price-speculative needs the price of the plain arm"),
         (("--expect", "nothing"), "--expect is not-harmed"),
         (("--draft-lengths", "7"), "mode speculative:7: ModelPair/embedded has maxDraftTokens 6"),
         (("--requests", "no-such.jsonl"), "--requests: there is no file 'no-such.jsonl'"),

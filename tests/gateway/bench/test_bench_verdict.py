@@ -37,9 +37,9 @@ def comparison(**fields: Any) -> Comparison:
             "29 requests were compared, 30",
         ),
         ({"p95_reduction": None}, "not enough data", "100 requests"),
-        ({"p95_reduction": interval(-0.1, 0.3, 0.4)}, "not enough data", "does not exclude that it rises"),
+        ({"p95_reduction": interval(-0.1, 0.3, 0.4)}, "not enough data", "includes an increase"),
         ({"p95_reduction": interval(0.05, 0.15, 0.25)}, "not enough data", "which the interval spans"),
-        ({"p95_reduction": interval(0.05, 0.1, 0.15)}, "do not", "20% is asked for"),
+        ({"p95_reduction": interval(0.05, 0.1, 0.15)}, "do not", "20% is required"),
         ({"p95_reduction": interval(-0.3, -0.2, -0.1)}, "do not", "the p95 falls by -20.0%"),
         ({"quality": interval(-0.05, 0.0, 0.05)}, "speculate", "passed checks falls by 0.0%"),
         ({"quality": interval(-0.05, -0.02, 0.01)}, "not enough data", "passed checks falls by 2.0%"),
@@ -134,7 +134,7 @@ def test_the_best_draft_length_is_judged(row: Callable[..., Row], results: Calla
 def test_without_plain_there_is_no_verdict(row: Callable[..., Row], results: Callable[..., Results]) -> None:
     summary = summarize(results([row(0, "speculative")]), thresholds=THRESHOLDS, prices=Prices())
     assert summary.verdicts == ()
-    assert any("without the mode plain" in warning for warning in summary.warnings)
+    assert any("the mode plain was not measured" in warning for warning in summary.warnings)
 
 
 def test_rounds_are_no_further_requests(row: Callable[..., Row], results: Callable[..., Results]) -> None:
@@ -148,4 +148,4 @@ def test_rounds_are_no_further_requests(row: Callable[..., Row], results: Callab
     summary = summarize(results(rows, rounds=40), thresholds=THRESHOLDS, prices=Prices())
     [verdict] = summary.verdicts
     assert verdict.verdict == "not enough data"
-    assert "2 requests were compared, 30 are asked for" in verdict.reason
+    assert "2 requests were compared, 30 are required" in verdict.reason
