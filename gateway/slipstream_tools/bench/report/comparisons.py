@@ -6,20 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean
 from typing import Any
 
+from slipstream_tools.bench.report import vega
 from slipstream_tools.bench.report.formats import interval, money, percent, ratio, seconds
-from slipstream_tools.bench.report.vega import (
-    COUNT,
-    MONEY,
-    RATIO,
-    SECONDS,
-    axis,
-    bars,
-    chart,
-    dots,
-    forest,
-    layer,
-    raw,
-)
 from slipstream_tools.bench.report.view import FEW, ORACLE, Block, Figure, Table, View, name_of
 from slipstream_tools.bench.summary import ALL, PLAIN, ROUTED, Cell, ModeFigures, OracleFigures, Point
 
@@ -51,10 +39,10 @@ def speed_up(view: View) -> Block:
     ]
     low, high = min([1.0, *(one["low"] for one in data)]), max([1.0, *(one["high"] for one in data)])
     domain = [max(low, 0.2) / 1.08, min(high, 20.0) * 1.08]
-    drawing = forest(
+    drawing = vega.forest(
         660, data, view.others, {name_of(cell): f"n {cell.requests}" for cell in cells},
-        axis("value", "mean E2E of plain ÷ mode's: right is faster", RATIO, domain=domain, log=True),
-        layer({"type": "rule", "color": "var(--ink)", "strokeDash": [4, 4]}, [{}], x={"datum": 1.0}),
+        vega.axis("value", "mean E2E of plain ÷ mode's: right is faster", vega.RATIO, domain=domain, log=True),
+        vega.layer({"type": "rule", "color": "var(--ink)", "strokeDash": [4, 4]}, [{}], x={"datum": 1.0}),
     )  # fmt: skip
     rows = [
         (name_of(cell), mode, str(one.pairs), interval(one.speed_up, ratio), interval(one.p95_reduction, percent),
@@ -80,7 +68,7 @@ def routing(view: View) -> Iterator[Block]:
              "tip": f"{name}: {seconds(mean)} on average, {_against(mean, means[PLAIN])}"}
             for name, mean in means.items()
         ]  # fmt: skip
-        drawing = bars(data, "mean E2E per request", SECONDS)
+        drawing = vega.bars(data, "mean E2E per request", vega.SECONDS)
         caption = "Mean E2E per request; the oracle takes the faster measured mode of each"
         description = "One bar each for always plain, always speculative, routed, and the oracle. Shorter is faster."
         yield [Figure(caption, drawing, description), _oracle_figures(view.oracle)]
@@ -146,21 +134,21 @@ def _learning(view: View, sums: Sequence[tuple[float, float]]) -> Figure:
     share = [percent(routed / oracle if oracle > 0 else None) for routed, oracle in sums]
     layers, both = [], sums[-1]
     for column, name in enumerate((ROUTED, ORACLE)):
-        look = {"colour": view.colour(name)}
+        look, dash = {"colour": view.colour(name)}, [2, 4] if name == ORACLE else [1, 0]
+        text = {"type": "text", "align": "left", "dx": 8, "dy": -8 if both[column] == max(both) else 8}
         line = [{"at": at, "saved": one[column], **look} for at, one in enumerate(sums, start=1)]
         tips = [f"{name}: {seconds(sums[at - 1][column])} saved in {at} requests" for at in marked]
         if name == ROUTED:
             tips = [f"{tip}, {share[at - 1]} of the oracle's" for tip, at in zip(tips, marked, strict=True)]
         layers += [
-            layer({"type": "line", "strokeDash": [2, 4] if name == ORACLE else [1, 0]}, line, color=raw("colour")),
-            dots([{**line[at - 1], "tip": tip} for tip, at in zip(tips, marked, strict=True)], size=30),
-            layer({"type": "text", "align": "left", "dx": 8, "dy": -8 if both[column] == max(both) else 8}, [line[-1]],
-                  text={"value": name}),
-        ]  # fmt: skip
-    drawing = chart(
+            vega.layer({"type": "line", "strokeDash": dash}, line, color=vega.raw("colour")),
+            vega.dots([{**line[at - 1], "tip": tip} for tip, at in zip(tips, marked, strict=True)], size=30),
+            vega.layer(text, [line[-1]], text={"value": name}),
+        ]
+    drawing = vega.chart(
         820, 250, *layers,
-        x=axis("at", "routed requests, in the order they ran", COUNT, domain=[0, len(sums)]),
-        y=axis("saved", "saved over plain", SECONDS),
+        x=vega.axis("at", "routed requests, in the order they ran", vega.COUNT, domain=[0, len(sums)]),
+        y=vega.axis("saved", "saved over plain", vega.SECONDS),
     )  # fmt: skip
     rows = [(str(at), *(seconds(saved) for saved in sums[at - 1]), share[at - 1]) for at in marked]
     return Figure(
@@ -202,4 +190,4 @@ def _cost_bars(view: View, whole: Cell, per: str, of: Callable[[ModeFigures], fl
         for mode, figures in whole.modes.items() if (value := of(figures)) is not None
     ]  # fmt: skip
     caption = f"Cost {per}, all classes"
-    return Figure(caption, bars(data, f"cost {per}", MONEY, 280), "One bar per mode, all classes together.")
+    return Figure(caption, vega.bars(data, f"cost {per}", vega.MONEY, 280), "One bar per mode, all classes together.")

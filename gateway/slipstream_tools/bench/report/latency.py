@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import median
 from typing import NamedTuple
+
+import numpy as np
 
 from slipstream_tools.bench.report.formats import percent, seconds
 from slipstream_tools.bench.report.vega import PERCENT, SECONDS, axis, chart, dots, layer, raw
@@ -12,7 +14,7 @@ from slipstream_tools.bench.report.view import Block, Figure, Panel, Table, View
 from slipstream_tools.bench.results import Row
 from slipstream_tools.bench.summary import ALL, PLAIN, Cell, Distribution, ModeFigures
 
-_STEPS = 120
+_STEPS = 121
 _STRAY = 30.0
 _DECADES = 12.0
 """Values that spread by more than this factor need a logarithmic axis."""
@@ -53,16 +55,17 @@ def _figure(view: View, cell: Cell, quantity: Quantity) -> Block:
         return f"{caption}. Not measured."
     values = [value for some in samples.values() for value in some]
     # Two tokens that arrive in one packet have no time between them: such values do not set the axis.
-    kept = [value for value in values if value >= median(values) / _STRAY]
+    least = median(values) / _STRAY
+    kept = [value for value in values if value >= least]
     is_log = min(kept) > 0 and max(kept) / min(kept) > _DECADES
     domain = [min(kept) / 1.08 if is_log else 0.0, max(kept) * 1.08]
     lines, marks = [], []
-    for mode, ordered in samples.items():
+    for mode, some in samples.items():
         look = {"colour": view.colour(mode), "dash": [6, 3] if mode == PLAIN else [1, 0]}
-        lines += [{"s": value, "share": share, **look} for value, share in steps(ordered)]
+        lines += [{"s": value, "share": share, **look} for value, share in steps(some)]
         found = quantity.of_figures(cell.modes[mode])
         for name, value in (("p50", found.p50), ("p95", found.p95), ("p99", found.p99)) if found else ():
-            tip = f"{mode}: {name} {quantity.name} {seconds(value)} ({len(ordered)} answers)"
+            tip = f"{mode}: {name} {quantity.name} {seconds(value)} ({len(some)} answers)"
             marks.append({"s": value, "share": float(name[1:]) / 100, "tip": tip, **look})
     drawing = chart(
         270, 210,
@@ -76,17 +79,16 @@ def _figure(view: View, cell: Cell, quantity: Quantity) -> Block:
 
 
 def _samples(view: View, cell: Cell, mode: str, quantity: Quantity) -> list[float]:
-    """Sorted values of the cell's whole answers in `mode`."""
+    """The quantity in each of the cell's complete answers in `mode`."""
     rows = (row for row in view.rows if row.mode == mode and row.error is None)
     found = (quantity.of_row(row) for row in rows if cell.request_class in (ALL, view.classes.get(row.index)))
-    return sorted(value for value in found if value is not None)
+    return [value for value in found if value is not None]
 
 
-def steps(ordered: list[float]) -> list[tuple[float, float]]:
-    """(value, share of answers that are at most as slow) at up to `_STEPS` quantiles."""
-    last = len(ordered) - 1
-    ranks = sorted({round(step * last / _STEPS) for step in range(_STEPS + 1)})
-    return [(ordered[0], 0.0), *((ordered[rank], (rank + 1) / len(ordered)) for rank in ranks)]
+def steps(values: Sequence[float]) -> list[tuple[float, float]]:
+    """(value, share of answers that are at least as fast) at up to `_STEPS` quantiles."""
+    shares = np.linspace(0.0, 1.0, min(_STEPS, len(values) + 1))
+    return list(zip(np.quantile(values, shares, method="inverted_cdf").tolist(), shares.tolist(), strict=True))
 
 
 def _table(cell: Cell) -> Table:
