@@ -19,10 +19,16 @@ from slipstream_tools.bench.summary import (
 _REDRAW_S = 0.1
 _LINE_S = 30.0
 _BAR_CHARS = 28
+_HEAD = (
+    *("class", "length", "mode", "n", "TTFT p50", "TPOT p50", "E2E mean", "p50", "p95", "p99"),
+    *("speed-up", "faster", "α", "tok/step", "cost/1k", "passed", "parity"),
+)
+_TEXT_COLUMNS = 3
+_MISSING = "–"
 
 
 class Progress:
-    """Counts to `total`. What is left is estimated from the pace of this session alone."""
+    """The progress of `total` items; the remaining time is estimated from this session's pace."""
 
     def __init__(self, *, total: int, stream: TextIO, label: str = "") -> None:
         self._total = total
@@ -34,7 +40,7 @@ class Progress:
         self._drawn_tenth = 0
 
     def advance(self) -> None:
-        """One more is done."""
+        """Count one finished item."""
         self._done += 1
         now_s = time.monotonic()
         if self._tty:
@@ -49,7 +55,7 @@ class Progress:
             print(f"slipstream: {self._text(now_s)}", file=self._stream, flush=True)
 
     def close(self) -> None:
-        """Ends the bar's line."""
+        """End the bar's line."""
         if self._tty and self._done:
             print(file=self._stream, flush=True)
 
@@ -68,14 +74,6 @@ def clock(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-_HEAD = (
-    *("class", "length", "mode", "n", "TTFT p50", "TPOT p50", "E2E mean", "p50", "p95", "p99"),
-    *("speed-up", "faster", "α", "tok/step", "cost/1k", "passed", "parity"),
-)
-_TEXT_COLUMNS = 3
-_MISSING = "–"
 
 
 def as_text(summary: Summary) -> str:

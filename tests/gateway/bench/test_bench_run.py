@@ -287,3 +287,12 @@ def test_what_cannot_be_written_is_named_and_the_rest_is_kept(
     assert "/dev/full: cannot be written: No space left on device" in capsys.readouterr().err
     assert (out / "summary.json").exists()
     assert (out / "report.html").exists()
+
+
+def test_a_missing_package_is_named_with_its_extra_before_anything_runs() -> None:
+    code = (
+        "import sys; sys.modules['vl_convert'] = None; from slipstream_tools.cli import main; sys.exit(main(['bench']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert "needs the package 'vl_convert': install 'slipstream-serving[bench]'" in done.stderr

@@ -61,7 +61,7 @@ def routing(view: View) -> Iterator[Block]:
     """Mean E2E of each way of deciding, the share of the oracle's saving, and how both grew."""
     means = mean_times(view)
     if view.oracle is None or means is None:
-        yield "Needs the modes plain, routed and one that always speculates."
+        yield "This needs the modes plain, routed and speculative."
     else:
         data = [
             {"row": name, "value": mean, "label": seconds(mean), "colour": view.colour(name),
@@ -106,7 +106,7 @@ def _oracle_figures(oracle: OracleFigures) -> Table:
         ("share of the oracle's saving, all requests", percent(oracle.captured)),
         (f"first {oracle.first_requests} requests", percent(oracle.captured_first)),
         ("after those", percent(oracle.captured_warm)),
-        ("by the recorded time of the arm chosen", percent(oracle.captured_by_choice)),
+        ("with the recorded time of the chosen arm", percent(oracle.captured_by_choice)),
         ("mean E2E, plain ÷ routed", interval(oracle.plain_over_routed, ratio)),
         ("mean E2E, speculative ÷ routed", interval(oracle.speculative_over_routed, ratio)),
     ]
@@ -153,8 +153,8 @@ def _learning(view: View, sums: Sequence[tuple[float, float]]) -> Figure:
     rows = [(str(at), *(seconds(saved) for saved in sums[at - 1]), share[at - 1]) for at in marked]
     return Figure(
         "Seconds saved over plain as the gateway learns, beside the oracle's", drawing,
-        "Running sum of the time saved over plain decoding by routing and by the oracle. "
-        "Where the lines run in parallel, routing is as good as the oracle.",
+        "Running sum of the time saved over plain decoding, by routing and by the oracle. "
+        "Where the lines are parallel, routing is as good as the oracle.",
         Table(("requests", "routed", "oracle", "share"), rows, "Seconds saved, running"),
     )  # fmt: skip
 
@@ -172,7 +172,7 @@ def cost(view: View, *, priced: bool) -> Iterator[Block]:
         ]
     else:
         yield ("No price per GPU-hour is known, so differences in cost are differences in time at equal prices. "
-               "Name prices in the manifest (pricePerGpuHour) to see money.")  # fmt: skip
+               "Set pricePerGpuHour in the manifest to see costs.")  # fmt: skip
     rows = [
         (name_of(cell), mode, money(figures.cost_per_response), money(figures.cost_per_1000_tokens),
          interval(cell.comparisons[mode].cost_increase, percent) if mode in cell.comparisons else "",

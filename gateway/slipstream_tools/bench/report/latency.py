@@ -14,7 +14,7 @@ from slipstream_tools.bench.report.view import Block, Figure, Panel, Table, View
 from slipstream_tools.bench.results import Row
 from slipstream_tools.bench.summary import ALL, PLAIN, Cell, Distribution, ModeFigures
 
-_STEPS = 121
+_STEPS = 120
 _STRAY = 30.0
 _DECADES = 12.0
 """Values that spread by more than this factor need a logarithmic axis."""
@@ -72,7 +72,7 @@ def _figure(view: View, cell: Cell, quantity: Quantity) -> Block:
         layer({"type": "line", "interpolate": "step-after", "clip": True}, lines, color=raw("colour"),
               strokeDash=raw("dash"), order={"field": "share"}),
         dots(marks, size=40), x=axis("s", quantity.name, SECONDS, domain=domain, log=is_log),
-        y=axis("share", "answers as fast", PERCENT, domain=[0, 1], ticks=4),
+        y=axis("share", "share of answers", PERCENT, domain=[0, 1], ticks=4),
     )  # fmt: skip
     description = "Cumulative distribution, one line per mode; dots mark p50, p95 and p99. Further left is faster."
     return Figure(caption, drawing, description)
@@ -87,8 +87,9 @@ def _samples(view: View, cell: Cell, mode: str, quantity: Quantity) -> list[floa
 
 def steps(values: Sequence[float]) -> list[tuple[float, float]]:
     """(value, share of answers that are at least as fast) at up to `_STEPS` quantiles."""
-    shares = np.linspace(0.0, 1.0, min(_STEPS, len(values) + 1))
-    return list(zip(np.quantile(values, shares, method="inverted_cdf").tolist(), shares.tolist(), strict=True))
+    ordered = np.sort(values)
+    ranks = np.unique(np.linspace(1, len(ordered), _STEPS).round().astype(int))
+    return [(ordered[0].item(), 0.0), *((ordered[rank - 1].item(), rank.item() / len(ordered)) for rank in ranks)]
 
 
 def _table(cell: Cell) -> Table:

@@ -1,4 +1,4 @@
-"""The page: one file with its style and script inside, that asks the network for nothing."""
+"""The page: one HTML file with its style, script and charts inside, which needs no network."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Tile(NamedTuple):
 def page(summary: Summary, rows: Sequence[Row]) -> str:
     """The whole document. Data is escaped, and a content security policy with the script's hash keeps anything else
     from running."""
-    # StrictUndefined: a name that the template misspells is an error here and no gap on the page.
+    # StrictUndefined: a misspelled name in the template is an error, not a gap on the page.
     environment = Environment(
         loader=PackageLoader(__package__, "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
@@ -60,15 +60,15 @@ def page(summary: Summary, rows: Sequence[Row]) -> str:
 
 def _sections(summary: Summary, view: View) -> Iterator[tuple[str, str, Iterable[Block]]]:
     """(heading, lead, parts) of each section below the verdict."""
-    yield "Speed-up", "Mean E2E of plain over the mode's, from the same requests in both.", [speed_up(view)]
-    yield "Routing", "What deciding per request came to, against deciding once for all.", routing(view)
-    lead = "Each line says which share of answers was at least as fast. Pick a class above."
+    yield "Speed-up", "Mean E2E of plain divided by that of the mode, over the same requests.", [speed_up(view)]
+    yield "Routing", "Deciding per request, compared with one fixed mode for all requests.", routing(view)
+    lead = "Share of answers that were at least as fast. Choose a class above."
     yield "Latency", lead, latency(view)
-    yield "Break-even", "A request pays above the curve: long enough, and foreseen well enough.", break_even(view)
-    yield "Forecast", "What the gateway expected before each request, against what came.", [forecast(view)]
-    yield "Acceptance", "How much of what the draft proposed the target took.", [acceptance(view)]
+    yield "Break-even", "Speculation pays above the curve: for long answers with high acceptance.", break_even(view)
+    yield "Forecast", "The saving that the gateway predicted for each request, and the measured one.", [forecast(view)]
+    yield "Acceptance", "The draft tokens that the target accepted.", [acceptance(view)]
     yield "Cost", "", cost(view, priced=bool(summary.run.prices))
-    yield "Quality and parity", "Speculation must not change what is answered.", _quality(view)
+    yield "Quality and parity", "Speculation must not change the answers.", _quality(view)
 
 
 def headline(view: View) -> list[Tile]:
@@ -95,7 +95,7 @@ def headline(view: View) -> list[Tile]:
     compared_answers = sum(one.parity_compared for one in whole.comparisons.values())
     equal = sum(one.parity_equal for one in whole.comparisons.values())
     if compared_answers:
-        tiles.append(Tile(f"{equal} of {compared_answers}", "greedy answers word for word the same",
+        tiles.append(Tile(f"{equal} of {compared_answers}", "greedy answers with identical text",
                           "in every mode, against plain"))  # fmt: skip
     return tiles
 
@@ -123,7 +123,7 @@ def _verdicts(verdicts: Sequence[ClassVerdict]) -> Table:
 
 
 def _quality(view: View) -> Iterator[Block]:
-    """Passed checks per mode, and greedy answers that are the same as plain's."""
+    """Passed checks per mode, and greedy answers with the same text as plain's."""
     head = ("class", "mode", "checked", "passed", "against plain (95 %)", "same text (greedy)", "failed")
     rows: list[tuple[str, ...]] = []
     for cell in view.by_class:
@@ -151,7 +151,7 @@ def _text(value: object) -> str:
 
 
 def _command(run: Run) -> str:
-    """What ran, as far as the results say: a manifest is named without its folder."""
+    """The command of the run. The results name a manifest without its folder."""
     where = ("--url", run.system) if "://" in run.system else ("-f", run.system.rpartition("@")[0] or run.system)
     words = [
         *("slipstream", "bench", *where, "--requests", run.source, "--modes", ",".join(run.modes)),

@@ -1,4 +1,4 @@
-"""Where speculation pays, how well the gateway foresaw that, and how many draft tokens the target accepted."""
+"""Where speculation pays, how well the gateway predicted it, and how many draft tokens the target accepted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SHARE = "accepted ÷ drafted tokens"
 def break_even(view: View) -> Iterator[Block]:
     """Expected length against acceptance, with the requests that were measured: one chart per speculative mode."""
     if not view.summary.break_even:
-        yield "No mode was measured with and without speculation."
+        yield "This needs the mode plain and one that speculates, on servers that report their steps."
     for curve in view.summary.break_even:
         yield _break_even(view, curve)
 
@@ -72,8 +72,8 @@ def _break_even(view: View, curve: BreakEven) -> Figure:
     return Figure(
         f"Break-even of {curve.mode} (draft length {curve.draft_length}): {seconds(curve.plain_tpot_s)} per token "
         f"plain, {seconds(curve.step_s)} per step, {seconds(curve.extra_ttft_s)} more to the first token", drawing,
-        "Each dot is a request. Above the curve the measured times per token say that speculation pays; "
-        "the thinner lines are where it saves that much. Filled dots were in fact faster, hollow ones slower.",
+        "Each dot is a request. Above the curve, speculation pays by the measured times per token; "
+        "the thinner lines mark the savings in the legend. Filled dots were faster than plain, hollow ones slower.",
         Table(("output tokens", *shown), rows, "Acceptance needed"),
     )  # fmt: skip
 
@@ -114,7 +114,7 @@ def forecast(view: View) -> Block:
         if point.mode == view.speculative and point.predicted_saving_s is not None
     ]
     if not points:
-        return "The gateway's forecasts are known where the mode 'routed' runs beside plain and speculative."
+        return "Forecasts need the modes plain, speculative and routed."
     both = [value for point in points for value in (point.saving_s, point.predicted_saving_s or 0.0)]
     low, high = np.quantile([0.0, *both], (0.01, 0.99))  # one stray value does not squeeze all others together
     domain = [low - (high - low) / 10, high + (high - low) / 10]
@@ -137,7 +137,7 @@ def forecast(view: View) -> Block:
     figure = Figure(
         "Saving of speculation over plain: the gateway's forecast and what was measured", drawing,
         "Each dot is a request. On the diagonal the forecast was exact; filled dots were routed to "
-        "speculation, hollow ones decoded plainly. The few beyond the axes stand at their edge.",
+        "speculation, hollow ones decoded plainly. Dots beyond the axes are drawn at their edge.",
     )  # fmt: skip
     return [figure, list(_forecast_tables(view))]
 
@@ -167,7 +167,7 @@ def acceptance(view: View) -> Block:
     """How many draft tokens the target accepted: by class, and by position in the draft."""
     cells = [cell for cell in view.by_class if any(_drafts(cell, mode) for mode in view.others)]
     if not cells:
-        return "The servers report no draft tokens, so there is nothing to show."
+        return "The servers report no draft tokens."
     return [_by_class(view, cells), _by_position(view, cells)]
 
 
@@ -217,7 +217,7 @@ def _by_position(view: View, cells: list[Cell]) -> Block:
         if position.reached >= _FEW_STEPS
     ]
     if not found:
-        return f"{caption}: the servers do not say where drafts were rejected."
+        return f"{caption}: the servers do not report the positions of rejected draft tokens."
     names = list(dict.fromkeys(name_of(cell) for cell, _ in found))
     others = [name_of(cell) for cell in cells if cell.request_class != ALL]
     look = {name: f"var(--s{others.index(name) % _SLOTS})" if name in others else "var(--ink)" for name in names}
