@@ -27,6 +27,7 @@ from slipstream_gateway.fleet.configuration import ConfigurationStatus
 from slipstream_gateway.request.outcome import Outcome
 from slipstream_gateway.request.parity.parity import ParityCount
 from slipstream_gateway.request.parity.sampled import SampledEvidence
+from slipstream_gateway.request.resume import Result, ResumptionCount
 from slipstream_gateway.telemetry.areas import (
     observe_access,
     observe_configuration,

@@ -21,7 +21,7 @@ ALL_CLASSES = ""
 """The name for all classes of a pair together."""
 
 Section = Any
-"""JSON of one section: written here, read by the page and by `slipstream top`."""
+"""JSON of one section, written once for every reader of the page."""
 
 
 class Percentiles(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ from slipstream_tools.up.assignment_secret import secret_options
 from slipstream_tools.up.cache import Report
 from slipstream_tools.up.engine_checks import ServerCheck, read_checks, wait_checked
 from slipstream_tools.up.options import EXAMPLES, LOOPBACK, UpOptions
+from slipstream_tools.up.probe import Probe
 from slipstream_tools.up.processes import Child
 
 DRAIN_S = 5
