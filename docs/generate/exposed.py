@@ -44,8 +44,8 @@ from slipstream_gateway.telemetry.providers import Telemetry
 from slipstream_gateway.upstreams.base import Drafting, Usage
 from slipstream_gateway.upstreams.pool import Circuit, ReplicaState
 from slipstream_operator.cluster.resources import Kind, resources
-from slipstream_operator.controller import Controller, ControllerSettings
-from slipstream_operator.metrics import Metrics
+from slipstream_operator.handlers.controller import Controller, ControllerSettings
+from slipstream_operator.handlers.metrics import Metrics
 
 PAIR, CLASS = "llm/acme", "code/long"
 _USAGE = Usage(prompt_tokens=9, output_tokens=20, drafted=15, accepted=12, steps=8)
@@ -180,7 +180,7 @@ def _controller(metrics: Metrics) -> Controller:
     """A controller registers its gauges when it is made; one that never runs needs no cluster."""
     never: Any = None
     return Controller(
-        api=never,
+        client=never,
         resources=resources(),
         settings=ControllerSettings(),
         decide_pair=never,

@@ -13,7 +13,8 @@ from slipstream_core.errors import CommandError, SlipstreamError
 from slipstream_core.manifest.grants import read_grants
 from slipstream_core.settings import LOG_LEVELS, NO_GRANTS, redis_url
 
-from slipstream_operator.settings import OperatorSettings
+from slipstream_operator.settings import LIVENESS_PORT, METRICS_PORT, PATIENCE_S, RESYNC_S, WORKERS, OperatorSettings
+from slipstream_operator.types import DEFAULT_IMAGE, KubeObject
 
 _PACKAGES = ("kopf", "kubernetes", "prometheus_client", "redis")
 _FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -31,12 +32,12 @@ def run(args: argparse.Namespace) -> int:
     settings = settings_of(args)
     logging.basicConfig(level=args.log_level.upper(), format=_FORMAT)
     # These load only where they are there, and after the options are known to be good.
-    from slipstream_operator import watches
+    from slipstream_operator.handlers import kopf_watch
     from slipstream_operator.main import operate
     from slipstream_operator.reconcile.pair import reconcile_pair
     from slipstream_operator.reconcile.policy import reconcile_policy
 
-    watches.quiet()
+    kopf_watch.quiet()
 
     async def until_signalled() -> None:
         stop, loop = asyncio.Event(), asyncio.get_running_loop()

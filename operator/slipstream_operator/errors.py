@@ -1,13 +1,9 @@
-"""What can go wrong between the operator and the API server.
+"""Errors of the operator. Those of the API server are `slipstream_core.kube.errors`.
 
 OperatorError
-├── ApiError             an answer that is an error, or none
-│   ├── ApiUnavailable   nobody answers, or "later": worth another try
-│   ├── ApiConflict      somebody else wrote first: worth another try, with a fresh look
-│   ├── ApiNotFound      there is no such object, namespace or kind
-│   └── ApiRejected      the request itself is refused: forbidden, invalid, too large
-├── ForeignObject        an object of that name is there, and it is not ours
-└── LeadershipLost       another instance has taken over
+├── ChildrenRejected   the API server, or the owner of an object of that name, refuses children of a pair
+├── ForeignObject      an object of a child's name exists and has another owner; it is not changed
+└── LeadershipLost     another instance has taken over, or the Lease could not be renewed in time
 """
 
 from __future__ import annotations
@@ -19,34 +15,13 @@ class OperatorError(SlipstreamError):
     """The root. `str(error)` is one clear line for a person."""
 
 
-class ApiError(OperatorError):
-    """`status` is HTTP's, 0 where there was no answer; `retry_after_s` is what the server asked for."""
-
-    def __init__(self, message: str, *, status: int = 0, retry_after_s: float | None = None) -> None:
-        super().__init__(message)
-        self.status = status
-        self.retry_after_s = retry_after_s
-
-
-class ApiUnavailable(ApiError):
-    """No answer within the deadline, 401, 429 or 5xx."""
-
-
-class ApiConflict(ApiError):
-    """409: the object changed, or exists already."""
-
-
-class ApiNotFound(ApiError):
-    """404."""
-
-
-class ApiRejected(ApiError):
-    """Any other 4xx; the message has the server's reason."""
+class ChildrenRejected(OperatorError):
+    """The message has the reason for each child."""
 
 
 class ForeignObject(OperatorError):
-    """A child's name is taken by an object that somebody else made; it is left alone."""
+    """The message says which object."""
 
 
 class LeadershipLost(OperatorError):
-    """The Lease could not be renewed in time, or is another's."""
+    """This process must not write any more."""

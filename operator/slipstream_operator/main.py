@@ -9,22 +9,23 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
+from slipstream_core.kube.client import KubeClient
+from slipstream_core.kube.credentials import DEFAULT_NAMESPACE, load_credentials
+from slipstream_core.kube.environment import default_kubeconfig, own_namespace
 from slipstream_core.manifest.naming import label_value
 
-from slipstream_operator import watches
-from slipstream_operator.cluster.api import KubeApi
-from slipstream_operator.cluster.connection import connect, own_namespace
 from slipstream_operator.cluster.discovery import find_resources
-from slipstream_operator.cluster.resources import Kind, ObjectKey, Resource, watched
-from slipstream_operator.controller import Controller, ControllerSettings
-from slipstream_operator.evidence import NoEvidence, PolicyEvidence, RedisEvidence
-from slipstream_operator.health import STANDBY, Health, serve
-from slipstream_operator.leadership import Leadership, identity
-from slipstream_operator.metrics import Metrics
-from slipstream_operator.pairs import PairDecision
-from slipstream_operator.plan import ServingDefaults
-from slipstream_operator.policies import PolicyDecision
+from slipstream_operator.cluster.leadership import Leadership, identity
+from slipstream_operator.cluster.resources import FIELD_MANAGER, Kind, ObjectKey, Resource, watched
+from slipstream_operator.handlers import kopf_watch
+from slipstream_operator.handlers.controller import Controller, ControllerSettings
+from slipstream_operator.handlers.health import STANDBY, Health, serve
+from slipstream_operator.handlers.metrics import Metrics
+from slipstream_operator.handlers.pairs import PairDecision
+from slipstream_operator.handlers.policies import PolicyDecision
+from slipstream_operator.rollout.evidence import NoEvidence, PolicyEvidence, RedisEvidence
 from slipstream_operator.settings import OperatorSettings
+from slipstream_operator.types import ServingDefaults
 
 Result = TypeVar("Result")
 
@@ -45,21 +46,26 @@ async def operate(
     """
     clock_s, metrics = time.monotonic, Metrics()
     health = Health(clock_s=clock_s)
-    configuration = await connect(settings.kubeconfig, context=settings.context)
-    heard = _hearing(metrics, on_write)
+    client = KubeClient(
+        settings.kubeconfig or default_kubeconfig(),
+        context=settings.context,
+        name=FIELD_MANAGER,
+        trust_env=False,  # else each call reads ~/.netrc; a kubeconfig's proxy-url is used all the same
+        on_write=_counting(metrics, on_write),
+    )
     async with (
-        KubeApi(configuration, on_write=heard) as api,
+        await client.connect(),
         serve(health, metrics, host=settings.host, port=settings.metrics_port),
         _background(health.beat()),
     ):
-        leadership = _leadership(settings, api, clock_s)
+        leadership = _leadership(settings, client, clock_s)
         # Until kopf answers the liveness probe, at the same place.
         async with serve(health, metrics, host=settings.host, port=settings.liveness_port):
-            resources = await _until(stop, _get_ready(api, health, leadership))
+            resources = await _until(stop, _get_ready(client, health, leadership))
         if resources is None:
             return
         try:
-            controller, evidence = _build(settings, api, resources, metrics, decide_pair, decide_policy)
+            controller, evidence = _build(settings, client, resources, metrics, decide_pair, decide_policy)
             health.controller = controller
             watch = _watch(settings, resources, controller, health)
             parts = [controller.run(), watch.run(), _gather(evidence)]
@@ -69,9 +75,9 @@ async def operate(
                 await leadership.release()
 
 
-async def _get_ready(api: KubeApi, health: Health, leadership: Leadership | None) -> dict[Kind, Resource]:
+async def _get_ready(client: KubeClient, health: Health, leadership: Leadership | None) -> dict[Kind, Resource]:
     health.phase = "waiting for the API server and its definitions"
-    resources = await find_resources(api)
+    resources = await find_resources(client)
     if leadership is not None:
         health.phase = STANDBY
         await leadership.acquire()
@@ -81,7 +87,7 @@ async def _get_ready(api: KubeApi, health: Health, leadership: Leadership | None
 
 def _build(
     settings: OperatorSettings,
-    api: KubeApi,
+    client: KubeClient,
     resources: dict[Kind, Resource],
     metrics: Metrics,
     decide_pair: PairDecision,
@@ -92,13 +98,13 @@ def _build(
     evidence = PolicyEvidence(source, changed=fed.add)
     budgets = resources[Kind.POD_DISRUPTION_BUDGET].api_version
     controller = Controller(
-        api=api,
+        client=client,
         resources=resources,
         settings=ControllerSettings(
-            release=label_value(settings.release or f"{own_namespace()}.slipstream"),
+            release=label_value(settings.release or f"{_own_namespace()}.slipstream"),
             namespaces=settings.namespaces,
             grants=settings.grants,
-            report_namespace=settings.report_namespace or own_namespace(),
+            report_namespace=settings.report_namespace or _own_namespace(),
             workers=settings.workers,
             resync_s=settings.resync_s,
             defaults=ServingDefaults(
@@ -118,16 +124,20 @@ def _build(
 
 def _watch(
     settings: OperatorSettings, resources: dict[Kind, Resource], controller: Controller, health: Health
-) -> watches.Watch:
-    return watches.Watch(
+) -> kopf_watch.KopfWatch:
+    return kopf_watch.KopfWatch(
         watched(resources).values(),
         namespaces=settings.namespaces,
         observe=controller.observe,
-        login=lambda: connect(settings.kubeconfig, context=settings.context),
+        login=lambda: load_credentials(settings.kubeconfig or default_kubeconfig(), context=settings.context),
         health=health,
         liveness_endpoint=f"http://{settings.host}:{settings.liveness_port}/healthz",
         patience_s=settings.patience_s,
     )
+
+
+def _own_namespace() -> str:
+    return own_namespace() or DEFAULT_NAMESPACE
 
 
 async def _gather(evidence: PolicyEvidence) -> None:
@@ -166,14 +176,14 @@ async def _background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
         await asyncio.gather(task, return_exceptions=True)
 
 
-def _leadership(settings: OperatorSettings, api: KubeApi, clock_s: Callable[[], float]) -> Leadership | None:
+def _leadership(settings: OperatorSettings, client: KubeClient, clock_s: Callable[[], float]) -> Leadership | None:
     if not settings.leader_election:
         return None
-    namespace = settings.lease_namespace or own_namespace()
-    return Leadership(api, namespace=namespace, holder=identity(), clock_s=clock_s)
+    namespace = settings.lease_namespace or _own_namespace()
+    return Leadership(client, namespace=namespace, holder=identity(), clock_s=clock_s)
 
 
-def _hearing(metrics: Metrics, on_write: Callable[[str, str], None] | None) -> Callable[[str, str], None]:
+def _counting(metrics: Metrics, on_write: Callable[[str, str], None] | None) -> Callable[[str, str], None]:
     def wrote(method: str, path: str) -> None:
         metrics.wrote(method, path)
         if on_write is not None:

@@ -11,7 +11,7 @@ import msgspec
 from slipstream_core.arguments import AtLeastOne, File, Port, Seconds, option
 from slipstream_core.settings import NO_GRANTS, Grants
 
-from slipstream_operator.plan import DEFAULT_IMAGE, KubeObject
+from slipstream_operator.types import DEFAULT_IMAGE, KubeObject
 
 LIVENESS_PORT = 8081
 METRICS_PORT = 9090

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import psutil
+from slipstream_core.kube.reflector import Change
 from slipstream_core.manifest.status import ClassStatus, Phase
 from slipstream_core.settings import GatewaySettings
 from slipstream_gateway.app.app import connect
@@ -24,7 +25,6 @@ from slipstream_gateway.fleet.fleet import Fleet
 from slipstream_gateway.sources.cluster.assemble import PAIRS, POLICIES
 from slipstream_gateway.sources.cluster.source import ClusterSource
 from slipstream_gateway.sources.cluster.view import SLICES, ClusterView, trim
-from slipstream_gateway.sources.cluster.watching import Change
 
 NAMESPACE = "prod"
 EVENTS = 200

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betaln
 from slipstream_core.manifest.rollout import Analysis, Thresholds
-from slipstream_operator.analysis.metrics import MIN_ERROR_REQUESTS, Metric, Rule, rules_of
-from slipstream_operator.analysis.paired import PairedTimes
-from slipstream_operator.analysis.record import MIN_FAILURES, MOST_FAIL
+from slipstream_operator.rollout.analysis.metrics import MIN_ERROR_REQUESTS, Metric, Rule, rules_of
+from slipstream_operator.rollout.analysis.paired import PairedTimes
+from slipstream_operator.rollout.analysis.record import MIN_FAILURES, MOST_FAIL
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 from scipy.signal import lfilter
 from slipstream_core.manifest.rollout import Analysis, Thresholds
 from slipstream_gateway.decide.estimate.moments import Sample
-from slipstream_operator.analysis.guard import Guard
-from slipstream_operator.analysis.means import boundary
-from slipstream_operator.analysis.metrics import COMPARED, Metric, rules_of
-from slipstream_operator.analysis.paired import PairedTimes
+from slipstream_operator.rollout.analysis.guard import Guard
+from slipstream_operator.rollout.analysis.means import boundary
+from slipstream_operator.rollout.analysis.metrics import COMPARED, Metric, rules_of
+from slipstream_operator.rollout.analysis.paired import PairedTimes
 
 Floats = NDArray[np.float64]
 

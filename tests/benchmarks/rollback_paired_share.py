@@ -22,12 +22,12 @@ import msgspec
 import numpy as np
 from slipstream_core.manifest.objects import SpeculationPolicySpec
 from slipstream_core.manifest.status import Phase
-from slipstream_operator.analysis import ClassMemory
-from slipstream_operator.analysis.ledger import terms_of
-from slipstream_operator.analysis.record import ClassRecord
-from slipstream_operator.conditions import rfc3339
-from slipstream_operator.reconcile.classes import ClassState, Situation
-from slipstream_operator.reconcile.hold_back import hold_back_share
+from slipstream_operator.rollout.analysis import ClassMemory
+from slipstream_operator.rollout.analysis.ledger import terms_of
+from slipstream_operator.rollout.analysis.record import ClassRecord
+from slipstream_operator.rollout.classes import ClassState, Situation
+from slipstream_operator.rollout.hold_back import hold_back_share
+from slipstream_operator.status.conditions import rfc3339
 
 from tests.benchmarks.rollback_paired import Floats, load_of
 

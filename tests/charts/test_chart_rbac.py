@@ -7,7 +7,7 @@ from typing import Any
 
 import helm_python
 import pytest
-from slipstream_operator.leadership import LEASE_NAME
+from slipstream_operator.cluster.leadership import LEASE_NAME
 
 from tests.kube import KubeApiServer, KubeClient, KubeError, once_allowed
 from tests.operator.operator_process import eventually

@@ -12,7 +12,7 @@ import yaml
 from slipstream_core.manifest import EMBEDDED_MANIFEST, ModelPair, SlipstreamEngine, parse, parse_resource
 from slipstream_core.manifest.naming import child_name
 from slipstream_operator.children import children_of
-from slipstream_operator.plan import ServingDefaults
+from slipstream_operator.types import ServingDefaults
 
 from tests.kube import KubeApiServer
 

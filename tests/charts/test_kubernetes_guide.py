@@ -14,8 +14,8 @@ from helm_python.chart import Chart
 from slipstream_core.manifest.status import ConditionType
 from slipstream_operator.reconcile.pods import PodReason
 from slipstream_operator.reconcile.policy_verdicts import PolicyReason
-from slipstream_operator.reconcile.trips import REASONS
 from slipstream_operator.reconcile.verdicts import PairReason
+from slipstream_operator.rollout.trips import REASONS
 from slipstream_tools.kill import add_arguments
 
 from tests.kube import KubeApiServer

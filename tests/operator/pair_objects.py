@@ -9,7 +9,7 @@ from typing import Any
 from slipstream_core.manifest import ModelPair
 from slipstream_core.manifest.resources import parse_resource
 from slipstream_operator.children import children_of
-from slipstream_operator.plan import ServingDefaults
+from slipstream_operator.types import ServingDefaults
 
 JSON = dict[str, Any]
 

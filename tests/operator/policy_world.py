@@ -15,10 +15,10 @@ from slipstream_core.manifest.status import ClassStatus, Condition, GatewaysStat
 from slipstream_core.observation import Observation, Subject
 from slipstream_core.redis.position import Position
 from slipstream_core.types import Arm, Reason
-from slipstream_operator.analysis import ClassFacts, PolicyLedger
-from slipstream_operator.evidence import unread
-from slipstream_operator.plan import Note, PolicyPlan
 from slipstream_operator.reconcile.policy import reconcile_policy
+from slipstream_operator.rollout.analysis import ClassFacts, PolicyLedger
+from slipstream_operator.rollout.evidence import unread
+from slipstream_operator.types import Note, PolicyPlan
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 PAIR_KEY = "team/acme"

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from slipstream_core.manifest.rollout import Thresholds
-from slipstream_operator.analysis.guard import Guard, bets_of
-from slipstream_operator.analysis.metrics import Metric, Rule, rules_of, stricter
+from slipstream_operator.rollout.analysis.guard import Guard, bets_of
+from slipstream_operator.rollout.analysis.metrics import Metric, Rule, rules_of, stricter
 
 from tests.benchmarks import rollback
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from slipstream_operator.analysis.paired import FEWEST_BLOCKS, PairedTimes
+from slipstream_operator.rollout.analysis.paired import FEWEST_BLOCKS, PairedTimes
 
 from tests.benchmarks import rollback, rollback_paired
 from tests.benchmarks.rollback_paired import ALARM_AT, Trace, trace

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from slipstream_operator.analysis.window import Window, bin_of, p95_of
+from slipstream_operator.rollout.analysis.window import Window, bin_of, p95_of
 
 
 @given(times=st.lists(st.floats(1e-3, 1e3), min_size=20, max_size=300))

@@ -22,8 +22,8 @@ import pytest
 import tritonclient.grpc.aio as grpc_client
 from slipstream_engine.embedded import TARGET_DIR
 from slipstream_engine.settings import resolve_source
-from slipstream_operator.plan import Observed
 from slipstream_operator.reconcile.pair import reconcile_pair
+from slipstream_operator.types import Observed
 from slipstream_tools.up.processes import Child
 from slipstream_tools.up.triton_install import find_triton, link_backends, link_libraries, triton_environment
 from tritonclient.grpc import InferInput

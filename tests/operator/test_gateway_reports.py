@@ -19,8 +19,8 @@ from slipstream_core.manifest.reports import (
     report_lease,
 )
 from slipstream_core.manifest.status import GatewaysStatus
+from slipstream_operator.cluster.gateway_reports import GatewayReports
 from slipstream_operator.cluster.resources import Kind, ObjectKey
-from slipstream_operator.gateways import Gateways
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 PAIR = ObjectKey(Kind.MODEL_PAIR, "team", "acme")
@@ -31,7 +31,7 @@ def lease_key(name: str) -> ObjectKey:
 
 
 def put(
-    gateways: Gateways,
+    gateways: GatewayReports,
     name: str,
     applied: dict[str, int],
     *,
@@ -46,7 +46,7 @@ def put(
 
 
 def test_only_gateways_that_watch_the_namespace_count() -> None:
-    gateways = Gateways()
+    gateways = GatewayReports()
     put(gateways, "a", {str(PAIR): 4})
     put(gateways, "b", {str(PAIR): 3}, namespaces=("team",))
     put(gateways, "c", {}, namespaces=("other",))
@@ -55,14 +55,14 @@ def test_only_gateways_that_watch_the_namespace_count() -> None:
 
 
 def test_gateway_that_does_not_know_the_object_is_not_synced() -> None:
-    gateways = Gateways()
+    gateways = GatewayReports()
     put(gateways, "a", {})
     assert gateways.status_of(PAIR, 1) == GatewaysStatus(synced=0, total=1, oldest_generation=0)
 
 
 def test_report_of_a_namesake_that_is_gone_is_no_confirmation() -> None:
     """An object that was deleted and made again begins with generation 1."""
-    gateways = Gateways()
+    gateways = GatewayReports()
     put(gateways, "a", {applied_key(str(PAIR), "0d9e53a2-77"): 7})
     put(gateways, "b", {applied_key(str(PAIR), "aaaaaaaa-11"): 2})
     put(gateways, "older-version", {str(PAIR): 7})
@@ -73,11 +73,11 @@ def test_report_of_a_namesake_that_is_gone_is_no_confirmation() -> None:
 
 
 def test_without_gateways_nothing_is_said() -> None:
-    assert Gateways().status_of(PAIR, 1) == GatewaysStatus()
+    assert GatewayReports().status_of(PAIR, 1) == GatewaysStatus()
 
 
 def test_renewal_concerns_only_what_it_says_something_new_of() -> None:
-    gateways = Gateways()
+    gateways = GatewayReports()
     assert put(gateways, "a", {"x": 1, "y": 1}) is None  # a new gateway concerns everything
     later = NOW + timedelta(seconds=10)
     assert put(gateways, "a", {"x": 1, "y": 1}, at=later) == set()
@@ -86,7 +86,7 @@ def test_renewal_concerns_only_what_it_says_something_new_of() -> None:
 
 
 def test_gateway_that_renews_no_more_is_noticed_once() -> None:
-    gateways = Gateways()
+    gateways = GatewayReports()
     put(gateways, "a", {str(PAIR): 1})
     alive, dead = NOW + timedelta(seconds=EXPIRES_S - 1), NOW + timedelta(seconds=EXPIRES_S + 1)
     assert not gateways.expire(alive)
@@ -97,7 +97,7 @@ def test_gateway_that_renews_no_more_is_noticed_once() -> None:
 
 
 def test_gateway_whose_clock_is_wrong_is_alive_while_it_renews() -> None:
-    gateways = Gateways()
+    gateways = GatewayReports()
     for renewal in range(3):
         now = NOW + timedelta(seconds=8 * renewal)
         report = GatewayReport(name="a", namespaces=(), applied={}, renewed=now - timedelta(hours=2))
@@ -109,7 +109,7 @@ def test_gateway_whose_clock_is_wrong_is_alive_while_it_renews() -> None:
 
 
 def test_lease_that_is_no_report_counts_for_nothing() -> None:
-    gateways = Gateways()
+    gateways = GatewayReports()
     put(gateways, "a", {str(PAIR): 1})
     assert gateways.put(lease_key("a"), {"metadata": {"name": "a"}, "spec": {}}, NOW) is None
     assert gateways.status_of(PAIR, 1).total == 0
@@ -117,7 +117,7 @@ def test_lease_that_is_no_report_counts_for_nothing() -> None:
 
 
 def test_reports_are_given_up_after_an_hour() -> None:
-    gateways = Gateways()
+    gateways = GatewayReports()
     put(gateways, "a", {})
     put(gateways, "b", {}, at=NOW + timedelta(minutes=50))
     assert gateways.dead_for_good(NOW + timedelta(minutes=59)) == []
@@ -128,7 +128,7 @@ SERVER = WithheldServer(server="http://a", capabilities=("sampled_speculation",)
 
 
 def test_withheld_servers_are_those_of_living_gateways_that_watch_the_namespace() -> None:
-    gateways = Gateways()
+    gateways = GatewayReports()
     put(gateways, "a", {}, withheld=(SERVER,))
     put(gateways, "b", {}, withheld=(SERVER,), namespaces=("team",))
     put(gateways, "c", {}, withheld=(SERVER,), namespaces=("other",))
@@ -139,7 +139,7 @@ def test_withheld_servers_are_those_of_living_gateways_that_watch_the_namespace(
 
 
 def test_report_of_a_server_concerns_its_pair_when_it_changes() -> None:
-    gateways = Gateways()
+    gateways = GatewayReports()
     put(gateways, "a", {})
     later = NOW + timedelta(seconds=8)
     assert put(gateways, "a", {}, at=later, withheld=(SERVER,)) == {str(PAIR)}
@@ -168,7 +168,7 @@ def _looked(name: str, unreachable: dict[str, UnreachableServers] | None, *, at:
 
 
 def test_gateways_that_have_not_looked_yet_say_nothing_of_servers() -> None:
-    gateways, lost = Gateways(), UnreachableServers(servers=("http://a",), unreachable=1, total=1)
+    gateways, lost = GatewayReports(), UnreachableServers(servers=("http://a",), unreachable=1, total=1)
     gateways.put(lease_key("a"), _looked("a", None), NOW)
     assert gateways.unreachable_of(PAIR) == ()
     assert gateways.put(lease_key("a"), _looked("a", {}), NOW) is None
@@ -186,7 +186,7 @@ def _used(*pairs: str, renewed: datetime) -> dict[str, Any]:
 
 
 def test_last_request_is_the_latest_report_that_a_pair_is_in() -> None:
-    gateways, late = Gateways(), NOW + timedelta(seconds=8)
+    gateways, late = GatewayReports(), NOW + timedelta(seconds=8)
     gateways.put(lease_key("a"), _used(str(PAIR), renewed=NOW), NOW)
     assert gateways.last_request_of(PAIR) == NOW
     assert gateways.put(lease_key("a"), _used(str(PAIR), renewed=late), late) == set()

@@ -8,9 +8,9 @@ import msgspec
 from slipstream_core.manifest.status import NameHolder
 from slipstream_operator.cluster.cache import key_of
 from slipstream_operator.cluster.resources import ObjectKey
-from slipstream_operator.declared import Declared
-from slipstream_operator.plan import Observed, PairPlan
+from slipstream_operator.cluster.spec_index import SpecIndex
 from slipstream_operator.reconcile.pair import reconcile_pair
+from slipstream_operator.types import Observed, PairPlan
 
 from tests.operator.pair_objects import EXTERNAL_SPEC, JSON, pair_object
 
@@ -29,7 +29,7 @@ class World:
 
     def restart(self) -> None:
         """The operator knows what the objects say, and nothing else."""
-        self.declared = Declared()
+        self.declared = SpecIndex()
         for raw in self.pairs.values():
             self.declared.put(raw)
 

@@ -7,11 +7,10 @@ import time
 from collections.abc import AsyncIterator, Callable
 
 import pytest
-from slipstream_operator import leadership
-from slipstream_operator.cluster.api import KubeApi
-from slipstream_operator.cluster.connection import connect
+from slipstream_core.kube.client import KubeClient as OperatorClient
+from slipstream_operator.cluster import leadership
+from slipstream_operator.cluster.leadership import LEASE_NAME, Leadership
 from slipstream_operator.errors import LeadershipLost
-from slipstream_operator.leadership import LEASE_NAME, Leadership
 
 from tests.kube import KubeApiServer, KubeClient
 
@@ -21,7 +20,7 @@ Make = Callable[[str], Leadership]
 @pytest.fixture
 async def leads(kube: KubeApiServer, namespace: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Make]:
     monkeypatch.setattr(leadership, "RETRY_S", 0.02)
-    async with KubeApi(await connect(kube.kubeconfig("admin"))) as api:
+    async with OperatorClient(kube.kubeconfig("admin"), name="test") as api:
         yield lambda holder: Leadership(api, namespace=namespace, holder=holder, clock_s=time.monotonic)
 
 

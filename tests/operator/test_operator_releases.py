@@ -7,9 +7,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from slipstream_operator.cluster.api import KubeApi
-from slipstream_operator.cluster.connection import connect
-from slipstream_operator.ownership import DURATION_S, LEASE_NAME, RENEW_S, Ownership
+from slipstream_core.kube.client import KubeClient
+from slipstream_operator.cluster.ownership import DURATION_S, LEASE_NAME, RENEW_S, Ownership
 
 from tests.kube import KubeApiServer
 from tests.operator.operator_process import Cluster, OperatorProcess, eventually, grant
@@ -72,12 +71,12 @@ class Clock:
 
 
 @pytest.fixture
-async def api(kube: KubeApiServer) -> AsyncIterator[KubeApi]:
-    async with KubeApi(await connect(kube.kubeconfig("admin"))) as api:
+async def api(kube: KubeApiServer) -> AsyncIterator[KubeClient]:
+    async with KubeClient(kube.kubeconfig("admin"), name="slipstream-operator") as api:
         yield api
 
 
-async def test_namespace_of_a_release_that_is_gone_is_taken_over(api: KubeApi, namespace: str) -> None:
+async def test_namespace_of_a_release_that_is_gone_is_taken_over(api: KubeClient, namespace: str) -> None:
     clock = Clock()
     gone, heir = (Ownership(api, release=name, clock_s=clock) for name in ("gone", "heir"))
     assert await gone.refusal(namespace) is None
@@ -94,7 +93,7 @@ async def test_namespace_of_a_release_that_is_gone_is_taken_over(api: KubeApi, n
     assert "release heir manages" in late.message
 
 
-async def test_release_that_renews_keeps_its_namespace(api: KubeApi, namespace: str, cluster: Cluster) -> None:
+async def test_release_that_renews_keeps_its_namespace(api: KubeClient, namespace: str, cluster: Cluster) -> None:
     clock = Clock()
     owner, rival = (Ownership(api, release=name, clock_s=clock) for name in ("owner", "rival"))
     for _ in range(6):

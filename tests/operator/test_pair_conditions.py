@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 from slipstream_core.manifest.status import Condition, ConditionType
-from slipstream_operator.conditions import MAX_MESSAGE_CHARS, Conditions, find, read_time, rfc3339
+from slipstream_operator.status.conditions import MAX_MESSAGE_CHARS, Conditions, find, read_time, rfc3339
 
 NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
 READY = ConditionType.READY

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from slipstream_core.manifest.check import Problem
 from slipstream_core.manifest.resources import parse_resource
 from slipstream_core.manifest.status import GatewaysStatus
-from slipstream_operator.plan import Observed
 from slipstream_operator.reconcile.pair import reconcile_pair
+from slipstream_operator.types import Observed
 
 from tests.operator.pair_objects import JSON, live_deployment, pod, preflight_ended, preflight_status
 from tests.operator.pair_strategies import served_pairs

@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 from slipstream_core.manifest.status import Condition
 from slipstream_operator.cluster.resources import Kind, ObjectKey
-from slipstream_operator.declared import Declared
-from slipstream_operator.plan import Observed, PairPlan
+from slipstream_operator.cluster.spec_index import SpecIndex
 from slipstream_operator.reconcile.pair import reconcile_pair
+from slipstream_operator.types import Observed, PairPlan
 
 from tests.operator.pair_objects import EXTERNAL_SPEC, pair_object
 
@@ -24,7 +24,7 @@ class World:
 
     def __init__(self) -> None:
         self.now, self.status, self.last_request = NOW, {}, None
-        self.declared = Declared()
+        self.declared = SpecIndex()
         self.raw = pair_object(EXTERNAL_SPEC)
 
     def asked(self) -> None:
@@ -108,7 +108,7 @@ def test_requests_of_before_a_restart_of_operator_and_gateways_count() -> None:
     world = World()
     world.asked()
     world.look()
-    world.last_request, world.declared = None, Declared()
+    world.last_request, world.declared = None, SpecIndex()
     world.rename("new")
     world.now += timedelta(minutes=3)
     assert condition(world.look(), "Accepted").reason == "ModelNameInUse"

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from slipstream_core.kube.client import KubeClient
 from slipstream_core.manifest.status import Condition, ModelPairStatus
-from slipstream_operator.cluster.api import KubeApi
+from slipstream_operator.children.writer import ChildWriter
 from slipstream_operator.cluster.cache import ObjectCache
-from slipstream_operator.cluster.children import ChildWriter
-from slipstream_operator.cluster.connection import connect
 from slipstream_operator.cluster.resources import Kind, ObjectKey, resources
 from slipstream_operator.reconcile.servers import Servers, servers_of, template_seen
 
@@ -77,7 +76,7 @@ async def test_how_the_api_server_writes_a_child_is_forgotten_with_its_pair(
         # False is what is not there: the API server drops it.
         "spec": {"publishNotReadyAddresses": False, "ports": [{"port": 8001, "protocol": "TCP"}]},
     }
-    async with KubeApi(await connect(kube.kubeconfig("admin"))) as api:
+    async with KubeClient(kube.kubeconfig("admin"), name="slipstream-operator") as api:
         writer = ChildWriter(api, ObjectCache(), resources())
         written = [(await writer.bring_about(pair, (service,))).written for _ in range(2)]
         assert written == [1, 0]

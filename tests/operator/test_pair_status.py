@@ -10,8 +10,8 @@ import pytest
 from slipstream_core.manifest.check import Problem
 from slipstream_core.manifest.reports import UnreachableServers, WithheldServer
 from slipstream_core.manifest.status import Condition, GatewaysStatus, ModelPairStatus, SpeculationPolicyStatus
-from slipstream_operator.plan import Observed, PairPlan
 from slipstream_operator.reconcile.pair import reconcile_pair
+from slipstream_operator.types import Observed, PairPlan
 
 from tests.operator.pair_objects import (
     EMBEDDED_SPEC,

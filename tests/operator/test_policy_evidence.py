@@ -16,10 +16,10 @@ from slipstream_core.manifest.objects import SpeculationPolicy
 from slipstream_core.manifest.status import ClassStatus, Phase, SpeculationPolicyStatus
 from slipstream_core.redis.redis_store import RedisStore
 from slipstream_core.types import Arm
-from slipstream_operator.analysis import Metric
 from slipstream_operator.cluster.resources import Kind, ObjectKey
-from slipstream_operator.conditions import rfc3339
-from slipstream_operator.evidence import CHECKPOINT_LOST, GRACE_S, NoEvidence, PolicyEvidence, RedisEvidence
+from slipstream_operator.rollout.analysis import Metric
+from slipstream_operator.rollout.evidence import CHECKPOINT_LOST, GRACE_S, NoEvidence, PolicyEvidence, RedisEvidence
+from slipstream_operator.status.conditions import rfc3339
 
 from tests.operator.policy_world import CODE, LONG, PAIR_KEY, observation, policy_of, raw_policy
 from tests.redis_server import WAIT_S, RedisServer

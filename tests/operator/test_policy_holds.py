@@ -9,7 +9,7 @@ import pytest
 from slipstream_core.manifest.check import Problem
 from slipstream_core.manifest.status import GatewaysStatus, Phase, SpeculationPolicyStatus
 from slipstream_core.types import Arm, LengthBin
-from slipstream_operator.analysis import CheckpointError
+from slipstream_operator.rollout.analysis import CheckpointError
 
 from tests.operator.policy_world import CODE, LONG, World, observation, raw_policy
 

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 from slipstream_core.manifest.check import Problem
 from slipstream_core.manifest.status import Phase
-from slipstream_operator.analysis.checkpoint import sealed_standings
 from slipstream_operator.cluster.resources import Kind, ObjectKey
-from slipstream_operator.evidence import NoEvidence, PolicyEvidence
-from slipstream_operator.plan import PolicyPlan
+from slipstream_operator.rollout.analysis.checkpoint import sealed_standings
+from slipstream_operator.rollout.evidence import NoEvidence, PolicyEvidence
+from slipstream_operator.types import PolicyPlan
 
 from tests.operator.policy_world import CODE, PAIR_KEY, World, policy_of
 

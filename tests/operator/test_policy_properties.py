@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from slipstream_core.manifest.status import ClassStatus, Phase
 from slipstream_core.types import Arm
-from slipstream_operator.analysis.ledger import standings_of
+from slipstream_operator.rollout.analysis.ledger import standings_of
 
 from tests.operator.policy_world import World, observation, raw_policy
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from slipstream_core.manifest.status import Phase
 from slipstream_core.types import Arm, Reason
-from slipstream_operator.analysis import Metric, Verdict
+from slipstream_operator.rollout.analysis import Metric, Verdict
 
 from tests.operator.policy_world import CODE, LONG, World, observation, raw_policy
 

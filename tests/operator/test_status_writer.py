@@ -6,13 +6,12 @@ from collections.abc import AsyncIterator
 
 import msgspec
 import pytest
+from slipstream_core.kube.client import KubeClient
+from slipstream_core.kube.errors import KubeConflict
 from slipstream_core.manifest.status import ClassStatus, Phase, SpeculationPolicyStatus
-from slipstream_operator.cluster.api import KubeApi
 from slipstream_operator.cluster.cache import ObjectCache
-from slipstream_operator.cluster.connection import connect
 from slipstream_operator.cluster.resources import Kind, ObjectKey, resources
-from slipstream_operator.cluster.statuses import FIGURES_EVERY_S, StatusWriter
-from slipstream_operator.errors import ApiConflict
+from slipstream_operator.status.writer import FIGURES_EVERY_S, StatusWriter
 
 from tests.kube import KubeApiServer
 from tests.kube_client import JSON
@@ -26,7 +25,7 @@ def status(**changes: object) -> SpeculationPolicyStatus:
 class World:
     """One policy at an API server, its writer, and a clock that stands still."""
 
-    def __init__(self, kube: KubeApiServer, namespace: str, api: KubeApi) -> None:
+    def __init__(self, kube: KubeApiServer, namespace: str, api: KubeClient) -> None:
         self.now_s = 1000.0
         self.client = kube.client()
         self.path = f"{GROUP}/namespaces/{namespace}/speculationpolicies/p"
@@ -59,8 +58,7 @@ class World:
 
 @pytest.fixture
 async def world(kube: KubeApiServer, crds: None, namespace: str) -> AsyncIterator[World]:
-    configuration = await connect(kube.kubeconfig("admin"))
-    async with KubeApi(configuration) as api:
+    async with KubeClient(kube.kubeconfig("admin"), name="slipstream-operator") as api:
         yield World(kube, namespace, api)
 
 
@@ -95,7 +93,7 @@ async def test_fields_that_are_said_no_more_go_away(world: World) -> None:
 
 async def test_write_on_an_old_version_is_refused_and_the_newest_known(world: World) -> None:
     world.client.patch(world.path, {"metadata": {"labels": {"new": "1"}}})
-    with pytest.raises(ApiConflict):
+    with pytest.raises(KubeConflict):
         await world.write(status())
     assert world.raw["metadata"]["labels"] == {"new": "1"}
     assert await world.write(status()) is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from slipstream_operator.work_queue import WorkQueue
+from slipstream_operator.handlers.work_queue import WorkQueue
 
 TURN_S = 15.0
 

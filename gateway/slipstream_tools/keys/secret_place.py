@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from slipstream_core.errors import CommandError
+from slipstream_core.kube.client import KubeClient
+from slipstream_core.kube.errors import KubeConflict, KubeNotFound
 from slipstream_gateway.access.keyring import check_pepper
 from slipstream_gateway.access.records import AccessFile, parse_access
-from slipstream_gateway.sources.cluster.api import ApiError, KubernetesApi
 
 from slipstream_tools.keys.places import (
     KEYS_ENTRY,
@@ -24,7 +25,6 @@ from slipstream_tools.keys.places import (
     new_pepper,
 )
 
-_CONFLICT, _NOT_FOUND = 409, 404
 _ATTEMPTS = 8
 
 
@@ -47,34 +47,34 @@ class SecretPlace:
         asyncio.run(self._change(change, create=create))
 
     async def _read(self) -> AccessFile:
-        async with await KubernetesApi.connect(kubeconfig=self._kubeconfig, context=self._context) as api:
-            return self._opened((await api.get(self._secret.path)).value)[0]
+        async with await KubeClient.for_command(kubeconfig=self._kubeconfig, context=self._context) as client:
+            return self._opened(await client.get(self._secret.path))[0]
 
     async def _change(self, change: Change, *, create: bool) -> None:
-        async with await KubernetesApi.connect(kubeconfig=self._kubeconfig, context=self._context) as api:
+        async with await KubeClient.for_command(kubeconfig=self._kubeconfig, context=self._context) as client:
             for _ in range(_ATTEMPTS):
                 try:
-                    await self._try(api, change, create=create)
+                    await self._try(client, change, create=create)
                     return
                 except ApiError as exc:
                     if exc.status != _CONFLICT:
                         raise
         raise CommandError(f"{self}: every attempt conflicted with another change; try again.")
 
-    async def _try(self, api: KubernetesApi, change: Change, *, create: bool) -> None:
+    async def _try(self, client: KubeClient, change: Change, *, create: bool) -> None:
         try:
-            found = (await api.get(self._secret.path)).value
-        except ApiError as exc:
-            if exc.status != _NOT_FOUND or not create:
+            found = await client.get(self._secret.path)
+        except KubeNotFound:
+            if not create:
                 raise
             pepper = new_pepper()
             first = apply(change, AccessFile(), pepper, name=str(self))
-            await api.create(self._secret.collection, manifest(self._secret, first, pepper))
+            await client.create(self._secret.collection, manifest(self._secret, first, pepper))
             return
         file, pepper = self._opened(found)
         version = found["metadata"]["resourceVersion"]
         data = entries(apply(change, file, pepper, name=str(self)), pepper)
-        await api.patch(self._secret.path, {"metadata": {"resourceVersion": version}, "data": data})
+        await client.merge(self._secret.path, {"metadata": {"resourceVersion": version}, "data": data})
 
     def _opened(self, secret: Mapping[str, Any]) -> tuple[AccessFile, bytes]:
         """The keys and the pepper in a Secret; a new Secret gets its pepper here."""

@@ -18,7 +18,8 @@ from pathlib import Path
 
 from slipstream_core.arguments import seconds
 from slipstream_core.errors import CommandError
-from slipstream_gateway.sources.cluster.api import ApiError, KubernetesApi
+from slipstream_core.kube.client import KubeClient
+from slipstream_core.kube.errors import KubeError
 from slipstream_gateway.sources.cluster.confirmations import Applied, Reports, Silent
 from slipstream_gateway.sources.cluster.switch import Flipped, Target, flip, other_kills
 
@@ -49,12 +50,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def switch(args: argparse.Namespace, *, on: bool) -> int:
-    """Sets or removes the kill switch, prints which gateways have applied it and when, and returns the exit code."""
-    async with await KubernetesApi.connect(kubeconfig=args.kubeconfig, context=args.context) as api:
-        target = Target.parse(args.object, namespace=args.namespace or api.namespace)
-        reports = Reports(api, target, namespace=args.report_namespace)
+    """Set or remove the kill switch, print who goes by it and when, and return the exit code."""
+    async with await KubeClient.for_command(kubeconfig=args.kubeconfig, context=args.context) as client:
+        target = Target.parse(args.object, namespace=args.namespace or client.namespace)
+        reports = Reports(client, target, namespace=args.report_namespace)
         async with reports.following():
-            flipped = await flip(api, target, on=on)  # at once, before any report arrives
+            flipped = await flip(client, target, on=on)  # first of all: it waits for no report
             print(f"{target}: kill switch {'set' if on else 'removed'} (generation {flipped.generation})", flush=True)
             if on and (refusal := flipped.refusal) is not None:
                 print(
@@ -63,7 +64,7 @@ async def switch(args: argparse.Namespace, *, on: bool) -> int:
                 )
             code = await _confirm(reports, flipped, args.timeout)
         if not on:
-            await _print_other_kills(api, target, flipped)
+            await _print_other_kills(client, target, flipped)
     return code
 
 
@@ -128,12 +129,12 @@ def _said_of(silent: Silent) -> str:
     )
 
 
-async def _print_other_kills(api: KubernetesApi, target: Target, flipped: Flipped) -> None:
-    """Distinguishes an unkill without effect from an effective one."""
+async def _print_other_kills(client: KubeClient, target: Target, flipped: Flipped) -> None:
+    """An unkill that changes nothing must not look like one that did."""
     try:
-        others = await other_kills(api, target, flipped.item)
-    except ApiError as exc:
-        print(f"cannot read whether another kill switch is on for the pair: {exc}", file=sys.stderr)
+        others = await other_kills(client, target, flipped.item)
+    except KubeError as exc:
+        print(f"whether another kill switch holds the pair could not be read: {exc}", file=sys.stderr)
         return
     for other in others:
         print(f"still killed by {other}")

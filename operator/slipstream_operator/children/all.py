@@ -13,7 +13,7 @@ from slipstream_operator.children.identity import Owner, child
 from slipstream_operator.children.network import network_policy
 from slipstream_operator.children.repository import repository_config_map
 from slipstream_operator.children.service import service
-from slipstream_operator.plan import KubeObject, ServingDefaults
+from slipstream_operator.types import KubeObject, ServingDefaults
 
 
 def has_servers(pair: ModelPair) -> bool:

@@ -11,7 +11,7 @@ from slipstream_core.manifest.serving import Serving
 
 from slipstream_operator.children.identity import Owner, child, selector
 from slipstream_operator.children.pod import pod_template
-from slipstream_operator.plan import KubeObject, ServingDefaults
+from slipstream_operator.types import KubeObject, ServingDefaults
 
 FIELD_MANAGER = OPERATOR
 

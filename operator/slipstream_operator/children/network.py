@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from slipstream_operator.children.identity import Owner, child, selector
-from slipstream_operator.plan import KubeObject
+from slipstream_operator.types import KubeObject
 
 
 def network_policy(owner: Owner, *, ingress: tuple[KubeObject, ...]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from slipstream_core.manifest.naming import PAIR_LABEL, label_value
 
 from slipstream_operator.cluster.resources import CHILDREN, FIELD_MANAGER, PARENTS, Kind, ObjectKey
-from slipstream_operator.plan import KubeObject
+from slipstream_operator.types import KubeObject
 
 _REMEMBERED_DELETIONS = 4096
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from slipstream_operator.cluster.api import KubeApi
+from slipstream_core.kube.client import KubeClient
+from slipstream_core.kube.errors import KubeError
+
 from slipstream_operator.cluster.resources import PARENTS, Kind, Resource, resources
-from slipstream_operator.errors import ApiError
 
 _RETRY_S = 2.0
 _PDB_VERSIONS = ("v1", "v1beta1")  # v1 came with Kubernetes 1.21
@@ -15,16 +16,16 @@ _PDB_VERSIONS = ("v1", "v1beta1")  # v1 came with Kubernetes 1.21
 _logger = logging.getLogger(__name__)
 
 
-async def find_resources(api: KubeApi) -> dict[Kind, Resource]:
+async def find_resources(client: KubeClient) -> dict[Kind, Resource]:
     """Every kind as the server has it. Waits for the server and for the definitions of ours, and says so."""
     said = ""
     while True:
         try:
-            known = resources(pdb_version=await _pdb_version(api))
-            if not (missing := await _missing(api, known)):
+            known = resources(pdb_version=await _pdb_version(client))
+            if not (missing := await _missing(client, known)):
                 return known
             reason = f"the cluster has no definition of {' and '.join(missing)}: install the chart slipstream-crds"
-        except ApiError as exc:
+        except KubeError as exc:
             reason = str(exc)
         if reason != said:
             _logger.warning("waiting: %s", reason)
@@ -32,14 +33,14 @@ async def find_resources(api: KubeApi) -> dict[Kind, Resource]:
         await asyncio.sleep(_RETRY_S)
 
 
-async def _pdb_version(api: KubeApi) -> str:
-    group = await api.get("/apis/policy")
+async def _pdb_version(client: KubeClient) -> str:
+    group = await client.find("/apis/policy")
     served = {entry["version"] for entry in (group or {}).get("versions", ())}
     return next((version for version in _PDB_VERSIONS if version in served), _PDB_VERSIONS[0])
 
 
-async def _missing(api: KubeApi, known: dict[Kind, Resource]) -> list[str]:
+async def _missing(client: KubeClient, known: dict[Kind, Resource]) -> list[str]:
     ours = [known[kind] for kind in sorted(PARENTS)]
-    listed = await api.get(ours[0].root)
+    listed = await client.find(ours[0].root)
     there = {entry["name"] for entry in (listed or {}).get("resources", ())}
     return [resource.kind.value for resource in ours if resource.plural not in there]

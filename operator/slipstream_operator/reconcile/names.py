@@ -11,8 +11,8 @@ from datetime import datetime, timedelta
 from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.status import NameHolder
 
-from slipstream_operator.conditions import read_time, rfc3339
-from slipstream_operator.plan import NameClaim
+from slipstream_operator.status.conditions import read_time, rfc3339
+from slipstream_operator.types import NameClaim
 
 KEPT_FOR = timedelta(minutes=10)
 _LOOK_AGAIN_S = 1.0

@@ -25,8 +25,6 @@ from slipstream_core.manifest.status import (
 )
 
 from slipstream_operator.children import children_of
-from slipstream_operator.conditions import Conditions, find
-from slipstream_operator.plan import KubeObject, Observed, PairPlan
 from slipstream_operator.reconcile import verdicts
 from slipstream_operator.reconcile.names import look_for_name_s, name_holder
 from slipstream_operator.reconcile.pair_case import PairCase, pair_case
@@ -35,6 +33,8 @@ from slipstream_operator.reconcile.pods import worst_problem
 from slipstream_operator.reconcile.usage import name_in_use
 from slipstream_operator.reconcile.verdicts import PairReason, Verdict
 from slipstream_operator.reconcile.withheld import speculation_available
+from slipstream_operator.status.conditions import Conditions, find
+from slipstream_operator.types import KubeObject, Observed, PairPlan
 
 
 def reconcile_pair(observed: Observed, now: datetime) -> PairPlan:

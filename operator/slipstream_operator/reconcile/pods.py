@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from slipstream_operator.children import PREFLIGHT_CONTAINER, WEIGHTS_ANNOTATION
-from slipstream_operator.plan import KubeObject
+from slipstream_operator.types import KubeObject
 
 MAX_QUOTED_CHARS = 600
 

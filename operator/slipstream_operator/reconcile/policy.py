@@ -22,16 +22,16 @@ from slipstream_core.manifest.status import (
     SpeculationPolicyStatus,
 )
 
-from slipstream_operator.analysis import ClassFacts
-from slipstream_operator.conditions import Conditions, find, read_time, rfc3339
-from slipstream_operator.plan import KubeObject, PolicyPlan
-from slipstream_operator.reconcile.classes import ClassState, Situation, advance, decided, initial, soak_end, stale_at
-from slipstream_operator.reconcile.hold_back import with_control
 from slipstream_operator.reconcile.policy_notes import policy_notes
 from slipstream_operator.reconcile.policy_verdicts import Judged, PolicyReason, Subject, ready, set_conditions
-from slipstream_operator.reconcile.starting import Start, edited_classes, remembered, salvaged, sealed_in
 from slipstream_operator.reconcile.summary import class_message, columns
 from slipstream_operator.reconcile.verdicts import accepted
+from slipstream_operator.rollout.analysis import ClassFacts
+from slipstream_operator.rollout.classes import ClassState, Situation, advance, decided, initial, soak_end, stale_at
+from slipstream_operator.rollout.hold_back import with_control
+from slipstream_operator.rollout.starting import Start, edited_classes, remembered, salvaged, sealed_in
+from slipstream_operator.status.conditions import Conditions, find, read_time, rfc3339
+from slipstream_operator.types import KubeObject, PolicyPlan
 
 _OTHER_SERVERS = "servers are being brought to this spec"
 

@@ -10,12 +10,12 @@ from slipstream_core.manifest.check import Problem
 from slipstream_core.manifest.objects import ModelPair, SpeculationPolicy
 from slipstream_core.manifest.status import ConditionType, GatewaysStatus, Phase
 
-from slipstream_operator.analysis import ClassFacts, GainFacts, GuardFacts, Metric, Verdict
-from slipstream_operator.conditions import Conditions
-from slipstream_operator.reconcile.classes import ClassState, Situation, is_stale, needs_gain, without_data
-from slipstream_operator.reconcile.trips import REASONS, error_words, words
 from slipstream_operator.reconcile.verdicts import Verdict as Said
 from slipstream_operator.reconcile.verdicts import listed
+from slipstream_operator.rollout.analysis import ClassFacts, GainFacts, GuardFacts, Metric, Verdict
+from slipstream_operator.rollout.classes import ClassState, Situation, is_stale, needs_gain, without_data
+from slipstream_operator.rollout.trips import REASONS, error_words, words
+from slipstream_operator.status.conditions import Conditions
 
 _MAX_LISTED = 5
 _PAIR_FIELD = "spec.pair"

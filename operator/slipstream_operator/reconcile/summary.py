@@ -7,10 +7,10 @@ from typing import TypedDict
 
 from slipstream_core.manifest.status import Condition, ConditionType, Phase
 
-from slipstream_operator.analysis import ClassFacts, Verdict
-from slipstream_operator.analysis.window import Histogram, merge, p95_of
-from slipstream_operator.conditions import find, rfc3339
-from slipstream_operator.reconcile.classes import (
+from slipstream_operator.reconcile.policy_verdicts import Judged, Subject, waiting_for
+from slipstream_operator.rollout.analysis import ClassFacts, Verdict
+from slipstream_operator.rollout.analysis.window import Histogram, merge, p95_of
+from slipstream_operator.rollout.classes import (
     ClassState,
     Situation,
     is_stale,
@@ -19,7 +19,7 @@ from slipstream_operator.reconcile.classes import (
     soak_end,
     without_data,
 )
-from slipstream_operator.reconcile.policy_verdicts import Judged, Subject, waiting_for
+from slipstream_operator.status.conditions import find, rfc3339
 
 
 class Columns(TypedDict):

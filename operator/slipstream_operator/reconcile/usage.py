@@ -9,8 +9,8 @@ from slipstream_core.manifest.check import show
 from slipstream_core.manifest.renames import ALLOW_RENAME, Rename
 from slipstream_core.manifest.status import ModelPairStatus
 
-from slipstream_operator.conditions import read_time, rfc3339
-from slipstream_operator.plan import Note
+from slipstream_operator.status.conditions import read_time, rfc3339
+from slipstream_operator.types import Note
 
 DELETED_IN_USE = "DeletedInUse"
 IN_USE_FOR = timedelta(minutes=5)

@@ -17,8 +17,8 @@ from slipstream_core.manifest.status import Condition, ConditionStatus, Gateways
 from slipstream_operator.children.all import has_servers
 from slipstream_operator.children.hashes import weights_hash
 from slipstream_operator.children.preflight import has_draft_model
-from slipstream_operator.plan import KubeObject, Observed
 from slipstream_operator.reconcile.pods import PodProblem, PodReason, preflight_report
+from slipstream_operator.types import KubeObject, Observed
 
 _MAX_LISTED = 5
 _ELSEWHERE = "the pair names servers that run elsewhere"

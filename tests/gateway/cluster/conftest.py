@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from slipstream_core.kube.reflector import Pace
 from slipstream_core.settings import ClusterSettings, GatewaySettings
 from slipstream_gateway.app.app import connect
 from slipstream_gateway.fleet.fleet import Fleet
 from slipstream_gateway.sources.cluster.source import ClusterSource
-from slipstream_gateway.sources.cluster.watching import Pace
 
 from tests.kube import KubeApiServer
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from slipstream_gateway.sources.cluster.access import Access
-from slipstream_gateway.sources.cluster.watching import Reflector, Resource
+from slipstream_core.kube.client import KubeClient
+from slipstream_core.kube.reflector import Reflector
 
 
 @pytest.fixture
@@ -73,8 +73,8 @@ async def test_a_watch_from_a_version_that_the_server_has_forgotten_starts_with_
         await came_back.wait()
         await asyncio.sleep(seconds)
 
-    access = Access(space.kubeconfig())
-    reflector = Reflector(access, Resource((space.path("ModelPair"),)), Names(), sleep=pause)
+    client = KubeClient(space.kubeconfig(), name="test")
+    reflector = Reflector(client, (space.path("ModelPair"),), Names(), sleep=pause)
     task = asyncio.create_task(reflector.run())
     try:
         await soon(lambda: lists == [[]], "the first list")
@@ -87,11 +87,11 @@ async def test_a_watch_from_a_version_that_the_server_has_forgotten_starts_with_
         came_back.set()
         await soon(lambda: len(lists) == 2, "the second list")
         assert lists[1] == ["pair-0", "pair-1", "pair-2"]
-        assert "too old to go on" in caplog.text
+        assert "version to resume from has expired" in caplog.text
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        await access.aclose()
+        await client.aclose()
 
 
 async def test_a_start_without_the_server_goes_by_the_snapshot_until_it_is_back(

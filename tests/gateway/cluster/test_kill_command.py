@@ -366,7 +366,7 @@ def test_who_may_only_patch_and_see_one_namespace_can_kill_there(cluster: Cluste
     cluster.user = "gateway"
     code, _, errors = cluster.run("kill", "modelpair/acme")
     assert code == 1
-    assert f"kill switch of ModelPair {cluster.namespace}/acme is as it was: " in errors
+    assert f"kill switch of ModelPair {cluster.namespace}/acme is unchanged: " in errors
     assert 'User "gateway" cannot patch resource "modelpairs"' in errors
     assert "killSwitch" not in cluster.spec()
 
@@ -424,7 +424,7 @@ def kubeconfig_text(server: str, **cluster: str) -> str:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (None, "there is no cluster to talk to: no kubeconfig at {path}"),
+        (None, "no cluster is configured: there is no kubeconfig at {path}"),
         ("{}", "the kubeconfig {path} cannot be used: "),
         ("a: [b\n", "the kubeconfig {path} cannot be used: while parsing a flow sequence"),
         ("- 1\n", "the kubeconfig {path} cannot be used: "),

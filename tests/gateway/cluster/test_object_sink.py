@@ -6,11 +6,11 @@ import logging
 from typing import Any
 
 import pytest
-from slipstream_gateway.sources.cluster.access import Json
+from slipstream_core.kube.client import Json
+from slipstream_core.kube.reflector import Change
 from slipstream_gateway.sources.cluster.assemble import PAIRS, Assembler
 from slipstream_gateway.sources.cluster.collection import Collection, key_of
 from slipstream_gateway.sources.cluster.sinks import ObjectSink
-from slipstream_gateway.sources.cluster.watching import Change
 
 
 class Stumbling(Assembler):

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from slipstream_core.kube.client import KubeClient
 from slipstream_core.manifest.reports import EXPIRES_S, REPORT_SELECTOR, read_report
 from slipstream_core.settings import Pod
-from slipstream_gateway.sources.cluster.access import Access
 from slipstream_gateway.sources.cluster.reporting import Reporter, report_name
 
 
@@ -101,8 +101,8 @@ async def test_a_table_too_large_for_a_report_is_reported_as_far_as_it_goes_and_
     """An object's annotations hold 256 KiB. A kill is the newest change there is, so it is always in it."""
     applied = {f"{space.name}/ModelPair/{'x' * 40}-{index}": 1 for index in range(5000)}
     applied["killed"] = 2
-    access = Access(space.kubeconfig())
-    reporter = Reporter(access, namespace=space.name, namespaces=(), applied=lambda: applied, withheld=dict)
+    client = KubeClient(space.kubeconfig(), name="test")
+    reporter = Reporter(client, namespace=space.name, namespaces=(), applied=lambda: applied, withheld=dict)
     task = asyncio.create_task(reporter.run())
     try:
         report = await soon(lambda: _report(space), "the report is written")
@@ -111,19 +111,19 @@ async def test_a_table_too_large_for_a_report_is_reported_as_far_as_it_goes_and_
     finally:
         task.cancel()
         await reporter.withdraw()
-        await access.aclose()
+        await client.aclose()
 
 
 async def test_leaving_never_fails_for_the_reports_sake(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A kubeconfig that is no kubeconfig; what access to a cluster may raise is not a matter of a few types."""
+    """A kubeconfig that is no kubeconfig; what client to a cluster may raise is not a matter of a few types."""
     for number, text in enumerate(("- 1\n", "clusters: 5\ncontexts: 3\ncurrent-context: x\n", "a: [b\n")):
         kubeconfig = tmp_path / str(number)
         kubeconfig.write_text(text)
-        access = Access(kubeconfig)
-        reporter = Reporter(access, namespace="default", namespaces=(), applied=dict, withheld=dict)
+        client = KubeClient(kubeconfig, name="test")
+        reporter = Reporter(client, namespace="default", namespaces=(), applied=dict, withheld=dict)
         with caplog.at_level(logging.INFO):
             await reporter.withdraw()
-        await access.aclose()
+        await client.aclose()
         assert f"the report {reporter.name} could not be taken away" in caplog.text
         caplog.clear()
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from slipstream_gateway.sources.cluster.access import Access, Json
-from slipstream_gateway.sources.cluster.errors import ClusterError, ClusterRefused, ClusterUnreachable
-from slipstream_gateway.sources.cluster.watching import Change, Pace, Reflector, Resource
+from slipstream_core.kube.client import Json, KubeClient
+from slipstream_core.kube.errors import KubeError, KubeRejected, KubeUnreachable
+from slipstream_core.kube.reflector import Change, Pace, Reflector
 
 PACE = Pace(watch_s=60.0, grace_s=0.2, resync_s=1000.0, first_pause_s=0.01, longest_pause_s=0.05, steady_s=0.1)
 PATH = "/apis/x/v1/things"
@@ -112,15 +112,15 @@ def follow(server: ApiServer) -> Callable[..., contextlib.AbstractAsyncContextMa
         *steps: Any, paths: tuple[str, ...] = (PATH,), pace: Pace = PACE, **options: Any
     ) -> AsyncIterator[tuple[Reflector, Recorder]]:
         server.steps = list(steps)
-        access, sink = Access(server.kubeconfig, **options), Recorder()
-        reflector = Reflector(access, Resource(paths), sink, pace=pace)
+        client, sink = KubeClient(server.kubeconfig, **options, name="test"), Recorder()
+        reflector = Reflector(client, paths, sink, pace=pace)
         task = asyncio.create_task(reflector.run())
         try:
             yield reflector, sink
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-            await access.aclose()
+            await client.aclose()
 
     return run
 
@@ -242,35 +242,35 @@ async def test_credentials_that_are_no_longer_accepted_are_loaded_again(
 
 
 async def test_no_answer_is_no_refusal(tmp_path: Path) -> None:
-    access = Access(tmp_path / "missing.yaml")
-    with pytest.raises(ClusterUnreachable, match="missing"):
-        await access.get(PATH)
+    client = KubeClient(tmp_path / "missing.yaml", name="test")
+    with pytest.raises(KubeUnreachable, match="missing"):
+        await client.get(PATH)
 
 
 async def test_an_answer_that_takes_too_long_is_given_up(server: ApiServer) -> None:
-    access = Access(server.kubeconfig, call_timeout_s=0.3)
+    client = KubeClient(server.kubeconfig, call_timeout_s=0.3, name="test")
     server.steps = [[...]]
-    with pytest.raises(ClusterUnreachable, match="no answer in time"):
-        await access.get(PATH)
-    await access.aclose()
+    with pytest.raises(KubeUnreachable, match="did not answer in time"):
+        await client.get(PATH)
+    await client.aclose()
 
 
 async def test_a_refusal_says_why_in_the_servers_words(server: ApiServer) -> None:
-    access = Access(server.kubeconfig)
+    client = KubeClient(server.kubeconfig, name="test")
     server.steps = [(403, {"message": "things is forbidden"})]
-    with pytest.raises(ClusterRefused, match="things is forbidden") as refusal:
-        await access.get(PATH)
+    with pytest.raises(KubeRejected, match="things is forbidden") as refusal:
+        await client.get(PATH)
     assert refusal.value.status == 403
-    await access.aclose()
+    await client.aclose()
 
 
 async def test_an_answer_that_is_no_json_is_one_clear_line(server: ApiServer) -> None:
     """As of a proxy in the way."""
-    access = Access(server.kubeconfig)
+    client = KubeClient(server.kubeconfig, name="test")
     server.steps = [[b"<html>"]]
-    with pytest.raises(ClusterError, match="not a JSON object"):
-        await access.get(PATH)
-    await access.aclose()
+    with pytest.raises(KubeError, match="not a JSON object"):
+        await client.get(PATH)
+    await client.aclose()
 
 
 async def test_a_cluster_that_renews_its_certificates_is_reached_with_the_new_ones(
@@ -282,17 +282,17 @@ async def test_a_cluster_that_renews_its_certificates_is_reached_with_the_new_on
     await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True)
     text = lenient.kubeconfig().read_text()
     kubeconfig.write_text(text.replace(str(lenient.ca_file), str(authority)))
-    access = Access(kubeconfig, reload_s=0.0)
-    with pytest.raises(ClusterUnreachable, match=r"(?i:certificate)"):
-        await access.get("/version")
+    client = KubeClient(kubeconfig, reload_s=0.0, name="test")
+    with pytest.raises(KubeUnreachable, match=r"(?i:certificate)"):
+        await client.get("/version")
     authority.write_bytes(lenient.ca_file.read_bytes())
-    assert "gitVersion" in await access.get("/version")
-    await access.aclose()
+    assert "gitVersion" in await client.get("/version")
+    await client.aclose()
 
 
 async def test_a_list_that_repeats_a_page_for_ever_is_given_up(server: ApiServer, follow: Any, soon: Any) -> None:
     async with follow(*[_page("a", token="again") for _ in range(50)]) as (reflector, sink):
-        await soon(lambda: "goes on with the page" in reflector.problem, "it is noticed")
+        await soon(lambda: "repeats the same page" in reflector.problem, "it is noticed")
         assert not sink.lists
 
 
@@ -304,7 +304,7 @@ async def test_a_server_that_fails_after_each_event_is_told_of_once_and_asked_ev
     async with follow(*flapping, pace=pace) as (reflector, sink):
         await soon(lambda: len(sink.changes) == 3, "three rounds")
         assert caplog.text.count("not JSON") == 1
-        assert "followed again" not in caplog.text
+        assert "the watch has recovered" not in caplog.text
         assert reflector.problem
         await asyncio.sleep(0.3)
         assert len(sink.changes) <= 5, "each pause is twice the last"
@@ -314,36 +314,36 @@ async def test_a_watch_that_lasts_makes_good_what_was_wrong(
     follow: Any, soon: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with follow((500, {"message": "x"}), _page("a"), [...]) as (reflector, _):
-        await soon(lambda: "followed again" in caplog.text, "a watch without any event")
+        await soon(lambda: "the watch has recovered" in caplog.text, "a watch without any event")
         assert reflector.problem == ""
 
 
 async def test_a_page_of_a_list_may_take_long_but_must_not_stop_on_its_way(server: ApiServer) -> None:
     body = json.dumps(_page("a", "b")[1]).encode()
     pieces = [piece for start in range(0, len(body), 20) for piece in (body[start : start + 20], 0.1)]
-    access = Access(server.kubeconfig, call_timeout_s=0.2, list_silence_s=4.0)
+    client = KubeClient(server.kubeconfig, call_timeout_s=0.2, list_silence_s=4.0, name="test")
     server.steps = [pieces, [body[:20], ...]]
-    assert len((await access.page(PATH, {}))["items"]) == 2
-    with pytest.raises(ClusterUnreachable):
-        await access.page(PATH, {})
-    await access.aclose()
+    assert len((await client.list(PATH)).items) == 2
+    with pytest.raises(KubeUnreachable):
+        await client.list(PATH)
+    await client.aclose()
 
 
 async def test_credentials_that_are_refused_to_one_call_do_not_end_the_others(server: ApiServer) -> None:
     """Every second answer is a refusal, and each makes the credentials be loaded again."""
     server.steps = [(401, {}) if index % 2 else (200, {}) for index in range(120)]
-    access = Access(server.kubeconfig, reload_s=0.0)
+    client = KubeClient(server.kubeconfig, reload_s=0.0, name="test")
 
     async def call() -> object:
         try:
-            return await access.get(PATH)
-        except ClusterRefused as exc:
+            return await client.get(PATH)
+        except KubeRejected as exc:
             return exc.status
 
     answers = [await asyncio.gather(*(call() for _ in range(20))) for _ in range(6)]
     assert all(answer in ({}, 401) for batch in answers for answer in batch)
     assert {} in answers[-1]
-    await access.aclose()
+    await client.aclose()
 
 
 _CLUSTER = {"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}
@@ -366,8 +366,8 @@ async def test_a_kubeconfig_of_another_shape_is_one_clear_error(shape: Any, tmp_
         users, contexts = [{"name": "u", "user": {}}], [{"name": "x", "context": {"cluster": "c", "user": "u"}}]
         shape = {"users": users, "contexts": contexts, "current-context": "x"} | shape
     path.write_text(json.dumps(shape))
-    access = Access(path)
-    with pytest.raises(ClusterUnreachable, match=r"no credentials from .*kubeconfig\.yaml: .") as raised:
-        await access.get(PATH)
+    client = KubeClient(path, name="test")
+    with pytest.raises(KubeUnreachable, match=r"the kubeconfig .*kubeconfig\.yaml cannot be used: .") as raised:
+        await client.get(PATH)
     assert "\n" not in str(raised.value)
-    await access.aclose()
+    await client.aclose()

@@ -18,7 +18,7 @@ from slipstream_core.types import Arm, Reason
 from slipstream_gateway.request import causes
 from slipstream_gateway.request.resume import Result
 from slipstream_gateway.upstreams.pool import Circuit
-from slipstream_operator.ownership import REFUSED_REASON
+from slipstream_operator.cluster.ownership import REFUSED_REASON
 from slipstream_operator.reconcile.pods import PodReason
 from slipstream_operator.reconcile.policy_verdicts import PolicyReason
 from slipstream_operator.reconcile.verdicts import PairReason

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import msgspec
+from slipstream_core.kube.client import Json
 from slipstream_core.manifest.fingerprint import spec_hash
 from slipstream_core.manifest.last_good import GoodVersion, good_version
 from slipstream_core.manifest.naming import child_name
@@ -24,7 +25,6 @@ from slipstream_core.manifest.table import Route, RoutingTable, compile_route, t
 from slipstream_core.manifest.versions import parse_version, version_key
 from slipstream_core.settings import NO_GRANTS, Grants
 
-from slipstream_gateway.sources.cluster.access import Json
 from slipstream_gateway.sources.cluster.collection import key_of
 
 PAIRS, POLICIES = "ModelPair", "SpeculationPolicy"

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
+from slipstream_core.kube.client import Json, KubeClient
+from slipstream_core.kube.errors import FORBIDDEN, KubeError
+from slipstream_core.kube.reflector import Change, Pace, Reflector
 from slipstream_core.manifest.reports import (
     RENEW_S,
     REPORT_SELECTOR,
@@ -25,11 +28,9 @@ from slipstream_core.manifest.reports import (
     sighted,
 )
 
-from slipstream_gateway.sources.cluster.api import FORBIDDEN, Answer, ApiError, KubernetesApi
 from slipstream_gateway.sources.cluster.switch import Flipped, Target
 
-_SELECTED = {"labelSelector": REPORT_SELECTOR}
-_WATCH_AGAIN_S = 0.2
+_PACE = Pace(first_pause_s=0.2, longest_pause_s=0.2)
 _LISTEN = timedelta(seconds=1.5 * RENEW_S)  # a living gateway has renewed its report by then
 
 
@@ -51,9 +52,9 @@ class Silent(msgspec.Struct, frozen=True, kw_only=True):
 class Reports:
     """What the gateways of a namespace say that they go by, followed while `following` lasts."""
 
-    def __init__(self, api: KubernetesApi, target: Target, *, namespace: str | None) -> None:
+    def __init__(self, client: KubeClient, target: Target, *, namespace: str | None) -> None:
         """`namespace`: where the gateways report; None for all, or the target's where all may not be listed."""
-        self._api = api
+        self._client = client
         self._target = target
         self._namespace = namespace
         self._fallback = namespace is None
@@ -63,11 +64,21 @@ class Reports:
         self._changed = asyncio.Event()
         self.listed = False
         self.narrowed = False
-        self.error: ApiError | None = None
+        self.error: KubeError | None = None
+        # A new list follows each failure: reports that were not renewed during an outage must not count as silent.
+        self._reflector = Reflector(
+            client,
+            (self._path,),
+            self,
+            selector=REPORT_SELECTOR,
+            pace=_PACE,
+            resumes=False,
+            on_failure=self._failed,
+        )
 
     @asynccontextmanager
     async def following(self) -> AsyncIterator[None]:
-        task = asyncio.create_task(self._follow())
+        task = asyncio.create_task(self._reflector.run())
         try:
             yield
         finally:
@@ -141,41 +152,33 @@ class Reports:
     def _now(self) -> datetime:
         return datetime.now().astimezone() + self._server_ahead
 
-    async def _follow(self) -> None:
-        """Lists and watches, again and again: what fails is kept in `error` until it works."""
-        while True:
-            try:
-                answer = await self._list()
-                version = answer.value["metadata"]["resourceVersion"]
-                async for event in self._api.watch(self._path, {**_SELECTED, "resourceVersion": version}):
-                    self._observe(event["object"], gone=event["type"] == "DELETED")
-            except ApiError as exc:
-                self.error = exc
-                self._changed.set()
-            await asyncio.sleep(_WATCH_AGAIN_S)
-
-    async def _list(self) -> Answer:
-        try:
-            answer = await self._api.get(self._path, _SELECTED)
-        except ApiError as exc:
-            if exc.status != FORBIDDEN or not self._fallback:
-                raise
-            self._namespace, self._fallback, self.narrowed = self._target.namespace, False, True
-            answer = await self._api.get(self._path, _SELECTED)
+    def replaced(self, items: Sequence[Json]) -> None:
+        """All reports, as listed."""
         if not self.listed:
-            # At first sight a report's own time counts, which is the cluster's; this computer's may be another one.
-            self._server_ahead = answer.date - datetime.now().astimezone()
+            # A report's own time, which is the cluster's, counts until it changes; this computer's may differ.
+            self._server_ahead = self._client.server_ahead
         if self.error is not None:
-            self._sightings.clear()  # nobody could renew anything, so nobody's silence says anything
+            self._sightings.clear()  # no gateway could renew its report, so silence proves nothing
             self.error = None
-        items = answer.value["items"]
         for gone in self._sightings.keys() - {_lease_key(item) for item in items}:
             del self._sightings[gone]
+        self.listed = True
         for item in items:
             self._observe(item)
-        self.listed = True
         self._changed.set()
-        return answer
+
+    def changed(self, changes: Sequence[Change]) -> None:
+        """Events of the watch."""
+        for change in changes:
+            self._observe(change.item, gone=change.deleted)
+
+    def _failed(self, error: KubeError) -> None:
+        if error.status == FORBIDDEN and self._fallback:
+            self._namespace, self._fallback, self.narrowed = self._target.namespace, False, True
+            self._reflector.paths = (self._path,)
+            return
+        self.error = error
+        self._changed.set()
 
     @property
     def _path(self) -> str:

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from slipstream_core.kube.client import Json
 from slipstream_core.manifest.naming import GRPC_PORT_NAME
-
-from slipstream_gateway.sources.cluster.access import Json
 
 GRPC_PORT = 8001
 SERVICE_LABEL = "kubernetes.io/service-name"

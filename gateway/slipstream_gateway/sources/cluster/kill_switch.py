@@ -6,12 +6,13 @@ import time
 
 import msgspec
 from slipstream_core.errors import CommandError
+from slipstream_core.kube.client import KubeClient
+from slipstream_core.kube.errors import FORBIDDEN, KubeError
 from slipstream_core.manifest.kills import KillEvent, Kills
 from slipstream_core.manifest.table import Route
 from slipstream_core.settings import ClusterSettings
 
 from slipstream_gateway.console.switching import LAND_WITHIN_S, NotSwitchable, command_for, now, with_event
-from slipstream_gateway.sources.cluster.api import FORBIDDEN, ApiError, KubernetesApi
 from slipstream_gateway.sources.cluster.confirmations import Reports
 from slipstream_gateway.sources.cluster.switch import Flipped, Target, flip
 
@@ -39,12 +40,12 @@ class ClusterKillSwitch:
         namespace, _, name = pair.rpartition("/")
         target = Target(kind="ModelPair", name=name, namespace=namespace)
         event = KillEvent(at=now(), pair=pair, on=on, by=by, reason=reason)
-        own, settings = self._settings.kubeconfig is None, self._settings
+        settings = self._settings
         try:
-            async with await KubernetesApi.connect(kubeconfig=settings.kubeconfig, as_pod=own) as api:
-                reports = Reports(api, target, namespace=settings.report_namespace)
+            async with KubeClient(settings.kubeconfig, name="slipstream-gateway") as client:
+                reports = Reports(client, target, namespace=settings.report_namespace)
                 async with reports.following():
-                    flipped = await flip(api, target, on=on)
+                    flipped = await flip(client, target, on=on)
                     event = await _landed(reports, flipped, event)
         except CommandError as exc:
             raise NotSwitchable(_said_of(exc, target, on=on)) from exc
@@ -79,6 +80,6 @@ def _late(reports: Reports, flipped: Flipped) -> list[str]:
 
 def _said_of(error: CommandError, target: Target, *, on: bool) -> str:
     run = f"Run: slipstream {'kill' if on else 'unkill'} modelpair/{target.name} -n {target.namespace}"
-    if isinstance(error.__cause__, ApiError) and error.__cause__.status == FORBIDDEN:
+    if isinstance(error.__cause__, KubeError) and error.__cause__.status == FORBIDDEN:
         return f"The API server does not let this gateway change {target}: {error.__cause__}. {run}"
     return f"{str(error)[0].upper()}{str(error)[1:]}. {run}"

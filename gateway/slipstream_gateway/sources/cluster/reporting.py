@@ -20,6 +20,8 @@ from itertools import accumulate
 from typing import Any
 
 import msgspec
+from slipstream_core.kube.client import Json, KubeClient
+from slipstream_core.kube.errors import KubeError, KubeNotFound, KubeUnreachable
 from slipstream_core.manifest.reports import (
     RENEW_S,
     GatewayReport,
@@ -28,9 +30,6 @@ from slipstream_core.manifest.reports import (
     report_lease,
 )
 from slipstream_core.settings import Pod
-
-from slipstream_gateway.sources.cluster.access import Access, Json
-from slipstream_gateway.sources.cluster.errors import ClusterError, ClusterRefused, ClusterUnreachable
 
 COALESCE_S = 0.01
 _LONGEST_PAUSE_S = RENEW_S  # a server that is back hears of a living gateway before it counts as silent
@@ -51,7 +50,7 @@ class Reporter:
 
     def __init__(
         self,
-        access: Access,
+        client: KubeClient,
         *,
         namespace: str,
         namespaces: tuple[str, ...],
@@ -66,7 +65,7 @@ class Reporter:
         self.name = name or report_name(owner)
         self.reachable = True
         self.contact_s = 0.0
-        self._access = access
+        self._client = client
         self._namespace = namespace
         self._namespaces = namespaces
         self._applied = applied
@@ -101,8 +100,8 @@ class Reporter:
         """Takes the report away: this gateway is leaving. Never raises."""
         try:
             async with asyncio.timeout(_DELETE_TIMEOUT_S):
-                await self._access.delete(f"{self._folder}/{self.name}")
-        except (ClusterError, TimeoutError) as exc:
+                await self._client.delete(f"{self._folder}/{self.name}")
+        except (KubeError, TimeoutError) as exc:
             _log.info("the report %s could not be taken away: %s", self.name, exc)
         except Exception:  # the end of the gateway: whatever is wrong with its access, the rest has to be closed
             _log.exception("the report %s could not be taken away", self.name)
@@ -115,8 +114,8 @@ class Reporter:
     async def _write(self) -> None:
         try:
             await self._patch_or_create(self._lease())
-        except ClusterError as exc:
-            self.reachable = not isinstance(exc, ClusterUnreachable)
+        except KubeError as exc:
+            self.reachable = not isinstance(exc, KubeUnreachable)
             self._failures = min(self._failures + 1, 10)
             if str(exc) != self._problem:
                 _log.warning("the gateway's report cannot be written: %s", exc)
@@ -130,11 +129,9 @@ class Reporter:
 
     async def _patch_or_create(self, lease: Json) -> None:
         try:
-            await self._access.patch(f"{self._folder}/{self.name}", lease)
-        except ClusterRefused as exc:
-            if exc.status != 404:
-                raise
-            await self._access.create(self._folder, lease)
+            await self._client.merge(f"{self._folder}/{self.name}", lease)
+        except KubeNotFound:
+            await self._client.create(self._folder, lease)
 
     def _lease(self) -> Json:
         report = GatewayReport(

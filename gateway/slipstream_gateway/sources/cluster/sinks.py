@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
+from slipstream_core.kube.client import Json
+from slipstream_core.kube.reflector import Change
 from slipstream_core.manifest.reports import applied_key, object_key
 
-from slipstream_gateway.sources.cluster.access import Json
 from slipstream_gateway.sources.cluster.assemble import Assembler
 from slipstream_gateway.sources.cluster.collection import Collection, generation_of, key_of
 from slipstream_gateway.sources.cluster.endpoints import Endpoints, service_of
-from slipstream_gateway.sources.cluster.watching import Change
 
 _log = logging.getLogger(__name__)
 

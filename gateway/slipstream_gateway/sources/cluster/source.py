@@ -9,22 +9,23 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Self
 
+from slipstream_core.kube.client import KubeClient
+from slipstream_core.kube.reflector import Pace, Reflector
 from slipstream_core.manifest.reports import RENEW_S, pair_object_key
 from slipstream_core.manifest.table import RoutingTable
 from slipstream_core.settings import ClusterSettings
 
 from slipstream_gateway.fleet.configuration import ConfigurationStatus, Origin
 from slipstream_gateway.fleet.fleet import Fleet
-from slipstream_gateway.sources.cluster.access import Access
 from slipstream_gateway.sources.cluster.assemble import PAIRS, POLICIES
 from slipstream_gateway.sources.cluster.fallback import fallback_table
 from slipstream_gateway.sources.cluster.reachability import Reachability
 from slipstream_gateway.sources.cluster.reporting import Reporter
 from slipstream_gateway.sources.cluster.snapshot import ClusterSnapshot, SnapshotWriter, read_snapshot
-from slipstream_gateway.sources.cluster.view import SLICES, ClusterView, resource_of, trim
-from slipstream_gateway.sources.cluster.watching import Pace, Reflector
+from slipstream_gateway.sources.cluster.view import SLICES, ClusterView, paths_of, selector_of, trim
 from slipstream_gateway.sources.cluster.withheld import withheld_servers
 
+CALL_TIMEOUT_S = 5.0
 FIRST_LIST_S = 5.0
 FIRST_LIST_WITH_KEPT_S = 2.0
 CONFIRM_WITHIN_S = 0.5
@@ -48,7 +49,7 @@ class ClusterSource:
     ) -> None:
         self._settings = settings
         self._fleet = fleet
-        self._access = Access(settings.kubeconfig)
+        self._client = KubeClient(settings.kubeconfig, name="slipstream-gateway", call_timeout_s=CALL_TIMEOUT_S)
         self._heard_before_s = time.monotonic()
         self._kept: Origin = "none"
         self._fallback: RoutingTable | None = None
@@ -58,7 +59,7 @@ class ClusterSource:
             for kind in (PAIRS, POLICIES, SLICES)
         }
         self._reporter = Reporter(
-            self._access,
+            self._client,
             namespace=settings.report_namespace,
             namespaces=settings.namespaces,
             applied=lambda: self._confirmed,
@@ -102,7 +103,7 @@ class ClusterSource:
         if self._writer is not None:
             await self._writer.flush()
         await self._reporter.withdraw()
-        await self._access.aclose()
+        await self._client.aclose()
 
     def status(self) -> ConfigurationStatus:
         reflectors = self._all()
@@ -147,7 +148,8 @@ class ClusterSource:
 
     def _reflector(self, kind: str, namespace: str | None, pace: Pace | None) -> Reflector:
         sink = self._view.sink(kind, namespace)
-        return Reflector(self._access, resource_of(kind, namespace), sink, trim=trim(kind), pace=pace)
+        paths, selector = paths_of(kind, namespace), selector_of(kind)
+        return Reflector(self._client, paths, sink, selector=selector, trim=trim(kind), pace=pace)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         self._tasks.append(asyncio.create_task(work))

@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 import msgspec
 from slipstream_core.errors import CommandError
+from slipstream_core.kube.client import KubeClient
+from slipstream_core.kube.errors import KubeError, KubeNotFound
 from slipstream_core.manifest.objects import API_VERSION
 from slipstream_core.manifest.reports import object_key
-
-from slipstream_gateway.sources.cluster.api import ApiError, KubernetesApi
 
 _PLURALS = {"ModelPair": "modelpairs", "SpeculationPolicy": "speculationpolicies"}
 _KINDS: Mapping[str, Literal["ModelPair", "SpeculationPolicy"]] = {
@@ -20,7 +20,6 @@ _KINDS: Mapping[str, Literal["ModelPair", "SpeculationPolicy"]] = {
 }
 # Reasons of the operator's conditions by which an object is not what decides for the requests that one may think of.
 _REFUSED = {"ModelPair": {"ModelNameTaken", "Unresolved"}, "SpeculationPolicy": {"PairNotFound"}}
-_NOT_FOUND = 404
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,35 +80,31 @@ def collection(kind: str, namespace: str) -> str:
     return f"/apis/{API_VERSION}/namespaces/{namespace}/{_PLURALS[kind]}"
 
 
-async def flip(api: KubernetesApi, target: Target, *, on: bool) -> Flipped:
-    """Set the kill switch, or remove the field, so that whoever owns the rest of the spec owns no kill switch.
+async def flip(client: KubeClient, target: Target, *, on: bool) -> Flipped:
+    """Set the kill switch, or remove the field, so that the owner of the rest of the spec does not own the kill switch.
 
     Raises:
-        CommandError: it is not there, or may not be patched.
+        CommandError: the object does not exist, or may not be patched.
     """
     try:
-        answer = await api.patch(target.path, {"spec": {"killSwitch": True if on else None}})
-    except ApiError as exc:
-        if exc.status == _NOT_FOUND:
-            kind_is_known = exc.object_name == target.name
-            what = (
-                f"there is no {target}" if kind_is_known else f"there is no kind {target.kind}: are the CRDs installed?"
-            )
-            raise CommandError(f"{api.url}: {what}") from exc
-        raise CommandError(f"the kill switch of {target} is as it was: {exc}") from exc
+        item = await client.merge(target.path, {"spec": {"killSwitch": True if on else None}})
+    except KubeNotFound as exc:
+        is_kind_known = exc.object_name == target.name
+        missing = f"{target}" if is_kind_known else f"kind {target.kind}: are the CRDs installed?"
+        raise CommandError(f"{client.url}: there is no {missing}") from exc
+    except KubeError as exc:
+        raise CommandError(f"the kill switch of {target} is unchanged: {exc}") from exc
     at_s = time.monotonic()
-    metadata = answer.value["metadata"]
-    return Flipped(item=answer.value, uid=metadata["uid"], generation=int(metadata["generation"]), at_s=at_s)
+    metadata = item["metadata"]
+    return Flipped(item=item, uid=metadata["uid"], generation=int(metadata["generation"]), at_s=at_s)
 
 
-async def other_kills(api: KubernetesApi, target: Target, item: Mapping[str, Any]) -> list[Target]:
-    """Other objects whose kill switch is on for the same pair. Raises `ApiError`."""
+async def other_kills(client: KubeClient, target: Target, item: Mapping[str, Any]) -> list[Target]:
+    """Other objects whose kill switch is on for the same pair. Raises `KubeError`."""
     pair = target.name if target.kind == "ModelPair" else str(item["spec"].get("pair"))
-    pairs = await api.get(collection("ModelPair", target.namespace))
-    policies = await api.get(collection("SpeculationPolicy", target.namespace))
     found: list[Target] = []
-    for kind, items in (("ModelPair", pairs.value["items"]), ("SpeculationPolicy", policies.value["items"])):
-        for other in items:
+    for kind in _PLURALS:
+        for other in (await client.list(collection(kind, target.namespace))).items:
             spec, name = other.get("spec") or {}, other["metadata"]["name"]
             of_the_pair = (name if kind == "ModelPair" else spec.get("pair")) == pair
             candidate = Target(kind=_KINDS[kind.lower()], name=name, namespace=target.namespace)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from slipstream_core.kube.client import Json
+from slipstream_core.kube.reflector import Sink
 from slipstream_core.manifest.naming import PART_OF, PART_OF_SLIPSTREAM
 from slipstream_core.manifest.table import RoutingTable
 from slipstream_core.settings import NO_GRANTS, Grants
 
-from slipstream_gateway.sources.cluster.access import Json
 from slipstream_gateway.sources.cluster.assemble import PAIRS, POLICIES, Assembler
 from slipstream_gateway.sources.cluster.collection import Collection, trim_object
 from slipstream_gateway.sources.cluster.endpoints import Endpoints, trim_slice
 from slipstream_gateway.sources.cluster.sinks import EndpointSink, ObjectSink
 from slipstream_gateway.sources.cluster.snapshot import ClusterSnapshot, KeptObject, new_snapshot
-from slipstream_gateway.sources.cluster.watching import Resource, Sink
 
 SLICES = "EndpointSlice"
 _GROUP = "/apis/slipstream.dev/v1alpha1"
@@ -81,13 +81,17 @@ class ClusterView:
             self._object_sink(kind, None).preload(kept.item, killed=kept.killed)
 
 
-def resource_of(kind: str, namespace: str | None) -> Resource:
-    """How to list and watch `kind` in `namespace` (None: in all)."""
+def paths_of(kind: str, namespace: str | None) -> tuple[str, ...]:
+    """Where `kind` in `namespace` (None: in all) is listed and watched: the first path that the server knows."""
     within = "" if namespace is None else f"/namespaces/{namespace}"
     if kind == SLICES:
-        paths = tuple(f"{group}{within}/endpointslices" for group in _SLICE_GROUPS)
-        return Resource(paths, f"{PART_OF}={PART_OF_SLIPSTREAM}")
-    return Resource((f"{_GROUP}{within}/{_PLURALS[kind]}",))
+        return tuple(f"{group}{within}/endpointslices" for group in _SLICE_GROUPS)
+    return (f"{_GROUP}{within}/{_PLURALS[kind]}",)
+
+
+def selector_of(kind: str) -> str:
+    """The labels of the objects of `kind` that matter; empty for all."""
+    return f"{PART_OF}={PART_OF_SLIPSTREAM}" if kind == SLICES else ""
 
 
 def trim(kind: str) -> Callable[[Json], Json]:

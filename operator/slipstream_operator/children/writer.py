@@ -1,0 +1,128 @@
+"""A pair's children in the cluster: written only where they differ from what is wanted, deleted where they are not."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from typing import Any, NamedTuple
+
+import msgspec
+from slipstream_core.kube.client import KubeClient
+from slipstream_core.kube.errors import KubeNotFound, KubeRejected
+from slipstream_core.manifest.check import Problem
+from slipstream_core.manifest.naming import MANAGED_BY, OPERATOR, PAIR_LABEL, RELEASE_LABEL, child_name
+
+from slipstream_operator.cluster.cache import ObjectCache, key_of, owner_uid
+from slipstream_operator.cluster.comparison import has
+from slipstream_operator.cluster.resources import CHILDREN, Kind, ObjectKey, Resource
+from slipstream_operator.errors import ForeignObject
+from slipstream_operator.types import KubeObject
+
+DIGEST_ANNOTATION = "slipstream.dev/applied"
+
+_logger = logging.getLogger(__name__)
+
+
+class Outcome(NamedTuple):
+    """How many children were written or deleted, and which ones the API server, or a child's owner, does not allow."""
+
+    written: int
+    rejected: tuple[Problem, ...]
+
+
+class ChildWriter:
+    """Brings the children of pairs to what a plan says."""
+
+    def __init__(
+        self, client: KubeClient, cache: ObjectCache, resources: dict[Kind, Resource], *, release: str = "slipstream"
+    ) -> None:
+        """`release` is the operator's; each child has it as a label."""
+        self._client, self._cache, self._resources, self._release = client, cache, resources, release
+        self._settled: dict[ObjectKey, tuple[str, str]] = {}
+
+    async def bring_about(self, pair: KubeObject, wanted: tuple[KubeObject, ...]) -> Outcome:
+        """Write what differs, delete what is too much.
+
+        Raises:
+            KubeUnavailable, KubeConflict: to be tried again.
+        """
+        problems, writes = [], 0
+        for child in wanted:
+            try:
+                writes += await self._write(pair, child)
+            except (KubeRejected, KubeNotFound, ForeignObject) as exc:
+                problems.append(Problem(f"{child['kind']}/{child['metadata']['name']}", str(exc)))
+        keep = {key_of(child) for child in wanted}
+        for child in self._cache.children_of(pair):
+            if (key := key_of(child)) not in keep and key.kind in CHILDREN:
+                writes += await self._delete(key, child)
+        return Outcome(writes, tuple(problems))
+
+    def forget(self, pair: ObjectKey) -> None:
+        """The pair is gone."""
+        for kind in CHILDREN:
+            self._settled.pop(ObjectKey(kind, pair.namespace, child_name(pair.name)), None)
+
+    async def _write(self, pair: KubeObject, child: KubeObject) -> bool:
+        """Whether it had to be written."""
+        key, body, digest = key_of(child), *_with_digest(_with_release(child, self._release))
+        live = self._cache.get(key)
+        if live is not None and (has(live, body) or self._settled.get(key) == (digest, _essence(live))):
+            return False
+        path = self._resources[key.kind].path(key.namespace, key.name)
+        if live is None:
+            live = await self._client.find(path)
+        if live is not None and not _is_ours(live, pair):
+            raise ForeignObject(f"{key.kind} {key.name} is there already and belongs to somebody else: rename the pair")
+        written = await self._client.apply(path, body)
+        self._cache.put(written)
+        if has(written, body):
+            self._settled.pop(key, None)
+        else:  # The server writes some values in its own way: 1000m becomes 1. It is right all the same.
+            self._settled[key] = (digest, _essence(written))
+        return True
+
+    async def _delete(self, key: ObjectKey, child: KubeObject) -> bool:
+        """Whether it was still there."""
+        if child["metadata"].get("deletionTimestamp"):
+            return False
+        uid = child["metadata"]["uid"]
+        _logger.info("deleting %s, which is not wanted any more", key)
+        await self._client.delete(self._resources[key.kind].path(key.namespace, key.name), uid=uid)
+        self._settled.pop(key, None)
+        return True
+
+
+def _is_ours(live: KubeObject, pair: KubeObject) -> bool:
+    """Whether `live` is that pair's child. An owner counts more than labels; one without either is somebody else's."""
+    if uid := owner_uid(live, Kind.MODEL_PAIR):
+        return bool(uid == pair["metadata"]["uid"])
+    metadata = live["metadata"]
+    if any(owner.get("controller") for owner in metadata.get("ownerReferences") or ()):
+        return False
+    labels = metadata.get("labels") or {}
+    return labels.get(MANAGED_BY) == OPERATOR or PAIR_LABEL in labels
+
+
+def _with_release(child: KubeObject, release: str) -> KubeObject:
+    """`child` with the label of its release; the pod template stays as it is, so no server restarts."""
+    metadata = child["metadata"]
+    labels = {**(metadata.get("labels") or {}), RELEASE_LABEL: release}
+    return {**child, "metadata": {**metadata, "labels": labels}}
+
+
+def _with_digest(child: KubeObject) -> tuple[KubeObject, str]:
+    """`child` with a digest of all that we want: without it, a field that is wanted no more would not be noticed."""
+    encoded = msgspec.json.encode(child, order="sorted")
+    digest = hashlib.sha256(encoded).hexdigest()[:16]
+    metadata = child["metadata"]
+    annotations = {**(metadata.get("annotations") or {}), DIGEST_ANNOTATION: digest}
+    return {**child, "metadata": {**metadata, "annotations": annotations}}, digest
+
+
+def _essence(live: KubeObject) -> str:
+    """A digest of what users and we may set in `live`: without its status and what changes by itself."""
+    metadata = live["metadata"]
+    kept: dict[str, Any] = {name: value for name, value in live.items() if name not in ("status", "metadata")}
+    kept["metadata"] = {name: metadata.get(name) for name in ("labels", "annotations", "ownerReferences")}
+    return hashlib.sha256(msgspec.json.encode(kept, order="sorted")).hexdigest()

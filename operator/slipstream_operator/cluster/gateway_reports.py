@@ -1,0 +1,127 @@
+"""The gateways' reports, and what they amount to for one object: how far its spec has come, which of its servers may
+not speculate or cannot be reached, and when clients asked for it last."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from slipstream_core.manifest.reports import (
+    EXPIRES_S,
+    GatewayReport,
+    Sighting,
+    UnreachableServers,
+    WithheldServer,
+    object_key_of,
+    read_report,
+    sighted,
+)
+from slipstream_core.manifest.status import GatewaysStatus
+
+from slipstream_operator.cluster.resources import ObjectKey
+from slipstream_operator.types import KubeObject
+
+DEAD_FOR_GOOD = timedelta(hours=1)
+_REQUESTS_KEPT = timedelta(hours=1)
+
+
+class GatewayReports:
+    """The latest report of every gateway, by the key of its Lease. Who is alive is told by the operator's own clock."""
+
+    def __init__(self) -> None:
+        self._sightings: dict[ObjectKey, Sighting] = {}
+        self._alive: set[ObjectKey] = set()
+        self._last_request: dict[str, datetime] = {}
+
+    def put(self, key: ObjectKey, lease: KubeObject, now: datetime) -> set[str] | None:
+        """Take in a report: the objects (`namespace/Kind/name`) that it says something new of; None: of all."""
+        before, report = self._sightings.get(key), read_report(lease)
+        if report is None:
+            return self.remove(key)
+        self._sightings[key] = after = sighted(before, report, now)
+        for pair in report.in_use:
+            self._last_request[pair] = max(self._last_request.get(pair, after.sign), after.sign)
+        was_alive = key in self._alive
+        self._note_life(key, now)
+        if before is None or was_alive != (key in self._alive) or before.report.namespaces != report.namespaces:
+            return None
+        if (before.report.unreachable is None) != (report.unreachable is None):
+            return None
+        return _changed(before.report, report)
+
+    def remove(self, key: ObjectKey) -> set[str] | None:
+        """Forget the gateway of that Lease; returns as `put` does."""
+        known = self._sightings.pop(key, None)
+        self._alive.discard(key)
+        return set() if known is None else None
+
+    def expire(self, now: datetime) -> bool:
+        """Whether a gateway has died, or come back, since it was last looked at."""
+        before = set(self._alive)
+        for key in self._sightings:
+            self._note_life(key, now)
+        kept = {pair: at for pair, at in self._last_request.items() if now - at < _REQUESTS_KEPT}
+        self._last_request = kept
+        return before != self._alive
+
+    def dead_for_good(self, now: datetime) -> list[ObjectKey]:
+        """The Leases that nobody has renewed for so long that their gateways will not come back. One that is new to us
+        gets the time to be renewed: its gateway's clock may be wrong."""
+        watched = timedelta(seconds=EXPIRES_S)
+        return [
+            key
+            for key, sighting in self._sightings.items()
+            if sighting.silent_for(now) > DEAD_FOR_GOOD and now - sighting.first > watched
+        ]
+
+    def status_of(self, key: ObjectKey, generation: int, uid: str | None = None) -> GatewaysStatus:
+        """Who goes by `generation` of that object, of those alive that watch its namespace. A namesake of another
+        `uid` does not count; None: whichever bears the name."""
+        reports = (self._sightings[lease].report for lease in self._alive)
+        known = [report.generation_of(str(key), uid) or 0 for report in reports if report.watches(key.namespace)]
+        return GatewaysStatus(
+            synced=sum(seen >= generation for seen in known),
+            total=len(known),
+            oldest_generation=min(known, default=None),
+        )
+
+    def withheld_of(self, key: ObjectKey) -> tuple[WithheldServer, ...]:
+        """The servers of a pair that may not speculate, by the gateways that `status_of` counts: a server once for
+        each gateway that says so of it."""
+        reports = (self._sightings[lease].report for lease in sorted(self._alive))
+        return tuple(
+            server
+            for report in reports
+            if report.watches(key.namespace)
+            for server in report.withheld.get(str(key), ())
+        )
+
+    def unreachable_of(self, key: ObjectKey) -> tuple[UnreachableServers | None, ...]:
+        """What cannot be reached of a pair's servers: one for each gateway that `status_of` counts and that has looked,
+        None where all of them answer it."""
+        reports = (self._sightings[lease].report for lease in sorted(self._alive))
+        return tuple(
+            report.unreachable.get(str(key))
+            for report in reports
+            if report.watches(key.namespace) and report.unreachable is not None
+        )
+
+    def last_request_of(self, key: ObjectKey) -> datetime | None:
+        """When a gateway said last that clients ask for that pair, by the operator's clock: a minute late at most."""
+        return self._last_request.get(str(key))
+
+    def _note_life(self, key: ObjectKey, now: datetime) -> None:
+        if self._sightings[key].is_alive(now):
+            self._alive.add(key)
+        else:
+            self._alive.discard(key)
+
+
+def _changed(old: GatewayReport, new: GatewayReport) -> set[str]:
+    """The objects of which `new` says something else than `old`."""
+    names = old.applied.keys() | new.applied.keys()
+    applied = {object_key_of(name) for name in names if old.applied.get(name) != new.applied.get(name)}
+    pairs = old.withheld.keys() | new.withheld.keys()
+    withheld = {pair for pair in pairs if old.withheld.get(pair) != new.withheld.get(pair)}
+    before, after = old.unreachable or {}, new.unreachable or {}
+    unreachable = {pair for pair in before.keys() | after.keys() if before.get(pair) != after.get(pair)}
+    return applied | withheld | unreachable | {*old.in_use} ^ {*new.in_use}

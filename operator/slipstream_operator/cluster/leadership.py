@@ -1,0 +1,84 @@
+"""One operator at work where several run: a Lease that the leader renews.
+
+A leader that cannot renew ends before its Lease runs out for the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import uuid
+from collections.abc import Callable
+
+from slipstream_core.kube.client import KubeClient
+from slipstream_core.kube.errors import KubeConflict, KubeError
+
+from slipstream_operator.cluster.lease import Lease
+from slipstream_operator.errors import LeadershipLost
+
+LEASE_NAME = "slipstream-operator"
+DURATION_S = 15
+RENEW_WITHIN_S = 10.0  # a leader that does not get through for this long gives up: before the others may take over
+RETRY_S = 2.0
+
+_logger = logging.getLogger(__name__)
+
+
+def identity() -> str:
+    """This process, and no other one that has been or will be."""
+    return f"{os.environ.get('POD_NAME') or socket.gethostname()}-{uuid.uuid4().hex[:8]}"
+
+
+class Leadership:
+    """The Lease `slipstream-operator` in `namespace`. `clock_s` is monotonic."""
+
+    def __init__(self, client: KubeClient, *, namespace: str, holder: str, clock_s: Callable[[], float]) -> None:
+        self._holder, self._clock_s = holder, clock_s
+        self._lease = Lease(
+            client, namespace=namespace, name=LEASE_NAME, holder=holder, duration_s=DURATION_S, clock_s=clock_s
+        )
+
+    async def acquire(self) -> None:
+        """Wait until this process leads, however long that takes."""
+        while True:
+            try:
+                if await self._lease.take():
+                    _logger.info("%s leads", self._holder)
+                    return
+            except KubeConflict:  # Somebody else wrote first, which need not mean that they lead.
+                pass
+            except KubeError as exc:
+                _logger.warning("the leader's Lease: %s", exc)
+            await asyncio.sleep(RETRY_S)
+
+    async def hold(self) -> None:
+        """Renew until cancelled.
+
+        Raises:
+            LeadershipLost: somebody else leads, or the Lease could not be renewed in time.
+        """
+        renewed_s = self._clock_s()
+        while True:
+            await asyncio.sleep(RETRY_S)
+            left_s = RENEW_WITHIN_S - (self._clock_s() - renewed_s)
+            try:
+                # A renewal that hangs must not outlive the Lease.
+                async with asyncio.timeout(max(left_s, 0.0)):
+                    held = await self._lease.take()
+            except (TimeoutError, KubeError) as exc:
+                if self._clock_s() - renewed_s >= RENEW_WITHIN_S:
+                    reason = f"its Lease could not be renewed for {RENEW_WITHIN_S:g} s"
+                    raise LeadershipLost(f"{self._holder} leads no more: {reason}") from exc
+                continue
+            if not held:
+                raise LeadershipLost(f"{self._holder} leads no more: somebody else has taken over")
+            renewed_s = self._clock_s()
+
+    async def release(self) -> None:
+        """Let the next one take over at once; a failure only makes it wait."""
+        try:
+            await self._lease.give_back()
+        except KubeError as exc:
+            _logger.warning("the leader's Lease cannot be given back: %s", exc)

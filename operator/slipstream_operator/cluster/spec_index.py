@@ -1,0 +1,165 @@
+"""What users have declared, held against each other: each object is parsed once, and all are judged anew on change."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+from slipstream_core.manifest.last_good import GoodVersion, good_version
+from slipstream_core.manifest.objects import ModelPair
+from slipstream_core.manifest.resolve import Resolution, resolve
+from slipstream_core.manifest.resources import ParsedResource
+from slipstream_core.manifest.versions import parse_version, version_key
+from slipstream_core.settings import NO_GRANTS, Grants
+
+from slipstream_operator.cluster.cache import key_of
+from slipstream_operator.cluster.resources import Kind, ObjectKey
+from slipstream_operator.types import KubeObject, NameClaim
+
+_NOTHING = Resolution(pairs={}, policies={}, problems={}, kills={})
+
+
+class _Entry(NamedTuple):
+    """An object's newest version, and its last usable one."""
+
+    version: tuple[Any, ...]
+    spec: Any
+    parsed: ParsedResource
+    good: GoodVersion | None
+
+    @property
+    def served(self) -> ParsedResource:
+        """The version that gateways go by; the kill switch is that of the newest."""
+        if self.good is None or self.parsed.item is not None:
+            return self.parsed
+        return msgspec.structs.replace(self.good.parsed, killed=self.parsed.killed)
+
+    @property
+    def resources(self) -> tuple[ParsedResource, ...]:
+        return (self.parsed,) if self.served is self.parsed else (self.parsed, self.served)
+
+
+class SpecIndex:
+    """The ModelPairs and SpeculationPolicies of the cluster, and the verdicts over them, which depend on `grants`."""
+
+    def __init__(self, grants: Grants = NO_GRANTS) -> None:
+        self._grants = grants
+        self._entries: dict[ObjectKey, _Entry] = {}
+        self._of_pair: defaultdict[str, set[ObjectKey]] = defaultdict(set)
+        self._resolution = _NOTHING
+        self._stale = False
+
+    def put(self, raw: KubeObject) -> None:
+        """Take in a parent. Only another generation or spec is parsed, or what else `version_key` has: most of a status
+        does not count. The same generation may have another spec after the cluster was restored from a backup."""
+        key, version = key_of(raw), version_key(raw)
+        known = self._entries.get(key)
+        if known is not None and known.version == version and known.spec == raw.get("spec"):
+            return
+        self.remove(key)
+        parsed = parse_version(raw)
+        good = good_version(raw, parsed, known.good if known is not None else None)
+        self._entries[key] = entry = _Entry(version, raw.get("spec"), parsed, good)
+        for resource in entry.resources:
+            if resource.pair_key is not None:
+                self._of_pair[resource.pair_key].add(key)
+        self._stale = True
+
+    def remove(self, key: ObjectKey) -> None:
+        entry = self._entries.pop(key, None)
+        if entry is None:
+            return
+        self._stale = True
+        for pair in {resource.pair_key for resource in entry.resources if resource.pair_key is not None}:
+            self._of_pair[pair].discard(key)
+            if not self._of_pair[pair]:
+                del self._of_pair[pair]
+
+    def parsed(self, key: ObjectKey) -> ParsedResource | None:
+        """The newest version."""
+        entry = self._entries.get(key)
+        return None if entry is None else entry.parsed
+
+    def served(self, key: ObjectKey) -> ParsedResource | None:
+        """The version that gateways go by: the last usable one, or the newest where there is none."""
+        entry = self._entries.get(key)
+        return None if entry is None else entry.served
+
+    def last_good(self, key: ObjectKey) -> GoodVersion | None:
+        """The last usable version that is known."""
+        entry = self._entries.get(key)
+        return None if entry is None else entry.good
+
+    def name_claim(self, key: ObjectKey) -> NameClaim:
+        """How it stands with the model name of that pair."""
+        served = self.served(key)
+        if served is None or not isinstance(served.item, ModelPair):
+            return NameClaim()
+        model = served.item.spec.model
+        owner = self._resolution.owners.get(model)
+        return NameClaim(
+            served_by=None if owner is None else owner.metadata.namespace, holder=self._resolution.holders.get(model)
+        )
+
+    def related(self, pair_key: str | None) -> Iterator[ObjectKey]:
+        """The pair of that key, where it is there, and every policy that names it."""
+        yield from sorted(self._of_pair.get(pair_key or "", ()))
+
+    def killed_policies(self, pair_key: str) -> list[ObjectKey]:
+        """The policies for that pair with their kill switch on, whether they count or not."""
+        return [key for key in self.related(pair_key) if key.kind is not Kind.MODEL_PAIR and self._is_killed(key)]
+
+    def policy_in_force(self, pair_key: str) -> ObjectKey | None:
+        """The policy that counts for that pair."""
+        policy = self.resolution.policies.get(pair_key)
+        if policy is None:
+            return None
+        return ObjectKey(Kind.SPECULATION_POLICY, policy.metadata.namespace or "", policy.metadata.name)
+
+    def policy_at_work(self, pair_key: str) -> ObjectKey | None:
+        """The policy by which gateways may speculate with that pair: the one in force. While none is, because the pair
+        or its policies are refused, gateways stay with the last versions that were good: most likely the oldest's."""
+        if (policy := self.policy_in_force(pair_key)) is not None:
+            return policy
+        related = list(self.related(pair_key))
+        if not any(key.kind is Kind.MODEL_PAIR for key in related):
+            return None
+        return min((key for key in related if key.kind is not Kind.MODEL_PAIR), key=self._seniority, default=None)
+
+    @property
+    def resolution(self) -> Resolution:
+        """The verdicts as of the last `resolve`."""
+        return self._resolution
+
+    def resolve(self) -> set[ObjectKey]:
+        """Judge anew if anything changed; returns the objects whose verdict, or whose partner's, is another now."""
+        if not self._stale:
+            return set()
+        before, after = self._resolution, resolve(self._resources(), self._grants)
+        self._resolution, self._stale = after, False
+        changed = _changed(before.problems, after.problems)
+        affected = {key for key in self._entries if str(key) in changed} if changed else set()
+        pairs = _changed(before.pairs, after.pairs) | _changed(before.policies, after.policies)
+        for pair_key in pairs | _changed(before.kills, after.kills):
+            affected.update(self.related(pair_key))
+        return affected
+
+    def _resources(self) -> Iterator[ParsedResource]:
+        for entry in self._entries.values():
+            yield from entry.resources
+
+    def _seniority(self, key: ObjectKey) -> tuple[bool, str, ObjectKey]:
+        """The oldest first, those that can be read before the others."""
+        parsed = self._entries[key].parsed
+        return parsed.item is None, parsed.created, key
+
+    def _is_killed(self, key: ObjectKey) -> bool:
+        return self._entries[key].parsed.killed
+
+
+def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> set[str]:
+    """The keys whose values differ."""
+    names = before.keys() | after.keys()
+    return {name for name in names if before.get(name) is not (new := after.get(name)) and before.get(name) != new}

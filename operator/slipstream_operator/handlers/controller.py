@@ -1,0 +1,263 @@
+"""The operator's engine: workers that take objects from the queue and bring them to what is decided, again and again.
+
+Level-triggered: what happened does not count, only how things are. An error concerns the object that it happened to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime
+from functools import partial
+
+import msgspec
+from slipstream_core.kube.client import KubeClient
+from slipstream_core.kube.errors import KubeConflict, KubeError
+from slipstream_core.manifest.status import Phase
+from slipstream_core.settings import NO_GRANTS, Grants
+
+from slipstream_operator.children.writer import ChildWriter
+from slipstream_operator.cluster.cache import ObjectCache
+from slipstream_operator.cluster.gateway_reports import GatewayReports
+from slipstream_operator.cluster.ownership import RENEW_S, Ownership
+from slipstream_operator.cluster.resources import PARENTS, Kind, ObjectKey, Resource, watched
+from slipstream_operator.cluster.spec_index import SpecIndex
+from slipstream_operator.errors import OperatorError
+from slipstream_operator.handlers.informer import Informer
+from slipstream_operator.handlers.metrics import Metrics
+from slipstream_operator.handlers.pairs import PairDecision, PairReconciler
+from slipstream_operator.handlers.policies import Evidence, PolicyDecision, PolicyReconciler
+from slipstream_operator.handlers.report_reflector import report_reflector
+from slipstream_operator.handlers.resync import Resync, WatchCheck
+from slipstream_operator.handlers.work_queue import WorkQueue
+from slipstream_operator.status.events import EventPoster
+from slipstream_operator.status.writer import StatusWriter
+from slipstream_operator.types import KubeObject, ServingDefaults
+
+STUCK_S = 300.0
+REPORTS_WITHIN_S = 10.0
+
+_TICK_S = 0.1
+_LOOK_S = 1.0
+_DEAD_LEASES_S = 60.0
+
+_logger = logging.getLogger(__name__)
+
+
+class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """`release` is what children are labelled with. `namespaces` are those watched, empty for all, and `grants` is what
+    they may use. `report_namespace` is where the gateways' reports lie."""
+
+    release: str = "slipstream"
+    namespaces: tuple[str, ...] = ()
+    grants: Grants = NO_GRANTS
+    report_namespace: str = "default"
+    workers: int = 16
+    resync_s: float = 600.0
+    defaults: ServingDefaults = ServingDefaults()
+
+
+class Controller:
+    """Everything but the watch, which calls `observe`, and the source of the evidence.
+
+    `fed` is where that source puts the policies that it has outcomes for; they are taken out about once a second.
+    `clock` has a time zone, `clock_s` is monotonic.
+    """
+
+    def __init__(
+        self,
+        *,
+        client: KubeClient,
+        resources: dict[Kind, Resource],
+        settings: ControllerSettings,
+        decide_pair: PairDecision,
+        decide_policy: PolicyDecision,
+        evidence: Evidence,
+        fed: set[ObjectKey],
+        metrics: Metrics,
+        clock: Callable[[], datetime],
+        clock_s: Callable[[], float],
+    ) -> None:
+        self._client, self._resources, self._settings = client, resources, settings
+        self._fed = fed
+        self._metrics, self._clock, self._clock_s = metrics, clock, clock_s
+        self._cache, self._specs, self._gateways = ObjectCache(), SpecIndex(settings.grants), GatewayReports()
+        self.queue: WorkQueue[ObjectKey] = WorkQueue()
+        self.watch_check = WatchCheck(clock_s=clock_s)
+        informer = Informer(
+            cache=self._cache,
+            specs=self._specs,
+            gateways=self._gateways,
+            queue=self.queue,
+            clock=clock,
+            on_deleted=self._pair_deleted,
+        )
+        self._reports = report_reflector(client, resources[Kind.LEASE], settings.report_namespace, informer)
+        self.resync = Resync(
+            client=client,
+            resources=watched(resources),
+            namespaces=settings.namespaces,
+            informer=informer,
+            watch_check=self.watch_check,
+            every_s=settings.resync_s,
+            clock_s=clock_s,
+        )
+        self._informer = informer
+        self._events = EventPoster(client, clock_s=clock_s, on_note=metrics.transition)
+        statuses = StatusWriter(client, self._cache, resources, on_newer=informer.observe_own, clock_s=clock_s)
+        self._pairs = self._make_pairs(decide_pair, statuses)
+        self._policies = self._make_policies(decide_policy, statuses, evidence)
+        self._ownership = Ownership(client, release=settings.release, clock_s=clock_s)
+        self._begun_s: dict[ObjectKey, float] = {}
+        self._show_metrics()
+
+    def _make_pairs(self, decide: PairDecision, statuses: StatusWriter) -> PairReconciler:
+        return PairReconciler(
+            decide=decide,
+            cache=self._cache,
+            specs=self._specs,
+            gateways=self._gateways,
+            children=ChildWriter(self._client, self._cache, self._resources, release=self._settings.release),
+            statuses=statuses,
+            events=self._events,
+            defaults=self._settings.defaults,
+            clock=self._clock,
+        )
+
+    def _make_policies(self, decide: PolicyDecision, statuses: StatusWriter, evidence: Evidence) -> PolicyReconciler:
+        return PolicyReconciler(
+            decide=decide,
+            cache=self._cache,
+            specs=self._specs,
+            gateways=self._gateways,
+            evidence=evidence,
+            statuses=statuses,
+            events=self._events,
+            clock=self._clock,
+        )
+
+    def observe(self, event_type: str | None, item: KubeObject) -> None:
+        """One watch event; `event_type` is None for an object that was listed."""
+        self._metrics.event(Kind(item["kind"]))
+        self.resync.observe(event_type, item)
+
+    async def run(self) -> None:
+        """Work until cancelled, from the first complete list on.
+
+        Raises:
+            KubeRejected: what must be read may not be read.
+        """
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._reports.run())
+            with suppress(TimeoutError):  # without the reports, the first statuses would say that there are no gateways
+                async with asyncio.timeout(REPORTS_WITHIN_S):
+                    await self._reports.answered.wait()
+            await self.resync.first()
+            self._informer.queue_all()
+            for _ in range(self._settings.workers):
+                tasks.create_task(self._work())
+            tasks.create_task(self._tick())
+            tasks.create_task(self._clear_dead_leases())
+            tasks.create_task(self._ownership.run())
+            tasks.create_task(self._events.run())
+            tasks.create_task(self.resync.run())
+
+    def stuck(self) -> list[ObjectKey]:
+        """The objects that have been worked on for longer than all deadlines together allow."""
+        now_s = self._clock_s()
+        return [key for key, begun_s in self._begun_s.items() if now_s - begun_s > STUCK_S]
+
+    async def _work(self) -> None:
+        while True:
+            key = await self.queue.get()
+            self._begun_s[key] = self._clock_s()
+            try:
+                with self._metrics.reconcile(key.kind):
+                    look_again_s = await self._reconcile(key)
+            except KubeError as exc:
+                pause_s = self.queue.failed(key, retry_after_s=exc.retry_after_s)
+                level = logging.DEBUG if isinstance(exc, KubeConflict) else logging.WARNING
+                _logger.log(level, "%s: trying again in %.1f s: %s", key, pause_s, exc)
+            except OperatorError as exc:
+                _logger.warning("%s: trying again in %.1f s: %s", key, self.queue.failed(key), exc)
+            except Exception:
+                # The top of the worker: whatever is wrong with one object must not stop the others.
+                _logger.exception("%s: unexpected, trying again in %.1f s", key, self.queue.failed(key))
+            else:
+                if look_again_s is not None:
+                    self.queue.schedule(key, look_again_s)
+                self.queue.done(key)
+            finally:
+                self._begun_s.pop(key, None)
+
+    async def _reconcile(self, key: ObjectKey) -> float | None:
+        """Returns in how many seconds to look again, though nothing happens."""
+        for affected in self._specs.resolve():
+            self.queue.add(affected)
+        raw, parsed = self._cache.get(key), self._specs.served(key)
+        reconciler = self._pairs if key.kind is Kind.MODEL_PAIR else self._policies
+        if raw is None or parsed is None:
+            reconciler.forget(key)
+            self.queue.forget(key)
+            return None
+        if (refusal := await self._ownership.refusal(key.namespace)) is not None:
+            self._events.post(raw, (refusal,))
+            return RENEW_S
+        # Also of one that is being deleted: gateways go by it until it is gone, which a finalizer may put off for long.
+        return await reconciler.reconcile(key, raw, parsed)
+
+    def _pair_deleted(self, raw: KubeObject) -> None:
+        self._pairs.deleted(raw)
+
+    async def _tick(self) -> None:
+        look_s = 0.0
+        while True:
+            await asyncio.sleep(_TICK_S)
+            self.queue.add_due()
+            if (now_s := self._clock_s()) >= look_s:
+                look_s = now_s + _LOOK_S
+                self._informer.look_for_dead_gateways()
+                while self._fed:
+                    self.queue.add(self._fed.pop())
+
+    async def _clear_dead_leases(self) -> None:
+        while True:
+            await asyncio.sleep(_DEAD_LEASES_S)
+            for key in self._gateways.dead_for_good(self._clock()):
+                lease = self._cache.get(key)
+                if lease is None:
+                    continue
+                path = self._resources[Kind.LEASE].path(key.namespace, key.name)
+                try:
+                    await self._client.delete(path, uid=lease["metadata"]["uid"])
+                except KubeError as exc:  # It harms nobody.
+                    _logger.debug("%s cannot be deleted: %s", key, exc)
+
+    def _show_metrics(self) -> None:
+        watch, check = self._metrics.watch, self.watch_check
+        watch("queue_depth", "Objects that wait to be looked at.", lambda: len(self.queue))
+        watch("objects_failing", "Objects whose last reconcile failed.", lambda: self.queue.failing)
+        watch("synced", "Whether everything was listed once.", lambda: float(self.resync.synced))
+        for kind in self._resources:
+            labels = {"kind": kind.value}
+            watch("objects", "Objects that are known.", partial(self._cache.count, kind), labels)
+            watch("watch_missed", "Changes that the watch has missed.", partial(check.missed, kind), labels)
+        for phase in Phase:
+            watch("classes", "Request classes by phase.", partial(self._classes_in, phase), {"phase": phase.value})
+        names = ("kind", "condition", "status", "reason")
+        self._metrics.count("conditions", "Objects by what a condition of theirs says.", names, self._conditions)
+
+    def _conditions(self) -> Counter[tuple[str, ...]]:
+        return Counter(
+            (kind.value, condition["type"], condition["status"], condition["reason"])
+            for kind in PARENTS
+            for raw in self._cache.of_kind(kind)
+            for condition in (raw.get("status") or {}).get("conditions") or ()
+        )
+
+    def _classes_in(self, phase: Phase) -> int:
+        statuses = (raw.get("status") or {} for raw in self._cache.of_kind(Kind.SPECULATION_POLICY))
+        return sum(entry.get("phase") == phase for status in statuses for entry in status.get("classes") or ())

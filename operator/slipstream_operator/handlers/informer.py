@@ -1,0 +1,121 @@
+"""From what happens in the cluster to what has to be looked at: every observation queues those whom it concerns."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from datetime import datetime
+
+from slipstream_operator.cluster.cache import Change, ObjectCache
+from slipstream_operator.cluster.gateway_reports import GatewayReports
+from slipstream_operator.cluster.resources import PARENTS, Kind, ObjectKey
+from slipstream_operator.cluster.spec_index import SpecIndex
+from slipstream_operator.handlers.work_queue import WorkQueue
+from slipstream_operator.types import KubeObject
+
+_DELETED = "DELETED"
+
+_logger = logging.getLogger(__name__)
+
+
+class Informer:
+    """The one door through which observations come in; runs in the event loop and never waits."""
+
+    def __init__(
+        self,
+        *,
+        cache: ObjectCache,
+        specs: SpecIndex,
+        gateways: GatewayReports,
+        queue: WorkQueue[ObjectKey],
+        clock: Callable[[], datetime],
+        on_deleted: Callable[[KubeObject], None],
+    ) -> None:
+        """`on_deleted` is told each pair that is gone, as it was known last."""
+        self._on_deleted = on_deleted
+        self._cache, self._specs, self._gateways = cache, specs, gateways
+        self._queue, self._clock = queue, clock
+
+    def observe(self, event_type: str | None, item: KubeObject) -> None:
+        """One watch event; `event_type` is None for an object that was listed."""
+        change = self._cache.remove(item) if event_type == _DELETED else self._cache.put(item)
+        if change is not None:
+            self._take(change)
+
+    def observe_own(self, parent: KubeObject) -> None:
+        """A parent as it came back from a write of ours: whoever works on it knows, others may not."""
+        if (change := self._cache.put(parent)) is not None:
+            self._take_parent(change, queue_itself=False)
+
+    def newest(self, kind: Kind) -> int:
+        """The highest version that is known of any object of `kind`."""
+        return self._cache.newest(kind)
+
+    def observe_list(
+        self, kind: Kind, items: Iterable[KubeObject], *, version: str, scope: str | None, seen: int = 0
+    ) -> list[ObjectKey]:
+        """A whole list of `kind` in the namespace `scope` or all; returns the objects that were not as known. `seen` is
+        `newest` from before."""
+        changes = self._cache.replace_kind(kind, items, version=version, scope=scope, seen=seen)
+        for change in changes:
+            self._take(change)
+        return [change.key for change in changes]
+
+    def queue_all(self) -> None:
+        """Look at every parent."""
+        for kind in PARENTS:
+            for key in self._cache.keys(kind):
+                self._queue.add(key)
+
+    def look_for_dead_gateways(self) -> None:
+        if self._gateways.expire(self._clock()):
+            self.queue_all()
+
+    def _take(self, change: Change) -> None:
+        match change.key.kind:
+            case Kind.MODEL_PAIR | Kind.SPECULATION_POLICY:
+                self._take_parent(change)
+            case Kind.LEASE:
+                self._take_report(change)
+            case _:
+                for item in (change.before, change.after):
+                    if item is not None and (pair := self._cache.pair_of(item)) is not None:
+                        self._queue.add(pair)
+                        if change.key.kind is Kind.DEPLOYMENT:  # which servers answer is a matter of evidence
+                            for related in self._relations(pair):
+                                self._queue.add(related)
+
+    def _take_parent(self, change: Change, *, queue_itself: bool = True) -> None:
+        key, related = change.key, self._relations(change.key)
+        if key.kind is Kind.MODEL_PAIR and change.before is not None and _uid(change.before) != _uid(change.after):
+            self._on_deleted(change.before)
+        if change.after is None:
+            self._specs.remove(key)
+        else:
+            self._specs.put(change.after)
+        if queue_itself:
+            self._queue.add(key)
+        # A pair shows figures of its policy's status, and a policy whether its pair is ready.
+        for other in {*related, *self._relations(key)} - {key}:
+            self._queue.add(other)
+
+    def _relations(self, key: ObjectKey) -> tuple[ObjectKey, ...]:
+        parsed = self._specs.served(key)
+        return () if parsed is None else tuple(self._specs.related(parsed.pair_key))
+
+    def _take_report(self, change: Change) -> None:
+        if change.after is None:
+            concerned = self._gateways.remove(change.key)
+        else:
+            concerned = self._gateways.put(change.key, change.after, self._clock())
+        if concerned is None:
+            self.queue_all()
+        elif concerned:
+            for kind in PARENTS:
+                for key in self._cache.keys(kind):
+                    if str(key) in concerned:
+                        self._queue.add(key)
+
+
+def _uid(item: KubeObject | None) -> object:
+    return None if item is None else item["metadata"]["uid"]

@@ -1,0 +1,1 @@
+"""The rollout of speculation, class by class: evidence, its analysis, promotion and rollback."""

@@ -1,0 +1,138 @@
+"""A ledger as text, for `status.checkpoint`: compressed msgpack behind a checksum, in base64."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+import zlib
+from collections.abc import Mapping
+from typing import TypeVar
+
+import msgspec
+from slipstream_core.redis.position import Position
+
+from slipstream_operator.errors import OperatorError
+from slipstream_operator.rollout.analysis.facts import ClassMemory
+from slipstream_operator.rollout.analysis.record import ClassRecord
+
+MAX_CHARS = 262_144
+"""What the resource's schema takes, and what is read."""
+MAX_WRITTEN_CHARS = MAX_CHARS * 15 // 16
+_Value = TypeVar("_Value")
+_VERSION = 3
+# From these versions only the phases of the classes are read. The outcomes are read from the store again.
+_OLDER = frozenset({1, 2})
+_DIGEST_BYTES = 8
+_MAX_BYTES = 4 * 1024 * 1024
+
+
+class CheckpointError(OperatorError):
+    """A checkpoint that cannot be used: damaged, edited, or of another version. The message says which."""
+
+
+class State(msgspec.Struct, kw_only=True, array_like=True):
+    """All that a ledger remembers. `standings` is where the classes are, `records` what was counted of each; nothing
+    counts while `paused`, and then what began at `resumed_s` (seconds since 1970) or later."""
+
+    pair: str
+    position: Position | None = None
+    standings: dict[str, ClassMemory] = {}
+    records: dict[str, ClassRecord] = {}
+    paused: bool = False
+    resumed_s: float = -math.inf
+
+
+class _Standings(msgspec.Struct, array_like=True):
+    """A `State` of which only one part is looked at."""
+
+    pair: str
+    position: msgspec.Raw
+    standings: dict[str, ClassMemory]
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(State)
+_standings_decoder = msgspec.msgpack.Decoder(_Standings)
+
+
+def write_checkpoint(state: State) -> str:
+    """`state` as text; the same state gives the same text.
+
+    One that API servers refused would keep every transition from being stored: above `MAX_WRITTEN_CHARS` the figures
+    are left out, then what tells old outcomes from new ones after a loss of Redis, then what was counted. Where the
+    classes stand always stays.
+    """
+    text = _encoded(state)
+    for lighten in (_without_figures, _without_numbers, _without_records):
+        if len(text) <= MAX_WRITTEN_CHARS:
+            break
+        state = lighten(state)
+        text = _encoded(state)
+    return text
+
+
+def read_checkpoint(text: str) -> State:
+    """Raises `CheckpointError` for anything but what `write_checkpoint` made, of this version or an older one."""
+    version, packed = _opened(text)
+    if version in _OLDER:
+        older = _decoded(packed, _standings_decoder)
+        return State(pair=older.pair, standings=dict(older.standings))
+    return _decoded(packed, _decoder)
+
+
+def sealed_standings(text: str, pair: str | None = None) -> Mapping[str, ClassMemory]:
+    """Where the classes were when `text` was written; empty where it cannot be read, or is of another pair than the one
+    with the key `pair` (None: of whichever)."""
+    try:
+        sealed = _decoded(_opened(text)[1], _standings_decoder)
+    except CheckpointError:
+        return {}
+    return sealed.standings if pair in (None, sealed.pair) else {}
+
+
+def _encoded(state: State) -> str:
+    packed = bytes([_VERSION]) + zlib.compress(_encoder.encode(state), 6)
+    return base64.b64encode(_digest(packed) + packed).decode()
+
+
+def _without_figures(state: State) -> State:
+    records = state.records.items()
+    light = {name: msgspec.structs.replace(record, speculative=None, control=None) for name, record in records}
+    return msgspec.structs.replace(state, records=light)
+
+
+def _without_numbers(state: State) -> State:
+    at = state.position
+    return msgspec.structs.replace(state, position=None if at is None else Position(entry=at.entry, numbers={}))
+
+
+def _without_records(state: State) -> State:
+    return msgspec.structs.replace(state, records={})
+
+
+def _opened(text: str) -> tuple[int, bytes]:
+    """The version, and the compressed rest. Raises `CheckpointError`."""
+    if len(text) > MAX_CHARS:
+        raise CheckpointError(f"status.checkpoint: must have at most {MAX_CHARS} characters, got {len(text)}")
+    try:
+        data = base64.b64decode(text, validate=True)
+    except ValueError as error:
+        raise CheckpointError(f"status.checkpoint: is not base64 ({error})") from error
+    digest, packed = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
+    if not packed or digest != _digest(packed):
+        raise CheckpointError("status.checkpoint: its checksum does not fit, it was damaged or edited")
+    if packed[0] != _VERSION and packed[0] not in _OLDER:
+        raise CheckpointError(f"status.checkpoint: is of version {packed[0]}, this operator reads {_VERSION}")
+    return packed[0], packed[1:]
+
+
+def _decoded(packed: bytes, decoder: msgspec.msgpack.Decoder[_Value]) -> _Value:
+    try:
+        return decoder.decode(zlib.decompressobj().decompress(packed, _MAX_BYTES))
+    except (zlib.error, msgspec.DecodeError) as error:
+        raise CheckpointError(f"status.checkpoint: cannot be read ({error})") from error
+
+
+def _digest(packed: bytes) -> bytes:
+    return hashlib.sha256(packed).digest()[:_DIGEST_BYTES]

@@ -1,0 +1,195 @@
+"""The books of one policy: outcomes go in, facts come out, and nothing is counted twice, whoever restarts.
+
+No I/O and no clock: the wall clock comes in with each call. Not thread-safe: a ledger lives on one event loop.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from slipstream_core.manifest.objects import SpeculationPolicySpec
+from slipstream_core.manifest.rollout import DEFAULT_ERROR_RATE, Analysis, Thresholds, effective
+from slipstream_core.manifest.status import ClassStatus, Phase, SpeculationPolicyStatus
+from slipstream_core.observation import Observation
+from slipstream_core.redis.position import Position
+
+from slipstream_operator.rollout.analysis.checkpoint import State, read_checkpoint, write_checkpoint
+from slipstream_operator.rollout.analysis.facts import ClassFacts, ClassMemory
+from slipstream_operator.rollout.analysis.metrics import Terms, rules_of, stricter
+from slipstream_operator.rollout.analysis.outcomes import CLASSES, kind_of
+from slipstream_operator.rollout.analysis.record import ClassRecord
+
+
+class PolicyLedger:
+    """What a policy's decisions are made from. Bounded: classes come from a closed set of 33.
+
+    `pair` is the pair's key, whose outcomes alone are taken; `spec` is None while it cannot be read: then nothing but
+    errors is guarded. Requests that began before `begun_s` (the policy's creation; seconds since 1970) count for
+    nothing.
+    """
+
+    def __init__(self, pair: str, spec: SpeculationPolicySpec | None, *, begun_s: float = -math.inf) -> None:
+        self._pair = pair
+        self._spec = spec
+        self._begun_s = begun_s
+        self._state = State(pair=pair)
+        self._terms: dict[str, Terms] = {}
+        self._looked_s = -math.inf
+
+    @property
+    def pair(self) -> str:
+        return self._pair
+
+    @property
+    def position(self) -> Position | None:
+        """How far the pair's outcomes are in here: where reading has to go on after `restore`."""
+        return self._state.position
+
+    def restore(self, checkpoint: str) -> None:
+        """Go on from `checkpoint`, in place of everything in here; one of another pair is left aside.
+
+        Raises:
+            CheckpointError: it cannot be read; the ledger stays as it was.
+        """
+        state = read_checkpoint(checkpoint)
+        if state.pair != self._pair:
+            return
+        state.records = {name: record for name, record in state.records.items() if name in CLASSES}
+        self._state = state
+        self._terms.clear()
+        for name, memory in state.standings.items():
+            if name in CLASSES:
+                self._record(name).stand(memory)
+
+    def record(self, seen: Observation, *, now_s: float = math.inf) -> None:
+        """Take in an outcome, in microseconds; those of other pairs and impossible ones are ignored, never raised.
+
+        `now_s` is the wall clock here: a gateway whose clock is ahead of it ends its requests now.
+        """
+        kind = kind_of(seen)
+        if kind is None or seen.subject.pair != self._pair:
+            return
+        time_s = min(seen.time_s, now_s)
+        if time_s < self._begun_s:
+            return
+        name = seen.request_class
+        terms = self._terms.get(name) or self._make_terms(name)
+        from_s = math.inf if self._state.paused else self._state.resumed_s
+        self._record(name).add(seen, kind, terms, time_s, from_s=from_s)
+
+    def passed(self, position: Position) -> None:
+        """Everything up to `position` was recorded."""
+        self._state.position = position
+
+    def follow(
+        self, spec: SpeculationPolicySpec | None, status: SpeculationPolicyStatus, *, paused: bool = False
+    ) -> None:
+        """`status` is in force, of `spec`; None: what was in force before. What counted for a step, an attempt or a
+        spec that is over is left behind.
+
+        While `paused` outcomes only show that their class is alive: who answers is not yet what `spec` asks for. With
+        the end of a pause those count whose requests began after the last call of `facts` before it.
+        """
+        if spec is not None:
+            self._spec = spec
+        self._state.resumed_s = self._resumed_s(paused)
+        self._state.paused = paused
+        self._terms.clear()
+        self._state.standings = standings_of(status)
+        for name, memory in self._state.standings.items():
+            if name in CLASSES:
+                self._record(name).stand(memory)
+
+    def facts(self, now_s: float) -> Mapping[str, ClassFacts]:
+        """What is known of every class that was ever heard of, by name. `now_s` is the wall clock."""
+        self._looked_s = now_s
+        return {
+            name: record.facts(self._terms.get(name) or self._make_terms(name), now_s)
+            for name, record in sorted(self._state.records.items())
+        }
+
+    def checkpoint(self, status: SpeculationPolicyStatus, *, paused: bool = False) -> str:
+        """What `restore` goes on from, sealed with where `status` leaves the classes. It goes into that status: both
+        are stored at once or not at all, so that no state between them exists. `status` and `paused` are what `follow`
+        will be told."""
+        state = self._state
+        return write_checkpoint(
+            State(
+                pair=state.pair,
+                position=state.position,
+                standings=standings_of(status),
+                records=state.records,
+                paused=paused,
+                resumed_s=self._resumed_s(paused),
+            )
+        )
+
+    def _resumed_s(self, paused: bool) -> float:
+        return self._looked_s if self._state.paused and not paused else self._state.resumed_s
+
+    def _record(self, name: str) -> ClassRecord:
+        record = self._state.records.get(name)
+        if record is None:
+            analysis = self._spec.analysis if self._spec is not None else Analysis()
+            record = ClassRecord(window_seconds=analysis.window_seconds)
+            self._state.records[name] = record
+        return record
+
+    def _make_terms(self, name: str) -> Terms:
+        memory = self._record(name).memory
+        share = memory.share if memory is not None else 1.0
+        retried = memory is not None and memory.retries > 0 and memory.phase is not Phase.PROMOTED
+        terms = self._terms[name] = terms_of(self._spec, name, retried=retried, share=share)
+        self._record(name).window_seconds = terms.window_seconds
+        return terms
+
+
+def terms_of(spec: SpeculationPolicySpec | None, name: str, *, retried: bool, share: float = 1.0) -> Terms:
+    """What the class `name` is held to; `retried`: stricter, as long as a retry is not promoted. `share` of what would
+    speculate does."""
+    if spec is None:
+        return _terms(Thresholds(error_rate=DEFAULT_ERROR_RATE), Analysis(), margin=0.0, controlled=False)
+    rules = {rule.name: rule for rule in spec.classes}
+    rule = rules.get(name) or rules.get(name.partition("/")[0])
+    thresholds = effective(spec.thresholds, rule.thresholds if rule is not None else None)
+    if rule is not None and rule.mode == "speculative":
+        thresholds = Thresholds(error_rate=thresholds.error_rate)
+    if retried:
+        thresholds = stricter(thresholds, spec.rollback.reenable_margin)
+    return _terms(thresholds, spec.analysis, margin=spec.margin, controlled=spec.hold_back_share > 0.0 or share < 1.0)
+
+
+def standings_of(status: SpeculationPolicyStatus) -> dict[str, ClassMemory]:
+    """Where `status` leaves its classes."""
+    return {one.name: _memory_of(one, status) for one in status.classes}
+
+
+def _memory_of(one: ClassStatus, status: SpeculationPolicyStatus) -> ClassMemory:
+    return ClassMemory(
+        phase=one.phase,
+        share=one.share,
+        step=one.step,
+        since=one.since,
+        retries=one.retries,
+        retry_at=one.retry_at,
+        spec_hash=status.spec_hash,
+        retry_token=status.retry_token,
+        hold_back_share=one.hold_back_share,
+        hold_back_since=one.hold_back_since,
+    )
+
+
+def _terms(thresholds: Thresholds, analysis: Analysis, *, margin: float, controlled: bool) -> Terms:
+    rate = thresholds.error_rate
+    return Terms(
+        rules=rules_of(thresholds, min_samples=analysis.min_samples),
+        error_rate=DEFAULT_ERROR_RATE if rate is None else rate,
+        alarm_at=math.log(analysis.false_alarm_requests),
+        window_seconds=analysis.window_seconds,
+        min_samples=analysis.min_samples,
+        margin=margin,
+        confidence=analysis.confidence,
+        controlled=controlled,
+        ttft_increase=thresholds.ttft_increase,
+    )

@@ -1,0 +1,393 @@
+"""What is kept of one class: guards, the comparison of a step, and the latest figures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+
+import msgspec
+from slipstream_core.manifest.status import Phase
+from slipstream_core.observation import Observation, cost_of
+from slipstream_core.types import Arm, Reason
+
+from slipstream_operator.rollout.analysis.facts import (
+    ClassFacts,
+    ClassMemory,
+    ErrorFacts,
+    GainFacts,
+    GuardFacts,
+    LossFacts,
+    Verdict,
+)
+from slipstream_operator.rollout.analysis.guard import Guard
+from slipstream_operator.rollout.analysis.metrics import (
+    COMPARED,
+    MIN_ERROR_REQUESTS,
+    MIN_FAILURES,
+    SHARED_AT,
+    Comparison,
+    Metric,
+    Rule,
+    Terms,
+)
+from slipstream_operator.rollout.analysis.outcomes import Kind
+from slipstream_operator.rollout.analysis.paired import PairedTimes
+from slipstream_operator.rollout.analysis.window import Recent, Window, bin_of
+from slipstream_operator.status.conditions import read_time
+
+MOST_FAIL = 0.5
+"""`MIN_FAILURES`, and at least this share of the window's requests, need no guard."""
+HARDLY = 0.9
+"""A class of which gateways decide this share plain hardly speculates, whatever its phase."""
+NOT_APPLICABLE_AFTER = 3
+"""So many times `minSamples` answers without one that a guard could judge: it will not see any."""
+MIN_CONTROL_FAILURES = 2
+"""So many failures of the control, and `MOST_FAIL` of its requests, show that most requests of both arms fail."""
+DOUBT_AT = math.log(10.0)
+"""From this evidence of a loss on, more answers of the control are asked for. A rollback needs more evidence."""
+_OVER = {Phase.ROLLED_BACK, Phase.DISABLED}
+
+
+class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
+    """The accumulators of a class, written into the checkpoint as they are.
+
+    `memory` is where the class was when they began. Requests that began before `begun_s` count for no guard, before
+    `step_s` not for the comparisons: seconds since 1970. `costs` compares costs as `times` does times, and
+    `first_tokens` streamed answers' times to the first token, where the policy has a `ttftIncrease`. The guards began
+    `answers` speculative answers ago, of which `priced` have a cost.
+    """
+
+    window_seconds: int
+    memory: ClassMemory | None = None
+    begun_s: float = -math.inf
+    step_s: float = -math.inf
+    last_outcome_s: float | None = None
+    explorations: int = 0
+    guards: dict[Metric, Guard] = {}
+    times: PairedTimes = msgspec.field(default_factory=PairedTimes)
+    costs: PairedTimes = msgspec.field(default_factory=PairedTimes)
+    speculative: Window | None = None
+    control: Window | None = None
+    answers: int = 0
+    priced: int = 0
+    first_tokens: PairedTimes | None = None
+
+    def add(self, seen: Observation, kind: Kind, terms: Terms, time_s: float, *, from_s: float = -math.inf) -> None:
+        """Take in an outcome that ended at `time_s`; where it began before `from_s`, too, it counts for nothing."""
+        if self.last_outcome_s is None or time_s > self.last_outcome_s:
+            self.last_outcome_s = time_s
+        start_s = time_s - seen.e2e_s
+        if start_s < max(self.begun_s, from_s) or kind is Kind.HEARD:
+            return
+        if kind is Kind.ANSWER and seen.arm is Arm.CONTROL:
+            self._add_control(seen, terms, time_s, start_s)
+        elif kind is Kind.ANSWER:
+            self._add_speculative(seen, terms, time_s, start_s)
+        elif kind is Kind.CONTROL_FAILURE:
+            self._compare(Metric.ERROR_RATE, 1.0)
+            if bucket := self._windows()[1].at(time_s):
+                bucket.failures += 1
+        elif kind is Kind.DECLINED:
+            if bucket := self._windows()[0].at(time_s):
+                bucket.declined += 1
+        elif kind is Kind.PARITY:
+            self._bet(Metric.PARITY, float(seen.parity == "mismatch"), terms)
+        else:
+            if seen.reason is Reason.EXPLORATION:
+                self.explorations += 1
+            self._bet(Metric.ERROR_RATE, float(kind is Kind.FAILURE), terms)
+            if bucket := self._windows()[0].at(time_s):
+                bucket.failures += kind is Kind.FAILURE
+                bucket.others += kind is Kind.OTHER_ANSWER
+
+    def stand(self, memory: ClassMemory) -> None:
+        """The class is at `memory` now: what counted before and does not any more is left behind.
+
+        Guards begin anew with a new spec and after a rollback, and not else: a class that falls silent between two
+        bursts would never be judged by what it does in them.
+        """
+        before, self.memory = self.memory, memory
+        since_s = seconds_of(memory.since)
+        if before is None and self.last_outcome_s is None:  # what was before was lost, and judged already
+            self.begun_s = self.step_s = since_s
+        if before is None or memory == before:
+            return
+        began_again = before.phase in _OVER and memory.phase not in _OVER
+        if began_again or before.spec_hash != memory.spec_hash or memory.retries > before.retries:
+            self.begun_s = since_s
+            self.guards, self.explorations, self.answers, self.priced = {}, 0, 0, 0
+            self.times, self.costs, self.first_tokens = PairedTimes(), PairedTimes(), None
+            self.speculative = None
+        elif (before.step, before.since) == (memory.step, memory.since):
+            if before.hold_back_since != memory.hold_back_since:
+                self._share_anew(seconds_of(memory.hold_back_since))
+            return
+        self.step_s = since_s
+        for times in self._comparisons():
+            times.begin_step()
+
+    def _share_anew(self, since_s: float) -> None:
+        """Requests that began at `since_s` or later are assigned by another share of the control. No block has answers
+        from before and after: the arm whose share grew would have more of the later ones, and their load."""
+        self.step_s = max(self.step_s, since_s)
+        for times in self._comparisons():
+            times.begin_block()
+        for metric in COMPARED.keys() & self.guards.keys():
+            self.guards[metric].begin_comparison()
+
+    def facts(self, terms: Terms, now_s: float) -> ClassFacts:
+        """What is known of the class at `now_s`."""
+        speculative, control = (window.recent(now_s) for window in self._windows())
+        declined, others = speculative.declined, speculative.requests + control.requests
+        guards, gain = tuple(self._guard_facts(rule, terms) for rule in terms.rules), self._gain(terms)
+        return ClassFacts(
+            memory=self.memory,
+            guards=guards,
+            errors=_error_facts(speculative, control, terms.error_rate),
+            gain=gain,
+            loss=_loss(self.times, terms, threshold=terms.margin, allowed=0.0),
+            ttft_loss=self._ttft_loss(terms),
+            speculative=speculative.figures,
+            control=control.figures,
+            decided_plain=_share(declined, others),
+            hardly_speculates=declined >= max(terms.min_samples, HARDLY * (declined + others)),
+            control_needed=_control_needed(gain, guards, max(times.doubt for times in self._comparisons())),
+            explorations=self.explorations,
+            last_outcome_s=self.last_outcome_s,
+            e2e=speculative.e2e,
+            accepts=speculative.accepts,
+            acceptance=speculative.acceptance,
+        )
+
+    def _add_control(self, seen: Observation, terms: Terms, time_s: float, start_s: float) -> None:
+        if start_s >= self.step_s:
+            self._pair(seen, terms, control=True)
+        self._compare(Metric.ERROR_RATE, 0.0)
+        for metric, x in _broken(seen, terms):
+            self._compare(metric, x)
+        _figures(self._windows()[1], seen, time_s)
+
+    def _add_speculative(self, seen: Observation, terms: Terms, time_s: float, start_s: float) -> None:
+        self.answers += 1
+        self._bet(Metric.ERROR_RATE, 0.0, terms)
+        if seen.drafted > 0:
+            self._bet(Metric.ACCEPTANCE, seen.accepted / seen.drafted, terms)
+        for metric, x in _broken(seen, terms):
+            self._bet(metric, x, terms)
+        if start_s >= self.step_s:
+            self._pair(seen, terms, control=False)
+        _figures(self._windows()[0], seen, time_s)
+
+    def _pair(self, seen: Observation, terms: Terms, *, control: bool) -> None:
+        """Costs and times to the first token are paired as if the control's were higher by what is allowed: a loss is
+        what is beyond it. The length of the prompt explains a part of the time to the first token."""
+        self.times.add(seen.e2e_s, seen.output_tokens, control=control)
+        rule, cost = terms.rule(Metric.COST), cost_of(seen)
+        if rule is not None and cost:
+            self.priced += not control
+            self.costs.add(cost * (1.0 + rule.threshold if control else 1.0), seen.output_tokens, control=control)
+        if terms.ttft_increase is None or seen.ttft_s is None:
+            return
+        if self.first_tokens is None:
+            self.first_tokens = PairedTimes()
+        allowed = 1.0 + terms.ttft_increase if control else 1.0
+        self.first_tokens.add(seen.ttft_s * allowed, max(seen.prompt_tokens, 1), control=control)
+
+    def _comparisons(self) -> Iterator[PairedTimes]:
+        yield from (self.times, self.costs)
+        if self.first_tokens is not None:
+            yield self.first_tokens
+
+    def _ttft_loss(self, terms: Terms) -> LossFacts | None:
+        if terms.ttft_increase is None or self.first_tokens is None:
+            return None
+        return _loss(self.first_tokens, terms, threshold=0.0, allowed=terms.ttft_increase)
+
+    def _compare(self, metric: Metric, x: float) -> None:
+        if guard := self.guards.get(metric):
+            guard.compare(x)
+
+    def _bet(self, metric: Metric, x: float, terms: Terms) -> None:
+        rule = terms.rule(metric)
+        if rule is None:
+            return
+        guard = self.guards.get(metric)
+        if guard is None:
+            guard = self.guards[metric] = Guard()
+        guard.add(
+            x,
+            rule.excess(x),
+            rule.bets,
+            alarm_at=terms.alarm_at,
+            min_samples=rule.min_samples,
+            latched=not (rule.compared and terms.controlled),
+        )
+
+    def _windows(self) -> tuple[Window, Window]:
+        """The two arms' windows, made where there are none of this length."""
+        if self.speculative is None or self.speculative.seconds != self.window_seconds:
+            self.speculative = Window(seconds=self.window_seconds)
+        if self.control is None or self.control.seconds != self.window_seconds:
+            self.control = Window(seconds=self.window_seconds)
+        return self.speculative, self.control
+
+    def _cost_facts(self, rule: Rule, terms: Terms) -> GuardFacts:
+        began = self.costs.began
+        found = self.costs.found_loss(terms.alarm_at, margin=terms.margin)
+        blocks, seen = found or began, min(began.speculative, began.control)
+        if found is not None:
+            verdict = Verdict.FAIL
+        else:
+            verdict = Verdict.PASS if seen >= rule.min_samples else self._verdict_without(self.priced, terms)
+        return GuardFacts(
+            metric=rule.metric,
+            verdict=verdict,
+            observed=(1.0 + blocks.change(blocks.difference)) * (1.0 + rule.threshold) - 1.0 if blocks.n else None,
+            limit=rule.limit,
+            threshold=rule.threshold,
+            samples=blocks.speculative,
+            seen=seen,
+            required=rule.min_samples,
+            control=blocks.control,
+        )
+
+    def _guard_facts(self, rule: Rule, terms: Terms) -> GuardFacts:
+        if rule.metric is Metric.COST:
+            return self._cost_facts(rule, terms)
+        guard = self.guards.get(rule.metric) or Guard()
+        return GuardFacts(
+            metric=rule.metric,
+            verdict=self._verdict(guard, rule, terms),
+            observed=guard.observed,
+            limit=rule.limit,
+            threshold=rule.threshold,
+            samples=guard.run_samples,
+            seen=guard.samples,
+            required=rule.min_samples,
+            statistic=guard.statistic,
+            alarm_at=terms.alarm_at,
+            control=guard.control,
+            control_observed=guard.control_total / guard.control if guard.control else None,
+        )
+
+    def _verdict(self, guard: Guard, rule: Rule, terms: Terms) -> Verdict:
+        if guard.alarm:
+            return _blamed(guard, rule.limit, rule.compared) if rule.compared and terms.controlled else Verdict.FAIL
+        if guard.samples >= rule.min_samples:
+            return Verdict.PASS
+        return self._verdict_without(guard.samples, terms)
+
+    def _verdict_without(self, eligible: int, terms: Terms) -> Verdict:
+        """The verdict of a guard that has too little to judge, of `eligible` answers that it could judge or will."""
+        unseen = not eligible and self.answers >= NOT_APPLICABLE_AFTER * terms.min_samples
+        return Verdict.NOT_APPLICABLE if unseen else Verdict.NO_DATA
+
+    def _gain(self, terms: Terms) -> GainFacts:
+        step, threshold = self.times.step, -terms.margin
+        bound = self.times.upper_change(confidence=terms.confidence, tuned_for=terms.min_samples)
+        verdict = Verdict.NO_DATA
+        speculative, control = self.times.step_speculative, self.times.step_control
+        if min(speculative, control) >= terms.min_samples and bound is not None:
+            verdict = Verdict.PASS if bound < threshold else Verdict.FAIL
+        return GainFacts(
+            verdict=verdict,
+            speculative=speculative,
+            control=control,
+            required=terms.min_samples,
+            change=step.change(step.difference) if step.n else None,
+            bound=bound,
+            threshold=threshold,
+        )
+
+
+def _loss(times: PairedTimes, terms: Terms, *, threshold: float, allowed: float) -> LossFacts | None:
+    """The loss beyond `threshold` that was found; the control's times were counted as longer by the share `allowed`."""
+    found = times.found_loss(terms.alarm_at, margin=threshold)
+    if found is None:
+        return None
+    return LossFacts(
+        change=(1.0 + found.change(found.difference)) * (1.0 + allowed) - 1.0,
+        threshold=(1.0 + threshold) * (1.0 + allowed) - 1.0,
+        speculative=found.speculative,
+        control=found.control,
+    )
+
+
+def _control_needed(gain: GainFacts, guards: Iterable[GuardFacts], doubt: float) -> bool | None:
+    """Between the two there is a zone in which nothing changes, so that chance alone moves no share to and fro."""
+    verdicts = {guard.verdict for guard in guards}
+    shown = gain.verdict is not Verdict.NO_DATA and gain.change is not None and gain.change <= gain.threshold
+    if not shown or Verdict.UNCLEAR in verdicts or doubt >= DOUBT_AT:
+        return True
+    clear = gain.verdict is Verdict.PASS and Verdict.SHARED not in verdicts and doubt <= 0.0
+    return False if clear else None
+
+
+def _share(declined: int, others: int) -> float | None:
+    """The share of answers for which speculation would not have paid. In whole percents, as each change is a write of
+    the status."""
+    return round(declined / (declined + others), 2) if declined + others else None
+
+
+def _broken(seen: Observation, terms: Terms) -> Iterator[tuple[Metric, float]]:
+    """Which limits on its times an answer is held to, with 1 where it broke one."""
+    for rule in terms.rules:
+        if rule.metric is Metric.P95:
+            yield Metric.P95, float(seen.e2e_s > rule.threshold)
+        elif rule.metric is Metric.TTFT and seen.ttft_s is not None:
+            yield Metric.TTFT, float(seen.ttft_s > rule.threshold)
+
+
+def _blamed(guard: Guard, limit: float, comparison: Comparison) -> Verdict:
+    """Whether speculation or the servers cause a broken limit."""
+    alone_after = comparison.alone_after
+    if alone_after is not None and not guard.control and guard.run_total >= alone_after:
+        return Verdict.FAIL
+    blame = guard.blame(limit)
+    if blame >= comparison.blame_at:
+        return Verdict.FAIL
+    return Verdict.SHARED if blame <= SHARED_AT else Verdict.UNCLEAR
+
+
+def seconds_of(time: str) -> float:
+    """Seconds since 1970 of an RFC 3339 time of ours; 0 for none."""
+    moment = read_time(time)
+    return moment.timestamp() if moment is not None else 0.0
+
+
+def _error_facts(speculative: Recent, control: Recent, limit: float) -> ErrorFacts:
+    failures, requests = speculative.failures, speculative.requests
+    if requests < MIN_ERROR_REQUESTS:
+        verdict = Verdict.NO_DATA
+    elif failures < MIN_FAILURES or failures < MOST_FAIL * requests or failures <= limit * requests:
+        verdict = Verdict.PASS
+    else:
+        shared = control.failures >= max(MIN_CONTROL_FAILURES, MOST_FAIL * control.requests)
+        verdict = Verdict.SHARED if shared and limit > 0.0 else Verdict.FAIL
+    return ErrorFacts(
+        verdict=verdict,
+        failures=failures,
+        requests=requests,
+        limit=limit,
+        control_failures=control.failures,
+        control_requests=control.requests,
+    )
+
+
+def _figures(window: Window, seen: Observation, time_s: float) -> None:
+    bucket = window.at(time_s)
+    if bucket is None:
+        return
+    bucket.answers += 1
+    bucket.e2e_s += seen.e2e_s
+    index = bin_of(seen.e2e_s)
+    bucket.e2e[index] = bucket.e2e.get(index, 0) + 1
+    if seen.ttft_s is not None:
+        index = bin_of(seen.ttft_s)
+        bucket.ttft[index] = bucket.ttft.get(index, 0) + 1
+    if seen.drafted > 0:
+        bucket.accepts += 1
+        bucket.acceptance += seen.accepted / seen.drafted
+    if (cost := cost_of(seen)) is not None:
+        bucket.costs += 1
+        bucket.cost += cost

@@ -1,0 +1,296 @@
+"""Where a class goes next: the rollout's state machine, one class at a time. Pure.
+
+Down always, up only with proof: a rollback needs no more than its evidence, whatever else is wrong; a step up needs
+everything, and whatever is missing, late, edited or cannot be known holds the class where it is.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import msgspec
+from slipstream_core.manifest.objects import ClassRule, SpeculationPolicySpec
+from slipstream_core.manifest.status import LastDecision, Phase
+
+from slipstream_operator.rollout.analysis import ClassFacts, GainFacts, Verdict
+from slipstream_operator.rollout.trips import E2E_CHANGE, NO_NUMBERS, SILENCES, Numbers, Trip, worst_trip
+from slipstream_operator.status.conditions import rfc3339
+
+_SPECULATING = frozenset({Phase.PROGRESSING, Phase.PROMOTED, Phase.ENABLED})
+_INITIAL = {"plain": Phase.DISABLED, "speculative": Phase.ENABLED, "auto": Phase.PROGRESSING}
+_TRIPPED_BY_GUARDS = frozenset({Phase.PROGRESSING, Phase.PROMOTED})
+_CONTENT = frozenset({Verdict.PASS, Verdict.NOT_APPLICABLE, Verdict.SHARED})
+
+
+class ClassState(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a class is; what of a `ClassStatus` is decided, with moments instead of text. `hold_back_share` has
+    been in force since `hold_back_since`; both None until it is decided."""
+
+    name: str
+    phase: Phase
+    share: float
+    step: int
+    since: datetime
+    retries: int = 0
+    retry_at: datetime | None = None
+    last_decision: LastDecision | None = None
+    hold_back_share: float | None = None
+    hold_back_since: datetime | None = None
+
+    @property
+    def speculates(self) -> bool:
+        return self.phase in _SPECULATING
+
+
+class Situation(msgspec.Struct, frozen=True, kw_only=True):
+    """What holds for all classes of a policy now.
+
+    `held` says why nothing may go up and nothing goes stale; None where nothing is in the way. `released` is when that
+    was so last: soak and silence count from there. `connected`: all outcomes there are have been read. `renewed`: the
+    policy has a retryToken that was not honoured yet.
+    """
+
+    spec: SpeculationPolicySpec
+    now: datetime
+    held: str | None
+    released: datetime
+    connected: bool
+
+
+def rule_of(spec: SpeculationPolicySpec, name: str) -> ClassRule | None:
+    """The rule for a class: `task/length` goes before `task`."""
+    rules = {rule.name: rule for rule in spec.classes}
+    return rules.get(name) or rules.get(name.partition("/")[0])
+
+
+def initial(spec: SpeculationPolicySpec, name: str, now: datetime, *, retries: int = 0) -> ClassState:
+    """Where a class begins."""
+    rule = rule_of(spec, name)
+    phase = _INITIAL[rule.mode if rule is not None else "auto"]
+    return ClassState(name=name, phase=phase, share=share_of(spec, phase, 0), step=0, since=now, retries=retries)
+
+
+def share_of(spec: SpeculationPolicySpec, phase: Phase, step: int) -> float:
+    """The share of a phase and a step; nothing else ever is one."""
+    steps = spec.rollout.steps
+    if phase is Phase.PROGRESSING:
+        return steps[min(step, len(steps) - 1)].share
+    if phase is Phase.PROMOTED:
+        return steps[-1].share
+    return 1.0 if phase is Phase.ENABLED else 0.0
+
+
+def advance(state: ClassState, facts: ClassFacts | None, situation: Situation) -> ClassState:
+    """One transition at most; `state` itself where there is none. A new one has its decision in `last_decision`."""
+    if state.phase is Phase.DISABLED or facts is None:
+        return state
+    if trip := _trip(state, facts):
+        return _rolled_back(state, trip, situation)
+    if situation.held is not None or situation.now < state.since:
+        return state  # also where the clock went back: time has to pass again
+    if state.phase is Phase.ROLLED_BACK:
+        return _retried(state, facts, situation)
+    if state.phase is Phase.STALE:
+        return _refreshed(state, facts, situation)
+    if state.phase is Phase.ENABLED:
+        return state
+    if is_stale(state, facts, situation) and situation.spec.rollback.fail_mode == "plain":
+        return _staled(state, situation)
+    if state.phase is Phase.PROMOTED:
+        return _proven(state, facts, situation)
+    return _promoted(state, facts, situation) if may_promote(state, facts, situation) else state
+
+
+def may_promote(state: ClassState, facts: ClassFacts, situation: Situation) -> bool:
+    """Whether the step is over: soaked, its gain shown, and no guard without data that it could have."""
+    return (
+        state.phase is Phase.PROGRESSING
+        and situation.connected
+        and facts.complete
+        and not is_stale(state, facts, situation)
+        and situation.now >= soak_end(state, situation)
+        and _gain_is_shown(state, facts, situation)
+        and _guards_are_content(facts)
+    )
+
+
+def _guards_are_content(facts: ClassFacts) -> bool:
+    """Servers that are slow for both arms say nothing against speculation."""
+    return all(guard.verdict in _CONTENT for guard in facts.guards)
+
+
+def needs_gain(state: ClassState, spec: SpeculationPolicySpec) -> bool:
+    """Whether the step has to show its gain again.
+
+    At the last of several steps that lets everything speculate, the hold-back alone is left as a control: to fill it
+    would take fifty times the traffic, for what the step before has shown. What contradicts it counts all the same.
+    """
+    steps = spec.rollout.steps
+    last = state.step + 1 >= len(steps)
+    return not (last and state.step > 0 and steps[-1].share >= 1.0)
+
+
+def _gain_is_shown(state: ClassState, facts: ClassFacts, situation: Situation) -> bool:
+    if facts.gain.verdict is Verdict.NO_DATA:
+        return not needs_gain(state, situation.spec)
+    return facts.gain.verdict is Verdict.PASS
+
+
+def soak_end(state: ClassState, situation: Situation) -> datetime:
+    """When the class may leave its step at the earliest: never at the moment at which it came there."""
+    steps = situation.spec.rollout.steps
+    soak = timedelta(seconds=max(steps[min(state.step, len(steps) - 1)].soak_seconds, 1))
+    return max(state.since, situation.released) + soak
+
+
+def is_stale(state: ClassState, facts: ClassFacts, situation: Situation) -> bool:
+    """Whether nothing was heard of the class for too long."""
+    return situation.now >= stale_at(state, facts, situation)
+
+
+def stale_at(state: ClassState, facts: ClassFacts, situation: Situation) -> datetime:
+    """When the class counts as stale unless something is heard of it."""
+    heard = max(state.since, situation.released)
+    if facts.last_outcome_s is not None:
+        heard = max(heard, datetime.fromtimestamp(facts.last_outcome_s, tz=situation.now.tzinfo))
+    return heard + timedelta(seconds=situation.spec.rollback.stale_after_seconds)
+
+
+def _trip(state: ClassState, facts: ClassFacts) -> Trip | None:
+    if not state.speculates:
+        return None
+    return worst_trip(facts, guards=state.phase in _TRIPPED_BY_GUARDS)
+
+
+def _rolled_back(state: ClassState, trip: Trip, situation: Situation) -> ClassState:
+    rollback, now = situation.spec.rollback, situation.now
+    retry_at = None
+    if state.retries < rollback.max_retries:
+        pause_s = min(rollback.cool_down_seconds * 2.0**state.retries, float(rollback.max_cool_down_seconds))
+        retry_at = now + timedelta(seconds=pause_s)
+    then = (
+        f"next attempt at {rfc3339(retry_at)}" if retry_at else "no attempt is left: a new spec or retryToken clears it"
+    )
+    after = ClassState(
+        name=state.name,
+        phase=Phase.ROLLED_BACK,
+        share=0.0,
+        step=state.step,
+        since=now,
+        retries=state.retries,
+        retry_at=retry_at,
+    )
+    return decided(state, after, trip.rule, f"{trip.message}; {then}", trip.numbers)
+
+
+def retries_back_at(state: ClassState, situation: Situation) -> datetime:
+    """When a promoted class has its retries back: after the longest pause that it could have been given, and no
+    sooner than a whole rollout takes. What goes wrong then is not what went wrong before."""
+    soaks_s = sum(step.soak_seconds for step in situation.spec.rollout.steps)
+    proof_s = max(situation.spec.rollback.max_cool_down_seconds, soaks_s)
+    return max(state.since, situation.released) + timedelta(seconds=proof_s)
+
+
+def _proven(state: ClassState, facts: ClassFacts, situation: Situation) -> ClassState:
+    """The promoted class, with its retries back where it kept to its thresholds for long enough. No transition."""
+    seen = situation.connected and facts.complete and _guards_are_content(facts)
+    if not state.retries or not seen or is_stale(state, facts, situation):
+        return state
+    if situation.now < retries_back_at(state, situation):
+        return state
+    return msgspec.structs.replace(state, retries=0)
+
+
+def _retried(state: ClassState, facts: ClassFacts, situation: Situation) -> ClassState:
+    """The next attempt, at its time; not while nobody could see how it goes."""
+    due = state.retry_at is not None and situation.now >= state.retry_at
+    if not due or not situation.connected or not facts.complete:
+        return state
+    after = initial(situation.spec, state.name, situation.now, retries=state.retries + 1)
+    stricter = situation.spec.rollback.reenable_margin
+    message = f"attempt {after.retries} of {situation.spec.rollback.max_retries}, thresholds {stricter:.3g} stricter"
+    return decided(state, after, "Retry", message)
+
+
+def _refreshed(state: ClassState, facts: ClassFacts, situation: Situation) -> ClassState:
+    heard = facts.last_outcome_s is not None and facts.last_outcome_s > state.since.timestamp()
+    if not heard or not facts.complete or not situation.connected or is_stale(state, facts, situation):
+        return state
+    after = initial(situation.spec, state.name, situation.now, retries=state.retries)
+    return decided(
+        state, after, "OutcomesAgain", "outcomes flow again: the rollout starts anew", _silences(_silent_before(state))
+    )
+
+
+def _staled(state: ClassState, situation: Situation) -> ClassState:
+    after = ClassState(
+        name=state.name, phase=Phase.STALE, share=0.0, step=0, since=situation.now, retries=state.retries
+    )
+    quiet_s = situation.spec.rollback.stale_after_seconds
+    message = f"nothing was heard of the class for {quiet_s} s: it decodes plainly"
+    return decided(state, after, "StaleAfter", message, _silences(_silent_before(state) + 1.0))
+
+
+def _silent_before(state: ClassState) -> float:
+    """How often the class fell silent, up to its last decision, without having come a step further in between."""
+    last = state.last_decision
+    return last.observed or 0.0 if last is not None and last.metric == SILENCES else 0.0
+
+
+def _silences(count: float) -> Numbers:
+    return NO_NUMBERS._replace(metric=SILENCES, observed=count)
+
+
+def _promoted(state: ClassState, facts: ClassFacts, situation: Situation) -> ClassState:
+    gain, last = facts.gain, state.step + 1 >= len(situation.spec.rollout.steps)
+    phase = Phase.PROMOTED if last else Phase.PROGRESSING
+    step = state.step if last else state.step + 1
+    after = ClassState(
+        name=state.name,
+        phase=phase,
+        share=share_of(situation.spec, phase, step),
+        step=step,
+        since=situation.now,
+        retries=state.retries,
+    )
+    numbers = Numbers(
+        metric=E2E_CHANGE,
+        observed=gain.change,
+        bound=gain.bound,
+        threshold=gain.threshold,
+        samples=gain.speculative + gain.control,
+    )
+    return decided(state, after, "Promote", _gain_message(gain, situation) + without_data(facts), numbers)
+
+
+def without_data(facts: ClassFacts) -> str:
+    """What a class is not judged by, as the end of a message; empty where it is judged by everything."""
+    names = ", ".join(metric.value for metric in facts.not_applicable)
+    return f"; not applicable, nothing to judge it by: {names}" if names else ""
+
+
+def _gain_message(gain: GainFacts, situation: Situation) -> str:
+    answers = f"({gain.speculative} and {gain.control} answers)"
+    if gain.verdict is Verdict.NO_DATA:
+        return f"the gain was shown at the step before, and nothing speaks against it since {answers}"
+    return (
+        f"speculative answers take {gain.change:+.1%} beside the control's of the same time, at most {gain.bound:+.1%} "
+        f"at {situation.spec.analysis.confidence:.0%} confidence, needed below {gain.threshold:+.1%} {answers}"
+    )
+
+
+def decided(
+    before: ClassState, after: ClassState, rule: str, message: str, numbers: Numbers = NO_NUMBERS
+) -> ClassState:
+    """`after` with the decision that led there."""
+    decision = LastDecision(
+        time=rfc3339(after.since),
+        rule=rule,
+        name=after.name,
+        from_phase=before.phase.value,
+        to_phase=after.phase.value,
+        share=after.share,
+        message=message[:1024],
+        **numbers._asdict(),
+    )
+    return msgspec.structs.replace(after, last_decision=decision)

@@ -1,0 +1,251 @@
+"""Where the operator's evidence comes from: outcomes that gateways store in Redis, kept in one ledger per policy."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+import msgspec
+from slipstream_core.manifest.objects import SpeculationPolicy, SpeculationPolicySpec
+from slipstream_core.manifest.status import SpeculationPolicyStatus
+from slipstream_core.observation import Observation
+from slipstream_core.redis.position import Position
+from slipstream_core.redis.redis_store import RedisStore
+
+from slipstream_operator.cluster.resources import ObjectKey
+from slipstream_operator.rollout.analysis import CheckpointError, ClassFacts, PolicyLedger
+from slipstream_operator.status.conditions import read_time
+from slipstream_operator.types import Note
+
+CHECKPOINT_LOST = "CheckpointLost"
+# A store that is away for less than this is no news, nor one that was not read yet: restarts are part of life.
+GRACE_S = 15.0
+_INTERVAL_S = 1.0
+# A policy with traffic is looked at again this long after the last time: what 1,000 of them cost has to stay small.
+_CHANGED_EVERY_S = 2.0
+_START = Position(entry="0-0", numbers={})
+_log = logging.getLogger(__name__)
+
+Apply = Callable[[Observation], None]
+Passed = Callable[[str, Position], None]
+
+
+class EvidenceSource(Protocol):
+    """Delivers outcomes, each once, and says how far it is."""
+
+    def resume(self, pair: str, position: Position) -> None:
+        """Read `pair` on from `position`."""
+
+    def is_current(self, pair: str) -> bool:
+        """Whether all that is stored of `pair` was delivered, as far as one can know now."""
+
+    async def run(self, apply: Apply, passed: Passed, pairs: Callable[[], Iterable[str]]) -> None:
+        """Delivers outcomes of `pairs`, asked each time, until cancelled."""
+
+    async def aclose(self) -> None: ...
+
+
+class RedisEvidence:
+    """An `EvidenceSource` over the streams that gateways share outcomes by. It only reads.
+
+    `url` is checked here (`CommandError`); Redis is first asked in `run`.
+    """
+
+    def __init__(self, url: str, *, interval_s: float = _INTERVAL_S) -> None:
+        self._pairs: Callable[[], Iterable[str]] = tuple
+        self._store = RedisStore(
+            url, pairs=self._followed, interval_s=interval_s, meanwhile="classes stay where they are until it is back"
+        )
+        self._told = (0, 0)
+
+    def resume(self, pair: str, position: Position) -> None:
+        self._store.resume(pair, position)
+
+    def is_current(self, pair: str) -> bool:
+        return self._store.is_read(pair)
+
+    async def run(self, apply: Apply, passed: Passed, pairs: Callable[[], Iterable[str]]) -> None:
+        def note(pair: str, position: Position) -> None:
+            passed(pair, position)
+            self._tell_losses()
+
+        self._pairs = pairs
+        await self._store.run(apply, note)
+
+    async def aclose(self) -> None:
+        await self._store.aclose()
+
+    def _followed(self) -> Iterable[str]:
+        return self._pairs()
+
+    def _tell_losses(self) -> None:
+        """Evidence that Redis lost cannot be counted; that it is lost can be said."""
+        status = self._store.status()
+        missed, rewound = self._told
+        if status.rewound > rewound:
+            _log.warning("Redis came back with other data: its streams are read from their beginning, nothing twice")
+        if status.missed > missed:
+            lost = status.missed - missed
+            _log.warning("%d outcomes were gone from Redis before they were read: they are missing as evidence", lost)
+        self._told = (status.missed, status.rewound)
+
+
+class NoEvidence:
+    """An `EvidenceSource` where there is no Redis: nothing is ever heard, so nothing is ever promoted."""
+
+    def resume(self, pair: str, position: Position) -> None:
+        """There is nothing to read."""
+
+    def is_current(self, pair: str) -> bool:
+        return False
+
+    async def run(self, apply: Apply, passed: Passed, pairs: Callable[[], Iterable[str]]) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    async def aclose(self) -> None:
+        """Nothing to close."""
+
+
+class _Book:
+    """The ledger of one policy. `spec` is its last one that could be read, None where none was."""
+
+    def __init__(self, key: ObjectKey, ledger: PolicyLedger, spec: SpeculationPolicySpec | None, now_s: float) -> None:
+        self.key, self.ledger, self.spec = key, ledger, spec
+        self.opened_s = self.current_s = now_s
+        self.was_read = self.is_followed = False
+        self.pending: asyncio.TimerHandle | None = None
+
+
+class PolicyEvidence:
+    """The ledgers of all policies in force, fed by one source.
+
+    `changed` is called with a policy's key soon after outcomes came in for it. `clock_s` is the wall clock, in seconds
+    since 1970. All methods belong to the event loop that `run` runs in.
+    """
+
+    def __init__(
+        self,
+        source: EvidenceSource,
+        *,
+        changed: Callable[[ObjectKey], None] | None = None,
+        clock_s: Callable[[], float] = time.time,
+    ) -> None:
+        self._source, self._changed, self._clock_s = source, changed, clock_s
+        self._books: dict[ObjectKey, _Book] = {}
+        self._by_pair: dict[str, _Book] = {}
+
+    async def run(self) -> None:
+        """Reads outcomes until cancelled."""
+        await self._source.run(self._apply, self._passed, self._followed_pairs)
+
+    async def aclose(self) -> None:
+        await self._source.aclose()
+
+    def open(
+        self, key: ObjectKey, policy: SpeculationPolicy | None, *, pair_key: str, checkpoint: str, created: str = ""
+    ) -> Note | None:
+        """Go on from `checkpoint` where this policy is not known yet; else only note its spec. `policy` is None where
+        it cannot be read: the last spec holds. `created` is when the policy was: requests before do not count. The
+        note says that the checkpoint cannot be read."""
+        known, spec = self._books.get(key), policy.spec if policy is not None else None
+        if known is not None and known.ledger.pair == pair_key:
+            known.spec = spec or known.spec
+            return None
+        self.close(key)
+        if (rival := self._by_pair.get(pair_key)) is not None:
+            self.close(rival.key)
+        moment = read_time(created)
+        begun_s = moment.timestamp() if moment is not None else -math.inf
+        ledger = PolicyLedger(pair_key, spec, begun_s=begun_s)
+        lost = _restore(ledger, checkpoint)
+        book = _Book(key, ledger, spec, self._clock_s())
+        self._books[key] = self._by_pair[pair_key] = book
+        self._source.resume(pair_key, ledger.position or _START)
+        return lost
+
+    def close(self, key: ObjectKey) -> None:
+        """The policy is gone, or is not in force."""
+        book = self._books.pop(key, None)
+        if book is not None and self._by_pair.get(book.ledger.pair) is book:
+            del self._by_pair[book.ledger.pair]
+
+    def is_connected(self, key: ObjectKey) -> bool:
+        """Whether the facts are all there is: read to the end, now or a moment ago. False for a policy that was not
+        opened."""
+        book = self._books.get(key)
+        if book is None:
+            return False
+        now_s = self._clock_s()
+        if self._source.is_current(book.ledger.pair):
+            book.current_s = now_s
+        return now_s - book.current_s < GRACE_S
+
+    def facts(self, key: ObjectKey) -> Mapping[str, ClassFacts]:
+        """The facts of each class that was seen; empty for a policy that was not opened."""
+        book = self._books.get(key)
+        if book is None:
+            return {}
+        facts = book.ledger.facts(self._clock_s())
+        book.was_read = book.was_read or self._source.is_current(book.ledger.pair)
+        if book.was_read:
+            return facts
+        return {name: unread(one, book.opened_s) for name, one in facts.items()}
+
+    def checkpoint(self, key: ObjectKey, status: SpeculationPolicyStatus, *, paused: bool = False) -> str:
+        """What `open` needs to go on from here, sealed with where `status`, which it goes into, leaves the classes;
+        empty for a policy that was not opened. `follow` will be told the same."""
+        book = self._books.get(key)
+        return book.ledger.checkpoint(status, paused=paused) if book is not None else ""
+
+    def follow(self, key: ObjectKey, status: SpeculationPolicyStatus, *, paused: bool = False) -> None:
+        """`status` is in force: it was stored, or is as stored. Not for one whose write failed. Reading begins with the
+        first. While `paused` outcomes are no evidence."""
+        book = self._books.get(key)
+        if book is not None:
+            book.ledger.follow(book.spec, status, paused=paused)
+            book.is_followed = True
+
+    def _followed_pairs(self) -> tuple[str, ...]:
+        """Not before it is known where the classes are: what counts depends on it."""
+        return tuple(pair for pair, book in self._by_pair.items() if book.is_followed)
+
+    def _apply(self, seen: Observation) -> None:
+        book = self._by_pair.get(seen.subject.pair)
+        if book is not None and book.is_followed:
+            book.ledger.record(seen, now_s=self._clock_s())
+
+    def _passed(self, pair: str, position: Position) -> None:
+        book = self._by_pair.get(pair)
+        if book is None or not book.is_followed:
+            return
+        book.ledger.passed(position)
+        if self._changed is not None and book.pending is None:
+            book.pending = asyncio.get_running_loop().call_later(_CHANGED_EVERY_S, self._tell, book, self._changed)
+
+    def _tell(self, book: _Book, changed: Callable[[ObjectKey], None]) -> None:
+        book.pending = None
+        if self._books.get(book.key) is book:
+            changed(book.key)
+
+
+def _restore(ledger: PolicyLedger, checkpoint: str) -> Note | None:
+    if not checkpoint:
+        return None
+    try:
+        ledger.restore(checkpoint)
+    except CheckpointError as error:
+        return Note(
+            type="Warning", reason=CHECKPOINT_LOST, message=f"{error}: guards begin anew, no class stands above step 1"
+        )
+    return None
+
+
+def unread(facts: ClassFacts, opened_s: float) -> ClassFacts:
+    """`facts` of a ledger that was opened at `opened_s` and read nothing yet: nobody can tell silence from outcomes
+    that wait in the store."""
+    heard_s = max(facts.last_outcome_s or 0.0, opened_s)
+    return msgspec.structs.replace(facts, last_outcome_s=heard_s, complete=False)

@@ -1,0 +1,145 @@
+"""Where the classes of a policy are before anything is decided: from the operator's own memory, and where that is lost,
+from a status that may have been edited by hand.
+
+Nothing in a status can move a class up. What the operator remembers counts (in its ledger, and sealed in the
+checkpoint: of two, the later, since another operator may have decided meanwhile); a status that says otherwise is put
+right. Without a memory a class that may have been rolled back counts as rolled back, and any other begins at the first
+step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Mapping
+from datetime import datetime
+
+import msgspec
+from slipstream_core.manifest.objects import SpeculationPolicySpec
+from slipstream_core.manifest.status import ClassStatus, LastDecision, Phase, SpeculationPolicyStatus
+
+from slipstream_operator.rollout.analysis import ClassFacts, ClassMemory
+from slipstream_operator.rollout.analysis.checkpoint import sealed_standings
+from slipstream_operator.rollout.analysis.outcomes import CLASSES
+from slipstream_operator.rollout.classes import ClassState, initial
+from slipstream_operator.status.conditions import read_time
+from slipstream_operator.types import KubeObject
+
+_MOST_SEALED = 2_000
+_sealed: OrderedDict[tuple[bytes, str | None], Mapping[str, ClassMemory]] = OrderedDict()
+
+
+class Start(msgspec.Struct, frozen=True, kw_only=True):
+    """A class as it was left. `spec_hash` and `retry_token` are those that it was judged under; `is_own` False: another
+    operator has left it so, and what this one counted is of what was before."""
+
+    state: ClassState
+    spec_hash: str
+    retry_token: str | None
+    is_own: bool = True
+
+
+def remembered(
+    prior: SpeculationPolicyStatus,
+    sealed: Mapping[str, ClassMemory],
+    evidence: Mapping[str, ClassFacts],
+    spec: SpeculationPolicySpec,
+    now: datetime,
+) -> Mapping[str, Start]:
+    """The classes that were seen before, by name. `sealed` are the standings in `prior`'s checkpoint."""
+    shown = {one.name: one for one in prior.classes if one.name in CLASSES}
+    starts = {}
+    for name in sorted({*sealed, *shown, *evidence} & CLASSES):
+        facts, one = evidence.get(name), shown.get(name)
+        own = facts.memory if facts is not None else None
+        memory = _later(own, sealed.get(name))
+        decision = one.last_decision if one is not None else None
+        if memory is not None:
+            start = _from_memory(name, memory, now, decision)
+            starts[name] = msgspec.structs.replace(start, is_own=own is None or own == memory)
+        elif one is not None:
+            starts[name] = _from_status(one, prior, spec, now)
+    return starts
+
+
+def sealed_in(checkpoint: str, pair: str | None) -> Mapping[str, ClassMemory]:
+    """`sealed_standings`, which takes milliseconds, once for each checkpoint: most looks see the last one again."""
+    digest = hashlib.sha256(checkpoint.encode()).digest()
+    known = _sealed.get((digest, pair))
+    if known is None:
+        known = _sealed[digest, pair] = sealed_standings(checkpoint, pair)
+        if len(_sealed) > _MOST_SEALED:
+            _sealed.popitem(last=False)
+    return known
+
+
+def _later(own: ClassMemory | None, sealed: ClassMemory | None) -> ClassMemory | None:
+    """Which of two memories counts. Of one spec, a rollback is over only by a later attempt: clocks alone lift none."""
+    if own is None or sealed is None or own == sealed:
+        return own if own is not None else sealed
+    if (own.spec_hash, own.retry_token) == (sealed.spec_hash, sealed.retry_token):
+        for back, other in ((own, sealed), (sealed, own)):
+            if back.phase is Phase.ROLLED_BACK and other.phase is not Phase.ROLLED_BACK:
+                is_over = other.retries > back.retries and not _is_before(other, back)
+                return other if is_over else back
+    return sealed if _is_before(own, sealed) else own
+
+
+def _is_before(one: ClassMemory, other: ClassMemory) -> bool:
+    moments = read_time(one.since), read_time(other.since)
+    return moments[0] is not None and moments[1] is not None and moments[0] < moments[1]
+
+
+def edited_classes(prior: SpeculationPolicyStatus, sealed: Mapping[str, ClassMemory]) -> list[str]:
+    """The classes of which the status says something else than what was written with it."""
+    shown = {one.name: one for one in prior.classes}
+    return sorted(
+        name
+        for name in {*sealed, *shown}
+        if sealed and (name not in sealed or name not in shown or not sealed[name].is_shown_by(shown[name]))
+    )
+
+
+def _from_memory(name: str, memory: ClassMemory, now: datetime, decision: LastDecision | None) -> Start:
+    state = ClassState(
+        name=name,
+        phase=memory.phase,
+        share=memory.share,
+        step=memory.step,
+        since=read_time(memory.since) or now,
+        retries=memory.retries,
+        retry_at=read_time(memory.retry_at or ""),
+        last_decision=decision,
+        hold_back_share=memory.hold_back_share,
+        hold_back_since=read_time(memory.hold_back_since),
+    )
+    return Start(state=state, spec_hash=memory.spec_hash, retry_token=memory.retry_token)
+
+
+def _from_status(one: ClassStatus, prior: SpeculationPolicyStatus, spec: SpeculationPolicySpec, now: datetime) -> Start:
+    said = [one.last_decision, *(decision for decision in prior.decisions if decision.name == one.name)]
+    latest = next((decision for decision in said if decision is not None), None)
+    back = Phase.ROLLED_BACK.value
+    if one.phase is Phase.ROLLED_BACK or any(each is not None and each.to_phase == back for each in said[:2]):
+        retry_at = read_time(one.retry_at or "") if one.phase is Phase.ROLLED_BACK else None
+        state = ClassState(
+            name=one.name,
+            phase=Phase.ROLLED_BACK,
+            share=0.0,
+            step=min(one.step, len(spec.rollout.steps) - 1),
+            since=read_time(one.since) or now,
+            retries=one.retries,
+            retry_at=retry_at,
+            last_decision=latest,
+        )
+    else:
+        begun = initial(spec, one.name, now, retries=one.retries)
+        state = msgspec.structs.replace(begun, last_decision=latest)
+    return Start(state=state, spec_hash=prior.spec_hash, retry_token=prior.retry_token)
+
+
+def salvaged(raw: KubeObject) -> SpeculationPolicyStatus:
+    """What is left of a status that cannot be read: the checkpoint, whose checksum tells whether it is ours."""
+    status = raw.get("status")
+    checkpoint = status.get("checkpoint") if isinstance(status, Mapping) else None
+    return SpeculationPolicyStatus(checkpoint=checkpoint if isinstance(checkpoint, str) else "")

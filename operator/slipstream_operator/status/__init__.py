@@ -1,0 +1,1 @@
+"""The status of parents and the Events about them."""
