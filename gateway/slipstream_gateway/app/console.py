@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 
+from slipstream_core.manifest.kill_switch import KillSwitch
 from slipstream_core.manifest.kills import KillEvent
 from slipstream_core.settings import GatewaySettings
 from starlette.routing import BaseRoute, Route, request_response
@@ -17,7 +18,7 @@ from slipstream_gateway.console.endpoints import EventsEndpoint, KillsEndpoint, 
 from slipstream_gateway.console.feed import Feed
 from slipstream_gateway.console.keys import KeysView
 from slipstream_gateway.console.snapshots import ConsoleView, WorkerView, all_snapshots
-from slipstream_gateway.console.switching import CommandKillSwitch, FileKillSwitch, KillSwitch
+from slipstream_gateway.console.switching import CommandKillSwitch, FileKillSwitch
 from slipstream_gateway.sources.file import FileSource
 from slipstream_gateway.telemetry.audit import Audit
 from slipstream_gateway.telemetry.workers import PeerQuery

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import msgspec
 from slipstream_core.errors import InvalidRequest, SlipstreamError
 from slipstream_core.hosts import is_address, without_port
+from slipstream_core.manifest.kill_switch import KillSwitch, NotSwitchable
 from slipstream_core.manifest.kills import KillEvent, Who, Why
 from starlette.requests import Request
 from starlette.responses import Response
@@ -19,7 +20,6 @@ from slipstream_gateway.api.http import ClientGone, json_response, read_body, re
 from slipstream_gateway.api.port_router import RequestCheck
 from slipstream_gateway.console.assets import HEADERS, PAGE, load_assets
 from slipstream_gateway.console.feed import EVERY_S, Feed
-from slipstream_gateway.console.switching import KillSwitch, NotSwitchable
 
 MAX_VIEWERS = 200
 SEND_WITHIN_S = 30.0

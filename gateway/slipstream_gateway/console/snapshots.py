@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
+from slipstream_core.manifest.kill_switch import KillSwitch
 
 from slipstream_gateway.admission import Admission
 from slipstream_gateway.console import view
@@ -14,7 +15,6 @@ from slipstream_gateway.console.keys import KeysView
 from slipstream_gateway.console.map import BreakEvenMap, break_even_map
 from slipstream_gateway.console.merging import merged
 from slipstream_gateway.console.recorder import Recorder
-from slipstream_gateway.console.switching import KillSwitch
 from slipstream_gateway.console.worker import ClassComparison, Entrance, Seat, WorkerSnapshot, traffic_of
 from slipstream_gateway.decide.estimate import ArmComparisons
 from slipstream_gateway.fleet.configuration import ConfigurationStatus

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import UTC, datetime
-from typing import Protocol
 
 import msgspec
-from slipstream_core.errors import ManifestError, SlipstreamError
-from slipstream_core.manifest.kills import MAX_EVENTS, Kill, KillEvent, KillFile, Kills
+from slipstream_core.errors import ManifestError
+from slipstream_core.manifest.kill_switch import LAND_WITHIN_S, NotSwitchable, command_for, now, with_event, within
+from slipstream_core.manifest.kills import Kill, KillEvent, KillFile, Kills
 from slipstream_core.manifest.table import Route
 
 from slipstream_gateway.console.worker import WorkerSnapshot

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
+from slipstream_core.manifest.kill_switch import KillSwitch
 
 from slipstream_gateway.console import ddsketch
 from slipstream_gateway.console.recorder import BUCKET_S, BUCKETS
 from slipstream_gateway.console.speed_up import overall
-from slipstream_gateway.console.switching import KillSwitch
 from slipstream_gateway.console.worker import RECENT_BUCKETS, Traffic, WorkerSnapshot
 from slipstream_gateway.decide.estimate.evidence import ClassEvidence, evidence_of
 from slipstream_gateway.decide.estimate.moments import Comparison

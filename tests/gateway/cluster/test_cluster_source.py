@@ -182,5 +182,5 @@ async def test_a_kubeconfig_of_another_shape_is_told_of_once_and_ends_cleanly(
         await asyncio.sleep(1.0)  # several tries
         assert watched.source.status().origin == "none"
     assert not any(record.exc_info for record in caplog.records)
-    said = [record for record in caplog.records if "no credentials from" in record.getMessage()]
+    said = [record for record in caplog.records if "cannot be used: " in record.getMessage()]
     assert 1 <= len(said) <= 5, "one of each watch and of the report"

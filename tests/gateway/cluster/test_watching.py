@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from slipstream_core.kube.client import Json, KubeClient
-from slipstream_core.kube.errors import KubeError, KubeRejected, KubeUnreachable
+from slipstream_core.kube.errors import KubeError, KubeRejected, KubeUnavailable, KubeUnreachable
 from slipstream_core.kube.reflector import Change, Pace, Reflector
 
 PACE = Pace(watch_s=60.0, grace_s=0.2, resync_s=1000.0, first_pause_s=0.01, longest_pause_s=0.05, steady_s=0.1)
@@ -337,7 +337,7 @@ async def test_credentials_that_are_refused_to_one_call_do_not_end_the_others(se
     async def call() -> object:
         try:
             return await client.get(PATH)
-        except KubeRejected as exc:
+        except KubeUnavailable as exc:
             return exc.status
 
     answers = [await asyncio.gather(*(call() for _ in range(20))) for _ in range(6)]
