@@ -14,6 +14,7 @@ from slipstream_tools.up.vllm_install import VERSION
 ROOT = Path(__file__).parents[2]
 PACKAGES = {
     "slipstream_gateway": "gateway",
+    "slipstream_core": "gateway",
     "slipstream_operator": "operator",
     "slipstream_kernels": "kernels",
     "slipstream_engine": "kernels",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any
 
-import slipstream_core
 from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.table import triton_model_name
 from slipstream_core.manifest.triton_model import engine_parameters, render_config
+from slipstream_core.model_repository import template_repository
 
 from slipstream_operator.children.identity import Owner, child
 
@@ -21,9 +21,6 @@ WITHOUT_STORAGE = PurePosixPath("/models")
 """Where relative sources start without a volume: an image may bring its checkpoints there."""
 
 _TEMPLATE_MODEL = "slipstream"
-_PACKAGE = Path(slipstream_core.__file__).parent
-# In an installed package, and in the source tree of an editable one.
-_TEMPLATES = (_PACKAGE / "model_repository", _PACKAGE.parent.parent / "deploy" / "model_repository")
 
 
 def repository_config_map(pair: ModelPair, owner: Owner) -> dict[str, Any]:
@@ -59,8 +56,5 @@ def sources_folder(pair: ModelPair) -> PurePosixPath:
 @cache
 def _template() -> tuple[str, str]:
     """The texts of `config.pbtxt` and `model.py` that every model is made of."""
-    for folder in _TEMPLATES:
-        model = folder / _TEMPLATE_MODEL
-        if (model / CONFIG).is_file():
-            return (model / CONFIG).read_text(encoding="utf-8"), (model / "1" / CODE).read_text(encoding="utf-8")
-    raise FileNotFoundError(f"this installation is incomplete: {_TEMPLATES[0]} is missing")
+    model = template_repository() / _TEMPLATE_MODEL
+    return (model / CONFIG).read_text(encoding="utf-8"), (model / "1" / CODE).read_text(encoding="utf-8")

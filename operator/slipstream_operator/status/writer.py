@@ -15,10 +15,10 @@ from slipstream_core.manifest.status import ModelPairStatus, SpeculationPolicySt
 from slipstream_operator.cluster.cache import ObjectCache, key_of
 from slipstream_operator.cluster.comparison import merge_patch, without_blanks
 from slipstream_operator.cluster.resources import Kind, ObjectKey, Resource
-from slipstream_operator.handlers.work_queue import FIRST_RETRY_S
 from slipstream_operator.types import KubeObject
 
 FIGURES_EVERY_S = 30.0
+FIRST_REPAIR_S = 0.2  # the pause before the first repair of a status that somebody else changed
 DISPUTE_OVER_S = 120.0
 
 _FIGURES = frozenset({"accept", "p95", "checkpoint", "lastRequestTime"})
@@ -48,7 +48,7 @@ class _Dispute(NamedTuple):
     def after(self, now_s: float) -> _Dispute:
         """It was put right once more."""
         times = self.times + 1 if now_s < self.due_s + DISPUTE_OVER_S else 1
-        return _Dispute(times, now_s + min(FIGURES_EVERY_S, FIRST_RETRY_S * 2.0 ** min(times - 1, 30)))
+        return _Dispute(times, now_s + min(FIGURES_EVERY_S, FIRST_REPAIR_S * 2.0 ** min(times - 1, 30)))
 
 
 _NO_DISPUTE = _Dispute(0, -math.inf)
