@@ -76,7 +76,7 @@ async def operate(
 
 
 async def _get_ready(client: KubeClient, health: Health, leadership: Leadership | None) -> dict[Kind, Resource]:
-    health.phase = "waiting for the API server and its definitions"
+    health.phase = "waiting for the API server and the CRDs"
     resources = await find_resources(client)
     if leadership is not None:
         health.phase = STANDBY

@@ -145,7 +145,7 @@ def test_leader_that_cannot_renew_ends(own_kube: KubeApiServer, cluster: Cluster
         thief = {"spec": {"holderIdentity": "somebody-else", "leaseDurationSeconds": 15}}
         cluster.patch("leases", "slipstream-operator", thief)
         assert operator.wait() == 1
-        assert "leads no more: somebody else has taken over" in operator.log()
+        assert "lost the leadership: another instance has taken over" in operator.log()
 
 
 @pytest.mark.timeout(400)  # two operators start for each write

@@ -225,7 +225,7 @@ def test_spec_that_cannot_be_served_is_said_and_its_children_stay(cluster: Clust
     cluster.patch("modelpairs", "broken", {"spec": {"draft": {"source": None}}})
     said = cluster.wait_condition("modelpairs", "broken", "Accepted", "False", "InvalidSpec")
     assert "spec.draft.source" in said
-    assert "generation 1 counts until then" in said
+    assert "generation 1 stays in use" in said
     # Gateways go by the last good spec, so that nothing here may close them.
     cluster.wait_condition("modelpairs", "broken", "ResolvedRefs", "True")
     assert cluster.client.get(cluster.path("modelpairs", "broken"))["status"]["lastGood"]["generation"] == 1

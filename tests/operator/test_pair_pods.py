@@ -78,7 +78,7 @@ PULL = {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "triton
                 ]
             },
             PodReason.CRASH_LOOP,
-            "container triton ended with code 1 (4 restarts): device 'cuda' is not there",
+            "container triton exited with code 1 (4 restarts): device 'cuda' is not there",
             id="crash loop",
         ),
         pytest.param(

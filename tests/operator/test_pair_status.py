@@ -193,7 +193,7 @@ def test_a_broken_spec_leaves_the_last_good_one_in_use_until_it_is_put_right():
     assert said(made, "Accepted") == ("False", "InvalidSpec")
     message = condition(made, "Accepted").message
     assert "spec.maxDraftTokens: must be between 1 and 32, got 99" in message
-    assert "generation 1 counts until then" in message
+    assert "generation 1 stays in use" in message
     assert headline(made) == ("Invalid", "InvalidSpec")
     assert noted(made) == ["InvalidSpec"]
     assert noted(after(broken, made, **SERVED)) == []
@@ -256,7 +256,7 @@ def test_children_that_the_api_server_refuses_are_named():
 def test_fields_of_a_newer_version_are_named_once_and_do_no_harm():
     made = plan(RAW, ignored=("spec.foo", "spec.bar"), **SERVED)
     assert said(made, "Ready") == ("True", "MinimumReplicasReady")
-    assert condition(made, "Ready").message.endswith("ignores: spec.foo, spec.bar")
+    assert condition(made, "Ready").message.endswith("are ignored: spec.foo, spec.bar")
     assert "UnknownFieldsIgnored" in noted(made)
     assert noted(after(RAW, made, ignored=("spec.foo", "spec.bar"), **SERVED)) == []
     assert noted(after(RAW, made, ignored=("spec.foo",), **SERVED)) == ["UnknownFieldsIgnored"]

@@ -156,7 +156,7 @@ def test_store_that_cannot_be_reached_holds_and_says_so() -> None:
     assert world.of().step == 0
     condition = world.condition("AnalysisConclusive")
     assert (condition.status, condition.reason) == ("False", "StoreUnreachable")
-    assert "the store of outcomes" in world.of().message
+    assert "the outcome store" in world.of().message
     world.connected = True
     world.look()
     assert world.of().step == 1
@@ -441,7 +441,7 @@ def test_unknown_fields_are_named_once() -> None:
     world.ignored = ("spec.colour",)
     world.look()
     world.look()
-    assert world.condition("Ready").message.endswith("ignores: spec.colour")
+    assert world.condition("Ready").message.endswith("are ignored: spec.colour")
     assert world.reasons() == ["UnknownFieldsIgnored"]
 
 

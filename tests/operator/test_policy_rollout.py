@@ -60,7 +60,7 @@ def test_the_step_that_leaves_no_control_rests_on_the_gain_of_the_one_before() -
     world.serve(60, arms=(Arm.SPECULATIVE,))
     world.look()
     assert world.of().phase is Phase.PROMOTED
-    assert "the gain was shown at the step before" in world.of().last_decision.message
+    assert "the gain was shown at the previous step" in world.of().last_decision.message
     assert world.of().last_decision.bound is None
 
 
@@ -165,7 +165,7 @@ def test_class_is_promoted_without_a_guard_that_nothing_in_it_can_be_judged_by_a
         world.serve(100, ttft_s=None)
         world.look()
     assert world.of().phase is Phase.PROMOTED
-    named = "not applicable, nothing to judge it by: ttftP95Seconds"
+    named = "not applicable, without data: ttftP95Seconds"
     for message in (
         world.of().message,
         world.of().last_decision.message,
@@ -226,7 +226,7 @@ def test_collapse_of_one_class_rolls_back_that_class_alone_and_says_why() -> Non
     [
         ({"p95Seconds": 1.5}, {"e2e_s": 1.8}, "LatencyAboveThreshold", "over the last"),
         ({"ttftP95Seconds": 0.2}, {"ttft_s": 0.3}, "TtftAboveThreshold", "over the last"),
-        ({"costIncrease": 0.05}, {"price_per_gpu_hour": 18.0}, "CostAboveThreshold", "allowed is +5.0% ("),
+        ({"costIncrease": 0.05}, {"price_per_gpu_hour": 18.0}, "CostAboveThreshold", "the limit is +5.0% ("),
     ],
 )
 def test_each_threshold_has_its_guard(
@@ -259,7 +259,7 @@ def test_higher_cost_with_a_small_control_takes_the_class_back_and_says_by_how_m
     assert (decision.metric, decision.threshold, decision.bound) == ("costIncrease", 0.05, None)
     assert decision.observed == pytest.approx(0.48, abs=0.15)
     assert world.of().message.startswith("speculative answers cost +")
-    assert "beside the control's of the same time, allowed is +5.0%" in world.of().message
+    assert "compared with the control's of the same period, the limit is +5.0%" in world.of().message
 
 
 def test_equal_cost_with_a_small_control_takes_nothing_back() -> None:
@@ -327,7 +327,7 @@ def test_errors_take_a_class_back_by_evidence_and_never_by_a_few() -> None:
     world.look()
     assert world.of().phase is Phase.ROLLED_BACK
     assert world.condition("RolledBack").reason == "ErrorRateAboveThreshold"
-    assert "100.0% of the speculative requests failed, allowed are 0.05, over the last" in world.of().message
+    assert "100.0% of the speculative requests failed, the limit is 0.05, over the last" in world.of().message
 
 
 @pytest.mark.parametrize(("failures", "phase"), [(9, Phase.PROGRESSING), (13, Phase.ROLLED_BACK)])
@@ -340,7 +340,7 @@ def test_errors_of_most_requests_need_no_statistics(failures: int, phase: Phase)
     world.look()
     assert world.of().phase is phase
     if phase is Phase.ROLLED_BACK:
-        assert "13 of 23 speculative requests failed, allowed are 0.4" in world.of().message
+        assert "13 of 23 speculative requests failed, the limit is 0.4" in world.of().message
 
 
 def test_clients_that_leave_and_failures_of_the_plain_arm_are_no_errors_of_speculation() -> None:
@@ -373,7 +373,7 @@ def test_retry_comes_at_its_time_stricter_and_pauses_double_until_none_is_left()
         world.look()
         assert world.of().phase is Phase.ROLLED_BACK
     assert pauses == [600.0, 1200.0]
-    assert "no attempt is left" in world.of().message
+    assert "no retry is left" in world.of().message
     world.wait(1e6)
     world.look()
     assert world.of().phase is Phase.ROLLED_BACK
@@ -411,7 +411,7 @@ def test_promoted_class_has_its_retries_back_after_the_longest_pause_and_no_soon
         world.serve(100)
         world.look()
     assert (world.of().phase, world.of().retries) == (Phase.PROMOTED, 1)
-    assert "used 1 of 1 retries, has them back at 2026-01-01T00:" in world.of().message
+    assert "used 1 of 1 retries, available again at 2026-01-01T00:" in world.of().message
     world.serve(10, seconds=1199)
     world.look()
     assert world.of().retries == 1
@@ -660,7 +660,7 @@ def test_class_that_hardly_speculates_is_not_counted_as_speculating() -> None:
     world.look()
     assert (world.status.state, world.status.reason, world.status.speculating) == ("Promoted", "Complete", "1/2")
     assert world.condition("Progressing").message == (
-        "no class is on its way; gateways decide nearly every request plain of code/short"
+        "no class is being rolled out; gateways decide plain for nearly every request of code/short"
     )
     world.serve(600, LONG, arms=(Arm.PLAIN,), e2e_s=1.0)
     world.look()

@@ -44,7 +44,7 @@ def test_class_is_kept_where_both_arms_fail() -> None:
     assert world.of().phase is Phase.PROMOTED
     condition = world.condition("ServersSlow")
     assert (condition.status, condition.reason) == ("True", "LimitsBroken")
-    assert "of the speculative requests failed, allowed are 0.05 (of the control's" in condition.message
+    assert "of the speculative requests failed, the limit is 0.05 (of the control's" in condition.message
     assert world.of().control.error_rate == 0.3
     for _ in range(6):
         world.serve(200)
@@ -59,7 +59,7 @@ def test_class_is_taken_back_where_the_control_fails_less() -> None:
     world.look()
     assert world.of().phase is Phase.ROLLED_BACK
     assert world.condition("RolledBack").reason == "ErrorRateAboveThreshold"
-    assert "of the speculative requests failed, allowed are 0.05 (of the control's" in world.of().message
+    assert "of the speculative requests failed, the limit is 0.05 (of the control's" in world.of().message
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_most_requests_fail_at_once(control: tuple[int, int], phase: Phase) -> N
     world.look()
     assert world.of().phase is phase
     if phase is Phase.PROMOTED:
-        assert "20 of 25 speculative requests failed, allowed are 0.05 (of the control's 2" in (
+        assert "20 of 25 speculative requests failed, the limit is 0.05 (of the control's 2" in (
             world.condition("ServersSlow").message
         )
 

@@ -73,7 +73,7 @@ class ChildWriter:
         if live is None:
             live = await self._client.find(path)
         if live is not None and not _is_ours(live, pair):
-            raise ForeignObject(f"{key.kind} {key.name} is there already and belongs to somebody else: rename the pair")
+            raise ForeignObject(f"{key.kind} {key.name} exists already and has another owner: rename the pair")
         written = await self._client.apply(path, body)
         self._cache.put(written)
         if has(written, body):
@@ -87,7 +87,7 @@ class ChildWriter:
         if child["metadata"].get("deletionTimestamp"):
             return False
         uid = child["metadata"]["uid"]
-        _logger.info("deleting %s, which is not wanted any more", key)
+        _logger.info("deleting %s, which is no longer needed", key)
         await self._client.delete(self._resources[key.kind].path(key.namespace, key.name), uid=uid)
         self._settled.pop(key, None)
         return True

@@ -138,7 +138,9 @@ class ObjectCache:
 
     def _set_back(self, kind: Kind, listed: dict[ObjectKey, KubeObject], seen: int) -> None:
         """Let the older versions in `listed` be taken in."""
-        _logger.warning("the cluster was set back: %s is listed as it was before", kind)
+        _logger.warning(
+            "the cluster was restored to an earlier state: the list of %s is older than known objects", kind
+        )
         self._deleted.clear()
         self._deletions.clear()
         for key in listed.keys() & self._objects[kind].keys():

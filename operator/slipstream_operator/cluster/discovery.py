@@ -24,7 +24,7 @@ async def find_resources(client: KubeClient) -> dict[Kind, Resource]:
             known = resources(pdb_version=await _pdb_version(client))
             if not (missing := await _missing(client, known)):
                 return known
-            reason = f"the cluster has no definition of {' and '.join(missing)}: install the chart slipstream-crds"
+            reason = f"the cluster has no CRD of {' and '.join(missing)}: install the chart slipstream-crds"
         except KubeError as exc:
             reason = str(exc)
         if reason != said:

@@ -70,10 +70,10 @@ class Leadership:
             except (TimeoutError, KubeError) as exc:
                 if self._clock_s() - renewed_s >= RENEW_WITHIN_S:
                     reason = f"its Lease could not be renewed for {RENEW_WITHIN_S:g} s"
-                    raise LeadershipLost(f"{self._holder} leads no more: {reason}") from exc
+                    raise LeadershipLost(f"{self._holder} lost the leadership: {reason}") from exc
                 continue
             if not held:
-                raise LeadershipLost(f"{self._holder} leads no more: somebody else has taken over")
+                raise LeadershipLost(f"{self._holder} lost the leadership: another instance has taken over")
             renewed_s = self._clock_s()
 
     async def release(self) -> None:
@@ -81,4 +81,4 @@ class Leadership:
         try:
             await self._lease.give_back()
         except KubeError as exc:
-            _logger.warning("the leader's Lease cannot be given back: %s", exc)
+            _logger.warning("the leader's Lease cannot be released: %s", exc)

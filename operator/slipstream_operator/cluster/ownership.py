@@ -50,7 +50,7 @@ class Ownership:
             return None
         message = (
             f"release {holder} manages namespace {namespace} (Lease {LEASE_NAME}); release {self._release} changes "
-            "nothing here: have one of them watch other namespaces"
+            "nothing here: let one of them watch other namespaces"
         )
         return Note(type="Warning", reason=REFUSED_REASON, message=message)
 

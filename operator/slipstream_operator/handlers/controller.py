@@ -180,12 +180,12 @@ class Controller:
             except KubeError as exc:
                 pause_s = self.queue.failed(key, retry_after_s=exc.retry_after_s)
                 level = logging.DEBUG if isinstance(exc, KubeConflict) else logging.WARNING
-                _logger.log(level, "%s: trying again in %.1f s: %s", key, pause_s, exc)
+                _logger.log(level, "%s: retrying in %.1f s: %s", key, pause_s, exc)
             except OperatorError as exc:
-                _logger.warning("%s: trying again in %.1f s: %s", key, self.queue.failed(key), exc)
+                _logger.warning("%s: retrying in %.1f s: %s", key, self.queue.failed(key), exc)
             except Exception:
                 # The top of the worker: whatever is wrong with one object must not stop the others.
-                _logger.exception("%s: unexpected, trying again in %.1f s", key, self.queue.failed(key))
+                _logger.exception("%s: unexpected error, retrying in %.1f s", key, self.queue.failed(key))
             else:
                 if look_again_s is not None:
                     self.queue.schedule(key, look_again_s)
@@ -238,9 +238,9 @@ class Controller:
 
     def _show_metrics(self) -> None:
         watch, check = self._metrics.watch, self.watch_check
-        watch("queue_depth", "Objects that wait to be looked at.", lambda: len(self.queue))
+        watch("queue_depth", "Objects that wait to be reconciled.", lambda: len(self.queue))
         watch("objects_failing", "Objects whose last reconcile failed.", lambda: self.queue.failing)
-        watch("synced", "Whether everything was listed once.", lambda: float(self.resync.synced))
+        watch("synced", "Whether the first list is complete.", lambda: float(self.resync.synced))
         for kind in self._resources:
             labels = {"kind": kind.value}
             watch("objects", "Objects that are known.", partial(self._cache.count, kind), labels)
@@ -248,7 +248,7 @@ class Controller:
         for phase in Phase:
             watch("classes", "Request classes by phase.", partial(self._classes_in, phase), {"phase": phase.value})
         names = ("kind", "condition", "status", "reason")
-        self._metrics.count("conditions", "Objects by what a condition of theirs says.", names, self._conditions)
+        self._metrics.count("conditions", "Objects by the content of their conditions.", names, self._conditions)
 
     def _conditions(self) -> Counter[tuple[str, ...]]:
         return Counter(

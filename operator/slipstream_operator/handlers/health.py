@@ -39,9 +39,9 @@ class Health:
         """What a new start would help against; empty when all is well."""
         found = []
         if (lag_s := self._clock_s() - self._beat_s) > LONGEST_LAG_S:
-            found.append(f"the event loop has not come round for {lag_s:.0f} s")
+            found.append(f"the event loop has been blocked for {lag_s:.0f} s")
         if self.controller is not None:
-            found += [f"{key} is being worked on for too long" for key in self.controller.stuck()]
+            found += [f"{key} has been reconciled for too long" for key in self.controller.stuck()]
             found += [f"the watch of {kind} misses changes" for kind in self.controller.watch_check.dead_watches()]
         return found
 

@@ -37,7 +37,7 @@ class _NoDiff(kopf.DiffBaseStorage):
         return None
 
     def store(self, *, body: Any, patch: Any, essence: Any) -> None:
-        raise NotImplementedError("the operator writes nothing of kopf's into users' objects")
+        raise NotImplementedError("kopf must not write into users' objects")
 
 
 class _NoProgress(kopf.ProgressStorage):
@@ -47,7 +47,7 @@ class _NoProgress(kopf.ProgressStorage):
         return None
 
     def store(self, *, key: Any, record: Any, body: Any, patch: Any) -> None:
-        raise NotImplementedError("the operator writes nothing of kopf's into users' objects")
+        raise NotImplementedError("kopf must not write into users' objects")
 
     def purge(self, *, key: Any, body: Any, patch: Any) -> None:
         return
@@ -167,7 +167,7 @@ class KopfWatch:
             with suppress(Exception):  # it was raised above, or the end was asked for
                 async with asyncio.timeout(_STOP_S):
                     await ended
-        raise OperatorError("the watch ended though nobody asked for it")
+        raise OperatorError("the watch ended unexpectedly")
 
     async def _operator(self, loop: asyncio.AbstractEventLoop, tell: Callable[[BaseException | None], None]) -> None:
         """kopf, until it ends. `tell` hears of an error at once: kopf can hang for long when it cleans up after one."""

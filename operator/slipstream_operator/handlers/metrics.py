@@ -33,7 +33,7 @@ class Metrics:
         )
         self._writes = Counter(
             "slipstream_operator_writes",
-            "Writes that the API server took.",
+            "Writes that the API server accepted.",
             ["method", "resource"],
             registry=self.registry,
         )
@@ -42,7 +42,7 @@ class Metrics:
         )
         self._last_event = Gauge(
             "slipstream_operator_watch_last_event_timestamp_seconds",
-            "When the watch of a kind has brought something last.",
+            "Time of the last event of a kind.",
             ["kind"],
             registry=self.registry,
         )

@@ -109,7 +109,8 @@ def _with_ignored(ready: Verdict, ignored: Sequence[str]) -> Verdict:
     """Fields of a newer version do no harm, but whoever wrote them should know."""
     if not ignored:
         return ready
-    return ready._replace(message=f"{ready.message}. This version does not know, and ignores: {', '.join(ignored)}")
+    names = ", ".join(ignored)
+    return ready._replace(message=f"{ready.message}. Fields that this version does not know are ignored: {names}")
 
 
 def _status(case: PairCase, holder: NameHolder | None) -> ModelPairStatus:

@@ -70,7 +70,7 @@ def _ready_says(reason: str, status: ModelPairStatus) -> bool:
 def _renamed(prior: ModelPairStatus, status: ModelPairStatus) -> Iterator[Note]:
     before, after = (None if each is None else model_kept(each) for each in (prior.last_good, status.last_good))
     if before is not None and after is not None and before != after:
-        message = f"clients find the model as {show(after)}, and no longer as {show(before)}"
+        message = f"the model is now served as {show(after)}, no longer as {show(before)}"
         yield Note(type="Normal", reason=MODEL_RENAMED, message=message)
 
 
@@ -91,7 +91,7 @@ def _ignored(prior: ModelPairStatus, status: ModelPairStatus, ignored: Sequence[
     before = find(prior.conditions, ConditionType.READY)
     names = ", ".join(ignored)
     if names and (before is None or not before.message.endswith(f": {names}")):
-        message = f"this version does not know, and ignores: {names}"
+        message = f"fields that this version does not know are ignored: {names}"
         yield Note(type="Warning", reason=UNKNOWN_FIELDS_IGNORED, message=message)
 
 

@@ -95,7 +95,7 @@ def _problems(pod: KubeObject) -> Iterator[PodProblem]:
 def _unscheduled(pod: KubeObject, message: str) -> PodProblem:
     if missing := _MISSING_CLAIM.search(message):
         return _problem(pod, PodReason.CLAIM_NOT_FOUND, f"there is no PersistentVolumeClaim {missing['name']!r}")
-    return _problem(pod, PodReason.UNSCHEDULABLE, f"no node takes it: {message}")
+    return _problem(pod, PodReason.UNSCHEDULABLE, f"no node accepts it: {message}")
 
 
 def _container_problems(pod: KubeObject, status: dict[str, Any], *, crashed: PodReason) -> Iterator[PodProblem]:
@@ -112,10 +112,10 @@ def _container_problems(pod: KubeObject, status: dict[str, Any], *, crashed: Pod
 
 def _crash(pod: KubeObject, status: dict[str, Any], ended: dict[str, Any], crashed: PodReason) -> PodProblem:
     code, restarts = ended.get("exitCode"), status.get("restartCount") or 0
-    what = f"container {status.get('name')} ended with code {code} ({restarts} restarts)"
+    what = f"container {status.get('name')} exited with code {code} ({restarts} restarts)"
     if ended.get("reason") == "OOMKilled":
         return _problem(pod, PodReason.OUT_OF_MEMORY, f"{what}: it needs more memory than its limit")
-    return _problem(pod, crashed, f"{what}: {telling(ended.get('message') or '') or 'it left no message'}")
+    return _problem(pod, crashed, f"{what}: {telling(ended.get('message') or '') or 'no message'}")
 
 
 def telling(log: str) -> str:

@@ -183,7 +183,7 @@ def _renewal(
     if current is None:
         return _unrenewed(before, starts)
     outdated = any(start.spec_hash != current for start in starts.values())
-    decision = LastDecision(time=rfc3339(now), rule="NewSpec", message="a new spec: every class starts anew")
+    decision = LastDecision(time=rfc3339(now), rule="NewSpec", message="new spec: every class restarts")
     honoured = token or next((start.retry_token for start in starts.values()), before.retry_token)
     return _Renewal(spec_hash=current, retry_token=honoured, decisions=(decision,) if outdated else ())
 
@@ -205,7 +205,7 @@ def _begun_anew(start: Start, spec_hash: str, token: str | None, situation: Situ
         return begun
     if token is None or token == start.retry_token or state.phase is not Phase.ROLLED_BACK:
         return None
-    return decided(state, begun, "RetryToken", "the spec has a new retryToken: the class starts anew")
+    return decided(state, begun, "RetryToken", "new retryToken: the class restarts")
 
 
 def _advanced(state: ClassState, facts: ClassFacts | None, situation: Situation) -> Judged:

@@ -90,19 +90,17 @@ def _kill(before: SpeculationPolicyStatus, status: SpeculationPolicyStatus) -> I
     if now.reason == PolicyReason.KILLED_EVERYWHERE and (was is None or was.reason != now.reason):
         yield Note(type="Normal", reason=KILL_LANDED, message=now.message)
     if killed and not kills:
-        yield Note(
-            type="Normal", reason=KILL_LIFTED, message="speculation goes on where each class was; soaks start anew"
-        )
+        yield Note(type="Normal", reason=KILL_LIFTED, message="each class continues in its phase; soak periods restart")
 
 
 def _edited(edited: Sequence[str]) -> Iterator[Note]:
     if edited:
-        message = f"the status of {', '.join(edited)} was edited by hand: what the operator had written holds"
+        message = f"the status of {', '.join(edited)} was edited by hand: the operator's own record is used"
         yield Note(type="Warning", reason=STATUS_EDITED, message=message)
 
 
 def _ignored(before: SpeculationPolicyStatus, ignored: Sequence[str]) -> Iterator[Note]:
     was, names = find(before.conditions, ConditionType.READY), ", ".join(ignored)
     if names and (was is None or not was.message.endswith(f": {names}")):
-        message = f"this version does not know, and ignores: {names}"
+        message = f"fields that this version does not know are ignored: {names}"
         yield Note(type="Warning", reason=UNKNOWN_FIELDS_IGNORED, message=message)

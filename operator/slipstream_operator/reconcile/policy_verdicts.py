@@ -106,7 +106,7 @@ def set_conditions(conditions: Conditions, subject: Subject, judged: Sequence[Ju
 def ready(subject: Subject) -> Said:
     """Whether the policy governs its pair's traffic."""
     if subject.policy is None:
-        return Said("False", PolicyReason.INVALID_SPEC, listed(subject.problems) or "the spec cannot be read")
+        return Said("False", PolicyReason.INVALID_SPEC, listed(subject.problems) or "the spec is invalid")
     if subject.problems or subject.pair is None:
         return Said("False", PolicyReason.UNRESOLVED, listed(subject.problems) or _no_pair(subject.policy))
     if not subject.policy.spec.enabled:
@@ -116,7 +116,7 @@ def ready(subject: Subject) -> Said:
         return Said("False", PolicyReason.PAIR_NOT_READY, message)
     message = f"governs ModelPair {subject.policy.spec.pair}"
     if subject.ignored:
-        message += f"; this version does not know, and ignores: {', '.join(subject.ignored)}"
+        message += f"; fields that this version does not know are ignored: {', '.join(subject.ignored)}"
     return Said("True", PolicyReason.IN_FORCE, message)
 
 
@@ -156,7 +156,7 @@ def _no_pair(policy: SpeculationPolicy) -> str:
 
 def _resolved(subject: Subject) -> Said:
     if subject.policy is None:
-        return Said("False", PolicyReason.INVALID_SPEC, "the spec cannot be read, see Ready")
+        return Said("False", PolicyReason.INVALID_SPEC, "the spec is invalid, see Ready")
     blamed = [problem for problem in subject.problems if problem.path == _PAIR_FIELD]
     if subject.pair is None:
         return Said("False", PolicyReason.PAIR_NOT_FOUND, listed(blamed) or _no_pair(subject.policy))
@@ -168,7 +168,7 @@ def _resolved(subject: Subject) -> Said:
 def _progressing(judged: Sequence[Judged], situation: Situation) -> Said:
     moving = [one.state for one in judged if one.state.phase is Phase.PROGRESSING]
     if not judged:
-        return Said("False", PolicyReason.NO_CLASSES, "no outcome of any class was seen yet")
+        return Said("False", PolicyReason.NO_CLASSES, "no outcomes have been received for any class")
     if not moving:
         return _complete(judged)
     steps = situation.spec.rollout.steps
@@ -182,8 +182,8 @@ def _complete(judged: Sequence[Judged]) -> Said:
     """No class is on its way. That says little where gateways decide all of them plain."""
     hardly = [one.state.name for one in judged if one.state.speculates and not one.speculates]
     if not hardly:
-        return Said("False", PolicyReason.COMPLETE, "no class is on its way")
-    message = f"no class is on its way; gateways decide nearly every request plain of {_some(hardly)}"
+        return Said("False", PolicyReason.COMPLETE, "no class is being rolled out")
+    message = f"no class is being rolled out; gateways decide plain for nearly every request of {_some(hardly)}"
     reason = PolicyReason.COMPLETE if any(one.speculates for one in judged) else PolicyReason.DECIDED_PLAIN
     return Said("False", reason, message)
 
@@ -191,12 +191,12 @@ def _complete(judged: Sequence[Judged]) -> Said:
 def _conclusive(judged: Sequence[Judged], situation: Situation) -> Said:
     """Whether what speculates can be judged by what was measured."""
     if not situation.connected:
-        message = "the store of outcomes is not reachable, or not read to its end yet: every class stays where it is"
+        message = "the outcome store cannot be reached, or has not been read to its end: every class keeps its phase"
         return Said("False", PolicyReason.STORE_UNREACHABLE, message)
     stale = [one.state.name for one in judged if one.state.phase is Phase.STALE]
     if stale:
-        quiet = f"nothing was heard for {situation.spec.rollback.stale_after_seconds} s of {_some(stale)}"
-        return Said("False", PolicyReason.STALE, f"{quiet}: plain until outcomes flow again")
+        quiet = f"no outcomes for {situation.spec.rollback.stale_after_seconds} s of {_some(stale)}"
+        return Said("False", PolicyReason.STALE, f"{quiet}: plain until outcomes arrive again")
     analysed = [one for one in judged if one.state.phase in (Phase.PROGRESSING, Phase.PROMOTED)]
     quiet_ones = [
         one.state.name
@@ -205,10 +205,10 @@ def _conclusive(judged: Sequence[Judged], situation: Situation) -> Said:
     ]
     if quiet_ones:
         after = situation.spec.rollback.stale_after_seconds
-        message = f"nothing was heard for {after} s of {_some(quiet_ones)}: failMode hold leaves them as they are"
+        message = f"no outcomes for {after} s of {_some(quiet_ones)}: failMode hold keeps their phase"
         return Said("False", PolicyReason.NO_DATA, message)
     if not analysed:
-        return Said("False", PolicyReason.NO_DATA, "no class speculates under analysis")
+        return Said("False", PolicyReason.NO_DATA, "no class is being analysed")
     lacking = [
         f"{one.state.name} has {'; '.join(missing)}" for one in analysed if (missing := _missing(one, situation))
     ]
@@ -219,14 +219,14 @@ def _conclusive(judged: Sequence[Judged], situation: Situation) -> Said:
         for one in analysed
         if one.facts is not None and (without := without_data(one.facts))
     ]
-    said = "; ".join([f"every guard of {len(analysed)} classes has answers enough", *([_some(idle)] if idle else [])])
+    said = "; ".join([f"every guard of {len(analysed)} classes has enough answers", *([_some(idle)] if idle else [])])
     return Said("True", PolicyReason.CONCLUSIVE, said)
 
 
 def _missing(one: Judged, situation: Situation) -> list[str]:
     """Of a promoted class the guards count; the comparison was there to promote it."""
     if one.facts is None:
-        return ["no answers since it began anew"]
+        return ["no answers since it restarted"]
     if one.state.phase is Phase.PROGRESSING:
         return waiting_for(one.facts, gain_needed=needs_gain(one.state, situation.spec))
     return _missing_guards(one.facts)
@@ -252,7 +252,7 @@ def _servers_slow(judged: Sequence[Judged]) -> Said:
         for broken in _shared(one.facts)
     ]
     if not said:
-        return Said("False", PolicyReason.LIMITS_KEPT, "no class has both arms above a limit on its times or errors")
+        return Said("False", PolicyReason.LIMITS_KEPT, "no class breaks a limit on times or errors in both arms")
     return Said("True", PolicyReason.LIMITS_BROKEN, f"the servers are slow or fail for both arms: {_some(said)}")
 
 
@@ -269,7 +269,7 @@ def _killed(subject: Subject) -> Said:
     if subject.killed is None:
         return Said("False", PolicyReason.NOT_KILLED, "no kill switch is on")
     gateways = subject.gateways
-    counted = f"{gateways.synced} of {gateways.total} gateways go by this spec"
+    counted = f"{gateways.synced} of {gateways.total} gateways apply this spec"
     everywhere = gateways.synced == gateways.total > 0
     reason = PolicyReason.KILLED_EVERYWHERE if everywhere else PolicyReason.KILLED
     return Said("True", reason, f"{subject.killed}: every request decodes plainly; {counted}")

@@ -56,17 +56,17 @@ def class_message(state: ClassState, facts: ClassFacts | None, situation: Situat
     if state.phase in (Phase.ROLLED_BACK, Phase.STALE):
         return decision.message if decision is not None else ""
     if state.phase is Phase.DISABLED:
-        return "a rule of the policy has it decode plainly"
+        return "decodes plainly by a rule of the policy"
     if state.phase is Phase.ENABLED:
-        return "a rule of the policy has it speculate; only errors take it back"
+        return "speculates by a rule of the policy; only errors roll it back"
     idle = without_data(facts) if facts is not None else ""
     if state.phase is Phase.PROMOTED:
         held_back = _held_back(state, situation)
         return f"promoted; share {state.share:.3g}{held_back}{_declined(facts)}{_used(state, situation)}{idle}"
     steps = situation.spec.rollout.steps
-    share = f"{state.share:.3g} of what would speculate does{_held_back(state, situation)}"
+    share = f"{state.share:.3g} of the requests that would speculate do{_held_back(state, situation)}"
     where = f"step {state.step + 1} of {len(steps)}: {share}"
-    return f"{where}; waits for {_waits(state, facts, situation)}{idle}"
+    return f"{where}; waiting for {_waits(state, facts, situation)}{idle}"
 
 
 def _held_back(state: ClassState, situation: Situation) -> str:
@@ -89,26 +89,26 @@ def _used(state: ClassState, situation: Situation) -> str:
     if not state.retries:
         return ""
     most = situation.spec.rollback.max_retries
-    return f"; used {state.retries} of {most} retries, has them back at {rfc3339(retries_back_at(state, situation))}"
+    return f"; used {state.retries} of {most} retries, available again at {rfc3339(retries_back_at(state, situation))}"
 
 
 def _waits(state: ClassState, facts: ClassFacts | None, situation: Situation) -> str:
     if situation.held is not None:
-        return f"an end of: {situation.held}"
+        return f"the end of: {situation.held}"
     waits = []
     if situation.now < (end := soak_end(state, situation)):
         waits.append(f"the soak until {rfc3339(end)}")
     if facts is None:
         return ", ".join([*waits, "its first answers"])
     if not situation.connected or not facts.complete:
-        waits.append("the store of outcomes")
+        waits.append("the outcome store")
     elif is_stale(state, facts, situation):
         waits.append("any outcome")
     waits += waiting_for(facts, gain_needed=needs_gain(state, situation.spec))
     gain = facts.gain
     if gain.verdict is Verdict.FAIL and gain.bound is not None:
-        waits.append(f"a gain: at most {gain.bound:+.1%} beside the control, needed below {gain.threshold:+.1%}")
-    return ", ".join(waits) or "nothing: it moves on at the next look"
+        waits.append(f"a gain: at most {gain.bound:+.1%} compared with the control, needed below {gain.threshold:+.1%}")
+    return ", ".join(waits) or "nothing: it advances at the next reconcile"
 
 
 def _state(judged: Sequence[Judged], conditions: Sequence[Condition]) -> tuple[str, Condition | None]:

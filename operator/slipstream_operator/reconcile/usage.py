@@ -44,8 +44,8 @@ def usage_of(prior: ModelPairStatus, seen: datetime | None, now: datetime) -> Us
 def deleted_in_use(model: str | None, usage: Usage) -> Note:
     """That a pair was deleted under its clients: of `model`, its name for them, where it is known."""
     message = (
-        f"the pair was deleted while clients asked for its model {show(model)}, last at {usage.last_request_time}: new "
-        "requests get 404, running answers go on for as long as their servers do"
+        f"the pair was deleted while clients requested its model {show(model)}, last at {usage.last_request_time}: "
+        "new requests get 404, running answers continue for as long as their servers run"
     )
     return Note(type="Warning", reason=DELETED_IN_USE, message=message)
 
@@ -54,7 +54,7 @@ def name_in_use(rename: Rename, usage: Usage) -> str:
     """Why the rename waits, for people."""
     minutes = IN_USE_FOR // timedelta(minutes=1)
     return (
-        f"spec.model: clients still ask for {show(rename.old)}, last at {usage.last_request_time}; it becomes "
+        f"spec.model: clients still request {show(rename.old)}, last at {usage.last_request_time}; it becomes "
         f"{show(rename.new)} after {minutes} minutes without a request, or at once by the annotation {ALLOW_RENAME}: "
-        f"{show(rename.new)}. Until then the spec before is served"
+        f"{show(rename.new)}. Until then the previous spec is served"
     )

@@ -21,7 +21,7 @@ from slipstream_operator.reconcile.pods import PodProblem, PodReason, preflight_
 from slipstream_operator.types import KubeObject, Observed
 
 _MAX_LISTED = 5
-_ELSEWHERE = "the pair names servers that run elsewhere"
+_ELSEWHERE = "the pair names external servers"
 
 
 class PairReason(StrEnum):
@@ -102,12 +102,10 @@ def accepted(problems: Sequence[Problem], good: GoodVersion | None) -> Verdict:
     """Whether the newest spec can be used. `problems` are its own, `good` is the last version that had none."""
     if not problems:
         is_large = good is not None and to_keep(good) is None
-        large = (
-            ", but is too large to be kept in the status for gateways that start after a bad one" if is_large else ""
-        )
-        return Verdict("True", PairReason.ACCEPTED, f"the spec can be used{large}")
-    in_use = "no earlier one is known" if good is None else f"generation {good.generation} counts until then"
-    return Verdict("False", PairReason.INVALID_SPEC, f"{listed(problems)}. The spec cannot be used: {in_use}")
+        large = ", but too large to be stored in the status as the last good version" if is_large else ""
+        return Verdict("True", PairReason.ACCEPTED, f"the spec is valid{large}")
+    in_use = "no earlier valid version is known" if good is None else f"generation {good.generation} stays in use"
+    return Verdict("False", PairReason.INVALID_SPEC, f"{listed(problems)}. The spec is not used: {in_use}")
 
 
 def ready(
@@ -116,7 +114,7 @@ def ready(
     """Whether the pair can be served. `pair` is None where no usable spec is known; `problems` are what is wrong."""
     servers = f"{replicas.ready} of {replicas.desired} servers are ready"
     if pair is None:
-        return Verdict("False", PairReason.INVALID_SPEC, f"{listed(problems)}. Servers stay as they are: {servers}")
+        return Verdict("False", PairReason.INVALID_SPEC, f"{listed(problems)}. The servers are unchanged: {servers}")
     if problems:
         return Verdict("False", unresolved_reason(problems), listed(problems))
     if not has_servers(pair):
@@ -129,19 +127,19 @@ def ready(
     if rejected:
         return Verdict("False", PairReason.CHILDREN_REJECTED, message)
     if observed.deployment is not None and replicas.desired == 0:
-        return Verdict("False", PairReason.SCALED_TO_ZERO, "there is to be no server: replicas is 0")
+        return Verdict("False", PairReason.SCALED_TO_ZERO, "replicas is 0: no server runs")
     return Verdict("False", pod.reason if pod is not None else PairReason.NO_READY_REPLICAS, message)
 
 
 def resolved_refs(pair: ModelPair | None, problems: Sequence[Problem], pod: PodProblem | None) -> Verdict:
     """Whether what the pair refers to is there, and nobody else has what it claims."""
     if pair is None:
-        return Verdict("False", PairReason.INVALID_SPEC, "the spec cannot be read, see Ready")
+        return Verdict("False", PairReason.INVALID_SPEC, "the spec is invalid, see Ready")
     if problems:
         return Verdict("False", unresolved_reason(problems), listed(problems))
     if pod is not None and pod.reason is PodReason.CLAIM_NOT_FOUND:
         return Verdict("False", pod.reason, pod.message)
-    return Verdict("True", PairReason.RESOLVED, "all that the pair refers to is there")
+    return Verdict("True", PairReason.RESOLVED, "everything that the pair refers to exists")
 
 
 def tokenizer_compatible(
@@ -153,16 +151,14 @@ def tokenizer_compatible(
     ones could not be used.
     """
     if pair is None or not has_servers(pair):
-        return Verdict(
-            "Unknown", PairReason.NOT_CHECKED, "nobody compares the tokenizers of servers that run elsewhere"
-        )
+        return Verdict("Unknown", PairReason.NOT_CHECKED, "the tokenizers of external servers are not compared")
     if not has_draft_model(pair):
-        return Verdict("True", PairReason.NO_DRAFT_MODEL, "there is no draft model, and so no second tokenizer")
+        return Verdict("True", PairReason.NO_DRAFT_MODEL, "the pair has no draft model, so there is only one tokenizer")
     report = preflight_report(pods, weights_hash(pair))
     if report is not None and report.tokenizer_compatible:
         return Verdict("True", PairReason.SAME_TOKENIZER, report.message)
     if report is not None:
-        message = f"{report.message}. The target is served plainly"
+        message = f"{report.message}. The target is served without speculation"
         return Verdict("False", PairReason.TOKENIZER_MISMATCH, message)
     if prior is not None and prior.observed_generation >= generation:
         return Verdict(prior.status, prior.reason, prior.message)
@@ -172,13 +168,13 @@ def tokenizer_compatible(
 def progressing(pair: ModelPair | None, observed: Observed, replicas: Replicas, pod: PodProblem | None) -> Verdict:
     """Whether servers are being brought to this spec."""
     if pair is None:
-        return Verdict("False", PairReason.INVALID_SPEC, "nothing changes while the spec cannot be read")
+        return Verdict("False", PairReason.INVALID_SPEC, "nothing changes while the spec is invalid")
     if not has_servers(pair):
         return _not_managed(pair) or Verdict("False", PairReason.EXTERNAL, _ELSEWHERE)
     if observed.rejected:
         return Verdict("False", PairReason.CHILDREN_REJECTED, listed(observed.rejected))
     if observed.deployment is None:
-        return Verdict("True", PairReason.ROLLING_OUT, "the servers' Deployment is being made")
+        return Verdict("True", PairReason.ROLLING_OUT, "the Deployment of the servers is being created")
     updated = count(observed.deployment, "status", "updatedReplicas")
     available = count(observed.deployment, "status", "availableReplicas")
     trouble = f"; {pod.message}" if pod is not None else ""

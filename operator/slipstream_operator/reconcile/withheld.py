@@ -30,7 +30,7 @@ def speculation_available(withheld: Iterable[WithheldServer], gateways: int) -> 
         if found := by_reason[reason]:
             status: ConditionStatus = "Unknown" if reason is PairReason.ENGINE_UNVERIFIED else "False"
             return Verdict(status, reason, _message(found, gateways))
-    return Verdict("True", PairReason.ALL_SERVERS, "no gateway keeps a server from speculating")
+    return Verdict("True", PairReason.ALL_SERVERS, "every server may speculate")
 
 
 def _message(found: list[WithheldServer], gateways: int) -> str:

@@ -169,7 +169,7 @@ def _rolled_back(state: ClassState, trip: Trip, situation: Situation) -> ClassSt
         pause_s = min(rollback.cool_down_seconds * 2.0**state.retries, float(rollback.max_cool_down_seconds))
         retry_at = now + timedelta(seconds=pause_s)
     then = (
-        f"next attempt at {rfc3339(retry_at)}" if retry_at else "no attempt is left: a new spec or retryToken clears it"
+        f"next attempt at {rfc3339(retry_at)}" if retry_at else "no retry is left: a new spec or retryToken clears it"
     )
     after = ClassState(
         name=state.name,
@@ -218,7 +218,7 @@ def _refreshed(state: ClassState, facts: ClassFacts, situation: Situation) -> Cl
         return state
     after = initial(situation.spec, state.name, situation.now, retries=state.retries)
     return decided(
-        state, after, "OutcomesAgain", "outcomes flow again: the rollout starts anew", _silences(_silent_before(state))
+        state, after, "OutcomesAgain", "outcomes arrive again: the rollout restarts", _silences(_silent_before(state))
     )
 
 
@@ -227,7 +227,7 @@ def _staled(state: ClassState, situation: Situation) -> ClassState:
         name=state.name, phase=Phase.STALE, share=0.0, step=0, since=situation.now, retries=state.retries
     )
     quiet_s = situation.spec.rollback.stale_after_seconds
-    message = f"nothing was heard of the class for {quiet_s} s: it decodes plainly"
+    message = f"no outcomes of the class for {quiet_s} s: it decodes plainly"
     return decided(state, after, "StaleAfter", message, _silences(_silent_before(state) + 1.0))
 
 
@@ -266,16 +266,16 @@ def _promoted(state: ClassState, facts: ClassFacts, situation: Situation) -> Cla
 def without_data(facts: ClassFacts) -> str:
     """What a class is not judged by, as the end of a message; empty where it is judged by everything."""
     names = ", ".join(metric.value for metric in facts.not_applicable)
-    return f"; not applicable, nothing to judge it by: {names}" if names else ""
+    return f"; not applicable, without data: {names}" if names else ""
 
 
 def _gain_message(gain: GainFacts, situation: Situation) -> str:
     answers = f"({gain.speculative} and {gain.control} answers)"
     if gain.verdict is Verdict.NO_DATA:
-        return f"the gain was shown at the step before, and nothing speaks against it since {answers}"
+        return f"the gain was shown at the previous step, and no later evidence contradicts it {answers}"
     return (
-        f"speculative answers take {gain.change:+.1%} beside the control's of the same time, at most {gain.bound:+.1%} "
-        f"at {situation.spec.analysis.confidence:.0%} confidence, needed below {gain.threshold:+.1%} {answers}"
+        f"speculative answers take {gain.change:+.1%} compared with the control's of the same period, at most "
+        f"{gain.bound:+.1%} at {situation.spec.analysis.confidence:.0%} confidence, needed below {gain.threshold:+.1%} {answers}"
     )
 
 

@@ -58,7 +58,7 @@ class RedisEvidence:
     def __init__(self, url: str, *, interval_s: float = _INTERVAL_S) -> None:
         self._pairs: Callable[[], Iterable[str]] = tuple
         self._store = RedisStore(
-            url, pairs=self._followed, interval_s=interval_s, meanwhile="classes stay where they are until it is back"
+            url, pairs=self._followed, interval_s=interval_s, meanwhile="classes keep their phase until it is back"
         )
         self._told = (0, 0)
 
@@ -87,10 +87,10 @@ class RedisEvidence:
         status = self._store.status()
         missed, rewound = self._told
         if status.rewound > rewound:
-            _log.warning("Redis came back with other data: its streams are read from their beginning, nothing twice")
+            _log.warning("Redis returned with other data: its streams are read from the beginning, each outcome once")
         if status.missed > missed:
             lost = status.missed - missed
-            _log.warning("%d outcomes were gone from Redis before they were read: they are missing as evidence", lost)
+            _log.warning("Redis removed %d outcomes before they were read: they are missing as evidence", lost)
         self._told = (status.missed, status.rewound)
 
 
@@ -239,7 +239,7 @@ def _restore(ledger: PolicyLedger, checkpoint: str) -> Note | None:
         ledger.restore(checkpoint)
     except CheckpointError as error:
         return Note(
-            type="Warning", reason=CHECKPOINT_LOST, message=f"{error}: guards begin anew, no class stands above step 1"
+            type="Warning", reason=CHECKPOINT_LOST, message=f"{error}: guards restart, and no class is above step 1"
         )
     return None
 

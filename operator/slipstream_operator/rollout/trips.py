@@ -80,8 +80,8 @@ def _slower(facts: ClassFacts) -> Trip | None:
     ):
         if loss is not None:
             message = (
-                f"{what} {loss.change:+.1%} beside the control's of the same time, allowed is {loss.threshold:+.1%} "
-                f"({loss.speculative} and {loss.control} answers)"
+                f"{what} {loss.change:+.1%} compared with the control's of the same period, the limit is "
+                f"{loss.threshold:+.1%} ({loss.speculative} and {loss.control} answers)"
             )
             observed, threshold = float(f"{loss.change:.4g}"), float(f"{loss.threshold:.4g}")
             return Trip(rule, Numbers(metric, observed, None, threshold, loss.speculative + loss.control), message)
@@ -90,7 +90,7 @@ def _slower(facts: ClassFacts) -> Trip | None:
 
 def error_words(errors: ErrorFacts) -> str:
     """How many requests failed, and how many may."""
-    said = f"{errors.failures} of {errors.requests} speculative requests failed, allowed are {errors.limit:.3g}"
+    said = f"{errors.failures} of {errors.requests} speculative requests failed, the limit is {errors.limit:.3g}"
     if not errors.control_requests:
         return said
     return f"{said} (of the control's {errors.control_requests} requests {errors.control_failures} did)"
@@ -131,16 +131,16 @@ def words(guard: GuardFacts) -> str:
     observed = guard.observed if guard.observed is not None else 0.0
     match guard.metric:
         case Metric.ERROR_RATE:
-            said = f"{observed:.1%} of the speculative requests failed, allowed are {guard.threshold:.3g}"
+            said = f"{observed:.1%} of the speculative requests failed, the limit is {guard.threshold:.3g}"
             return f"{said}{_of_control(guard)},"
         case Metric.ACCEPTANCE:
             return f"acceptance {observed:.3f}, floor {guard.threshold:.3g},"
         case Metric.PARITY:
-            return f"{observed:.1%} of the replayed answers differ, allowed are {guard.threshold:.3g},"
+            return f"{observed:.1%} of the replayed answers differ, the limit is {guard.threshold:.3g},"
         case Metric.COST:
             return (
-                f"speculative answers cost {observed:+.1%} beside the control's of the same time, allowed is "
-                f"{guard.threshold:+.1%}"
+                f"speculative answers cost {observed:+.1%} compared with the control's of the same period, the limit "
+                f"is {guard.threshold:+.1%}"
             )
         case Metric.TTFT:
             return f"{observed:.1%} waited longer than {guard.threshold:g} s for the first token{_allowed(guard)}"

@@ -47,7 +47,7 @@ class EventPoster:
             try:
                 self._queue.put_nowait(_event(about, note, datetime.now(UTC)))
             except asyncio.QueueFull:
-                _logger.warning("too many events at once, lost: %s: %s", note.reason, note.message)
+                _logger.warning("too many events at once, dropped: %s: %s", note.reason, note.message)
 
     async def run(self) -> None:
         """Post what comes; ends when it is cancelled."""
@@ -56,7 +56,7 @@ class EventPoster:
             try:
                 await self._send(event)
             except KubeError as exc:
-                _logger.warning("an event was lost: %s: %s (%s)", event["reason"], event["message"], exc)
+                _logger.warning("an event could not be posted: %s: %s (%s)", event["reason"], event["message"], exc)
 
     async def _send(self, event: KubeObject) -> None:
         collection = f"/api/v1/namespaces/{event['metadata']['namespace']}/events"

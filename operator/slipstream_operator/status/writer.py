@@ -159,7 +159,7 @@ class StatusWriter:
             return
         if not self._unkept:
             _logger.warning(
-                "the API server does not keep %s of the status of %s: its definitions are of another version",
+                "the API server does not store %s of the status of %s: its CRDs are of another version",
                 ", ".join(sorted(unkept)),
                 key,
             )

@@ -37,7 +37,7 @@ def test_a_gateway_that_starts_speculates_by_the_last_good_pair_and_policy(
         operator.wait_ready()
         said = cluster.wait_condition("modelpairs", "acme", "Accepted", "False", "InvalidSpec")
         assert "spec.maxDraftTokens" in said
-        assert "generation 1 counts until then" in said
+        assert "generation 1 stays in use" in said
         cluster.wait_condition("modelpairs", "acme", "Ready", "True")
         said = cluster.wait_condition("speculationpolicies", "acme", "Accepted", "False", "InvalidSpec")
         assert "spec.margin" in said

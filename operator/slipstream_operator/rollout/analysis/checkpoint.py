@@ -121,9 +121,9 @@ def _opened(text: str) -> tuple[int, bytes]:
         raise CheckpointError(f"status.checkpoint: is not base64 ({error})") from error
     digest, packed = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
     if not packed or digest != _digest(packed):
-        raise CheckpointError("status.checkpoint: its checksum does not fit, it was damaged or edited")
+        raise CheckpointError("status.checkpoint: its checksum does not match: it was damaged or edited")
     if packed[0] != _VERSION and packed[0] not in _OLDER:
-        raise CheckpointError(f"status.checkpoint: is of version {packed[0]}, this operator reads {_VERSION}")
+        raise CheckpointError(f"status.checkpoint: is of version {packed[0]}, this operator reads version {_VERSION}")
     return packed[0], packed[1:]
 
 
