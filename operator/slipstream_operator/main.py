@@ -1,11 +1,10 @@
-"""One run of the operator: everything is built here and handed in, and ends together."""
+"""One run of the operator: all objects are built here, handed in, and closed together."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -18,7 +17,7 @@ from slipstream_operator.cluster.discovery import find_resources
 from slipstream_operator.cluster.leadership import Leadership, identity
 from slipstream_operator.cluster.resources import FIELD_MANAGER, Kind, ObjectKey, Resource, watched
 from slipstream_operator.handlers import kopf_watch
-from slipstream_operator.handlers.controller import Controller, ControllerSettings
+from slipstream_operator.handlers.controller import Controller, ControllerSettings, background
 from slipstream_operator.handlers.health import STANDBY, Health, serve
 from slipstream_operator.handlers.metrics import Metrics
 from slipstream_operator.handlers.pairs import PairDecision
@@ -38,11 +37,11 @@ async def operate(
     stop: asyncio.Event,
     on_write: Callable[[str, str], None] | None = None,
 ) -> None:
-    """Run until `stop` is set. `on_write` hears of every write that the API server took: HTTP method and path.
+    """Run until `stop` is set. `on_write` is called after each successful write with its HTTP method and path.
 
     Raises:
-        CommandError: there is no cluster to be found.
-        OperatorError, kopf's errors: what cannot be put right by trying again.
+        CommandError: no cluster is configured.
+        OperatorError, kopf's errors: another try would not help.
     """
     clock_s, metrics = time.monotonic, Metrics()
     health = Health(clock_s=clock_s)
@@ -56,10 +55,10 @@ async def operate(
     async with (
         await client.connect(),
         serve(health, metrics, host=settings.host, port=settings.metrics_port),
-        _background(health.beat()),
+        background(health.beat()),
     ):
         leadership = _leadership(settings, client, clock_s)
-        # Until kopf answers the liveness probe, at the same place.
+        # This server answers the liveness probe until kopf does, at the same port.
         async with serve(health, metrics, host=settings.host, port=settings.liveness_port):
             resources = await _until(stop, _get_ready(client, health, leadership))
         if resources is None:
@@ -149,10 +148,10 @@ async def _gather(evidence: PolicyEvidence) -> None:
 
 
 async def _until(stop: asyncio.Event, *parts: Coroutine[Any, Any, Result]) -> Result | None:
-    """Run `parts` together: the result of the first that ends, or None when `stop` is set; the others are cancelled.
+    """Run `parts` together. Returns the result of the first that ends, None when `stop` is set; cancels the others.
 
     Raises:
-        Exception: the first that any of them raises.
+        Exception: the first one of any part.
     """
     tasks = [asyncio.create_task(part) for part in parts]
     stopped = asyncio.create_task(stop.wait())
@@ -164,16 +163,6 @@ async def _until(stop: asyncio.Event, *parts: Coroutine[Any, Any, Result]) -> Re
         for task in (*tasks, stopped):
             task.cancel()
         await asyncio.gather(*tasks, stopped, return_exceptions=True)
-
-
-@asynccontextmanager
-async def _background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    task = asyncio.create_task(work)
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
 
 
 def _leadership(settings: OperatorSettings, client: KubeClient, clock_s: Callable[[], float]) -> Leadership | None:

@@ -1,4 +1,4 @@
-"""What goes into a reconcile and what comes out of it: between the pure decisions and what carries them out."""
+"""Input and output of a reconcile: the values between the pure decisions and the code that carries them out."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ DEFAULT_IMAGE = "slipstream-triton:0.2.0"
 
 
 class ServingDefaults(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds for every pair that does not say otherwise. `image` is Triton with Slipstream's engine.
-    `server_ingress` are the rules of the servers' NetworkPolicy; None: they have no policy."""
+    """The defaults of every pair. `image` is Triton with Slipstream's engine. `server_ingress` are the rules of the
+    servers' NetworkPolicy; None: no policy."""
 
     image: str = DEFAULT_IMAGE
     pdb_api_version: str = "policy/v1"
@@ -27,7 +27,7 @@ class ServingDefaults(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
-    """A transition that people should hear of: it becomes a Kubernetes Event of the object that was reconciled."""
+    """A transition that becomes a Kubernetes Event of the reconciled object."""
 
     type: Literal["Normal", "Warning"]
     reason: str
@@ -35,25 +35,25 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NameClaim(NamedTuple):
-    """How it stands with a model name: the namespace of the pair that serves it, and who keeps it, None for nobody."""
+    """The namespace of the pair that serves a model name, and the one that it is reserved for; None: nobody."""
 
     served_by: str | None = None
     holder: NameHolder | None = None
 
 
 class Observed(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is known of a ModelPair when it is reconciled.
+    """Everything that is known of a ModelPair when it is reconciled.
 
     `raw` is the ModelPair as the API server has it, `last_good` its last usable version, None where the status alone
-    may have one. `problems` are what keeps it from being served as it is, `ignored` the fields that this version does
-    not know, `rejected` the children that could not be written at the last attempt: `Kind/name` and the API server's
-    words. `deployment` is its own Deployment and `pods` are that
+    may have one. `problems` prevent it from being served, `ignored` are the fields that this version does not
+    know, `rejected` the children that could not be written at the last attempt: `Kind/name` and the API server's
+    message. `deployment` is its own Deployment and `pods` are that
     Deployment's pods; None and empty where there are none (yet). `policy` is the status of the SpeculationPolicy in
     force, None without one; `policy_killed` says that some policy for this pair has its kill switch on. `gateways`
-    says how far the spec has come, `withheld` which servers gateways keep from speculating: once for each gateway.
-    `unreachable` says what each gateway that has looked cannot reach of the pair's servers, None where all answer it.
-    `last_request` is when gateways said last that clients ask for the pair; None: not since the operator started.
-    `name` is how it stands with the model name of the version that counts.
+    counts the gateways that apply the spec, `withheld` has the servers that may not speculate: once for each gateway.
+    `unreachable` has, for each gateway that has probed, the servers that it cannot reach, None where all answer.
+    `last_request` is the time of the last reported request for the pair; None: none since the operator started.
+    `name` is the state of the model name of the version in use.
     """
 
     raw: KubeObject
@@ -74,11 +74,11 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PairPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a ModelPair needs: `children` are all objects that there should be, and any other of ours goes away. None:
-    they stay as they are, because a broken spec says nothing of them.
+    """The plan for a ModelPair: `children` are all objects that should exist; other children are deleted. None: they
+    stay unchanged, because the spec is invalid.
 
     Every child carries `apiVersion`, `kind`, its namespace and name, labels and owner reference, and only those fields
-    that the operator wants to own. `next_look_s`: when to look again though nothing happens; None: no need.
+    that the operator wants to own. `next_look_s`: when to reconcile again without an event; None: no need.
     """
 
     children: tuple[KubeObject, ...] | None
@@ -88,7 +88,7 @@ class PairPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PolicyPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a SpeculationPolicy comes to. `next_look_s`: when to look again though nothing happens; None: no need."""
+    """The plan for a SpeculationPolicy. `next_look_s`: when to reconcile again without an event; None: no need."""
 
     status: SpeculationPolicyStatus
     notes: tuple[Note, ...] = ()

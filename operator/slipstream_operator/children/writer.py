@@ -1,4 +1,4 @@
-"""A pair's children in the cluster: written only where they differ from what is wanted, deleted where they are not."""
+"""Writes a pair's children: only where they differ from the plan; those that are no longer in the plan are deleted."""
 
 from __future__ import annotations
 
@@ -24,27 +24,28 @@ _logger = logging.getLogger(__name__)
 
 
 class Outcome(NamedTuple):
-    """How many children were written or deleted, and which ones the API server, or a child's owner, does not allow."""
+    """How many children were written or deleted, and which ones were rejected by the API server or have another
+    owner."""
 
     written: int
     rejected: tuple[Problem, ...]
 
 
 class ChildWriter:
-    """Brings the children of pairs to what a plan says."""
+    """Applies the children of a plan."""
 
     def __init__(
         self, client: KubeClient, cache: ObjectCache, resources: dict[Kind, Resource], *, release: str = "slipstream"
     ) -> None:
-        """`release` is the operator's; each child has it as a label."""
+        """`release` is the operator's release, a label of each child."""
         self._client, self._cache, self._resources, self._release = client, cache, resources, release
         self._settled: dict[ObjectKey, tuple[str, str]] = {}
 
     async def bring_about(self, pair: KubeObject, wanted: tuple[KubeObject, ...]) -> Outcome:
-        """Write what differs, delete what is too much.
+        """Write the children that differ, delete those that are not in `wanted`.
 
         Raises:
-            KubeUnavailable, KubeConflict: to be tried again.
+            KubeUnavailable, KubeConflict: to be retried.
         """
         problems, writes = [], 0
         for child in wanted:
@@ -59,12 +60,12 @@ class ChildWriter:
         return Outcome(writes, tuple(problems))
 
     def forget(self, pair: ObjectKey) -> None:
-        """The pair is gone."""
+        """Drop what is known of a deleted pair."""
         for kind in CHILDREN:
             self._settled.pop(ObjectKey(kind, pair.namespace, child_name(pair.name)), None)
 
     async def _write(self, pair: KubeObject, child: KubeObject) -> bool:
-        """Whether it had to be written."""
+        """Returns whether a write was necessary."""
         key, body, digest = key_of(child), *_with_digest(_with_release(child, self._release))
         live = self._cache.get(key)
         if live is not None and (has(live, body) or self._settled.get(key) == (digest, _essence(live))):
@@ -78,12 +79,12 @@ class ChildWriter:
         self._cache.put(written)
         if has(written, body):
             self._settled.pop(key, None)
-        else:  # The server writes some values in its own way: 1000m becomes 1. It is right all the same.
+        else:  # the server normalises some values: 1000m becomes 1
             self._settled[key] = (digest, _essence(written))
         return True
 
     async def _delete(self, key: ObjectKey, child: KubeObject) -> bool:
-        """Whether it was still there."""
+        """Returns whether it still existed."""
         if child["metadata"].get("deletionTimestamp"):
             return False
         uid = child["metadata"]["uid"]
@@ -94,7 +95,7 @@ class ChildWriter:
 
 
 def _is_ours(live: KubeObject, pair: KubeObject) -> bool:
-    """Whether `live` is that pair's child. An owner counts more than labels; one without either is somebody else's."""
+    """Whether `live` is that pair's child. An owner counts more than labels; without either it is not."""
     if uid := owner_uid(live, Kind.MODEL_PAIR):
         return bool(uid == pair["metadata"]["uid"])
     metadata = live["metadata"]
@@ -105,14 +106,14 @@ def _is_ours(live: KubeObject, pair: KubeObject) -> bool:
 
 
 def _with_release(child: KubeObject, release: str) -> KubeObject:
-    """`child` with the label of its release; the pod template stays as it is, so no server restarts."""
+    """`child` with the label of its release; the pod template stays unchanged, so no server restarts."""
     metadata = child["metadata"]
     labels = {**(metadata.get("labels") or {}), RELEASE_LABEL: release}
     return {**child, "metadata": {**metadata, "labels": labels}}
 
 
 def _with_digest(child: KubeObject) -> tuple[KubeObject, str]:
-    """`child` with a digest of all that we want: without it, a field that is wanted no more would not be noticed."""
+    """`child` with a digest of the plan: without it, the removal of a field would not be noticed."""
     encoded = msgspec.json.encode(child, order="sorted")
     digest = hashlib.sha256(encoded).hexdigest()[:16]
     metadata = child["metadata"]
@@ -121,7 +122,7 @@ def _with_digest(child: KubeObject) -> tuple[KubeObject, str]:
 
 
 def _essence(live: KubeObject) -> str:
-    """A digest of what users and we may set in `live`: without its status and what changes by itself."""
+    """A digest of the fields of `live` that clients set: without its status and what the server changes."""
     metadata = live["metadata"]
     kept: dict[str, Any] = {name: value for name, value in live.items() if name not in ("status", "metadata")}
     kept["metadata"] = {name: metadata.get(name) for name in ("labels", "annotations", "ownerReferences")}

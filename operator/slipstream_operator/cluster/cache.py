@@ -1,6 +1,6 @@
-"""What is known of the cluster's objects: filled by watch events, lists and the answers to our own writes.
+"""The cache of the cluster's objects: filled by watch events, lists and the answers to the operator's own writes.
 
-The newest version of an object wins, in whatever order they come. Objects are plain dicts that nobody may change.
+The newest version of an object wins, in whatever order versions arrive. Objects are plain dicts and never changed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def owner_uid(item: KubeObject, kind: Kind) -> str | None:
 
 
 class ObjectCache:
-    """All objects that matter, by kind and by the pair that they belong to."""
+    """All watched objects, by kind and by the pair that they belong to."""
 
     def __init__(self) -> None:
         self._objects: dict[Kind, dict[ObjectKey, KubeObject]] = {kind: {} for kind in Kind}
@@ -68,7 +68,7 @@ class ObjectCache:
         return len(self._objects[kind])
 
     def is_status_foreign(self, key: ObjectKey) -> bool:
-        """Whether anybody but this operator has written into the status of a parent."""
+        """Whether another client has written into the status of a parent."""
         return key in self._foreign_status
 
     def children_of(self, pair: KubeObject) -> list[KubeObject]:
@@ -87,7 +87,7 @@ class ObjectCache:
         return self._pair_of_label.get(_label(item))
 
     def put(self, item: KubeObject) -> Change | None:
-        """Take `item` in; None where what is known is as new already, or it is known to be deleted."""
+        """Store `item`; None where the known version is as new, or the object is known to be deleted."""
         key, metadata = key_of(item), item["metadata"]
         before = self._objects[key.kind].get(key)
         if metadata.get("uid") in self._deleted or (before is not None and not _is_newer(item, before)):
@@ -102,10 +102,10 @@ class ObjectCache:
         return Change(key, before, after)
 
     def remove(self, item: KubeObject) -> Change | None:
-        """Forget `item`, which is deleted; None where another of that name is there, or none."""
+        """Remove `item`, which is deleted; None where its name is unknown, or another object has it now."""
         key, uid = key_of(item), item["metadata"].get("uid")
         before = self._objects[key.kind].get(key)
-        # A child that lost its label leaves our view without being deleted: it may come back under the same uid.
+        # A child that lost its label leaves the watch without being deleted: it may return with the same uid.
         if uid is not None and key.kind not in CHILDREN:
             self._remember_deletion(uid)
         if before is None or before["metadata"].get("uid") != uid:
@@ -113,16 +113,16 @@ class ObjectCache:
         return self._drop(key, before)
 
     def newest(self, kind: Kind) -> int:
-        """The highest version that is known of any object of `kind`."""
+        """The highest known resource version of any object of `kind`."""
         return max(map(_version, self._objects[kind].values()), default=0)
 
     def replace_kind(
         self, kind: Kind, items: Iterable[KubeObject], *, version: str, scope: str | None, seen: int = 0
     ) -> list[Change]:
-        """Take in a whole list of `kind` as of `version`, of one namespace or (None) all: what is missing is gone.
+        """Store a complete list of `kind` as of `version`, of one namespace or (None) all: missing objects are deleted.
 
-        `seen` is `newest` from before the list was asked for. A list that is older than that is of a cluster that was
-        set back (etcd restored from a backup): it counts for more than what is known from then.
+        `seen` is `newest` from before the list was requested. An older list comes from a cluster that was restored
+        from a backup of etcd: it replaces what was known.
         """
         listed = {key_of(item): item for item in items}
         if 0 < _number(version) < seen:
@@ -132,12 +132,12 @@ class ObjectCache:
         for key, known in list(self._objects[kind].items()):
             if key in listed or (scope is not None and key.namespace != scope):
                 continue
-            if _version(known) <= _number(version):  # else it came after the list
+            if _version(known) <= _number(version):  # else it is newer than the list
                 changes.append(self._drop(key, known))
         return changes
 
     def _set_back(self, kind: Kind, listed: dict[ObjectKey, KubeObject], seen: int) -> None:
-        """Let the older versions in `listed` be taken in."""
+        """Make room for the older versions in `listed`."""
         _logger.warning(
             "the cluster was restored to an earlier state: the list of %s is older than known objects", kind
         )
@@ -154,7 +154,7 @@ class ObjectCache:
         return Change(key, before, None)
 
     def _remember_deletion(self, uid: str) -> None:
-        """An answer to a write may arrive after the deletion; it must not bring the object back."""
+        """Remember the deletion: the answer to an earlier write may arrive later, and must not restore the object."""
         if uid in self._deleted:
             return
         if len(self._deletions) >= _REMEMBERED_DELETIONS:
@@ -188,7 +188,7 @@ def _discard(index: defaultdict[Any, set[ObjectKey]], place: Any, key: ObjectKey
 
 
 def has_foreign_status(raw: KubeObject) -> bool:
-    """Whether a field of the status of `raw` was last written by anyone but this operator, by `managedFields`."""
+    """Whether another client was the last to write a field of the status of `raw`, by `managedFields`."""
     entries = raw["metadata"].get("managedFields") or ()
     return any("f:status" in (entry.get("fieldsV1") or {}) for entry in entries if entry["manager"] != FIELD_MANAGER)
 
@@ -207,12 +207,12 @@ def _version(item: KubeObject) -> int:
 
 
 def _number(version: str) -> int:
-    """Resource versions are numbers that grow: Kubernetes promises it for its own kinds and for custom ones."""
+    """Resource versions are growing numbers: Kubernetes guarantees it for built-in and custom kinds."""
     return int(version) if version.isdigit() else 0
 
 
 def _slim(item: KubeObject) -> KubeObject:
-    """`item` without what only the API server and kubectl need: often the larger part of it."""
+    """`item` without the fields that only the API server and kubectl need: often the larger part of it."""
     metadata = {name: value for name, value in item["metadata"].items() if name != "managedFields"}
     if scalers := _owners_of_replicas(item):
         metadata["managedFields"] = scalers
@@ -223,7 +223,7 @@ def _slim(item: KubeObject) -> KubeObject:
 
 
 def _owners_of_replicas(item: KubeObject) -> list[dict[str, Any]]:
-    """Of `managedFields`, who has set a Deployment's number of replicas: it tells whether an autoscaler has it."""
+    """The entries of `managedFields` that own a Deployment's replicas: they show whether an autoscaler does."""
     if item["kind"] != Kind.DEPLOYMENT:
         return []
     entries = item["metadata"].get("managedFields") or ()

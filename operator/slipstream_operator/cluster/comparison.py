@@ -1,4 +1,4 @@
-"""Whether the cluster has what we want: only the fields that we own count, and lists are matched as the API does it."""
+"""Whether an object in the cluster has the desired fields; lists are matched as the API server merges them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
-# What tells the items of a list apart where Kubernetes merges lists; any other list is one value.
+# The keys by which Kubernetes merges lists; any other list is one value.
 _ITEM_KEYS = (("uid",), ("containerPort", "protocol"), ("port", "protocol"), ("mountPath",), ("name",), ("type",))
 _DEFAULTS = {"protocol": "TCP"}
 _UNITS = {"": Fraction(1), "m": Fraction(1, 1000)}
@@ -17,7 +17,7 @@ _QUANTITY = re.compile(rf"(?P<number>[0-9]+(\.[0-9]+)?)(?P<unit>{'|'.join(_UNITS
 
 
 def has(live: Any, desired: Any) -> bool:
-    """Whether everything in `desired` stands in `live` as well; what else is in `live` is not ours."""
+    """Whether `live` has everything in `desired`; other fields of `live` belong to other clients."""
     if isinstance(desired, dict):
         if not desired and live is None:
             return True
@@ -42,7 +42,7 @@ def _has_items(live: Any, desired: Sequence[Any]) -> bool:
 
 
 def _identity(item: Any, keys: tuple[str, ...]) -> tuple[Any, ...] | None:
-    """The item's values of `keys`; None where it has not got them."""
+    """The item's values of `keys`; None where one is missing."""
     if not isinstance(item, dict):
         return None
     values = tuple(item.get(key, _DEFAULTS.get(key)) for key in keys)

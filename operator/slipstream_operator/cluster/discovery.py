@@ -1,4 +1,4 @@
-"""What the API server has of the kinds that the operator needs."""
+"""The versions in which the API server has the kinds that the operator needs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _logger = logging.getLogger(__name__)
 
 
 async def find_resources(client: KubeClient) -> dict[Kind, Resource]:
-    """Every kind as the server has it. Waits for the server and for the definitions of ours, and says so."""
+    """Every kind as the server has it. Waits for the server and for the CRDs, and logs the reason."""
     said = ""
     while True:
         try:

@@ -1,5 +1,5 @@
-"""The gateways' reports, and what they amount to for one object: how far its spec has come, which of its servers may
-not speculate or cannot be reached, and when clients asked for it last."""
+"""The gateways' reports, and their summary for one object: how many gateways apply its spec, which of its servers may
+not speculate or cannot be reached, and the time of its last request."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ _REQUESTS_KEPT = timedelta(hours=1)
 
 
 class GatewayReports:
-    """The latest report of every gateway, by the key of its Lease. Who is alive is told by the operator's own clock."""
+    """The latest report of every gateway, by the key of its Lease. The operator's own clock decides which gateway is
+    alive."""
 
     def __init__(self) -> None:
         self._sightings: dict[ObjectKey, Sighting] = {}
@@ -33,7 +34,7 @@ class GatewayReports:
         self._last_request: dict[str, datetime] = {}
 
     def put(self, key: ObjectKey, lease: KubeObject, now: datetime) -> set[str] | None:
-        """Take in a report: the objects (`namespace/Kind/name`) that it says something new of; None: of all."""
+        """Store a report. Returns the objects (`namespace/Kind/name`) that it changes; None: all of them."""
         before, report = self._sightings.get(key), read_report(lease)
         if report is None:
             return self.remove(key)
@@ -55,7 +56,7 @@ class GatewayReports:
         return set() if known is None else None
 
     def expire(self, now: datetime) -> bool:
-        """Whether a gateway has died, or come back, since it was last looked at."""
+        """Whether a gateway has died, or returned, since the last call."""
         before = set(self._alive)
         for key in self._sightings:
             self._note_life(key, now)
@@ -64,8 +65,8 @@ class GatewayReports:
         return before != self._alive
 
     def dead_for_good(self, now: datetime) -> list[ObjectKey]:
-        """The Leases that nobody has renewed for so long that their gateways will not come back. One that is new to us
-        gets the time to be renewed: its gateway's clock may be wrong."""
+        """The Leases that were not renewed for so long that their gateways will not return. A new one gets the time for
+        a renewal, since its gateway's clock may be wrong."""
         watched = timedelta(seconds=EXPIRES_S)
         return [
             key
@@ -74,8 +75,8 @@ class GatewayReports:
         ]
 
     def status_of(self, key: ObjectKey, generation: int, uid: str | None = None) -> GatewaysStatus:
-        """Who goes by `generation` of that object, of those alive that watch its namespace. A namesake of another
-        `uid` does not count; None: whichever bears the name."""
+        """How many of the living gateways that watch its namespace apply `generation` of that object. An object of the
+        same name with another `uid` does not count; None: any object of that name."""
         reports = (self._sightings[lease].report for lease in self._alive)
         known = [report.generation_of(str(key), uid) or 0 for report in reports if report.watches(key.namespace)]
         return GatewaysStatus(
@@ -85,8 +86,8 @@ class GatewayReports:
         )
 
     def withheld_of(self, key: ObjectKey) -> tuple[WithheldServer, ...]:
-        """The servers of a pair that may not speculate, by the gateways that `status_of` counts: a server once for
-        each gateway that says so of it."""
+        """The servers of a pair that may not speculate, by the gateways that `status_of` counts: a server once for each
+        gateway that reports it."""
         reports = (self._sightings[lease].report for lease in sorted(self._alive))
         return tuple(
             server
@@ -96,8 +97,8 @@ class GatewayReports:
         )
 
     def unreachable_of(self, key: ObjectKey) -> tuple[UnreachableServers | None, ...]:
-        """What cannot be reached of a pair's servers: one for each gateway that `status_of` counts and that has looked,
-        None where all of them answer it."""
+        """The unreachable servers of a pair: one value for each gateway that `status_of` counts and that has probed,
+        None where all of them answer."""
         reports = (self._sightings[lease].report for lease in sorted(self._alive))
         return tuple(
             report.unreachable.get(str(key))
@@ -106,7 +107,7 @@ class GatewayReports:
         )
 
     def last_request_of(self, key: ObjectKey) -> datetime | None:
-        """When a gateway said last that clients ask for that pair, by the operator's clock: a minute late at most."""
+        """When a gateway last reported requests for that pair, by the operator's clock: at most a minute late."""
         return self._last_request.get(str(key))
 
     def _note_life(self, key: ObjectKey, now: datetime) -> None:
@@ -117,7 +118,7 @@ class GatewayReports:
 
 
 def _changed(old: GatewayReport, new: GatewayReport) -> set[str]:
-    """The objects of which `new` says something else than `old`."""
+    """The objects whose entries differ."""
     names = old.applied.keys() | new.applied.keys()
     applied = {object_key_of(name) for name in names if old.applied.get(name) != new.applied.get(name)}
     pairs = old.withheld.keys() | new.withheld.keys()

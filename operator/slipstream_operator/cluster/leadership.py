@@ -1,6 +1,6 @@
-"""One operator at work where several run: a Lease that the leader renews.
+"""Leader election: of several operators the holder of a Lease works.
 
-A leader that cannot renew ends before its Lease runs out for the others.
+A leader that cannot renew its Lease ends before the Lease expires for the others.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from slipstream_operator.errors import LeadershipLost
 
 LEASE_NAME = "slipstream-operator"
 DURATION_S = 15
-RENEW_WITHIN_S = 10.0  # a leader that does not get through for this long gives up: before the others may take over
+RENEW_WITHIN_S = 10.0  # a leader that cannot renew for this long ends, before the others may take over
 RETRY_S = 2.0
 
 _logger = logging.getLogger(__name__)
 
 
 def identity() -> str:
-    """This process, and no other one that has been or will be."""
+    """A unique name of this process."""
     return f"{os.environ.get('POD_NAME') or socket.gethostname()}-{uuid.uuid4().hex[:8]}"
 
 
@@ -41,13 +41,13 @@ class Leadership:
         )
 
     async def acquire(self) -> None:
-        """Wait until this process leads, however long that takes."""
+        """Wait until this process leads."""
         while True:
             try:
                 if await self._lease.take():
                     _logger.info("%s leads", self._holder)
                     return
-            except KubeConflict:  # Somebody else wrote first, which need not mean that they lead.
+            except KubeConflict:  # another process wrote first, which need not mean that it leads
                 pass
             except KubeError as exc:
                 _logger.warning("the leader's Lease: %s", exc)
@@ -57,7 +57,7 @@ class Leadership:
         """Renew until cancelled.
 
         Raises:
-            LeadershipLost: somebody else leads, or the Lease could not be renewed in time.
+            LeadershipLost: another process leads, or the Lease could not be renewed in time.
         """
         renewed_s = self._clock_s()
         while True:
@@ -77,7 +77,7 @@ class Leadership:
             renewed_s = self._clock_s()
 
     async def release(self) -> None:
-        """Let the next one take over at once; a failure only makes it wait."""
+        """Release the Lease, so that the next process takes over at once; after a failure it waits for the expiry."""
         try:
             await self._lease.give_back()
         except KubeError as exc:

@@ -1,6 +1,6 @@
 """A Kubernetes Lease with one holder at a time, as Kubernetes' own components use it.
 
-Others' clocks do not count: a Lease has run out when it was seen unchanged for its whole duration.
+Other clocks do not count: a Lease has expired when it was seen unchanged for its whole duration.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _TIME_FORMAT = "%Y-%m-%dT%H:%M:%S.%fZ"
 
 
 class Lease:
-    """The Lease `name` in `namespace`, which `holder` wants. `clock_s` is monotonic.
+    """The Lease `name` in `namespace` for `holder`. `clock_s` is monotonic.
 
-    `held_by` is who had it when `take` looked last.
+    `held_by` is its holder as of the last `take`.
     """
 
     def __init__(
@@ -40,10 +40,10 @@ class Lease:
         self.held_by = ""
 
     async def take(self) -> bool:
-        """Take or renew the Lease; whether it is ours now.
+        """Take or renew the Lease; whether `holder` has it now.
 
         Raises:
-            KubeConflict: somebody has written it meanwhile: of two that try at once, the API server refuses one.
+            KubeConflict: another process wrote first: of two attempts at once the API server rejects one.
             KubeError: the Lease cannot be read or written.
         """
         lease = await self._client.find(self._path)
@@ -60,7 +60,7 @@ class Lease:
         return True
 
     async def give_back(self) -> None:
-        """Let the next one take it at once.
+        """Release the Lease, so that another process can take it at once.
 
         Raises:
             KubeError: the Lease cannot be read or written.
@@ -92,6 +92,6 @@ class Lease:
 
 
 def _spec_of(lease: KubeObject) -> dict[str, Any]:
-    """Empty where somebody made the Lease without one."""
+    """Empty for a Lease that was created without a spec."""
     spec: dict[str, Any] = lease.get("spec") or {}
     return spec

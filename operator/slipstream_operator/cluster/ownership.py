@@ -1,7 +1,7 @@
-"""One release per namespace: whoever holds the namespace's Lease manages the pairs and policies there.
+"""One release per namespace: the holder of the namespace's Lease manages the pairs and policies there.
 
-Two releases that manage the same pair overwrite each other's Deployment without end. The holder of the Lease is a
-release and not a process, so an upgrade or a restart continues at once. The Lease of a release that is gone runs out.
+Two releases that manage the same pair would overwrite each other's Deployment without end. The holder of the Lease is a
+release and not a process, so an upgrade or a restart continues at once. The Lease of a removed release expires.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from slipstream_operator.types import Note
 LEASE_NAME = "slipstream-release"
 REFUSED_REASON = "ManagedByAnotherRelease"
 DURATION_S = 120
-RENEW_S = 30.0  # no answer is older than this, so no write is based on a Lease that has run out
+RENEW_S = 30.0  # no answer is older than this, so no write is based on an expired Lease
 
 _LOOK_S = 10.0
 
@@ -76,7 +76,7 @@ class Ownership:
             clock_s=self._clock_s,
         )
         before = lease.held_by
-        now_s = self._clock_s()  # from before the write: whatever it takes, the Lease runs out later
+        now_s = self._clock_s()  # from before the write: however long that takes, the Lease expires later
         await lease.take()
         self._leases[namespace], self._looked_s[namespace] = lease, now_s
         if lease.held_by != before:

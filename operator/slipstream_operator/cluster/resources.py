@@ -1,4 +1,4 @@
-"""The kinds that the operator reads and writes: where they live, and which of their objects are its business."""
+"""The kinds that the operator reads and writes: their paths, and the labels of the objects that it watches."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Kind(StrEnum):
     LEASE = "Lease"
 
 
-# Policies first, wherever all are gone through: pairs show figures of theirs.
+# Policies first: the status of a pair has figures of its policy.
 PARENTS = (Kind.SPECULATION_POLICY, Kind.MODEL_PAIR)
 CHILDREN = (
     Kind.DEPLOYMENT,
@@ -39,7 +39,7 @@ CHILDREN = (
 
 
 class ObjectKey(msgspec.Struct, frozen=True, order=True):
-    """What tells one object from all others; as text, what reports and verdicts call it."""
+    """The identity of an object; as text, the key in reports and verdicts."""
 
     kind: Kind
     namespace: str
@@ -50,7 +50,7 @@ class ObjectKey(msgspec.Struct, frozen=True, order=True):
 
 
 class Resource(msgspec.Struct, frozen=True, kw_only=True):
-    """A kind at the API server. `selector` limits which of its objects are looked at; empty for all."""
+    """A kind at the API server. `selector` limits the watched objects; empty for all."""
 
     kind: Kind
     group: str
@@ -78,7 +78,7 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def resources(*, pdb_version: str = "v1") -> dict[Kind, Resource]:
-    """Every kind by its name; `pdb_version` is what the server has of `policy`: v1, or v1beta1 before 1.21."""
+    """Every kind by its name; `pdb_version` is the server's version of `policy`: v1, or v1beta1 before 1.21."""
     group, version = API_VERSION.split("/")
     pods = f"{CHILD_SELECTOR},{PAIR_LABEL}"
     known = (

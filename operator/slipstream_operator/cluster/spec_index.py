@@ -1,4 +1,5 @@
-"""What users have declared, held against each other: each object is parsed once, and all are judged anew on change."""
+"""The parsed specs of all pairs and policies, checked against each other: each object is parsed once, and all are
+checked again after a change."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ class _Entry(NamedTuple):
 
     @property
     def served(self) -> ParsedResource:
-        """The version that gateways go by; the kill switch is that of the newest."""
+        """The version that gateways use, with the kill switch of the newest."""
         if self.good is None or self.parsed.item is not None:
             return self.parsed
         return msgspec.structs.replace(self.good.parsed, killed=self.parsed.killed)
@@ -42,7 +43,8 @@ class _Entry(NamedTuple):
 
 
 class SpecIndex:
-    """The ModelPairs and SpeculationPolicies of the cluster, and the verdicts over them, which depend on `grants`."""
+    """The ModelPairs and SpeculationPolicies of the cluster, and the problems between them, which depend on
+    `grants`."""
 
     def __init__(self, grants: Grants = NO_GRANTS) -> None:
         self._grants = grants
@@ -52,8 +54,9 @@ class SpecIndex:
         self._stale = False
 
     def put(self, raw: KubeObject) -> None:
-        """Take in a parent. Only another generation or spec is parsed, or what else `version_key` has: most of a status
-        does not count. The same generation may have another spec after the cluster was restored from a backup."""
+        """Store a parent. It is parsed only if its generation, its spec or another part of `version_key` has changed:
+        most of a status does not count. A generation may have another spec after the cluster was restored from a
+        backup."""
         key, version = key_of(raw), version_key(raw)
         known = self._entries.get(key)
         if known is not None and known.version == version and known.spec == raw.get("spec"):
@@ -83,17 +86,17 @@ class SpecIndex:
         return None if entry is None else entry.parsed
 
     def served(self, key: ObjectKey) -> ParsedResource | None:
-        """The version that gateways go by: the last usable one, or the newest where there is none."""
+        """The version that gateways use: the last valid one, or the newest where there is none."""
         entry = self._entries.get(key)
         return None if entry is None else entry.served
 
     def last_good(self, key: ObjectKey) -> GoodVersion | None:
-        """The last usable version that is known."""
+        """The last known valid version."""
         entry = self._entries.get(key)
         return None if entry is None else entry.good
 
     def name_claim(self, key: ObjectKey) -> NameClaim:
-        """How it stands with the model name of that pair."""
+        """Which namespace serves, or reserves, the model name of that pair."""
         served = self.served(key)
         if served is None or not isinstance(served.item, ModelPair):
             return NameClaim()
@@ -104,23 +107,23 @@ class SpecIndex:
         )
 
     def related(self, pair_key: str | None) -> Iterator[ObjectKey]:
-        """The pair of that key, where it is there, and every policy that names it."""
+        """The pair of that key, where it exists, and every policy that names it."""
         yield from sorted(self._of_pair.get(pair_key or "", ()))
 
     def killed_policies(self, pair_key: str) -> list[ObjectKey]:
-        """The policies for that pair with their kill switch on, whether they count or not."""
+        """The policies for that pair with their kill switch on, in force or not."""
         return [key for key in self.related(pair_key) if key.kind is not Kind.MODEL_PAIR and self._is_killed(key)]
 
     def policy_in_force(self, pair_key: str) -> ObjectKey | None:
-        """The policy that counts for that pair."""
+        """The policy in force for that pair."""
         policy = self.resolution.policies.get(pair_key)
         if policy is None:
             return None
         return ObjectKey(Kind.SPECULATION_POLICY, policy.metadata.namespace or "", policy.metadata.name)
 
     def policy_at_work(self, pair_key: str) -> ObjectKey | None:
-        """The policy by which gateways may speculate with that pair: the one in force. While none is, because the pair
-        or its policies are refused, gateways stay with the last versions that were good: most likely the oldest's."""
+        """The policy by which gateways may speculate with that pair: the one in force. While there is none, because the
+        pair or its policies are invalid, gateways keep the last good versions: most likely the oldest policy's."""
         if (policy := self.policy_in_force(pair_key)) is not None:
             return policy
         related = list(self.related(pair_key))
@@ -130,11 +133,11 @@ class SpecIndex:
 
     @property
     def resolution(self) -> Resolution:
-        """The verdicts as of the last `resolve`."""
+        """The result of the last `resolve`."""
         return self._resolution
 
     def resolve(self) -> set[ObjectKey]:
-        """Judge anew if anything changed; returns the objects whose verdict, or whose partner's, is another now."""
+        """Check again if anything changed; returns the objects whose result, or whose partner's, has changed."""
         if not self._stale:
             return set()
         before, after = self._resolution, resolve(self._resources(), self._grants)
@@ -151,7 +154,7 @@ class SpecIndex:
             yield from entry.resources
 
     def _seniority(self, key: ObjectKey) -> tuple[bool, str, ObjectKey]:
-        """The oldest first, those that can be read before the others."""
+        """Sort key: valid specs before invalid ones, then the oldest first."""
         parsed = self._entries[key].parsed
         return parsed.item is None, parsed.created, key
 

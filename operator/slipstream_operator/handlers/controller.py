@@ -1,6 +1,6 @@
-"""The operator's engine: workers that take objects from the queue and bring them to what is decided, again and again.
+"""The controller: workers take objects from the queue and reconcile them.
 
-Level-triggered: what happened does not count, only how things are. An error concerns the object that it happened to.
+It is level-triggered: only the present state counts, not the events that led to it. An error affects one object only.
 """
 
 from __future__ import annotations
@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from functools import partial
+from typing import Any
 
 import msgspec
 from slipstream_core.kube.client import KubeClient
@@ -48,8 +49,8 @@ _logger = logging.getLogger(__name__)
 
 
 class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`release` is what children are labelled with. `namespaces` are those watched, empty for all, and `grants` is what
-    they may use. `report_namespace` is where the gateways' reports lie."""
+    """`release` is the label of the children. `namespaces` are those watched, empty for all, and `grants` is what they
+    may use. The gateways' reports lie in `report_namespace`."""
 
     release: str = "slipstream"
     namespaces: tuple[str, ...] = ()
@@ -61,9 +62,9 @@ class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Controller:
-    """Everything but the watch, which calls `observe`, and the source of the evidence.
+    """Everything but kopf's watch, which calls `observe`, and the source of the evidence.
 
-    `fed` is where that source puts the policies that it has outcomes for; they are taken out about once a second.
+    That source adds the policies with new outcomes to `fed`; the controller takes them out about once a second.
     `clock` has a time zone, `clock_s` is monotonic.
     """
 
@@ -140,23 +141,26 @@ class Controller:
         )
 
     def observe(self, event_type: str | None, item: KubeObject) -> None:
-        """One watch event; `event_type` is None for an object that was listed."""
+        """Handle one watch event; `event_type` is None for a listed object."""
         self._metrics.event(Kind(item["kind"]))
         self.resync.observe(event_type, item)
 
     async def run(self) -> None:
-        """Work until cancelled, from the first complete list on.
+        """Reconcile until cancelled, from the first complete list on.
 
         Raises:
-            KubeRejected: what must be read may not be read.
+            KubeRejected: the operator lacks the rights to list.
         """
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._reports.run())
+        async with background(self._reports.run()):
             with suppress(TimeoutError):  # without the reports, the first statuses would say that there are no gateways
                 async with asyncio.timeout(REPORTS_WITHIN_S):
                     await self._reports.answered.wait()
             await self.resync.first()
             self._informer.queue_all()
+            await self._work_together()
+
+    async def _work_together(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
             for _ in range(self._settings.workers):
                 tasks.create_task(self._work())
             tasks.create_task(self._tick())
@@ -166,7 +170,7 @@ class Controller:
             tasks.create_task(self.resync.run())
 
     def stuck(self) -> list[ObjectKey]:
-        """The objects that have been worked on for longer than all deadlines together allow."""
+        """The objects that have been reconciled for longer than all deadlines together."""
         now_s = self._clock_s()
         return [key for key, begun_s in self._begun_s.items() if now_s - begun_s > STUCK_S]
 
@@ -184,7 +188,7 @@ class Controller:
             except OperatorError as exc:
                 _logger.warning("%s: retrying in %.1f s: %s", key, self.queue.failed(key), exc)
             except Exception:
-                # The top of the worker: whatever is wrong with one object must not stop the others.
+                # The top of the worker: an error with one object must not stop the others.
                 _logger.exception("%s: unexpected error, retrying in %.1f s", key, self.queue.failed(key))
             else:
                 if look_again_s is not None:
@@ -194,7 +198,7 @@ class Controller:
                 self._begun_s.pop(key, None)
 
     async def _reconcile(self, key: ObjectKey) -> float | None:
-        """Returns in how many seconds to look again, though nothing happens."""
+        """Returns in how many seconds to reconcile again without an event."""
         for affected in self._specs.resolve():
             self.queue.add(affected)
         raw, parsed = self._cache.get(key), self._specs.served(key)
@@ -206,7 +210,7 @@ class Controller:
         if (refusal := await self._ownership.refusal(key.namespace)) is not None:
             self._events.post(raw, (refusal,))
             return RENEW_S
-        # Also of one that is being deleted: gateways go by it until it is gone, which a finalizer may put off for long.
+        # An object that is being deleted, too: gateways use it until it is gone, which a finalizer may delay for long.
         return await reconciler.reconcile(key, raw, parsed)
 
     def _pair_deleted(self, raw: KubeObject) -> None:
@@ -233,7 +237,7 @@ class Controller:
                 path = self._resources[Kind.LEASE].path(key.namespace, key.name)
                 try:
                     await self._client.delete(path, uid=lease["metadata"]["uid"])
-                except KubeError as exc:  # It harms nobody.
+                except KubeError as exc:  # a Lease that stays does no harm
                     _logger.debug("%s cannot be deleted: %s", key, exc)
 
     def _show_metrics(self) -> None:
@@ -261,3 +265,14 @@ class Controller:
     def _classes_in(self, phase: Phase) -> int:
         statuses = (raw.get("status") or {} for raw in self._cache.of_kind(Kind.SPECULATION_POLICY))
         return sum(entry.get("phase") == phase for status in statuses for entry in status.get("classes") or ())
+
+
+@asynccontextmanager
+async def background(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run `work` while the block runs."""
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""What the operator answers to those who ask how it is: `/metrics`, `/ready` and `/healthz`, over HTTP."""
+"""The operator's `/metrics`, `/ready` and `/healthz` over HTTP."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LONGEST_LAG_S = 30.0
 
 
 class Health:
-    """Whether the operator gets on with its work. `clock_s` is monotonic."""
+    """Whether the operator makes progress. `clock_s` is monotonic."""
 
     def __init__(self, *, clock_s: Callable[[], float]) -> None:
         self._clock_s = clock_s
@@ -30,13 +30,13 @@ class Health:
         self.controller: Controller | None = None
 
     async def beat(self) -> None:
-        """Show that the event loop runs; until cancelled."""
+        """Record that the event loop runs; until cancelled."""
         while True:
             self._beat_s = self._clock_s()
             await asyncio.sleep(HEARTBEAT_S)
 
     def problems(self) -> list[str]:
-        """What a new start would help against; empty when all is well."""
+        """The problems that a restart would solve; empty without any."""
         found = []
         if (lag_s := self._clock_s() - self._beat_s) > LONGEST_LAG_S:
             found.append(f"the event loop has been blocked for {lag_s:.0f} s")
@@ -46,7 +46,7 @@ class Health:
         return found
 
     def not_ready(self) -> str | None:
-        """Why it does not do its work yet; None when it does. Standing by for the leader is ready."""
+        """Why the operator is not ready; None when it is. One that stands by for the leader is ready."""
         if self.phase == STANDBY or (self.controller is not None and self.controller.resync.synced):
             return None
         return self.phase

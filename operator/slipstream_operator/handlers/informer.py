@@ -1,4 +1,4 @@
-"""From what happens in the cluster to what has to be looked at: every observation queues those whom it concerns."""
+"""From events to work: every change goes into the cache, and queues the objects that it affects."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Informer:
-    """The one door through which observations come in; runs in the event loop and never waits."""
+    """Takes in every list and event; runs in the event loop and never waits."""
 
     def __init__(
         self,
@@ -31,19 +31,20 @@ class Informer:
         clock: Callable[[], datetime],
         on_deleted: Callable[[KubeObject], None],
     ) -> None:
-        """`on_deleted` is told each pair that is gone, as it was known last."""
+        """`on_deleted` is called with the last state of each deleted pair."""
         self._on_deleted = on_deleted
         self._cache, self._specs, self._gateways = cache, specs, gateways
         self._queue, self._clock = queue, clock
 
     def observe(self, event_type: str | None, item: KubeObject) -> None:
-        """One watch event; `event_type` is None for an object that was listed."""
+        """Handle one watch event; `event_type` is None for a listed object."""
         change = self._cache.remove(item) if event_type == _DELETED else self._cache.put(item)
         if change is not None:
             self._take(change)
 
     def observe_own(self, parent: KubeObject) -> None:
-        """A parent as it came back from a write of ours: whoever works on it knows, others may not."""
+        """Handle the answer to a write of this operator: the parent itself is being reconciled, related objects are
+        queued."""
         if (change := self._cache.put(parent)) is not None:
             self._take_parent(change, queue_itself=False)
 
@@ -54,15 +55,15 @@ class Informer:
     def observe_list(
         self, kind: Kind, items: Iterable[KubeObject], *, version: str, scope: str | None, seen: int = 0
     ) -> list[ObjectKey]:
-        """A whole list of `kind` in the namespace `scope` or all; returns the objects that were not as known. `seen` is
-        `newest` from before."""
+        """Handle a complete list of `kind` in the namespace `scope` or all; returns the objects that changed. `seen` is
+        `newest` from before the list."""
         changes = self._cache.replace_kind(kind, items, version=version, scope=scope, seen=seen)
         for change in changes:
             self._take(change)
         return [change.key for change in changes]
 
     def queue_all(self) -> None:
-        """Look at every parent."""
+        """Queue every parent."""
         for kind in PARENTS:
             for key in self._cache.keys(kind):
                 self._queue.add(key)
@@ -81,7 +82,7 @@ class Informer:
                 for item in (change.before, change.after):
                     if item is not None and (pair := self._cache.pair_of(item)) is not None:
                         self._queue.add(pair)
-                        if change.key.kind is Kind.DEPLOYMENT:  # which servers answer is a matter of evidence
+                        if change.key.kind is Kind.DEPLOYMENT:  # the evidence depends on which servers run
                             for related in self._relations(pair):
                                 self._queue.add(related)
 
@@ -95,7 +96,7 @@ class Informer:
             self._specs.put(change.after)
         if queue_itself:
             self._queue.add(key)
-        # A pair shows figures of its policy's status, and a policy whether its pair is ready.
+        # A pair's status has figures of its policy, and a policy's status says whether its pair is ready.
         for other in {*related, *self._relations(key)} - {key}:
             self._queue.add(other)
 

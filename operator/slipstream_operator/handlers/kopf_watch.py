@@ -1,7 +1,6 @@
-"""kopf, which watches: its settings with the reason for each, and handlers that only pass on what they hear.
+"""kopf's watch: its settings with the reason for each, and handlers that pass every event to the controller.
 
-Only event handlers (`on.event`): those for creation and update compare with an annotation on the object and can lose
-updates, those for deletion, daemons and timers put finalizers on users' objects.
+There are event handlers (`on.event`) alone: see docs/decisions/kopf.md.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _STOP_S = 8.0
 
 
 class _NoDiff(kopf.DiffBaseStorage):
-    """Nothing is compared with what was seen last, so nothing is copied on each event, and nothing is stored."""
+    """Turns kopf's comparison with the last state off: it would copy each object on each event."""
 
     def build(self, *, body: Any, extra_fields: Any = None) -> Any:
         return {}
@@ -40,49 +39,31 @@ class _NoDiff(kopf.DiffBaseStorage):
         raise NotImplementedError("kopf must not write into users' objects")
 
 
-class _NoProgress(kopf.ProgressStorage):
-    """Event handlers have no progress to keep."""
-
-    def fetch(self, *, key: Any, body: Any) -> Any:
-        return None
-
-    def store(self, *, key: Any, record: Any, body: Any, patch: Any) -> None:
-        raise NotImplementedError("kopf must not write into users' objects")
-
-    def purge(self, *, key: Any, body: Any, patch: Any) -> None:
-        return
-
-    def touch(self, *, body: Any, patch: Any, value: Any) -> None:
-        return
-
-    def clear(self, *, essence: Any) -> Any:
-        return essence
-
-
 def settings(resources: Iterable[Resource], *, patience_s: float) -> kopf.OperatorSettings:
-    """kopf's settings. `patience_s`: how long a list or watch may be refused, or fail with 5xx, before it all ends."""
+    """kopf's settings. `patience_s`: how long a list or watch may be refused, or fail with 5xx, before the process
+    ends."""
     chosen = kopf.OperatorSettings()
     watching = chosen.watching
-    watching.inactivity_timeout = 70.0  # bookmarks come every minute: a stream without one is dead; never None
-    watching.server_timeout = 240  # streams end by themselves in less than load balancers' 5 minutes
-    watching.client_timeout = 300  # and by us where the server forgets to; in effect only when the two above fail
-    watching.connect_timeout = 10  # without it, an address that swallows packets takes minutes
+    watching.inactivity_timeout = 70.0  # bookmarks arrive every minute: a stream without one is dead; never None
+    watching.server_timeout = 240  # streams end before the 5 minutes of many load balancers
+    watching.client_timeout = 300  # takes effect only when the two above fail
+    watching.connect_timeout = 10  # without it, an address that drops packets takes minutes
     for resource in resources:
-        if resource.selector:  # else the watch would bring all pods and ConfigMaps of the cluster
+        if resource.selector:  # else the watch would deliver all pods and ConfigMaps of the cluster
             watching.label_selectors[resource.group, resource.version, resource.plural] = resource.selector
     chosen.networking.request_timeout = 60.0  # the longest list; the default is 5 minutes
     chosen.networking.connect_timeout = 10.0
-    # Short pauses: after an outage the watch is back within seconds. When they are used up, a refusal (rights or
-    # definitions taken away) or 5xx ends the process, which is better than a deaf operator; lost connections do not.
+    # Short pauses: after an outage the watch recovers within seconds. After the last one, a refusal (rights or CRDs
+    # were removed) or 5xx ends the process, which is better than an operator that misses events; lost connections do
+    # not.
     chosen.networking.error_backoffs = _pauses(patience_s)
-    chosen.scanning.disabled = True  # rights to list CRDs and namespaces are not needed; the kinds were looked for
-    chosen.posting.enabled = False  # Events are posted by us, of transitions alone
-    chosen.queueing.idle_timeout = 1.0  # a task for each object lives this long after its event: memory
+    chosen.scanning.disabled = True  # needs no rights to list CRDs and namespaces; `discovery` has found the kinds
+    chosen.posting.enabled = False  # `status.events` posts them
+    chosen.queueing.idle_timeout = 1.0  # saves memory: the task of an object lives this long after its event
     chosen.process.ultimate_exiting_timeout = 25.0  # a hung exit ends before the 30 s after which Kubernetes kills
     chosen.persistence.finalizer = "slipstream.dev/unused"
     chosen.persistence.diffbase_storage = _NoDiff()
-    chosen.persistence.progress_storage = _NoProgress()
-    chosen.peering.standalone = True  # its "peering" is no leader election: with equal priority all pause
+    chosen.peering.standalone = True  # peering is not leader election: with equal priority all operators pause
     return chosen
 
 
@@ -93,7 +74,7 @@ def registry(
     login: Callable[[], Awaitable[Credentials]],
     health: Health,
 ) -> kopf.OperatorRegistry:
-    """Handlers for every kind, the way to log in, and the liveness probe."""
+    """Handlers of every kind, the login, and the liveness probe."""
     handlers = kopf.OperatorRegistry()
     for resource in resources:
         _watch(handlers, resource, observe)
@@ -105,7 +86,7 @@ def registry(
     @kopf.on.probe(registry=handlers, id="progress")
     async def progress(**_: Any) -> str:
         if problems := health.problems():
-            # No other exception: kopf would retry the probe, and the request would hang.
+            # With any other exception kopf would retry the probe, and the request would hang.
             raise kopf.PermanentError("; ".join(problems))
         return "ok"
 
@@ -113,8 +94,8 @@ def registry(
 
 
 class KopfWatch:
-    """kopf in a thread and event loop of its own: it cancels whatever it finds in its loop when it ends, and its
-    liveness probe can tell when the other loop hangs."""
+    """kopf in its own thread and event loop: at its end it cancels every task of its loop, and its liveness probe
+    notices when the controller's loop hangs."""
 
     def __init__(
         self,
@@ -127,7 +108,7 @@ class KopfWatch:
         liveness_endpoint: str,
         patience_s: float,
     ) -> None:
-        """`observe` is called in the event loop that `run` is called in."""
+        """`observe` is called in the event loop of `run`."""
         self._resources, self._namespaces, self._observe = tuple(resources), namespaces, observe
         self._login, self._health = login, health
         self._endpoint, self._patience_s = liveness_endpoint, patience_s
@@ -137,7 +118,7 @@ class KopfWatch:
         """Watch until cancelled.
 
         Raises:
-            Exception: kopf's own, or that of the API server, where the watch cannot go on.
+            Exception: kopf's or the API server's, after which the watch cannot continue.
         """
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[None] = loop.create_future()
@@ -154,7 +135,7 @@ class KopfWatch:
             try:
                 asyncio.run(self._operator(loop, tell))
             except BaseException as exc:
-                # The top of the thread: the other loop has to hear of it, whatever it is.
+                # The top of the thread: every error is passed to the other loop.
                 tell(exc if isinstance(exc, Exception) else OperatorError(f"the watch ended: {exc!r}"))
             else:
                 tell(None)
@@ -164,13 +145,14 @@ class KopfWatch:
             await asyncio.shield(ended)
         finally:
             self._stop.set()
-            with suppress(Exception):  # it was raised above, or the end was asked for
+            with suppress(Exception):  # it was raised above, or the end was requested
                 async with asyncio.timeout(_STOP_S):
                     await ended
         raise OperatorError("the watch ended unexpectedly")
 
     async def _operator(self, loop: asyncio.AbstractEventLoop, tell: Callable[[BaseException | None], None]) -> None:
-        """kopf, until it ends. `tell` hears of an error at once: kopf can hang for long when it cleans up after one."""
+        """Run kopf until it ends. `tell` is called with an error at once, since kopf may clean up for long after
+        one."""
 
         def observe(event_type: str | None, item: KubeObject) -> None:
             loop.call_soon_threadsafe(self._observe, event_type, item)
@@ -196,7 +178,7 @@ def _tell_error(done: asyncio.Future[Any], tell: Callable[[BaseException | None]
 
 
 def quiet() -> None:
-    """kopf says on INFO what is of interest to those who debug it, and warns of running in a thread."""
+    """Silence kopf's INFO records, which are for debugging kopf, and its warning about running in a thread."""
     logging.getLogger("kopf").setLevel(max(logging.getLogger().getEffectiveLevel(), logging.WARNING))
     logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)
 
@@ -205,12 +187,12 @@ def _watch(handlers: kopf.OperatorRegistry, resource: Resource, observe: Observe
     @kopf.on.event(resource.group, resource.version, resource.plural, registry=handlers, id=resource.plural)
     async def pass_on(event: kopf.RawEvent, **_: Any) -> None:
         item: Any = event["object"]
-        # Items of a list come without their kind.
+        # Items of a list lack their kind.
         observe(event["type"], {"apiVersion": resource.api_version, "kind": resource.kind.value, **item})
 
 
 async def _connection(credentials: Credentials) -> kopf.ConnectionInfo:
-    """The same server and credentials as our own client has, with a token that is fresh."""
+    """The server and credentials of `credentials`, with a fresh token."""
     config: Any = credentials.configuration
     header = await config.get_api_key_with_prefix("BearerToken", alias="authorization") or ""
     token = header[len(_BEARER) + 1 :] if header.lower().startswith(f"{_BEARER} ") else header

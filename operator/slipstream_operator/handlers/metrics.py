@@ -1,4 +1,4 @@
-"""What the operator says of itself to Prometheus."""
+"""The operator's metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Metrics:
         self._gauges: dict[str, Gauge] = {}
 
     def watch(self, name: str, text: str, read: Callable[[], float], labels: dict[str, str] | None = None) -> None:
-        """A gauge `slipstream_operator_<name>` that is read when somebody asks."""
+        """A gauge `slipstream_operator_<name>` whose value is read at each scrape."""
         full, known = f"slipstream_operator_{name}", self._gauges
         if full not in known:
             known[full] = Gauge(full, text, list(labels or ()), registry=self.registry)
@@ -65,12 +65,13 @@ class Metrics:
     def count(
         self, name: str, text: str, labels: tuple[str, ...], read: Callable[[], Mapping[tuple[str, ...], int]]
     ) -> None:
-        """A gauge `slipstream_operator_<name>` with a series for each key of `read()`, which has a value per label."""
+        """A gauge `slipstream_operator_<name>` with a series for each key of `read()`; a key has a value for each
+        label."""
         self.registry.register(_Counted(f"slipstream_operator_{name}", text, labels, read))
 
     @contextmanager
     def reconcile(self, kind: Kind) -> Iterator[None]:
-        """Times one reconcile and counts how it ended."""
+        """Measures one reconcile and counts its outcome."""
         started, outcome = time.perf_counter(), "error"
         try:
             yield
@@ -94,7 +95,7 @@ class Metrics:
 
 
 class _Counted(Collector):
-    """A gauge whose series come and go with what is counted: a `Gauge` would keep those that are gone."""
+    """A gauge whose series appear and disappear with the counted objects: a `Gauge` would keep old series."""
 
     def __init__(
         self, name: str, text: str, labels: tuple[str, ...], read: Callable[[], Mapping[tuple[str, ...], int]]

@@ -1,4 +1,4 @@
-"""One ModelPair at a time: what is known of it, what is decided, and what is done about it."""
+"""The handler of ModelPairs: gather what is known, decide, write children, status and Events."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Status = TypeVar("Status")
 
 
 class PairReconciler:
-    """Brings ModelPairs to what `decide` says of them."""
+    """Reconciles ModelPairs with the plans of `decide`."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class PairReconciler:
         self._rejected: dict[ObjectKey, tuple[Problem, ...]] = {}
 
     async def reconcile(self, key: ObjectKey, raw: KubeObject, parsed: ParsedResource) -> float | None:
-        """Returns in how many seconds to look again, though nothing happens.
+        """Returns in how many seconds to reconcile again without an event.
 
         Raises:
             KubeError: to be retried.
@@ -71,7 +71,7 @@ class PairReconciler:
         return min((s for s in (look_again_s, plan.next_look_s) if s is not None), default=None)
 
     def deleted(self, raw: KubeObject) -> None:
-        """The pair is gone, and was last known as `raw`."""
+        """The pair is deleted; `raw` is its last known state."""
         status = read_status(raw.get("status"), ModelPairStatus) or ModelPairStatus()
         usage = usage_of(status, self._gateways.last_request_of(key_of(raw)), self._clock())
         if usage.in_use:
@@ -113,7 +113,7 @@ class PairReconciler:
 
 
 def read_status(raw: Any, kind: type[Status]) -> Status | None:
-    """A status as its type; None where there is none, or somebody has written what it cannot be."""
+    """A status as its type; None where there is none, or where it was edited into something invalid."""
     if not raw:
         return None
     try:

@@ -1,4 +1,4 @@
-"""One SpeculationPolicy at a time: its pair, its evidence, what is decided, and what is done about it."""
+"""The handler of SpeculationPolicies: gather pair and evidence, decide, write status and Events."""
 
 from __future__ import annotations
 
@@ -47,33 +47,33 @@ class PolicyDecision(Protocol):
 
 
 class Evidence(Protocol):
-    """What was measured, by policy: `evidence.PolicyEvidence`."""
+    """Measurements by policy: `rollout.evidence.PolicyEvidence`."""
 
     def open(
         self, key: ObjectKey, policy: SpeculationPolicy | None, *, pair_key: str, checkpoint: str, created: str = ""
     ) -> Note | None:
-        """Go on from `checkpoint` where this policy is not known yet; else only note its spec, where it can be read.
-        The note says that the checkpoint cannot be read."""
+        """Start from `checkpoint` where this policy is new; else only take its spec, where it is valid. The note says
+        that the checkpoint cannot be read."""
 
     def is_connected(self, key: ObjectKey) -> bool:
-        """Whether the facts are all there is."""
+        """Whether the facts are complete."""
 
     def facts(self, key: ObjectKey) -> Mapping[str, Any]:
-        """The facts of each class that was seen; empty for a policy that was not opened."""
+        """The facts of each known class; empty for a policy that was not opened."""
 
     def checkpoint(self, key: ObjectKey, status: SpeculationPolicyStatus, *, paused: bool = False) -> str:
-        """What `open` needs to go on from here and from `status`, if `follow` is told the same; empty for a policy that
-        was not opened."""
+        """The text from which `open` continues with this state and `status`, provided that `follow` gets the same;
+        empty for a policy that was not opened."""
 
     def follow(self, key: ObjectKey, status: SpeculationPolicyStatus, *, paused: bool = False) -> None:
-        """`status` is in force: it was stored, or is as stored. While `paused` outcomes are no evidence."""
+        """`status` is stored and in force. While `paused`, outcomes are not evidence."""
 
     def close(self, key: ObjectKey) -> None:
-        """The policy is gone, or another one is at work."""
+        """The policy is gone, or another one is in force."""
 
 
 class PolicyReconciler:
-    """Brings SpeculationPolicies to what `decide` says of them."""
+    """Reconciles SpeculationPolicies with the plans of `decide`."""
 
     def __init__(
         self,
@@ -90,13 +90,13 @@ class PolicyReconciler:
         self._decide, self._clock, self._evidence = decide, clock, evidence
         self._cache, self._specs, self._gateways = cache, specs, gateways
         self._statuses, self._events = statuses, events
-        self._templates: dict[ObjectKey, object] = {}  # of the pods, as their controller has seen it last
+        self._templates: dict[ObjectKey, object] = {}  # pod templates that the Deployments' controller has seen last
 
     async def reconcile(self, key: ObjectKey, raw: KubeObject, parsed: ParsedResource) -> float | None:
-        """Returns in how many seconds to look again, though nothing happens.
+        """Returns in how many seconds to reconcile again without an event.
 
         Raises:
-            KubeError: to be tried again.
+            KubeError: to be retried.
         """
         prior = read_status(self._statuses.prior(raw), SpeculationPolicyStatus)
         lost = self._open_evidence(key, raw, parsed, prior)
@@ -127,7 +127,7 @@ class PolicyReconciler:
     ) -> Note | None:
         pair_key = parsed.pair_key
         if pair_key is None:
-            return None  # What cannot be read leaves the last good version at work in the gateways, and guarded.
+            return None  # With an invalid spec gateways keep the last good version, which stays guarded.
         if self._specs.policy_at_work(pair_key) != key:
             self._evidence.close(key)
             return None
@@ -166,7 +166,7 @@ class PolicyReconciler:
         )
 
     def _is_pair_killed(self, key: ObjectKey, pair_key: str) -> bool:
-        """Whether the pair is killed by anything but this policy's own switch."""
+        """Whether the pair is killed by another switch than this policy's own."""
         others = (self._specs.parsed(other) for other in self._specs.related(pair_key) if other != key)
         return any(parsed.killed for parsed in others if parsed is not None)
 

@@ -1,4 +1,4 @@
-"""Which objects are to be looked at, each at most once at a time: an event while it is worked on means once more."""
+"""The work queue: each key is processed by one worker at a time; an event meanwhile queues it once more."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class WorkQueue(Generic[Key]):
         self._wake: deque[asyncio.Future[None]] = deque()
 
     def __len__(self) -> int:
-        """How many keys wait to be worked on now."""
+        """How many keys wait."""
         return len(self._ready)
 
     @property
@@ -41,11 +41,11 @@ class WorkQueue(Generic[Key]):
 
     @property
     def failing(self) -> int:
-        """How many keys failed when they were last worked on."""
+        """How many keys failed the last time."""
         return len(self._failures)
 
     def add(self, key: Key) -> None:
-        """Look at `key` soon; a key that is being worked on comes again afterwards."""
+        """Queue `key`; one that is being processed is queued again afterwards."""
         self._due.pop(key, None)
         if key in self._working:
             self._again.add(key)
@@ -55,7 +55,7 @@ class WorkQueue(Generic[Key]):
             self._wake_one()
 
     def schedule(self, key: Key, after_s: float) -> None:
-        """Look at `key` in `after_s` seconds, in place of any earlier appointment."""
+        """Queue `key` in `after_s` seconds, in place of any earlier schedule."""
         at = asyncio.get_running_loop().time() + max(0.0, after_s)
         self._due[key] = at
         self._entries += 1
@@ -64,7 +64,7 @@ class WorkQueue(Generic[Key]):
             self._drop_stale()
 
     def add_due(self) -> int:
-        """Queue the keys whose time has come; returns how many."""
+        """Queue the keys that are due; returns how many."""
         now, found = asyncio.get_running_loop().time(), 0
         while self._timeline and self._timeline[0][0] <= now:
             at, _, key = heapq.heappop(self._timeline)
@@ -74,7 +74,7 @@ class WorkQueue(Generic[Key]):
         return found
 
     async def get(self) -> Key:
-        """The next key; the caller must say `done` or `failed` of it."""
+        """The next key; the caller must call `done` or `failed` with it."""
         while not self._ready:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._wake.append(waiter)
@@ -82,7 +82,7 @@ class WorkQueue(Generic[Key]):
                 await waiter
             except asyncio.CancelledError:
                 if waiter.done() and not waiter.cancelled():
-                    self._wake_one()  # This one's turn goes to another worker.
+                    self._wake_one()  # this worker's turn goes to another one
                 raise
         key = self._ready.popleft()
         self._waiting.discard(key)
@@ -94,7 +94,7 @@ class WorkQueue(Generic[Key]):
         self._finish(key)
 
     def failed(self, key: Key, *, retry_after_s: float | None = None) -> float:
-        """Try `key` again later, each time twice as long; returns in how many seconds."""
+        """Retry `key` later, each time after twice as long; returns in how many seconds."""
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         pause_s = min(self._longest_retry_s, self._first_retry_s * 2.0 ** min(failures - 1, 30))
         pause_s = max(pause_s * random.uniform(1 - _JITTER, 1 + _JITTER), retry_after_s or 0.0)
@@ -104,12 +104,12 @@ class WorkQueue(Generic[Key]):
         return pause_s
 
     def forget(self, key: Key) -> None:
-        """`key` is gone: no more appointments and failures."""
+        """Drop the schedule and the failures of `key`, which is gone."""
         self._failures.pop(key, None)
         self._due.pop(key, None)
 
     def _drop_stale(self) -> None:
-        """Appointments that were replaced stay in the timeline until their time comes, which may be days away."""
+        """Remove replaced entries, which would stay in the timeline until they are due, perhaps for days."""
         self._timeline = [entry for entry in self._timeline if self._due.get(entry[2]) == entry[0]]
         heapq.heapify(self._timeline)
 

@@ -275,7 +275,8 @@ def _gain_message(gain: GainFacts, situation: Situation) -> str:
         return f"the gain was shown at the previous step, and no later evidence contradicts it {answers}"
     return (
         f"speculative answers take {gain.change:+.1%} compared with the control's of the same period, at most "
-        f"{gain.bound:+.1%} at {situation.spec.analysis.confidence:.0%} confidence, needed below {gain.threshold:+.1%} {answers}"
+        f"{gain.bound:+.1%} at {situation.spec.analysis.confidence:.0%} confidence, needed below "
+        f"{gain.threshold:+.1%} {answers}"
     )
 
 

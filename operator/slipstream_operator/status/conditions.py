@@ -12,10 +12,10 @@ _TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 
 
 class Conditions:
-    """The conditions of one object, said anew from the last ones.
+    """The conditions of one object, built from the last ones.
 
-    `prior` are those of its last status, `generation` is that of the spec they are now said of, `now` has a time
-    zone. A condition that is not set again is gone.
+    `prior` are those of its last status, `generation` is that of the spec that the new ones are about, `now` has a time
+    zone. A condition that is not set again is dropped.
     """
 
     def __init__(self, prior: Iterable[Condition], generation: int, now: datetime) -> None:
@@ -25,7 +25,7 @@ class Conditions:
         self._said: dict[str, Condition] = {}
 
     def set(self, type: ConditionType, status: ConditionStatus, reason: str, message: str) -> tuple[Condition, ...]:
-        """Say one, in place of what was said of `type` before, and return all that were said, in that order."""
+        """Set one condition, and return all that were set, in order."""
         self._said[type] = Condition(
             type=type.value,
             status=status,
@@ -41,7 +41,8 @@ class Conditions:
         return tuple(self._said.values())
 
     def _transition_time(self, type: ConditionType, status: ConditionStatus) -> str:
-        """The prior one while the status stays; else now, but never before it: clocks are set back."""
+        """The prior time while the status stays; else now, but never earlier than the prior time: clocks may be set
+        back."""
         now = rfc3339(self._now)
         prior = self._prior.get(type)
         before = read_time(prior.last_transition_time) if prior is not None else None
@@ -65,5 +66,5 @@ def read_time(text: str) -> datetime | None:
 
 
 def find(conditions: Iterable[Condition], type: ConditionType) -> Condition | None:
-    """The condition `type`; None where nothing was said of it."""
+    """The condition `type`; None where it is not set."""
     return next((condition for condition in conditions if condition.type == type), None)

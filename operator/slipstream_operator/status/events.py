@@ -26,15 +26,15 @@ _logger = logging.getLogger(__name__)
 
 
 class EventPoster:
-    """Posts Events in the background: one that cannot be posted is logged and lost, and never holds up a reconcile.
+    """Posts Events in the background: one that cannot be posted is logged and dropped, and never delays a reconcile.
 
-    The same words about the same object are not repeated within `QUIET_S`. `clock_s` is monotonic.
+    The same message about the same object is not repeated within `QUIET_S`. `clock_s` is monotonic.
     """
 
     def __init__(
         self, client: KubeClient, *, clock_s: Callable[[], float], on_note: Callable[[str, str, str], None]
     ) -> None:
-        """`on_note` hears of every note that is posted: the object's kind, the note's type and reason."""
+        """`on_note` is called for every posted note with the object's kind, the note's type and reason."""
         self._client, self._clock_s, self._on_note = client, clock_s, on_note
         self._queue: asyncio.Queue[KubeObject] = asyncio.Queue(_QUEUED)
         self._posted_at: OrderedDict[tuple[str, Note], float] = OrderedDict()
@@ -50,7 +50,7 @@ class EventPoster:
                 _logger.warning("too many events at once, dropped: %s: %s", note.reason, note.message)
 
     async def run(self) -> None:
-        """Post what comes; ends when it is cancelled."""
+        """Post queued Events until cancelled."""
         while True:
             event = await self._queue.get()
             try:
@@ -62,7 +62,7 @@ class EventPoster:
         collection = f"/api/v1/namespaces/{event['metadata']['namespace']}/events"
         try:
             await self._client.create(collection, event)
-        except KubeConflict:  # The same was said before, and is still there.
+        except KubeConflict:  # the same Event was posted before and still exists
             path = f"{collection}/{event['metadata']['name']}"
             await self._client.merge(path, {"lastTimestamp": event["lastTimestamp"]})
 
@@ -78,7 +78,7 @@ class EventPoster:
 
 
 def _event(about: KubeObject, note: Note, now: datetime) -> dict[str, Any]:
-    """The Event; its name follows from what it says, so that it is not made twice."""
+    """The Event; its name is a hash of its content, so that it is not created twice."""
     metadata = about["metadata"]
     said = "\n".join((metadata["uid"], note.type, note.reason, note.message))
     stamp = now.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,4 +1,4 @@
-"""A parent's status in the cluster: written when it says something new, and figures alone only now and then."""
+"""Writes the status of parents: at once for a new fact, and at intervals for figures alone."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Status = TypeVar("Status", ModelPairStatus, SpeculationPolicyStatus)
 
 
 class _Written(NamedTuple):
-    """What was written into the object `uid`, and what the API server made of it."""
+    """The status as written into the object `uid`, and as stored by the API server."""
 
     uid: str
     status: dict[str, Any]
@@ -40,13 +40,14 @@ class _Written(NamedTuple):
 
 
 class _Dispute(NamedTuple):
-    """How often in a row a status was put right, and when it may be again: later each time, up to when figures are."""
+    """How often in a row a status was repaired, and when it may be again: later each time, up to the interval of
+    figures."""
 
     times: int
     due_s: float
 
     def after(self, now_s: float) -> _Dispute:
-        """It was put right once more."""
+        """The next state, after one more repair."""
         times = self.times + 1 if now_s < self.due_s + DISPUTE_OVER_S else 1
         return _Dispute(times, now_s + min(FIGURES_EVERY_S, FIRST_REPAIR_S * 2.0 ** min(times - 1, 30)))
 
@@ -57,7 +58,7 @@ _NO_DISPUTE = _Dispute(0, -math.inf)
 class StatusWriter:
     """Writes statuses of ModelPairs and SpeculationPolicies, and remembers what it wrote.
 
-    `on_newer` takes in an object as it came back. `clock_s` is monotonic, in seconds.
+    `on_newer` is called with each object that the API server returns. `clock_s` is monotonic, in seconds.
     """
 
     def __init__(
@@ -77,25 +78,25 @@ class StatusWriter:
         self._written_at: dict[ObjectKey, float] = {}
 
     def prior(self, raw: KubeObject) -> dict[str, Any]:
-        """The status to go on from: the object's own, unless somebody else has put a hand to what we wrote."""
+        """The status to continue from: the object's own, unless another client has changed what this operator wrote."""
         live: dict[str, Any] = raw.get("status") or {}
         written = self._written.get(key := key_of(raw))
         if written is None or written.uid != raw["metadata"]["uid"]:
             return live
-        # Nobody's name is left on what was deleted; another operator would have left a checkpoint of its own.
+        # A deleted field has no owner in managedFields; another operator would have left its own checkpoint.
         is_deleted = not live or ("checkpoint" in written.status and "checkpoint" not in live)
         return written.status if is_deleted or self._cache.is_status_foreign(key) else live
 
     async def write(
         self, raw: KubeObject, status: Status, *, seal: Callable[[Status], Status] | None = None
     ) -> float | None:
-        """Make `status` that of the object `raw`. Returns in how many seconds to look again at what waits for its turn:
-        figures, or what somebody else writes again and again.
+        """Write `status` into the object `raw`. Returns in how many seconds to try again with a delayed write: of
+        figures, or of fields that another client keeps overwriting.
 
-        `seal` adds the figures that are costly to have; it is asked only when they would be written.
+        `seal` adds the figures that are costly to compute; it is called only when they would be written.
 
         Raises:
-            KubeError: a conflict is one too; the newest version is known by then.
+            KubeError: also for a conflict, after the newest version was passed to `on_newer`.
         """
         key = key_of(raw)
         live, wanted = raw.get("status") or {}, _plain(status)
@@ -114,7 +115,7 @@ class StatusWriter:
         return None
 
     def _due_s(self, key: ObjectKey, raw: KubeObject, wanted: dict[str, Any], *, are_figures: bool) -> float:
-        """From when on `wanted` may be written, by the clock."""
+        """The time from which `wanted` may be written."""
         if are_figures:
             return self._written_at.get(key, -math.inf) + FIGURES_EVERY_S
         return self._disputes.get(key, _NO_DISPUTE).due_s if self._is_disputed(key, raw, wanted) else -math.inf
@@ -134,7 +135,7 @@ class StatusWriter:
             known.pop(key, None)
 
     def _is_disputed(self, key: ObjectKey, raw: KubeObject, wanted: dict[str, Any]) -> bool:
-        """Whether `wanted` says what was written before, and somebody else has written something else since."""
+        """Whether another client has changed the status since it was written as `wanted`."""
         written = self._written.get(key)
         if written is None or written.uid != raw["metadata"]["uid"]:
             return False
@@ -143,7 +144,8 @@ class StatusWriter:
 
     async def _send(self, key: ObjectKey, raw: KubeObject, patch: dict[str, Any]) -> KubeObject:
         path = self._resources[key.kind].path(key.namespace, key.name)
-        # With the version that it was decided on: whoever wrote meanwhile, perhaps another operator, is heard first.
+        # With the version that the decision is based on: a write in between, perhaps by another operator, is a
+        # conflict.
         body = {"metadata": {"resourceVersion": raw["metadata"]["resourceVersion"]}, "status": patch}
         try:
             return await self._client.merge(f"{path}/status", body)
@@ -153,7 +155,7 @@ class StatusWriter:
             raise
 
     def _note_unkept(self, key: ObjectKey, unkept: dict[str, Any]) -> None:
-        """Fields that the API server drops are not sent again and again."""
+        """Remember the fields that the API server drops, so that they are not sent again and again."""
         if not unkept:
             self._unkept.pop(key, None)
             return
@@ -172,7 +174,7 @@ def _plain(status: ModelPairStatus | SpeculationPolicyStatus) -> dict[str, Any]:
 
 
 def _without_figures(status: dict[str, Any]) -> dict[str, Any]:
-    """What of a status is worth a write at once."""
+    """The part of a status that is written at once."""
     kept = {name: value for name, value in status.items() if name not in _FIGURES}
     for name, figures in (("classes", _CLASS_FIGURES), ("conditions", _CONDITION_FIGURES)):
         if isinstance(items := kept.get(name), list):
