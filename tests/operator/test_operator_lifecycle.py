@@ -96,7 +96,7 @@ def test_rights_taken_away_end_the_process(own_kube: KubeApiServer, cluster: Clu
         # The watches go on until they are renewed: end them, as the server does now and then.
         own_kube.restart()
         assert operator.wait(within_s=60) == 1
-        assert "the operator cannot go on" in operator.log()
+        assert "the operator cannot continue" in operator.log()
 
 
 def test_missing_definitions_are_waited_for_and_said(tmp_path: Path, install_crds: Callable[..., None]) -> None:
@@ -104,7 +104,7 @@ def test_missing_definitions_are_waited_for_and_said(tmp_path: Path, install_crd
         namespace = bare.namespace("bare")
         grant(bare, namespace)
         with OperatorProcess(bare, namespace, tmp_path) as operator:
-            eventually(lambda: "no definition of ModelPair and SpeculationPolicy" in operator.log())
+            eventually(lambda: "no CRD of ModelPair and SpeculationPolicy" in operator.log())
             assert operator.is_alive()
             assert not operator.is_ready()
             install_crds(bare)

@@ -1,4 +1,4 @@
-"""All children of a pair, in the order in which they are to be written: what others need comes first."""
+"""All children of a pair, in the order of writing: dependencies first."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from slipstream_operator.types import KubeObject, ServingDefaults
 
 
 def has_servers(pair: ModelPair) -> bool:
-    """Whether the operator runs servers for `pair`: not where others run them, whose addresses it names."""
+    """Whether the operator runs servers for `pair`: not where the pair names addresses of external ones."""
     engine = pair.spec.engine
     return isinstance(engine, SlipstreamEngine) and not engine.endpoints
 
@@ -50,5 +50,5 @@ def _network_policies(owner: Owner, defaults: ServingDefaults) -> tuple[dict[str
 
 
 def _service_account(owner: Owner) -> dict[str, Any]:
-    """The servers' identity. It may do nothing, and no pod gets its token."""
+    """The servers' identity. It has no rights, and no pod gets its token."""
     return child("v1", "ServiceAccount", owner, automountServiceAccountToken=False)

@@ -1,4 +1,4 @@
-"""How many of a pair's servers may be taken away on purpose at a time, as when nodes are drained."""
+"""How many of a pair's servers may be evicted at a time, as when nodes are drained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server loads, as hashes in its pod's annotations: the servers roll exactly when one changes."""
+"""Hashes of everything that a server loads, in its pod's annotations: the servers roll exactly when one changes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def template_annotations(pair: ModelPair, repository: Mapping[str, str]) -> dict
 
 
 def weights_hash(pair: ModelPair) -> str:
-    """What `pair` asks for by sources, tokenizers and revisions. A revision stands nowhere else in a pod."""
+    """The sources, tokenizers and revisions of `pair`. A revision is nowhere else in a pod."""
     return _hash([pair.spec.target, pair.spec.draft])
 
 

@@ -1,4 +1,4 @@
-"""What all children of a pair have in common: name, labels and owner."""
+"""The common parts of all children of a pair: name, labels and owner."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Owner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def selector(pair: str) -> dict[str, str]:
-    """What selects the servers of `pair`. A Deployment's can never be changed, so it has no more than it must."""
+    """The selector of the servers of `pair`. A Deployment's selector can never be changed, so it is minimal."""
     return {NAME: SERVERS_NAME, PAIR_LABEL: label_value(pair)}
 
 

@@ -1,4 +1,4 @@
-"""Who reaches a pair's servers: Triton asks no caller for a key."""
+"""The clients that may reach a pair's servers: Triton itself authenticates nobody."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ _STARTUP_PERIOD_S = 5
 
 
 def startup_probe(startup_s: int) -> dict[str, Any]:
-    """Until it succeeds, the other two are not asked: loading may take all of `startup_s`."""
+    """The other two probes start after its success: loading may take all of `startup_s`."""
     failures = -(-startup_s // _STARTUP_PERIOD_S)
     return _probe("/v2/health/ready", period_s=_STARTUP_PERIOD_S, timeout_s=5, failures=failures)
 

@@ -18,7 +18,7 @@ VOLUME = "model"
 CONFIG = "config.pbtxt"
 CODE = "model.py"
 WITHOUT_STORAGE = PurePosixPath("/models")
-"""Where relative sources start without a volume: an image may bring its checkpoints there."""
+"""The root of relative sources without a volume: an image may have its checkpoints there."""
 
 _TEMPLATE_MODEL = "slipstream"
 
@@ -28,7 +28,7 @@ def repository_config_map(pair: ModelPair, owner: Owner) -> dict[str, Any]:
     config, code = _template()
     parameters = {
         **engine_parameters(pair, sources_folder(pair)),
-        # A draft that does not fit is said in the pair's status; the target goes on, plainly.
+        # With a draft that does not fit the target is served alone, and the pair's status has the reason.
         "on_draft_mismatch": "plain",
     }
     data = {CONFIG: render_config(config, triton_model_name(pair), parameters), CODE: code}
@@ -42,13 +42,13 @@ def repository_volume(name: str) -> dict[str, Any]:
 
 
 def repository_mount(pair: ModelPair) -> dict[str, Any]:
-    """Where the volume goes: at the model's folder. Mounted as the whole repository, it would bring along the hidden
-    folders by which Kubernetes swaps a volume's content, and Triton ends at models that it cannot load."""
+    """The mount at the model's folder. Mounted as the whole repository, the volume would add the hidden folders by
+    which Kubernetes swaps a volume's content, and Triton exits at models that it cannot load."""
     return {"name": VOLUME, "mountPath": str(REPOSITORY / triton_model_name(pair)), "readOnly": True}
 
 
 def sources_folder(pair: ModelPair) -> PurePosixPath:
-    """Where relative sources start in a server."""
+    """The root of relative sources in a server."""
     storage = pair.spec.serving.storage if pair.spec.serving is not None else None
     return WITHOUT_STORAGE if storage is None else PurePosixPath(storage.mount_path)
 

@@ -1,4 +1,4 @@
-"""What the containers of a server's pod ask for."""
+"""The resources of the containers of a server's pod."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NO_GPU = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
 
 
 def server_resources(pair: ModelPair) -> dict[str, Any]:
-    """GPUs as a limit, which Kubernetes takes as the request, too; what `resources` says goes before `gpus`."""
+    """GPUs as a limit, which is also the request; `resources` wins over `gpus`."""
     serving = pair.spec.serving or Serving()
     gpus = gpus_of(pair)
     limits = {GPU: str(gpus)} if gpus else {}
@@ -24,13 +24,13 @@ def server_resources(pair: ModelPair) -> dict[str, Any]:
 
 
 def preflight_resources(pair: ModelPair) -> dict[str, Any]:
-    """What the server asks of every node, without its devices: so a pod needs no more than its server does."""
+    """The server's resources without its devices: the pod needs no more than its server does."""
     asked = (pair.spec.serving or Serving()).resources
     return _given(*({key: held[key] for key in _OF_NODES if key in held} for held in (asked.requests, asked.limits)))
 
 
 def gpus_of(pair: ModelPair) -> int:
-    """GPUs of each server. An engine that is told to run on CPUs has no use for one."""
+    """GPUs of each server: none for an engine that runs on CPUs."""
     engine = pair.spec.engine
     on_cpu = isinstance(engine, SlipstreamEngine) and engine.device == "cpu"
     return 0 if on_cpu else (pair.spec.serving or Serving()).gpus

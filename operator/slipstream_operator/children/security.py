@@ -1,4 +1,4 @@
-"""What every container of a server's pod may do: as little as the `restricted` pod security standard asks for."""
+"""The rights of every container of a server's pod: as few as the `restricted` pod security standard demands."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from slipstream_operator.children.service import PORTS
 
 SERVER_CONTAINER = "triton"
 LEAVE_S = 10
-"""Between the word that a server has to leave and its SIGTERM: by then no gateway sends it anything."""
+"""The time between the deletion of a server's pod and its SIGTERM: by then no gateway sends it requests."""
 
 _EXIT_MARGIN_S = 15  # Triton unloads its models after the last answer
 
@@ -46,7 +46,7 @@ def server_container(pair: ModelPair, *, image: str, mounts: list[dict[str, Any]
 
 
 def grace_period_s(serving: Serving) -> int:
-    """What a pod gets to leave: until gateways know, until its answers are finished, until Triton has ended."""
+    """The time that a pod has to end: until gateways know, until its answers are finished, until Triton has ended."""
     return LEAVE_S + serving.drain_seconds + _EXIT_MARGIN_S
 
 

@@ -1,7 +1,8 @@
-"""A model name stays with its namespace for a while when its pair goes away: the pair may only be made anew. Pure.
+"""A model name stays reserved for its namespace for a while after its pair is deleted, so that the pair can be created
+again. Pure.
 
-Pairs of other namespaces that wait for the name say so in their own status. Gateways obey that, and a restart of the
-operator forgets nothing.
+Pairs of other namespaces that wait for the name have the reservation in their own status. Gateways respect it, and it
+survives a restart of the operator.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _LOOK_AGAIN_S = 1.0
 
 
 def name_holder(pair: ModelPair, claim: NameClaim, now: datetime) -> NameHolder | None:
-    """Who has the name that `pair` waits for, as its status is to say; None where it waits for no other namespace."""
+    """The holder of the name that `pair` waits for, for its status; None where it waits for no other namespace."""
     model, namespace = pair.spec.model, pair.metadata.namespace
     if claim.served_by is not None:
         return None if claim.served_by == namespace else NameHolder(model=model, namespace=claim.served_by)
@@ -33,11 +34,11 @@ def name_holder(pair: ModelPair, claim: NameClaim, now: datetime) -> NameHolder 
 def look_for_name_s(
     before: NameHolder | None, after: NameHolder | None, claim: NameClaim | None, now: datetime
 ) -> float | None:
-    """When to look again, where the status says `after` from now on; `claim` None: the pair waits for no name."""
+    """When to reconcile again if the status has `after` from now on; `claim` None: the pair waits for no name."""
     if before != after:
-        return 0.0  # others are judged by it, and so is this pair
+        return 0.0  # other pairs and this one are checked against it
     until = read_time(after.until) if after is not None and after.until is not None else None
     if until is not None:
         return (until - now).total_seconds()
-    # Another pair that waits still says that the name is kept.
+    # another waiting pair still has the reservation in its status
     return _LOOK_AGAIN_S if after is None and claim is not None and claim.served_by is None else None

@@ -1,4 +1,4 @@
-"""What a ModelPair comes to: its children, its status, and what people should hear of. Pure.
+"""The plan for a ModelPair: its children, its status and its Events. Pure.
 
 `RolledBack` and `AnalysisConclusive` are conditions of the SpeculationPolicy alone. A pair's `state` says when its
 policy has rolled back a class, so that one look at the pair tells where to look next.
@@ -46,7 +46,7 @@ def reconcile_pair(observed: Observed, now: datetime) -> PairPlan:
     case = pair_case(observed, now)
     holder = None if case.pair is None or case.claim is None else name_holder(case.pair, case.claim, now)
     if case.pair is not None and holder is not None and holder.until is not None:
-        # The time that others are told, once the status has it.
+        # The end of the reservation, as the status has it.
         kept = Problem("spec.model", name_taken(case.pair, None, holder))
         case = msgspec.structs.replace(case, problems=(kept,))
     status = _status(case, holder)
@@ -100,13 +100,13 @@ def _accepted(case: PairCase) -> Verdict:
 
 
 def _killed_policys(policy: SpeculationPolicyStatus | None) -> GatewaysStatus | None:
-    """How far the policy in force has come, if it is the one with its kill switch on."""
+    """The gateways that apply the policy in force, if its kill switch is on."""
     found = find(policy.conditions, ConditionType.KILL_SWITCH_ACTIVE) if policy is not None else None
     return policy.gateways if policy is not None and found is not None and found.status == "True" else None
 
 
 def _with_ignored(ready: Verdict, ignored: Sequence[str]) -> Verdict:
-    """Fields of a newer version do no harm, but whoever wrote them should know."""
+    """Fields of a newer version do no harm, but their author should know that they have no effect."""
     if not ignored:
         return ready
     names = ", ".join(ignored)
@@ -150,7 +150,7 @@ _STUCK = frozenset({PairReason.CHILDREN_REJECTED, PairReason.DEADLINE_EXCEEDED})
 
 
 def headline(conditions: Sequence[Condition], policy: SpeculationPolicyStatus) -> tuple[str, str]:
-    """State and reason: of what is wrong, the worst; of a pair that is well, what it is doing.
+    """State and reason: the worst problem, or the activity of a pair without one.
 
     Killed, Invalid, NotAccepted (the newest spec is not: the one before is served), Unresolved, NotReady, Incompatible
     (the target alone is served), Degraded (servers answer, but some of them may not speculate), RolledBack (classes

@@ -1,4 +1,4 @@
-"""A ModelPair with what follows from its versions: which one counts, and what is wrong with it. Pure."""
+"""A ModelPair with the version in use and its problems. Pure."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class PairCase(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def generation(self) -> int:
-        """The newest one."""
+        """The newest generation."""
         metadata: dict[str, Any] = self.observed.raw["metadata"]
         return int(metadata.get("generation") or 0)
 
@@ -50,12 +50,12 @@ class PairCase(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_renamed_now(self) -> bool:
-        """Whether the rename counts from now on: the pair is to be judged beside the others under its new name."""
+        """Whether the rename takes effect now: the pair must be checked against the others under its new name."""
         return self.rename is not None and not self.usage.in_use
 
     @property
     def claim(self) -> NameClaim | None:
-        """How it stands with the model name that the pair waits for; None where it waits for none."""
+        """The state of the model name that the pair waits for; None where it waits for none."""
         is_taken = self.pair is not None and unresolved_reason(self.problems) is PairReason.MODEL_NAME_TAKEN
         return self.observed.name if is_taken else None
 
@@ -64,12 +64,12 @@ def pair_case(observed: Observed, now: datetime) -> PairCase:
     raw, prior = observed.raw, prior_status(observed.raw)
     usage, parsed = usage_of(prior, observed.last_request, now), parse_resource(raw)
     rename = waiting_rename(raw, parsed)
-    judged = parsed if rename is None else held_back(parsed, rename)  # as it was held against the other objects
+    judged = parsed if rename is None else held_back(parsed, rename)  # as it was checked against the other objects
     newest = judged if usage.in_use else parsed
     good = good_version(raw, newest, observed.last_good)
     pair = good.parsed.item if good is not None and isinstance(good.parsed.item, ModelPair) else None
     problems = observed.problems or newest.problems
-    if pair is not None:  # nothing in the newest spec is wrong with the one that counts
+    if pair is not None:  # problems of the newest spec are not those of the version in use
         problems = tuple(problem for problem in problems if problem not in judged.problems)
     return PairCase(
         observed=observed,
@@ -85,8 +85,8 @@ def pair_case(observed: Observed, now: datetime) -> PairCase:
 
 
 def prior_status(raw: KubeObject) -> ModelPairStatus:
-    """The pair's last status. One that somebody else wrote, and that cannot be read, counts as none: all of it is made
-    anew anyway."""
+    """The pair's last status. One that was edited into something invalid counts as none: all of it is computed
+    again."""
     try:
         return msgspec.convert(raw.get("status") or {}, ModelPairStatus)
     except msgspec.ValidationError:

@@ -1,4 +1,4 @@
-"""What people should hear of a pair: one note for each transition, none for what stays."""
+"""The Events of a pair: one note for each transition, none without a transition."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KILL_LANDED = "KillLanded"
 KILL_LIFTED = "KillLifted"
 MODEL_RENAMED = "ModelRenamed"
 
-# A pair begins without conditions: what it begins with anyway is no news, nor what another condition says, too.
+# A pair starts without conditions: its expected first conditions are not news, nor is the content of another condition.
 _UNREMARKABLE = {
     ConditionType.ACCEPTED: frozenset({PairReason.ACCEPTED}),
     ConditionType.READY: frozenset({PairReason.NO_READY_REPLICAS}),
@@ -56,13 +56,13 @@ def _transitions(prior: ModelPairStatus, status: ModelPairStatus) -> Iterator[No
         if after is None or after.status == "Unknown" or not _differs(before, after):
             continue
         if type is ConditionType.ACCEPTED and _ready_says(after.reason, status):
-            continue  # one note is enough
+            continue  # the note about Ready is enough
         if not (after.reason in unremarkable and (before is None or type not in _SAID_AGAIN)):
             yield Note(type=_kind(after.status), reason=after.reason, message=after.message)
 
 
 def _ready_says(reason: str, status: ModelPairStatus) -> bool:
-    """Whether Ready gives that reason, too."""
+    """Whether Ready has the same reason."""
     ready = find(status.conditions, ConditionType.READY)
     return ready is not None and ready.reason == reason
 

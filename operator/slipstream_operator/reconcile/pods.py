@@ -1,4 +1,4 @@
-"""What pods say of themselves: the one problem that tells most, and the report of the preflight container."""
+"""The state of pods: the most informative problem, and the report of the preflight container."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _TELLING = (
 
 
 class PodReason(StrEnum):
-    """Why a pod does not serve, the most telling first."""
+    """The reasons why a pod does not serve, the most informative first."""
 
     CLAIM_NOT_FOUND = "ClaimNotFound"
     IMAGE_PULL_FAILED = "ImagePullFailed"
@@ -39,21 +39,21 @@ class PodReason(StrEnum):
 
 
 class PodProblem(msgspec.Struct, frozen=True, kw_only=True):
-    """One pod's. `message` begins with the pod's name."""
+    """The problem of one pod. `message` begins with the pod's name."""
 
     reason: PodReason
     message: str
 
 
 class PreflightReport(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """What `python -m slipstream_engine.preflight` leaves behind."""
+    """The result of `python -m slipstream_engine.preflight`."""
 
     tokenizer_compatible: bool
     message: str
 
 
 def worst_problem(pods: Sequence[KubeObject]) -> PodProblem | None:
-    """The most telling problem of all pods that are not leaving anyway; None where there is none."""
+    """The most informative problem of all pods that are not being deleted; None where there is none."""
     staying = (pod for pod in pods if "deletionTimestamp" not in _metadata(pod))
     problems = [problem for pod in sorted(staying, key=_name) for problem in _problems(pod)]
     order = list(PodReason)
@@ -61,7 +61,7 @@ def worst_problem(pods: Sequence[KubeObject]) -> PodProblem | None:
 
 
 def preflight_report(pods: Sequence[KubeObject], weights: str) -> PreflightReport | None:
-    """What came out of comparing the tokenizers that go by the hash `weights`; a difference goes before agreement.
+    """The result of comparing the tokenizers with the hash `weights`; a difference wins over agreement.
     None where no pod has compared them."""
     reports = [report for pod in sorted(pods, key=_name) for report in _reports(pod, weights)]
     return next((report for report in reports if not report.tokenizer_compatible), next(iter(reports), None))
@@ -75,7 +75,7 @@ def _reports(pod: KubeObject, weights: str) -> Iterator[PreflightReport]:
         if status.get("name") == PREFLIGHT_CONTAINER and ended is not None and ended.get("exitCode") == 0:
             try:
                 yield msgspec.json.decode(ended.get("message") or "", type=PreflightReport)
-            except msgspec.DecodeError:  # an image of another version, or somebody else's container
+            except msgspec.DecodeError:  # an image of another version, or another container
                 continue
 
 
@@ -119,7 +119,7 @@ def _crash(pod: KubeObject, status: dict[str, Any], ended: dict[str, Any], crash
 
 
 def telling(log: str) -> str:
-    """The most telling line at a log's end."""
+    """The most informative line at a log's end."""
     for pattern in _TELLING:
         if found := pattern.search(log):
             return found["why"].partition("\\n")[0].strip().rstrip(";").strip('"')
@@ -132,7 +132,7 @@ def _problem(pod: KubeObject, reason: PodReason, message: str) -> PodProblem:
 
 
 def _terminated(status: dict[str, Any]) -> dict[str, Any] | None:
-    """How the container ended last: now, or before it was started again."""
+    """The last termination of the container: the present state, or that before its restart."""
     for field in ("state", "lastState"):
         ended: dict[str, Any] | None = (status.get(field) or {}).get("terminated")
         if ended is not None:

@@ -52,7 +52,7 @@ def reconcile_policy(
     now: datetime,
     servers_current: bool = True,
 ) -> PolicyPlan:
-    """The status of the SpeculationPolicy `raw` now, what happened, and when to look again.
+    """The status of the SpeculationPolicy `raw` now, its Events, and when to reconcile again.
 
     `last_good` is its last usable version, None where the status alone may have one. `problems` are what is wrong with
     the newest by itself or beside others, `ignored` the fields that this version does not know; `pair` is None where it
@@ -96,14 +96,14 @@ def reconcile_policy(
 
 
 def _killed(raw: KubeObject, pair_killed: bool) -> str | None:
-    """By whose kill switch nothing speculates; None where none is on."""
+    """The kill switch that is on; None where none is."""
     if raw_kill_switch(raw):
         return "the policy's own kill switch is on"
     return "the kill switch of its pair, or of another policy for it, is on" if pair_killed else None
 
 
 def _held(subject: Subject, *, servers_current: bool) -> str | None:
-    """Why nothing may go up now: nothing speculates, or it is not known what should."""
+    """Why no class may be promoted now: nothing speculates, or the spec is invalid."""
     if subject.killed is not None:
         return subject.killed
     verdict = ready(subject)
@@ -113,7 +113,7 @@ def _held(subject: Subject, *, servers_current: bool) -> str | None:
 
 
 def _waited_for_servers(before: SpeculationPolicyStatus) -> bool:
-    """Whether classes were held for the servers' sake when the status was written."""
+    """Whether classes were held because of the servers when the status was written."""
     progressing = find(before.conditions, ConditionType.PROGRESSING)
     return (
         progressing is not None
@@ -123,7 +123,7 @@ def _waited_for_servers(before: SpeculationPolicyStatus) -> bool:
 
 
 def _resumed(start: Start, now: datetime) -> Start:
-    """The class at its step from now on: what soaked so far was another server's."""
+    """The class at its step from now on: the soak so far was of other servers."""
     if start.state.phase is not Phase.PROGRESSING:
         return start
     return msgspec.structs.replace(start, state=msgspec.structs.replace(start.state, since=now))
@@ -141,7 +141,7 @@ def _released(before: SpeculationPolicyStatus, now: datetime) -> datetime:
 
 
 class _Renewal(msgspec.Struct, frozen=True, kw_only=True):
-    """What the classes are judged under, and the decision that it is another spec now."""
+    """The spec that the classes are judged under, and the decision about a new one."""
 
     spec_hash: str
     retry_token: str | None
@@ -155,7 +155,7 @@ def _judge(
     evidence: Mapping[str, ClassFacts],
     situation: Situation,
 ) -> tuple[tuple[Judged, ...], _Renewal]:
-    """Every class with where it is now, and what they are judged under."""
+    """Every class with its present state, and the spec that they are judged under."""
     token, current = None, None
     if subject.policy is not None and subject.pair is not None:
         token, current = subject.policy.spec.retry_token, spec_hash(subject.pair, subject.policy)
@@ -166,7 +166,7 @@ def _judge(
             judged.append(_advanced(initial(situation.spec, name, situation.now), facts, situation))
         elif current is not None and (begun := _begun_anew(start, current, token, situation)):
             begun = with_control(begun, None, situation, before=begun)
-            judged.append(Judged(state=begun, facts=None))  # the facts are of what was before
+            judged.append(Judged(state=begun, facts=None))  # the facts are of the previous spec
         else:
             judged.append(_advanced(start.state, facts if start.is_own else None, situation))
     return tuple(judged), _renewal(before, starts, current, token, situation.now)
@@ -179,7 +179,7 @@ def _renewal(
     token: str | None,
     now: datetime,
 ) -> _Renewal:
-    """Under what the classes are judged from now on. `current` is the spec's hash, None where it is not known."""
+    """The spec that the classes are judged under from now on. `current` is its hash, None where it is not known."""
     if current is None:
         return _unrenewed(before, starts)
     outdated = any(start.spec_hash != current for start in starts.values())
@@ -198,7 +198,7 @@ def _unrenewed(before: SpeculationPolicyStatus, starts: Mapping[str, Start]) -> 
 
 
 def _begun_anew(start: Start, spec_hash: str, token: str | None, situation: Situation) -> ClassState | None:
-    """The class from its beginning, where its spec is another one, or a new retryToken asks for it; else None."""
+    """The class in its initial state, where its spec has changed or there is a new retryToken; else None."""
     state = start.state
     begun = initial(situation.spec, state.name, situation.now)
     if start.spec_hash != spec_hash:
@@ -263,7 +263,7 @@ def _class_status(judged: Judged, situation: Situation) -> ClassStatus:
         since=rfc3339(state.since),
         retries=state.retries,
         retry_at=None if state.retry_at is None else rfc3339(state.retry_at),
-        # What begins now has nothing behind it yet: the facts are of what was before.
+        # A class that has just changed has no facts yet: these are of its previous state.
         message=class_message(state, None if state.since == situation.now else facts, situation)[:1024],
         last_decision=state.last_decision,
         **figures,
@@ -271,7 +271,7 @@ def _class_status(judged: Judged, situation: Situation) -> ClassStatus:
 
 
 def _next_look_s(judged: tuple[Judged, ...], situation: Situation) -> float | None:
-    """When the next thing may happen by time alone; None where nothing does."""
+    """When the next transition may happen by time alone; None without one."""
     moments = []
     for state, facts in ((one.state, one.facts) for one in judged):
         if situation.held is None and state.phase is Phase.PROGRESSING:

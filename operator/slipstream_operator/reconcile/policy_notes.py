@@ -1,4 +1,4 @@
-"""What people should hear of a policy: one note for each transition, none for what stays."""
+"""The Events of a policy: one note for each transition, none without a transition."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNKNOWN_FIELDS_IGNORED = "UnknownFieldsIgnored"
 KILL_LANDED = "KillLanded"
 KILL_LIFTED = "KillLifted"
 _SAID_AT_ONCE = frozenset({Phase.ROLLED_BACK.value, Phase.STALE.value})
-# A policy begins without conditions: what it begins with anyway is no news.
+# A policy starts without conditions: its expected first conditions are not news.
 _EXPECTED = frozenset({PolicyReason.IN_FORCE, PolicyReason.RESOLVED, PolicyReason.PAIR_NOT_READY})
 
 
@@ -43,8 +43,8 @@ def policy_notes(
 
 
 def _is_news(decision: LastDecision) -> bool:
-    """A class that only ever falls silent and comes back is told of at its first silence, the second, the fourth and so
-    on: one with a visitor every other hour would do nothing but tell."""
+    """Whether a decision becomes an Event. A class that keeps falling silent and returning gets one for its first
+    silence, the second, the fourth and so on: with one request every other hour it would post Events without end."""
     if decision.metric != SILENCES or decision.observed is None:
         return True
     return math.frexp(decision.observed)[0] == 0.5  # a power of two
@@ -63,7 +63,7 @@ def _of(decision: LastDecision) -> Note:
 
 
 def _conditions(before: SpeculationPolicyStatus, status: SpeculationPolicyStatus) -> Iterator[Note]:
-    """Ready says what is wrong with the policy; that its evidence is cut off is worth a word of its own."""
+    """Ready has the error of the policy; an unreachable outcome store gets an Event of its own."""
     was, now = (find(each.conditions, ConditionType.READY) for each in (before, status))
     if now is not None and (now.reason not in _EXPECTED if was is None else was.reason != now.reason):
         yield Note(type="Normal" if now.status == "True" else "Warning", reason=now.reason, message=now.message)

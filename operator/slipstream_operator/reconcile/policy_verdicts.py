@@ -1,4 +1,4 @@
-"""What each of a policy's conditions says, and why."""
+"""The conditions of a policy, with their reasons."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ class PolicyReason(StrEnum):
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
-    """The policy and what is around it. `policy` is None where its spec cannot be read; `accepted` says
-    whether it can, `killed` by whom nothing speculates."""
+    """The policy and its surroundings. `policy` is None where its spec is invalid, see `accepted`; `killed` names the
+    kill switch that is on."""
 
     policy: SpeculationPolicy | None
     accepted: Said
@@ -77,19 +77,19 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True):
-    """A class with where it is now; `facts` None where there are none, or none that are of this beginning."""
+    """A class with its present state; `facts` None where there are none since it restarted."""
 
     state: ClassState
     facts: ClassFacts | None
 
     @property
     def speculates(self) -> bool:
-        """Whether a part of its requests that is worth the name does."""
+        """Whether more than a negligible part of its requests does."""
         return self.state.speculates and not (self.facts is not None and self.facts.hardly_speculates)
 
 
 def set_conditions(conditions: Conditions, subject: Subject, judged: Sequence[Judged], situation: Situation) -> None:
-    """Says all eight."""
+    """Set all eight."""
     for type, said in (
         (ConditionType.ACCEPTED, subject.accepted),
         (ConditionType.READY, ready(subject)),
@@ -121,7 +121,7 @@ def ready(subject: Subject) -> Said:
 
 
 def waiting_for(facts: ClassFacts, *, gain_needed: bool = True) -> list[str]:
-    """What a class has too little of to be judged, with numbers; empty where everything is there."""
+    """The evidence that a class lacks to be judged, with numbers; empty where it lacks none."""
     missing = _missing_guards(facts)
     if gain_needed and facts.gain.verdict is Verdict.NO_DATA:
         missing.append(_missing_gain(facts.gain))
@@ -179,7 +179,7 @@ def _progressing(judged: Sequence[Judged], situation: Situation) -> Said:
 
 
 def _complete(judged: Sequence[Judged]) -> Said:
-    """No class is on its way. That says little where gateways decide all of them plain."""
+    """No class is being rolled out. It means little where gateways decide plain for all of them."""
     hardly = [one.state.name for one in judged if one.state.speculates and not one.speculates]
     if not hardly:
         return Said("False", PolicyReason.COMPLETE, "no class is being rolled out")
@@ -189,7 +189,7 @@ def _complete(judged: Sequence[Judged]) -> Said:
 
 
 def _conclusive(judged: Sequence[Judged], situation: Situation) -> Said:
-    """Whether what speculates can be judged by what was measured."""
+    """Whether the measurements suffice to judge the classes that speculate."""
     if not situation.connected:
         message = "the outcome store cannot be reached, or has not been read to its end: every class keeps its phase"
         return Said("False", PolicyReason.STORE_UNREACHABLE, message)
@@ -224,7 +224,7 @@ def _conclusive(judged: Sequence[Judged], situation: Situation) -> Said:
 
 
 def _missing(one: Judged, situation: Situation) -> list[str]:
-    """Of a promoted class the guards count; the comparison was there to promote it."""
+    """For a promoted class only the guards count; the comparison was needed for its promotion."""
     if one.facts is None:
         return ["no answers since it restarted"]
     if one.state.phase is Phase.PROGRESSING:
@@ -244,7 +244,7 @@ def _rolled_back(judged: Sequence[Judged]) -> Said:
 
 
 def _servers_slow(judged: Sequence[Judged]) -> Said:
-    """Whether both arms break a limit on times or errors: taking speculation back would not help."""
+    """Whether both arms break a limit on times or errors: a rollback would not help."""
     said = [
         f"{one.state.name}: {broken}"
         for one in judged

@@ -1,4 +1,4 @@
-"""Whether a pair's servers are those that its spec asks for: only then do their answers prove anything for it. Pure."""
+"""Whether a pair's servers match its spec: only then are their answers evidence for it. Pure."""
 
 from __future__ import annotations
 

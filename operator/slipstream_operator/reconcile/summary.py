@@ -1,4 +1,4 @@
-"""A policy at a glance: the columns of `kubectl get`, and one line for each class."""
+"""The summary of a policy: the columns of `kubectl get`, and one line for each class."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def columns(subject: Subject, judged: Sequence[Judged], conditions: Sequence[Con
 
 
 def class_message(state: ClassState, facts: ClassFacts | None, situation: Situation) -> str:
-    """Why a class is where it is, and what it waits for."""
+    """The reason for the phase of a class, and what it waits for."""
     decision = state.last_decision
     if state.phase in (Phase.ROLLED_BACK, Phase.STALE):
         return decision.message if decision is not None else ""
@@ -78,7 +78,7 @@ def _held_back(state: ClassState, situation: Situation) -> str:
 
 
 def _declined(facts: ClassFacts | None) -> str:
-    """What share of a promoted class does not speculate, by the gateways' own forecasts."""
+    """The share of a promoted class that does not speculate, by the gateways' own forecasts."""
     if facts is None or not facts.decided_plain:
         return ""
     hardly = ", so that it hardly speculates" if facts.hardly_speculates else ""
@@ -112,7 +112,7 @@ def _waits(state: ClassState, facts: ClassFacts | None, situation: Situation) ->
 
 
 def _state(judged: Sequence[Judged], conditions: Sequence[Condition]) -> tuple[str, Condition | None]:
-    """The word, and the condition that stands behind it: what keeps from speculating goes first."""
+    """The state, and the condition that explains it: reasons against speculating first."""
     killed, ready = find(conditions, ConditionType.KILL_SWITCH_ACTIVE), find(conditions, ConditionType.READY)
     if killed is not None and killed.status == "True":
         return "Killed", killed

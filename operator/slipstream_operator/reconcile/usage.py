@@ -1,4 +1,4 @@
-"""Whether clients ask for a pair, and how a rename of its model waits for them to stop. Pure."""
+"""Whether clients use a pair, and how a rename of its model waits until they stop. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LOOK_EVERY = timedelta(minutes=1)
 
 
 class Usage(NamedTuple):
-    """`last_request` is None where nobody has seen any. `next_look_s`: when `in_use` may be another; None: only by a
+    """`last_request` is None without any request. `next_look_s`: when `in_use` may change; None: only with a
     request."""
 
     last_request: datetime | None
@@ -27,12 +27,12 @@ class Usage(NamedTuple):
 
     @property
     def last_request_time(self) -> str | None:
-        """To the minute, so that a status is not written for every request."""
+        """Rounded to the minute, so that a status is not written for every request."""
         return None if self.last_request is None else rfc3339(self.last_request.replace(second=0, microsecond=0))
 
 
 def usage_of(prior: ModelPairStatus, seen: datetime | None, now: datetime) -> Usage:
-    """The use of a pair by its last status, which outlives gateways and operator, and by what was `seen` since."""
+    """The use of a pair by its last status, which outlives gateways and operator, and by the last request `seen`."""
     told = read_time(prior.last_request_time) if prior.last_request_time is not None else None
     moments = [min(moment, now) for moment in (told, seen) if moment is not None]
     last = max(moments, default=None)
@@ -42,7 +42,7 @@ def usage_of(prior: ModelPairStatus, seen: datetime | None, now: datetime) -> Us
 
 
 def deleted_in_use(model: str | None, usage: Usage) -> Note:
-    """That a pair was deleted under its clients: of `model`, its name for them, where it is known."""
+    """The note about a pair that was deleted in use; `model` is its name for clients, where it is known."""
     message = (
         f"the pair was deleted while clients requested its model {show(model)}, last at {usage.last_request_time}: "
         "new requests get 404, running answers continue for as long as their servers run"
@@ -51,7 +51,7 @@ def deleted_in_use(model: str | None, usage: Usage) -> Note:
 
 
 def name_in_use(rename: Rename, usage: Usage) -> str:
-    """Why the rename waits, for people."""
+    """The reason why the rename waits."""
     minutes = IN_USE_FOR // timedelta(minutes=1)
     return (
         f"spec.model: clients still request {show(rename.old)}, last at {usage.last_request_time}; it becomes "

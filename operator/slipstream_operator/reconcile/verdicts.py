@@ -1,4 +1,4 @@
-"""What each of a pair's conditions says, and why, as one value per condition."""
+"""The conditions of a pair, with their reasons, as one value per condition."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def listed(problems: Sequence[Problem]) -> str:
 
 
 def replicas_of(pair: ModelPair | None, live: KubeObject | None) -> Replicas:
-    """The servers that are ready and those that there should be, as the Deployment has it."""
+    """The ready and the desired number of servers, by the Deployment."""
     if pair is not None and not has_servers(pair):
         return Replicas()
     if live is None:
@@ -99,7 +99,7 @@ def replicas_of(pair: ModelPair | None, live: KubeObject | None) -> Replicas:
 
 
 def accepted(problems: Sequence[Problem], good: GoodVersion | None) -> Verdict:
-    """Whether the newest spec can be used. `problems` are its own, `good` is the last version that had none."""
+    """Whether the newest spec is valid. `problems` are its own, `good` is the last version that had none."""
     if not problems:
         is_large = good is not None and to_keep(good) is None
         large = ", but too large to be stored in the status as the last good version" if is_large else ""
@@ -111,7 +111,7 @@ def accepted(problems: Sequence[Problem], good: GoodVersion | None) -> Verdict:
 def ready(
     pair: ModelPair | None, observed: Observed, problems: Sequence[Problem], replicas: Replicas, pod: PodProblem | None
 ) -> Verdict:
-    """Whether the pair can be served. `pair` is None where no usable spec is known; `problems` are what is wrong."""
+    """Whether the pair can be served. `pair` is None without a valid spec; `problems` are its errors."""
     servers = f"{replicas.ready} of {replicas.desired} servers are ready"
     if pair is None:
         return Verdict("False", PairReason.INVALID_SPEC, f"{listed(problems)}. The servers are unchanged: {servers}")
@@ -132,7 +132,7 @@ def ready(
 
 
 def resolved_refs(pair: ModelPair | None, problems: Sequence[Problem], pod: PodProblem | None) -> Verdict:
-    """Whether what the pair refers to is there, and nobody else has what it claims."""
+    """Whether everything that the pair refers to exists, and no other pair has what it claims."""
     if pair is None:
         return Verdict("False", PairReason.INVALID_SPEC, "the spec is invalid, see Ready")
     if problems:
@@ -166,7 +166,7 @@ def tokenizer_compatible(
 
 
 def progressing(pair: ModelPair | None, observed: Observed, replicas: Replicas, pod: PodProblem | None) -> Verdict:
-    """Whether servers are being brought to this spec."""
+    """Whether the servers are being updated to this spec."""
     if pair is None:
         return Verdict("False", PairReason.INVALID_SPEC, "nothing changes while the spec is invalid")
     if not has_servers(pair):
@@ -187,7 +187,7 @@ def progressing(pair: ModelPair | None, observed: Observed, replicas: Replicas, 
 
 
 def _not_managed(pair: ModelPair) -> Verdict | None:
-    """That nobody runs the pair's servers: it names none, and the operator has no children for its engine."""
+    """The verdict for a pair without servers: it names none, and the operator does not run its engine."""
     engine = pair.spec.engine
     if not isinstance(engine, VllmEngine) or engine.endpoints:
         return None
@@ -196,7 +196,7 @@ def _not_managed(pair: ModelPair) -> Verdict | None:
 
 
 def _external(reports: Sequence[UnreachableServers | None]) -> Verdict:
-    """Whether servers that run elsewhere answer the gateways that looked: one gateway and one server are enough."""
+    """Whether external servers answer the gateways that probed them: one gateway and one server are enough."""
     lost = [report for report in reports if report is not None]
     if not lost:
         return Verdict("True", PairReason.EXTERNAL, _ELSEWHERE)
@@ -234,7 +234,7 @@ def unresolved_reason(problems: Sequence[Problem]) -> PairReason:
 
 
 def _is_complete(live: KubeObject, desired: int) -> bool:
-    """As `kubectl rollout status` has it."""
+    """As `kubectl rollout status` decides."""
     seen = count(live, "status", "observedGeneration") >= count(live, "metadata", "generation")
     counts = [count(live, "status", field) for field in ("updatedReplicas", "availableReplicas", "replicas")]
     return seen and counts == [desired] * 3
@@ -250,6 +250,6 @@ def deadline_exceeded(live: KubeObject) -> bool:
 
 
 def count(live: KubeObject, part: str, field: str) -> int:
-    """A number in a Deployment's `part`, 0 where it is not there."""
+    """A number in a Deployment's `part`, 0 where it is missing."""
     value = (live.get(part) or {}).get(field)
     return value if isinstance(value, int) else 0

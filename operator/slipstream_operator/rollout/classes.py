@@ -64,14 +64,14 @@ def rule_of(spec: SpeculationPolicySpec, name: str) -> ClassRule | None:
 
 
 def initial(spec: SpeculationPolicySpec, name: str, now: datetime, *, retries: int = 0) -> ClassState:
-    """Where a class begins."""
+    """The initial state of a class."""
     rule = rule_of(spec, name)
     phase = _INITIAL[rule.mode if rule is not None else "auto"]
     return ClassState(name=name, phase=phase, share=share_of(spec, phase, 0), step=0, since=now, retries=retries)
 
 
 def share_of(spec: SpeculationPolicySpec, phase: Phase, step: int) -> float:
-    """The share of a phase and a step; nothing else ever is one."""
+    """The share of a phase and a step."""
     steps = spec.rollout.steps
     if phase is Phase.PROGRESSING:
         return steps[min(step, len(steps) - 1)].share
@@ -115,7 +115,7 @@ def may_promote(state: ClassState, facts: ClassFacts, situation: Situation) -> b
 
 
 def _guards_are_content(facts: ClassFacts) -> bool:
-    """Servers that are slow for both arms say nothing against speculation."""
+    """Servers that are slow for both arms are no evidence against speculation."""
     return all(guard.verdict in _CONTENT for guard in facts.guards)
 
 
@@ -137,19 +137,19 @@ def _gain_is_shown(state: ClassState, facts: ClassFacts, situation: Situation) -
 
 
 def soak_end(state: ClassState, situation: Situation) -> datetime:
-    """When the class may leave its step at the earliest: never at the moment at which it came there."""
+    """The earliest time at which the class may leave its step: never the moment of its start."""
     steps = situation.spec.rollout.steps
     soak = timedelta(seconds=max(steps[min(state.step, len(steps) - 1)].soak_seconds, 1))
     return max(state.since, situation.released) + soak
 
 
 def is_stale(state: ClassState, facts: ClassFacts, situation: Situation) -> bool:
-    """Whether nothing was heard of the class for too long."""
+    """Whether the class had no outcomes for too long."""
     return situation.now >= stale_at(state, facts, situation)
 
 
 def stale_at(state: ClassState, facts: ClassFacts, situation: Situation) -> datetime:
-    """When the class counts as stale unless something is heard of it."""
+    """When the class becomes stale without further outcomes."""
     heard = max(state.since, situation.released)
     if facts.last_outcome_s is not None:
         heard = max(heard, datetime.fromtimestamp(facts.last_outcome_s, tz=situation.now.tzinfo))
@@ -202,7 +202,7 @@ def _proven(state: ClassState, facts: ClassFacts, situation: Situation) -> Class
 
 
 def _retried(state: ClassState, facts: ClassFacts, situation: Situation) -> ClassState:
-    """The next attempt, at its time; not while nobody could see how it goes."""
+    """The next attempt, when it is due; not while its outcomes could not be read."""
     due = state.retry_at is not None and situation.now >= state.retry_at
     if not due or not situation.connected or not facts.complete:
         return state
@@ -264,7 +264,7 @@ def _promoted(state: ClassState, facts: ClassFacts, situation: Situation) -> Cla
 
 
 def without_data(facts: ClassFacts) -> str:
-    """What a class is not judged by, as the end of a message; empty where it is judged by everything."""
+    """The metrics that do not apply to a class, as the end of a message; empty where all apply."""
     names = ", ".join(metric.value for metric in facts.not_applicable)
     return f"; not applicable, without data: {names}" if names else ""
 

@@ -1,4 +1,4 @@
-"""Where the operator's evidence comes from: outcomes that gateways store in Redis, kept in one ledger per policy."""
+"""The operator's evidence: outcomes that gateways store in Redis, kept in one ledger per policy."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from slipstream_operator.status.conditions import read_time
 from slipstream_operator.types import Note
 
 CHECKPOINT_LOST = "CheckpointLost"
-# A store that is away for less than this is no news, nor one that was not read yet: restarts are part of life.
+# A store that is unreachable, or not read yet, for less than this is ignored: restarts are normal.
 GRACE_S = 15.0
 _INTERVAL_S = 1.0
-# A policy with traffic is looked at again this long after the last time: what 1,000 of them cost has to stay small.
+# The pause between two reconciles of a policy with traffic, which keeps the cost of 1,000 policies small.
 _CHANGED_EVERY_S = 2.0
 _START = Position(entry="0-0", numbers={})
 _log = logging.getLogger(__name__)
@@ -35,13 +35,13 @@ Passed = Callable[[str, Position], None]
 
 
 class EvidenceSource(Protocol):
-    """Delivers outcomes, each once, and says how far it is."""
+    """Delivers outcomes, each once, and its position."""
 
     def resume(self, pair: str, position: Position) -> None:
-        """Read `pair` on from `position`."""
+        """Continue to read `pair` from `position`."""
 
     def is_current(self, pair: str) -> bool:
-        """Whether all that is stored of `pair` was delivered, as far as one can know now."""
+        """Whether all stored outcomes of `pair` were delivered, as far as is known."""
 
     async def run(self, apply: Apply, passed: Passed, pairs: Callable[[], Iterable[str]]) -> None:
         """Delivers outcomes of `pairs`, asked each time, until cancelled."""
@@ -83,7 +83,7 @@ class RedisEvidence:
         return self._pairs()
 
     def _tell_losses(self) -> None:
-        """Evidence that Redis lost cannot be counted; that it is lost can be said."""
+        """Log the loss of outcomes in Redis."""
         status = self._store.status()
         missed, rewound = self._told
         if status.rewound > rewound:
@@ -95,7 +95,7 @@ class RedisEvidence:
 
 
 class NoEvidence:
-    """An `EvidenceSource` where there is no Redis: nothing is ever heard, so nothing is ever promoted."""
+    """An `EvidenceSource` without Redis: it has no outcomes, so no class is promoted."""
 
     def resume(self, pair: str, position: Position) -> None:
         """There is nothing to read."""
@@ -111,7 +111,7 @@ class NoEvidence:
 
 
 class _Book:
-    """The ledger of one policy. `spec` is its last one that could be read, None where none was."""
+    """The ledger of one policy. `spec` is its last valid one, None where there was none."""
 
     def __init__(self, key: ObjectKey, ledger: PolicyLedger, spec: SpeculationPolicySpec | None, now_s: float) -> None:
         self.key, self.ledger, self.spec = key, ledger, spec
@@ -210,7 +210,7 @@ class PolicyEvidence:
             book.is_followed = True
 
     def _followed_pairs(self) -> tuple[str, ...]:
-        """Not before it is known where the classes are: what counts depends on it."""
+        """Only pairs whose classes have a known state, which decides about the evidence."""
         return tuple(pair for pair, book in self._by_pair.items() if book.is_followed)
 
     def _apply(self, seen: Observation) -> None:

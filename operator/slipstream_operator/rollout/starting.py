@@ -63,7 +63,7 @@ def remembered(
 
 
 def sealed_in(checkpoint: str, pair: str | None) -> Mapping[str, ClassMemory]:
-    """`sealed_standings`, which takes milliseconds, once for each checkpoint: most looks see the last one again."""
+    """`sealed_standings`, cached, since it takes milliseconds and most reconciles have the last checkpoint again."""
     digest = hashlib.sha256(checkpoint.encode()).digest()
     known = _sealed.get((digest, pair))
     if known is None:
@@ -74,7 +74,7 @@ def sealed_in(checkpoint: str, pair: str | None) -> Mapping[str, ClassMemory]:
 
 
 def _later(own: ClassMemory | None, sealed: ClassMemory | None) -> ClassMemory | None:
-    """Which of two memories counts. Of one spec, a rollback is over only by a later attempt: clocks alone lift none."""
+    """The memory that counts. Under one spec only a later attempt ends a rollback: clocks alone never do."""
     if own is None or sealed is None or own == sealed:
         return own if own is not None else sealed
     if (own.spec_hash, own.retry_token) == (sealed.spec_hash, sealed.retry_token):
@@ -91,7 +91,7 @@ def _is_before(one: ClassMemory, other: ClassMemory) -> bool:
 
 
 def edited_classes(prior: SpeculationPolicyStatus, sealed: Mapping[str, ClassMemory]) -> list[str]:
-    """The classes of which the status says something else than what was written with it."""
+    """The classes whose entry in the status differs from the sealed one."""
     shown = {one.name: one for one in prior.classes}
     return sorted(
         name
@@ -139,7 +139,7 @@ def _from_status(one: ClassStatus, prior: SpeculationPolicyStatus, spec: Specula
 
 
 def salvaged(raw: KubeObject) -> SpeculationPolicyStatus:
-    """What is left of a status that cannot be read: the checkpoint, whose checksum tells whether it is ours."""
+    """The rest of a status that cannot be read: the checkpoint, which is valid if its checksum is."""
     status = raw.get("status")
     checkpoint = status.get("checkpoint") if isinstance(status, Mapping) else None
     return SpeculationPolicyStatus(checkpoint=checkpoint if isinstance(checkpoint, str) else "")

@@ -1,4 +1,4 @@
-"""What takes a class back: the facts that are a verdict, in the words of the policy."""
+"""The causes of a rollback: verdicts against a class, with messages."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def worst_trip(facts: ClassFacts, *, guards: bool) -> Trip | None:
 
 
 def _slower(facts: ClassFacts) -> Trip | None:
-    """Last, since a guard that has failed, too, says why it is slower."""
+    """This check is the last one, since a failed guard explains why the class is slower."""
     for rule, metric, what, loss in (
         (SLOWER, E2E_CHANGE, "speculative answers take", facts.loss),
         (SLOWER_TTFT, TTFT_CHANGE, "the first tokens of speculative answers take", facts.ttft_loss),
@@ -89,7 +89,7 @@ def _slower(facts: ClassFacts) -> Trip | None:
 
 
 def error_words(errors: ErrorFacts) -> str:
-    """How many requests failed, and how many may."""
+    """The failed requests, and the limit."""
     said = f"{errors.failures} of {errors.requests} speculative requests failed, the limit is {errors.limit:.3g}"
     if not errors.control_requests:
         return said
@@ -127,7 +127,7 @@ def _dearer(guard: GuardFacts) -> Trip:
 
 
 def words(guard: GuardFacts) -> str:
-    """What a guard saw, and what is allowed."""
+    """The observation of a guard, and its limit."""
     observed = guard.observed if guard.observed is not None else 0.0
     match guard.metric:
         case Metric.ERROR_RATE:
@@ -155,7 +155,7 @@ def _of_control(guard: GuardFacts) -> str:
 
 
 def _allowed(guard: GuardFacts) -> str:
-    """How many may break a limit on times, and how many of the control's do."""
+    """The share that may break a limit on times, and the control's share that does."""
     if guard.control_observed is None:
         return f" ({EXCEEDANCE:.0%} may)"
     return f" ({EXCEEDANCE:.0%} may; of the control's {guard.control} answers {guard.control_observed:.1%} did)"

@@ -62,9 +62,7 @@ def test_object_that_cannot_be_taken_over_keeps_nobody_elses_kill_from_its_way(
     assert feed.news == 3
     assert feed.killed() == {"a": False, "b": True}
     assert feed.applied == {"team/ModelPair/a#01234567": 1, "team/ModelPair/b#01234567": 2}
-    assert [record.getMessage() for record in caplog.records] == [
-        "ModelPair team/a cannot be taken over, and is tried again"
-    ]
+    assert [record.getMessage() for record in caplog.records] == ["ModelPair team/a cannot be applied, retrying"]
 
 
 def test_object_that_could_not_be_taken_over_is_by_the_next_list_that_has_nothing_new() -> None:

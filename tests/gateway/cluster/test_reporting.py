@@ -124,7 +124,7 @@ async def test_leaving_never_fails_for_the_reports_sake(tmp_path: Path, caplog: 
         with caplog.at_level(logging.INFO):
             await reporter.withdraw()
         await client.aclose()
-        assert f"the report {reporter.name} could not be taken away" in caplog.text
+        assert f"the report {reporter.name} could not be deleted" in caplog.text
         caplog.clear()
 
 

@@ -1,4 +1,4 @@
-"""The manifest out of a cluster: watched objects become the routing table, and what was applied is reported back.
+"""The manifest from a cluster: watched objects become the routing table, and applied generations are reported back.
 
-The only room, with the kill command, that speaks to the Kubernetes API.
+The Kubernetes API itself is in `slipstream_core.kube`.
 """

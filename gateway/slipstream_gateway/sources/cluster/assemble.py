@@ -28,7 +28,7 @@ from slipstream_core.settings import NO_GRANTS, Grants
 from slipstream_gateway.sources.cluster.collection import key_of
 
 PAIRS, POLICIES = "ModelPair", "SpeculationPolicy"
-_MOST_TOLD = 8  # texts of one object that are remembered
+_MOST_TOLD = 8  # remembered messages of one object
 _log = logging.getLogger(__name__)
 
 
@@ -42,19 +42,19 @@ class _Known(msgspec.Struct, kw_only=True):
     taken: frozenset[str] = frozenset()
 
     def resources(self) -> Iterator[ParsedResource]:
-        """What counts of it. The kill switch is always that of the newest version."""
+        """The versions in use. The kill switch is always that of the newest version."""
         yield self.newest
         if self.newest.item is None and self.good is not None:
             yield msgspec.structs.replace(self.good.parsed, killed=self.newest.killed)
 
     @property
     def ignored(self) -> tuple[str, ...]:
-        """The unknown fields of the version that counts."""
+        """The unknown fields of the version in use."""
         return (self.newest if self.good is None else self.good.parsed).ignored
 
 
 class _Hashed(NamedTuple):
-    """The hash of a pair and its policy, which is costly to have again at each news of their status."""
+    """The hash of a pair and its policy, cached: it is costly, and their status changes often."""
 
     pair: ModelPair
     policy: SpeculationPolicy
@@ -104,7 +104,7 @@ class Assembler:
             self._hashed.pop(key, None)
 
     def servers_changed(self, service: str) -> None:
-        """The addresses behind the Service `namespace/name` may be others now."""
+        """The addresses of the Service `namespace/name` may have changed."""
         if (pair := self._pair_by_service.get(service)) is not None:
             self._mark(pair)
 
@@ -119,7 +119,7 @@ class Assembler:
             yield _kept(known), known.newest.killed
 
     def take_urgent(self) -> bool:
-        """Whether a kill or a rolled-back class came or went since this was asked last."""
+        """Whether a kill or a rolled-back class appeared or disappeared since the last call."""
         is_urgent, self._is_urgent = self._is_urgent, False
         return is_urgent
 
@@ -128,7 +128,7 @@ class Assembler:
         return frozenset().union(*self._killed.values())
 
     def flush(self) -> bool:
-        """Builds anew what has to be. Whether the table is another one now."""
+        """Rebuild the changed routes. Returns whether the table has changed."""
         dirty, self._dirty = self._dirty, set()
         different = False
         for model in dirty:
@@ -143,11 +143,11 @@ class Assembler:
         return different
 
     def table(self) -> RoutingTable:
-        """The table as of the last `flush`; the same objects give the same, whatever order they came in."""
+        """The table as of the last `flush`; the same objects give the same table in any order."""
         return table_of(self._routes[model] for model in sorted(self._routes))
 
     def _parsed(self, item: Json, before: _Known | None) -> ParsedResource:
-        """Parsed anew only where another spec may count: the operator writes status all the time."""
+        """Parse an object again only if its spec may have changed: the operator writes status all the time."""
         if before is None or before.raw.get("spec") != item.get("spec") or version_key(before.raw) != version_key(item):
             return parse_version(item)
         return before.newest
@@ -156,8 +156,8 @@ class Assembler:
         resources = list(self._resources(model))
         try:
             return self._compiled(model, resources)
-        except Exception:  # a bug that one object brings out must stop neither the others nor a kill
-            _log.exception("the model %s keeps the route that it has", model)
+        except Exception:  # a bug with one object must stop neither the others nor a kill
+            _log.exception("the model %s keeps its present route", model)
             route = self._routes.get(model)
             if route is None:
                 return None
@@ -165,7 +165,7 @@ class Assembler:
             return msgspec.structs.replace(route, killed=kills.get(route.pair.metadata.key))
 
     def _resources(self, model: str) -> Iterator[ParsedResource]:
-        """All that has a say in the route of `model`."""
+        """All objects that affect the route of `model`."""
         for pair in self._pairs_by_model.get(model, ()):
             yield from self._known[PAIRS, pair].resources()
             for policy in self._policies_by_pair.get(pair, ()):
@@ -222,7 +222,7 @@ class Assembler:
         self._killed.pop((kind, key), None)
 
     def _mark_all(self, kind: str, key: str) -> None:
-        """The routes that the object has a say in are to be built anew."""
+        """Mark the routes that the object affects."""
         for resource in self._known[kind, key].resources():
             if (pair := resource.pair_key) is not None:
                 self._mark(pair)
@@ -234,9 +234,9 @@ class Assembler:
                 self._dirty.add(resource.model)
 
     def _tell(self, resolution: Resolution, resources: Iterable[ParsedResource]) -> None:
-        """Logs what is wrong with an object, and what is ignored, once until nothing is.
+        """Log the problems and ignored fields of an object, once until it has none.
 
-        An object may be there in two versions, and have a say in two routes: what is said of it is remembered together.
+        An object may have two versions and affect two routes: its messages are remembered together.
         """
         ignored: dict[str, tuple[str, ...]] = {}
         for resource in resources:
@@ -270,7 +270,7 @@ def _discard(index: dict[str, set[str]], name: str, key: str) -> None:
 
 
 def _taken(item: Json, *, killed: bool) -> frozenset[str]:
-    """What must speculate no longer by an object, its status read as far as it can be."""
+    """The classes that an object stops from speculating, from as much of its status as can be read."""
     status = item.get("status")
     classes = status.get("classes") if isinstance(status, dict) else None
     entries = [entry for entry in classes if isinstance(entry, dict)] if isinstance(classes, list) else []
@@ -279,7 +279,7 @@ def _taken(item: Json, *, killed: bool) -> frozenset[str]:
 
 
 def _kept(known: _Known) -> Json:
-    """What the next start is to begin with."""
+    """The object as the next start loads it."""
     raw = known.raw
     if known.good is None or known.good.raw is raw:
         return raw

@@ -1,4 +1,4 @@
-"""Objects of one kind as a cluster tells of them, by `namespace/name`. Never goes back to an older spec."""
+"""Objects of one kind in a cluster, by `namespace/name`. A collection never returns to an older spec."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CLASS = ("name", "phase", "share", "message")
 
 
 def trim_object(item: Json, *, kind: str) -> Json:
-    """A custom resource without what no gateway reads."""
+    """A custom resource without the fields that no gateway reads."""
     metadata, status = item.get("metadata") or {}, item.get("status")
     kept = {key: metadata[key] for key in _METADATA if key in metadata}
     annotations = metadata.get("annotations")
@@ -30,8 +30,8 @@ def trim_object(item: Json, *, kind: str) -> Json:
 
 
 def _trim_status(status: Any, *, generation: Any) -> Any:
-    """What is obeyed or shown. The operator's figures are new every half minute, and its checkpoint is large. The last
-    good spec counts only where it is another than that of the object's own `generation`."""
+    """The fields that gateways apply or show. The operator's figures change every half minute, and its checkpoint is
+    large. The last good spec counts only where it differs from that of the object's own `generation`."""
     if not isinstance(status, dict):
         return status
     kept = {key: status[key] for key in _STATUS if key in status}
@@ -77,12 +77,12 @@ class Collection:
         return self._items.values()
 
     def is_killed(self, key: str) -> bool:
-        """Whether the object's kill switch is on, as far as anybody says."""
+        """Whether any version of the object has its kill switch on."""
         item = self._items.get(key)
         return item is not None and (key in self._killed_behind or raw_kill_switch(item))
 
     def put(self, item: Json) -> bool:
-        """Takes a version in. True: something is different now."""
+        """Store a version. Returns whether anything changed."""
         key = key_of(item)
         known = self._items.get(key)
         if known is None or known["metadata"].get("uid") != item["metadata"].get("uid"):
@@ -95,11 +95,11 @@ class Collection:
         return known != item
 
     def hold_kill(self, key: str) -> None:
-        """The object is killed, whatever its spec says, until a newer generation says otherwise."""
+        """The object stays killed, whatever its spec has, until a newer generation arrives."""
         self._killed_behind.add(key)
 
     def remove(self, item: Json) -> bool:
-        """The object is gone. An older namesake's end is not the end of the one that is known."""
+        """Remove the object, unless the deletion is of an older object of the same name."""
         key = key_of(item)
         known = self._items.get(key)
         if known is None or known["metadata"].get("uid") != item["metadata"].get("uid"):
@@ -108,7 +108,7 @@ class Collection:
         return True
 
     def replace(self, namespace: str | None, items: Iterable[Json]) -> set[str]:
-        """Takes a complete list of a namespace (None: of all) in; the keys of what is different now."""
+        """Store a complete list of a namespace (None: of all). Returns the keys of the changed objects."""
         different: set[str] = set()
         present: set[str] = set()
         for item in items:
@@ -140,7 +140,7 @@ class Collection:
 
     def _doubt(self, key: str, item: Json) -> bool:
         if key not in self._killed_behind and raw_kill_switch(item) and not raw_kill_switch(self._items[key]):
-            _log.warning("%s %s: an older version says killed, which wins", self.kind, key)
+            _log.warning("%s %s: an older version is killed, and the kill wins", self.kind, key)
             self._killed_behind.add(key)
             return True
         return False

@@ -1,8 +1,8 @@
-"""Which gateways go by a change of one object: their reports (`manifest.reports`), listed and watched.
+"""Which gateways apply a change of one object: their reports (`manifest.reports`), listed and watched.
 
-Who is alive is told by this computer's clock: a Lease that changes while it is watched has a living gateway, whatever
-time that gateway writes into it. One that does not change may have been left behind by a gateway that is gone, or
-belong to one that lost the API server and goes on serving what it knows: `silent` names it.
+This computer's clock decides which gateway is alive: a Lease that changes while it is watched has a living gateway,
+whatever time that gateway writes into it. A Lease that does not change may belong to a gateway that is gone, or to one
+that lost the API server and continues to serve the old configuration: `silent` names it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LISTEN = timedelta(seconds=1.5 * RENEW_S)  # a living gateway has renewed its r
 
 
 class Applied(msgspec.Struct, frozen=True, kw_only=True):
-    """A gateway that goes by the patch, `after_s` the acknowledgement at the latest."""
+    """A gateway that applied the patch, at most `after_s` after the acknowledgement."""
 
     gateway: str
     after_s: float
@@ -50,15 +50,15 @@ class Silent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reports:
-    """What the gateways of a namespace say that they go by, followed while `following` lasts."""
+    """The reports of the gateways of a namespace, kept up to date within `following`."""
 
     def __init__(self, client: KubeClient, target: Target, *, namespace: str | None) -> None:
-        """`namespace`: where the gateways report; None for all, or the target's where all may not be listed."""
+        """`namespace`: that of the reports; None: all, or the target's where the user may not list all."""
         self._client = client
         self._target = target
         self._namespace = namespace
         self._fallback = namespace is None
-        self._sightings: dict[str, Sighting] = {}  # by the Lease's namespace/name: two may bear one name
+        self._sightings: dict[str, Sighting] = {}  # by the Lease's namespace/name, since names repeat
         self._first_seen_s: dict[str, dict[tuple[str, int], float]] = {}  # by Lease, then applied key and generation
         self._server_ahead = timedelta()
         self._changed = asyncio.Event()
@@ -87,7 +87,7 @@ class Reports:
                 await task
 
     async def wait(self, timeout_s: float) -> None:
-        """Until something changed; at most `timeout_s`."""
+        """Wait for a change, at most `timeout_s`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._changed.wait()
@@ -95,16 +95,16 @@ class Reports:
 
     @property
     def where(self) -> str:
-        """Where the gateways' reports are looked for."""
+        """The place of the gateways' reports, for messages."""
         return f"namespace {self._namespace}" if self._namespace else "the whole cluster"
 
     @property
     def refused(self) -> bool:
-        """Whether the API server does not let us read them: no use to wait."""
+        """Whether the user may not read the reports: waiting is useless."""
         return self.error is not None and self.error.status == FORBIDDEN
 
     def applied(self, flipped: Flipped) -> list[Applied]:
-        """Who goes by `flipped`, the quickest first."""
+        """The gateways that applied `flipped`, the quickest first."""
         wanted = applied_key(self._target.key, flipped.uid)
         found = []
         for key, sighting in self._watching():
@@ -115,12 +115,12 @@ class Reports:
         return sorted(found, key=lambda applied: applied.after_s)
 
     def missing(self, flipped: Flipped) -> list[str]:
-        """Who is alive and goes by something older."""
+        """The living gateways that apply an older generation."""
         now = self._now()
         return [one.report.name for _, one in self._unconfirmed(flipped) if one.is_alive(now)]
 
     def silent(self, flipped: Flipped) -> list[Silent]:
-        """Who has not confirmed, and shows no sign of life."""
+        """The gateways that have not confirmed and have stopped to renew their reports."""
         now = self._now()
         return [
             Silent(
@@ -133,7 +133,7 @@ class Reports:
         ]
 
     def is_settled(self, flipped: Flipped) -> bool:
-        """Whether there is nobody left to wait for: those that have not confirmed were listened to in vain."""
+        """Whether there is no gateway left to wait for: all others had the time for a renewal."""
         now = self._now()
         waited_for = (one.is_alive(now) or now - one.first < _LISTEN for _, one in self._unconfirmed(flipped))
         return self.listed and self.error is None and not any(waited_for)

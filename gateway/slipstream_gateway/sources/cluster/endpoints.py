@@ -1,6 +1,6 @@
-"""EndpointSlices as addresses: which servers of a Service are ready.
+"""The addresses of ready servers, from EndpointSlices.
 
-`discovery.k8s.io/v1` and `v1beta1` say the same in the fields that count here.
+`discovery.k8s.io/v1` and `v1beta1` agree in the fields that are read here.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def ready_addresses(slices: Iterable[Mapping[str, Any]], *, port_name: str = GRP
 
 
 def trim_slice(item: Json) -> Json:
-    """An EndpointSlice without what is not read here."""
+    """An EndpointSlice without the fields that are not read here."""
     metadata = item.get("metadata") or {}
     kept = {key: metadata.get(key) for key in ("name", "namespace", "uid", "labels", "resourceVersion")}
     endpoints = [
@@ -59,7 +59,7 @@ def _port(ports: Sequence[Mapping[str, Any]], name: str) -> int | None:
 
 
 def _ready_hosts(endpoints: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """By the API's rules: a condition that is not said counts as ready, and as not terminating."""
+    """By the API's rules: a missing condition means ready, and not terminating."""
     for endpoint in endpoints:
         conditions = endpoint.get("conditions") or {}
         if conditions.get("ready") is False or conditions.get("terminating") is True:
@@ -80,7 +80,7 @@ class Endpoints:
         self._listed: set[str | None] = set()
 
     def of(self, service: str) -> tuple[str, ...]:
-        """The ready servers of `service`. While nobody has said who they are, its name, which DNS resolves."""
+        """The ready servers of `service`. While they are not known, its name, which DNS resolves."""
         found = self._addresses.get(service)
         if found is not None:
             return found
@@ -90,7 +90,7 @@ class Endpoints:
         return (f"grpc://{name}.{namespace}.svc:{GRPC_PORT}",)
 
     def put(self, piece: Json) -> None:
-        """Takes a slice in."""
+        """Store a slice."""
         if (service := service_of(piece)) is not None:
             self._slices.setdefault(service, {})[piece["metadata"]["name"]] = piece
             self._refresh(service)
@@ -101,8 +101,8 @@ class Endpoints:
             self._refresh(service)
 
     def replace(self, namespace: str | None, pieces: Iterable[Json]) -> set[str] | None:
-        """Takes a complete list of a namespace (None: of all) in. The Services whose servers may be others now; None
-        for the first list, when that can be any."""
+        """Store a complete list of a namespace (None: of all). Returns the Services whose servers may have changed;
+        None for the first list: any of them."""
         is_first = namespace not in self._listed
         services = {service for service in (*self._addresses, *self._slices) if _within(service, namespace)}
         before = {service: self._addresses.get(service) for service in services}
@@ -121,7 +121,7 @@ class Endpoints:
         return {service for service in services if before.get(service) != self._addresses.get(service)}
 
     def known(self) -> dict[str, tuple[str, ...]]:
-        """All that is known, for the next start."""
+        """All known addresses, for the next start."""
         return dict(self._addresses)
 
     def _refresh(self, service: str) -> None:

@@ -1,4 +1,4 @@
-"""A manifest file for a gateway that never heard of its cluster: everything in it is served, and all of it plainly."""
+"""A manifest file for a gateway that could not reach its cluster since its start: all of it is served plainly."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from slipstream_core.manifest.table import RoutingTable, compile_table
 
 from slipstream_gateway.sources.cluster.endpoints import GRPC_PORT
 
-_WHY = "the cluster was not heard since the start: its fallback file decodes plainly"
+_WHY = "the cluster was not reached since the start: its fallback file is served plainly"
 _log = logging.getLogger(__name__)
 
 
 def fallback_table(path: Path, *, namespace: str) -> RoutingTable | None:
-    """The table of the file at `path`; None where it cannot be used, and the log says why.
+    """The table of the file at `path`; None where it cannot be used, for a reason that is logged.
 
     Pairs of Slipstream's engine that name no servers are reached by the DNS name of the Service that the operator
     makes for them, in `namespace` where they name none.

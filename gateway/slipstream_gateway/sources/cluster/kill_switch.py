@@ -16,12 +16,12 @@ from slipstream_core.settings import ClusterSettings
 from slipstream_gateway.sources.cluster.confirmations import Reports
 from slipstream_gateway.sources.cluster.switch import Flipped, Target, flip
 
-_LOOK_AGAIN_S = 0.5  # a gateway that has gone is noticed by its silence alone
+_LOOK_AGAIN_S = 0.5  # silence is the only sign of a gateway that is gone
 
 
 class ClusterKillSwitch:
-    """Turns `spec.killSwitch` of pairs, as `slipstream kill` does, and listens for the gateways that report where this
-    one does. `kills` has the events of this process alone: what is on now, the objects say."""
+    """Turns `spec.killSwitch` of pairs, as `slipstream kill` does, and waits for the gateways that report in the same
+    namespace. `kills` has the events of this process alone: the objects have the present state."""
 
     def __init__(self, settings: ClusterSettings) -> None:
         self._settings = settings
@@ -31,7 +31,7 @@ class ClusterKillSwitch:
         return bool(route.pair.spec.kill_switch)
 
     def command(self, route: Route) -> str:
-        """Only for what a policy stops: policies are not turned from here."""
+        """Only for a pair that a policy stops: policies are not turned from here."""
         policy = route.policy
         by_policy = policy is not None and policy.spec.kill_switch and not route.pair.spec.kill_switch
         return command_for(route) if by_policy else ""
@@ -54,7 +54,7 @@ class ClusterKillSwitch:
 
 
 async def _landed(reports: Reports, flipped: Flipped, event: KillEvent) -> KillEvent:
-    """`event` with the time from the acknowledged patch until the last gateway confirmed it, or with who has not."""
+    """`event` with the time from the acknowledged patch to the last confirmation, or with the missing gateways."""
     until_s = flipped.at_s + LAND_WITHIN_S
     while not (reports.is_settled(flipped) or reports.refused):
         left_s = until_s - time.monotonic()
@@ -69,10 +69,10 @@ async def _landed(reports: Reports, flipped: Flipped, event: KillEvent) -> KillE
 
 
 def _late(reports: Reports, flipped: Flipped) -> list[str]:
-    """What is not known to go by the patch, in words."""
+    """Messages about the gateways that have not confirmed the patch."""
     if not reports.listed:
         why = reports.error or "the API server does not answer"
-        return [f"whether gateways go by it is not known: {why}"]
+        return [f"whether gateways apply it is not known: {why}"]
     missing = [f"{name} has not confirmed" for name in reports.missing(flipped)]
     silent = [f"{one.gateway} has been silent for {one.silent_s:.0f} s" for one in reports.silent(flipped)]
     return missing + silent

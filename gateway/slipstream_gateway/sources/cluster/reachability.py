@@ -1,6 +1,6 @@
-"""Which servers that nobody deploys for us can be reached, for the gateway's report.
+"""Which external servers can be reached, for the gateway's report.
 
-Requests alone do not tell: a pair without traffic would look well for ever, and one that came back would look lost.
+Requests alone do not show it: a pair without traffic would look healthy for ever, and a recovered one lost.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from slipstream_gateway.fleet.snapshot import ServedRoute, Snapshot
 from slipstream_gateway.upstreams.pool import Replica
 
 PROBE_WITHIN_S = 4.0
-MOST_BYTES = 15_000  # of the report: an object's annotations may have 256 KiB, and most of it is for what was applied
+MOST_BYTES = 15_000  # of the report: an object's annotations may have 256 KiB, most of it for applied generations
 MOST_NAMED = 3  # servers of one pair: enough to know where to look
-_MISSES = 2  # in a row, of a server that was reached before: a busy one may be late once
+_MISSES = 2  # in a row, for a server that was reached before: a busy one may be late once
 _AT_ONCE = 32
 _log = logging.getLogger(__name__)
 
 
 class Reachability:
-    """Probes, every `every_s`, the servers of all pairs that name addresses, and tells `changed` of another result.
+    """Probes, every `every_s`, the servers of all pairs that name addresses, and calls `changed` after a new result.
 
     `unreachable` has the servers that did not answer by their pair's `namespace/ModelPair/name`, for as many pairs as
     `MOST_BYTES` can hold; None before the first round is over.

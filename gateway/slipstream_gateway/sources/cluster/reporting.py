@@ -1,4 +1,4 @@
-"""The gateway's report of what it goes by: a Lease that is renewed, and written at once when something was applied.
+"""The gateway's report of the generations that it applies: a Lease, renewed at intervals and after each change.
 
 A report that cannot be written is logged, and changes nothing else.
 """
@@ -32,9 +32,9 @@ from slipstream_core.manifest.reports import (
 from slipstream_core.settings import Pod
 
 COALESCE_S = 0.01
-_LONGEST_PAUSE_S = RENEW_S  # a server that is back hears of a living gateway before it counts as silent
+_LONGEST_PAUSE_S = RENEW_S  # after an outage the report is renewed before the gateway counts as silent
 _DELETE_TIMEOUT_S = 2.0
-_MOST_BYTES = 180_000  # of what was applied: an object's annotations may have 256 KiB
+_MOST_BYTES = 180_000  # of applied generations: an object's annotations may have 256 KiB
 _MOST_IN_USE_BYTES = 20_000
 _log = logging.getLogger(__name__)
 
@@ -93,18 +93,18 @@ class Reporter:
                     await self._changed.wait()
             except TimeoutError:
                 continue
-            # A patch to many objects comes as many events; and a server that says no is not asked more often.
+            # A patch of many objects causes many events; and a server that refuses must not be asked more often.
             await asyncio.sleep(COALESCE_S if not self._failures else self._pause_s())
 
     async def withdraw(self) -> None:
-        """Takes the report away: this gateway is leaving. Never raises."""
+        """Delete the report, since this gateway ends. Never raises."""
         try:
             async with asyncio.timeout(_DELETE_TIMEOUT_S):
                 await self._client.delete(f"{self._folder}/{self.name}")
         except (KubeError, TimeoutError) as exc:
-            _log.info("the report %s could not be taken away: %s", self.name, exc)
-        except Exception:  # the end of the gateway: whatever is wrong with its access, the rest has to be closed
-            _log.exception("the report %s could not be taken away", self.name)
+            _log.info("the report %s could not be deleted: %s", self.name, exc)
+        except Exception:  # the end of the gateway: the rest must be closed after any error
+            _log.exception("the report %s could not be deleted", self.name)
 
     def _pause_s(self) -> float:
         if not self._failures:
@@ -163,7 +163,7 @@ def _reference(pod: Pod) -> Mapping[str, Any]:
 
 
 def _fitting(applied: Mapping[str, int]) -> Mapping[str, int]:
-    """As many of the last ones in `applied` as an annotation can hold."""
+    """As many of the last entries of `applied` as an annotation can hold."""
     if len(msgspec.json.encode(applied)) <= _MOST_BYTES:
         return applied
     fitting: dict[str, int] = {}
@@ -177,6 +177,6 @@ def _fitting(applied: Mapping[str, int]) -> Mapping[str, int]:
 
 
 def _fitting_names(names: Sequence[str]) -> Sequence[str]:
-    """As many of the first ones as the report has room for."""
+    """As many of the first names as fit into the report."""
     sizes = accumulate(len(name) + 3 for name in names)
     return tuple(name for name, size in zip(names, sizes, strict=True) if size <= _MOST_IN_USE_BYTES)

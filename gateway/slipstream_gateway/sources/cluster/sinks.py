@@ -1,4 +1,4 @@
-"""What the reflectors tell, put where it belongs."""
+"""Sinks of the reflectors: they pass lists and events to the assembler."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 class ObjectSink:
-    """Pairs or policies of one namespace (None: of all) on their way to the assembler.
+    """Passes pairs or policies of one namespace (None: of all) to the assembler.
 
     `applied` gets their generations by `manifest.reports.applied_key`, what changed last at the end; `news` is called
     after each batch of news, within the same turn of the event loop. An object that cannot be brought is tried again
@@ -38,11 +38,11 @@ class ObjectSink:
         self._namespace = namespace
         self._applied = applied
         self._news = news
-        self._pending: dict[str, str | None] = {}  # what is still to be brought, and what `applied` calls it so far
+        self._pending: dict[str, str | None] = {}  # objects still to be passed on, with their key in `applied`
         self._stuck: set[str] = set()
 
     def preload(self, item: Json, *, killed: bool) -> None:
-        """An object that was known before the cluster was asked."""
+        """Add an object that was known before the first list."""
         self._collection.put(item)
         if killed:
             self._collection.hold_kill(key_of(item))
@@ -66,9 +66,9 @@ class ObjectSink:
         for key, before in list(self._pending.items()):
             try:
                 self._bring(key, before)
-            except Exception:  # a bug that one object brings out must not keep the others' kills from their way
+            except Exception:  # a bug with one object must not delay the kills of others
                 if key not in self._stuck:
-                    _log.exception("%s %s cannot be taken over, and is tried again", self._collection.kind, key)
+                    _log.exception("%s %s cannot be applied, retrying", self._collection.kind, key)
                 self._stuck.add(key)
             else:
                 del self._pending[key]
@@ -76,7 +76,7 @@ class ObjectSink:
         self._news()
 
     def _bring(self, key: str, before: str | None) -> None:
-        """Brings an object as it is now, be it gone; `applied` calls it `before`, if anything."""
+        """Pass on an object, or its deletion; `before` is its key in `applied`, if any."""
         kind, item = self._collection.kind, self._collection.get(key)
         if item is None:
             self._assembler.remove(kind, key)
@@ -96,7 +96,7 @@ class ObjectSink:
 
 
 class EndpointSink:
-    """EndpointSlices of one namespace (None: of all) on their way to the assembler."""
+    """Passes EndpointSlices of one namespace (None: of all) to the assembler."""
 
     def __init__(
         self, endpoints: Endpoints, assembler: Assembler, *, namespace: str | None, news: Callable[[], None]

@@ -1,4 +1,4 @@
-"""What a gateway goes by, kept on a small volume for a start without the cluster.
+"""The configuration of a gateway, kept on a small volume for a start without the cluster.
 
 What takes speculation back is written at once, so that nobody is told of a kill that the next start does not know.
 
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 class KeptObject(msgspec.Struct, frozen=True, kw_only=True):
-    """A pair or a policy in its last usable version, and whether its kill switch was on in the newest."""
+    """A pair or a policy in its last valid version, and whether the newest has its kill switch on."""
 
     item: dict[str, Any]
     killed: bool = False
@@ -44,7 +44,7 @@ class ClusterSnapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_snapshot(path: Path) -> ClusterSnapshot | None:
-    """The snapshot at `path`; None where there is none that can be used. Says why in the log."""
+    """The snapshot at `path`; None where it is missing or cannot be used, for a reason that is logged."""
     try:
         data = FileThread().run(lambda: read_regular(path, max_bytes=MAX_BYTES))
         found = msgspec.json.decode(data, type=ClusterSnapshot)
@@ -60,8 +60,8 @@ def read_snapshot(path: Path) -> ClusterSnapshot | None:
 
 
 class SnapshotWriter:
-    """Writes what `take` gives, until its task is cancelled: after `pause_s`, or at once where that is asked for. One
-    write at a time: a volume that hangs holds up nobody but this task."""
+    """Writes the result of `take` until its task is cancelled: after `pause_s`, or at once on request. There is one
+    write at a time: a volume that hangs blocks this task alone."""
 
     def __init__(self, path: Path, take: Callable[[], ClusterSnapshot], *, pause_s: float = 1.0) -> None:
         self._path = path
@@ -75,7 +75,7 @@ class SnapshotWriter:
         self._problem = ""
 
     def changed(self, *, at_once: bool = False) -> int:
-        """There is something new to write; what to wait for with `settled`."""
+        """Request a write. Returns the number to wait for with `settled`."""
         self._asked += 1
         self._changed.set()
         if at_once:
@@ -83,7 +83,7 @@ class SnapshotWriter:
         return self._asked
 
     async def settled(self, asked: int, *, limit_s: float) -> None:
-        """Waits until what was asked for was written, or has failed to be; not longer than `limit_s`."""
+        """Wait until the requested write succeeded or failed, at most `limit_s`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
                 while self._done < asked:
@@ -98,7 +98,7 @@ class SnapshotWriter:
             await self._write()
 
     async def flush(self) -> None:
-        """Writes at once what was not written yet, where the volume can keep up. For when the task has ended."""
+        """Write what is pending, after the task has ended, unless the volume hangs."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_FLUSH_TIMEOUT_S):
                 if self._changed.is_set():
@@ -111,7 +111,7 @@ class SnapshotWriter:
         try:
             await self._files.arun(partial(_replace, self._path, self._take()))
         except asyncio.CancelledError:
-            self._changed.set()  # nobody knows whether it was written
+            self._changed.set()  # it may or may not have been written
             raise
         except OSError as exc:
             if str(exc) != self._problem:
@@ -139,7 +139,7 @@ def new_snapshot(objects: tuple[KeptObject, ...], endpoints: Mapping[str, tuple[
 
 
 def _is_object(item: Mapping[str, Any]) -> bool:
-    """Whether there is enough of an object to know it by."""
+    """Whether an object has enough fields to be identified."""
     metadata = item.get("metadata")
     return (
         isinstance(item.get("kind"), str)

@@ -34,14 +34,14 @@ _log = logging.getLogger(__name__)
 
 
 class ClusterSource:
-    """Watches the pairs, the policies and their servers, and swaps what they come to into the fleet.
+    """Watches the pairs, the policies and their servers, and swaps the resulting table into the fleet.
 
-    What was known at the last stop counts until the cluster has been heard; without it, the fallback file does, with
-    everything plain. Entering it waits for the first lists, but never long: a gateway starts without its cluster.
+    The snapshot of the last stop counts until the cluster answers; without one, the fallback file does, with everything
+    plain. Entering the source waits for the first lists, but never long: a gateway starts without its cluster.
 
-    What is new counts for requests first. A kill or a rolled-back class, come or gone, is then written to the snapshot
-    before it is reported, so that nobody is told of one that a crash takes back; but a volume that cannot keep up
-    delays a report by `CONFIRM_WITHIN_S` only.
+    A change takes effect for requests first. A kill or a rolled-back class, new or gone, is then written to the
+    snapshot before it is reported, so that a crash cannot revert a confirmed one; but a slow volume delays a report by
+    `CONFIRM_WITHIN_S` only.
     """
 
     def __init__(
@@ -123,20 +123,20 @@ class ClusterSource:
         return [reflector for reflectors in self._reflectors.values() for reflector in reflectors]
 
     def _origin(self) -> Origin:
-        """A snapshot is made up of what the cluster tells bit by bit; anything else gives way to the first bit."""
+        """A snapshot is updated by the cluster's lists one by one; any other origin ends with the first list."""
         reflectors = (*self._reflectors[PAIRS], *self._reflectors[POLICIES])
         if all(reflector.synced.is_set() for reflector in reflectors):
             return "cluster"
         return self._kept if self._kept == "snapshot" or not self._is_any_synced() else "cluster"
 
     def _heard_s(self, reflector: Reflector) -> float:
-        """When the server was last heard, as far as a reflector goes: one that is connected would have been told."""
+        """The server's last sign of life for a reflector: a connected one would have received any change."""
         if not reflector.synced.is_set():
             return self._heard_before_s
         return max(reflector.contact_s, self._reporter.contact_s) if reflector.connected else reflector.contact_s
 
     def _read_kept(self) -> ClusterSnapshot | None:
-        """What was known at the last stop; in its absence, the fallback file gets ready."""
+        """The snapshot of the last stop; in its absence the fallback file is loaded."""
         kept = read_snapshot(self._settings.snapshot) if self._settings.snapshot is not None else None
         if kept is not None:
             self._kept = "snapshot"
@@ -155,17 +155,17 @@ class ClusterSource:
         self._tasks.append(asyncio.create_task(work))
 
     async def _first_lists(self) -> None:
-        """Waits until everything was listed once or refused, for a while."""
+        """Wait until everything was listed once or refused, for a limited time."""
         limit_s = FIRST_LIST_S if self._kept == "none" else FIRST_LIST_WITH_KEPT_S
         try:
             async with asyncio.timeout(limit_s):
                 for reflector in self._all():
                     await reflector.answered.wait()
         except TimeoutError:
-            _log.warning("the cluster has not told everything within %g s: it starts without", limit_s)
+            _log.warning("the cluster was not completely listed within %g s: the gateway starts without", limit_s)
 
     def _publish(self) -> None:
-        """Brings what is new to the fleet. A swap that fails is made up for by the next one."""
+        """Swap a changed table into the fleet. The next call makes up for a swap that fails."""
         if not self._is_open:
             return
         origin, incomplete = self._origin(), self._what_is_missing()
@@ -175,7 +175,7 @@ class ClusterSource:
             self._fleet.swap(self._table(origin), incomplete=incomplete, killed=self._view.killed_pairs())
             self._is_different, self._published = False, (origin, incomplete)
         is_newer = self._reported != self._view.applied
-        # What never came from the cluster must not take the place of what did.
+        # A fallback must not replace a snapshot of the cluster.
         if self._writer is not None and self._is_any_synced():
             is_urgent = self._view.take_urgent()
             if is_urgent or is_different or is_newer:
@@ -186,7 +186,7 @@ class ClusterSource:
             self._unconfirmed.set()
 
     async def _confirm_on(self) -> None:
-        """Until cancelled, lets what was applied be reported."""
+        """Report applied changes until cancelled."""
         while True:
             await self._unconfirmed.wait()
             await self._confirm()
@@ -206,11 +206,11 @@ class ClusterSource:
         return self._fallback if origin == "fallback" and self._fallback is not None else self._view.table()
 
     def _what_is_missing(self) -> str:
-        """Why a model that is not in the table may exist all the same; empty where that cannot be."""
+        """Why a model that is not in the table may exist all the same; empty where it cannot."""
         if all(reflector.synced.is_set() for reflector in self._reflectors[PAIRS]):
             return ""
         return {
             "none": "No configuration has been found yet: the cluster cannot be read.",
             "fallback": "This model is not known yet: the cluster cannot be read, a fallback is in use.",
             "snapshot": "This model is not known yet: the cluster cannot be read, a snapshot of it is in use.",
-        }.get(self._origin(), "This model is not known yet: the cluster has not told everything.")
+        }.get(self._origin(), "This model is not known yet: the cluster has not been listed completely.")

@@ -1,4 +1,4 @@
-"""The kill switch of a cluster: set or removed in one object's spec. Nothing else takes part: no operator, no Redis."""
+"""The kill switch of a cluster: set or removed in one object's spec, without operator and Redis."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _KINDS: Mapping[str, Literal["ModelPair", "SpeculationPolicy"]] = {
     **dict.fromkeys(("mp", "modelpair", "modelpairs"), "ModelPair"),
     **dict.fromkeys(("sp", "speculationpolicy", "speculationpolicies"), "SpeculationPolicy"),
 }
-# Reasons of the operator's conditions by which an object is not what decides for the requests that one may think of.
+# Reasons of the operator's conditions for an object that does not decide about the requests that its name suggests.
 _REFUSED = {"ModelPair": {"ModelNameTaken", "Unresolved"}, "SpeculationPolicy": {"PairNotFound"}}
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """The object whose kill switch is meant."""
+    """The object whose kill switch is turned."""
 
     kind: Literal["ModelPair", "SpeculationPolicy"]
     name: str
@@ -60,12 +60,12 @@ class Flipped(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def refusal(self) -> str | None:
-        """Why the operator has refused the object, with the condition's reason; None where it has not, or has not said
-        so. Others may serve what a refused object names."""
+        """Why the operator refuses the object, with the condition's reason; None where it does not. Another object may
+        serve what a refused one names."""
         status = self.item.get("status")
         conditions = status.get("conditions") if isinstance(status, Mapping) else None
         for condition in conditions if isinstance(conditions, list) else ():
-            # Whoever wrote this status, it must not stand in a kill's way.
+            # A status of any content must not prevent a kill.
             if isinstance(condition, Mapping) and _is_refusal(self.item["kind"], condition):
                 return f"{condition['reason']}: {condition.get('message')}"
         return None

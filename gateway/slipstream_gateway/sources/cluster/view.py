@@ -1,4 +1,4 @@
-"""All that a gateway knows of its cluster, in one place: objects, servers, and the routing table of both."""
+"""A gateway's view of its cluster: objects, servers, and the routing table of both."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SLICE_GROUPS = ("/apis/discovery.k8s.io/v1", "/apis/discovery.k8s.io/v1beta1")
 
 
 class ClusterView:
-    """Fed by sinks; `news` is called after each batch that one of them got, within the same turn of the event loop.
+    """Fed by sinks; `news` is called after each batch of a sink, within the same turn of the event loop.
 
     `applied` has the generation of every object by `namespace/Kind/name`, what changed last at the end.
     """
@@ -35,7 +35,7 @@ class ClusterView:
         namespaces: tuple[str, ...],
         grants: Grants = NO_GRANTS,
     ) -> None:
-        """`kept` is where it starts from, as far as it is about `namespaces` (none: all)."""
+        """`kept` is the initial state, limited to `namespaces` (none: all)."""
         self.applied: dict[str, int] = {}
         self._news = news
         self._endpoints = Endpoints(kept.endpoints if kept is not None else {})
@@ -45,17 +45,17 @@ class ClusterView:
             self._preload(item, namespaces)
 
     def sink(self, kind: str, namespace: str | None) -> Sink:
-        """Where news of `kind` in `namespace` (None: in all) go."""
+        """The sink of `kind` in `namespace` (None: in all)."""
         if kind == SLICES:
             return EndpointSink(self._endpoints, self._assembler, namespace=namespace, news=self._news)
         return self._object_sink(kind, namespace)
 
     def take_changes(self) -> bool:
-        """Whether the table is another one since this was asked last."""
+        """Whether the table has changed since the last call."""
         return self._assembler.flush()
 
     def take_urgent(self) -> bool:
-        """Whether a kill or a rolled-back class came or went since this was asked last."""
+        """Whether a kill or a rolled-back class appeared or disappeared since the last call."""
         return self._assembler.take_urgent()
 
     def killed_pairs(self) -> frozenset[str]:
@@ -66,7 +66,7 @@ class ClusterView:
         return self._assembler.table()
 
     def snapshot(self) -> ClusterSnapshot:
-        """What the next start can begin with."""
+        """The snapshot for the next start."""
         objects = (KeptObject(item=item, killed=killed) for item, killed in self._assembler.last_good())
         return new_snapshot(tuple(objects), self._endpoints.known())
 
@@ -95,5 +95,5 @@ def selector_of(kind: str) -> str:
 
 
 def trim(kind: str) -> Callable[[Json], Json]:
-    """What makes an object of `kind` smaller."""
+    """The function that makes an object of `kind` smaller."""
     return trim_slice if kind == SLICES else lambda item: trim_object(item, kind=kind)

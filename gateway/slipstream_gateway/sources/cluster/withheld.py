@@ -1,4 +1,4 @@
-"""Which servers a gateway keeps from speculating, for its report."""
+"""The servers that may not speculate, for the gateway's report."""
 
 from __future__ import annotations
 

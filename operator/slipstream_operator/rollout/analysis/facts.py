@@ -1,4 +1,4 @@
-"""What a ledger says of a class: values that decisions are made from."""
+"""The facts of a class, from its ledger: the values that decisions are based on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A guard that stands beside a stream of requests and says when it got worse than its limit: an e-CUSUM.
+"""A guard that watches a stream of requests and detects when its mean breaks a limit: an e-CUSUM.
 
 For each request with x in [0, 1] and a limit m of its mean, the guard bets a share λ against "the mean keeps to m":
 `g ← max(0, g) + log(1 + λ·excess)`, excess = m − x for a floor and x − m for a cap. While the mean keeps to m, whatever

@@ -1,4 +1,4 @@
-"""The books of one policy: outcomes go in, facts come out, and nothing is counted twice, whoever restarts.
+"""The ledger of one policy: it turns outcomes into facts, and counts nothing twice after any restart.
 
 No I/O and no clock: the wall clock comes in with each call. Not thread-safe: a ledger lives on one event loop.
 """

@@ -1,4 +1,4 @@
-"""What an observation is to the operator, and whether its figures can be believed."""
+"""An observation as evidence, and whether its figures are plausible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept of one class: guards, the comparison of a step, and the latest figures."""
+"""The record of one class: guards, the comparison of a step, and the latest figures."""
 
 from __future__ import annotations
 
