@@ -104,7 +104,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="how long the API server may refuse or fail before the process ends, to be restarted (%(default)g)",
     )
     parser.add_argument(
-        "--log-level", choices=_LEVELS, default="info", help="lowest level that is logged (%(default)s)"
+        "--log-level", choices=_LEVELS, default="info", help="lowest level of log records (%(default)s)"
     )
 
 
