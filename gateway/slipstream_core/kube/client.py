@@ -267,8 +267,8 @@ class KubeClient:
             self._forget_credentials(client)
             raise
         response: aiohttp.ClientResponse = answer.response
-        if date := response.headers.get("Date"):
-            self.server_ahead = parsedate_to_datetime(date) - datetime.now(UTC)
+        with contextlib.suppress(KeyError, ValueError, TypeError):  # no header, or one that is not a date
+            self.server_ahead = parsedate_to_datetime(response.headers["Date"]) - datetime.now(UTC)
         return response
 
     async def _raise_for_status(self, client: ApiClient, response: aiohttp.ClientResponse, call: str) -> None:
