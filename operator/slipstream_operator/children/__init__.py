@@ -1,6 +1,6 @@
-"""The objects that a pair needs in its cluster, as plain dicts for server-side apply: only fields that are ours.
+"""The objects that a pair needs in its cluster, as plain dicts for server-side apply: only the fields of the operator.
 
-Pure: from a pair and its Deployment as it is, to what should be. `children_of` is the way in.
+Pure: `children_of` derives them from a pair and its present Deployment.
 """
 
 from slipstream_operator.children.all import children_of

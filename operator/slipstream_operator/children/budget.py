@@ -8,7 +8,7 @@ from slipstream_operator.children.identity import Owner, child, selector
 
 
 def disruption_budget(owner: Owner, *, api_version: str) -> dict[str, Any]:
-    """One at a time, with any number of replicas. Never a minimum: with a single server it would keep its node from
-    ever being drained, for servers that a Deployment replaces anyway."""
+    """One eviction at a time, with any number of replicas. A minimum would keep the node of a single server from ever
+    being drained, although the Deployment replaces the server."""
     spec = {"maxUnavailable": 1, "selector": {"matchLabels": selector(owner.name)}}
     return child(api_version, "PodDisruptionBudget", owner, spec=spec)

@@ -47,10 +47,10 @@ def deployment(
 
 
 def _replicas(serving: Serving, live: KubeObject | None) -> int | None:
-    """The number to write; None leaves it to whoever sets it.
+    """The number to write; None leaves the field to its other owner.
 
     Server-side apply resets a field that its only owner leaves out, here to one server. So after the pair's own number
-    has gone, the number that there is stays applied until somebody else, such as an autoscaler, has taken the field.
+    is removed, the present number stays applied until another client, such as an autoscaler, owns the field.
     """
     if serving.replicas is not None:
         return serving.replicas

@@ -9,7 +9,7 @@ from slipstream_operator.types import KubeObject
 
 
 def network_policy(owner: Owner, *, ingress: tuple[KubeObject, ...]) -> dict[str, Any]:
-    """`ingress` are the rules of a NetworkPolicy; whatever they do not name is kept out. Ways out stay open: weights
-    may come from anywhere."""
+    """`ingress` are the rules of a NetworkPolicy; everything else is blocked. Egress stays open: weights may come
+    from anywhere."""
     spec = {"podSelector": {"matchLabels": selector(owner.name)}, "policyTypes": ["Ingress"], "ingress": list(ingress)}
     return child("networking.k8s.io/v1", "NetworkPolicy", owner, spec=spec)

@@ -28,8 +28,8 @@ def has_draft_model(pair: ModelPair) -> bool:
 
 
 def preflight_container(pair: ModelPair, *, image: str, mounts: list[dict[str, Any]]) -> dict[str, Any]:
-    """It succeeds whether or not the two fit, and its report becomes the pod's status; it fails, and so the pod, where
-    a checkpoint cannot be read."""
+    """The container succeeds whether or not the tokenizers match, and its report becomes the pod's status. It fails,
+    and the pod with it, where a checkpoint cannot be read."""
     parameters = engine_parameters(pair, sources_folder(pair))
     options = [f"{option}={_verbatim(parameters[name])}" for name, option in _OPTIONS.items() if name in parameters]
     container: dict[str, Any] = {
@@ -48,5 +48,5 @@ def preflight_container(pair: ModelPair, *, image: str, mounts: list[dict[str, A
 
 
 def _verbatim(argument: str) -> str:
-    """`argument` so written that Kubernetes, which expands $(NAME) in commands, makes itself of it."""
+    """`argument`, escaped: Kubernetes expands $(NAME) in commands."""
     return argument.replace("$", "$$")

@@ -36,7 +36,7 @@ def server_container(pair: ModelPair, *, image: str, mounts: list[dict[str, Any]
         "livenessProbe": liveness_probe(),
         "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(LEAVE_S)]}}},
         "securityContext": container_security(),
-        # Triton says why it ends in its log: the end of that, 2,048 bytes, becomes the pod's status.
+        # Triton logs why it ends: the last 2,048 bytes of the log become the pod's status.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": mounts,
     }
@@ -51,7 +51,7 @@ def grace_period_s(serving: Serving) -> int:
 
 
 def _arguments(serving: Serving) -> list[str]:
-    """On SIGTERM Triton refuses new requests and ends when its running answers have, or at this time-out."""
+    """The arguments. On SIGTERM Triton refuses new requests, and ends after its running answers or this time-out."""
     return [
         f"--model-repository={REPOSITORY}",
         "--disable-auto-complete-config",
@@ -59,5 +59,5 @@ def _arguments(serving: Serving) -> list[str]:
         f"--grpc-port={PORTS[GRPC_PORT_NAME]}",
         f"--http-port={PORTS['http']}",
         f"--metrics-port={PORTS['metrics']}",
-        "--log-info=false",  # Its tables come after a failure's reason, and would push it out of the pod's status.
+        "--log-info=false",  # its tables follow the reason of a failure, and would displace it from the pod's status
     ]

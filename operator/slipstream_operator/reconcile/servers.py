@@ -22,8 +22,8 @@ class Servers(NamedTuple):
 def servers_of(
     pair: KubeObject, status: ModelPairStatus | None, deployment: KubeObject | None, *, template: object = None
 ) -> Servers:
-    """Of a pair as the API server has it, with its status and its own Deployment; None where there is none. `template`
-    is what `template_seen` said last."""
+    """The servers of `pair`, as the API server has it, with its status and its own Deployment; None where there is
+    none. `template` is the last result of `template_seen`."""
     is_acted_on = status is not None and status.observed_generation >= _generation(pair)
     if deployment is None:
         return Servers(counted=is_acted_on)

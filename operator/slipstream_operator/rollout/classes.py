@@ -1,7 +1,7 @@
-"""Where a class goes next: the rollout's state machine, one class at a time. Pure.
+"""The rollout's state machine, one class at a time. Pure.
 
-Down always, up only with proof: a rollback needs no more than its evidence, whatever else is wrong; a step up needs
-everything, and whatever is missing, late, edited or cannot be known holds the class where it is.
+A rollback needs only its own evidence, whatever else is wrong. A step up needs complete evidence: anything that is
+missing, late, edited or unknown keeps the class in its phase.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _CONTENT = frozenset({Verdict.PASS, Verdict.NOT_APPLICABLE, Verdict.SHARED})
 
 
 class ClassState(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a class is; what of a `ClassStatus` is decided, with moments instead of text. `hold_back_share` has
-    been in force since `hold_back_since`; both None until it is decided."""
+    """The state of a class: the decided part of a `ClassStatus`, with moments instead of text. `hold_back_share` has
+    been in force since `hold_back_since`; both are None before the first decision."""
 
     name: str
     phase: Phase
@@ -184,8 +184,8 @@ def _rolled_back(state: ClassState, trip: Trip, situation: Situation) -> ClassSt
 
 
 def retries_back_at(state: ClassState, situation: Situation) -> datetime:
-    """When a promoted class has its retries back: after the longest pause that it could have been given, and no
-    sooner than a whole rollout takes. What goes wrong then is not what went wrong before."""
+    """When a promoted class has its retries back: after the longest possible cool-down, and not before the duration of
+    a whole rollout. A later failure has another cause."""
     soaks_s = sum(step.soak_seconds for step in situation.spec.rollout.steps)
     proof_s = max(situation.spec.rollback.max_cool_down_seconds, soaks_s)
     return max(state.since, situation.released) + timedelta(seconds=proof_s)

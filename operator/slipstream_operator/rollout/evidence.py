@@ -245,7 +245,7 @@ def _restore(ledger: PolicyLedger, checkpoint: str) -> Note | None:
 
 
 def unread(facts: ClassFacts, opened_s: float) -> ClassFacts:
-    """`facts` of a ledger that was opened at `opened_s` and read nothing yet: nobody can tell silence from outcomes
-    that wait in the store."""
+    """`facts` of a ledger that was opened at `opened_s` and has read nothing yet: silence cannot be distinguished from
+    outcomes that wait in the store."""
     heard_s = max(facts.last_outcome_s or 0.0, opened_s)
     return msgspec.structs.replace(facts, last_outcome_s=heard_s, complete=False)

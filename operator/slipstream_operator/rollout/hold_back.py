@@ -48,7 +48,7 @@ def with_control(
     state: ClassState, facts: ClassFacts | None, situation: Situation, *, before: ClassState
 ) -> ClassState:
     """`state` with the share of its control, which has changed now or is that of `before`."""
-    known = None if state.since == situation.now else facts  # what begins now has no facts yet
+    known = None if state.since == situation.now else facts  # a new state has no facts yet
     share = hold_back_share(state, known, situation, before=before.hold_back_share)
     since = before.hold_back_since if share == before.hold_back_share else situation.now
     return msgspec.structs.replace(state, hold_back_share=share, hold_back_since=since)

@@ -32,8 +32,8 @@ class CheckpointError(OperatorError):
 
 
 class State(msgspec.Struct, kw_only=True, array_like=True):
-    """All that a ledger remembers. `standings` is where the classes are, `records` what was counted of each; nothing
-    counts while `paused`, and then what began at `resumed_s` (seconds since 1970) or later."""
+    """The memory of a ledger. `standings` has the state of the classes, `records` their evidence; nothing counts while
+    `paused`, and afterwards requests that began at `resumed_s` (seconds since 1970) or later."""
 
     pair: str
     position: Position | None = None
@@ -44,7 +44,7 @@ class State(msgspec.Struct, kw_only=True, array_like=True):
 
 
 class _Standings(msgspec.Struct, array_like=True):
-    """A `State` of which only one part is looked at."""
+    """A `State` of which only one part is decoded."""
 
     pair: str
     position: msgspec.Raw
@@ -73,7 +73,7 @@ def write_checkpoint(state: State) -> str:
 
 
 def read_checkpoint(text: str) -> State:
-    """Raises `CheckpointError` for anything but what `write_checkpoint` made, of this version or an older one."""
+    """Raises `CheckpointError` for anything but a text of `write_checkpoint`, of this version or an older one."""
     version, packed = _opened(text)
     if version in _OLDER:
         older = _decoded(packed, _standings_decoder)
@@ -82,8 +82,8 @@ def read_checkpoint(text: str) -> State:
 
 
 def sealed_standings(text: str, pair: str | None = None) -> Mapping[str, ClassMemory]:
-    """Where the classes were when `text` was written; empty where it cannot be read, or is of another pair than the one
-    with the key `pair` (None: of whichever)."""
+    """The state of the classes when `text` was written; empty where it cannot be read, or belongs to another pair than
+    `pair` (None: any)."""
     try:
         sealed = _decoded(_opened(text)[1], _standings_decoder)
     except CheckpointError:

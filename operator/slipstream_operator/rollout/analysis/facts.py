@@ -31,10 +31,10 @@ _SHOWN = ("phase", "share", "hold_back_share", "hold_back_since", "step", "since
 
 
 class ClassMemory(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """Where a class was left: what the operator goes by, whatever a status says that somebody else may have edited.
+    """The last state of a class as the operator remembers it, in case the status was edited.
 
     Times are RFC 3339. `spec_hash` and `retry_token` are those that the class was judged under. `hold_back_share`
-    has been in force since `hold_back_since`; None in what older versions have written.
+    has been in force since `hold_back_since`; None in checkpoints of older versions.
     """
 
     phase: Phase
@@ -49,13 +49,13 @@ class ClassMemory(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     hold_back_since: str = ""
 
     def is_shown_by(self, status: ClassStatus) -> bool:
-        """Whether `status` says the same."""
+        """Whether `status` has the same values."""
         return all(getattr(self, name) == getattr(status, name) for name in _SHOWN)
 
 
 class GuardFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """A guard. FAIL: alarm. `observed` is the mean of x over the `samples` answers since it began to doubt, `seen` all
-    that it saw; `limit` what the mean is held to, `threshold` the policy's; `statistic` is held against `alarm_at`.
+    """A guard. FAIL: alarm. `observed` is the mean of x over the `samples` answers since its doubt began, `seen` all
+    of them; `limit` is that of the mean, `threshold` the policy's; `statistic` is compared with `alarm_at`.
     Of cost, `observed` is the increase over the control's of the same time, by `samples` and `control` answers.
     `control_observed` is the mean of x over the `control` answers of the control since then."""
 
@@ -104,7 +104,7 @@ class GainFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 class LossFacts(msgspec.Struct, frozen=True, kw_only=True):
     """A loss that was shown: speculative answers, or their first tokens, take longer than those of the control at the
-    same time. `change` says by how much, as a share of the control's time, and `threshold` how much is allowed.
+    same time. `change` is the increase as a share of the control's time, `threshold` the allowed one.
     `speculative` and `control` are the numbers of answers behind it."""
 
     change: float
@@ -114,11 +114,11 @@ class LossFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClassFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is known of a class. `loss` is None where none was shown, and so is `ttft_loss`, that of the first
-    tokens. `last_outcome_s` is when something was heard of the class last, seconds since 1970. `complete` False: there
-    may be outcomes that were not read yet. `decided_plain` is the share of the latest answers that were decoded plainly
-    because speculation would not pay; `hardly_speculates`: of enough answers nearly all were. `control_needed`: whether
-    the comparison with the control is open, so that more control answers would help; None where it is neither open nor
+    """The facts of a class. `loss` is None where none was shown, and so is `ttft_loss`, that of the first tokens.
+    `last_outcome_s` is the time of its last outcome, in seconds since 1970. `complete` False: there may be outcomes
+    that were not read yet. `decided_plain` is the share of the latest answers that were decoded plainly because
+    speculation would not pay; `hardly_speculates`: of enough answers nearly all were. `control_needed`: whether the
+    comparison with the control is open, so that more control answers would help; None where it is neither open nor
     clear."""
 
     memory: ClassMemory | None
@@ -141,5 +141,5 @@ class ClassFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def not_applicable(self) -> tuple[Metric, ...]:
-        """The metrics that nothing in this class can be judged by."""
+        """The metrics that do not apply to this class."""
         return tuple(guard.metric for guard in self.guards if guard.verdict is Verdict.NOT_APPLICABLE)

@@ -1,6 +1,6 @@
 """The ledger of one policy: it turns outcomes into facts, and counts nothing twice after any restart.
 
-No I/O and no clock: the wall clock comes in with each call. Not thread-safe: a ledger lives on one event loop.
+It has no I/O and no clock: each call passes the time. It is not thread-safe: a ledger belongs to one event loop.
 """
 
 from __future__ import annotations
@@ -85,11 +85,11 @@ class PolicyLedger:
     def follow(
         self, spec: SpeculationPolicySpec | None, status: SpeculationPolicyStatus, *, paused: bool = False
     ) -> None:
-        """`status` is in force, of `spec`; None: what was in force before. What counted for a step, an attempt or a
-        spec that is over is left behind.
+        """`status` of `spec` is in force; None: the previous spec. Evidence of a step, an attempt or a spec that is
+        over is dropped.
 
-        While `paused` outcomes only show that their class is alive: who answers is not yet what `spec` asks for. With
-        the end of a pause those count whose requests began after the last call of `facts` before it.
+        While `paused`, outcomes only prove that their class is alive: the servers do not match `spec` yet. After a
+        pause those outcomes count whose requests began after the last call of `facts` before its end.
         """
         if spec is not None:
             self._spec = spec
@@ -102,7 +102,7 @@ class PolicyLedger:
                 self._record(name).stand(memory)
 
     def facts(self, now_s: float) -> Mapping[str, ClassFacts]:
-        """What is known of every class that was ever heard of, by name. `now_s` is the wall clock."""
+        """The facts of every class with outcomes, by name. `now_s` is the wall clock."""
         self._looked_s = now_s
         return {
             name: record.facts(self._terms.get(name) or self._make_terms(name), now_s)
@@ -110,9 +110,8 @@ class PolicyLedger:
         }
 
     def checkpoint(self, status: SpeculationPolicyStatus, *, paused: bool = False) -> str:
-        """What `restore` goes on from, sealed with where `status` leaves the classes. It goes into that status: both
-        are stored at once or not at all, so that no state between them exists. `status` and `paused` are what `follow`
-        will be told."""
+        """The text for `restore`, sealed with the state of the classes in `status`. It is stored in that status: both
+        are written at once or not at all. `follow` must be called with the same `status` and `paused`."""
         state = self._state
         return write_checkpoint(
             State(
@@ -146,8 +145,8 @@ class PolicyLedger:
 
 
 def terms_of(spec: SpeculationPolicySpec | None, name: str, *, retried: bool, share: float = 1.0) -> Terms:
-    """What the class `name` is held to; `retried`: stricter, as long as a retry is not promoted. `share` of what would
-    speculate does."""
+    """The limits of the class `name`; `retried`: stricter, until a retry is promoted. `share` of the requests that
+    would speculate do."""
     if spec is None:
         return _terms(Thresholds(error_rate=DEFAULT_ERROR_RATE), Analysis(), margin=0.0, controlled=False)
     rules = {rule.name: rule for rule in spec.classes}
@@ -161,7 +160,7 @@ def terms_of(spec: SpeculationPolicySpec | None, name: str, *, retried: bool, sh
 
 
 def standings_of(status: SpeculationPolicyStatus) -> dict[str, ClassMemory]:
-    """Where `status` leaves its classes."""
+    """The state of the classes in `status`."""
     return {one.name: _memory_of(one, status) for one in status.classes}
 
 

@@ -1,6 +1,6 @@
-"""What is guarded: how each threshold of a class becomes a number in [0, 1] per request, a limit and bets.
+"""The guarded metrics: each threshold of a class becomes a number in [0, 1] per request, a limit and bets.
 
-The request is the unit, never the token: the tokens of an answer go together, and a test that takes them for
+The unit is the request, never the token: the tokens of an answer are correlated, and a test that treats them as
 independent finds a drop where there is none.
 """
 
@@ -23,7 +23,7 @@ MIN_ERROR_REQUESTS, MIN_FAILURES = 20, 10
 
 
 class Metric(StrEnum):
-    """What can take a class back, in the words of the policy; the order is that of blame."""
+    """The metrics that can roll back a class, by their names in the policy, in the order of blame."""
 
     ERROR_RATE = "errorRate"
     ACCEPTANCE = "acceptanceFloor"
@@ -71,8 +71,8 @@ COMPARED: Mapping[Metric, Comparison] = MappingProxyType(
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
-    """How one guard is fed. `threshold` is the policy's, `limit` what the mean of x is held to. `compared`: busy
-    or broken servers break it, too, so that the control's answers are compared before a rollback; None where they are
+    """The parameters of one guard. `threshold` is the policy's, `limit` is that of the mean of x. `compared`: busy or
+    broken servers break the limit, too, so that the control's answers are compared before a rollback; None: they are
     not."""
 
     metric: Metric

@@ -22,8 +22,8 @@ _MAX_PRICE = 1_000_000.0
 class Kind(Enum):
     """`ANSWER`: an answer that is compared, of the speculative arm or the control. `OTHER_ANSWER`: of an arm, but by
     exploration or because a client asked. `FAILURE`: the speculative arm failed. `CONTROL_FAILURE`: the control failed.
-    `PARITY`: an answer was decoded again. `DECLINED`: a plain answer, since speculation would not pay. `HEARD`: shows
-    that the class is alive, and no more."""
+    `PARITY`: an answer was decoded again. `DECLINED`: a plain answer, since speculation would not pay. `HEARD`: proves
+    only that the class is alive."""
 
     ANSWER = 1
     OTHER_ANSWER = 2
@@ -38,7 +38,7 @@ _FAILED = {Arm.SPECULATIVE: Kind.FAILURE, Arm.CONTROL: Kind.CONTROL_FAILURE}
 
 
 def kind_of(seen: Observation) -> Kind | None:
-    """What `seen` counts as; None for what cannot be true. NaN fails every comparison."""
+    """The kind of `seen`; None for impossible values. NaN fails every comparison."""
     if seen.request_class not in CLASSES or not (0.0 < seen.time_s < 1e11 and 0.0 <= seen.e2e_s <= _MAX_SECONDS):
         return None
     if seen.status == PARITY:

@@ -38,13 +38,13 @@ from slipstream_operator.status.conditions import read_time
 MOST_FAIL = 0.5
 """`MIN_FAILURES`, and at least this share of the window's requests, need no guard."""
 HARDLY = 0.9
-"""A class of which gateways decide this share plain hardly speculates, whatever its phase."""
+"""A class hardly speculates, whatever its phase, if gateways decide plain for this share of it."""
 NOT_APPLICABLE_AFTER = 3
-"""So many times `minSamples` answers without one that a guard could judge: it will not see any."""
+"""After this many times `minSamples` answers without one that a guard can judge, the guard does not apply."""
 MIN_CONTROL_FAILURES = 2
-"""So many failures of the control, and `MOST_FAIL` of its requests, show that most requests of both arms fail."""
+"""With this many failures of the control, and `MOST_FAIL` of its requests, most requests of both arms fail."""
 DOUBT_AT = math.log(10.0)
-"""From this evidence of a loss on, more answers of the control are asked for. A rollback needs more evidence."""
+"""Above this evidence of a loss the share of the control is raised. A rollback needs more evidence."""
 _OVER = {Phase.ROLLED_BACK, Phase.DISABLED}
 
 
@@ -73,7 +73,7 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
     first_tokens: PairedTimes | None = None
 
     def add(self, seen: Observation, kind: Kind, terms: Terms, time_s: float, *, from_s: float = -math.inf) -> None:
-        """Take in an outcome that ended at `time_s`; where it began before `from_s`, too, it counts for nothing."""
+        """Record an outcome that ended at `time_s`. One that began before `from_s` is no evidence."""
         if self.last_outcome_s is None or time_s > self.last_outcome_s:
             self.last_outcome_s = time_s
         start_s = time_s - seen.e2e_s
@@ -101,14 +101,14 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
                 bucket.others += kind is Kind.OTHER_ANSWER
 
     def stand(self, memory: ClassMemory) -> None:
-        """The class is at `memory` now: what counted before and does not any more is left behind.
+        """Set the state of the class to `memory`, and drop the evidence that no longer counts.
 
-        Guards begin anew with a new spec and after a rollback, and not else: a class that falls silent between two
-        bursts would never be judged by what it does in them.
+        Guards restart only with a new spec and after a rollback: otherwise a class that is silent between two bursts
+        would never be judged by them.
         """
         before, self.memory = self.memory, memory
         since_s = seconds_of(memory.since)
-        if before is None and self.last_outcome_s is None:  # what was before was lost, and judged already
+        if before is None and self.last_outcome_s is None:  # the earlier evidence was lost, and judged before
             self.begun_s = self.step_s = since_s
         if before is None or memory == before:
             return
@@ -127,8 +127,8 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
             times.begin_step()
 
     def _share_anew(self, since_s: float) -> None:
-        """Requests that began at `since_s` or later are assigned by another share of the control. No block has answers
-        from before and after: the arm whose share grew would have more of the later ones, and their load."""
+        """Start a new block: requests from `since_s` on are assigned by another share of the control. In a block with
+        answers from before and after, the arm whose share grew would have more of the later ones, and their load."""
         self.step_s = max(self.step_s, since_s)
         for times in self._comparisons():
             times.begin_block()
@@ -136,7 +136,7 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
             self.guards[metric].begin_comparison()
 
     def facts(self, terms: Terms, now_s: float) -> ClassFacts:
-        """What is known of the class at `now_s`."""
+        """The facts of the class at `now_s`."""
         speculative, control = (window.recent(now_s) for window in self._windows())
         declined, others = speculative.declined, speculative.requests + control.requests
         guards, gain = tuple(self._guard_facts(rule, terms) for rule in terms.rules), self._gain(terms)
@@ -179,8 +179,8 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
         _figures(self._windows()[0], seen, time_s)
 
     def _pair(self, seen: Observation, terms: Terms, *, control: bool) -> None:
-        """Costs and times to the first token are paired as if the control's were higher by what is allowed: a loss is
-        what is beyond it. The length of the prompt explains a part of the time to the first token."""
+        """Pair an answer. Costs and times to the first token of the control are raised by the allowed increase: only
+        more than that is a loss. The length of the prompt explains a part of the time to the first token."""
         self.times.add(seen.e2e_s, seen.output_tokens, control=control)
         rule, cost = terms.rule(Metric.COST), cost_of(seen)
         if rule is not None and cost:
@@ -278,7 +278,7 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
         return self._verdict_without(guard.samples, terms)
 
     def _verdict_without(self, eligible: int, terms: Terms) -> Verdict:
-        """The verdict of a guard that has too little to judge, of `eligible` answers that it could judge or will."""
+        """The verdict of a guard without enough answers; `eligible` are those that it can judge now or later."""
         unseen = not eligible and self.answers >= NOT_APPLICABLE_AFTER * terms.min_samples
         return Verdict.NOT_APPLICABLE if unseen else Verdict.NO_DATA
 
@@ -301,7 +301,7 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
 
 
 def _loss(times: PairedTimes, terms: Terms, *, threshold: float, allowed: float) -> LossFacts | None:
-    """The loss beyond `threshold` that was found; the control's times were counted as longer by the share `allowed`."""
+    """The loss beyond `threshold`; the control's times were raised by the share `allowed`."""
     found = times.found_loss(terms.alarm_at, margin=threshold)
     if found is None:
         return None
@@ -314,7 +314,8 @@ def _loss(times: PairedTimes, terms: Terms, *, threshold: float, allowed: float)
 
 
 def _control_needed(gain: GainFacts, guards: Iterable[GuardFacts], doubt: float) -> bool | None:
-    """Between the two there is a zone in which nothing changes, so that chance alone moves no share to and fro."""
+    """Whether more control answers are needed. None between the two bounds, so that chance alone does not move the
+    share back and forth."""
     verdicts = {guard.verdict for guard in guards}
     shown = gain.verdict is not Verdict.NO_DATA and gain.change is not None and gain.change <= gain.threshold
     if not shown or Verdict.UNCLEAR in verdicts or doubt >= DOUBT_AT:
@@ -330,7 +331,7 @@ def _share(declined: int, others: int) -> float | None:
 
 
 def _broken(seen: Observation, terms: Terms) -> Iterator[tuple[Metric, float]]:
-    """Which limits on its times an answer is held to, with 1 where it broke one."""
+    """The limits on times that apply to an answer, with 1 for a broken one."""
     for rule in terms.rules:
         if rule.metric is Metric.P95:
             yield Metric.P95, float(seen.e2e_s > rule.threshold)
@@ -350,7 +351,7 @@ def _blamed(guard: Guard, limit: float, comparison: Comparison) -> Verdict:
 
 
 def seconds_of(time: str) -> float:
-    """Seconds since 1970 of an RFC 3339 time of ours; 0 for none."""
+    """Seconds since 1970 of an RFC 3339 time that this operator wrote; 0 for none."""
     moment = read_time(time)
     return moment.timestamp() if moment is not None else 0.0
 

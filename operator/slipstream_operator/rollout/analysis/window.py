@@ -1,6 +1,6 @@
 """The latest figures of an arm: a ring of time buckets, each with counts, sums and coarse histograms.
 
-Figures are for people, and for seeing that most requests fail; what is decided by statistics does not come from here.
+The figures are for people, and for the check whether most requests fail; statistical decisions do not use them.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def merge(into: Histogram, other: Histogram) -> None:
 
 
 class Bucket(msgspec.Struct, kw_only=True, array_like=True):
-    """What ended within one part of the window. `others` are answers of the arm that belong to no comparison: they
+    """The outcomes of one part of the window. `others` are answers of the arm that belong to no comparison: they
     count for the error rate alone. `declined` are plain answers for which the arm would not have paid."""
 
     index: int
@@ -84,7 +84,7 @@ class Window(msgspec.Struct, kw_only=True, array_like=True):
     buckets: list[Bucket] = []
 
     def at(self, time_s: float) -> Bucket | None:
-        """The bucket of a moment; None where that is too long ago for the ring."""
+        """The bucket of a moment; None for one before the ring."""
         index = math.floor(time_s * _PARTS / self.seconds)
         for bucket in reversed(self.buckets):
             if bucket.index == index:
@@ -99,7 +99,7 @@ class Window(msgspec.Struct, kw_only=True, array_like=True):
         return bucket if index >= oldest else None
 
     def recent(self, now_s: float) -> Recent:
-        """What the window holds at `now_s`."""
+        """The content of the window at `now_s`."""
         newest = math.floor(now_s * _PARTS / self.seconds)
         total = Bucket(index=newest)
         for bucket in self.buckets:
@@ -149,5 +149,5 @@ def _ratio(total: float, count: int) -> float | None:
 
 
 def _shown(value: float | None) -> float | None:
-    """Four significant digits: what a status shows, and no write for what nobody would see."""
+    """Rounded to four significant digits, so that an invisible change causes no write of the status."""
     return None if value is None else float(f"{value:.4g}")
