@@ -12,7 +12,15 @@ from typing import Any
 
 import pytest
 from slipstream_core.kube.client import Json, KubeClient
-from slipstream_core.kube.errors import KubeError, KubeRejected, KubeUnavailable, KubeUnreachable
+from slipstream_core.kube.errors import (
+    KubeConflict,
+    KubeError,
+    KubeExpired,
+    KubeNotFound,
+    KubeRejected,
+    KubeUnavailable,
+    KubeUnreachable,
+)
 from slipstream_core.kube.reflector import Change, Pace, Reflector
 
 PACE = Pace(watch_s=60.0, grace_s=0.2, resync_s=1000.0, first_pause_s=0.01, longest_pause_s=0.05, steady_s=0.1)
@@ -262,6 +270,44 @@ async def test_a_refusal_says_why_in_the_servers_words(server: ApiServer) -> Non
         await client.get(PATH)
     assert refusal.value.status == 403
     await client.aclose()
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (401, KubeUnavailable),
+        (403, KubeRejected),
+        (404, KubeNotFound),
+        (409, KubeConflict),
+        (410, KubeExpired),
+        (422, KubeRejected),
+        (429, KubeUnavailable),
+        (503, KubeUnavailable),
+    ],
+)
+async def test_each_status_has_one_kind_of_error_that_names_the_call(
+    server: ApiServer, status: int, kind: type[KubeError]
+) -> None:
+    async with KubeClient(server.kubeconfig, name="test") as client:
+        server.steps = [(status, {"message": "no", "details": {"name": "a"}})]
+        with pytest.raises(KubeError) as raised:
+            await client.merge(PATH, {})
+    assert type(raised.value) is kind
+    assert (raised.value.status, raised.value.object_name) == (status, "a")
+    assert str(raised.value) == f"no (PATCH {PATH}: {status})"
+
+
+async def test_a_missing_object_is_found_as_none_and_deleted_without_an_error(server: ApiServer) -> None:
+    written: list[tuple[str, str]] = []
+    async with KubeClient(
+        server.kubeconfig, name="test", on_write=lambda method, path: written.append((method, path))
+    ) as client:
+        server.steps = [(404, {}), (404, {}), (201, {}), (200, {})]
+        assert await client.find(PATH) is None
+        await client.delete(PATH)
+        await client.create(PATH, {})
+        await client.delete(PATH, uid="1")
+    assert written == [("POST", PATH), ("DELETE", PATH)]
 
 
 async def test_an_answer_that_is_no_json_is_one_clear_line(server: ApiServer) -> None:
