@@ -35,7 +35,7 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NameClaim(NamedTuple):
-    """The namespace of the pair that serves a model name, and the one that it is reserved for; None: nobody."""
+    """The namespace of the pair that serves a model name, and the one that it is reserved for; None: no namespace."""
 
     served_by: str | None = None
     holder: NameHolder | None = None

@@ -12,9 +12,9 @@ import pytest
 import yaml
 from helm_python.chart import Chart
 from slipstream_core.manifest.status import ConditionType
+from slipstream_operator.reconcile.pair_conditions import PairReason
 from slipstream_operator.reconcile.pods import PodReason
-from slipstream_operator.reconcile.policy_verdicts import PolicyReason
-from slipstream_operator.reconcile.verdicts import PairReason
+from slipstream_operator.reconcile.policy_conditions import PolicyReason
 from slipstream_operator.rollout.trips import REASONS
 from slipstream_tools.kill import add_arguments
 

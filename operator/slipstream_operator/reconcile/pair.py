@@ -25,13 +25,13 @@ from slipstream_core.manifest.status import (
 )
 
 from slipstream_operator.children import children_of
-from slipstream_operator.reconcile import verdicts
+from slipstream_operator.reconcile import pair_conditions
 from slipstream_operator.reconcile.names import look_for_name_s, name_holder
 from slipstream_operator.reconcile.pair_case import PairCase, pair_case
+from slipstream_operator.reconcile.pair_conditions import Finding, PairReason
 from slipstream_operator.reconcile.pair_notes import pair_notes
 from slipstream_operator.reconcile.pods import worst_problem
 from slipstream_operator.reconcile.usage import name_in_use
-from slipstream_operator.reconcile.verdicts import PairReason, Verdict
 from slipstream_operator.reconcile.withheld import speculation_available
 from slipstream_operator.status.conditions import Conditions, find
 from slipstream_operator.types import KubeObject, Observed, PairPlan
@@ -69,22 +69,22 @@ def _children(pair: ModelPair, observed: Observed) -> tuple[KubeObject, ...]:
     return children_of(pair, uid=uid, defaults=observed.defaults, live=observed.deployment)
 
 
-def _verdicts(case: PairCase, replicas: Replicas) -> Iterator[tuple[ConditionType, Verdict]]:
+def _conditions_of(case: PairCase, replicas: Replicas) -> Iterator[tuple[ConditionType, Finding]]:
     pair, observed, problems, pod = case.pair, case.observed, case.problems, worst_problem(case.observed.pods)
     checked = find(case.prior.conditions, ConditionType.TOKENIZER_COMPATIBLE)
     yield ConditionType.ACCEPTED, _accepted(case)
     yield (
         ConditionType.READY,
-        _with_ignored(verdicts.ready(pair, observed, problems, replicas, pod), case.ignored),
+        _with_ignored(pair_conditions.ready(pair, observed, problems, replicas, pod), case.ignored),
     )
-    yield ConditionType.RESOLVED_REFS, verdicts.resolved_refs(pair, problems, pod)
+    yield ConditionType.RESOLVED_REFS, pair_conditions.resolved_refs(pair, problems, pod)
     yield (
         ConditionType.TOKENIZER_COMPATIBLE,
-        verdicts.tokenizer_compatible(pair, observed.pods, checked, case.served_generation),
+        pair_conditions.tokenizer_compatible(pair, observed.pods, checked, case.served_generation),
     )
     yield ConditionType.SPECULATION_AVAILABLE, speculation_available(observed.withheld, observed.gateways.total)
-    yield ConditionType.PROGRESSING, verdicts.progressing(pair, observed, replicas, pod)
-    kill = verdicts.kill_switch(
+    yield ConditionType.PROGRESSING, pair_conditions.progressing(pair, observed, replicas, pod)
+    kill = pair_conditions.kill_switch(
         own=case.newest.killed,
         policy=observed.policy_killed,
         gateways=observed.gateways,
@@ -93,10 +93,10 @@ def _verdicts(case: PairCase, replicas: Replicas) -> Iterator[tuple[ConditionTyp
     yield ConditionType.KILL_SWITCH_ACTIVE, kill
 
 
-def _accepted(case: PairCase) -> Verdict:
+def _accepted(case: PairCase) -> Finding:
     if case.rename is not None and case.usage.in_use:
-        return Verdict("False", PairReason.MODEL_NAME_IN_USE, name_in_use(case.rename, case.usage))
-    return verdicts.accepted(case.newest.problems, case.good)
+        return Finding("False", PairReason.MODEL_NAME_IN_USE, name_in_use(case.rename, case.usage))
+    return pair_conditions.accepted(case.newest.problems, case.good)
 
 
 def _killed_policys(policy: SpeculationPolicyStatus | None) -> GatewaysStatus | None:
@@ -105,7 +105,7 @@ def _killed_policys(policy: SpeculationPolicyStatus | None) -> GatewaysStatus | 
     return policy.gateways if policy is not None and found is not None and found.status == "True" else None
 
 
-def _with_ignored(ready: Verdict, ignored: Sequence[str]) -> Verdict:
+def _with_ignored(ready: Finding, ignored: Sequence[str]) -> Finding:
     """Fields of a newer version do no harm, but their author should know that they have no effect."""
     if not ignored:
         return ready
@@ -115,10 +115,10 @@ def _with_ignored(ready: Verdict, ignored: Sequence[str]) -> Verdict:
 
 def _status(case: PairCase, holder: NameHolder | None) -> ModelPairStatus:
     policy = case.observed.policy or SpeculationPolicyStatus()
-    replicas = verdicts.replicas_of(case.pair, case.observed.deployment)
+    replicas = pair_conditions.replicas_of(case.pair, case.observed.deployment)
     conditions = Conditions(case.prior.conditions, case.generation, case.now)
-    for type, verdict in _verdicts(case, replicas):
-        conditions.set(type, *verdict)
+    for type, value in _conditions_of(case, replicas):
+        conditions.set(type, *value)
     state, reason = headline(conditions.all, policy)
     return ModelPairStatus(
         observed_generation=case.generation,

@@ -13,8 +13,8 @@ from slipstream_core.manifest.renames import Rename, held_back, waiting_rename
 from slipstream_core.manifest.resources import ParsedResource, parse_resource
 from slipstream_core.manifest.status import ModelPairStatus
 
+from slipstream_operator.reconcile.pair_conditions import PairReason, unresolved_reason
 from slipstream_operator.reconcile.usage import Usage, usage_of
-from slipstream_operator.reconcile.verdicts import PairReason, unresolved_reason
 from slipstream_operator.types import KubeObject, NameClaim, Observed
 
 

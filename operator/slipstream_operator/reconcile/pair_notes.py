@@ -9,7 +9,7 @@ from slipstream_core.manifest.check import show
 from slipstream_core.manifest.renames import model_kept
 from slipstream_core.manifest.status import Condition, ConditionType, ModelPairStatus
 
-from slipstream_operator.reconcile.verdicts import PairReason
+from slipstream_operator.reconcile.pair_conditions import PairReason
 from slipstream_operator.status.conditions import find
 from slipstream_operator.types import Note
 

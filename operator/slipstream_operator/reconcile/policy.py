@@ -22,10 +22,10 @@ from slipstream_core.manifest.status import (
     SpeculationPolicyStatus,
 )
 
+from slipstream_operator.reconcile.pair_conditions import accepted
+from slipstream_operator.reconcile.policy_conditions import Judged, PolicyReason, Subject, ready, set_conditions
 from slipstream_operator.reconcile.policy_notes import policy_notes
-from slipstream_operator.reconcile.policy_verdicts import Judged, PolicyReason, Subject, ready, set_conditions
 from slipstream_operator.reconcile.summary import class_message, columns
-from slipstream_operator.reconcile.verdicts import accepted
 from slipstream_operator.rollout.analysis import ClassFacts
 from slipstream_operator.rollout.classes import ClassState, Situation, advance, decided, initial, soak_end, stale_at
 from slipstream_operator.rollout.hold_back import with_control

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from slipstream_core.manifest.status import ConditionType, LastDecision, Phase, SpeculationPolicyStatus
 
-from slipstream_operator.reconcile.policy_verdicts import PolicyReason
+from slipstream_operator.reconcile.policy_conditions import PolicyReason
 from slipstream_operator.rollout.trips import REASONS, SILENCES
 from slipstream_operator.status.conditions import find
 from slipstream_operator.types import Note

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from slipstream_core.manifest.status import ConditionType, ModelPairStatus
 
-from slipstream_operator.reconcile.verdicts import PairReason, count, deadline_exceeded
+from slipstream_operator.reconcile.pair_conditions import PairReason, count, deadline_exceeded
 from slipstream_operator.status.conditions import find
 from slipstream_operator.types import KubeObject
 

@@ -33,8 +33,8 @@ class Usage(NamedTuple):
 
 def usage_of(prior: ModelPairStatus, seen: datetime | None, now: datetime) -> Usage:
     """The use of a pair by its last status, which outlives gateways and operator, and by the last request `seen`."""
-    told = read_time(prior.last_request_time) if prior.last_request_time is not None else None
-    moments = [min(moment, now) for moment in (told, seen) if moment is not None]
+    stored = read_time(prior.last_request_time) if prior.last_request_time is not None else None
+    moments = [min(moment, now) for moment in (stored, seen) if moment is not None]
     last = max(moments, default=None)
     if last is None or now - last >= IN_USE_FOR:
         return Usage(last, False, None)

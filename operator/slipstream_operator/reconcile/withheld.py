@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from slipstream_core.manifest.reports import WithheldServer
 from slipstream_core.manifest.status import ConditionStatus
 
-from slipstream_operator.reconcile.verdicts import PairReason, Verdict
+from slipstream_operator.reconcile.pair_conditions import Finding, PairReason
 
 _MOST_NAMED = 5
 # The worst first. A gateway may be newer than the operator: a code that is not here stops speculation all the same.
@@ -19,18 +19,18 @@ _REASONS = {
 }
 
 
-def speculation_available(withheld: Iterable[WithheldServer], gateways: int) -> Verdict:
+def speculation_available(withheld: Iterable[WithheldServer], gateways: int) -> Finding:
     """`withheld` holds a server once for each gateway that keeps it from speculating, of `gateways` that report."""
     if not gateways:
-        return Verdict("Unknown", PairReason.NO_GATEWAY, "no gateway reports")
+        return Finding("Unknown", PairReason.NO_GATEWAY, "no gateway reports")
     by_reason: defaultdict[PairReason, list[WithheldServer]] = defaultdict(list)
     for server in withheld:
         by_reason[_REASONS.get(server.reason, PairReason.ENGINE_CANNOT)].append(server)
     for reason in _REASONS.values():
         if found := by_reason[reason]:
             status: ConditionStatus = "Unknown" if reason is PairReason.ENGINE_UNVERIFIED else "False"
-            return Verdict(status, reason, _message(found, gateways))
-    return Verdict("True", PairReason.ALL_SERVERS, "every server may speculate")
+            return Finding(status, reason, _message(found, gateways))
+    return Finding("True", PairReason.ALL_SERVERS, "every server may speculate")
 
 
 def _message(found: list[WithheldServer], gateways: int) -> str:

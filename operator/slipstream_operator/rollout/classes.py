@@ -150,10 +150,10 @@ def is_stale(state: ClassState, facts: ClassFacts, situation: Situation) -> bool
 
 def stale_at(state: ClassState, facts: ClassFacts, situation: Situation) -> datetime:
     """When the class becomes stale without further outcomes."""
-    heard = max(state.since, situation.released)
+    latest = max(state.since, situation.released)
     if facts.last_outcome_s is not None:
-        heard = max(heard, datetime.fromtimestamp(facts.last_outcome_s, tz=situation.now.tzinfo))
-    return heard + timedelta(seconds=situation.spec.rollback.stale_after_seconds)
+        latest = max(latest, datetime.fromtimestamp(facts.last_outcome_s, tz=situation.now.tzinfo))
+    return latest + timedelta(seconds=situation.spec.rollback.stale_after_seconds)
 
 
 def _trip(state: ClassState, facts: ClassFacts) -> Trip | None:
@@ -213,8 +213,8 @@ def _retried(state: ClassState, facts: ClassFacts, situation: Situation) -> Clas
 
 
 def _refreshed(state: ClassState, facts: ClassFacts, situation: Situation) -> ClassState:
-    heard = facts.last_outcome_s is not None and facts.last_outcome_s > state.since.timestamp()
-    if not heard or not facts.complete or not situation.connected or is_stale(state, facts, situation):
+    has_news = facts.last_outcome_s is not None and facts.last_outcome_s > state.since.timestamp()
+    if not has_news or not facts.complete or not situation.connected or is_stale(state, facts, situation):
         return state
     after = initial(situation.spec, state.name, situation.now, retries=state.retries)
     return decided(

@@ -60,7 +60,7 @@ class RedisEvidence:
         self._store = RedisStore(
             url, pairs=self._followed, interval_s=interval_s, meanwhile="classes keep their phase until it is back"
         )
-        self._told = (0, 0)
+        self._logged = (0, 0)
 
     def resume(self, pair: str, position: Position) -> None:
         self._store.resume(pair, position)
@@ -71,7 +71,7 @@ class RedisEvidence:
     async def run(self, apply: Apply, passed: Passed, pairs: Callable[[], Iterable[str]]) -> None:
         def note(pair: str, position: Position) -> None:
             passed(pair, position)
-            self._tell_losses()
+            self._log_losses()
 
         self._pairs = pairs
         await self._store.run(apply, note)
@@ -82,16 +82,16 @@ class RedisEvidence:
     def _followed(self) -> Iterable[str]:
         return self._pairs()
 
-    def _tell_losses(self) -> None:
+    def _log_losses(self) -> None:
         """Log the loss of outcomes in Redis."""
         status = self._store.status()
-        missed, rewound = self._told
+        missed, rewound = self._logged
         if status.rewound > rewound:
             _log.warning("Redis returned with other data: its streams are read from the beginning, each outcome once")
         if status.missed > missed:
             lost = status.missed - missed
             _log.warning("Redis removed %d outcomes before they were read: they are missing as evidence", lost)
-        self._told = (status.missed, status.rewound)
+        self._logged = (status.missed, status.rewound)
 
 
 class NoEvidence:
@@ -197,7 +197,7 @@ class PolicyEvidence:
 
     def checkpoint(self, key: ObjectKey, status: SpeculationPolicyStatus, *, paused: bool = False) -> str:
         """What `open` needs to go on from here, sealed with where `status`, which it goes into, leaves the classes;
-        empty for a policy that was not opened. `follow` will be told the same."""
+        empty for a policy that was not opened. `follow` must get the same."""
         book = self._books.get(key)
         return book.ledger.checkpoint(status, paused=paused) if book is not None else ""
 

@@ -18,7 +18,7 @@ from slipstream_operator.cluster.resources import Kind, ObjectKey, Resource
 from slipstream_operator.types import KubeObject
 
 FIGURES_EVERY_S = 30.0
-FIRST_REPAIR_S = 0.2  # the pause before the first repair of a status that somebody else changed
+FIRST_REPAIR_S = 0.2  # the pause before the first repair of a status that another client changed
 DISPUTE_OVER_S = 120.0
 
 _FIGURES = frozenset({"accept", "p95", "checkpoint", "lastRequestTime"})

@@ -19,9 +19,9 @@ from slipstream_gateway.request import causes
 from slipstream_gateway.request.resume import Result
 from slipstream_gateway.upstreams.pool import Circuit
 from slipstream_operator.cluster.ownership import REFUSED_REASON
+from slipstream_operator.reconcile.pair_conditions import PairReason
 from slipstream_operator.reconcile.pods import PodReason
-from slipstream_operator.reconcile.policy_verdicts import PolicyReason
-from slipstream_operator.reconcile.verdicts import PairReason
+from slipstream_operator.reconcile.policy_conditions import PolicyReason
 
 from deploy.generate.__main__ import ALERTS, ROOT, dashboards, files
 from docs.generate.exposed import all_series

@@ -28,7 +28,7 @@ from slipstream_core.settings import NO_GRANTS, Grants
 from slipstream_gateway.sources.cluster.collection import key_of
 
 PAIRS, POLICIES = "ModelPair", "SpeculationPolicy"
-_MOST_TOLD = 8  # remembered messages of one object
+_MAX_LOGGED = 8  # remembered messages of one object
 _log = logging.getLogger(__name__)
 
 
@@ -78,7 +78,7 @@ class Assembler:
         self._killed: dict[tuple[str, str], frozenset[str]] = {}
         self._dirty: set[str] = set()
         self._is_urgent = False
-        self._told: dict[str, set[str]] = {}
+        self._logged: dict[str, set[str]] = {}
 
     def put(self, kind: str, item: Json, *, killed: bool) -> None:
         """A new version of a pair or a policy. `killed`: its kill switch is on, whatever this version says."""
@@ -99,7 +99,7 @@ class Assembler:
         known = self._known.pop((kind, key), None)
         if known is not None:
             self._is_urgent |= bool(known.taken)
-            self._told.pop(known.newest.key, None)
+            self._logged.pop(known.newest.key, None)
         if kind == PAIRS:
             self._hashed.pop(key, None)
 
@@ -173,7 +173,7 @@ class Assembler:
 
     def _compiled(self, model: str, resources: list[ParsedResource]) -> Route | None:
         resolution = resolve(resources, self._grants)
-        self._tell(resolution, resources)
+        self._log_problems(resolution, resources)
         pair = next((pair for pair in resolution.pairs.values() if pair.spec.model == model), None)
         if pair is None:
             return None
@@ -233,7 +233,7 @@ class Assembler:
             if resource.model is not None:
                 self._dirty.add(resource.model)
 
-    def _tell(self, resolution: Resolution, resources: Iterable[ParsedResource]) -> None:
+    def _log_problems(self, resolution: Resolution, resources: Iterable[ParsedResource]) -> None:
         """Log the problems and ignored fields of an object, once until it has none.
 
         An object may have two versions and affect two routes: its messages are remembered together.
@@ -246,13 +246,13 @@ class Assembler:
             if fields:
                 parts.append(f"unknown fields are ignored: {', '.join(dict.fromkeys(fields))}")
             if not parts:
-                self._told.pop(key, None)
+                self._logged.pop(key, None)
                 continue
-            told = self._told.setdefault(key, set())
-            if (text := "; ".join(parts)) not in told:
-                if len(told) >= _MOST_TOLD:
-                    told.clear()
-                told.add(text)
+            logged = self._logged.setdefault(key, set())
+            if (text := "; ".join(parts)) not in logged:
+                if len(logged) >= _MAX_LOGGED:
+                    logged.clear()
+                logged.add(text)
                 _log.warning("%s: %s", key, text)
 
 

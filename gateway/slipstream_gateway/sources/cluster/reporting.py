@@ -147,7 +147,7 @@ class Reporter:
 
 
 def report_name(pod: Pod | None) -> str:
-    """`slipstream-gateway-<host>-<6 hex>` of this worker: the same for whoever takes its place in the same pod (outside
+    """`slipstream-gateway-<host>-<6 hex>` of this worker: the same for its replacement in the same pod (outside
     of one: under the same supervisor), so that it goes on with that report instead of leaving it behind. Pods that
     share a host's name do not share it."""
     host, parent = socket.gethostname(), multiprocessing.parent_process()

@@ -1,8 +1,8 @@
 """The configuration of a gateway, kept on a small volume for a start without the cluster.
 
-What takes speculation back is written at once, so that nobody is told of a kill that the next start does not know.
+A kill or a rollback is written at once, so that the next start knows every confirmed one.
 
-One JSON file, replaced in whole: several workers may write it, and whoever reads it finds one of theirs.
+It is one JSON file, replaced as a whole: several workers may write it, and a reader finds the version of one of them.
 """
 
 from __future__ import annotations

@@ -10,8 +10,7 @@ from slipstream_core.manifest.check import Problem
 from slipstream_core.manifest.objects import ModelPair, SpeculationPolicy
 from slipstream_core.manifest.status import ConditionType, GatewaysStatus, Phase
 
-from slipstream_operator.reconcile.verdicts import Verdict as Said
-from slipstream_operator.reconcile.verdicts import listed
+from slipstream_operator.reconcile.pair_conditions import Finding, listed
 from slipstream_operator.rollout.analysis import ClassFacts, GainFacts, GuardFacts, Metric, Verdict
 from slipstream_operator.rollout.classes import ClassState, Situation, is_stale, needs_gain, without_data
 from slipstream_operator.rollout.trips import REASONS, error_words, words
@@ -66,7 +65,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     kill switch that is on."""
 
     policy: SpeculationPolicy | None
-    accepted: Said
+    accepted: Finding
     problems: tuple[Problem, ...]
     ignored: tuple[str, ...]
     pair: ModelPair | None
@@ -103,21 +102,21 @@ def set_conditions(conditions: Conditions, subject: Subject, judged: Sequence[Ju
         conditions.set(type, said.status, said.reason, said.message)
 
 
-def ready(subject: Subject) -> Said:
+def ready(subject: Subject) -> Finding:
     """Whether the policy governs its pair's traffic."""
     if subject.policy is None:
-        return Said("False", PolicyReason.INVALID_SPEC, listed(subject.problems) or "the spec is invalid")
+        return Finding("False", PolicyReason.INVALID_SPEC, listed(subject.problems) or "the spec is invalid")
     if subject.problems or subject.pair is None:
-        return Said("False", PolicyReason.UNRESOLVED, listed(subject.problems) or _no_pair(subject.policy))
+        return Finding("False", PolicyReason.UNRESOLVED, listed(subject.problems) or _no_pair(subject.policy))
     if not subject.policy.spec.enabled:
-        return Said("False", PolicyReason.DISABLED, "spec.enabled is false: every request decodes plainly")
+        return Finding("False", PolicyReason.DISABLED, "spec.enabled is false: every request decodes plainly")
     if not subject.pair_ready:
         message = f"ModelPair {subject.policy.spec.pair} is not ready, see its status: its requests decode plainly"
-        return Said("False", PolicyReason.PAIR_NOT_READY, message)
+        return Finding("False", PolicyReason.PAIR_NOT_READY, message)
     message = f"governs ModelPair {subject.policy.spec.pair}"
     if subject.ignored:
         message += f"; fields that this version does not know are ignored: {', '.join(subject.ignored)}"
-    return Said("True", PolicyReason.IN_FORCE, message)
+    return Finding("True", PolicyReason.IN_FORCE, message)
 
 
 def waiting_for(facts: ClassFacts, *, gain_needed: bool = True) -> list[str]:
@@ -154,49 +153,49 @@ def _no_pair(policy: SpeculationPolicy) -> str:
     return f"there is no ModelPair {policy.spec.pair} in this namespace"
 
 
-def _resolved(subject: Subject) -> Said:
+def _resolved(subject: Subject) -> Finding:
     if subject.policy is None:
-        return Said("False", PolicyReason.INVALID_SPEC, "the spec is invalid, see Ready")
+        return Finding("False", PolicyReason.INVALID_SPEC, "the spec is invalid, see Ready")
     blamed = [problem for problem in subject.problems if problem.path == _PAIR_FIELD]
     if subject.pair is None:
-        return Said("False", PolicyReason.PAIR_NOT_FOUND, listed(blamed) or _no_pair(subject.policy))
+        return Finding("False", PolicyReason.PAIR_NOT_FOUND, listed(blamed) or _no_pair(subject.policy))
     if blamed:
-        return Said("False", PolicyReason.UNRESOLVED, listed(blamed))
-    return Said("True", PolicyReason.RESOLVED, f"ModelPair {subject.policy.spec.pair} is there")
+        return Finding("False", PolicyReason.UNRESOLVED, listed(blamed))
+    return Finding("True", PolicyReason.RESOLVED, f"ModelPair {subject.policy.spec.pair} is there")
 
 
-def _progressing(judged: Sequence[Judged], situation: Situation) -> Said:
+def _progressing(judged: Sequence[Judged], situation: Situation) -> Finding:
     moving = [one.state for one in judged if one.state.phase is Phase.PROGRESSING]
     if not judged:
-        return Said("False", PolicyReason.NO_CLASSES, "no outcomes have been received for any class")
+        return Finding("False", PolicyReason.NO_CLASSES, "no outcomes have been received for any class")
     if not moving:
         return _complete(judged)
     steps = situation.spec.rollout.steps
     where = [f"{state.name} at step {state.step + 1} of {len(steps)} ({state.share:.3g})" for state in moving]
     if situation.held is not None:
-        return Said("False", PolicyReason.HELD, f"{_some(where)}; held: {situation.held}")
-    return Said("True", PolicyReason.ROLLING_OUT, _some(where))
+        return Finding("False", PolicyReason.HELD, f"{_some(where)}; held: {situation.held}")
+    return Finding("True", PolicyReason.ROLLING_OUT, _some(where))
 
 
-def _complete(judged: Sequence[Judged]) -> Said:
+def _complete(judged: Sequence[Judged]) -> Finding:
     """No class is being rolled out. It means little where gateways decide plain for all of them."""
     hardly = [one.state.name for one in judged if one.state.speculates and not one.speculates]
     if not hardly:
-        return Said("False", PolicyReason.COMPLETE, "no class is being rolled out")
+        return Finding("False", PolicyReason.COMPLETE, "no class is being rolled out")
     message = f"no class is being rolled out; gateways decide plain for nearly every request of {_some(hardly)}"
     reason = PolicyReason.COMPLETE if any(one.speculates for one in judged) else PolicyReason.DECIDED_PLAIN
-    return Said("False", reason, message)
+    return Finding("False", reason, message)
 
 
-def _conclusive(judged: Sequence[Judged], situation: Situation) -> Said:
+def _conclusive(judged: Sequence[Judged], situation: Situation) -> Finding:
     """Whether the measurements suffice to judge the classes that speculate."""
     if not situation.connected:
         message = "the outcome store cannot be reached, or has not been read to its end: every class keeps its phase"
-        return Said("False", PolicyReason.STORE_UNREACHABLE, message)
+        return Finding("False", PolicyReason.STORE_UNREACHABLE, message)
     stale = [one.state.name for one in judged if one.state.phase is Phase.STALE]
     if stale:
         quiet = f"no outcomes for {situation.spec.rollback.stale_after_seconds} s of {_some(stale)}"
-        return Said("False", PolicyReason.STALE, f"{quiet}: plain until outcomes arrive again")
+        return Finding("False", PolicyReason.STALE, f"{quiet}: plain until outcomes arrive again")
     analysed = [one for one in judged if one.state.phase in (Phase.PROGRESSING, Phase.PROMOTED)]
     quiet_ones = [
         one.state.name
@@ -206,21 +205,21 @@ def _conclusive(judged: Sequence[Judged], situation: Situation) -> Said:
     if quiet_ones:
         after = situation.spec.rollback.stale_after_seconds
         message = f"no outcomes for {after} s of {_some(quiet_ones)}: failMode hold keeps their phase"
-        return Said("False", PolicyReason.NO_DATA, message)
+        return Finding("False", PolicyReason.NO_DATA, message)
     if not analysed:
-        return Said("False", PolicyReason.NO_DATA, "no class is being analysed")
+        return Finding("False", PolicyReason.NO_DATA, "no class is being analysed")
     lacking = [
         f"{one.state.name} has {'; '.join(missing)}" for one in analysed if (missing := _missing(one, situation))
     ]
     if lacking:
-        return Said("False", PolicyReason.INSUFFICIENT_SAMPLES, _some(lacking))
+        return Finding("False", PolicyReason.INSUFFICIENT_SAMPLES, _some(lacking))
     idle = [
         f"{one.state.name}{without}"
         for one in analysed
         if one.facts is not None and (without := without_data(one.facts))
     ]
     said = "; ".join([f"every guard of {len(analysed)} classes has enough answers", *([_some(idle)] if idle else [])])
-    return Said("True", PolicyReason.CONCLUSIVE, said)
+    return Finding("True", PolicyReason.CONCLUSIVE, said)
 
 
 def _missing(one: Judged, situation: Situation) -> list[str]:
@@ -232,18 +231,18 @@ def _missing(one: Judged, situation: Situation) -> list[str]:
     return _missing_guards(one.facts)
 
 
-def _rolled_back(judged: Sequence[Judged]) -> Said:
+def _rolled_back(judged: Sequence[Judged]) -> Finding:
     back = [one.state for one in judged if one.state.phase is Phase.ROLLED_BACK]
     if not back:
-        return Said("False", PolicyReason.NOT_ROLLED_BACK, "no class is rolled back")
+        return Finding("False", PolicyReason.NOT_ROLLED_BACK, "no class is rolled back")
     latest = max(back, key=lambda state: state.since)
     decision = latest.last_decision
     reason = REASONS.get(decision.rule, PolicyReason.ROLLED_BACK) if decision else PolicyReason.ROLLED_BACK
     said = [f"{one.name}: {one.last_decision.message if one.last_decision else 'see events'}" for one in back]
-    return Said("True", reason, _some(said, " | "))
+    return Finding("True", reason, _some(said, " | "))
 
 
-def _servers_slow(judged: Sequence[Judged]) -> Said:
+def _servers_slow(judged: Sequence[Judged]) -> Finding:
     """Whether both arms break a limit on times or errors: a rollback would not help."""
     said = [
         f"{one.state.name}: {broken}"
@@ -252,8 +251,8 @@ def _servers_slow(judged: Sequence[Judged]) -> Said:
         for broken in _shared(one.facts)
     ]
     if not said:
-        return Said("False", PolicyReason.LIMITS_KEPT, "no class breaks a limit on times or errors in both arms")
-    return Said("True", PolicyReason.LIMITS_BROKEN, f"the servers are slow or fail for both arms: {_some(said)}")
+        return Finding("False", PolicyReason.LIMITS_KEPT, "no class breaks a limit on times or errors in both arms")
+    return Finding("True", PolicyReason.LIMITS_BROKEN, f"the servers are slow or fail for both arms: {_some(said)}")
 
 
 def _shared(facts: ClassFacts) -> Iterator[str]:
@@ -265,14 +264,14 @@ def _shared(facts: ClassFacts) -> Iterator[str]:
             yield words(guard).removesuffix(",")
 
 
-def _killed(subject: Subject) -> Said:
+def _killed(subject: Subject) -> Finding:
     if subject.killed is None:
-        return Said("False", PolicyReason.NOT_KILLED, "no kill switch is on")
+        return Finding("False", PolicyReason.NOT_KILLED, "no kill switch is on")
     gateways = subject.gateways
     counted = f"{gateways.synced} of {gateways.total} gateways apply this spec"
     everywhere = gateways.synced == gateways.total > 0
     reason = PolicyReason.KILLED_EVERYWHERE if everywhere else PolicyReason.KILLED
-    return Said("True", reason, f"{subject.killed}: every request decodes plainly; {counted}")
+    return Finding("True", reason, f"{subject.killed}: every request decodes plainly; {counted}")
 
 
 def _some(parts: Sequence[str], separator: str = "; ") -> str:

@@ -73,7 +73,7 @@ class PairReason(StrEnum):
     NOT_KILLED = "NotKilled"
 
 
-class Verdict(NamedTuple):
+class Finding(NamedTuple):
     """One condition's content."""
 
     status: ConditionStatus
@@ -98,130 +98,130 @@ def replicas_of(pair: ModelPair | None, live: KubeObject | None) -> Replicas:
     return Replicas(ready=count(live, "status", "readyReplicas"), desired=count(live, "spec", "replicas"))
 
 
-def accepted(problems: Sequence[Problem], good: GoodVersion | None) -> Verdict:
+def accepted(problems: Sequence[Problem], good: GoodVersion | None) -> Finding:
     """Whether the newest spec is valid. `problems` are its own, `good` is the last version that had none."""
     if not problems:
         is_large = good is not None and to_keep(good) is None
         large = ", but too large to be stored in the status as the last good version" if is_large else ""
-        return Verdict("True", PairReason.ACCEPTED, f"the spec is valid{large}")
+        return Finding("True", PairReason.ACCEPTED, f"the spec is valid{large}")
     in_use = "no earlier valid version is known" if good is None else f"generation {good.generation} stays in use"
-    return Verdict("False", PairReason.INVALID_SPEC, f"{listed(problems)}. The spec is not used: {in_use}")
+    return Finding("False", PairReason.INVALID_SPEC, f"{listed(problems)}. The spec is not used: {in_use}")
 
 
 def ready(
     pair: ModelPair | None, observed: Observed, problems: Sequence[Problem], replicas: Replicas, pod: PodProblem | None
-) -> Verdict:
+) -> Finding:
     """Whether the pair can be served. `pair` is None without a valid spec; `problems` are its errors."""
     servers = f"{replicas.ready} of {replicas.desired} servers are ready"
     if pair is None:
-        return Verdict("False", PairReason.INVALID_SPEC, f"{listed(problems)}. The servers are unchanged: {servers}")
+        return Finding("False", PairReason.INVALID_SPEC, f"{listed(problems)}. The servers are unchanged: {servers}")
     if problems:
-        return Verdict("False", unresolved_reason(problems), listed(problems))
+        return Finding("False", unresolved_reason(problems), listed(problems))
     if not has_servers(pair):
         return _not_managed(pair) or _external(observed.unreachable)
     rejected = listed(observed.rejected)
     trouble = "; ".join(part for part in (rejected, pod.message if pod is not None else "") if part)
     message = f"{servers}; {trouble}" if trouble else servers
     if replicas.ready > 0:
-        return Verdict("True", PairReason.MINIMUM_REPLICAS_READY, message)
+        return Finding("True", PairReason.MINIMUM_REPLICAS_READY, message)
     if rejected:
-        return Verdict("False", PairReason.CHILDREN_REJECTED, message)
+        return Finding("False", PairReason.CHILDREN_REJECTED, message)
     if observed.deployment is not None and replicas.desired == 0:
-        return Verdict("False", PairReason.SCALED_TO_ZERO, "replicas is 0: no server runs")
-    return Verdict("False", pod.reason if pod is not None else PairReason.NO_READY_REPLICAS, message)
+        return Finding("False", PairReason.SCALED_TO_ZERO, "replicas is 0: no server runs")
+    return Finding("False", pod.reason if pod is not None else PairReason.NO_READY_REPLICAS, message)
 
 
-def resolved_refs(pair: ModelPair | None, problems: Sequence[Problem], pod: PodProblem | None) -> Verdict:
+def resolved_refs(pair: ModelPair | None, problems: Sequence[Problem], pod: PodProblem | None) -> Finding:
     """Whether everything that the pair refers to exists, and no other pair has what it claims."""
     if pair is None:
-        return Verdict("False", PairReason.INVALID_SPEC, "the spec is invalid, see Ready")
+        return Finding("False", PairReason.INVALID_SPEC, "the spec is invalid, see Ready")
     if problems:
-        return Verdict("False", unresolved_reason(problems), listed(problems))
+        return Finding("False", unresolved_reason(problems), listed(problems))
     if pod is not None and pod.reason is PodReason.CLAIM_NOT_FOUND:
-        return Verdict("False", pod.reason, pod.message)
-    return Verdict("True", PairReason.RESOLVED, "everything that the pair refers to exists")
+        return Finding("False", pod.reason, pod.message)
+    return Finding("True", PairReason.RESOLVED, "everything that the pair refers to exists")
 
 
 def tokenizer_compatible(
     pair: ModelPair | None, pods: Sequence[KubeObject], prior: Condition | None, generation: int
-) -> Verdict:
+) -> Finding:
     """Whether the draft speaks the target's token ids, as the servers found before they loaded anything.
 
     What was found of this very spec, of `generation`, stays when the pod that found it has gone: newer
     ones could not be used.
     """
     if pair is None or not has_servers(pair):
-        return Verdict("Unknown", PairReason.NOT_CHECKED, "the tokenizers of external servers are not compared")
+        return Finding("Unknown", PairReason.NOT_CHECKED, "the tokenizers of external servers are not compared")
     if not has_draft_model(pair):
-        return Verdict("True", PairReason.NO_DRAFT_MODEL, "the pair has no draft model, so there is only one tokenizer")
+        return Finding("True", PairReason.NO_DRAFT_MODEL, "the pair has no draft model, so there is only one tokenizer")
     report = preflight_report(pods, weights_hash(pair))
     if report is not None and report.tokenizer_compatible:
-        return Verdict("True", PairReason.SAME_TOKENIZER, report.message)
+        return Finding("True", PairReason.SAME_TOKENIZER, report.message)
     if report is not None:
         message = f"{report.message}. The target is served without speculation"
-        return Verdict("False", PairReason.TOKENIZER_MISMATCH, message)
+        return Finding("False", PairReason.TOKENIZER_MISMATCH, message)
     if prior is not None and prior.observed_generation >= generation:
-        return Verdict(prior.status, prior.reason, prior.message)
-    return Verdict("Unknown", PairReason.NOT_CHECKED, "no server has compared the tokenizers yet")
+        return Finding(prior.status, prior.reason, prior.message)
+    return Finding("Unknown", PairReason.NOT_CHECKED, "no server has compared the tokenizers yet")
 
 
-def progressing(pair: ModelPair | None, observed: Observed, replicas: Replicas, pod: PodProblem | None) -> Verdict:
+def progressing(pair: ModelPair | None, observed: Observed, replicas: Replicas, pod: PodProblem | None) -> Finding:
     """Whether the servers are being updated to this spec."""
     if pair is None:
-        return Verdict("False", PairReason.INVALID_SPEC, "nothing changes while the spec is invalid")
+        return Finding("False", PairReason.INVALID_SPEC, "nothing changes while the spec is invalid")
     if not has_servers(pair):
-        return _not_managed(pair) or Verdict("False", PairReason.EXTERNAL, _ELSEWHERE)
+        return _not_managed(pair) or Finding("False", PairReason.EXTERNAL, _ELSEWHERE)
     if observed.rejected:
-        return Verdict("False", PairReason.CHILDREN_REJECTED, listed(observed.rejected))
+        return Finding("False", PairReason.CHILDREN_REJECTED, listed(observed.rejected))
     if observed.deployment is None:
-        return Verdict("True", PairReason.ROLLING_OUT, "the Deployment of the servers is being created")
+        return Finding("True", PairReason.ROLLING_OUT, "the Deployment of the servers is being created")
     updated = count(observed.deployment, "status", "updatedReplicas")
     available = count(observed.deployment, "status", "availableReplicas")
     trouble = f"; {pod.message}" if pod is not None else ""
     message = f"{updated} of {replicas.desired} servers have this spec, {available} are available{trouble}"
     if deadline_exceeded(observed.deployment):
-        return Verdict("False", PairReason.DEADLINE_EXCEEDED, message)
+        return Finding("False", PairReason.DEADLINE_EXCEEDED, message)
     if _is_complete(observed.deployment, replicas.desired):
-        return Verdict("False", PairReason.COMPLETE, f"all {replicas.desired} servers have this spec")
-    return Verdict("True", PairReason.ROLLING_OUT, message)
+        return Finding("False", PairReason.COMPLETE, f"all {replicas.desired} servers have this spec")
+    return Finding("True", PairReason.ROLLING_OUT, message)
 
 
-def _not_managed(pair: ModelPair) -> Verdict | None:
+def _not_managed(pair: ModelPair) -> Finding | None:
     """The verdict for a pair without servers: it names none, and the operator does not run its engine."""
     engine = pair.spec.engine
     if not isinstance(engine, VllmEngine) or engine.endpoints:
         return None
     message = "the operator does not run servers of engine kind vllm yet: name their addresses in spec.engine.endpoints"
-    return Verdict("False", PairReason.NOT_MANAGED, message)
+    return Finding("False", PairReason.NOT_MANAGED, message)
 
 
-def _external(reports: Sequence[UnreachableServers | None]) -> Verdict:
+def _external(reports: Sequence[UnreachableServers | None]) -> Finding:
     """Whether external servers answer the gateways that probed them: one gateway and one server are enough."""
     lost = [report for report in reports if report is not None]
     if not lost:
-        return Verdict("True", PairReason.EXTERNAL, _ELSEWHERE)
+        return Finding("True", PairReason.EXTERNAL, _ELSEWHERE)
     servers = ", ".join(sorted({server for report in lost for server in report.servers})[:_MAX_LISTED])
     most = max(report.unreachable for report in lost)
     seen = f"{len(lost)} of {len(reports)} gateways cannot reach up to {most} of {lost[0].total} servers: {servers}"
     if len(lost) == len(reports) and all(report.unreachable >= report.total for report in lost):
-        return Verdict("False", PairReason.ENDPOINTS_UNREACHABLE, f"no gateway reaches any server; {seen}")
-    return Verdict("True", PairReason.EXTERNAL, f"{_ELSEWHERE}; {seen}")
+        return Finding("False", PairReason.ENDPOINTS_UNREACHABLE, f"no gateway reaches any server; {seen}")
+    return Finding("True", PairReason.EXTERNAL, f"{_ELSEWHERE}; {seen}")
 
 
-def kill_switch(*, own: bool, policy: bool, gateways: GatewaysStatus, of_policy: GatewaysStatus | None) -> Verdict:
+def kill_switch(*, own: bool, policy: bool, gateways: GatewaysStatus, of_policy: GatewaysStatus | None) -> Finding:
     """Whether a kill switch is on: the pair's `own`, or that of a `policy`.
 
     `gateways` says how far the pair has come, `of_policy` the same of the policy that is killed, None where it is not
     the one in force. Of two that are on, the pair's is enough to have arrived.
     """
     if not own and not policy:
-        return Verdict("False", PairReason.NOT_KILLED, "no kill switch is on")
+        return Finding("False", PairReason.NOT_KILLED, "no kill switch is on")
     whose = " and ".join(name for name, on in (("the pair", own), ("its SpeculationPolicy", policy)) if on)
     counted = gateways if own else of_policy or GatewaysStatus()
     landed = counted.total > 0 and counted.synced >= counted.total
     seen = f"{counted.synced} of {counted.total} gateways have confirmed it" if counted.total else "no gateway reports"
     reason = PairReason.KILLED_EVERYWHERE if landed else PairReason.KILLED
-    return Verdict("True", reason, f"the kill switch of {whose} is on: every request decodes plainly; {seen}")
+    return Finding("True", reason, f"the kill switch of {whose} is on: every request decodes plainly; {seen}")
 
 
 def unresolved_reason(problems: Sequence[Problem]) -> PairReason:
