@@ -29,7 +29,6 @@ ASSIGNMENT_VARIABLE = "SLIPSTREAM_ASSIGNMENT_SECRET"
 MIN_SECRET_BYTES = 16
 CACHE_VARIABLE = "SLIPSTREAM_VLLM_HOME"
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug")
-_NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
 class Deadlines(msgspec.Struct, frozen=True, kw_only=True):
@@ -417,23 +416,6 @@ def pod(environ: Mapping[str, str] = os.environ) -> Pod | None:
     """The pod of this process, from `POD_NAME` and `POD_UID`; None unless both are set."""
     name, uid = environ.get("POD_NAME"), environ.get("POD_UID")
     return Pod(name=name, uid=uid) if name and uid else None
-
-
-def own_namespace(environ: Mapping[str, str] = os.environ) -> str | None:
-    """The namespace of this process, from `POD_NAMESPACE` or the service account; None outside of a pod."""
-    if named := environ.get("POD_NAMESPACE"):
-        return named
-    try:
-        return _NAMESPACE_FILE.read_text(encoding="utf-8").strip() or None
-    except OSError:
-        return None
-
-
-def default_kubeconfig(environ: Mapping[str, str] = os.environ) -> Path | None:
-    """The default kubeconfig: None within a cluster, else `KUBECONFIG` or the user's own."""
-    if environ.get("KUBERNETES_SERVICE_HOST"):
-        return None
-    return Path(environ.get("KUBECONFIG") or Path.home() / ".kube" / "config")
 
 
 def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:

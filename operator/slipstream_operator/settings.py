@@ -1,4 +1,4 @@
-"""The settings of a run of the operator."""
+"""Settings of the operator's process. A field with `option(...)` is a command-line option: see `arguments`."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ PATIENCE_S = 120.0
 WORKERS = 16
 
 
-class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`release` names this installation, None for one after its namespace. `namespaces` are those watched,
-    empty for all, and `grants` is what they may use. `report_namespace` and `lease_namespace` are the operator's own
-    where they are None. `server_ingress`: see `ServingDefaults`. `patience_s` is how long the API server may refuse
-    or fail before the process ends."""
+def _label(text: str) -> str:
+    """A label's value."""
+    if re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", text) is None:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: letters, digits, dots and dashes, with a letter or digit at both ends"
+        )
+    return text
 
 
 def _ingress_rules(text: str) -> tuple[KubeObject, ...]:

@@ -14,33 +14,7 @@ from slipstream_core.manifest.table import Route
 
 from slipstream_gateway.console.worker import WorkerSnapshot
 
-LAND_WITHIN_S = 5.0
 _POLL_EVERY_S = 0.02
-
-
-class NotSwitchable(SlipstreamError):
-    """The console cannot turn this kill switch; the message has the alternative."""
-
-
-class KillSwitch(Protocol):
-    """The way in which kill switches are turned on this gateway."""
-
-    @property
-    def kills(self) -> Kills:
-        """The switches turned from the console, with their history."""
-        ...
-
-    def is_on(self, route: Route) -> bool:
-        """Whether the switch that `turn` operates is on for the pair of `route`."""
-        ...
-
-    def command(self, route: Route) -> str:
-        """The command for a pair whose switch cannot be turned from the console; empty if it can."""
-        ...
-
-    async def turn(self, pair: str, *, on: bool, by: str, reason: str) -> KillEvent:
-        """Turns it and waits until all workers have applied it. Raises `NotSwitchable`."""
-        ...
 
 
 class FileKillSwitch:
@@ -114,25 +88,8 @@ class CommandKillSwitch:
 
     async def turn(self, pair: str, *, on: bool, by: str, reason: str) -> KillEvent:
         namespace, _, name = pair.rpartition("/")
-        run = f"slipstream {'kill' if on else 'unkill'} modelpair/{name}{_within(namespace)}"
+        run = f"slipstream {'kill' if on else 'unkill'} modelpair/{name}{within(namespace)}"
         raise NotSwitchable(f"This gateway is not permitted to change the cluster's objects. Run: {run}")
-
-
-def command_for(route: Route) -> str:
-    """The command that kills the pair of `route`, or if it is killed, the one that ends the kill."""
-    pair, policy = route.pair, route.policy
-    if policy is not None and policy.spec.kill_switch and not pair.spec.kill_switch:
-        return f"slipstream kill speculationpolicy/{policy.metadata.name}{_within(policy.metadata.namespace)}"
-    return f"slipstream kill modelpair/{pair.metadata.name}{_within(pair.metadata.namespace)}"
-
-
-def _within(namespace: str | None) -> str:
-    return f" -n {namespace}" if namespace else ""
-
-
-def with_event(kills: Kills, event: KillEvent) -> Kills:
-    """`kills` with `event` as the latest."""
-    return msgspec.structs.replace(kills, events=(event, *kills.events)[:MAX_EVENTS])
 
 
 def _turned(kills: Kills, event: KillEvent) -> Kills:
@@ -148,8 +105,3 @@ def _noted(kills: Kills, event: KillEvent) -> Kills:
         event if (one.at, one.pair, one.on) == (event.at, event.pair, event.on) else one for one in kills.events
     )
     return msgspec.structs.replace(kills, events=events)
-
-
-def now() -> str:
-    """In Kubernetes' format, to the millisecond."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

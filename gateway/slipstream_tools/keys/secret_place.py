@@ -1,4 +1,4 @@
-"""A Secret of a cluster as the place of the keys."""
+"""A Secret of a cluster as the place of keys."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _ATTEMPTS = 8
 
 
 class SecretPlace:
-    """A Secret with the entries `keys.json` and `keys.json.pepper`, as pods mount it. It is written only if it has not
-    changed since it was read."""
+    """A Secret with the entries `keys.json` and `keys.json.pepper`, as pods mount it. It is written only where nobody
+    changed it since it was read."""
 
     def __init__(self, secret: SecretName, *, kubeconfig: Path | None, context: str | None) -> None:
         self._secret = secret
@@ -56,10 +56,9 @@ class SecretPlace:
                 try:
                     await self._try(client, change, create=create)
                     return
-                except ApiError as exc:
-                    if exc.status != _CONFLICT:
-                        raise
-        raise CommandError(f"{self}: every attempt conflicted with another change; try again.")
+                except KubeConflict:
+                    continue
+        raise CommandError(f"{self}: it changed during each of {_ATTEMPTS} attempts; try again.")
 
     async def _try(self, client: KubeClient, change: Change, *, create: bool) -> None:
         try:
@@ -77,7 +76,7 @@ class SecretPlace:
         await client.merge(self._secret.path, {"metadata": {"resourceVersion": version}, "data": data})
 
     def _opened(self, secret: Mapping[str, Any]) -> tuple[AccessFile, bytes]:
-        """The keys and the pepper in a Secret; a new Secret gets its pepper here."""
+        """The keys and the pepper in a Secret; one that has neither yet gets its pepper here."""
         data = secret.get("data") or {}
         file = AccessFile()
         if KEYS_ENTRY in data:
@@ -87,5 +86,5 @@ class SecretPlace:
             check_pepper(file, pepper, name=f"{self}: {KEYS_ENTRY}", pepper_name=PEPPER_ENTRY)
             return file, pepper
         if file.keys:
-            raise CommandError(f"{self}: has keys, but no entry {PEPPER_ENTRY} with the pepper of their hashes.")
+            raise CommandError(f"{self}: has keys, and no entry {PEPPER_ENTRY} that they were hashed under.")
         return file, new_pepper()

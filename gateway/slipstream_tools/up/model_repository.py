@@ -10,7 +10,6 @@ import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import slipstream_core
 from slipstream_core.errors import CommandError
 from slipstream_core.manifest import ModelPair, VllmEngine, triton_model_name
 from slipstream_core.manifest.triton_model import engine_parameters, render_config
@@ -22,16 +21,6 @@ from slipstream_tools.up.vllm_environment import VllmInstall
 from slipstream_tools.up.vllm_pairs import launch_of
 
 TEMPLATE_MODEL, VLLM_TEMPLATE_MODEL = "slipstream", "slipstream_vllm"
-_PACKAGE = Path(slipstream_core.__file__).parent
-_TEMPLATES = (_PACKAGE / "model_repository", _PACKAGE.parent.parent / "deploy" / "model_repository")
-
-
-def template_repository() -> Path:
-    """The folder of the templates: in the installed package, or in the source tree of an editable install."""
-    for folder in _TEMPLATES:
-        if (folder / TEMPLATE_MODEL / "config.pbtxt").is_file():
-            return folder
-    raise CommandError(f"this installation is incomplete: {_TEMPLATES[0]} is missing")
 
 
 def write_repository(

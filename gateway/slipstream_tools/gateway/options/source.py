@@ -8,14 +8,13 @@ import re
 
 from slipstream_core.arguments import add_options, read_options
 from slipstream_core.errors import CommandError
+from slipstream_core.kube.environment import default_kubeconfig, own_namespace
 from slipstream_core.manifest import RoutingTable, WireProtocol, check_address
 from slipstream_core.manifest.grants import read_grants
 from slipstream_core.settings import (
     NO_GRANTS,
     ClusterSettings,
     GatewaySettings,
-    default_kubeconfig,
-    own_namespace,
     pod,
     redis_url,
 )
