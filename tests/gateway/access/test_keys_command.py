@@ -63,7 +63,7 @@ def test_revoked_key_is_of_no_use_and_stays_in_the_list(keys: Any) -> None:
     keys.run("revoke", "old")
     assert not opens(keys, text)
     assert [(key["name"], key["state"]) for key in keys.records()] == [("old", "revoked")]
-    assert "was revoked" in keys.fail("revoke", "old")
+    assert "is revoked" in keys.fail("revoke", "old")
     assert opens(keys, keys.create("--name", "old"))  # its name is free again
 
 
@@ -92,7 +92,7 @@ def test_commands_at_once_lose_no_key(keys: Any) -> None:
 
 
 def test_budget_without_a_price_and_unknown_keys_are_refused_in_one_line(keys: Any) -> None:
-    assert "needs prices" in keys.fail("create", "--usd-per-day", "1")
+    assert "requires prices" in keys.fail("create", "--usd-per-day", "1")
     assert not keys.path.exists()
     keys.create("--name", "a")
     assert "there is no key 'b'" in keys.fail("revoke", "b")

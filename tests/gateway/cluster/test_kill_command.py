@@ -170,7 +170,7 @@ def test_kill_waits_until_every_gateway_has_confirmed(cluster: Cluster) -> None:
     code, output, errors = ended(process)
     assert (code, errors) == (0, "")
     assert re.fullmatch(
-        r"  gateway-a  (\d+) ms\n2 of 2gateways have applied it, \1 ms after the API server accepted it\n", output
+        r"  gateway-a  (\d+) ms\n2 of 2 gateways have applied it, \1 ms after the API server accepted it\n", output
     )
 
 
@@ -240,7 +240,7 @@ def test_gateway_that_does_not_confirm_is_named(cluster: Cluster) -> None:
     cluster.report("gateway-b", 1)
     code, _, errors = cluster.run("kill", "mp/acme", "--timeout", "4")
     assert code == 1
-    assert errors == "1 of 2 gateways confirmed within 4 s; not gateway-b\n"
+    assert errors == "1 of 2 gateways confirmed within 4 s; missing: gateway-b\n"
     assert cluster.spec()["killSwitch"] is True
 
 
@@ -273,7 +273,7 @@ def test_gateway_whose_clock_is_behind_is_alive_while_it_renews(cluster: Cluster
     cluster.report("slow-clock", 1, age_s=60)
     with cluster.renewing("slow-clock", 1, age_s=60):
         code, _, errors = cluster.run("kill", "mp/acme", "--timeout", "10")
-        assert (code, errors) == (1, "1 of 2 gateways confirmed within 10 s; not slow-clock\n")
+        assert (code, errors) == (1, "1 of 2 gateways confirmed within 10 s; missing: slow-clock\n")
     with cluster.renewing("slow-clock", 2, age_s=60):
         code, output, errors = cluster.run("kill", "mp/acme")
     assert (code, errors) == (0, "")
@@ -288,7 +288,7 @@ def test_pair_that_was_made_again_is_confirmed_by_no_report_of_its_namesake(clus
     cluster.report("stopped", 7, uid=namesake)
     cluster.report("older-version", 7, uid="")
     code, _, errors = cluster.run("kill", "mp/acme", "--timeout", "4")
-    assert (code, errors) == (1, "0 of 2 gateways confirmed within 4 s; not older-version, stopped\n")
+    assert (code, errors) == (1, "0 of 2 gateways confirmed within 4 s; missing: older-version, stopped\n")
     cluster.report("stopped", 2)
     cluster.report("older-version", 2)
     code, output, _ = cluster.run("kill", "mp/acme")
@@ -310,7 +310,7 @@ def test_kill_of_a_pair_that_was_refused_says_who_serves_the_model(cluster: Clus
     code, _, errors = cluster.run("kill", "mp/acme")
     assert code == 0
     assert errors == (
-        f"ModelPair {cluster.namespace}/acme is refused (ModelNameTaken: {message}): "
+        f"ModelPair {cluster.namespace}/acme is refused (ModelNameTaken: {message}), "
         "so this kill does not stop a model that another object serves\n"
     )
     server_is_starting = taken | {"type": "Ready", "reason": "NoReadyReplicas"}

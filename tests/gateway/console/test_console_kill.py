@@ -67,7 +67,7 @@ def test_it_holds_while_the_manifest_changes(console: Console, send: Send) -> No
     ("options", "said"),
     [
         ({"headers": {}}, "x-slipstream-console"),
-        ({"headers": {**ASKED, "content-type": "text/plain"}, "json": None, "content": b"{}"}, "takes JSON"),
+        ({"headers": {**ASKED, "content-type": "text/plain"}, "json": None, "content": b"{}"}, "requires a JSON body"),
         ({"headers": {**ASKED, "origin": "https://evil.example"}}, "other sites"),
         ({"headers": {**ASKED, "origin": "null"}}, "other sites"),
         ({"headers": {**ASKED, "sec-fetch-site": "cross-site"}}, "other sites"),

@@ -86,7 +86,7 @@ def test_limits_of_each_key_and_what_is_used_of_them_are_a_table(
     assert page.locator("#keys-box").is_hidden()
     page.fill("#key-value", admin)
     page.get_by_role("button", name="Connect").click()
-    table = page.get_by_role("table", name="Limits of each key and how much of them is used")
+    table = page.get_by_role("table", name="Limits of each key and their usage")
     row = table.get_by_role("row").filter(has=page.get_by_role("rowheader", name=hostile, exact=True))
     expect(table.get_by_role("columnheader")).to_have_text(
         ["key", "requests per minute", "tokens per minute", "concurrent", "USD today"], use_inner_text=True

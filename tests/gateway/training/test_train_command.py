@@ -128,7 +128,7 @@ def test_one_task_only_keeps_the_shipped_models_task(tmp_path: Path, capsys: pyt
 def test_no_lengths_at_all_keeps_the_shipped_models_lengths(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bare = [row(index, list(TASKS)[index % 3]) for index in range(40)]
     assert train(tmp_path, bare) == 0
-    assert "Whether an answer is long: nothing to learn from" in capsys.readouterr().out
+    assert "Whether an answer is long: no training data" in capsys.readouterr().out
     written, shipped = load_model(tmp_path / "model.npz"), default_model()
     assert np.allclose(written.by_task, shipped.by_task)
     assert np.allclose(written.lengths, shipped.lengths)

@@ -194,7 +194,7 @@ def test_folder_that_cannot_be_written_names_the_setting(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "file" / "home"))
-    with pytest.raises(CommandError, match=f"cannot be written .*; choose another folder with {CACHE_VARIABLE}"):
+    with pytest.raises(CommandError, match=f"is not writable .*; choose another folder with {CACHE_VARIABLE}"):
         install_vllm(lambda _: None, recipe=recipe)
 
 
