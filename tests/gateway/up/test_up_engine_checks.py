@@ -89,7 +89,7 @@ def test_several_workers_and_keys_are_said() -> None:
     [_, several] = said([check(withheld={}, checked_s=1.0)], workers=3)
     assert several.startswith("each of the 3 workers checks by itself")
     [keys] = said(None)
-    assert "with a key" in keys
+    assert "require a key" in keys
 
 
 def test_it_ends_when_it_is_told_to() -> None:
