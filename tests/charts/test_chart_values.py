@@ -154,7 +154,7 @@ def test_notes_say_how_to_kill_and_unkill(notes: Callable[..., str]) -> None:
         assert f"{patch}null}}}}'" in text
     for command in ("kill", "unkill"):
         assert f"slipstream {command} modelpair/NAME --namespace NAMESPACE --report-namespace serving" in text
-    assert "For production,\nname the address of your own in redis.existingSecret.name." in text
+    assert "For production,\nset redis.existingSecret.name to a Secret with the URL of your own." in text
     assert "WARNING: the kinds ModelPair and SpeculationPolicy are not installed" in text  # as in this cluster of none
 
 
