@@ -47,7 +47,7 @@ async def test_leader_whose_lease_others_annotate_all_the_time_goes_on(
     await asyncio.to_thread(annotate)
     assert not holding.done()
     client.patch(lease(namespace), {"spec": {"holderIdentity": "thief"}})
-    with pytest.raises(LeadershipLost, match="somebody else has taken over"):
+    with pytest.raises(LeadershipLost, match="another instance has taken over"):
         await asyncio.wait_for(holding, 10)
 
 
