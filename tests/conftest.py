@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import HealthCheck, settings
 from slipstream_core.manifest import EMBEDDED_MANIFEST, load_file
 from slipstream_tools.up.gateway_process import GatewayProcess
@@ -17,13 +16,28 @@ from slipstream_tools.up.options import UpOptions
 from slipstream_tools.up.servers import local_pairs
 from slipstream_tools.up.triton_server import TritonPorts, TritonServer
 
+from tests.kinds import Kinds
 from tests.kube import CRDS, KubeApiServer, install_chart
 from tests.ports import lasting_ports
+from tests.scheduling import Scheduling
 
 START_TIMEOUT_S = 90.0
 
-if not torch.cuda.is_available():
-    # Kernels run in the interpreter then. The kernel language looks once, when anything first imports it: other
+_GPU_DEVICES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
+
+
+def _has_gpu() -> bool:
+    """Whether PyTorch finds a GPU. PyTorch is imported only where the kernel has a GPU's driver: the import takes
+    seconds, and most tests need no PyTorch."""
+    if not any(Path(device).exists() for device in _GPU_DEVICES):
+        return False
+    import torch
+
+    return torch.cuda.is_available()
+
+
+if not _has_gpu():
+    # Kernels run in the interpreter then. The kernel language reads this once, when anything first imports it: other
     # packages do, so this cannot wait for the kernels' own tests.
     os.environ["TRITON_INTERPRET"] = "1"
 
@@ -31,6 +45,15 @@ if not torch.cuda.is_available():
 # the same examples each time where CI is set, new ones in each run elsewhere.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--unit", action="store_true", help="only unit tests: no process, no socket, no PyTorch")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Kinds(only_unit=config.getoption("unit")))
+    config.pluginmanager.register(Scheduling())
 
 
 @pytest.fixture(scope="session")

@@ -8,21 +8,30 @@ import socket
 from contextlib import suppress
 from itertools import islice
 
-PORTS_VARIABLE = "SLIPSTREAM_TEST_PORTS"  # The first port of a run: runs beside each other have each their own.
-PORTS_OF_A_RUN = 6_000
-FIRST_PORT = 20_000
-
+_FIRST_OF_A_RUN = int(os.environ.get("SLIPSTREAM_TEST_PORTS", "20000"))
+_PORTS_OF_A_RUN = 12_000
 _HOST = "127.0.0.1"
-_FIRST = int(os.environ.get(PORTS_VARIABLE, FIRST_PORT))
+
+
+def _ports_of_this_worker() -> range:
+    """pytest-xdist's workers share the ports of a run: none has a port of another's."""
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    count = _PORTS_OF_A_RUN // workers
+    first = _FIRST_OF_A_RUN + worker % workers * count  # a worker that crashed is replaced by one with a new number
+    return range(first, first + count)
+
+
+_PORTS = _ports_of_this_worker()
 # Each comes once in a process, in an order of its own: somebody else may run tests on this machine as well.
-_UNTRIED = iter(random.SystemRandom().sample(range(_FIRST, _FIRST + PORTS_OF_A_RUN), PORTS_OF_A_RUN))
+_UNTRIED = iter(random.SystemRandom().sample(_PORTS, len(_PORTS)))
 
 
 def lasting_ports(count: int) -> list[int]:
     """Free ports, never the same twice in a process, that no outgoing connection takes before their server has come up
     or while it is down: they lie below the range that the kernel gives out."""
     ports = list(islice(filter(_is_free, _UNTRIED), count))
-    assert len(ports) == count, f"all ports from {_FIRST} on were handed out"
+    assert len(ports) == count, f"all ports from {_PORTS[0]} to {_PORTS[-1]} were handed out"
     return ports
 
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.integration
+
 # A block as large as a body comes and goes; then smaller ones, above which something lives on when they go.
 PROGRAM = """
 import os, sys

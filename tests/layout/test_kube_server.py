@@ -13,6 +13,8 @@ import pytest
 
 from tests.kube import KubeApiServer, KubeError, find_assets, once_allowed
 
+pytestmark = pytest.mark.integration
+
 ROLE = """\
 apiVersion: rbac.authorization.k8s.io/v1
 kind: Role

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from slipstream_tools.up.vllm_install import VERSION
 
+pytestmark = pytest.mark.integration
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = {
     "slipstream_gateway": "gateway",

@@ -99,6 +99,7 @@ def test_rights_taken_away_end_the_process(own_kube: KubeApiServer, cluster: Clu
         assert "the operator cannot continue" in operator.log()
 
 
+@pytest.mark.integration
 def test_missing_definitions_are_waited_for_and_said(tmp_path: Path, install_crds: Callable[..., None]) -> None:
     with KubeApiServer(tmp_path / "kube") as bare:
         namespace = bare.namespace("bare")

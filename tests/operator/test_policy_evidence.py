@@ -24,6 +24,8 @@ from slipstream_operator.status.conditions import rfc3339
 from tests.operator.policy_world import CODE, LONG, PAIR_KEY, observation, policy_of, raw_policy
 from tests.redis_server import WAIT_S, RedisServer
 
+pytestmark = pytest.mark.integration
+
 KEY = ObjectKey(Kind.SPECULATION_POLICY, "team", "careful")
 POLICY = policy_of(raw_policy())
 CREATED = "2026-01-01T00:00:00Z"

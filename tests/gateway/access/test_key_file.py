@@ -175,6 +175,7 @@ def until_steady(url: str, key: str, wanted: int) -> None:
             assert time.monotonic() < deadline
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
 def test_gateway_for_other_machines_without_keys_does_not_start(
     host: str, tmp_path: Path, manifest_text: Callable[..., str], keys: Any

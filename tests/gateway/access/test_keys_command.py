@@ -78,6 +78,7 @@ def test_rotated_key_has_both_secrets_for_the_time_of_grace(keys: Any) -> None:
     assert len(keys.records()) == 1
 
 
+@pytest.mark.integration
 def test_commands_at_once_lose_no_key(keys: Any) -> None:
     command = [sys.executable, "-m", "slipstream_tools.cli", "keys", "create", "-f", str(keys.path)]
     keys.create()

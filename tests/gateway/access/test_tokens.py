@@ -21,6 +21,8 @@ from slipstream_core.errors import Forbidden, NotAuthenticated, UpstreamUnavaila
 from slipstream_gateway.access import KeyedAccess, KeyFile, Limiter, LocalLimits
 from slipstream_gateway.access.jwks import MAX_BYTES, Jwks
 
+pytestmark = pytest.mark.integration
+
 WAIT_S = 15.0
 RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
 OTHER_RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)

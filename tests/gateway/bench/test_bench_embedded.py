@@ -9,6 +9,8 @@ from slipstream_tools.bench.results import read_results
 from slipstream_tools.bench.summary import read_summary
 from slipstream_tools.cli import main
 
+pytestmark = pytest.mark.integration
+
 
 def test_drafts_and_draft_lengths_are_compared_on_the_embedded_stack(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]

@@ -224,6 +224,7 @@ def test_evidence_names_the_words_that_decided() -> None:
     assert (plain.evidence, plain.task, plain.confidence) == ((), explained.task, explained.confidence)
 
 
+@pytest.mark.integration
 def test_every_process_has_the_same_features() -> None:
     code = "from slipstream_gateway.decide.classify.hashing import *; "
     code += "print(features(encode('Sum: a b é 今')).rows.tolist())"

@@ -23,6 +23,8 @@ from slipstream_tools.up.processes import Child
 
 from tests.kube import KubeApiServer
 
+pytestmark = pytest.mark.integration
+
 SLIPSTREAM = Path(sys.executable).parent / "slipstream"
 LIMIT_S = 40
 OBJECTS = """\

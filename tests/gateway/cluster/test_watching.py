@@ -23,6 +23,8 @@ from slipstream_core.kube.errors import (
 )
 from slipstream_core.kube.reflector import Change, Pace, Reflector
 
+pytestmark = pytest.mark.integration
+
 PACE = Pace(watch_s=60.0, grace_s=0.2, resync_s=1000.0, first_pause_s=0.01, longest_pause_s=0.05, steady_s=0.1)
 PATH = "/apis/x/v1/things"
 

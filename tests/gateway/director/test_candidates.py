@@ -172,6 +172,7 @@ def refused_by_vllm() -> GenerationRequest:
     return parse_chat_request(json.dumps(body).encode())
 
 
+@pytest.mark.integration
 async def test_what_vllm_refuses_goes_to_its_plain_servers_alone(bench: Callable[..., Any]) -> None:
     pair = bench(VLLM).served
     tried = steps(first_candidates(pair, decision(Arm.PLAIN), refused_by_vllm(), lambda: False))
@@ -184,6 +185,7 @@ async def test_what_vllm_refuses_goes_to_its_plain_servers_alone(bench: Callable
     assert {server for _, _, server in tried} == {"1", "2"}
 
 
+@pytest.mark.integration
 async def test_a_server_that_has_not_said_what_it_can_draft_gets_the_request_plainly(bench: Callable[..., Any]) -> None:
     tried = list(first_candidates(bench(VLLM).served, decision(), request(GREEDY), lambda: False))
     assert {(each.decision.arm, each.decision.reason, each.decision.draft_length) for each in tried} == {

@@ -136,6 +136,7 @@ async def test_every_attempt_that_fails_is_told_once(
     assert at.told == [UNREACHED, UNREACHED]
 
 
+@pytest.mark.integration
 async def test_request_that_ends_with_the_failure_tells_it_once(desk: Make, manifest_text: Make, chat: Make) -> None:
     at = desk(manifest_text([dead_url()], [dead_url()]))
     assert await at.ask(chat("tokens=3")) == "UpstreamUnavailable"
@@ -162,6 +163,7 @@ async def test_failures_of_the_plain_arm_are_told_as_before(
     assert at.told == [(Arm.PLAIN, "ok")]  # the other took two attempts, and says nothing of how long one takes
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("stream", [False, True])
 async def test_attempt_of_the_control_that_fails_is_told_once(
     desk: Make, manifest_text: Make, chat: Make, stream: bool

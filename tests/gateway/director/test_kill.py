@@ -282,6 +282,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     writer.close()
 
 
+@pytest.mark.integration
 async def test_a_request_that_still_waits_for_its_connection_is_sent_plainly(triton_double: Any) -> None:
     server = await triton_double()
     door = SlowDoor(server.port)

@@ -188,6 +188,7 @@ for text in json.load(sys.stdin):
 """
 
 
+@pytest.mark.integration
 def test_another_process_finds_the_same_subject(chat: Chat) -> None:
     rng = random.Random(4)
     texts = [fill(template, rng) for template in TEMPLATES]

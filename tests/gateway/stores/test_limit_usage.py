@@ -14,6 +14,8 @@ from slipstream_core.redis.redis_limits import RedisLimits
 
 from tests.redis_server import WAIT_S, RedisServer
 
+pytestmark = pytest.mark.integration
+
 LIMITS = Limits(requests_per_minute=1, tokens_per_minute=60_000, concurrent=5, usd_per_day=1.0)
 
 

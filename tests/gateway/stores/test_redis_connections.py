@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from slipstream_core.redis.redis_store import RedisStore
 
+pytestmark = pytest.mark.integration
+
 
 @pytest.fixture
 def certificate(tmp_path: Path) -> tuple[Path, Path]:

@@ -19,6 +19,8 @@ from slipstream_core.redis.redis_limits import RedisLimits
 
 from tests.redis_server import WAIT_S, RedisServer
 
+pytestmark = pytest.mark.integration
+
 
 @contextlib.asynccontextmanager
 async def gateways(url: str, number: int, **options: Any) -> AsyncIterator[list[RedisLimits]]:

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from slipstream_gateway.telemetry.workers import PeerQuery, WorkerPeers
 
+pytestmark = pytest.mark.integration
+
 
 def peers(folder: Path | None, name: str, monkeypatch: pytest.MonkeyPatch) -> WorkerPeers:
     """A worker of its own number: the socket goes by it."""

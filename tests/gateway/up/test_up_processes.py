@@ -9,7 +9,10 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
 from slipstream_tools.up.processes import Child
+
+pytestmark = pytest.mark.integration
 
 # Ignores SIGTERM, and so does its own child; prints both pids.
 STUBBORN = """

@@ -20,7 +20,7 @@ from slipstream_tools.up.processes import Stopped
 from slipstream_tools.up.vllm_environment import existing_vllm
 from slipstream_tools.up.vllm_install import Recipe, install_vllm
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 VERSION = "0.32.0"
 PYPROJECT = """\

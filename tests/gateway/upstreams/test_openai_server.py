@@ -14,6 +14,8 @@ from slipstream_gateway.api.errors import error_reply
 from slipstream_gateway.upstreams.base import Job, Stream
 from slipstream_gateway.upstreams.openai_server import OpenAiUpstream
 
+pytestmark = pytest.mark.integration
+
 RAW = b'{"model": "m", "prompt": "x", "stream": true}'
 
 

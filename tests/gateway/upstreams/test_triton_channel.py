@@ -16,6 +16,8 @@ from slipstream_gateway.upstreams.endpoint_rules import EndpointRules
 from slipstream_gateway.upstreams.triton_channel import CHANNEL_OPTIONS, TritonChannel
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+pytestmark = pytest.mark.integration
+
 GRPC_SERVER_MIN_PING_INTERVAL_MS = 300_000
 WAIT_S = 30.0
 

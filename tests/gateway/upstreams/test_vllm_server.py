@@ -13,6 +13,8 @@ from slipstream_core.types import Endpoint, GenerationRequest
 from slipstream_gateway.upstreams.base import Job
 from slipstream_gateway.upstreams.vllm_server import VllmUpstream
 
+pytestmark = pytest.mark.integration
+
 COUNTS = {"num_draft_tokens": 4, "num_accepted_draft_tokens": 2, "num_spec_steps": 2}
 USAGE = {"prompt_tokens": 1, "completion_tokens": 4, "total_tokens": 5}
 METRICS = {"speculative_decoding": COUNTS}
