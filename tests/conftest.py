@@ -41,6 +41,10 @@ if not _has_gpu():
     # packages do, so this cannot wait for the kernels' own tests.
     os.environ["TRITON_INTERPRET"] = "1"
 
+# Processes that tests start find `sitecustomize` there.
+_CHILD_STARTUP = str(Path(__file__).parent / "child_startup")
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (_CHILD_STARTUP, os.environ.get("PYTHONPATH"))))
+
 # How long an example takes is a matter of how busy the machine is. All else stays as Hypothesis' own profiles have it:
 # the same examples each time where CI is set, new ones in each run elsewhere.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -182,6 +182,7 @@ def run_preflight(raw: JSON, folder: Path) -> JSON:
     return {"name": container["name"], "ready": ended.returncode == 0, "state": {"terminated": terminated}}
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("draft", "status", "reason"),
     [

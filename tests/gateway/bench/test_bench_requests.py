@@ -71,6 +71,7 @@ def test_a_file_without_a_usable_line_is_an_error(bench_file: Callable[..., Path
         read_requests(bench_file(*lines))
 
 
+@pytest.mark.integration
 def test_the_shipped_workload_is_seeded_and_has_classes_and_checks() -> None:
     first, again = embedded_requests("embedded:8"), embedded_requests("embedded:8:0")
     assert first.digest == again.digest

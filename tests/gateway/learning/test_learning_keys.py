@@ -271,6 +271,7 @@ def test_the_one_key_that_is_left_is_believed_about_the_servers(observe: Observe
     assert ask(learner, "new").plain_tpot_s.mean == pytest.approx(0.06, rel=0.1)
 
 
+@pytest.mark.slow
 def test_keys_without_end_do_not_grow_memory(observe: Observe) -> None:
     """Each with words, classes and loads of its own."""
     rng, learner = random.Random(6), Learner(max_fingerprints=100)

@@ -40,6 +40,7 @@ def fast(observe: Observe, tokens: int, share: float, **fields: object) -> Obser
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_flood_of_one_off_prompts_neither_grows_memory_nor_pushes_out_what_is_known(
     observe: Observe, profile: Profile
 ) -> None:

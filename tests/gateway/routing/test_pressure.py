@@ -110,6 +110,7 @@ def test_what_is_shed_is_no_control_and_what_a_client_asked_for_stands() -> None
     assert decision(RULES, 1.0, mode=Mode.SPECULATIVE).reason is Reason.CLIENT_ASKED
 
 
+@pytest.mark.integration
 def test_route_command_explains_pressure(tmp_path: Path) -> None:
     body = {"model": next(iter(load_file(EMBEDDED_MANIFEST).routes)), "messages": [{"role": "user", "content": "Hi"}]}
     path = tmp_path / "request.json"

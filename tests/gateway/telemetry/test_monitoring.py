@@ -146,6 +146,7 @@ def test_what_is_made_is_what_is_committed(path: Path) -> None:
     assert (ROOT / path).read_text(encoding="utf-8") == files()[path]
 
 
+@pytest.mark.integration
 def test_prometheus_takes_the_rules_and_they_fire_when_they_should() -> None:
     promtool = shutil.which("promtool")
     assert promtool, "promtool is missing: it comes with Debian's package prometheus"

@@ -98,6 +98,7 @@ def test_it_ends_when_it_is_told_to() -> None:
     assert (ended, lines) == (False, [])
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("policy", "timeout_s", "words"),
     [("", WAIT_S, "ModelPair/pair has no SpeculationPolicy"), (POLICY, 1.0, "not checked yet")],

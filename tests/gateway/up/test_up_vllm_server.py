@@ -113,6 +113,7 @@ def test_manifests_of_the_package_need_one_kind_of_server(name: str, engine: str
     assert route.policy is not None
 
 
+@pytest.mark.integration
 def test_ports_that_are_given_stay_and_the_others_are_chosen() -> None:
     options = with_ports(UpOptions(http_port=12345), load_file(EXAMPLES / "embedded.yaml"))
     assert options.http_port == 12345
