@@ -6,15 +6,15 @@ BIN    := $(VENV)/bin
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help up test test-fast test-all bench chaos soak lint format crds docs lock audit sbom images train wheel clean
+.PHONY: help up test test-fast test-slow bench chaos soak lint format crds docs lock audit sbom images train wheel clean
 
 help:
 	@echo "make up      install, then run the embedded pair and the gateway (ARGS='--port 9000', ARGS='--engine vllm',"
 	@echo "             ARGS='--model smollm2')"
-	@echo "make test    the suite that CI runs: real Triton, vLLM, Redis and Kubernetes API server, all but tests marked slow"
+	@echo "make test    the suite that CI runs: real Triton, vLLM, Redis and Kubernetes API server, all but the tests marked slow"
 	@echo "             (ARGS='-k kill', ARGS=tests/gateway/api; ARGS='-n 4' for more workers than two)"
 	@echo "make test-fast  unit tests only, a minute: no servers, no PyTorch"
-	@echo "make test-all   make test and the slow tests: more samples, every mutation, long runs"
+	@echo "make test-slow  the tests marked slow: most samples, most cases, memory over long runs; CI runs them as well"
 	@echo "make lint    ruff, mypy and the import contracts"
 	@echo "make bench   the figures of docs/measurements.md, on this machine"
 	@echo "make chaos   faults on real processes, one table (ARGS='--only triton-kill --times 50', ARGS=--full)"
@@ -36,8 +36,8 @@ test: $(VENV)/.installed-dev
 test-fast: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest --unit -m 'not slow' -n 2 --dist loadscope $(ARGS)
 
-test-all: $(VENV)/.installed-dev
-	$(BIN)/python -m tests.suite $(ARGS)
+test-slow: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.suite -m slow $(ARGS)
 
 bench: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.benchmarks $(ARGS)

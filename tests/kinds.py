@@ -3,7 +3,7 @@
 A **unit** test starts no process, opens no socket and imports no PyTorch. All others are **integration** tests: those
 of the folders in `_INTEGRATION_FOLDERS`, those that use a fixture in `_SERVERS`, and those marked
 `@pytest.mark.integration` because they start something themselves. `slow` is a mark of its own, for unit and
-integration tests alike: `make test` leaves those tests out, `make test-all` runs them too.
+integration tests alike: `make test` leaves those tests out, `make test-slow` runs them.
 
 With `--unit` only unit tests run: the integration folders are not even collected, and a unit test that starts a process
 or uses a socket fails.

@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 import msgspec
+import pytest
 from slipstream_gateway.request.likelihood import Factors, Sampling, factors_of
 from slipstream_gateway.request.parity.score import ALARM_AT, MOST_PER_ANSWER, SampledTest
 
@@ -57,6 +58,7 @@ def test_sampler_that_is_too_sure_is_found() -> None:
     assert sorted(_answers_until_alarm(found, rng, 4000) for _ in range(20))[10] <= 2000
 
 
+@pytest.mark.slow
 def test_no_alarm_among_a_hundred_thousand_answers_that_are_exchangeable() -> None:
     rng = random.Random(5)
     found, test, most = _mixed(rng), SampledTest(), 0.0
@@ -144,6 +146,7 @@ def test_real_draft_tokens_accepted_wrongly_in_one_of_93_positions_are_found_wit
     assert max(_answers_until_alarm(_real("drift"), rng, 1000) for _ in range(200)) <= 300
 
 
+@pytest.mark.slow
 def test_real_plain_answers_raise_no_alarm_in_a_hundred_thousand() -> None:
     rng, found = random.Random(12), _real("plain")
     test, most = SampledTest(), 0.0
