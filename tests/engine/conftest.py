@@ -16,6 +16,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM
 
 EOS = "<|end|>"
+torch.set_num_threads(1)  # tiny tensors: a second thread waits, and takes a processor to do so
 
 
 def _write_tokenizer(folder: Path) -> None:

@@ -94,6 +94,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "draft", "requests"),
     [
@@ -120,6 +121,15 @@ def test_a_fault_in_the_kernel_is_found_by_its_distribution(tmp_path, fault, dra
 def check_all(requests, answers, *, block):
     for request, answer in zip(requests, answers, strict=True):
         check(request, answer, block=block)
+
+
+def is_wrong(verify, requests, *, block):
+    answers = verify_batch(verify, requests, device="cuda" if CUDA else "cpu", block_verification=block)
+    try:
+        check_all(requests, answers, block=block)
+    except AssertionError:
+        return True
+    return False
 
 
 PENALISED = Rules(repetition=1.6, frequency=0.8, presence=0.9, prompt=(1, 2))
@@ -151,8 +161,6 @@ def test_a_fault_in_the_kernel_is_found_token_by_token(tmp_path, fault, rules, o
     numbers = [*range(22), 234, 236]
     requests = [make_request(number, vocabulary=12, drafts=3, rules=rules) for number in numbers]
     requests = [request.one_hot() if one_hot else request for request in requests]
-    answers = verify_batch(
-        partial(package.verify, backend="kernel"), requests, device="cuda" if CUDA else "cpu", block_verification=block
-    )
-    with pytest.raises(AssertionError):
-        check_all(requests, answers, block=block)
+    verify = partial(package.verify, backend="kernel")
+    # A few at a time: most faults show in the first, and the interpreter is slow.
+    assert any(is_wrong(verify, requests[first : first + 4], block=block) for first in range(0, len(requests), 4))
