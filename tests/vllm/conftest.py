@@ -91,3 +91,9 @@ def vllm_server(start_vllm: Callable[..., VllmServer]) -> VllmServer:
 def plain_vllm_server(start_vllm: Callable[..., VllmServer]) -> VllmServer:
     """The embedded target alone: no speculation, vLLM's own scheduler."""
     return start_vllm(speculative=False, extra=TOOLS)
+
+
+@pytest.fixture(scope="session")
+def garbage_server(start_vllm: Callable[..., VllmServer]) -> VllmServer:
+    """Stock vLLM that speculates, without the plugin: its sampler is broken."""
+    return start_vllm(plugin=False)

@@ -3,31 +3,45 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
 import pytest
-from slipstream_tools.up.vllm_environment import VllmInstall
 from slipstream_tools.up.vllm_server import VllmServer
 
 from tests.gateway.conftest import Gateway
+from tests.relay import Relay
 from tests.vllm.gateway.conftest import manifest
 from tests.vllm.gateway.vllm_answers import ask, until_reason
 
-START_TIMEOUT_S = 300.0
+
+def port_of(server: VllmServer) -> int:
+    return int(server.url.rpartition(":")[2])
+
+
+@pytest.fixture
+def relay() -> Iterator[Callable[[VllmServer], Relay]]:
+    """Makes addresses that lead to a server at first; all are stopped after the test."""
+    made: list[Relay] = []
+
+    def make(server: VllmServer) -> Relay:
+        made.append(Relay(port_of(server)))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.stop()
 
 
 def test_a_server_without_the_plugin_decodes_plainly_until_one_with_it_takes_its_place(
     start_gateway: Callable[..., Gateway],
-    start_vllm: Callable[..., VllmServer],
+    garbage_server: VllmServer,
     vllm_server: VllmServer,
-    vllm_install: VllmInstall,
-    tmp_path: Path,
+    relay: Callable[[VllmServer], Relay],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    stock = start_vllm(plugin=False)
+    address = relay(garbage_server)
     with caplog.at_level(logging.INFO, "slipstream_gateway.upstreams.vllm_plugin"):
-        served = start_gateway(manifest([stock.url]))
+        served = start_gateway(manifest([address.url]))
         decision = until_reason(served, "engine_cannot")
         assert decision["arm"] == "plain"
         assert "start vLLM with --scheduler-cls slipstream_vllm.Scheduler" in decision["detail"]
@@ -36,17 +50,11 @@ def test_a_server_without_the_plugin_decodes_plainly_until_one_with_it_takes_its
         assert (answer.headers["x-slipstream-arm"], answer.headers["x-slipstream-reason"]) == ("plain", "engine_cannot")
         assert served.metric("slipstream_requests_total", arm="plain", reason="engine_cannot") == 1
         assert served.metric("slipstream_replica_longest_draft", pair="pair", arm="speculative") == 0
-        stock.stop()
-        port = int(stock.url.rpartition(":")[2])
-        successor = VllmServer(install=vllm_install, launch=vllm_server.launch, run_dir=tmp_path, port=port)
-        try:
-            successor.wait_ready(timeout_s=START_TIMEOUT_S)
-            until_reason(served, "client_asked")
-            answer = ask(served, "speculative")
-            assert answer.headers["x-slipstream-arm"] == "speculative"
-            assert served.metric("slipstream_replica_longest_draft", pair="pair", arm="speculative") == 4
-        finally:
-            successor.stop()
+        address.lead_to(port_of(vllm_server))
+        until_reason(served, "client_asked")
+        answer = ask(served, "speculative")
+        assert answer.headers["x-slipstream-arm"] == "speculative"
+        assert served.metric("slipstream_replica_longest_draft", pair="pair", arm="speculative") == 4
     said = [record.getMessage() for record in caplog.records if record.name.endswith("vllm_plugin")]
     assert len(said) == 2  # once for each of the servers, however often they were asked
     assert "it does not have Slipstream's plugin" in said[0]
