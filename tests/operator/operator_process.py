@@ -15,6 +15,7 @@ import httpx
 
 from tests.kube import KubeApiServer, KubeClient, KubeError
 from tests.kube_client import JSON
+from tests.polling import eventually
 from tests.ports import lasting_ports
 
 USER = "operator"
@@ -76,15 +77,6 @@ def grant(kube: KubeApiServer, namespace: str) -> None:
 
 def revoke(kube: KubeApiServer, namespace: str) -> None:
     kube.client().delete(f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/rolebindings/operator")
-
-
-def eventually(look: Callable[[], Found | None], *, within_s: float = WAIT_S) -> Found:
-    """What `look` finds, as soon as that is something true; fails when it finds nothing in time."""
-    deadline = time.monotonic() + within_s
-    while not (found := look()):
-        assert time.monotonic() < deadline, f"not within {within_s:g} s"
-        time.sleep(0.05)
-    return found
 
 
 def settled(look: Callable[[], Found], *, for_s: float) -> Found:

@@ -22,7 +22,8 @@ from slipstream_operator.rollout.evidence import CHECKPOINT_LOST, GRACE_S, NoEvi
 from slipstream_operator.status.conditions import rfc3339
 
 from tests.operator.policy_world import CODE, LONG, PAIR_KEY, observation, policy_of, raw_policy
-from tests.redis_server import WAIT_S, RedisServer
+from tests.polling import soon
+from tests.redis_server import RedisServer
 
 pytestmark = pytest.mark.integration
 
@@ -89,13 +90,6 @@ async def operator() -> AsyncIterator[Callable[..., Operator]]:
     await asyncio.gather(*(one.stop() for one in started), return_exceptions=True)
 
 
-async def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, what
-        await asyncio.sleep(0.01)
-
-
 def send(gateway: RedisStore, count: int, name: str = CODE, **more: object) -> None:
     for _ in range(count):
         gateway.append(observation(name, time_s=time.time(), **more))
@@ -106,18 +100,18 @@ async def test_each_outcome_counts_once_across_restarts_in_the_middle(
 ) -> None:
     first = operator(server.url)
     send(gateway, 500)
-    await until(lambda: first.seen() >= 100, "some outcomes")
+    await soon(lambda: first.seen() >= 100, "some outcomes")
     checkpoint = first.evidence.checkpoint(KEY, EMPTY)
     send(gateway, 500)
-    await until(lambda: first.seen() == 1_000, "the outcomes that the checkpoint does not have")
+    await soon(lambda: first.seen() == 1_000, "the outcomes that the checkpoint does not have")
     await first.stop()
     send(gateway, 500)
     second = operator(server.url, checkpoint)
     assert second.lost is None
-    await until(lambda: second.seen() >= 1_500, "everything")
+    await soon(lambda: second.seen() >= 1_500, "everything")
     await asyncio.sleep(0.1)
     assert second.seen() == 1_500
-    await until(lambda: second.changed == [KEY], "told once of them all")
+    await soon(lambda: second.changed == [KEY], "told once of them all")
 
 
 async def test_redis_that_was_emptied_is_gone_on_with(
@@ -125,24 +119,24 @@ async def test_redis_that_was_emptied_is_gone_on_with(
 ) -> None:
     one = operator(server.url)
     send(gateway, 100)
-    await until(lambda: one.seen() == 100, "the first")
+    await soon(lambda: one.seen() == 100, "the first")
     checkpoint = one.evidence.checkpoint(KEY, EMPTY)
     await one.stop()
     send(gateway, 64)
-    await until(lambda: gateway.status().buffered == 0, "stored")
+    await soon(lambda: gateway.status().buffered == 0, "stored")
     with server.client() as client:
         client.flushall()
     other = operator(server.url, checkpoint)
     send(gateway, 50)
-    await until(lambda: other.seen() == 150, "what was there and what came")
-    assert "Redis removed 64 outcomes before they were read" in caplog.text
+    await soon(lambda: other.seen() == 150, "what was there and what came")
+    assert "64 outcomes were gone from Redis before they were read" in caplog.text
 
 
 async def test_nothing_is_read_before_it_is_known_where_the_classes_are(
     server: RedisServer, gateway: RedisStore, operator: Callable[..., Operator]
 ) -> None:
     send(gateway, 30)
-    await until(lambda: gateway.status().stored == 30, "stored")
+    await soon(lambda: gateway.status().stored == 30, "stored")
     one = operator(server.url, follows=False)
     await asyncio.sleep(0.2)
     assert one.evidence.facts(KEY) == {}
@@ -152,7 +146,7 @@ async def test_nothing_is_read_before_it_is_known_where_the_classes_are(
     one.now_s = time.time()
     one.evidence.follow(KEY, msgspec.structs.replace(EMPTY, classes=(back,)))
     send(gateway, 20, e2e_s=0.01)
-    await until(lambda: one.seen() >= 20, "what began after the class stood where it stands")
+    await soon(lambda: one.seen() >= 20, "what began after the class stood where it stands")
     assert one.seen() == 20
 
 
@@ -161,7 +155,7 @@ async def test_before_the_first_read_silence_proves_nothing(
 ) -> None:
     one = operator(server.url)
     send(gateway, 20)
-    await until(lambda: one.seen() == 20, "outcomes")
+    await soon(lambda: one.seen() == 20, "outcomes")
     checkpoint = one.evidence.checkpoint(KEY, EMPTY)
     await one.stop()
     server.kill()
@@ -173,7 +167,7 @@ async def test_before_the_first_read_silence_proves_nothing(
     later.now_s += GRACE_S
     assert not later.evidence.is_connected(KEY)
     server.start()
-    await until(lambda: later.evidence.is_connected(KEY), "connected")
+    await soon(lambda: later.evidence.is_connected(KEY), "connected")
     assert later.evidence.facts(KEY)[CODE].complete
 
 
@@ -181,14 +175,14 @@ async def test_store_that_is_away_for_a_moment_is_no_news(
     server: RedisServer, gateway: RedisStore, operator: Callable[..., Operator]
 ) -> None:
     one = operator(server.url)
-    await until(lambda: one.evidence.is_connected(KEY) and one.evidence.facts(KEY) == {}, "connected")
+    await soon(lambda: one.evidence.is_connected(KEY) and one.evidence.facts(KEY) == {}, "connected")
     send(gateway, 1)
-    await until(lambda: one.seen() == 1, "read")
+    await soon(lambda: one.seen() == 1, "read")
     server.kill()
-    await until(lambda: not gateway.status().connected, "noticed")
+    await soon(lambda: not gateway.status().connected, "noticed")
     assert one.evidence.is_connected(KEY)
     one.now_s += GRACE_S
-    await until(lambda: not one.evidence.is_connected(KEY), "away for long")
+    await soon(lambda: not one.evidence.is_connected(KEY), "away for long")
 
 
 async def test_only_what_belongs_to_a_policy_in_force_is_kept(
@@ -198,7 +192,7 @@ async def test_only_what_belongs_to_a_policy_in_force_is_kept(
     send(gateway, 5, pair="team/other")
     gateway.append(observation(LONG, Arm.SPECULATIVE, time_s=1.0))  # long before the policy was made
     send(gateway, 5)
-    await until(lambda: one.seen() == 5, "its own")
+    await soon(lambda: one.seen() == 5, "its own")
     assert set(one.evidence.facts(KEY)) == {CODE}
     rival = ObjectKey(Kind.SPECULATION_POLICY, "team", "other")
     one.evidence.open(rival, POLICY, pair_key=PAIR_KEY, checkpoint="")
@@ -213,8 +207,8 @@ async def test_policy_that_cannot_be_read_is_still_guarded_after_a_restart(
 ) -> None:
     one = operator(server.url, policy=None)
     send(gateway, 30, status="upstream_failed")
-    await until(lambda: CODE in one.evidence.facts(KEY), "heard of it")
-    await until(lambda: one.evidence.facts(KEY)[CODE].errors.failures == 30, "its errors")
+    await soon(lambda: CODE in one.evidence.facts(KEY), "heard of it")
+    await soon(lambda: one.evidence.facts(KEY)[CODE].errors.failures == 30, "its errors")
     assert one.evidence.open(KEY, POLICY, pair_key=PAIR_KEY, checkpoint="") is None
     one.evidence.follow(KEY, EMPTY)
     assert any(guard.metric is Metric.ACCEPTANCE for guard in one.evidence.facts(KEY)[CODE].guards)
@@ -226,8 +220,8 @@ async def test_outcomes_of_a_pause_only_show_that_the_class_is_alive(
     one = operator(server.url)
     one.evidence.follow(KEY, EMPTY, paused=True)
     send(gateway, 20)
-    await until(lambda: bool(one.evidence.facts(KEY)), "heard of it")
-    await until(lambda: gateway.status().stored == 20 and one.evidence.is_connected(KEY), "all of it")
+    await soon(lambda: bool(one.evidence.facts(KEY)), "heard of it")
+    await soon(lambda: gateway.status().stored == 20 and one.evidence.is_connected(KEY), "all of it")
     assert one.seen() == 0
 
 

@@ -18,6 +18,7 @@ from slipstream_gateway.app.app import connect
 from slipstream_gateway.fleet.fleet import Fleet
 from slipstream_gateway.sources.cluster.source import ClusterSource
 
+from tests import polling
 from tests.kube import KubeApiServer
 
 API = "/apis/slipstream.dev/v1alpha1"
@@ -51,35 +52,21 @@ def _install(server: KubeApiServer) -> None:
     client = server.client()
     for plural, kind in (("modelpairs", "ModelPair"), ("speculationpolicies", "SpeculationPolicy")):
         client.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", _kind(plural, kind))
-        _until(lambda plural=plural: client.exists(f"{API}/namespaces/default/{plural}"), f"{plural} are served")
-
-
-def _until(check: Callable[[], Any], what: str, wait_s: float = WAIT_S) -> Any:
-    deadline = time.monotonic() + wait_s
-    while not (found := check()):
-        assert time.monotonic() < deadline, f"not so after {wait_s:g} s: {what}"
-        time.sleep(0.01)
-    return found
+        polling.eventually(
+            lambda plural=plural: client.exists(f"{API}/namespaces/default/{plural}"), f"{plural} are served"
+        )
 
 
 @pytest.fixture
 def until() -> Callable[..., Any]:
     """Waits until something holds."""
-    return _until
+    return polling.eventually
 
 
 @pytest.fixture
 def soon() -> Callable[..., Any]:
     """The same within an event loop."""
-
-    async def wait(check: Callable[[], Any], what: str, wait_s: float = WAIT_S) -> Any:
-        deadline = time.monotonic() + wait_s
-        while not (found := check()):
-            assert time.monotonic() < deadline, f"not so after {wait_s:g} s: {what}"
-            await asyncio.sleep(0.005)
-        return found
-
-    return wait
+    return polling.soon
 
 
 @pytest.fixture(scope="session")

@@ -199,7 +199,7 @@ def test_real_gateway_confirms_within_a_moment(
     cluster: Cluster, gateway: Callable[..., Child], until: Callable[..., Any]
 ) -> None:
     child = gateway()
-    until(cluster.leases, "a report", 30)
+    until(cluster.leases, "a report")
     for command, generation in (("kill", 2), ("unkill", 3)):
         code, output, errors = cluster.run(command, "modelpair/acme")
         assert (code, errors) == (0, ""), child.log_tail()
@@ -224,11 +224,11 @@ def test_worker_that_takes_a_dead_ones_place_goes_on_with_its_report(
     def renewed() -> dict[str, str]:
         return {lease["metadata"]["name"]: lease["spec"]["renewTime"] for lease in cluster.leases()}
 
-    until(lambda: len(cluster.leases()) == 2, "both workers report", 30)
+    until(lambda: len(cluster.leases()) == 2, "both workers report")
     before, reports = workers(), renewed()
     psutil.Process(min(before)).kill()
-    until(lambda: len(workers() - before) == 1 and len(workers()) == 2, "another worker", 30)
-    until(lambda: all(renewed()[name] > at for name, at in reports.items()), "both reports are renewed", 30)
+    until(lambda: len(workers() - before) == 1 and len(workers()) == 2, "another worker")
+    until(lambda: all(renewed()[name] > at for name, at in reports.items()), "both reports are renewed")
     code, output, errors = cluster.run("kill", "modelpair/acme")
     assert (code, errors) == (0, ""), child.log_tail()
     assert "2 of 2 gateways have applied it" in output

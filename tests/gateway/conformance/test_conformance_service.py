@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
 import httpx
 from slipstream_core.settings import ConformanceSettings, HealthSettings
+
+from tests.polling import eventually
 
 ON = ConformanceSettings(enabled=True, probe_s=0.2)
 WISH = {"x-slipstream-mode": "speculative"}
@@ -24,13 +25,6 @@ def _reason(gateway: Any, body: dict[str, Any]) -> str:
 def _conformance(gateway: Any) -> list[dict[str, Any]]:
     [pair] = httpx.get(f"{gateway.url}/v1/evidence", timeout=WAIT_S).json()["data"]
     return list(pair["conformance"])
-
-
-def _until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_nothing_speculates_before_the_first_check_and_plain_decoding_waits_for_none(
@@ -51,7 +45,7 @@ def test_greedy_speculation_begins_with_a_check_and_sampled_with_one_that_passed
     """The scripted servers give no token ids, so that no check of sampled answers ever passes."""
     plain, speculative = openai_server(), openai_server()
     running = gateway(manifest_text([plain.url], [speculative.url]), conformance=ON)
-    _until(lambda: _conformance(running)[0]["checked_s"] is not None)
+    eventually(lambda: _conformance(running)[0]["checked_s"] is not None)
     assert _reason(running, chat("tokens=2", temperature=0)) == "client_asked"
     assert _reason(running, chat("tokens=2", temperature=0.8)) == "engine_unverified"
     [server] = _conformance(running)
@@ -66,7 +60,7 @@ def test_server_that_refuses_the_probes_stays_unverified_and_the_finding_says_so
     plain, speculative = openai_server(), openai_server()
     speculative.status = 400
     running = gateway(manifest_text([plain.url], [speculative.url]), conformance=ON)
-    _until(lambda: _conformance(running)[0]["checked_s"] is not None)
+    eventually(lambda: _conformance(running)[0]["checked_s"] is not None)
     [server] = _conformance(running)
     assert {finding["result"] for finding in server["findings"]} == {"no_data"}
     assert "refused" in server["findings"][0]["detail"]
@@ -88,12 +82,12 @@ def test_server_is_checked_again_after_it_was_away(
     plain, speculative = openai_server(), start_openai_server()
     text = manifest_text([plain.url], [speculative.url])
     running = gateway(text, conformance=ON, health=HealthSettings(unreachable_in_a_row=1))
-    _until(lambda: bool(speculative.requests) and _conformance(running)[0]["checked_s"] is not None)
+    eventually(lambda: bool(speculative.requests) and _conformance(running)[0]["checked_s"] is not None)
     speculative.stop()
-    _until(lambda: _conformance(running)[0]["findings"] == [])
+    eventually(lambda: _conformance(running)[0]["findings"] == [])
     again = start_openai_server(speculative.port)
     try:
-        _until(lambda: bool(again.requests))
+        eventually(lambda: bool(again.requests))
     finally:
         again.stop()
 
@@ -103,7 +97,7 @@ def test_servers_of_a_new_manifest_are_checked_and_old_ones_forgotten(
 ) -> None:
     plain, before, after = openai_server(), openai_server(), openai_server()
     running = gateway(manifest_text([plain.url], [before.url]), conformance=ON)
-    _until(lambda: bool(before.requests))
+    eventually(lambda: bool(before.requests))
     running.manifest.write_text(manifest_text([plain.url], [after.url]))
-    _until(lambda: bool(after.requests))
+    eventually(lambda: bool(after.requests))
     assert [server["server"] for server in _conformance(running)] == [after.url]

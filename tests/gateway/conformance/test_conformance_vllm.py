@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 from slipstream_core.settings import ConformanceSettings
 
 from tests.gateway.conformance.scripted_engine import ScriptedEngine
+from tests.polling import eventually
 
 ON = ConformanceSettings(enabled=True, probe_s=0.2)
 OFTEN = ConformanceSettings(enabled=True, probe_s=0.2, every_s=1.0)
@@ -19,13 +19,6 @@ UNVERIFIED = dict.fromkeys(("greedy_speculation", "sampled_speculation"), "engin
 LOOKS = 4
 WAIT_S = 20.0
 Make = Callable[..., Any]
-
-
-def _until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def _servers(gateway: Any) -> list[dict[str, Any]]:
@@ -39,7 +32,7 @@ def _server(gateway: Any) -> dict[str, Any]:
 
 
 def _verdict(gateway: Any) -> dict[str, Any]:
-    _until(lambda: _server(gateway)["checked_s"] is not None)
+    eventually(lambda: _server(gateway)["checked_s"] is not None)
     return _server(gateway)
 
 
@@ -56,13 +49,13 @@ def test_no_draft_is_probed_while_the_pair_may_not_speculate(
 ) -> None:
     engine.slow_s = 60.0
     running = gateway(vllm_pair("acme", engine.url), conformance=ON)
-    _until(lambda: any(engine.draft_lengths))
+    eventually(lambda: any(engine.draft_lengths))
     running.manifest.write_text(vllm_pair("acme", engine.url, policy=policy))
-    _until(lambda: why in (_server(running)["waits_for"] or ""))
-    _until(lambda: engine.in_flight == 0)  # the check that ran is cancelled
+    eventually(lambda: why in (_server(running)["waits_for"] or ""))
+    eventually(lambda: engine.in_flight == 0)  # the check that ran is cancelled
     engine.slow_s = 0.0
     before, looks = len(engine.requests), engine.probes + LOOKS
-    _until(lambda: engine.probes >= looks)
+    eventually(lambda: engine.probes >= looks)
     assert len(engine.requests) == before
     assert _server(running)["withheld"] == UNVERIFIED
     running.manifest.write_text(vllm_pair("acme", engine.url))
@@ -77,12 +70,12 @@ def test_check_without_drafts_says_nothing_and_is_logged_once(
     server = _verdict(running)
     assert set(_results(server).values()) == {"no_data"}
     assert server["withheld"] == UNVERIFIED
-    _until(lambda: running.metric("slipstream_conformance_checks_total", subject="greedy_speculation") >= 2)
+    eventually(lambda: running.metric("slipstream_conformance_checks_total", subject="greedy_speculation") >= 2)
     said = [record.message for record in caplog.records if "cannot be checked" in record.message]
     assert len(said) == 2
     assert all("drafted no token" in message for message in said)
     engine.drafts = True
-    _until(lambda: _server(running)["withheld"] == {})
+    eventually(lambda: _server(running)["withheld"] == {})
 
 
 def test_check_without_drafts_gives_no_capability_back(gateway: Make, engine: ScriptedEngine, vllm_pair: Make) -> None:
@@ -90,7 +83,7 @@ def test_check_without_drafts_gives_no_capability_back(gateway: Make, engine: Sc
     running = gateway(vllm_pair("acme", engine.url), conformance=OFTEN)
     assert _verdict(running)["withheld"] == {"sampled_speculation": "engine_not_lossless"}
     engine.drafts = False
-    _until(lambda: running.metric("slipstream_conformance_checks_total", result="no_data") >= 3)
+    eventually(lambda: running.metric("slipstream_conformance_checks_total", result="no_data") >= 3)
     assert _server(running)["withheld"] == {"sampled_speculation": "engine_not_lossless"}
 
 
@@ -102,7 +95,7 @@ def test_longer_drafts_than_those_that_were_judged_are_checked_anew(
     _verdict(running)
     before = len(engine.requests)
     engine.facts["limit"] = 3
-    _until(lambda: len(engine.requests) > before)
+    eventually(lambda: len(engine.requests) > before)
 
 
 def test_refused_key_is_told_and_nothing_speculates(
@@ -148,10 +141,10 @@ def test_server_that_is_away_during_a_repeated_check_is_unverified_at_once(
     running = gateway(manifest_text([engine.url], [engine.url]), conformance=often)
     assert _verdict(running)["withheld"] == {}
     engine.refuse = lambda body: 503
-    _until(lambda: _server(running)["withheld"] == UNVERIFIED)
-    _until(lambda: _server(running)["findings"] == [])
+    eventually(lambda: _server(running)["withheld"] == UNVERIFIED)
+    eventually(lambda: _server(running)["findings"] == [])
     engine.refuse = lambda body: None
-    _until(lambda: _server(running)["withheld"] == {})
+    eventually(lambda: _server(running)["withheld"] == {})
 
 
 def test_server_that_is_never_spare_is_checked_all_the_same_one_probe_at_a_time(
@@ -165,10 +158,10 @@ def test_server_that_is_never_spare_is_checked_all_the_same_one_probe_at_a_time(
         kwargs={"json": chat("Hi"), "headers": {"x-slipstream-mode": "plain"}, "timeout": WAIT_S},
     )
     client.start()
-    _until(lambda: engine.chats > 0 and engine.in_flight == 0)
+    eventually(lambda: engine.chats > 0 and engine.in_flight == 0)
     engine.slow_s, engine.most_in_flight = 0.02, 0  # answers take long enough for a look at what runs beside them
     found = running.metric("slipstream_conformance_checks_total", result="pass")
-    _until(lambda: running.metric("slipstream_conformance_checks_total", result="pass") > found)
+    eventually(lambda: running.metric("slipstream_conformance_checks_total", result="pass") > found)
     engine.release.set()
     client.join(WAIT_S)
     assert engine.most_in_flight == 2  # a probe, and the sampled request beside it
@@ -179,7 +172,7 @@ def test_two_pairs_of_one_server_are_checked_once_with_the_longer_drafts(
 ) -> None:
     text = f"{vllm_pair('one', engine.url)}---\n{vllm_pair('two', engine.url, longest=6)}"
     running = gateway(text, conformance=ON)
-    _until(lambda: all(server["checked_s"] is not None for server in _servers(running)))
+    eventually(lambda: all(server["checked_s"] is not None for server in _servers(running)))
     assert [(server["pair"], server["withheld"]) for server in _servers(running)] == [("one", {}), ("two", {})]
     assert max(engine.draft_lengths) == 6
     for pair in ("one", "two"):
@@ -193,8 +186,8 @@ def test_server_without_the_plugin_is_shown_as_what_it_is(
     engine.facts = None
     running = gateway(vllm_pair("acme", engine.url), conformance=ON)
     cannot = dict.fromkeys(UNVERIFIED, "engine_cannot")
-    _until(lambda: _server(running)["withheld"] == cannot)
-    assert "does not have Slipstream's plugin" in _server(running)["waits_for"]
+    eventually(lambda: _server(running)["withheld"] == cannot)
+    assert "no Slipstream plugin" in _server(running)["waits_for"]
     for capability in cannot:
         assert running.metric("slipstream_engine_conformance", capability=capability) == 0.0
     assert "neither controlled nor checked" in caplog.text

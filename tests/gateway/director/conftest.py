@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import time
@@ -22,6 +21,8 @@ from slipstream_gateway.fleet.snapshot import ServedRoute
 from slipstream_gateway.request.parity.parity import Parity
 from slipstream_gateway.upstreams.base import Completion, Job, Piece
 from slipstream_gateway.upstreams.pool import Replica
+
+from tests.polling import soon
 
 WAIT_S = 15.0
 
@@ -100,9 +101,7 @@ class Bench:
         return {name: value for name, value in total.items() if value}
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        async with asyncio.timeout(WAIT_S):
-            while not holds():  # noqa: ASYNC110 - counts are plain numbers: nobody signals them
-                await asyncio.sleep(0.005)
+        await soon(holds)
 
     async def counted(self, expected: dict[str, int]) -> None:
         """Waits for as many answers as `expected` has, and compares."""

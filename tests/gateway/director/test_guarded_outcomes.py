@@ -36,6 +36,7 @@ from slipstream_gateway.request.retry_budget import RetryBudget
 from slipstream_gateway.telemetry.providers import Telemetry
 
 from tests.draws import SECRET
+from tests.polling import soon
 from tests.ports import dead_url
 
 Make = Callable[..., Any]
@@ -227,7 +228,7 @@ async def test_comparison_is_told_beside_the_answer_itself(
     plain.odd_token = odd_token
     at = desk(manifest_text([plain.url], [speculative.url], policy=", parityShare: 1"))
     assert await at.ask(chat("tokens=3", stream=stream, stream_options={"include_usage": True} if stream else None))
-    await _until(lambda: len(at.store.told) == 2)
+    await soon(lambda: len(at.store.told) == 2)
     [answer, compared] = sorted(at.store.told, key=lambda seen: seen.status)
     assert (answer.status, answer.parity) == ("ok", None)
     assert (compared.status, compared.parity, compared.arm) == ("parity", expected, Arm.SPECULATIVE)
@@ -237,12 +238,6 @@ async def test_comparison_is_told_beside_the_answer_itself(
     assert compared.e2e_s > answer.e2e_s
     assert compared.time_s - compared.e2e_s <= answer.time_s < compared.time_s
     assert at.learner.fingerprints == 1
-
-
-async def _until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(15):
-        while not holds():  # noqa: ASYNC110 - a list is filled by somebody else's task
-            await asyncio.sleep(0.005)
 
 
 class Holding:
@@ -272,7 +267,7 @@ async def test_kill_between_two_attempts_ends_those_on_the_speculative_arm(
     plain, speculative = openai_server().url, [await server.start() for server in holding]
     at = desk(manifest_text([plain], speculative))
     asked = asyncio.create_task(at.ask(chat("tokens=3")))
-    await _until(lambda: any(server.knocks for server in holding))
+    await soon(lambda: any(server.knocks for server in holding))
     at.fleet.swap(compile_table(parse(manifest_text([plain], speculative, policy=", killSwitch: true"))))
     for server in holding:
         server.drop()

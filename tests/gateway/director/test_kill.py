@@ -23,6 +23,8 @@ from slipstream_gateway.upstreams.base import Job
 from slipstream_gateway.upstreams.triton_server import TritonUpstream
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
+from tests.polling import soon
+
 WAIT_S = 15.0
 MANIFEST = """\
 apiVersion: slipstream.dev/v1alpha1
@@ -129,12 +131,6 @@ def table(*servers: TritonDouble, pair: str = "", policy: str = "", killed: str 
     return msgspec.structs.replace(found, routes=routes)
 
 
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not holds():  # noqa: ASYNC110 - what a server counts is signalled by nobody
-            await asyncio.sleep(0.005)
-
-
 def counts(*servers: TritonDouble) -> list[int]:
     return [len(server.controls) for server in servers]
 
@@ -146,7 +142,7 @@ async def test_turning_a_kill_on_tells_every_server_now_and_once_more(
     servers = [await triton_double() for _ in range(3)]
     fleet.swap(table(*servers))
     fleet.swap(table(*servers, **kill))
-    await until(lambda: counts(*servers) == [2, 2, 2])
+    await soon(lambda: counts(*servers) == [2, 2, 2])
     for server in servers:
         first, second = server.controls
         assert second - first > AGAIN_AFTER_S / 2
@@ -160,7 +156,7 @@ async def test_nothing_is_told_without_a_kill_nor_by_the_first_table(fleet: Flee
     for changes in ({"killed": "from the start"}, {}, {"policy": ", enabled: false"}):
         fleet.swap(table(server, **changes))
     fleet.swap(table(server, killed="now"))
-    await until(lambda: counts(server) == [2])  # by the last one alone
+    await soon(lambda: counts(server) == [2])  # by the last one alone
 
 
 async def test_a_kill_that_is_taken_back_at_once_does_not_stop_what_comes_after_it(
@@ -171,10 +167,10 @@ async def test_a_kill_that_is_taken_back_at_once_does_not_stop_what_comes_after_
     one.swap(table(taken_back))
     one.swap(table(taken_back, killed="by mistake"))
     one.swap(table(taken_back))
-    await until(lambda: counts(taken_back) == [1])
+    await soon(lambda: counts(taken_back) == [1])
     other.swap(table(kept))
     other.swap(table(kept, killed="for good"))
-    await until(lambda: counts(kept) == [2])  # by then, the first one's second message would have been sent
+    await soon(lambda: counts(kept) == [2])  # by then, the first one's second message would have been sent
     assert counts(taken_back) == [1]
 
 
@@ -184,7 +180,7 @@ async def test_servers_that_leave_with_the_kill_are_told_and_stay_connected_for_
     leaving, staying = await triton_double(), await triton_double()
     fleet.swap(table(leaving))
     fleet.swap(table(staying, killed="now"))
-    await until(lambda: counts(leaving, staying) == [2, 2])
+    await soon(lambda: counts(leaving, staying) == [2, 2])
 
 
 async def test_a_server_that_is_broken_or_gone_is_named_and_holds_up_nobody(
@@ -195,8 +191,8 @@ async def test_a_server_that_is_broken_or_gone_is_named_and_holds_up_nobody(
     await gone.stop()
     fleet.swap(table(well, old, gone))
     fleet.swap(table(well, old, gone, killed="now"))
-    await until(lambda: counts(well, old) == [2, 2])
-    await until(lambda: len(said()) == 3)
+    await soon(lambda: counts(well, old) == [2, 2])
+    await soon(lambda: len(said()) == 3)
     lines = [line for line in said() if line.startswith("WARNING")]
     assert len(lines) == 2
     [line] = [line for line in lines if f"{old.endpoint}: what runs there may draft to its end" in line]
@@ -211,7 +207,7 @@ async def test_the_second_message_makes_up_for_a_first_that_failed(
     server.fail_first = 1
     fleet.swap(table(server))
     fleet.swap(table(server, killed="now"))
-    await until(lambda: counts(server) == [2])
+    await soon(lambda: counts(server) == [2])
     await asyncio.sleep(0.05)  # nothing is said
     assert [line for line in said() if line.startswith("WARNING")] == []
 
@@ -221,7 +217,7 @@ async def test_closing_the_fleet_gives_up_what_is_not_said(fleet: Fleet, triton_
     server.silent = True
     fleet.swap(table(server))
     fleet.swap(table(server, killed="now"))
-    await until(lambda: counts(server) == [1])
+    await soon(lambda: counts(server) == [1])
     async with asyncio.timeout(2.5):  # a server has three seconds for its answer
         await fleet.aclose()
 
@@ -291,7 +287,7 @@ async def test_a_request_that_still_waits_for_its_connection_is_sent_plainly(tri
     job = Job(request=request, model="embedded", draft_length=4, request_id="r")
     try:
         waiting = asyncio.create_task(upstream.open(job))
-        await until(lambda: door.knocks > 0)
+        await soon(lambda: door.knocks > 0)
         stopping = asyncio.create_task(upstream.stop_drafting())
         await asyncio.sleep(0)  # it has begun, and waits as well
         later = asyncio.create_task(upstream.open(job))
@@ -316,12 +312,12 @@ async def test_servers_that_left_before_the_kill_are_told_while_requests_run_on_
     fleet.swap(table(staying))  # as of a rolling update
     fleet.swap(table(staying))
     fleet.swap(table(staying, killed="now"))
-    await until(lambda: counts(leaving, staying) == [2, 2])
+    await soon(lambda: counts(leaving, staying) == [2, 2])
     fleet.leave(running)
-    await until(lambda: running.in_use == 0)  # the messages have been answered
+    await soon(lambda: running.in_use == 0)  # the messages have been answered
     fleet.swap(table(staying))
     fleet.swap(table(staying, killed="again"))
-    await until(lambda: counts(staying) == [4])
+    await soon(lambda: counts(staying) == [4])
     assert counts(leaving, unused) == [2, 0], "nothing runs there any more"
 
 
@@ -334,7 +330,7 @@ async def test_a_pair_that_is_renamed_or_loses_its_model_with_the_kill_is_told(
     running = fleet.enter()
     renamed = table(server, pair="-renamed", killed="now")
     fleet.swap(renamed if still_served else compile_table(()), killed={"pair"})
-    await until(lambda: counts(server) == [2])
+    await soon(lambda: counts(server) == [2])
     assert fleet.current.killed == {"pair"}
     fleet.leave(running)
 
@@ -348,5 +344,5 @@ async def test_a_server_that_is_slow_to_answer_does_not_delay_the_others(
     slow.silent = True
     fleet.swap(table(slow, well))
     fleet.swap(table(slow, well, killed="now"))
-    await until(lambda: counts(well) == [2])
+    await soon(lambda: counts(well) == [2])
     assert counts(slow) == [1], "it still waits for its first answer"

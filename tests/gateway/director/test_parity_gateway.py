@@ -8,15 +8,10 @@ from typing import Any
 
 import httpx
 
+from tests.polling import eventually
+
 SPECULATE = {"x-slipstream-mode": "speculative"}
 WAIT_S = 15.0
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_replays_are_counted_and_are_no_requests(
@@ -29,7 +24,7 @@ def test_replays_are_counted_and_are_no_requests(
         body = chat("tokens=3", temperature=0, stream=stream)
         response = httpx.post(f"{served.url}/v1/chat/completions", json=body, headers=SPECULATE, timeout=WAIT_S)
         assert response.headers["x-slipstream-arm"] == "speculative"
-    until(lambda: served.metric("slipstream_parity_checked_total", pair="pair") == 2)
+    eventually(lambda: served.metric("slipstream_parity_checked_total", pair="pair") == 2)
     assert served.metric("slipstream_parity_mismatched_total", pair="pair") == 2
     assert served.metric("slipstream_parity_dropped_total") == 0
     assert len(plain.requests) == len(speculative.requests) == 2
@@ -48,7 +43,7 @@ def test_gateway_stops_at_once_in_the_middle_of_a_replay(
     plain.pace_s = 2.0
     body = chat("tokens=12 gap", temperature=0, stream=True)
     assert httpx.post(f"{served.url}/v1/chat/completions", json=body, headers=SPECULATE, timeout=WAIT_S).is_success
-    until(lambda: len(plain.requests) == 1)
+    eventually(lambda: len(plain.requests) == 1)
     started_s = time.monotonic()
     served.stop()
     assert time.monotonic() - started_s < 10  # what is left of the replay takes longer

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
+
+from tests.polling import eventually
 
 WAIT_S = 30.0
 TEXT = ", resume: text"
@@ -14,23 +15,16 @@ REST = "w0 w1 w2 "  # what a server says that goes on with it
 HELD_S = 600.0
 
 
-def wait_for(condition: Callable[[], Any], what: str) -> None:
-    end_s = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < end_s, f"{what}: it never came to be"
-        time.sleep(0.02)
-
-
 def hold(servers: list[Any]) -> tuple[Any, list[Any]]:
     """Stops the one of `servers` that gives a stream. Returns the one where the stream asks to go on, and which keeps
     it waiting until it is stopped itself; and the others, which were not asked."""
-    wait_for(lambda: any(server.requests for server in servers), "a stream")
+    eventually(lambda: any(server.requests for server in servers), "a stream")
     [running] = [server for server in servers if server.requests]
     others = [server for server in servers if server is not running]
     for server in others:
         server.slow_s = HELD_S
     running.stop()
-    wait_for(lambda: any(server.requests for server in others), "a resumption")
+    eventually(lambda: any(server.requests for server in others), "a resumption")
     [held] = [server for server in others if server.requests]
     others.remove(held)
     for server in others:

@@ -17,6 +17,8 @@ import pytest
 import uvicorn
 from slipstream_gateway.server.http import Bounds, bounded_http, tune
 
+from tests.polling import eventually
+
 WAIT_S = 20.0
 HASTY = Bounds(
     head_s=0.4, body_grace_s=0.3, body_rate_bytes=1000, bodies_bytes=200_000, flush_s=0.3, linger_s=0.3, pipelined=4,
@@ -241,7 +243,7 @@ def busy(connect: Connect, count: int) -> Iterator[list[socket.socket]]:
 
 def test_beyond_the_limit_of_busy_connections_requests_get_429(app: App) -> None:
     with serving(app, limit_concurrency=3) as (connect, server), busy(connect, 2), connect() as third:
-        until(lambda: len(server.server_state.tasks) == 2)
+        eventually(lambda: len(server.server_state.tasks) == 2)
         third.sendall(head(line="GET / HTTP/1.1"))
         answer = all_of(third)
     assert refusal(answer) == (429, "The gateway has too many open connections.")
@@ -251,7 +253,7 @@ def test_beyond_the_limit_of_busy_connections_requests_get_429(app: App) -> None
 def test_beyond_the_limit_of_connections_health_is_told_and_the_connection_ends(app: App) -> None:
     """A process with many clients is not one that must be started anew."""
     with serving(app, limit_concurrency=3) as (connect, server), busy(connect, 2), connect() as third:
-        until(lambda: len(server.server_state.tasks) == 2)
+        eventually(lambda: len(server.server_state.tasks) == 2)
         third.sendall(head(line="GET /health/live?full=1 HTTP/1.1"))
         answer = all_of(third)
         for line in ("GET /health/lively HTTP/1.1", "GET /health/live/x HTTP/1.1", "GET /?/health/live HTTP/1.1"):
@@ -260,13 +262,6 @@ def test_beyond_the_limit_of_connections_health_is_told_and_the_connection_ends(
                 assert refusal(all_of(other))[0] == 429
     assert answer.startswith(b"HTTP/1.1 200 ")
     assert b"connection: close\r\n" in answer
-
-
-def until(found: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not found():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def answered(client: socket.socket) -> bytes:
@@ -296,20 +291,20 @@ def is_closed(client: socket.socket) -> bool:
 def test_idle_connections_make_room_for_others_the_idlest_first(app: App) -> None:
     with serving(app, limit_concurrency=5) as (connect, server), ExitStack() as stack:
         first, second, third, fourth = (stack.enter_context(connect()) for _ in range(4))
-        until(lambda: len(server.server_state.connections) == 4)
+        eventually(lambda: len(server.server_state.connections) == 4)
         assert b"200 OK" in answered(first)  # the second is the idlest now, before the first byte
         third.sendall(b"GET / HT")  # a head that is not whole makes nothing younger
         assert b"200 OK" in answered(stack.enter_context(connect()))
-        until(lambda: is_closed(second))
+        eventually(lambda: is_closed(second))
         assert b"200 OK" in answered(stack.enter_context(connect()))
-        until(lambda: is_closed(third))
+        eventually(lambda: is_closed(third))
         assert not any(is_closed(client) for client in (first, fourth))
         assert b"200 OK" in answered(first)
 
 
 def test_busy_connections_are_not_closed_for_others(app: App) -> None:
     with serving(app, limit_concurrency=5) as (connect, server), busy(connect, 3) as waiting, ExitStack() as stack:
-        until(lambda: len(server.server_state.tasks) == 3)
+        eventually(lambda: len(server.server_state.tasks) == 3)
         for _ in range(20):
             assert b"200 OK" in answered(stack.enter_context(connect()))
         assert len(server.server_state.connections) < 6
@@ -327,7 +322,7 @@ def test_an_idle_client_gets_all_of_its_answer_where_another_can_make_room(app: 
         app.stream = 0
         with connect() as younger, connect() as other:
             assert b"200 OK" in answered(other)
-            until(lambda: is_closed(younger))
+            eventually(lambda: is_closed(younger))
         size = 0
         while size < 8_000_000:
             data = slow.recv(65536)

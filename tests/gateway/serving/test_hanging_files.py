@@ -29,8 +29,9 @@ from slipstream_core.regular_files import read_regular
 from slipstream_gateway.sources.cluster.snapshot import read_snapshot
 from slipstream_tools.cli import main
 
-from tests.gateway.serving.gateway_process import Process, stream, wait_until, workers_that_serve
+from tests.gateway.serving.gateway_process import Process, stream, workers_that_serve
 from tests.hanging_files import leased, replace_by_fifo
+from tests.polling import eventually
 
 WAIT_S = 30.0
 LATE = "the file system did not answer within 5 s"
@@ -202,7 +203,7 @@ def test_a_call_that_fails_leaves_no_thread_behind() -> None:
         for _ in range(10):
             with pytest.raises(FileNotFoundError):
                 FileThread().run(Path("/no/such").stat)
-        wait_until(lambda: set(threading.enumerate()) <= before)
+        eventually(lambda: set(threading.enumerate()) <= before)
     finally:
         gc.enable()
 
@@ -225,7 +226,7 @@ def test_files_that_become_fifos_hold_up_neither_requests_nor_the_end(
     workers: int,
 ) -> None:  # fmt: skip
     process = start(manifest_text([openai_server().url]), "--workers", str(workers), "--drain", "1")
-    wait_until(lambda: workers_that_serve(process) == workers)
+    eventually(lambda: workers_that_serve(process) == workers)
     replace_by_fifo(tmp_path / "pair.yaml")
     replace_by_fifo(tmp_path / "pair.yaml.kills.json")
     for _ in range(20):
@@ -249,7 +250,7 @@ def test_a_second_signal_ends_a_gateway_that_drains(
     with stream(process, chat("tokens=100000 gap=0.05")) as connection:
         connection.recv(1000)
         process.child.send_signal(number)
-        wait_until(lambda: _is_refused(process))
+        eventually(lambda: _is_refused(process))
         assert process.child.poll() is None
         process.child.send_signal(number)
         process.child.wait(WAIT_S)

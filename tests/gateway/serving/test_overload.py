@@ -12,6 +12,8 @@ import httpx
 import pytest
 from slipstream_core.settings import HealthSettings, Limits, OverloadSettings
 
+from tests.polling import eventually
+
 SPECULATE = {"x-slipstream-mode": "speculative"}
 WAIT_S = 15.0
 Make = Callable[..., Any]
@@ -23,13 +25,6 @@ CLIENT = httpx.Client(timeout=WAIT_S)  # one for all: each costs more than the r
 def post(url: str, body: dict[str, Any], **headers: str) -> httpx.Response:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return CLIENT.post(f"{url}/v1/chat/completions", json=body, headers=named)
-
-
-def until(holds: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + WAIT_S
-    while not holds():
-        assert time.monotonic() < end_s
-        time.sleep(0.01)
 
 
 def test_retries_stay_bounded_while_every_server_fails(
@@ -61,8 +56,8 @@ def test_a_server_that_fails_at_once_is_left_out_and_comes_back(
     assert 1 <= len(broken.requests) < 20
     broken.status = None
     failed = len(broken.requests)
-    until(lambda: post(served.url, chat("tokens=1")).is_success and len(broken.requests) > failed + 1)
-    until(lambda: served.metric("slipstream_replica_state", state="closed", arm="plain") == 2)
+    eventually(lambda: post(served.url, chat("tokens=1")).is_success and len(broken.requests) > failed + 1)
+    eventually(lambda: served.metric("slipstream_replica_state", state="closed", arm="plain") == 2)
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -116,7 +111,7 @@ def test_who_finds_no_place_is_told_when_to_come_back_and_no_one_waits_beyond_a_
         hurried = post(served.url, chat("tokens=1"), x_request_timeout="0.5")
         assert hurried.status_code in (429, 504)
         waiting = pool.submit(post, served.url, chat("tokens=1"))
-        until(lambda: served.metric("slipstream_admission_queued") == 1)
+        eventually(lambda: served.metric("slipstream_admission_queued") == 1)
         assert served.metric("slipstream_admission_pressure") > 0
         refused = post(served.url, chat("tokens=1"))
         assert (refused.status_code, refused.json()["error"]["code"]) == (429, "overloaded")
@@ -125,3 +120,26 @@ def test_who_finds_no_place_is_told_when_to_come_back_and_no_one_waits_beyond_a_
         assert waiting.result().status_code == 200
     assert served.metric("slipstream_admission_refused_total", cause="queue_full") == 1
     assert served.metric("slipstream_admission_waited_total") == 1
+
+
+def test_slow_answers_are_hedged_within_their_share(
+    gateway: Make, openai_server: Make, manifest_text: Make, chat: Make
+) -> None:
+    first, second = openai_server(), openai_server()
+    served = gateway(manifest_text([first.url, second.url], policy=", hedgeShare: 0.1"))
+    sent = itertools.count(1)
+
+    def answered() -> bool:
+        return next(sent) > 0 and post(served.url, chat("tokens=1")).status_code == 200
+
+    # The first 20 are waited for, as none is late before that many are known. They take longer than any is by chance
+    # afterwards, so that the share is kept for the slow server.
+    first.slow_s = second.slow_s = 0.5
+    with ThreadPoolExecutor(10) as pool:
+        assert all(pool.map(lambda _: answered(), range(20)))
+    first.slow_s, second.slow_s = 4.0, 0.0
+    eventually(lambda: answered() and served.metric("slipstream_hedges_total", result="won") > 0)
+    assert served.metric("slipstream_hedges_total") <= 1 + 0.1 * next(sent)
+    streams = len(first.requests) + len(second.requests)
+    assert post(served.url, chat("tokens=1", stream=True)).status_code == 200
+    assert len(first.requests) + len(second.requests) == streams + 1

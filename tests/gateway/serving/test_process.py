@@ -18,8 +18,9 @@ import psutil
 import pytest
 from slipstream_core.manifest import EMBEDDED_MANIFEST
 
-from tests.gateway.serving.gateway_process import Process, read_all, stream, wait_until, workers_of
+from tests.gateway.serving.gateway_process import Process, read_all, stream, workers_of
 from tests.gateway.serving.resuming import REST, SCRIPT, TEXT, Reading, committed, hold
+from tests.polling import eventually
 
 WAIT_S = 30.0
 
@@ -50,7 +51,7 @@ def test_sigterm_stops_accepting_finishes_streams_and_exits_0(
     connection = stream(process, chat("tokens=30 gap=0.05"))
     first = connection.recv(1000)
     process.child.send_signal(signal.SIGTERM)
-    wait_until(lambda: is_refused(process))
+    eventually(lambda: is_refused(process))
     answer = first + read_all(connection)
     assert b"w29 " in answer
     assert b"data: [DONE]" in answer
@@ -80,7 +81,7 @@ def test_sigterm_while_a_stream_looks_for_a_server_lets_it_go_on_to_its_end(
     with streaming(process, chat(SCRIPT)) as reading:
         held, [left] = hold(servers)
         process.child.send_signal(signal.SIGTERM)
-        wait_until(lambda: is_refused(process))
+        eventually(lambda: is_refused(process))
         held.stop()
         text, error, done = reading.rest()
     assert (text, error, done) == (committed(left) + REST, None, True)
@@ -159,7 +160,7 @@ def test_worker_that_dies_while_the_manifest_is_bad_comes_back_with_the_last_goo
     old = workers_of(process)
     for worker in old:
         worker.kill()
-    wait_until(lambda: len(set(workers_of(process)) - set(old)) == 2)
+    eventually(lambda: len(set(workers_of(process)) - set(old)) == 2)
     process.wait_live()
     response = httpx.post(f"{process.url}/v1/chat/completions", json=chat("tokens=1"), timeout=WAIT_S)
     assert response.status_code == 200
@@ -198,7 +199,7 @@ def test_worker_that_dies_is_replaced_at_once_also_while_another_hangs(
     hung.suspend()
     try:
         dying.kill()
-        wait_until(lambda: set(workers_of(process)) - {hung, dying})
+        eventually(lambda: set(workers_of(process)) - {hung, dying})
     finally:
         hung.resume()
     process.child.send_signal(signal.SIGTERM)
@@ -212,7 +213,7 @@ def test_sigterm_with_workers_refuses_connections_while_streams_finish(
     connection = stream(process, chat("tokens=60 gap=0.05"))
     first = connection.recv(1000)
     process.child.send_signal(signal.SIGTERM)
-    wait_until(lambda: is_refused(process))
+    eventually(lambda: is_refused(process))
     assert process.child.poll() is None
     answer = first + read_all(connection)
     assert b"w59 " in answer

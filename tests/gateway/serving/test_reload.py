@@ -14,14 +14,9 @@ from slipstream_tools.up.gateway_process import GatewayProcess
 from slipstream_tools.up.options import UpOptions
 from slipstream_tools.up.triton_server import TritonServer
 
+from tests.polling import eventually
+
 WAIT_S = 20.0
-
-
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not happen"
-        time.sleep(0.02)
 
 
 def test_reload_under_load_drops_no_request_and_closes_what_is_no_longer_used(
@@ -42,11 +37,11 @@ def test_reload_under_load_drops_no_request_and_closes_what_is_no_longer_used(
     threads = [threading.Thread(target=load) for _ in range(3)]
     for thread in threads:
         thread.start()
-    wait_for(lambda: len(old.requests) > 5, "load")
+    eventually(lambda: len(old.requests) > 5, "load")
     served.manifest.write_text(manifest_text([new.url]))
-    wait_for(lambda: len(new.requests) > 10, "the reload")
+    eventually(lambda: len(new.requests) > 10, "the reload")
     count = len(old.requests)
-    wait_for(lambda: len(new.requests) > 20, "more load")
+    eventually(lambda: len(new.requests) > 20, "more load")
     assert len(old.requests) <= count + 3  # those that had started with the old table
     stop.set()
     for thread in threads:
@@ -64,7 +59,7 @@ def test_running_stream_finishes_on_the_server_it_started_with(
         lines = response.iter_lines()
         next(lines)
         served.manifest.write_text(manifest_text([new.url]))
-        wait_for(lambda: httpx.post(url, json=chat("x")).status_code == 200 and len(new.requests) > 0, "reload")
+        eventually(lambda: httpx.post(url, json=chat("x")).status_code == 200 and len(new.requests) > 0, "reload")
         rest = list(lines)
     assert rest[-2:] == ["data: [DONE]", ""] or rest[-1] == "data: [DONE]"
 
@@ -82,7 +77,9 @@ def test_bad_manifest_leaves_the_good_one_in_place(
     time.sleep(1.2)  # two looks at the file; what is tested is that nothing happens
     assert httpx.post(url, json=chat("tokens=1"), timeout=WAIT_S).status_code == 200
     served.manifest.write_text(good.replace("model: acme\n  max", "model: renamed\n  max"))
-    wait_for(lambda: httpx.post(url, json={**chat("tokens=1"), "model": "renamed"}).status_code == 200, "the new name")
+    eventually(
+        lambda: httpx.post(url, json={**chat("tokens=1"), "model": "renamed"}).status_code == 200, "the new name"
+    )
 
 
 def test_pair_that_comes_with_a_reload_goes_to_the_local_triton(
@@ -101,8 +98,8 @@ def test_pair_that_comes_with_a_reload_goes_to_the_local_triton(
         served = renamed.replace("kind: slipstream\n", "kind: slipstream\n    tritonModel: embedded\n")
         manifest.write_text(served.replace("model: slipstream-embedded", "model: new"))
         body = {"model": "new", "prompt": "Hello", "max_tokens": 2}
-        wait_for(lambda: httpx.post(url, json=body, timeout=WAIT_S).status_code == 200, "an answer")
+        eventually(lambda: httpx.post(url, json=body, timeout=WAIT_S).status_code == 200, "an answer")
         manifest.write_text(renamed)
-        wait_for(lambda: "'renamed': restart" in gateway.child.log_tail(), "the warning")
+        eventually(lambda: "'renamed': restart" in gateway.child.log_tail(), "the warning")
     finally:
         gateway.stop()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +10,8 @@ import httpx
 import openai
 import pytest
 from slipstream_core.settings import Deadlines
+
+from tests.polling import eventually
 
 SUMMARY = "Summarize the following support call for the CRM: reason, agent actions, outcome, next step. "
 WAIT_S = 15.0
@@ -23,13 +24,6 @@ def client(url: str) -> openai.OpenAI:
 
 def ask(url: str, script: str, **more: Any) -> Any:
     return client(url).responses.create(model="acme", input=script, **more)
-
-
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not happen"
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -134,7 +128,7 @@ def test_server_is_cancelled_when_the_client_leaves(served: Any, upstream: Any) 
     next(iter(stream))
     stream.close()
     assert upstream.cancelled.wait(WAIT_S)
-    wait_for(lambda: served.metric("slipstream_requests_total", status="cancelled") == 1, "the record")
+    eventually(lambda: served.metric("slipstream_requests_total", status="cancelled") == 1, "the record")
     assert served.metric("slipstream_requests_in_flight") == 0
 
 

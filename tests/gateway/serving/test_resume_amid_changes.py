@@ -11,7 +11,8 @@ import httpx
 import pytest
 from slipstream_core.settings import Deadlines, Limits
 
-from tests.gateway.serving.resuming import REST, SCRIPT, TEXT, WAIT_S, Reading, committed, hold, wait_for
+from tests.gateway.serving.resuming import REST, SCRIPT, TEXT, WAIT_S, Reading, committed, hold
+from tests.polling import eventually
 
 SPECULATE = {"x-slipstream-mode": "speculative"}
 Make = Callable[..., Any]
@@ -32,7 +33,7 @@ def swap(served: Any, text: str, reason: str) -> None:
     """Writes a manifest by which requests are decided for `reason`, and waits until they are."""
     body = {"model": "acme", "messages": [{"role": "user", "content": "x"}]}
     served.manifest.write_text(text)
-    wait_for(
+    eventually(
         lambda: httpx.post(f"{served.url}/v1/route", json=body, timeout=WAIT_S).json().get("reason") == reason, reason
     )
 
@@ -42,7 +43,7 @@ def swap_away(served: Any, text: str) -> None:
     other = text.replace("name: pair", "name: other").replace("pair: pair", "pair: other")
     served.manifest.write_text(other.replace("model: acme\n", "model: other\n", 1))
     body = {"model": "acme", "messages": [{"role": "user", "content": "x"}]}
-    wait_for(
+    eventually(
         lambda: httpx.post(f"{served.url}/v1/route", json=body, timeout=WAIT_S).status_code == 404, "the other pair"
     )
 
@@ -50,7 +51,7 @@ def swap_away(served: Any, text: str) -> None:
 def let_go(served: Any) -> None:
     """Waits until nothing runs, and nothing holds a place."""
     for name in ("slipstream_requests_in_flight", "slipstream_admission_in_flight"):
-        wait_for(lambda name=name: served.metric(name) == 0, name)
+        eventually(lambda name=name: served.metric(name) == 0, name)
 
 
 @pytest.mark.parametrize("keeps_its_draft", [True, False])
@@ -119,7 +120,7 @@ def test_stream_of_a_pair_that_was_removed_goes_on_at_a_server_that_is_left_of_i
         text, error, done = reading.rest()
     assert (text, error, done) == (committed(left) + REST, None, True)
     for server in servers:  # with the stream its pair's last user is gone
-        wait_for(lambda server=server: f"{server.url} is no longer used" in caplog.text, server.url)
+        eventually(lambda server=server: f"{server.url} is no longer used" in caplog.text, server.url)
 
 
 def test_stream_of_a_pair_that_was_removed_with_its_last_server_ends_with_an_error(
@@ -171,10 +172,10 @@ def test_client_that_leaves_while_nobody_is_there_to_go_on_at_holds_no_server_an
         swap(served, manifest_text([held.url], policy=f"{TEXT}, enabled: false"), "policy_disabled")
         held.stop()
         tried = served.metric("slipstream_retries_total", result="allowed")
-        wait_for(lambda: served.metric("slipstream_retries_total", result="allowed") > tried + 1, "further attempts")
+        eventually(lambda: served.metric("slipstream_retries_total", result="allowed") > tried + 1, "further attempts")
     let_go(served)
     assert served.metric("slipstream_requests_total", status="cancelled") == 1
     swap(served, manifest_text([last.url], policy=f"{TEXT}, killSwitch: true"), "kill_switch")
     for server in servers:
-        wait_for(lambda server=server: f"{server.url} is no longer used" in caplog.text, server.url)
+        eventually(lambda server=server: f"{server.url} is no longer used" in caplog.text, server.url)
     assert httpx.post(f"{served.url}/v1/chat/completions", json=chat("tokens=1"), timeout=WAIT_S).status_code == 200

@@ -12,8 +12,8 @@ from slipstream_core.manifest import EMBEDDED_MANIFEST
 from slipstream_core.settings import Deadlines, HealthSettings, OverloadSettings
 
 from tests.breaking_network import BreakingNetwork, Cut
-from tests.gateway.serving.resuming import wait_for
 from tests.gateway.serving.triton_streams import SPECULATIVE, WAIT_S, Streamed, stream, undisturbed, until_decided
+from tests.polling import eventually
 
 # It waits for a silent server for as long as that takes, and no fault changes where it goes.
 DEADLINES = Deadlines(connect_s=2.0, stall_s=2 * WAIT_S, resume_s=WAIT_S)
@@ -50,9 +50,9 @@ def held(served: Any, network: BreakingNetwork, **more: Any) -> Iterator[Streame
     with stream(served, SPECULATIVE, **more) as response:
         found = Streamed(response)
         found.read(pieces=1)
-        wait_for(lambda: network.made == 1, "a stream that stalls")
+        eventually(lambda: network.made == 1, "a stream that stalls")
         network.plan(Cut(1, "stall"))  # breaks what stalls
-        wait_for(lambda: network.made == 1, "a held resumption")
+        eventually(lambda: network.made == 1, "a held resumption")
         yield found
 
 
@@ -81,7 +81,7 @@ def test_client_that_leaves_while_its_stream_is_held_leaves_nothing_behind(
     with held(served, network):
         pass
     for name in ("slipstream_requests_in_flight", "slipstream_admission_in_flight"):
-        wait_for(lambda name=name: served.metric(name) == 0, name)
+        eventually(lambda name=name: served.metric(name) == 0, name)
     assert served.metric("slipstream_requests_total", status="cancelled") == 1
     assert served.metric("slipstream_resumed_total") == 0
     assert warm(served, network).text == whole.text

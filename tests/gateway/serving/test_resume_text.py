@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
 from slipstream_core.settings import Deadlines
+
+from tests.polling import eventually
 
 WAIT_S = 15.0
 TEXT = ", resume: text"
@@ -27,13 +28,6 @@ def events_of(response: httpx.Response) -> list[Any]:
 def text_of(events: list[Any]) -> str:
     chunks = [event for event in events if event != "[DONE]" and "choices" in event]
     return "".join(c["delta"].get("content") or "" for chunk in chunks for c in chunk["choices"])
-
-
-def wait_for(condition: Callable[[], Any]) -> None:
-    end_s = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < end_s, "it never came to be"
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -125,10 +119,10 @@ def test_client_that_leaves_while_its_stream_looks_for_a_server_leaves_nothing_b
     ) as response:
         lines = response.iter_lines()  # kept: the end of an iterator is that of its connection
         next(lines)
-        wait_for(lambda: slow.requests)
+        eventually(lambda: slow.requests)
     assert slow.cancelled.wait(WAIT_S)
-    wait_for(lambda: served.metric("slipstream_requests_in_flight") == 0)
-    wait_for(lambda: served.metric("slipstream_requests_total", status="cancelled") == 1)
+    eventually(lambda: served.metric("slipstream_requests_in_flight") == 0)
+    eventually(lambda: served.metric("slipstream_requests_total", status="cancelled") == 1)
     slow.slow_s = 0.0
     assert post(served.url, chat("tokens=1")).status_code == 200
 
@@ -145,7 +139,7 @@ def test_deadline_ends_a_stream_that_looks_for_a_server(
     assert text_of(events[:-1]) == "w0 w1 w2 "
     assert events[-1]["error"]["code"] == "deadline_exceeded"
     assert slow.cancelled.wait(WAIT_S)
-    wait_for(lambda: served.metric("slipstream_requests_in_flight") == 0)
+    eventually(lambda: served.metric("slipstream_requests_in_flight") == 0)
 
 
 def test_server_that_tells_its_failure_within_the_stream_is_left_and_its_error_is_not_shown(

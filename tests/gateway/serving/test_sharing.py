@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+
+from tests.polling import eventually
 
 WAIT_S = 15.0
 SUMMARY = "Summarize the following support call for the CRM: reason, agent actions, outcome, next step. " * 4
@@ -39,13 +40,6 @@ def redis_server(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> Iter
     server.kill()
 
 
-def until(what: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not what():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def test_gateways_learn_from_each_other_and_go_on_without_redis(
     gateway: Any, openai_server: Any, manifest_text: Any, chat: Any, redis_server: RedisServer
 ) -> None:
@@ -61,15 +55,15 @@ def test_gateways_learn_from_each_other_and_go_on_without_redis(
         explained = httpx.post(f"{at.url}/v1/route", json=chat(f"{SUMMARY} tokens=3"), timeout=WAIT_S).json()
         return str(explained["numbers"]["output_tokens_level"])
 
-    until(lambda: one.metric("slipstream_store_connected") == other.metric("slipstream_store_connected") == 1)
+    eventually(lambda: one.metric("slipstream_store_connected") == other.metric("slipstream_store_connected") == 1)
     for _ in range(5):
         send(one)
-    until(lambda: level(other) == "fingerprint")
-    until(lambda: other.metric("slipstream_store_received_total") == 5)
+    eventually(lambda: level(other) == "fingerprint")
+    eventually(lambda: other.metric("slipstream_store_received_total") == 5)
     assert one.metric("slipstream_store_received_total") == 0
 
     redis_server.kill()
-    until(lambda: other.metric("slipstream_store_connected") == 0)
+    eventually(lambda: other.metric("slipstream_store_connected") == 0)
     for _ in range(5):
         send(other)
     assert other.metric("slipstream_store_buffered") == 5

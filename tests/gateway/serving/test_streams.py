@@ -15,14 +15,9 @@ import pytest
 from slipstream_core.settings import Deadlines, Limits
 from slipstream_gateway.request.call import Call
 
+from tests.polling import eventually
+
 WAIT_S = 15.0
-
-
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not happen"
-        time.sleep(0.02)
 
 
 def start_stream(port: int, body: dict[str, Any]) -> socket.socket:
@@ -49,7 +44,7 @@ def test_upstream_is_cancelled_when_the_client_leaves(
     assert connection.recv(1000).startswith(b"HTTP/1.1 200")
     connection.close()
     assert upstream.cancelled.wait(WAIT_S)
-    wait_for(lambda: served.metric("slipstream_requests_total", status="cancelled") == 1, "the record")
+    eventually(lambda: served.metric("slipstream_requests_total", status="cancelled") == 1, "the record")
     assert served.metric("slipstream_requests_in_flight") == 0
 
 
@@ -64,8 +59,8 @@ def test_what_a_client_leaves_unread_is_freed_without_a_collection(
         connection = start_stream(served.port, chat("tokens=4000 big=4000"))
         assert connection.recv(1000).startswith(b"HTTP/1.1 200")
         connection.close()
-        wait_for(lambda: served.metric("slipstream_requests_total", status="cancelled") == 1, "the record")
-        wait_for(lambda: not [each for each in gc.get_objects() if isinstance(each, Call)], "its end")
+        eventually(lambda: served.metric("slipstream_requests_total", status="cancelled") == 1, "the record")
+        eventually(lambda: not [each for each in gc.get_objects() if isinstance(each, Exchange)], "its end")
     finally:
         gc.enable()
 
@@ -75,9 +70,9 @@ def test_upstream_is_cancelled_when_the_client_leaves_before_the_first_byte(
 ) -> None:
     served = gateway(manifest_text([upstream.url]))
     connection = start_stream(served.port, chat("slow=30"))
-    wait_for(lambda: len(upstream.requests) == 1, "the request")
+    eventually(lambda: len(upstream.requests) == 1, "the request")
     connection.close()
-    wait_for(lambda: served.metric("slipstream_requests_total", status="cancelled") == 1, "the record")
+    eventually(lambda: served.metric("slipstream_requests_total", status="cancelled") == 1, "the record")
     assert served.metric("slipstream_requests_in_flight") == 0
 
 
@@ -93,7 +88,7 @@ def test_slow_reader_holds_back_its_own_stream_only(
         time.sleep(0.2)
         return upstream.sent_bytes == sent[-1] > 0
 
-    wait_for(stalled, "back-pressure")
+    eventually(stalled, "back-pressure")
     assert upstream.sent_bytes < 24_000_000  # the sockets' buffers, not the gateway's memory
     answer = httpx.post(f"{served.url}/v1/chat/completions", json=chat("tokens=3", stream=True), timeout=WAIT_S)
     assert answer.text.endswith("data: [DONE]\n\n")
@@ -106,7 +101,7 @@ def test_client_that_never_reads_does_not_hold_its_place_for_ever(
 ) -> None:
     served = gateway(manifest_text([upstream.url]), deadlines=Deadlines(connect_s=WAIT_S, total_s=5.0))
     with start_stream(served.port, chat("tokens=4000 big=4000")):  # 64 MB
-        wait_for(lambda: served.metric("slipstream_requests_total", status="client_timeout") == 1, "the end")
+        eventually(lambda: served.metric("slipstream_requests_total", status="client_timeout") == 1, "the end")
         assert served.metric("slipstream_requests_in_flight") == 0
     assert served.metric("slipstream_upstream_errors_total") == 0
 
@@ -117,13 +112,13 @@ def test_beyond_the_queue_is_429_with_retry_after(
     limits = Limits(max_in_flight=2, max_queued=1, queue_timeout_s=30)
     served = gateway(manifest_text([upstream.url]), limits=limits)
     running = [start_stream(served.port, chat("tokens=1000 gap=0.05")) for _ in range(2)]
-    wait_for(lambda: served.metric("slipstream_requests_in_flight") == 2, "two in flight")
+    eventually(lambda: served.metric("slipstream_requests_in_flight") == 2, "two in flight")
     queued: list[httpx.Response] = []
     url = f"{served.url}/v1/chat/completions"
     thread = threading.Thread(target=lambda: queued.append(httpx.post(url, json=chat("x"), timeout=60)))
     thread.start()
 
-    wait_for(lambda: served.metric("slipstream_requests_queued") == 1, "one in the queue")
+    eventually(lambda: served.metric("slipstream_requests_queued") == 1, "one in the queue")
     response = httpx.post(url, json=chat("x"), timeout=WAIT_S)
     assert response.status_code == 429
     assert int(response.headers["retry-after"]) >= 1
@@ -140,8 +135,8 @@ def test_waiting_too_long_in_the_queue_is_429(
 ) -> None:
     served = gateway(manifest_text([upstream.url]), limits=Limits(max_in_flight=1, queue_timeout_s=0.2))
     connection = start_stream(served.port, chat("tokens=1000 gap=0.05"))
-    wait_for(lambda: served.metric("slipstream_requests_in_flight") == 1, "one in flight")
+    eventually(lambda: served.metric("slipstream_requests_in_flight") == 1, "one in flight")
     assert httpx.post(f"{served.url}/v1/chat/completions", json=chat("x"), timeout=WAIT_S).status_code == 429
     connection.close()
-    wait_for(lambda: served.metric("slipstream_requests_in_flight") == 0, "the end")
+    eventually(lambda: served.metric("slipstream_requests_in_flight") == 0, "the end")
     assert httpx.post(f"{served.url}/v1/chat/completions", json=chat("x"), timeout=WAIT_S).status_code == 200

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,8 @@ from slipstream_core.observation import Observation, Subject
 from slipstream_core.redis.redis_store import RedisStore
 from slipstream_core.types import Arm, Reason
 
-from tests.redis_server import WAIT_S, RedisServer
+from tests.polling import soon
+from tests.redis_server import RedisServer
 
 
 class Proxy:
@@ -181,11 +181,4 @@ def observation() -> Callable[..., Observation]:
 @pytest.fixture(scope="session")
 def until() -> Callable[..., Awaitable[None]]:
     """Waits until a condition holds, and fails with `what` where it does not within `within_s`."""
-
-    async def wait(condition: Callable[[], bool], what: str, *, within_s: float = WAIT_S) -> None:
-        deadline = time.monotonic() + within_s
-        while not condition():
-            assert time.monotonic() < deadline, f"not within {within_s:g} s: {what}"
-            await asyncio.sleep(0.01)
-
-    return wait
+    return soon

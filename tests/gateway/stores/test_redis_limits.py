@@ -17,6 +17,7 @@ from slipstream_core.rate_limits import Charge, Grant, LimitName, Limits, Refusa
 from slipstream_core.redis.limit_scripts import EPOCH_S, leases_key, limits_key
 from slipstream_core.redis.redis_limits import RedisLimits
 
+from tests.polling import soon
 from tests.redis_server import WAIT_S, RedisServer
 
 pytestmark = pytest.mark.integration
@@ -28,19 +29,13 @@ async def gateways(url: str, number: int, **options: Any) -> AsyncIterator[list[
     found = [RedisLimits(url, **{"exchange_s": WAIT_S, **options}) for _ in range(number)]
     tasks = [asyncio.create_task(one.run()) for one in found]
     try:
-        await until(lambda: all(one.connected for one in found))
+        await soon(lambda: all(one.connected for one in found))
         yield found
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(one.aclose() for one in found))
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not condition():  # noqa: ASYNC110 - what is waited for has no event
-            await asyncio.sleep(0.005)
 
 
 @pytest.fixture(scope="module")
@@ -252,12 +247,12 @@ async def test_redis_that_is_slow_or_gone_costs_a_request_little_and_the_next_no
         assert not one.connected
         assert await one.admit("k", limits, Charge()) is None
         own.resume()
-        await until(lambda: one.connected)
+        await soon(lambda: one.connected)
         assert isinstance(await admitted(one, "k", limits, Charge()), Grant)
         own.kill()
         assert await one.admit("k", limits, Charge()) is None
         own.start()  # it knows no script any more
-        await until(lambda: one.connected)
+        await soon(lambda: one.connected)
         assert isinstance(await admitted(one, "k", limits, Charge()), Grant)
 
 
@@ -266,7 +261,7 @@ async def test_full_redis_counts_as_away(redis_server: Callable[..., RedisServer
     found = RedisLimits(own.url, exchange_s=WAIT_S)
     task = asyncio.create_task(found.run())
     try:
-        await until(lambda: found.connected)
+        await soon(lambda: found.connected)
         assert await found.admit("k", Limits(requests_per_minute=5), Charge()) is None
     finally:
         task.cancel()
@@ -285,9 +280,9 @@ async def test_what_redis_may_have_taken_already_is_not_given_back_twice(
         grant = await admitted(one, "twice", limits, charge)
         cutting.cut = 1.0
         one.settle(Use("twice", limits, grant, charge, taken))
-        await until(lambda: cutting.cuts > 0)
+        await soon(lambda: cutting.cuts > 0)
         cutting.cut = 0.0
-        await until(lambda: one.connected)
+        await soon(lambda: one.connected)
         await admitted(one, "other", limits, charge)
     with server.client() as redis:
         spent = float(redis.hget(limits_key("twice"), "usd") or 0)
@@ -311,7 +306,7 @@ async def test_no_key_is_left_in_redis_for_ever(server: RedisServer) -> None:
             assert isinstance(grant, Grant)
             redis.delete(limits_key("late"))
             one.settle(Use("late", limits, grant, Charge(50), Charge(10)))
-            await until(lambda: not redis.exists(leases_key("late")))
+            await soon(lambda: not redis.exists(leases_key("late")))
         assert all(redis.pttl(key) != -1 for key in redis.scan_iter())  # -1: no end; what has ended is -2
 
 
@@ -330,7 +325,7 @@ async def test_request_that_is_cancelled_on_the_way_of_its_answer_keeps_no_place
         await asyncio.gather(*tasks, return_exceptions=True)
         assert tasks[1].cancelled()
         with server.client() as redis:
-            await until(lambda: not redis.exists(leases_key("cancelled")))
+            await soon(lambda: not redis.exists(leases_key("cancelled")))
 
 
 async def test_smallest_budget_is_one(server: RedisServer) -> None:

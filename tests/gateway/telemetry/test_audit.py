@@ -7,7 +7,6 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,8 @@ from slipstream_core.settings import AccessSettings, AuditSettings
 from slipstream_gateway.telemetry.audit import MAX_PENDING, REFUSALS_PER_FLUSH, Audit, LineSink
 from slipstream_tools.cli import main
 from slipstream_tools.gateway.options.values import audit_of
+
+from tests.polling import soon
 
 WAIT_S = 15.0
 WRITER = """
@@ -51,20 +52,14 @@ async def test_file_that_was_moved_away_is_opened_anew(tmp_path: Path) -> None:
     audit = Audit(LineSink(file))
     async with audit.running():
         audit.event("kill", who="alice", pair="a")
-        await _until(lambda: file.read_text() != "")
+        await soon(lambda: file.read_text() != "")
         file.rename(moved)
         audit.event("unkill", who="bob", pair="a")
-        await _until(lambda: file.exists() and file.read_text() != "")
+        await soon(lambda: file.exists() and file.read_text() != "")
     assert [(line["event"], line["who"]) for line in (*lines(moved), *lines(file))] == [
         ("kill", "alice"),
         ("unkill", "bob"),
     ]
-
-
-async def _until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not holds():  # noqa: ASYNC110 - what is waited for is a file
-            await asyncio.sleep(0.01)
 
 
 async def test_what_does_not_fit_is_dropped_and_counted(tmp_path: Path) -> None:
@@ -95,7 +90,7 @@ async def test_disk_that_is_full_costs_lines_and_nothing_else(caplog: pytest.Log
     audit = Audit(LineSink(Path("/dev/full")))
     async with audit.running():
         audit.event("kill", who="alice")
-        await _until(lambda: "/dev/full cannot be written: No space left on device" in caplog.text)
+        await soon(lambda: "/dev/full cannot be written: No space left on device" in caplog.text)
 
 
 def test_gateway_writes_down_what_it_decided(
@@ -131,7 +126,7 @@ def test_kill_switch_that_turns_is_an_event(
     with run_gateway(manifest, text, audit=AuditSettings(is_on=True, file=file)):
         for killed in (True, False):
             manifest.write_text(text.replace("model: acme\n", f"model: acme\n  killSwitch: {str(killed).lower()}\n", 1))
-            asyncio.run(_until(lambda: len(lines(file)) >= (3 if killed else 5)))  # noqa: B023 - asked at once
+            asyncio.run(soon(lambda: len(lines(file)) >= (3 if killed else 5)))  # noqa: B023 - asked at once
     assert [line["event"] for line in lines(file) if line["event"] != "configuration"] == ["kill", "unkill"]
 
 
@@ -148,7 +143,7 @@ def test_keys_that_come_into_force_are_an_event(
     settings = {"audit": AuditSettings(is_on=True, file=file), "access": AccessSettings(keys=keys)}
     with run_gateway(tmp_path / "pair.yaml", manifest_text([server.url]), **settings):
         assert main(["keys", "create", "-f", str(keys)]) == 0
-        asyncio.run(_until(lambda: len(of_keys(file)) == 2))
+        asyncio.run(soon(lambda: len(of_keys(file)) == 2))
     assert [(line["who"], line["keys"]) for line in of_keys(file)] == [("file", 1), ("file", 2)]
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable
 
 import pytest
 from slipstream_core.errors import UpstreamTimeout, UpstreamUnavailable
 from slipstream_core.types import Reason
 from slipstream_gateway.upstreams.vllm_plugin import UNKNOWN, PluginAnswer, PluginWatch, drafting_of
+
+from tests.polling import soon
 
 FACTS = {
     "plugin": "1.2.3",
@@ -90,21 +91,15 @@ class Server:
         return self.answer
 
 
-async def until(found: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not found():  # noqa: ASYNC110 - what is waited for has no event
-            await asyncio.sleep(0.005)
-
-
 async def test_a_server_is_asked_again_and_again() -> None:
     server = Server()
     watch = PluginWatch("http://a:1", server.ask, every_s=0.25)
     assert watch.drafting == UNKNOWN
-    await until(lambda: watch.drafting.longest == 4)
+    await soon(lambda: watch.drafting.longest == 4)
     server.answer = PluginAnswer(404, b"")
-    await until(lambda: watch.drafting.withheld is not None)
+    await soon(lambda: watch.drafting.withheld is not None)
     server.answer = facts(max_draft_length=2)
-    await until(lambda: watch.drafting.longest == 2)
+    await soon(lambda: watch.drafting.longest == 2)
     await watch.aclose()
     asked = server.asked
     await asyncio.sleep(0.3)
@@ -114,27 +109,27 @@ async def test_a_server_is_asked_again_and_again() -> None:
 async def test_one_that_is_too_busy_to_answer_keeps_what_it_said_and_one_that_is_gone_does_not() -> None:
     server = Server()
     watch = PluginWatch("http://a:1", server.ask, every_s=0.21)
-    await until(lambda: watch.drafting.longest == 4)
+    await soon(lambda: watch.drafting.longest == 4)
     server.answer = UpstreamTimeout("late")
     asked = server.asked
-    await until(lambda: server.asked >= asked + 2)
+    await soon(lambda: server.asked >= asked + 2)
     assert watch.drafting.longest == 4
     server.answer = UpstreamUnavailable("gone")
-    await until(lambda: watch.drafting == UNKNOWN)
+    await soon(lambda: watch.drafting == UNKNOWN)
     await watch.aclose()
 
 
 async def test_a_lost_connection_takes_the_facts_away_until_the_server_answers() -> None:
     server = Server()
     watch = PluginWatch("http://a:1", server.ask, every_s=60.0)
-    await until(lambda: watch.drafting.longest == 4)
+    await soon(lambda: watch.drafting.longest == 4)
     watch.lose()
     assert watch.drafting == UNKNOWN
-    await until(lambda: watch.drafting.longest == 4)
+    await soon(lambda: watch.drafting.longest == 4)
     server.answer = facts(max_draft_length=3)
     watch.query_now()
     assert watch.drafting.longest == 4
-    await until(lambda: watch.drafting.longest == 3)
+    await soon(lambda: watch.drafting.longest == 3)
     await watch.aclose()
 
 
@@ -142,9 +137,9 @@ async def test_each_change_is_said_once(caplog: pytest.LogCaptureFixture) -> Non
     server = Server()
     with caplog.at_level(logging.INFO):
         watch = PluginWatch("http://a:1", server.ask, every_s=0.21)
-        await until(lambda: server.asked == 3)
+        await soon(lambda: server.asked == 3)
         server.answer = PluginAnswer(404, b"")
-        await until(lambda: server.asked == 6)
+        await soon(lambda: server.asked == 6)
         await watch.aclose()
     said = [(record.levelname, record.getMessage()) for record in caplog.records]
     assert [level for level, _ in said] == ["INFO", "WARNING"]

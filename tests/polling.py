@@ -1,0 +1,34 @@
+"""Waiting for what no event announces."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+PATIENCE_S = 30.0
+
+Found = TypeVar("Found")
+
+
+def eventually(
+    look: Callable[[], Found | None], what: str = "what was waited for", *, within_s: float = PATIENCE_S
+) -> Found:
+    """What `look` returns once that is true. Fails the test, with `what`, where it is not true in time."""
+    deadline = time.monotonic() + within_s
+    while not (found := look()):
+        assert time.monotonic() < deadline, f"not within {within_s:g} s: {what}"
+        time.sleep(0.01)
+    return found
+
+
+async def soon(
+    look: Callable[[], Found | None], what: str = "what was waited for", *, within_s: float = PATIENCE_S
+) -> Found:
+    """`eventually` inside an event loop, which goes on meanwhile."""
+    deadline = time.monotonic() + within_s
+    while not (found := look()):
+        assert time.monotonic() < deadline, f"not within {within_s:g} s: {what}"
+        await asyncio.sleep(0.005)
+    return found
