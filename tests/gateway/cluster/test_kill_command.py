@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import re
@@ -19,6 +21,7 @@ from unittest.mock import ANY
 import psutil
 import pytest
 from slipstream_core.manifest.reports import EXPIRES_S, RENEW_S, GatewayReport, applied_key, object_key, report_lease
+from slipstream_tools.cli import main
 from slipstream_tools.up.processes import Child
 
 from tests.kube import KubeApiServer
@@ -448,10 +451,11 @@ def test_kubeconfig_that_cannot_be_used_is_named_in_one_line(
     path = tmp_path / "config"
     if text is not None:
         path.write_text(text)
-    done = run_with(path, command)
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    assert done.stderr.startswith("slipstream: error: " + said.format(path=path))
+    errors = io.StringIO()
+    with contextlib.redirect_stderr(errors):
+        assert main([command, "mp/x", "--kubeconfig", str(path)]) == 2
+    assert errors.getvalue().count("\n") == 1
+    assert errors.getvalue().startswith("slipstream: error: " + said.format(path=path))
 
 
 def test_server_that_does_not_answer_is_said(tmp_path: Path, free_ports: Callable[[int], list[int]]) -> None:
