@@ -16,10 +16,10 @@ from slipstream_tools.up.options import UpOptions
 from slipstream_tools.up.servers import local_pairs
 from slipstream_tools.up.triton_server import TritonPorts, TritonServer
 
-from tests.kinds import Kinds
-from tests.kube import CRDS, KubeApiServer, install_chart
-from tests.ports import lasting_ports
-from tests.scheduling import Scheduling
+from tests.support.kinds import Kinds
+from tests.support.kube import CRDS, KubeApiServer, install_chart
+from tests.support.ports import lasting_ports
+from tests.support.scheduling import Scheduling
 
 START_TIMEOUT_S = 90.0
 
@@ -42,7 +42,7 @@ if not _has_gpu():
     os.environ["TRITON_INTERPRET"] = "1"
 
 # Processes that tests start find `sitecustomize` there.
-_CHILD_STARTUP = str(Path(__file__).parent / "child_startup")
+_CHILD_STARTUP = str(Path(__file__).parent / "support" / "child_startup")
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (_CHILD_STARTUP, os.environ.get("PYTHONPATH"))))
 
 # How long an example takes is a matter of how busy the machine is. All else stays as Hypothesis' own profiles have it:

@@ -33,7 +33,7 @@ from slipstream_tools.cli import main as slipstream
 
 from tests.benchmarks.gateway_load import percentile, run
 from tests.benchmarks.gateway_openai import MANIFEST, WHOLE, cpu_s, free_port, upstream, wait_port
-from tests.redis_server import RedisServer
+from tests.support.redis_server import RedisServer
 
 GOAL_US = 60.0
 LIMITS = ("--requests-per-minute", "100000000", "--tokens-per-minute", "1000000000", "--concurrent", "1000")

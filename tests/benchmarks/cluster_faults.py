@@ -26,7 +26,7 @@ from tests.benchmarks.gateway_load import Result, percentile, run
 from tests.benchmarks.gateway_openai import WHOLE, upstream
 from tests.benchmarks.kill import NAMESPACE, OBJECTS, gateway
 from tests.benchmarks.redis_faults import RedisServer
-from tests.kube import CRDS, KubeApiServer, install_chart
+from tests.support.kube import CRDS, KubeApiServer, install_chart
 
 CONNECTIONS = 4
 SETTLE_S = 10.0

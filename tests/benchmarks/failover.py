@@ -26,7 +26,7 @@ from slipstream_tools.up.gateway_process import GatewayProcess
 from slipstream_tools.up.options import UpOptions
 
 from tests.benchmarks.system import MODEL, free_ports, running_system
-from tests.breaking_network import BreakingNetwork, Cut
+from tests.support.breaking_network import BreakingNetwork, Cut
 
 GOAL = 1.5
 _MAX_TOKENS = 160

@@ -33,7 +33,7 @@ from tests.benchmarks.gateway_openai import (
     milliseconds,
     upstream,
 )
-from tests.redis_server import RedisServer
+from tests.support.redis_server import RedisServer
 
 _LIMITS = ("--requests-per-minute", "10000000", "--tokens-per-minute", "1000000000", "--concurrent", "1000")
 

@@ -26,7 +26,7 @@ from slipstream_tools.up.processes import Child
 
 from tests.benchmarks.gateway_openai import free_port, upstream, wait_port
 from tests.benchmarks.redis_faults import RedisServer
-from tests.kube import CRDS, KubeApiServer, install_chart
+from tests.support.kube import CRDS, KubeApiServer, install_chart
 
 GOAL_MS = 100.0
 LAND_LIMIT_S = 20.0

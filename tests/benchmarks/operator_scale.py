@@ -25,8 +25,8 @@ from slipstream_operator.cluster.resources import CHILDREN, Kind, resources
 from slipstream_operator.settings import WORKERS
 
 from tests.benchmarks.gateway_openai import free_port
-from tests.kube import CRDS, KubeApiServer, install_chart
-from tests.redis_server import RedisServer
+from tests.support.kube import CRDS, KubeApiServer, install_chart
+from tests.support.redis_server import RedisServer
 
 NAMESPACES = 10
 GOAL_S, GOAL_MB, GOAL_WRITES = 60.0, 300.0, 0

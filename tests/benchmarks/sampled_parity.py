@@ -37,7 +37,7 @@ from slipstream_gateway.upstreams.scores import TOP, read_scores
 from slipstream_tools.up.vllm_install import install_vllm
 from slipstream_tools.up.vllm_server import Speculation, VllmLaunch, VllmServer
 
-from tests.ports import lasting_ports
+from tests.support.ports import lasting_ports
 
 WRONG_EVERY = 50
 RUNS = 500

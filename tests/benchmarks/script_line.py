@@ -22,7 +22,7 @@ from slipstream_core.redis.limit_scripts import ADMIT, SETTLE, leases_key, limit
 from slipstream_core.redis.script_line import Command, ScriptLine
 
 from tests.benchmarks.gateway_openai import free_port
-from tests.redis_server import RedisServer
+from tests.support.redis_server import RedisServer
 
 _STRETCHES = 5
 

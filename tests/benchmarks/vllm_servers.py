@@ -13,7 +13,7 @@ from slipstream_engine.embedded import DRAFT_DIR, TARGET_DIR
 from slipstream_tools.up.vllm_install import install_vllm
 from slipstream_tools.up.vllm_server import Speculation, VllmLaunch, VllmServer
 
-from tests.ports import lasting_ports
+from tests.support.ports import lasting_ports
 from tests.vllm.plugin.client import MODEL, Server
 
 DRAFT_TOKENS = 4

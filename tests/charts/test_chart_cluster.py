@@ -13,7 +13,7 @@ from helm_python import HelmError
 from helm_python.chart import Chart
 from helm_python.config import Config
 
-from tests.kube import KubeApiServer
+from tests.support.kube import KubeApiServer
 
 JSON = dict[str, Any]
 

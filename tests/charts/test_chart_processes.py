@@ -18,7 +18,7 @@ import pytest
 from slipstream_core.manifest.reports import REPORT_SELECTOR
 from slipstream_tools.up.processes import Child
 
-from tests.kube import KubeApiServer
+from tests.support.kube import KubeApiServer
 
 JSON = dict[str, Any]
 Render = Callable[..., list[JSON]]

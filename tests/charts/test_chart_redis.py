@@ -19,7 +19,7 @@ from redis import Redis
 from redis.exceptions import AuthenticationError, BusyLoadingError
 from redis.exceptions import ConnectionError as NotThereError
 
-from tests.kube import KubeApiServer
+from tests.support.kube import KubeApiServer
 
 JSON = dict[str, Any]
 Render = Callable[..., list[JSON]]

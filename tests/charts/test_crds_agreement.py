@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from slipstream_core.manifest import EMBEDDED_MANIFEST, Problem, parse_resource
 from slipstream_core.manifest.crd import crds
 
-from tests.crd_schema import example_resources, schema_errors, violated
+from tests.support.crd_schema import example_resources, schema_errors, violated
 
 JSON = dict[str, Any]
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from slipstream_core.manifest import parse_resource
 
-from tests.crd_schema import example_resources
-from tests.kube import KubeApiServer, KubeError
+from tests.support.crd_schema import example_resources
+from tests.support.kube import KubeApiServer, KubeError
 
 JSON = dict[str, Any]
 

@@ -17,7 +17,7 @@ from helm_python.chart import Chart
 from slipstream_core.manifest import parse_resource
 from slipstream_core.manifest.crd import crds, templates
 
-from tests.crd_schema import example_resources, rules_of, schema_errors, violated
+from tests.support.crd_schema import example_resources, rules_of, schema_errors, violated
 
 JSON = dict[str, Any]
 

@@ -14,7 +14,7 @@ from slipstream_core.manifest.naming import child_name
 from slipstream_operator.children import children_of
 from slipstream_operator.types import ServingDefaults
 
-from tests.kube import KubeApiServer
+from tests.support.kube import KubeApiServer
 
 JSON = dict[str, Any]
 

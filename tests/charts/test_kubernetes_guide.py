@@ -18,7 +18,7 @@ from slipstream_operator.reconcile.policy_conditions import PolicyReason
 from slipstream_operator.rollout.trips import REASONS
 from slipstream_tools.kill import add_arguments
 
-from tests.kube import KubeApiServer
+from tests.support.kube import KubeApiServer
 
 JSON = dict[str, Any]
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.doc_blocks import ROOT
 from tests.docs.shell import Shell
-from tests.kube import KubeApiServer
+from tests.support.doc_blocks import ROOT
+from tests.support.kube import KubeApiServer
 
-MODULES = {"slipstream": "slipstream_tools.cli", "helm": "tests.helm_command"}
+MODULES = {"slipstream": "slipstream_tools.cli", "helm": "tests.support.helm_command"}
 
 
 @pytest.fixture

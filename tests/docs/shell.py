@@ -12,7 +12,7 @@ from pathlib import Path
 
 import httpx
 
-from tests.doc_blocks import Block
+from tests.support.doc_blocks import Block
 
 TIMEOUT_S = 120.0
 

@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.doc_blocks import ROOT, Block, blocks_of, find, pages
+from tests.support.doc_blocks import ROOT, Block, blocks_of, find, pages
 
 EXECUTABLE = {"sh", "bash", "console", "python", "yaml"}
 OTHERS = {"text", "json", "nginx", "dockerfile"}
 PROGRAMS = ("make ", "slipstream ", "pip ", "helm ", "kubectl ", "curl ", "docker ", "python ", "vllm ", "$ ")
-HINT = "run it in a test (@runs of tests/doc_blocks.py), or write above it <!-- not run: the reason -->"
+HINT = "run it in a test (@runs of tests/support/doc_blocks.py), or write above it <!-- not run: the reason -->"
 
 
 def executed() -> Iterator[tuple[str, Block]]:
     """Each test that executes a block, by its decorator, and the block."""
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         text = path.read_text(encoding="utf-8")
-        if "tests.doc_blocks" in text:
+        if "tests.support.doc_blocks" in text:
             for page, beginning, name in decorated(ast.parse(text)):
                 yield f"{path.relative_to(ROOT)}::{name}", find(page, beginning)
 
@@ -85,7 +85,7 @@ def is_fenced(before: list[str]) -> bool:
 
 
 def test_marks_are_those_of_the_block_below(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.doc_blocks.ROOT", tmp_path)
+    monkeypatch.setattr("tests.support.doc_blocks.ROOT", tmp_path)
     page = tmp_path / "page.md"
     page.write_text(
         "<!-- not run: it needs a GPU -->\n```sh\nmake one\n```\n\n```console\n$ two \\\n    --more\nprinted\n"

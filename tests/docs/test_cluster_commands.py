@@ -16,9 +16,9 @@ import pytest
 from slipstream_core.manifest.renames import ALLOW_RENAME
 from slipstream_tools.up.processes import Child
 
-from tests.doc_blocks import ROOT, Block, blocks_of, pages, runs
 from tests.docs.shell import Shell, until
-from tests.kube import KubeApiServer
+from tests.support.doc_blocks import ROOT, Block, blocks_of, pages, runs
+from tests.support.kube import KubeApiServer
 
 READY = {
     "type": "Ready",

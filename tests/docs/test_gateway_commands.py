@@ -14,10 +14,10 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.doc_blocks import Block, find, runs, runs_each
 from tests.docs.shell import Shell, until
 from tests.gateway.conftest import OpenAiServer
-from tests.redis_server import RedisServer
+from tests.support.doc_blocks import Block, find, runs, runs_each
+from tests.support.redis_server import RedisServer
 
 ADDRESS = "http://127.0.0.1:8080"
 TWO_POOLS = "apiVersion: slipstream.dev/v1alpha1\nkind: ModelPair\nmetadata: {name: llama}\nspec:\n  model: llama-70b"

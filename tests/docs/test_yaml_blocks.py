@@ -11,7 +11,7 @@ from helm_python.chart import Chart
 from slipstream_core.manifest import load_file
 from slipstream_core.manifest.grants import read_grants
 
-from tests.doc_blocks import ROOT, Block, runs_each
+from tests.support.doc_blocks import ROOT, Block, runs_each
 
 RESOURCE = "apiVersion: slipstream.dev/v1alpha1\nkind: ModelPair\nmetadata: {name: pair}\n"
 

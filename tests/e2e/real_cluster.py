@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import httpx
 from slipstream_tools.up.processes import Child
 
-from tests.draws import SECRET, draws_of
-from tests.kube import KubeApiServer
-from tests.kube_client import JSON
+from tests.support.draws import SECRET, draws_of
+from tests.support.kube import KubeApiServer
+from tests.support.kube_client import JSON
 
 REQUEST_LIMIT_S = 60.0
 SLIPSTREAM = Path(sys.executable).parent / "slipstream"

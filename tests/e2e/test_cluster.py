@@ -1,6 +1,6 @@
 """A cluster's whole story on one machine: API server, operator, two gateways, Triton, Redis and kubectl are all real.
 
-Only kubelet and controllers are played (`tests.kubelet`). The embedded pair speculates well on what it was trained
+Only kubelet and controllers are played (`tests.support.kubelet`). The embedded pair speculates well on what it was trained
 for, call summaries and replies to e-mails, and badly on rare codes, of which it never saw any.
 """
 
@@ -31,8 +31,8 @@ from tests.e2e.real_cluster import (
     Traffic,
     text_of,
 )
-from tests.kube import KubeApiServer
-from tests.kubelet import Kubelet
+from tests.support.kube import KubeApiServer
+from tests.support.kubelet import Kubelet
 
 pytestmark = pytest.mark.timeout(600)
 

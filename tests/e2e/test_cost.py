@@ -19,11 +19,11 @@ import pytest
 from aiohttp import web
 
 from tests.e2e.real_cluster import Gateway
-from tests.kube import KubeApiServer
-from tests.kube_client import JSON
 from tests.operator.operator_process import Cluster, OperatorProcess, grant
-from tests.redis_server import RedisServer
-from tests.threaded_server import ThreadedServer
+from tests.support.kube import KubeApiServer
+from tests.support.kube_client import JSON
+from tests.support.redis_server import RedisServer
+from tests.support.threaded_server import ThreadedServer
 
 pytestmark = pytest.mark.timeout(300)
 

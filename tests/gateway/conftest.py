@@ -19,10 +19,10 @@ import uvicorn
 from slipstream_core.settings import Deadlines, GatewaySettings
 from slipstream_gateway.app.app import build_app
 
-from tests.draws import SECRET
 from tests.gateway.scripted_chat import ChatEvents, Events
 from tests.gateway.scripted_responses import ResponseEvents, response, script_of
-from tests.threaded_server import ThreadedServer
+from tests.support.draws import SECRET
+from tests.support.threaded_server import ThreadedServer
 
 WAIT_S = 15.0
 

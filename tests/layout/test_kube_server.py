@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.kube import KubeApiServer, KubeError, find_assets, once_allowed
+from tests.support.kube import KubeApiServer, KubeError, find_assets, once_allowed
 
 pytestmark = pytest.mark.integration
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import uuid
 
-from tests.kube import KubeApiServer
-from tests.kube_client import JSON
 from tests.operator.operator_process import Cluster, grant
+from tests.support.kube import KubeApiServer
+from tests.support.kube_client import JSON
 
 PLURALS = ("deployments", "services", "configmaps", "serviceaccounts", "poddisruptionbudgets")
 CRASHING = ("tests.operator.crashing_operator",)

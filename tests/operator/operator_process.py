@@ -13,10 +13,10 @@ from typing import Any, Self, TypeVar
 
 import httpx
 
-from tests.kube import KubeApiServer, KubeClient, KubeError
-from tests.kube_client import JSON
-from tests.polling import eventually
-from tests.ports import lasting_ports
+from tests.support.kube import KubeApiServer, KubeClient, KubeError
+from tests.support.kube_client import JSON
+from tests.support.polling import eventually
+from tests.support.ports import lasting_ports
 
 USER = "operator"
 GROUP = "/apis/slipstream.dev/v1alpha1"

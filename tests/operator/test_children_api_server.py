@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 from slipstream_operator.cluster.comparison import has
 
-from tests.kube import KubeApiServer, KubeClient
 from tests.operator.pair_objects import EMBEDDED_SPEC, JSON, children, pair_object
+from tests.support.kube import KubeApiServer, KubeClient
 
 OPERATOR = "slipstream-operator"
 # Version 1.20, the one that tests run with, has no policy/v1 yet.

@@ -15,11 +15,11 @@ from slipstream_core.observation import Observation
 from slipstream_core.redis.redis_store import RedisStore
 from slipstream_core.types import Arm
 
-from tests.kube import KubeApiServer
-from tests.kube_client import JSON
 from tests.operator.operator_process import Cluster, OperatorProcess, eventually, grant
 from tests.operator.policy_world import CODE, LONG, observation
-from tests.redis_server import RedisServer
+from tests.support.kube import KubeApiServer
+from tests.support.kube_client import JSON
+from tests.support.redis_server import RedisServer
 
 SPEC: JSON = {
     "analysis": {"minSamples": 50},

@@ -12,7 +12,7 @@ from slipstream_operator.cluster import leadership
 from slipstream_operator.cluster.leadership import LEASE_NAME, Leadership
 from slipstream_operator.errors import LeadershipLost
 
-from tests.kube import KubeApiServer, KubeClient
+from tests.support.kube import KubeApiServer, KubeClient
 
 Make = Callable[[str], Leadership]
 

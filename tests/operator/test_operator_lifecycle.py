@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.kube import KubeApiServer
 from tests.operator.crashes import CRASHING, PLURALS, declare, fresh, is_done, outcome
 from tests.operator.operator_process import Cluster, OperatorProcess, eventually, grant, revoke, settled
+from tests.support.kube import KubeApiServer
 
 
 @pytest.fixture(scope="module")

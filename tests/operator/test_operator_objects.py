@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 from slipstream_core.manifest.reports import GatewayReport, WithheldServer, applied_key, object_key, report_lease
 
-from tests.kube import KubeApiServer, KubeError
 from tests.operator.operator_process import Cluster, OperatorProcess, eventually, grant, pair_spec
+from tests.support.kube import KubeApiServer, KubeError
 
 FIELD_MANAGER = "slipstream-operator"
 CHILDREN = {"deployments", "services", "configmaps", "serviceaccounts", "poddisruptionbudgets"}

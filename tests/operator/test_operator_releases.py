@@ -10,8 +10,8 @@ import pytest
 from slipstream_core.kube.client import KubeClient
 from slipstream_operator.cluster.ownership import DURATION_S, LEASE_NAME, RENEW_S, Ownership
 
-from tests.kube import KubeApiServer
 from tests.operator.operator_process import Cluster, OperatorProcess, eventually, grant
+from tests.support.kube import KubeApiServer
 
 LABEL = "slipstream.dev/release"
 WAIT_S = 60.0

@@ -12,7 +12,7 @@ from slipstream_operator.cluster.cache import ObjectCache
 from slipstream_operator.cluster.resources import Kind, ObjectKey, resources
 from slipstream_operator.reconcile.servers import Servers, servers_of, template_seen
 
-from tests.kube import KubeApiServer
+from tests.support.kube import KubeApiServer
 
 PAIR = {"metadata": {"generation": 3}}
 STUCK = [{"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"}]

@@ -22,8 +22,8 @@ from slipstream_operator.rollout.evidence import CHECKPOINT_LOST, GRACE_S, NoEvi
 from slipstream_operator.status.conditions import rfc3339
 
 from tests.operator.policy_world import CODE, LONG, PAIR_KEY, observation, policy_of, raw_policy
-from tests.polling import soon
-from tests.redis_server import RedisServer
+from tests.support.polling import soon
+from tests.support.redis_server import RedisServer
 
 pytestmark = pytest.mark.integration
 

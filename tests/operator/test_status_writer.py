@@ -13,9 +13,9 @@ from slipstream_operator.cluster.cache import ObjectCache
 from slipstream_operator.cluster.resources import Kind, ObjectKey, resources
 from slipstream_operator.status.writer import FIGURES_EVERY_S, StatusWriter
 
-from tests.kube import KubeApiServer
-from tests.kube_client import JSON
 from tests.operator.operator_process import GROUP
+from tests.support.kube import KubeApiServer
+from tests.support.kube_client import JSON
 
 
 def status(**changes: object) -> SpeculationPolicyStatus:

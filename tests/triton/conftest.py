@@ -10,7 +10,7 @@ import tritonclient.grpc.aio as grpc_client
 from slipstream_engine.embedded import TARGET_DIR
 from slipstream_engine.tokenizer import Tokenizer
 
-from tests.triton_client import TritonModel
+from tests.support.triton_client import TritonModel
 
 SLOTS = 8
 

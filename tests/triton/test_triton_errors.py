@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from slipstream_engine.embedded import demo
 
-from tests.triton_bad_inputs import BAD, USER
+from tests.support.triton_bad_inputs import BAD, USER
 
 WAITING_ROOM = 64
 

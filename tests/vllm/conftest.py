@@ -12,7 +12,7 @@ from slipstream_tools.up.vllm_environment import VllmInstall
 from slipstream_tools.up.vllm_install import install_vllm
 from slipstream_tools.up.vllm_server import Speculation, VllmLaunch, VllmServer
 
-from tests.ports import lasting_ports
+from tests.support.ports import lasting_ports
 
 START_TIMEOUT_S = 600.0
 DRAFT_TOKENS = 4

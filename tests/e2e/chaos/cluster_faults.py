@@ -16,11 +16,11 @@ from tests.e2e.chaos.load import Load
 from tests.e2e.chaos.processes import Gateway
 from tests.e2e.chaos.table import Reading
 from tests.e2e.chaos.world import Scale, World
-from tests.kube import CRDS, KubeApiServer, install_chart
-from tests.kube_client import JSON
 from tests.operator.crashes import CRASHING, PLURALS, fresh, is_done, outcome
 from tests.operator.operator_process import OperatorProcess, eventually
-from tests.ports import lasting_ports
+from tests.support.kube import CRDS, KubeApiServer, install_chart
+from tests.support.kube_client import JSON
+from tests.support.ports import lasting_ports
 
 NAMESPACE = "chaos"
 CLIENTS = 2

@@ -15,7 +15,7 @@ from tests.e2e.chaos.table import Reading, percentile
 from tests.e2e.chaos.verdicts import Verdict
 from tests.e2e.chaos.wire import FAR, NEAR, NotHere, Wire
 from tests.e2e.chaos.world import Scale, World
-from tests.ports import lasting_ports
+from tests.support.ports import lasting_ports
 
 LOSS = 0.05
 DELAY_S = 0.2  # there and back

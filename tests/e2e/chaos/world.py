@@ -20,8 +20,8 @@ from tests.e2e.chaos.processes import Gateway, Replica, from_file
 from tests.e2e.chaos.proxy import Relay
 from tests.e2e.chaos.table import Reading
 from tests.e2e.chaos.verdicts import Tally
-from tests.ports import lasting_ports
-from tests.redis_server import RedisServer
+from tests.support.ports import lasting_ports
+from tests.support.redis_server import RedisServer
 
 CLIENTS = 8
 REPLICAS = 2

@@ -19,7 +19,7 @@ import psutil
 import pytest
 from slipstream_gateway.access import KeyFile
 
-from tests.hanging_files import replace_by_fifo
+from tests.support.hanging_files import replace_by_fifo
 
 WAIT_S = 30.0
 BAD = "{ this is no file of keys"

@@ -21,7 +21,7 @@ from slipstream_tools.keys import changes
 from slipstream_tools.keys.places import SecretName
 from slipstream_tools.keys.secret_place import SecretPlace
 
-from tests.kube import KubeApiServer
+from tests.support.kube import KubeApiServer
 
 NOW_S = 1_800_000_000.0
 

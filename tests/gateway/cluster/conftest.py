@@ -18,8 +18,8 @@ from slipstream_gateway.app.app import connect
 from slipstream_gateway.fleet.fleet import Fleet
 from slipstream_gateway.sources.cluster.source import ClusterSource
 
-from tests import polling
-from tests.kube import KubeApiServer
+from tests.support import polling
+from tests.support.kube import KubeApiServer
 
 API = "/apis/slipstream.dev/v1alpha1"
 WAIT_S = 15.0

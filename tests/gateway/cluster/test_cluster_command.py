@@ -19,7 +19,7 @@ from slipstream_core.manifest.reports import REPORT_SELECTOR, read_report
 from slipstream_core.settings import pod
 from slipstream_tools.cli import main
 
-from tests.kube import KubeApiServer
+from tests.support.kube import KubeApiServer
 
 WAIT_S = 30.0
 WORKER_MIB = 150

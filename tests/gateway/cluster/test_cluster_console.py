@@ -14,7 +14,7 @@ import pytest
 from slipstream_core.manifest.status import ClassStatus, LastDecision, Phase, SpeculationPolicyStatus
 from slipstream_core.settings import AdminSettings, AuditSettings, ClusterSettings, GatewaySettings, Pod
 
-from tests.browser import chromium
+from tests.support.browser import chromium
 
 ASKED = {"x-slipstream-console": "1"}
 READ = ["get", "list", "watch"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.kube import once_allowed
+from tests.support.kube import once_allowed
 
 _READ = ["get", "list", "watch"]
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"

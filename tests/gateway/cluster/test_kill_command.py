@@ -24,7 +24,7 @@ from slipstream_core.manifest.reports import EXPIRES_S, RENEW_S, GatewayReport, 
 from slipstream_tools.cli import main
 from slipstream_tools.up.processes import Child
 
-from tests.kube import KubeApiServer
+from tests.support.kube import KubeApiServer
 
 pytestmark = pytest.mark.integration
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from aiohttp import web
 
-from tests.threaded_server import ThreadedServer
+from tests.support.threaded_server import ThreadedServer
 
 WAIT_S = 15.0
 PROMPT_IDS, ANSWER_IDS = [1, 2], [3, 4, 5, 6]

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 from slipstream_core.settings import ConformanceSettings, HealthSettings
 
-from tests.polling import eventually
+from tests.support.polling import eventually
 
 ON = ConformanceSettings(enabled=True, probe_s=0.2)
 WISH = {"x-slipstream-mode": "speculative"}

@@ -11,7 +11,7 @@ import pytest
 from slipstream_core.settings import ConformanceSettings
 
 from tests.gateway.conformance.scripted_engine import ScriptedEngine
-from tests.polling import eventually
+from tests.support.polling import eventually
 
 ON = ConformanceSettings(enabled=True, probe_s=0.2)
 OFTEN = ConformanceSettings(enabled=True, probe_s=0.2, every_s=1.0)

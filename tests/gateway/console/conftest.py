@@ -15,8 +15,8 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 from slipstream_tools.cli import main
 
-from tests.browser import chromium
-from tests.draws import draws_of
+from tests.support.browser import chromium
+from tests.support.draws import draws_of
 
 HOLD_BACK_SHARE = 0.5
 # By rules alone, and nothing speaks against speculation: whoever is not held back speculates.

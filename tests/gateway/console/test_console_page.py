@@ -18,7 +18,7 @@ from playwright.sync_api import Page, expect
 from slipstream_core.redis.limit_scripts import limits_key
 from slipstream_core.settings import AccessSettings, ConformanceSettings
 
-from tests.redis_server import RedisServer
+from tests.support.redis_server import RedisServer
 
 MOST_BYTES = 200_000
 HOSTILE = "<img src=x onerror=document.title=1> tokens=3"

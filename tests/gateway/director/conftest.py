@@ -22,7 +22,7 @@ from slipstream_gateway.request.parity.parity import Parity
 from slipstream_gateway.upstreams.base import Completion, Job, Piece
 from slipstream_gateway.upstreams.pool import Replica
 
-from tests.polling import soon
+from tests.support.polling import soon
 
 WAIT_S = 15.0
 

@@ -35,9 +35,9 @@ from slipstream_gateway.request.resume import Resumptions
 from slipstream_gateway.request.retry_budget import RetryBudget
 from slipstream_gateway.telemetry.providers import Telemetry
 
-from tests.draws import SECRET
-from tests.polling import soon
-from tests.ports import dead_url
+from tests.support.draws import SECRET
+from tests.support.polling import soon
+from tests.support.ports import dead_url
 
 Make = Callable[..., Any]
 

@@ -23,7 +23,7 @@ from slipstream_gateway.upstreams.base import Job
 from slipstream_gateway.upstreams.triton_server import TritonUpstream
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from tests.polling import soon
+from tests.support.polling import soon
 
 WAIT_S = 15.0
 MANIFEST = """\

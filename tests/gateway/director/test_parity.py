@@ -13,7 +13,7 @@ from slipstream_gateway.request.parity.answer import MAX_ANSWER_BYTES
 from slipstream_gateway.request.parity.parity import MAX_ATTEMPTS
 from slipstream_gateway.upstreams.base import Wire
 
-from tests.ports import dead_url
+from tests.support.ports import dead_url
 
 Make = Callable[..., Any]
 Said = Callable[[], list[str]]

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from tests.polling import eventually
+from tests.support.polling import eventually
 
 SPECULATE = {"x-slipstream-mode": "speculative"}
 WAIT_S = 15.0

@@ -9,7 +9,7 @@ import pytest
 from slipstream_core.observation import Draws
 from slipstream_gateway.decide.route import NO_DRAWS, RequestDraws
 
-from tests.draws import draws_of
+from tests.support.draws import draws_of
 
 COUNT = 20_000
 PURPOSES = ("hold_back", "exploration", "draft_length", "parity", "rollout")

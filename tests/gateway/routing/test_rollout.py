@@ -21,9 +21,9 @@ from slipstream_core.types import (
 )
 from slipstream_gateway.decide.route import NO_DRAWS, Health, decide, explanation
 
-from tests.draws import draws_of
 from tests.gateway.routing import cases
 from tests.gateway.routing.cases import forecast, profile, request
+from tests.support.draws import draws_of
 
 CLASS = "summarization/long"
 LUCKY = Draws(hold_back=0.99, exploration=0.0, draft_length=0.99, parity=0.99, rollout=0.0)

@@ -19,9 +19,9 @@ from slipstream_core.types import (
 )
 from slipstream_gateway.decide.route import NO_DRAWS, Health, decide
 
-from tests.draws import draws_of
 from tests.gateway.routing import cases
 from tests.gateway.routing.cases import forecast, profile, request
+from tests.support.draws import draws_of
 
 ARM = {"protocol": "openai", "model": "m"}
 ARMS = {"plain": ARM | {"endpoints": ["http://a:1"]}, "speculative": ARM | {"endpoints": ["http://b:1"]}}

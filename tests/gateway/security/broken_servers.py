@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 from tritonclient.grpc import service_pb2
 
-from tests.threaded_server import ThreadedServer
+from tests.support.threaded_server import ThreadedServer
 
 SECRET = b"canary-answer-4b1c"
 _PAUSE_S = 0.05  # between the parts of an answer, so that the gateway reads them one by one

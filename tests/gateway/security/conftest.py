@@ -18,7 +18,7 @@ import httpx
 import pytest
 import trustme
 
-from tests.threaded_server import ThreadedServer
+from tests.support.threaded_server import ThreadedServer
 
 WAIT_S = 30.0
 

@@ -21,7 +21,7 @@ from tests.gateway.security.broken_servers import (
     BrokenTriton,
     started,
 )
-from tests.threaded_server import ThreadedServer
+from tests.support.threaded_server import ThreadedServer
 
 WAIT_S = 30.0
 PAIR = """

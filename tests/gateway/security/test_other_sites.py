@@ -10,7 +10,7 @@ import httpx
 import pytest
 from slipstream_core.settings import AccessSettings
 
-from tests.browser import chromium
+from tests.support.browser import chromium
 
 WAIT_S = 15.0
 PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/route")

@@ -22,7 +22,7 @@ from slipstream_gateway.upstreams.triton_server import TritonUpstream
 from slipstream_tools.up.processes import Child
 from slipstream_tools.up.triton_install import find_triton, link_libraries, triton_environment
 
-from tests.hanging_files import replace_by_fifo
+from tests.support.hanging_files import replace_by_fifo
 
 WAIT_S = 30.0
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.breaking_network import BreakingNetwork
 from tests.gateway.serving.gateway_process import Process
+from tests.support.breaking_network import BreakingNetwork
 
 
 @pytest.fixture(scope="module")

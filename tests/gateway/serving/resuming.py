@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from tests.polling import eventually
+from tests.support.polling import eventually
 
 WAIT_S = 30.0
 TEXT = ", resume: text"

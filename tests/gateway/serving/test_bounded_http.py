@@ -17,7 +17,7 @@ import pytest
 import uvicorn
 from slipstream_gateway.server.http import Bounds, bounded_http, tune
 
-from tests.polling import eventually
+from tests.support.polling import eventually
 
 WAIT_S = 20.0
 HASTY = Bounds(

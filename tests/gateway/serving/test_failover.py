@@ -12,7 +12,7 @@ import httpx
 import pytest
 from slipstream_core.settings import Deadlines, HealthSettings
 
-from tests.ports import dead_url
+from tests.support.ports import dead_url
 
 SPECULATE = {"x-slipstream-mode": "speculative"}
 WAIT_S = 15.0

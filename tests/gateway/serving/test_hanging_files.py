@@ -30,8 +30,8 @@ from slipstream_gateway.sources.cluster.snapshot import read_snapshot
 from slipstream_tools.cli import main
 
 from tests.gateway.serving.gateway_process import Process, stream, workers_that_serve
-from tests.hanging_files import leased, replace_by_fifo
-from tests.polling import eventually
+from tests.support.hanging_files import leased, replace_by_fifo
+from tests.support.polling import eventually
 
 WAIT_S = 30.0
 LATE = "the file system did not answer within 5 s"

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.draws import draws_of
+from tests.support.draws import draws_of
 
 SUMMARY = "Summarize the following support call for the CRM: reason, agent actions, outcome, next step. " * 4
 ASK = {"authorization": "Bearer sk-test"}

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from slipstream_core.settings import HealthSettings, Limits, OverloadSettings
 
-from tests.polling import eventually
+from tests.support.polling import eventually
 
 SPECULATE = {"x-slipstream-mode": "speculative"}
 WAIT_S = 15.0
@@ -120,26 +120,3 @@ def test_who_finds_no_place_is_told_when_to_come_back_and_no_one_waits_beyond_a_
         assert waiting.result().status_code == 200
     assert served.metric("slipstream_admission_refused_total", cause="queue_full") == 1
     assert served.metric("slipstream_admission_waited_total") == 1
-
-
-def test_slow_answers_are_hedged_within_their_share(
-    gateway: Make, openai_server: Make, manifest_text: Make, chat: Make
-) -> None:
-    first, second = openai_server(), openai_server()
-    served = gateway(manifest_text([first.url, second.url], policy=", hedgeShare: 0.1"))
-    sent = itertools.count(1)
-
-    def answered() -> bool:
-        return next(sent) > 0 and post(served.url, chat("tokens=1")).status_code == 200
-
-    # The first 20 are waited for, as none is late before that many are known. They take longer than any is by chance
-    # afterwards, so that the share is kept for the slow server.
-    first.slow_s = second.slow_s = 0.5
-    with ThreadPoolExecutor(10) as pool:
-        assert all(pool.map(lambda _: answered(), range(20)))
-    first.slow_s, second.slow_s = 4.0, 0.0
-    eventually(lambda: answered() and served.metric("slipstream_hedges_total", result="won") > 0)
-    assert served.metric("slipstream_hedges_total") <= 1 + 0.1 * next(sent)
-    streams = len(first.requests) + len(second.requests)
-    assert post(served.url, chat("tokens=1", stream=True)).status_code == 200
-    assert len(first.requests) + len(second.requests) == streams + 1

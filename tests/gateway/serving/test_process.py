@@ -20,7 +20,7 @@ from slipstream_core.manifest import EMBEDDED_MANIFEST
 
 from tests.gateway.serving.gateway_process import Process, read_all, stream, workers_of
 from tests.gateway.serving.resuming import REST, SCRIPT, TEXT, Reading, committed, hold
-from tests.polling import eventually
+from tests.support.polling import eventually
 
 WAIT_S = 30.0
 

@@ -14,7 +14,7 @@ from slipstream_tools.up.gateway_process import GatewayProcess
 from slipstream_tools.up.options import UpOptions
 from slipstream_tools.up.triton_server import TritonServer
 
-from tests.polling import eventually
+from tests.support.polling import eventually
 
 WAIT_S = 20.0
 

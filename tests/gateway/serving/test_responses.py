@@ -11,7 +11,7 @@ import openai
 import pytest
 from slipstream_core.settings import Deadlines
 
-from tests.polling import eventually
+from tests.support.polling import eventually
 
 SUMMARY = "Summarize the following support call for the CRM: reason, agent actions, outcome, next step. "
 WAIT_S = 15.0

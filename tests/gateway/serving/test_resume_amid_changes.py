@@ -12,7 +12,7 @@ import pytest
 from slipstream_core.settings import Deadlines, Limits
 
 from tests.gateway.serving.resuming import REST, SCRIPT, TEXT, WAIT_S, Reading, committed, hold
-from tests.polling import eventually
+from tests.support.polling import eventually
 
 SPECULATE = {"x-slipstream-mode": "speculative"}
 Make = Callable[..., Any]

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from slipstream_core.settings import Deadlines
 
-from tests.polling import eventually
+from tests.support.polling import eventually
 
 WAIT_S = 15.0
 TEXT = ", resume: text"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from slipstream_core.manifest import EMBEDDED_MANIFEST
 from slipstream_core.settings import Deadlines, HealthSettings, OverloadSettings
 
-from tests.breaking_network import Cut
+from tests.support.breaking_network import Cut
 
 WAIT_S = 60.0
 CONNECT_S = 15.0

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.polling import eventually
+from tests.support.polling import eventually
 
 WAIT_S = 15.0
 SUMMARY = "Summarize the following support call for the CRM: reason, agent actions, outcome, next step. " * 4

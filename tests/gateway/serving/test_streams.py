@@ -13,9 +13,8 @@ from typing import Any
 import httpx
 import pytest
 from slipstream_core.settings import Deadlines, Limits
-from slipstream_gateway.request.call import Call
 
-from tests.polling import eventually
+from tests.support.polling import eventually
 
 WAIT_S = 15.0
 
@@ -60,7 +59,7 @@ def test_what_a_client_leaves_unread_is_freed_without_a_collection(
         assert connection.recv(1000).startswith(b"HTTP/1.1 200")
         connection.close()
         eventually(lambda: served.metric("slipstream_requests_total", status="cancelled") == 1, "the record")
-        eventually(lambda: not [each for each in gc.get_objects() if isinstance(each, Exchange)], "its end")
+        eventually(lambda: not [each for each in gc.get_objects() if isinstance(each, Call)], "its end")
     finally:
         gc.enable()
 

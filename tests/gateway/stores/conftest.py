@@ -14,8 +14,8 @@ from slipstream_core.observation import Observation, Subject
 from slipstream_core.redis.redis_store import RedisStore
 from slipstream_core.types import Arm, Reason
 
-from tests.polling import soon
-from tests.redis_server import RedisServer
+from tests.support.polling import soon
+from tests.support.redis_server import RedisServer
 
 
 class Proxy:

@@ -12,7 +12,7 @@ from slipstream_core.rate_limits import Charge, Grant, InUse, Limits, Use
 from slipstream_core.redis.limit_usage import RedisUsage
 from slipstream_core.redis.redis_limits import RedisLimits
 
-from tests.redis_server import WAIT_S, RedisServer
+from tests.support.redis_server import WAIT_S, RedisServer
 
 pytestmark = pytest.mark.integration
 

@@ -17,8 +17,8 @@ from slipstream_core.rate_limits import Charge, Grant, LimitName, Limits, Refusa
 from slipstream_core.redis.limit_scripts import EPOCH_S, leases_key, limits_key
 from slipstream_core.redis.redis_limits import RedisLimits
 
-from tests.polling import soon
-from tests.redis_server import WAIT_S, RedisServer
+from tests.support.polling import soon
+from tests.support.redis_server import WAIT_S, RedisServer
 
 pytestmark = pytest.mark.integration
 

@@ -18,7 +18,7 @@ from slipstream_gateway.telemetry.audit import MAX_PENDING, REFUSALS_PER_FLUSH, 
 from slipstream_tools.cli import main
 from slipstream_tools.gateway.options.values import audit_of
 
-from tests.polling import soon
+from tests.support.polling import soon
 
 WAIT_S = 15.0
 WRITER = """

@@ -25,7 +25,7 @@ from slipstream_operator.reconcile.policy_conditions import PolicyReason
 
 from deploy.generate.__main__ import ALERTS, ROOT, dashboards, files
 from docs.generate.exposed import all_series
-from tests.promql import faults
+from tests.support.promql import faults
 
 JSON = dict[str, Any]
 

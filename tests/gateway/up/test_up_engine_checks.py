@@ -12,7 +12,7 @@ from slipstream_tools.up.engine_checks import ServerCheck, read_checks, wait_che
 from slipstream_tools.up.gateway_process import GatewayProcess
 from slipstream_tools.up.options import UpOptions
 
-from tests.ports import dead_url, lasting_ports
+from tests.support.ports import dead_url, lasting_ports
 
 WAIT_S = 30.0
 UNVERIFIED = dict.fromkeys(("greedy_speculation", "sampled_speculation"), "engine_unverified")

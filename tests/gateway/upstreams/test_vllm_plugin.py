@@ -11,7 +11,7 @@ from slipstream_core.errors import UpstreamTimeout, UpstreamUnavailable
 from slipstream_core.types import Reason
 from slipstream_gateway.upstreams.vllm_plugin import UNKNOWN, PluginAnswer, PluginWatch, drafting_of
 
-from tests.polling import soon
+from tests.support.polling import soon
 
 FACTS = {
     "plugin": "1.2.3",

@@ -18,7 +18,7 @@ from slipstream_tools.up.gateway_process import GatewayProcess
 from slipstream_tools.up.options import UpOptions
 from slipstream_tools.up.vllm_server import VllmServer
 
-from tests.ports import lasting_ports
+from tests.support.ports import lasting_ports
 
 WAIT_S = 240.0
 MODEL = "slipstream-embedded"

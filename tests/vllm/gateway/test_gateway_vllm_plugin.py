@@ -9,7 +9,7 @@ import pytest
 from slipstream_tools.up.vllm_server import VllmServer
 
 from tests.gateway.conftest import Gateway
-from tests.relay import Relay
+from tests.support.relay import Relay
 from tests.vllm.gateway.conftest import manifest
 from tests.vllm.gateway.vllm_answers import ask, until_reason
 

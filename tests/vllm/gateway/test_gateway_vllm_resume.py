@@ -10,9 +10,9 @@ from collections.abc import Callable
 import pytest
 from slipstream_tools.up.vllm_server import VllmServer
 
-from tests.breaking_network import BreakingNetwork, Cut
 from tests.gateway.conftest import Gateway
 from tests.gateway.serving.triton_streams import SPECULATIVE, Streamed, stream
+from tests.support.breaking_network import BreakingNetwork, Cut
 from tests.vllm.gateway.conftest import manifest
 from tests.vllm.gateway.vllm_answers import until_reason
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from slipstream_tools.up.vllm_server import VllmServer
 
-from tests.doc_blocks import Block, runs
+from tests.support.doc_blocks import Block, runs
 
 TIMEOUT_S = 120.0
 

@@ -17,8 +17,8 @@ from slipstream_tools.up.servers import local_pairs
 from slipstream_tools.up.triton_server import TritonPorts, TritonServer
 from slipstream_tools.up.vllm_environment import NICE, VllmInstall
 
-from tests.ports import lasting_ports
-from tests.triton_client import TritonModel
+from tests.support.ports import lasting_ports
+from tests.support.triton_client import TritonModel
 
 START_TIMEOUT_S = 600.0
 CHECKED_S = 600.0

@@ -12,7 +12,7 @@ import pytest
 from slipstream_engine.embedded import TARGET_DIR
 from slipstream_tools.up.triton_server import TritonServer
 
-from tests.triton_client import TritonModel
+from tests.support.triton_client import TritonModel
 from tests.vllm.triton.conftest import model_of, ready
 
 USER = [{"role": "user", "content": "status?"}]

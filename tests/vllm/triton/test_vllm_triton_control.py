@@ -13,7 +13,7 @@ import pytest
 import tritonclient.grpc.aio as grpc_client
 from slipstream_engine.embedded import demo
 
-from tests.triton_client import tensor
+from tests.support.triton_client import tensor
 
 SLOTS = 16  # requests that decode together
 LONGEST = 4

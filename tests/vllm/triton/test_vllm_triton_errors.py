@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.triton_bad_inputs import BAD, USER
+from tests.support.triton_bad_inputs import BAD, USER
 
 
 @pytest.mark.parametrize(("inputs", "message"), BAD, ids=[message for _, message in BAD])

@@ -15,7 +15,7 @@ from slipstream_core.errors import CommandError, UpstreamError
 from slipstream_gateway.upstreams.triton_server import TritonUpstream
 from slipstream_tools.up.triton_server import TritonServer
 
-from tests.triton_client import TritonModel
+from tests.support.triton_client import TritonModel
 
 START_TIMEOUT_S = 600.0
 ANSWERED_S = 15.0

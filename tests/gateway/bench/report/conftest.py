@@ -14,7 +14,7 @@ from slipstream_tools.bench.results import Header, Results, Row, Settings
 from slipstream_tools.bench.summarize import summarize
 from slipstream_tools.bench.summary import Summary, Thresholds
 
-from tests.browser import chromium
+from tests.support.browser import chromium
 
 CLASSES = ("summary", "label")
 # By class: output tokens, seconds per token when plain and when speculative, share of accepted draft tokens.

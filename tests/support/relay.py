@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from tests.threaded_server import ThreadedServer
+from tests.support.threaded_server import ThreadedServer
 
 _READ_BYTES = 65_536
 

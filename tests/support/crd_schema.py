@@ -15,7 +15,7 @@ from slipstream_core.manifest import API_VERSION
 JSON = dict[str, Any]
 
 
-EXAMPLES = Path(__file__).parents[1] / "deploy" / "examples"
+EXAMPLES = Path(__file__).parents[2] / "deploy" / "examples"
 
 
 class Violated(NamedTuple):

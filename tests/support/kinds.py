@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-_TESTS = Path(__file__).parent
+_TESTS = Path(__file__).parents[1]
 _INTEGRATION_FOLDERS = tuple(
     _TESTS / name
     for name in (
@@ -56,7 +56,7 @@ _SERVERS = frozenset(
     }
 )
 _FORBIDDEN = ("subprocess.Popen", "socket.bind", "socket.connect")
-_HINT = "a unit test does not do this: see tests/kinds.py, or mark it @pytest.mark.integration"
+_HINT = "a unit test does not do this: see tests/support/kinds.py, or mark it @pytest.mark.integration"
 
 
 class Kinds:

@@ -22,8 +22,8 @@ import yaml
 from helm_python import Chart
 from slipstream_tools.up.processes import Child
 
-from tests.kube_client import JSON, KubeClient, KubeError
-from tests.ports import lasting_ports
+from tests.support.kube_client import JSON, KubeClient, KubeError
+from tests.support.ports import lasting_ports
 
 __all__ = [
     "ADMIN",
@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 ADMIN = "admin"
-CRDS = Path(__file__).parent.parent / "charts" / "slipstream-crds"
+CRDS = Path(__file__).parents[2] / "charts" / "slipstream-crds"
 USERS = (ADMIN, "operator", "gateway")  # The last two may do nothing until a binding says so.
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 5.0

@@ -11,8 +11,8 @@ from typing import Any
 
 from slipstream_tools.up.triton_server import TritonPorts, TritonServer
 
-from tests.kube import KubeApiServer
-from tests.kube_client import JSON
+from tests.support.kube import KubeApiServer
+from tests.support.kube_client import JSON
 
 PREFLIGHT_TIMEOUT_S = 60
 TRITON_TIMEOUT_S = 90.0
