@@ -76,8 +76,8 @@ def gateway_metrics() -> list[Metric]:
     telemetry = Telemetry(TelemetrySettings(), in_flight=lambda: 1, queued=lambda: 1)
     for status in ("ok", "upstream_failed"):
         _serve(telemetry, status)
-    telemetry.rejected("overloaded")
-    telemetry.upstream_failed(endpoint="grpc://triton:8001", error="UpstreamFailed")
+    telemetry.recorder.rejected("overloaded")
+    telemetry.recorder.attempt_failed(server="grpc://triton:8001", error="UpstreamFailed")
     observe_store(telemetry.meter, StoreStatus)
     observe_configuration(telemetry.meter, lambda: ConfigurationStatus(origin="cluster"))
     parity = ParityCount(pair=PAIR, request_class=CLASS, checked=2, mismatched=1, dropped={"failed": 1})

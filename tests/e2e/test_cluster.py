@@ -1,7 +1,7 @@
 """A cluster's whole story on one machine: API server, operator, two gateways, Triton, Redis and kubectl are all real.
 
-Only kubelet and controllers are played (`tests.support.kubelet`). The embedded pair speculates well on what it was trained
-for, call summaries and replies to e-mails, and badly on rare codes, of which it never saw any.
+Only kubelet and controllers are simulated (`tests.support.kubelet`). The embedded pair speculates well on what it was
+trained for, call summaries and replies to e-mails, and badly on rare codes, of which it never saw any.
 """
 
 from __future__ import annotations

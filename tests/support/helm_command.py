@@ -1,6 +1,6 @@
 """`helm` for tests that execute documented commands: Helm's own library renders, `kubectl` applies.
 
-    python -m tests.support.helm_command upgrade --install NAME CHART --namespace NS [--create-namespace] [--set KEY=VALUE]
+    python -m tests.support.helm_command upgrade --install NAME CHART --namespace NS [--create-namespace] [--set K=V]
 
 There is no release history and no hook; `--wait` waits for nothing, because there are no kubelets. Objects of APIs
 that the test server is too old for are left out. An option that is not here is refused.

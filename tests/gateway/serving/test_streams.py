@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
+from slipstream_gateway.request.call import Call
 from slipstream_core.settings import Deadlines, Limits
 
 from tests.support.polling import eventually
