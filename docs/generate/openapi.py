@@ -15,8 +15,7 @@ from slipstream_core.manifest.objects import MAX_DRAFT_TOKENS
 from slipstream_core.types import Mode
 from slipstream_gateway.api import parse, responses
 from slipstream_gateway.api.body import WireBody, WireResponsesBody
-from slipstream_gateway.api.checks import MAX_CHOICES, MAX_STOP_STRINGS, MAX_TOKENS
-from slipstream_gateway.api.features import NO_EFFECT
+from slipstream_gateway.api.features import MAX_CHOICES, MAX_STOP_STRINGS, MAX_TOKENS, NO_EFFECT
 
 from docs.generate import answers
 

@@ -15,7 +15,7 @@ import prometheus_client
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.sdk.metrics import AlwaysOffExemplarFilter, MeterProvider
 from prometheus_client import CollectorRegistry
-from slipstream_gateway.telemetry.histograms import Histogram
+from slipstream_gateway.telemetry.genai import Histogram
 
 _BOUNDS = tuple(0.0005 * 1.5**power for power in range(21))
 _VALUES = (0.003, 0.02, 0.3, 1.7)

@@ -11,6 +11,10 @@ tells; a fall starts at what was in flight, so that it is felt at once. And it c
 far below what would lower it, as after a server's return: a limit that is too low refuses what could be served.
 
 https://github.com/Netflix/concurrency-limits (Gradient2Limit)
+
+A latency is compared with others of its kind, because a long prompt takes long, and so does a long answer: a streamed
+request by its time to the first token, against prompts of about the same length; another one by its time per output
+token, against answers and prompts of about the same length.
 """
 
 from __future__ import annotations

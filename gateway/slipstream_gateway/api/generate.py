@@ -13,9 +13,7 @@ from slipstream_core.errors import DeadlineExceeded, SlipstreamError, UpstreamUn
 from slipstream_core.types import Decision, Endpoint, GenerationRequest
 
 from slipstream_gateway.access import Principal
-from slipstream_gateway.api.access_control import OPEN_ACCESS, AccessControl, Lease
-from slipstream_gateway.api.bill import bill_of
-from slipstream_gateway.api.deadline import deadline_of
+from slipstream_gateway.api.access_control import OPEN_ACCESS, AccessControl, Lease, bill_of
 from slipstream_gateway.api.errors import Headers, error_event, error_reply, response_error_event
 from slipstream_gateway.api.http import (
     ClientGone,
@@ -30,8 +28,8 @@ from slipstream_gateway.api.http import (
     send_error,
     send_reply,
 )
-from slipstream_gateway.api.overrides import RequestOverrides
-from slipstream_gateway.api.parsing import BodyParser
+from slipstream_gateway.api.overrides import RequestOverrides, deadline_of
+from slipstream_gateway.api.parse import BodyParser
 from slipstream_gateway.api.render import ChunkRenderer, whole_answer
 from slipstream_gateway.request.call import Answer, Call, Context
 from slipstream_gateway.request.causes import rejection

@@ -1,11 +1,14 @@
-"""Request headers that override the gateway's own decisions."""
+"""Request headers that override the gateway's own decisions, and `x-request-timeout`, the time in seconds that a client
+waits for its answer.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from slipstream_core.errors import InvalidRequest
+from slipstream_core.errors import InvalidRequest, shorten
 from slipstream_core.manifest.objects import MAX_DRAFT_TOKENS
 from slipstream_core.types import Mode
 
@@ -55,3 +58,22 @@ def learn_of(value: str | None) -> bool:
         message = f"Invalid header 'x-slipstream-learn': expected on, off, got {show(value)}."
         raise InvalidRequest(message, param="x-slipstream-learn")
     return word == "on"
+
+
+HEADER = "x-request-timeout"
+LONGEST_S = 86_400.0
+_DECIMAL = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
+
+
+def deadline_of(value: str | None, *, now_s: float) -> float | None:
+    """The instant at which the client stops waiting, by the clock of `now_s`; None without the header.
+
+    Raises `InvalidRequest` with the header's name and value if that is not a decimal number of seconds above 0.
+    """
+    if value is None:
+        return None
+    seconds = float(value) if _DECIMAL.fullmatch(value) else 0.0
+    if not 0.0 < seconds <= LONGEST_S:
+        expected = f"expected seconds above 0, at most {LONGEST_S:g}, such as 2.5"
+        raise InvalidRequest(f"Invalid header '{HEADER}': {expected}, got '{shorten(value)}'.", param=HEADER)
+    return now_s + seconds

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from slipstream_core.errors import CommandError
 from slipstream_core.manifest.kills import KillFile, kills_beside
-from slipstream_core.redis.memory import MemoryStore
 from slipstream_core.settings import GatewaySettings
 
 from slipstream_gateway.decide.classify import LinearClassifier, default_model, load_model
 from slipstream_gateway.fleet.configuration import ConfigurationSource
 from slipstream_gateway.fleet.fleet import Fleet
 from slipstream_gateway.request.decider import Classifier
+from slipstream_gateway.request.learning import MemoryStore
 from slipstream_gateway.sources.file import FileSource
 
 if TYPE_CHECKING:

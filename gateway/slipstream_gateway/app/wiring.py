@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from slipstream_core.redis.memory import MemoryStore
 from slipstream_core.settings import GatewaySettings
 
 from slipstream_gateway.admission import Admission
@@ -27,7 +26,7 @@ from slipstream_gateway.fleet.snapshot import ReplicaKey
 from slipstream_gateway.request.answers import Answers
 from slipstream_gateway.request.decider import Decider
 from slipstream_gateway.request.dispatch import Dispatcher
-from slipstream_gateway.request.learning import Outcomes
+from slipstream_gateway.request.learning import MemoryStore, Outcomes
 from slipstream_gateway.request.outcome import Recorder as OutcomeRecorder
 from slipstream_gateway.request.parity.parity import Parity
 from slipstream_gateway.request.resume import Resumptions

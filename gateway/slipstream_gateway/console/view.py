@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -10,11 +11,39 @@ from slipstream_core.manifest.kill_switch import KillSwitch
 
 from slipstream_gateway.console import ddsketch
 from slipstream_gateway.console.recorder import BUCKET_S, BUCKETS
-from slipstream_gateway.console.speed_up import overall
 from slipstream_gateway.console.worker import RECENT_BUCKETS, Traffic, WorkerSnapshot
-from slipstream_gateway.decide.estimate.evidence import ClassEvidence, evidence_of
-from slipstream_gateway.decide.estimate.moments import Comparison
+from slipstream_gateway.decide.estimate.evidence import ClassEvidence, TreatmentEffect, evidence_of, treatment_effect
+from slipstream_gateway.decide.estimate.moments import ArmSamples, Comparison, Sample
 from slipstream_gateway.fleet.snapshot import ServedRoute
+
+Measure = Callable[[ArmSamples], Sample]
+
+
+def overall(comparisons: Sequence[Comparison], measure: Measure) -> TreatmentEffect:
+    """Both arms, with the control reweighted to the class shares of the speculative arm (direct standardisation): the
+    mean effect on speculative requests. Classes without enough answers in an arm are left out."""
+    speculative, control = Sample(), Sample()
+    strata = [(measure(found.speculative), measure(found.control)) for found in comparisons]
+    strata = [(one, other) for one, other in strata if one.n >= 2.0 and other.n >= 2.0]
+    total = sum(one.n for one, _ in strata)
+    if not strata:
+        return treatment_effect(speculative, control)
+    shares = [one.n / total for one, _ in strata]
+    return treatment_effect(
+        _standardised([one for one, _ in strata], shares), _standardised([other for _, other in strata], shares)
+    )
+
+
+def _standardised(samples: Sequence[Sample], shares: Sequence[float]) -> Sample:
+    """A sample with the weighted mean, that mean's variance, and a size that matches its degrees of freedom
+    (Satterthwaite 1946)."""
+    mean = math.fsum(share * sample.mean for sample, share in zip(samples, shares, strict=True))
+    parts = [share * share * sample.variance_of_mean for sample, share in zip(samples, shares, strict=True)]
+    variance = math.fsum(parts)
+    spread = math.fsum(part * part / (sample.n - 1.0) for part, sample in zip(parts, samples, strict=True))
+    n = variance * variance / spread + 1.0 if spread > 0.0 else math.fsum(sample.n for sample in samples)
+    return Sample(n=n, mean=mean, squares=variance * n * (n - 1.0))
+
 
 _SHARES = (0.5, 0.9, 0.95, 0.99)
 ALL_CLASSES = ""

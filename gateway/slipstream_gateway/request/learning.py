@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections import deque
@@ -12,6 +13,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 from slipstream_core.manifest.table import Backend
 from slipstream_core.observation import PARITY, Observation, Subject
+from slipstream_core.redis.status import StoreStatus
 from slipstream_core.types import Decision
 
 from slipstream_gateway.upstreams.base import Usage
@@ -235,3 +237,21 @@ def _acceptance(accepted_per_step: float, draft_length: int) -> float:
         else:
             high = beta
     return low
+
+
+class MemoryStore:
+    """An `OutcomeStore` without other replicas: it sends and delivers nothing."""
+
+    def append(self, observation: Observation) -> None:
+        """Does nothing: this gateway's estimates already include its own outcomes."""
+
+    async def run(self, apply: Callable[[Observation], None]) -> None:
+        """Waits until it is cancelled; `apply` is never called."""
+        await asyncio.get_running_loop().create_future()
+
+    async def aclose(self) -> None:
+        """Holds no resources."""
+
+    def status(self) -> StoreStatus:
+        """Always connected, with all counters at 0."""
+        return StoreStatus()

@@ -15,7 +15,7 @@ from opentelemetry.sdk.metrics.export import (
     PeriodicExportingMetricReader,
 )
 
-from slipstream_gateway.telemetry.histograms import Histogram
+from slipstream_gateway.telemetry.genai import Histogram
 
 
 def otlp_reader(histograms: Sequence[Histogram]) -> MetricReader:

@@ -17,8 +17,7 @@ from slipstream_core.settings import TelemetrySettings
 from slipstream_core.types import GenerationRequest
 
 from slipstream_gateway.request.outcome import Recorder, Span
-from slipstream_gateway.telemetry.genai import Timings
-from slipstream_gateway.telemetry.histograms import HistogramCollector
+from slipstream_gateway.telemetry.genai import HistogramCollector, Timings
 from slipstream_gateway.telemetry.metrics import Metrics
 from slipstream_gateway.telemetry.spans import start_span
 

@@ -13,7 +13,7 @@ from slipstream_core.types import Arm, Decision, Reason
 from slipstream_gateway.console import ddsketch
 from slipstream_gateway.console.merging import merged
 from slipstream_gateway.console.recorder import BUCKET_S, BUCKETS, Recorder
-from slipstream_gateway.console.speed_up import overall
+from slipstream_gateway.console.view import overall
 from slipstream_gateway.console.worker import ClassComparison, Entrance, WorkerSnapshot, traffic_of
 from slipstream_gateway.decide.estimate.evidence import evidence_of
 from slipstream_gateway.decide.estimate.moments import Comparison, Sample

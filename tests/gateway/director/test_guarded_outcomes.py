@@ -14,7 +14,6 @@ import pytest
 from slipstream_core.errors import SlipstreamError
 from slipstream_core.manifest import compile_table, parse
 from slipstream_core.observation import Observation, Subject
-from slipstream_core.redis.memory import MemoryStore
 from slipstream_core.redis.wire import decode, encode
 from slipstream_core.settings import Deadlines, GatewaySettings
 from slipstream_core.types import Arm, Mode, Reason
@@ -29,7 +28,7 @@ from slipstream_gateway.request.answers import Answers
 from slipstream_gateway.request.call import Context
 from slipstream_gateway.request.decider import Decider
 from slipstream_gateway.request.dispatch import Dispatcher
-from slipstream_gateway.request.learning import Outcomes
+from slipstream_gateway.request.learning import MemoryStore, Outcomes
 from slipstream_gateway.request.parity.parity import Parity
 from slipstream_gateway.request.resume import Resumptions
 from slipstream_gateway.request.retry_budget import RetryBudget

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from slipstream_core.observation import Level, Observation, Subject
-from slipstream_core.redis.memory import MemoryStore
 from slipstream_core.types import Arm, Reason, RequestProfile, TaskType
 from slipstream_gateway.decide.estimate import ArmComparisons, ForecastQuery, Learner
 from slipstream_gateway.request.learning import (
     LEARNT_AT_ONCE,
     LEARNT_PER_S,
+    MemoryStore,
     Outcomes,
     key_id_of,
     rejections,

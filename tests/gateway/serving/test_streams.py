@@ -12,8 +12,8 @@ from typing import Any
 
 import httpx
 import pytest
-from slipstream_gateway.request.call import Call
 from slipstream_core.settings import Deadlines, Limits
+from slipstream_gateway.request.call import Call
 
 from tests.support.polling import eventually
 

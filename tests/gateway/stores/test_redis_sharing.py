@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from slipstream_core.redis.memory import MemoryStore
 from slipstream_core.redis.wire import stream_key
+from slipstream_gateway.request.learning import MemoryStore
 
 
 async def test_three_replicas_with_default_timing_see_each_others_outcomes_within_two_seconds(

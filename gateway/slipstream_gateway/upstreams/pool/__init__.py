@@ -1,8 +1,7 @@
 """The replicas of one arm: selection, ejection of failing or slow replicas, and their return."""
 
 from slipstream_gateway.upstreams.pool.breaker import Circuit
-from slipstream_gateway.upstreams.pool.occupancy import Batch, Occupancy
 from slipstream_gateway.upstreams.pool.pool import Pool
-from slipstream_gateway.upstreams.pool.replica import Replica, ReplicaState
+from slipstream_gateway.upstreams.pool.replica import Batch, Occupancy, Replica, ReplicaState
 
 __all__ = ["Batch", "Circuit", "Occupancy", "Pool", "Replica", "ReplicaState"]
