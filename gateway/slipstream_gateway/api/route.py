@@ -11,7 +11,7 @@ from starlette.responses import Response
 from slipstream_gateway.api.access_control import OPEN_ACCESS, AccessControl
 from slipstream_gateway.api.generate import overrides_of, shutting_down
 from slipstream_gateway.api.http import ClientGone, error_response, json_response, read_body, read_headers
-from slipstream_gateway.api.parse import BodyParser
+from slipstream_gateway.api.request import BodyParser
 from slipstream_gateway.decide.route import explanation
 from slipstream_gateway.request.dispatch import Dispatcher
 

@@ -17,7 +17,7 @@ from slipstream_gateway.api.health import LIVE, READY, HealthEndpoint
 from slipstream_gateway.api.metrics import MetricsEndpoint
 from slipstream_gateway.api.models import ModelsEndpoint
 from slipstream_gateway.api.own_site import own_site
-from slipstream_gateway.api.parse import BodyParser, parse_chat_request, parse_completion_request, parse_request
+from slipstream_gateway.api.parse import parse_chat_request, parse_completion_request, parse_request
 from slipstream_gateway.api.port_router import (
     Checked,
     FastPaths,
@@ -27,6 +27,7 @@ from slipstream_gateway.api.port_router import (
     allow_all,
     application,
 )
+from slipstream_gateway.api.request import BodyParser
 from slipstream_gateway.api.responses import parse_responses_request
 from slipstream_gateway.api.route import RouteEndpoint
 from slipstream_gateway.api.stored import stored_response
