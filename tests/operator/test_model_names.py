@@ -100,7 +100,7 @@ def test_name_waits_for_its_namespace_and_then_goes_to_the_oldest() -> None:
         assert world.plans[namespace].next_look_s == 600.0
         status, reason, message = world.ready(namespace)
         assert (status, reason) == ("False", "ModelNameTaken")
-        assert "kept for namespace team-a until 2026-11-20T12:10:00Z" in message
+        assert "reserved for namespace team-a until 2026-11-20T12:10:00Z" in message
     world.now += timedelta(minutes=10)
     world.settle()
     assert world.served_by == ["team-b"]

@@ -289,6 +289,7 @@ def test_what_cannot_be_written_is_named_and_the_rest_is_kept(
     assert (out / "report.html").exists()
 
 
+@pytest.mark.integration
 def test_a_missing_package_is_named_with_its_extra_before_anything_runs() -> None:
     code = (
         "import sys; sys.modules['vl_convert'] = None; from slipstream_tools.cli import main; sys.exit(main(['bench']))"
