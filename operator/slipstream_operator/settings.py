@@ -99,7 +99,7 @@ class OperatorSettings(msgspec.Struct, frozen=True, kw_only=True):
             metavar="JSON",
         ),
     ] = None
-    host: Annotated[str, option("address of the next two ports", default="0.0.0.0")] = "127.0.0.1"
+    host: Annotated[str, option("address of the next two ports", default="0.0.0.0")] = "127.0.0.1"  # nosec B104
     liveness_port: Annotated[Port, option("port of /healthz")] = LIVENESS_PORT
     metrics_port: Annotated[Port, option("port of /metrics and /ready")] = METRICS_PORT
     leader_election: Annotated[bool, option("elect one active operator among several")] = False
