@@ -25,7 +25,7 @@ import httpx
 from playwright.sync_api import Browser, sync_playwright
 from slipstream_core.manifest import EMBEDDED_MANIFEST
 from slipstream_core.types import Arm, Decision, Reason
-from slipstream_gateway.console.recorder import Recorder
+from slipstream_gateway.console.recent_traffic import RecentTraffic
 from slipstream_gateway.request.outcome import Outcome
 from slipstream_gateway.upstreams.base import Usage
 from slipstream_tools.bench.requests import embedded_requests
@@ -71,7 +71,7 @@ def recording_us(rounds: int = 100_000) -> float:
     outcome = Outcome(
         pair="p", model="m", decision=decision, status="ok", e2e_s=1.0, ttft_s=0.1, tpot_s=0.005, usage=usage
     )
-    recorder = Recorder()
+    recorder = RecentTraffic()
     began = time.process_time()
     for _ in range(rounds):
         recorder.record(outcome)

@@ -32,7 +32,7 @@ def console_routes(
     keys = KeysView(services.access if isinstance(services.access, KeyedAccess) else None)
     worker = WorkerView(
         fleet=services.fleet,
-        recorder=services.recorder,
+        recorder=services.recent_traffic,
         evidence=services.evidence,
         admission=services.admission,
         denied=_denied(services.access),

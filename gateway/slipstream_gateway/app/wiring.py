@@ -16,7 +16,7 @@ from slipstream_gateway.app import sources
 from slipstream_gateway.app.access import build_access
 from slipstream_gateway.app.upstreams import connect as connect_server
 from slipstream_gateway.conformance import Conformance
-from slipstream_gateway.console.recorder import Recorder
+from slipstream_gateway.console.recent_traffic import RecentTraffic
 from slipstream_gateway.decide.estimate import ArmComparisons, Learner
 from slipstream_gateway.decide.route import RequestDraws
 from slipstream_gateway.fleet.configuration import ConfigurationSource
@@ -27,7 +27,7 @@ from slipstream_gateway.request.answers import Answers
 from slipstream_gateway.request.decider import Decider
 from slipstream_gateway.request.dispatch import Dispatcher
 from slipstream_gateway.request.learning import MemoryStore, Outcomes
-from slipstream_gateway.request.outcome import Recorder as OutcomeRecorder
+from slipstream_gateway.request.outcome import Recorder
 from slipstream_gateway.request.parity.parity import Parity
 from slipstream_gateway.request.resume import Resumptions
 from slipstream_gateway.request.retry_budget import RetryBudget
@@ -50,7 +50,7 @@ class Services:
     fleet: Fleet
     tls: UpstreamTls
     audit: Audit
-    recorders: Sequence[OutcomeRecorder]
+    recorders: Sequence[Recorder]
     source: ConfigurationSource
     dispatcher: Dispatcher
     resumptions: Resumptions
@@ -58,7 +58,7 @@ class Services:
     retries: RetryBudget
     learner: Learner
     evidence: ArmComparisons
-    recorder: Recorder
+    recent_traffic: RecentTraffic
     outcomes: Outcomes
     store: MemoryStore | RedisStore
     parity: Parity
@@ -85,11 +85,11 @@ def build_services(settings: GatewaySettings, *, connect: Connect = connect_serv
     learner, evidence, store = Learner(), ArmComparisons(), sources.outcome_store(settings, fleet)
     outcomes = Outcomes(learner=learner, evidence=evidence, store=store)
     retries = RetryBudget(retry_share=settings.overload.retry_share, retries_per_s=settings.overload.retries_per_s)
-    recorder = Recorder()
+    recent_traffic = RecentTraffic()
     conformance = Conformance(fleet=fleet, admission=admission, settings=settings.conformance)
     parity = Parity(fleet=fleet, admission=admission, distrust=conformance.distrust)
     telemetry = Telemetry(settings.telemetry, in_flight=lambda: admission.in_flight, queued=lambda: admission.queued)
-    recorders = [telemetry.recorder, recorder, *([AuditRecorder(audit)] if audit.is_on else [])]
+    recorders = [telemetry.recorder, recent_traffic, *([AuditRecorder(audit)] if audit.is_on else [])]
     resumptions = Resumptions(fleet=fleet, retries=retries, deadlines=settings.deadlines)
     dispatcher = Dispatcher(
         fleet=fleet,
@@ -115,7 +115,7 @@ def build_services(settings: GatewaySettings, *, connect: Connect = connect_serv
         retries=retries,
         learner=learner,
         evidence=evidence,
-        recorder=recorder,
+        recent_traffic=recent_traffic,
         outcomes=outcomes,
         store=store,
         parity=parity,

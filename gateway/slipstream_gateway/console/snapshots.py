@@ -14,7 +14,7 @@ from slipstream_gateway.console import view
 from slipstream_gateway.console.keys import KeysView
 from slipstream_gateway.console.map import BreakEvenMap, break_even_map
 from slipstream_gateway.console.merging import merged
-from slipstream_gateway.console.recorder import Recorder
+from slipstream_gateway.console.recent_traffic import RecentTraffic
 from slipstream_gateway.console.worker import ClassComparison, Entrance, Seat, WorkerSnapshot, traffic_of
 from slipstream_gateway.decide.estimate import ArmComparisons
 from slipstream_gateway.fleet.configuration import ConfigurationStatus
@@ -35,7 +35,7 @@ class WorkerView:
         self,
         *,
         fleet: Fleet,
-        recorder: Recorder,
+        recorder: RecentTraffic,
         evidence: ArmComparisons,
         admission: Admission,
         denied: Callable[[], Mapping[str, int]],

@@ -10,7 +10,7 @@ import msgspec
 from slipstream_core.manifest.kill_switch import KillSwitch
 
 from slipstream_gateway.console import ddsketch
-from slipstream_gateway.console.recorder import BUCKET_S, BUCKETS
+from slipstream_gateway.console.recent_traffic import BUCKET_S, BUCKETS
 from slipstream_gateway.console.worker import RECENT_BUCKETS, Traffic, WorkerSnapshot
 from slipstream_gateway.decide.estimate.evidence import ClassEvidence, TreatmentEffect, evidence_of, treatment_effect
 from slipstream_gateway.decide.estimate.moments import ArmSamples, Comparison, Sample

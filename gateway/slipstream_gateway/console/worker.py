@@ -6,7 +6,7 @@ import msgspec
 from slipstream_core.rate_limits import InUse
 
 from slipstream_gateway.console import ddsketch
-from slipstream_gateway.console.recorder import BUCKETS, CellKey, Recorder
+from slipstream_gateway.console.recent_traffic import BUCKETS, CellKey, RecentTraffic
 from slipstream_gateway.decide.estimate.moments import Comparison
 
 RECENT_BUCKETS = 4
@@ -115,7 +115,7 @@ class WorkerSnapshot(msgspec.Struct, kw_only=True):
     shares: bool
 
 
-def traffic_of(recorder: Recorder) -> tuple[int, list[Traffic], list[Times], list[Reasons], list[Resumed]]:
+def traffic_of(recorder: RecentTraffic) -> tuple[int, list[Traffic], list[Times], list[Reasons], list[Resumed]]:
     """The sums over the recorder's window."""
     newest, buckets = recorder.buckets()
     rows: dict[CellKey, Traffic] = {key: _empty(key, total) for key, total in recorder.totals.items()}

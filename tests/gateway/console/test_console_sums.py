@@ -12,7 +12,7 @@ from slipstream_core.rate_limits import InUse
 from slipstream_core.types import Arm, Decision, Reason
 from slipstream_gateway.console import ddsketch
 from slipstream_gateway.console.merging import merged
-from slipstream_gateway.console.recorder import BUCKET_S, BUCKETS, Recorder
+from slipstream_gateway.console.recent_traffic import BUCKET_S, BUCKETS, RecentTraffic
 from slipstream_gateway.console.view import overall
 from slipstream_gateway.console.worker import ClassComparison, Entrance, WorkerSnapshot, traffic_of
 from slipstream_gateway.decide.estimate.evidence import evidence_of
@@ -52,7 +52,7 @@ def _outcome(request_class: str, arm: Arm, e2e_s: float) -> Outcome:
     )  # fmt: skip
 
 
-def _snapshot(recorder: Recorder, comparison: Comparison) -> WorkerSnapshot:
+def _snapshot(recorder: RecentTraffic, comparison: Comparison) -> WorkerSnapshot:
     bucket, traffic, times, reasons, resumed = traffic_of(recorder)
     entrance = Entrance(pair="p", limit=3, in_flight=1, queued=0, pressure=0.5, refused={"full": 2})
     return WorkerSnapshot(
@@ -76,7 +76,7 @@ def _compared(values: list[float]) -> Comparison:
 def test_workers_add_up_to_one(events: list[tuple[int, int, str, Arm, float]]) -> None:
     now_s = [1e9]
     clock: Callable[[], float] = lambda: now_s[0]  # noqa: E731  # the recorder's clock, which the test turns
-    whole, parts = Recorder(clock=clock), [Recorder(clock=clock) for _ in range(4)]
+    whole, parts = RecentTraffic(clock=clock), [RecentTraffic(clock=clock) for _ in range(4)]
     for worker, later_s, request_class, arm, e2e_s in events:
         now_s[0] += later_s
         for recorder in (whole, parts[worker]):

@@ -15,8 +15,7 @@ from slipstream_core.types import Arm, Reason
 
 from slipstream_gateway.console import ddsketch
 from slipstream_gateway.request.learning import rejections
-from slipstream_gateway.request.outcome import Outcome
-from slipstream_gateway.request.outcome import Recorder as OutcomeRecorder
+from slipstream_gateway.request.outcome import Outcome, Recorder
 from slipstream_gateway.upstreams.base import Usage
 
 BUCKET_S = 15
@@ -100,7 +99,7 @@ class Bucket:
             ddsketch.add(self.times.setdefault((seen.pair, seen.arm.value, measure), {}), seconds)
 
 
-class Recorder(OutcomeRecorder):
+class RecentTraffic(Recorder):
     """Takes every outcome. Not thread-safe: it lives on one event loop."""
 
     def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
