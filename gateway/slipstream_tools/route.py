@@ -16,7 +16,7 @@ from slipstream_gateway.api.overrides import RequestOverrides
 from slipstream_gateway.api.parse import parse_request
 from slipstream_gateway.decide.classify import LinearClassifier, default_model
 from slipstream_gateway.decide.estimate import ForecastQuery, Learner
-from slipstream_gateway.decide.route import NO_DRAWS, decide, explanation
+from slipstream_gateway.decide.route import NO_DRAWS, DecisionInputs, decide, explanation
 
 _MAX_BODY_BYTES = 32 * 1024 * 1024
 
@@ -55,7 +55,14 @@ def run(args: argparse.Namespace) -> int:
         route = _route(table, request)
         profile = LinearClassifier(default_model()).explain(request)
         decision = decide(
-            request, profile, route, forecast=_forecast(request, profile, route), draws=NO_DRAWS, pressure=args.pressure
+            DecisionInputs(
+                request,
+                profile,
+                route,
+                forecast=_forecast(request, profile, route),
+                draws=NO_DRAWS,
+                pressure=args.pressure,
+            )
         )
     except RequestError as error:
         raise CommandError(str(error)) from error

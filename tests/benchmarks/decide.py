@@ -15,7 +15,7 @@ from slipstream_core.observation import Observation, Subject
 from slipstream_core.types import Arm, Decision, Endpoint, GenerationRequest, Message, RequestProfile
 from slipstream_gateway.decide.classify import LinearClassifier, default_model
 from slipstream_gateway.decide.estimate import ForecastQuery, Learner
-from slipstream_gateway.decide.route import RequestDraws, decide
+from slipstream_gateway.decide.route import DecisionInputs, RequestDraws, decide
 
 _TURNS = (
     "Agent: Good morning, this is the service team, how can I help you?\n"
@@ -66,7 +66,7 @@ def decision(
             temperature=0.0,
         )
     )
-    return subject, decide(request, profile, route, forecast=forecast, draws=_DRAWS.of("benchmark"))
+    return subject, decide(DecisionInputs(request, profile, route, forecast=forecast, draws=_DRAWS.of("benchmark")))
 
 
 def outcome(subject: Subject, made: Decision, index: int) -> Observation:

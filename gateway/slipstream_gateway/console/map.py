@@ -27,7 +27,7 @@ from slipstream_core.types import (
 
 from slipstream_gateway.console.worker import Traffic
 from slipstream_gateway.decide.estimate import ForecastQuery
-from slipstream_gateway.decide.route import NO_DRAWS, decide
+from slipstream_gateway.decide.route import NO_DRAWS, DecisionInputs, decide
 from slipstream_gateway.decide.route.break_even import BreakEven, break_even
 from slipstream_gateway.decide.route.case import draft_lengths
 from slipstream_gateway.fleet.snapshot import ServedRoute
@@ -198,11 +198,13 @@ class _PairState:
             confidence=1.0,
         )
         decision = decide(
-            GenerationRequest(endpoint=Endpoint.CHAT, model=route.model, temperature=0.0),
-            profile,
-            route,
-            forecast=_known(forecast, best.output_tokens, acceptance),
-            draws=_DRAWS,
+            DecisionInputs(
+                GenerationRequest(endpoint=Endpoint.CHAT, model=route.model, temperature=0.0),
+                profile,
+                route,
+                forecast=_known(forecast, best.output_tokens, acceptance),
+                draws=_DRAWS,
+            )
         )
         arm = Arm.SPECULATIVE if decision.arm is Arm.SPECULATIVE else Arm.PLAIN
         spec = route.policy.spec if route.policy is not None else None

@@ -9,7 +9,7 @@ from slipstream_core.observation import Draws, Forecast, Subject
 from slipstream_core.types import Caller, Decision, GenerationRequest, RequestProfile, speculation_of
 
 from slipstream_gateway.decide.estimate import ForecastQuery
-from slipstream_gateway.decide.route import Health, decide
+from slipstream_gateway.decide.route import DecisionInputs, Health, decide
 from slipstream_gateway.fleet.snapshot import ServedRoute
 from slipstream_gateway.request.learning import key_id_of
 from slipstream_gateway.upstreams.pool import Replica
@@ -93,7 +93,9 @@ class Decider:
         forecast = None
         if target is not None and route.policy is not None and route.policy.spec.decision != "rules":
             forecast = self._learner.forecast(_query(request, profile, subject, served, target))
-        decision = decide(request, profile, route, forecast=forecast, draws=draws, health=health, pressure=pressure)
+        decision = decide(
+            DecisionInputs(request, profile, route, forecast=forecast, draws=draws, health=health, pressure=pressure)
+        )
         return Judged(profile, subject, decision)
 
     def explain(self, request: GenerationRequest) -> RequestProfile:

@@ -18,7 +18,7 @@ from slipstream_core.observation import Forecast, Observation, Subject
 from slipstream_core.types import Arm, Decision, GenerationRequest, RequestProfile
 from slipstream_gateway.api.parse import parse_request
 from slipstream_gateway.decide.estimate import ForecastQuery, Learner
-from slipstream_gateway.decide.route import RequestDraws, decide
+from slipstream_gateway.decide.route import DecisionInputs, RequestDraws, decide
 
 from slipstream_tools.bench.cases import Case
 from slipstream_tools.bench.oracle import FIRST_REQUESTS, Routed, captured, known_times, worst_class
@@ -107,7 +107,9 @@ class Replayer:
             subject = self._learner.subject(request, profile, pair=self._route.pair.metadata.key, key_id=_KEY_ID)
             forecast = self._forecast(request, profile, subject, float(case.concurrency))
             draws = self._draws.of(f"{case.draft}/{case.concurrency}/{case.round}/{case.index}")
-            return _Judged(subject, decide(request, profile, self._route, forecast=forecast, draws=draws))
+            return _Judged(
+                subject, decide(DecisionInputs(request, profile, self._route, forecast=forecast, draws=draws))
+            )
         except RequestError:
             return None
 

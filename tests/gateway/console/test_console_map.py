@@ -17,7 +17,7 @@ from slipstream_gateway.app.app import connect
 from slipstream_gateway.console.map import ACCEPTANCES, LENGTHS, ClassPoint, break_even_map
 from slipstream_gateway.console.worker import Traffic
 from slipstream_gateway.decide.estimate import Learner
-from slipstream_gateway.decide.route import NO_DRAWS, decide
+from slipstream_gateway.decide.route import NO_DRAWS, DecisionInputs, decide
 from slipstream_gateway.fleet.fleet import Fleet
 
 MANIFEST = """\
@@ -70,7 +70,7 @@ async def test_a_point_pays_exactly_where_a_request_with_its_figures_would_specu
     for row, acceptance in zip(found.saved, ACCEPTANCES, strict=True):
         for saved, tokens in zip(row, LENGTHS, strict=True):
             known = msgspec.structs.replace(learner.last, output_tokens=_sure(tokens), acceptance=_sure(acceptance))
-            decision = decide(REQUEST, PROFILE, served.route, forecast=known, draws=NO_DRAWS)
+            decision = decide(DecisionInputs(REQUEST, PROFILE, served.route, forecast=known, draws=NO_DRAWS))
             assert decision.reason in (Reason.SPECULATION_PAYS, Reason.BREAK_EVEN)
             if abs(saved - found.margin) > 0.0005:  # shares are rounded to a thousandth
                 assert (decision.arm is Arm.SPECULATIVE) == (saved > found.margin), (tokens, acceptance)

@@ -13,7 +13,7 @@ import pytest
 from slipstream_core.observation import Forecast, Level, Observation
 from slipstream_core.types import Arm, Reason, RequestProfile
 from slipstream_gateway.decide.estimate import ForecastQuery, Learner
-from slipstream_gateway.decide.route import NO_DRAWS, decide
+from slipstream_gateway.decide.route import NO_DRAWS, DecisionInputs, decide
 
 from tests.gateway.learning.test_learning_estimates import Z_80, plainly, speculate
 from tests.gateway.routing import cases
@@ -113,7 +113,11 @@ def test_another_keys_templates_go_on_speculating(
     learner, route = Learner(), cases.route()
 
     def decided(key: str, **fields: object) -> tuple[Arm, Reason]:
-        found = decide(cases.request(), cases.profile(), route, forecast=ask(learner, key, **fields), draws=NO_DRAWS)
+        found = decide(
+            DecisionInputs(
+                cases.request(), cases.profile(), route, forecast=ask(learner, key, **fields), draws=NO_DRAWS
+            )
+        )
         return found.arm, found.reason
 
     for key in [VICTIM] if evidence == "own" else HONEST[:2]:

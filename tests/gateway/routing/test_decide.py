@@ -21,7 +21,7 @@ from slipstream_core.types import (
     RequestProfile,
     TaskType,
 )
-from slipstream_gateway.decide.route import NO_DRAWS, Health, explanation
+from slipstream_gateway.decide.route import NO_DRAWS, DecisionInputs, Health, explanation
 from slipstream_gateway.decide.route import decide as decide_with
 
 from tests.gateway.routing.cases import profile, request, route
@@ -33,7 +33,7 @@ UP, DOWN = Health(), Health(speculative_available=False)
 
 def decide(request: GenerationRequest, profile: RequestProfile, route: Route, health: Health = UP) -> Decision:
     """Without a forecast, and with no part for chance."""
-    return decide_with(request, profile, route, forecast=None, draws=NO_DRAWS, health=health)
+    return decide_with(DecisionInputs(request, profile, route, forecast=None, draws=NO_DRAWS, health=health))
 
 
 # Each row breaks one more rule than the row after it: whatever stands higher must win over all that stands lower.

@@ -8,7 +8,7 @@ import pytest
 from slipstream_core.errors import UnsupportedParameter
 from slipstream_core.manifest import Route
 from slipstream_core.types import Arm, Decision, Mode, Reason, Withheld
-from slipstream_gateway.decide.route import NO_DRAWS, Health, decide
+from slipstream_gateway.decide.route import NO_DRAWS, DecisionInputs, Health, decide
 
 from tests.gateway.routing.cases import profile, request, route
 
@@ -22,7 +22,7 @@ def vllm(engine: dict[str, Any] = VLLM, **policy: Any) -> Route:
 
 
 def decided(where: Route, health: Health = Health(), **changes: Any) -> Decision:  # noqa: B008 # immutable
-    return decide(request(**changes), profile(), where, forecast=None, draws=NO_DRAWS, health=health)
+    return decide(DecisionInputs(request(**changes), profile(), where, forecast=None, draws=NO_DRAWS, health=health))
 
 
 def test_the_draft_length_is_the_requests_own() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from slipstream_core.manifest import EMBEDDED_MANIFEST, Route, load_file
 from slipstream_core.observation import Draws, Forecast, Level
 from slipstream_core.types import Arm, Decision, Mode, Reason
-from slipstream_gateway.decide.route import NO_DRAWS, decide
+from slipstream_gateway.decide.route import NO_DRAWS, DecisionInputs, decide
 from slipstream_gateway.decide.route.pressure import SHRINK_FROM, STOP_AT, pressure_of, shortened, stops
 
 from tests.gateway.routing.cases import forecast, profile, request, route
@@ -40,7 +40,7 @@ UNSURE = [
 
 def decision(served: Route, pressure: float, *, expected: Forecast | None = None, **more: Any) -> Decision:
     draws = more.pop("draws", NO_DRAWS)
-    return decide(request(**more), profile(), served, forecast=expected, draws=draws, pressure=pressure)
+    return decide(DecisionInputs(request(**more), profile(), served, forecast=expected, draws=draws, pressure=pressure))
 
 
 @given(st.integers(0, 64), st.integers(0, 64), st.integers(1, 32), st.integers(1, 32), st.booleans())

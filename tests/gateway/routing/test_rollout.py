@@ -19,7 +19,7 @@ from slipstream_core.types import (
     Mode,
     Reason,
 )
-from slipstream_gateway.decide.route import NO_DRAWS, Health, decide, explanation
+from slipstream_gateway.decide.route import NO_DRAWS, DecisionInputs, Health, decide, explanation
 
 from tests.gateway.routing import cases
 from tests.gateway.routing.cases import forecast, profile, request
@@ -45,7 +45,7 @@ def route(standing: Standing | None = None, killed: str | None = None, **policy:
 
 
 def run(served: Route, *, found: Forecast | None = PAYS, draws: Draws = NO_DRAWS, **asked: Any) -> Decision:
-    return decide(request(**asked), profile(), served, forecast=found, draws=draws)
+    return decide(DecisionInputs(request(**asked), profile(), served, forecast=found, draws=draws))
 
 
 @pytest.mark.parametrize("share", [0.05, 0.25, 0.5, 1.0])
@@ -182,7 +182,9 @@ def test_a_taken_back_class_is_said_before_servers_that_are_down() -> None:
     down = Health(speculative_available=False)
     for held, expected in ((Phase.ROLLED_BACK, Reason.ROLLED_BACK), (Phase.PROMOTED, Reason.SPECULATIVE_UNAVAILABLE)):
         served = route(standing(held, 1.0))
-        assert decide(asked, profile(), served, forecast=PAYS, draws=LUCKY, health=down).reason is expected
+        assert (
+            decide(DecisionInputs(asked, profile(), served, forecast=PAYS, draws=LUCKY, health=down)).reason is expected
+        )
 
 
 @settings(max_examples=150, deadline=None)

@@ -17,7 +17,7 @@ from slipstream_core.types import (
     Mode,
     Reason,
 )
-from slipstream_gateway.decide.route import NO_DRAWS, Health, decide
+from slipstream_gateway.decide.route import NO_DRAWS, DecisionInputs, Health, decide
 
 from tests.gateway.routing import cases
 from tests.gateway.routing.cases import forecast, profile, request
@@ -39,7 +39,11 @@ UNCERTAIN = forecast(acceptance=0.3, doubt=0.3)
 
 
 def run(found: Forecast | None, served: Route, *, draws: Draws = NO_DRAWS, **more: Any) -> Decision:
-    return decide(more.get("request", request()), more.get("profile", profile()), served, forecast=found, draws=draws)
+    return decide(
+        DecisionInputs(
+            more.get("request", request()), more.get("profile", profile()), served, forecast=found, draws=draws
+        )
+    )
 
 
 def test_a_saving_above_the_margin_speculates_with_the_best_draft_length() -> None:
@@ -210,7 +214,7 @@ def test_a_guard_rail_wins_over_any_saving_and_over_exploration(
 
 def test_no_server_of_the_speculative_arm_wins_over_any_saving() -> None:
     down = Health(speculative_available=False)
-    decision = decide(request(), profile(), route(), forecast=PAYS, draws=EAGER, health=down)
+    decision = decide(DecisionInputs(request(), profile(), route(), forecast=PAYS, draws=EAGER, health=down))
     assert decision.reason is Reason.SPECULATIVE_UNAVAILABLE
 
 

@@ -27,6 +27,18 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     longest_draft: int | None = None
 
 
+class DecisionInputs(NamedTuple):
+    """Everything that a decision depends on. `pressure` in [0, 1] is the pair's; see `pressure`."""
+
+    request: GenerationRequest
+    profile: RequestProfile
+    route: Route
+    forecast: Forecast | None
+    draws: Draws
+    health: Health = Health()
+    pressure: float = 0.0
+
+
 class ArmChoice(NamedTuple):
     """An arm with its reason; `detail` is one sentence. `draft_length` is 0 exactly when the arm is not speculative."""
 
@@ -81,18 +93,11 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def make_case(
-    request: GenerationRequest,
-    profile: RequestProfile,
-    route: Route,
-    *,
-    forecast: Forecast | None,
-    draws: Draws,
-    health: Health,
-    pressure: float = 0.0,
-) -> Case:
+def make_case(inputs: DecisionInputs) -> Case:
     """The case of a request: its class, its rule, and the break-even if there is a forecast."""
+    request, profile, route, health = inputs.request, inputs.profile, inputs.route, inputs.health
     spec = route.policy.spec if route.policy is not None else None
+    forecast = inputs.forecast
     if spec is None or spec.decision == "rules" or route.speculative is None:
         forecast = None
     request_class = _CLASSES[profile.task, LengthBin.of(_output_tokens(profile, forecast))]
@@ -106,7 +111,7 @@ def make_case(
         profile,
         route,
         health,
-        draws,
+        inputs.draws,
         spec,
         forecast,
         request_class,
@@ -117,7 +122,7 @@ def make_case(
         break_even(forecast, shortest=shortest, longest=longest) if forecast is not None else None,
         features,
         route.plain_for(features).capabilities.missing(features),
-        pressure,
+        inputs.pressure,
     )
 
 

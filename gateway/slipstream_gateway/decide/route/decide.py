@@ -6,39 +6,24 @@ None to continue; the first choice wins.
 
 from __future__ import annotations
 
-from slipstream_core.manifest import Route
-from slipstream_core.observation import Draws, Forecast
-from slipstream_core.types import Arm, Decision, GenerationRequest, Reason, RequestProfile
+from slipstream_core.types import Arm, Decision, Reason
 
 from slipstream_gateway.decide.route import guards, saving
-from slipstream_gateway.decide.route.case import ArmChoice, Case, Health, make_case
+from slipstream_gateway.decide.route.case import ArmChoice, Case, DecisionInputs, make_case
 from slipstream_gateway.decide.route.numbers import Numbers
 from slipstream_gateway.decide.route.steps import compared, first_choice
 
-_UP = Health()
 
-
-def decide(
-    request: GenerationRequest,
-    profile: RequestProfile,
-    route: Route,
-    *,
-    forecast: Forecast | None,
-    draws: Draws,
-    health: Health = _UP,
-    pressure: float = 0.0,
-) -> Decision:
-    """The arm, the draft length and the reason for `request`. Without a forecast the policy's rules decide.
-
-    `pressure` in [0, 1] is the pair's; see `routing.pressure`.
+def decide(inputs: DecisionInputs) -> Decision:
+    """The arm, the draft length and the reason for a request. Without a forecast the policy's rules decide.
 
     Raises:
         UnsupportedParameter: no permitted arm can honour one of the request's parameters.
         InvalidRequest: the client asked for a draft length that the pair does not support.
     """
-    case = make_case(request, profile, route, forecast=forecast, draws=draws, health=health, pressure=pressure)
+    case = make_case(inputs)
     case = saving.under_pressure(case)
-    guards.check_state(case.features, route)
+    guards.check_state(case.features, inputs.route)
     choice = compared(case, first_choice(case))
     return Decision(
         arm=choice.arm,
