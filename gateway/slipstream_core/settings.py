@@ -88,7 +88,7 @@ class HealthSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 class OverloadSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Concurrency limit per model pair and worker, between `min_limit` and `Limits.max_in_flight` (see
-    `director.admission`), and the retry budget (see `director.retry_budget`).
+    `slipstream_gateway.admission`), and the retry budget (see `request.retry_budget`).
 
     The limit falls when a first token takes `tolerance` times as long as usual. The budget is `retry_share` of the
     requests plus `retries_per_s`."""

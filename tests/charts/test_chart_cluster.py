@@ -98,7 +98,7 @@ def test_upgrade_that_would_leave_pairs_unserved_is_refused(
             return config.render(chart, {**values, **more}, name="demo", namespace=namespace, is_upgrade=True)
 
         if named == ["*"]:
-            with pytest.raises(HelmError, match=f"would only serve those of {namespace}: name the namespaces"):
+            with pytest.raises(HelmError, match=f"would serve only those of {namespace}: list the namespaces"):
                 upgrade()
         else:
             assert upgrade()

@@ -74,7 +74,7 @@ def test_console_may_patch_pairs_and_read_reports_only_where_values_say_so(rende
 
 
 def test_console_kills_need_keys(render: Render) -> None:
-    with pytest.raises(helm_python.HelmError, match="mayKill: needs API keys"):
+    with pytest.raises(helm_python.HelmError, match="mayKill: requires API keys"):
         render({"gateway": {"admin": {"mayKill": True}, "auth": {"allowAnonymous": True}}})
 
 

@@ -258,7 +258,7 @@ def explained(kube: KubeApiServer, field: str) -> str:
         ("mp.spec.serving.tolerations", "Key of the taint. Default: every taint."),
         ("mp.spec.killSwitch", "true: every request of this pair decodes plainly, at once."),
         ("sp.spec.classes.thresholds", "Minimum of the mean acceptance rate per answer."),
-        ("sp.spec.rollback", "Pause before the first retry; it doubles with each. Default: 600."),
+        ("sp.spec.rollback", "Pause before the first retry; it doubles with each retry. Default: 600."),
         ("sp.status.classes.speculative", "Mean acceptance rate per answer."),
     ],
 )

@@ -85,7 +85,7 @@ return {{0, 0, now, math.ceil(r), math.floor(t), day}}
 
 # KEYS: limits, leases. ARGV: tokens per minute (0: no such limit), tokens and cost beyond the charge (negative: less),
 # until when the rate of tokens was used after the charge, the day of the charge, then names of leases that end. For the
-# refund see `allowance.refund_us`.
+# refund see `rate_limits.refund_us`.
 SETTLE = Script(f"""
 local tpm, tokens, usd = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 for i = 6, #ARGV do redis.call('ZREM', KEYS[2], ARGV[i]) end

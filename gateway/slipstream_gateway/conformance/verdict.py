@@ -16,7 +16,7 @@ from slipstream_gateway.upstreams.base import TokenScore
 TIE_NATS = 0.25
 """Two tokens with closer log-probabilities may change places between batches of different shapes, at 16 bits."""
 PROOF = math.log(1e6)
-"""The evidence that a lossless engine exceeds in one check of a million (see `director.likelihood`)."""
+"""The evidence that a lossless engine exceeds in one check of a million (see `request.likelihood`)."""
 UNCALIBRATED = PROOF / 2.0
 """With this much evidence against the plain answers, the server does not sample by the probabilities that it
 reports."""

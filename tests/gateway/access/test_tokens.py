@@ -266,7 +266,7 @@ async def test_an_issuer_that_cannot_be_used_is_logged_with_the_reason(
     assert f"it answers more than {MAX_BYTES} bytes" in caplog.text
     issuer.keys = []
     assert not await keys.refresh()
-    assert "it has no public key for signatures" in caplog.text
+    assert "it contains no public key for signatures" in caplog.text
     issuer.stop()
     assert not await keys.refresh()
     assert "Connect call failed" in caplog.text or "Connection refused" in caplog.text

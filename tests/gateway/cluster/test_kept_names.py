@@ -65,7 +65,7 @@ def test_pair_of_another_namespace_does_not_get_the_name_while_its_owner_makes_i
     restarted = gateway()
     with OperatorProcess(owner.server, owner.name, tmp_path, *watching) as operator:
         operator.wait_ready()
-        wanted = f"kept for namespace {owner.name} until {until}"
+        wanted = f"reserved for namespace {owner.name} until {until}"
         eventually(lambda: wanted in said(), within_s=WAIT_S)
         eventually(lambda: [asked() for asked in (ask, restarted)] == [(404, 0, 0)] * 2, within_s=WAIT_S)
         make(owner)

@@ -187,7 +187,7 @@ def test_server_without_the_plugin_is_shown_as_what_it_is(
     running = gateway(vllm_pair("acme", engine.url), conformance=ON)
     cannot = dict.fromkeys(UNVERIFIED, "engine_cannot")
     eventually(lambda: _server(running)["withheld"] == cannot)
-    assert "no Slipstream plugin" in _server(running)["waits_for"]
+    assert "it does not have Slipstream's plugin" in _server(running)["waits_for"]
     for capability in cannot:
         assert running.metric("slipstream_engine_conformance", capability=capability) == 0.0
     assert "neither controlled nor checked" in caplog.text

@@ -1,7 +1,7 @@
 """Whether sampled answers of the speculative arm are the target's: a sequential test on their tokens' likelihoods.
 
 Sampled answers differ from run to run, so that none of them is proof. Each speculative answer is judged beside a plain
-one to the same request, both scored by the plain arm (`director.likelihood`). Two tests run side by side per pair and
+one to the same request, both scored by the plain arm (`request.likelihood`). Two tests run side by side per pair and
 class; either raises the alarm. Both are e-detectors (Shin, Ramdas and Rinaldo, "E-detectors", 2023): between two alarms
 at log(N) lie N answers or more on average, and it may be looked at after every answer.
 
