@@ -25,8 +25,8 @@ from slipstream_core.manifest.status import Phase
 from slipstream_operator.rollout.analysis import ClassMemory
 from slipstream_operator.rollout.analysis.ledger import terms_of
 from slipstream_operator.rollout.analysis.record import ClassRecord
-from slipstream_operator.rollout.classes import ClassState, Situation
 from slipstream_operator.rollout.hold_back import hold_back_share
+from slipstream_operator.rollout.transitions import ClassState, Situation
 from slipstream_operator.status.conditions import rfc3339
 
 from tests.benchmarks.rollback_paired import Floats, load_of

@@ -28,8 +28,8 @@ from slipstream_core.types import (
 from slipstream_gateway.console.worker import Traffic
 from slipstream_gateway.decide.estimate import ForecastQuery
 from slipstream_gateway.decide.route import NO_DRAWS, DecisionInputs, decide
-from slipstream_gateway.decide.route.break_even import BreakEven, break_even
 from slipstream_gateway.decide.route.case import draft_lengths
+from slipstream_gateway.decide.route.predicted_saving import PredictedSaving, predict_saving
 from slipstream_gateway.fleet.snapshot import ServedRoute
 from slipstream_gateway.request.decider import Learner
 
@@ -155,10 +155,10 @@ class _PairState:
             temperature=0.0,
         ))  # fmt: skip
 
-    def best(self, forecast: Forecast, tokens: float, acceptance: float) -> BreakEven:
+    def best(self, forecast: Forecast, tokens: float, acceptance: float) -> PredictedSaving:
         """The decision's break-even with the given length and acceptance."""
         known = msgspec.structs.replace(forecast, output_tokens=_sure(tokens), acceptance=_sure(acceptance))
-        return break_even(known, shortest=self.shortest, longest=self.longest)
+        return predict_saving(known, shortest=self.shortest, longest=self.longest)
 
     def point(self, request_class: str, rows: Sequence[Traffic]) -> ClassPoint | None:
         """The place of the class; None if none of its requests ended regularly within the window."""
@@ -184,7 +184,9 @@ class _PairState:
             why=why,
         )
 
-    def _ruled(self, request_class: str, forecast: Forecast, best: BreakEven, acceptance: float) -> tuple[str, str]:
+    def _ruled(
+        self, request_class: str, forecast: Forecast, best: PredictedSaving, acceptance: float
+    ) -> tuple[str, str]:
         """The arm of the class's requests and the deciding rule, if it is not the break-even alone."""
         route = self._served.route
         task, _, length = request_class.partition("/")
@@ -229,7 +231,7 @@ def _sure(value: float) -> Estimate:
     return Estimate(mean=value, se=0.0, samples=1.0, level=Level.PRIOR)
 
 
-def _share(best: BreakEven) -> float:
+def _share(best: PredictedSaving) -> float:
     """The saved share of the plain answer's time, clipped at -1: twice as slow, or worse."""
     share = best.saving_s / best.plain_s if best.plain_s > 0.0 else 0.0
     return round(max(share, -1.0), 3) if math.isfinite(share) else 0.0

@@ -12,7 +12,7 @@ from slipstream_core.errors import CommandError
 from slipstream_core.manifest import RoutingTable, load_file
 from slipstream_gateway.access import load_keyring
 
-from slipstream_tools.gateway.options.values import check_exposure
+from slipstream_tools.gateway.options.checks import check_exposure
 from slipstream_tools.up.cache import Report
 from slipstream_tools.up.options import UpOptions
 from slipstream_tools.up.ports import check_ports

@@ -27,9 +27,9 @@ from slipstream_operator.reconcile.policy_conditions import Judged, PolicyReason
 from slipstream_operator.reconcile.policy_notes import policy_notes
 from slipstream_operator.reconcile.summary import class_message, columns
 from slipstream_operator.rollout.analysis import ClassFacts
-from slipstream_operator.rollout.classes import ClassState, Situation, advance, decided, initial, soak_end, stale_at
 from slipstream_operator.rollout.hold_back import with_control
 from slipstream_operator.rollout.starting import Start, edited_classes, remembered, salvaged, sealed_in
+from slipstream_operator.rollout.transitions import ClassState, Situation, advance, decided, initial, soak_end, stale_at
 from slipstream_operator.status.conditions import Conditions, find, read_time, rfc3339
 from slipstream_operator.types import KubeObject, PolicyPlan
 

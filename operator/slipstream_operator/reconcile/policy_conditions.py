@@ -12,7 +12,7 @@ from slipstream_core.manifest.status import ConditionType, GatewaysStatus, Phase
 
 from slipstream_operator.reconcile.pair_conditions import Finding, listed
 from slipstream_operator.rollout.analysis import ClassFacts, GainFacts, GuardFacts, Metric, Verdict
-from slipstream_operator.rollout.classes import ClassState, Situation, is_stale, needs_gain, without_data
+from slipstream_operator.rollout.transitions import ClassState, Situation, is_stale, needs_gain, without_data
 from slipstream_operator.rollout.trips import REASONS, error_words, words
 from slipstream_operator.status.conditions import Conditions
 

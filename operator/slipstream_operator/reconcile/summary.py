@@ -10,7 +10,7 @@ from slipstream_core.manifest.status import Condition, ConditionType, Phase
 from slipstream_operator.reconcile.policy_conditions import Judged, Subject, waiting_for
 from slipstream_operator.rollout.analysis import ClassFacts, Verdict
 from slipstream_operator.rollout.analysis.window import Histogram, merge, p95_of
-from slipstream_operator.rollout.classes import (
+from slipstream_operator.rollout.transitions import (
     ClassState,
     Situation,
     is_stale,

@@ -11,7 +11,7 @@ from slipstream_core.manifest.objects import SpeculationPolicySpec
 from slipstream_core.manifest.status import Phase
 
 from slipstream_operator.rollout.analysis import ClassFacts, Verdict
-from slipstream_operator.rollout.classes import ClassState, Situation
+from slipstream_operator.rollout.transitions import ClassState, Situation
 
 DEFAULT_MOST = 0.1
 _COMPARED = frozenset({Phase.PROGRESSING, Phase.PROMOTED})

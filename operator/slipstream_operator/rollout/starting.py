@@ -21,7 +21,7 @@ from slipstream_core.manifest.status import ClassStatus, LastDecision, Phase, Sp
 from slipstream_operator.rollout.analysis import ClassFacts, ClassMemory
 from slipstream_operator.rollout.analysis.checkpoint import sealed_standings
 from slipstream_operator.rollout.analysis.outcomes import CLASSES
-from slipstream_operator.rollout.classes import ClassState, initial
+from slipstream_operator.rollout.transitions import ClassState, initial
 from slipstream_operator.status.conditions import read_time
 from slipstream_operator.types import KubeObject
 

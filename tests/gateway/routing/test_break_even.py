@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from slipstream_core.observation import Estimate, Forecast, Level
-from slipstream_gateway.decide.route import break_even, saving_se_s
+from slipstream_gateway.decide.route import predict_saving, saving_se_s
 
 
 def estimate(mean: float, se: float = 0.0) -> Estimate:
@@ -35,7 +35,7 @@ def forecast(**changes: Any) -> Forecast:
 
 
 def test_the_saving_is_that_of_the_formula() -> None:
-    best = break_even(forecast(), shortest=3, longest=3)
+    best = predict_saving(forecast(), shortest=3, longest=3)
     tokens_per_step = (1 - 0.8**4) / (1 - 0.8)
     assert best.tokens_per_step == pytest.approx(tokens_per_step)
     assert best.speculative_tpot_s == pytest.approx(0.015 / tokens_per_step)
@@ -45,11 +45,13 @@ def test_the_saving_is_that_of_the_formula() -> None:
 
 
 def test_a_single_token_comes_with_the_prompt_and_saves_nothing_but_the_wait_for_it() -> None:
-    assert break_even(forecast(output_tokens=1.0), shortest=1, longest=6).saving_s == pytest.approx(-0.005)
+    assert predict_saving(forecast(output_tokens=1.0), shortest=1, longest=6).saving_s == pytest.approx(-0.005)
 
 
 def test_without_counts_of_draft_tokens_a_step_is_a_token() -> None:
-    best = break_even(forecast(acceptance=None, step_base_s=0.004, step_per_draft_token_s=0.0), shortest=5, longest=5)
+    best = predict_saving(
+        forecast(acceptance=None, step_base_s=0.004, step_per_draft_token_s=0.0), shortest=5, longest=5
+    )
     assert (best.draft_length, best.tokens_per_step, best.speculative_tpot_s) == (5, 1.0, 0.004)
 
 
@@ -69,8 +71,8 @@ forecasts = st.builds(
 @settings(max_examples=200, deadline=None)
 @given(found=forecasts, cap=st.integers(1, 32))
 def test_no_other_draft_length_saves_more(found: Forecast, cap: int) -> None:
-    best = break_even(found, shortest=1, longest=cap)
-    savings = [break_even(found, shortest=length, longest=length).saving_s for length in range(1, cap + 1)]
+    best = predict_saving(found, shortest=1, longest=cap)
+    savings = [predict_saving(found, shortest=length, longest=length).saving_s for length in range(1, cap + 1)]
     assert best.saving_s == max(savings)
     assert 1.0 <= best.tokens_per_step <= best.draft_length + 1
 
@@ -87,7 +89,7 @@ def test_longer_answers_save_more_exactly_where_a_token_takes_less(found: Foreca
         plain_ttft_s=found.plain_ttft_s,
         speculative_ttft_s=found.speculative_ttft_s,
     )
-    short, long = (break_even(case, shortest=1, longest=6) for case in (found, longer))
+    short, long = (predict_saving(case, shortest=1, longest=6) for case in (found, longer))
     grows = short.speculative_tpot_s < found.plain_tpot_s.mean
     slack = 1e-9 * long.plain_s + 1e-9 * long.speculative_s
     if grows:
@@ -108,10 +110,10 @@ def test_the_standard_error_is_what_sampling_the_parts_shows() -> None:
         "speculative_ttft_s": (0.055, 0.004),
     }
     uncertain = forecast(**{name: estimate(*value) for name, value in spread.items()})
-    predicted = saving_se_s(uncertain, break_even(uncertain, shortest=4, longest=4), same_pace=False)
+    predicted = saving_se_s(uncertain, predict_saving(uncertain, shortest=4, longest=4), same_pace=False)
     rng = random.Random(7)
     sampled = [
-        break_even(
+        predict_saving(
             forecast(**{name: rng.gauss(mean, se) for name, (mean, se) in spread.items()}), shortest=4, longest=4
         ).saving_s
         for _ in range(20_000)
@@ -121,18 +123,18 @@ def test_the_standard_error_is_what_sampling_the_parts_shows() -> None:
 
 def test_what_cannot_be_known_makes_the_error_infinite_and_not_an_exception() -> None:
     unknown = forecast(acceptance=estimate(0.5, math.inf))
-    assert saving_se_s(unknown, break_even(unknown, shortest=1, longest=6), same_pace=True) == math.inf
+    assert saving_se_s(unknown, predict_saving(unknown, shortest=1, longest=6), same_pace=True) == math.inf
 
 
 def test_a_pace_that_nobody_knows_yet_leaves_the_sign_of_a_saving_on_the_same_pace_certain() -> None:
     """Servers that may be three times as fast or as slow: both arms are, so that a clear saving stays one."""
     pace = 1.5
     unknown = forecast(plain_tpot_s=estimate(0.010, 0.010 * pace), step_base_s=estimate(0.012, 0.012 * pace))
-    best = break_even(unknown, shortest=4, longest=4)
+    best = predict_saving(unknown, shortest=4, longest=4)
     assert saving_se_s(unknown, best, same_pace=False) > best.saving_s
     same = saving_se_s(unknown, best, same_pace=True)
     assert 2.33 * same < best.saving_s
-    losing = break_even(forecast(acceptance=0.1), shortest=4, longest=4)
+    losing = predict_saving(forecast(acceptance=0.1), shortest=4, longest=4)
     assert losing.saving_s + 2.33 * saving_se_s(unknown, losing, same_pace=True) < 0
     ahead = forecast(plain_tpot_s=estimate(0.010, 0.0005), step_base_s=estimate(0.012, 0.0018))
     one = saving_se_s(ahead, best, same_pace=True)
@@ -149,9 +151,9 @@ POOR = {"acceptance": 0.45, "plain_tpot_s": 0.020, "step_base_s": 0.026, "step_p
 
 
 def test_beside_neighbours_that_speculate_a_step_is_long_anyway_and_joining_them_pays() -> None:
-    assert break_even(forecast(**POOR), shortest=1, longest=6).saving_s < 0.0
+    assert predict_saving(forecast(**POOR), shortest=1, longest=6).saving_s < 0.0
     beside = forecast(**POOR, neighbours_step_s=estimate(0.045), neighbours_draft_length=4.0)
-    joined = break_even(beside, shortest=1, longest=6)
+    joined = predict_saving(beside, shortest=1, longest=6)
     assert joined.saving_s > 0.0
     assert joined.plain_tpot_s == 0.045
     assert not joined.pays_alone
@@ -159,14 +161,14 @@ def test_beside_neighbours_that_speculate_a_step_is_long_anyway_and_joining_them
 
 def test_what_pays_alone_stands_by_itself_beside_neighbours_too() -> None:
     beside = forecast(neighbours_step_s=estimate(0.02), neighbours_draft_length=4.0)
-    assert break_even(forecast(), shortest=1, longest=6).pays_alone
-    assert break_even(beside, shortest=1, longest=6).pays_alone
+    assert predict_saving(forecast(), shortest=1, longest=6).pays_alone
+    assert predict_saving(beside, shortest=1, longest=6).pays_alone
 
 
 def test_the_first_to_join_a_batch_that_hardly_speculates_pays_the_overhead_itself() -> None:
     few = forecast(**POOR, neighbours_step_s=estimate(0.021), neighbours_draft_length=0.1)
     many = forecast(**POOR, neighbours_step_s=estimate(0.021), neighbours_draft_length=1.0)
     assert (
-        break_even(few, shortest=1, longest=6).speculative_tpot_s
-        > break_even(many, shortest=1, longest=6).speculative_tpot_s
+        predict_saving(few, shortest=1, longest=6).speculative_tpot_s
+        > predict_saving(many, shortest=1, longest=6).speculative_tpot_s
     )

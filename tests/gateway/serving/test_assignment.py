@@ -17,7 +17,7 @@ from slipstream_core.manifest import EMBEDDED_MANIFEST
 from slipstream_core.settings import ASSIGNMENT_VARIABLE, GatewaySettings
 from slipstream_tools.cli import main
 from slipstream_tools.gateway import options as gateway_options
-from slipstream_tools.gateway.options.values import secret_of
+from slipstream_tools.gateway.options.checks import secret_of
 from slipstream_tools.up.assignment_secret import secret_options
 
 from tests.gateway.serving.gateway_process import Process

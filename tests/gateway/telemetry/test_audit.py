@@ -16,7 +16,7 @@ from slipstream_core.manifest import EMBEDDED_MANIFEST
 from slipstream_core.settings import AccessSettings, AuditSettings
 from slipstream_gateway.telemetry.audit import MAX_PENDING, REFUSALS_PER_FLUSH, Audit, LineSink
 from slipstream_tools.cli import main
-from slipstream_tools.gateway.options.values import audit_of
+from slipstream_tools.gateway.options.checks import audit_of
 
 from tests.support.polling import soon
 

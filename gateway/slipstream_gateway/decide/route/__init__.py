@@ -1,19 +1,19 @@
 """The decision: pure functions from a request, its profile, its forecast and its route to an arm."""
 
-from slipstream_gateway.decide.route.break_even import BreakEven, break_even, saving_se_s
 from slipstream_gateway.decide.route.case import DecisionInputs, Health
 from slipstream_gateway.decide.route.decide import decide
 from slipstream_gateway.decide.route.draws import NO_DRAWS, RequestDraws
 from slipstream_gateway.decide.route.explain import explanation
+from slipstream_gateway.decide.route.predicted_saving import PredictedSaving, predict_saving, saving_se_s
 
 __all__ = [
     "NO_DRAWS",
-    "BreakEven",
     "DecisionInputs",
     "Health",
+    "PredictedSaving",
     "RequestDraws",
-    "break_even",
     "decide",
     "explanation",
+    "predict_saving",
     "saving_se_s",
 ]

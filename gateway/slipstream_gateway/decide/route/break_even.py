@@ -1,118 +1,154 @@
-"""The predicted saving of speculation on one request, for every permitted draft length.
-
-With L output tokens, of which the first comes with the prompt, and E(β, γ) tokens per step (Leviathan et al. 2023)::
-
-    plain       = TTFT_plain + (L - 1) · TPOT_plain
-    speculative = TTFT_spec  + (L - 1) · step(γ) / E(β, γ)         step(γ) = base + γ · per_draft_token
-    saving      = plain - speculative
-
-Pure arithmetic on a forecast. The standard error of the saving follows from those of its parts by the delta method. The
-parts count as independent, except for the pace of servers that both arms share.
-"""
+"""Step 5 of the decision: whether the predicted saving pays, what it costs, and when to explore."""
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from functools import lru_cache
+from statistics import NormalDist
 
-from slipstream_core.observation import Estimate, Forecast
+from slipstream_core.manifest import Route
+from slipstream_core.observation import Forecast, Level
+from slipstream_core.types import Arm, Reason
 
-# A longer answer and slower servers scale the saving or loss without changing its sign. So the sum of their relative
-# errors is capped here, and ignorance of the scale does not hide the sign.
-_MOST_SCALE = 0.4
-
-
-class BreakEven(NamedTuple):
-    """The best draft length and its predicted effect. Times are seconds; `tokens_per_step` is E, `output_tokens` L.
-    `pays_alone`: it also pays without speculating neighbours."""
-
-    draft_length: int
-    output_tokens: float
-    tokens_per_step: float
-    tokens_per_step_slope: float
-    plain_tpot_s: float
-    speculative_tpot_s: float
-    plain_s: float
-    speculative_s: float
-    pays_alone: bool = True
-
-    @property
-    def saving_s(self) -> float:
-        return self.plain_s - self.speculative_s
+from slipstream_gateway.decide.route.case import ArmChoice, Case, plain
+from slipstream_gateway.decide.route.predicted_saving import PredictedSaving, predict_saving, saving_se_s
+from slipstream_gateway.decide.route.pressure import SHRINK_FROM, shortened, stops
 
 
-def break_even(forecast: Forecast, *, shortest: int, longest: int) -> BreakEven:
-    """The draft length in `shortest..longest` with the largest predicted saving; of equal ones the shorter.
-
-    There are two scenarios, and the one with the larger saving counts. Alone: a batch of requests like this one, all
-    plain or all speculative. Joined: the present batch, whose other requests speculate because it pays for them alone;
-    its steps already take longer, and this request adds its own draft tokens to them.
-    """
-    plain_s, base_s = forecast.plain_tpot_s.mean, forecast.step_base_s.mean
-    alone = _best(forecast, plain_s, base_s, shortest, longest)
-    neighbours = forecast.neighbours_step_s
-    if neighbours is None:
-        return alone
-    overhead_s = max(base_s - plain_s, 0.0) * max(1.0 - forecast.neighbours_draft_length, 0.0)
-    joined = _best(forecast, neighbours.mean, neighbours.mean + overhead_s, shortest, longest)
-    return alone if alone.saving_s >= joined.saving_s else joined._replace(pays_alone=alone.saving_s > 0.0)
-
-
-def _best(forecast: Forecast, plain_tpot_s: float, base_s: float, shortest: int, longest: int) -> BreakEven:
-    acceptance = forecast.acceptance
-    beta = acceptance.mean if acceptance is not None else 0.0
-    per_draft_token_s = forecast.step_per_draft_token_s.mean
-    power, tokens, slope = 1.0, 1.0, 0.0  # β^γ, E and dE/dβ, updated with γ
-    best = (math.inf, shortest, 1.0, 0.0)
-    for length in range(1, longest + 1):
-        slope += length * power
-        power *= beta
-        tokens += power
-        tpot_s = (base_s + length * per_draft_token_s) / tokens
-        if length >= shortest and tpot_s < best[0]:
-            best = (tpot_s, length, tokens, slope)
-    tpot_s, draft_length, tokens, slope = best
-    after_first = max(forecast.output_tokens.mean - 1.0, 0.0)
-    return BreakEven(
-        draft_length,
-        forecast.output_tokens.mean,
-        tokens,
-        slope if acceptance is not None else 0.0,
-        plain_tpot_s,
-        tpot_s,
-        forecast.plain_ttft_s.mean + after_first * plain_tpot_s,
-        forecast.speculative_ttft_s.mean + (after_first * tpot_s if after_first else 0.0),
+def by_saving(case: Case) -> ArmChoice:
+    """The best draft length if its saving exceeds the margin and its cost is within the limit; else plain. Without a
+    forecast, speculative, because the rules did not object."""
+    best, spec = case.saving, case.spec
+    if best is None or spec is None:
+        detail = "no rule of the policy forbids speculation"
+        return ArmChoice(Arm.SPECULATIVE, Reason.SPECULATION_PAYS, detail, case.longest)
+    saving_s, margin_s, counted_s = best.saving_s, spec.margin * best.plain_s, counted_saving_s(case, best)
+    if not counted_s > margin_s:
+        return plain(Reason.BREAK_EVEN, _too_little(best, margin_s, counted_s))
+    return _too_dear(case) or ArmChoice(
+        Arm.SPECULATIVE,
+        Reason.SPECULATION_PAYS,
+        f"about {best.output_tokens:.0f} tokens at {best.tokens_per_step:.1f} a step save {_ms(saving_s)} of "
+        f"{_ms(best.plain_s)}",
+        best.draft_length,
     )
 
 
-def saving_se_s(forecast: Forecast, best: BreakEven, *, same_pace: bool) -> float:
-    """The standard error of `best.saving_s`: that of each part times the saving's derivative by it.
+def counted_saving_s(case: Case, best: PredictedSaving) -> float:
+    """The saving that is compared with the margin: under `cautious`, its lower bound."""
+    if case.spec is None or case.spec.decision != "cautious":
+        return best.saving_s
+    return best.saving_s - uncertainty_s(case)
 
-    With `same_pace`, plain and speculative steps are slower or faster together: the smaller of their relative errors is
-    common to both, and a common error nearly cancels.
+
+def may_explore(case: Case) -> bool:
+    """Whether the saving is possibly above the margin, given its uncertainty, at a cost within the limit."""
+    best, spec = case.saving, case.spec
+    if best is None or spec is None or _too_dear(case) is not None:
+        return False
+    return best.saving_s + uncertainty_s(case) > spec.margin * best.plain_s
+
+
+def shed(case: Case, choice: ArmChoice) -> ArmChoice | None:
+    """After step 5: a request that would speculate decodes plainly while nearly all places are taken, unless plain
+    decoding would take more of them. A client's choice is kept, as is a request that only one arm can honour."""
+    if not stops(case.pressure) or relieves(case):
+        return None
+    taken = f"{case.pressure:.0%} of the places are taken"
+    return plain(Reason.PRESSURE, f"{taken}; otherwise it would speculate with drafts of {choice.draft_length}")
+
+
+def explored(case: Case) -> ArmChoice | None:
+    """A share of the requests whose saving is possibly above the margin, given its uncertainty, speculates to learn.
+
+    Half of them use a random draft length, because the cost per draft token is measurable only if lengths differ.
     """
-    after_first = max(best.output_tokens - 1.0, 0.0)
-    steps = after_first / best.tokens_per_step
-    plain_pace, pace = _relative(forecast.plain_tpot_s), _relative(forecast.step_base_s)
-    common = min(plain_pace, pace) if same_pace else 0.0
-    acceptance = forecast.acceptance
-    return math.hypot(
-        after_first
-        * (best.plain_tpot_s - best.speculative_tpot_s)
-        * min(math.hypot(_relative(forecast.output_tokens), common), _MOST_SCALE),
-        after_first * best.plain_tpot_s * _without(plain_pace, common),
-        steps * forecast.step_base_s.mean * _without(pace, common),
-        steps * best.draft_length * forecast.step_per_draft_token_s.se,
-        steps * best.speculative_tpot_s * best.tokens_per_step_slope * acceptance.se if acceptance is not None else 0.0,
-        forecast.plain_ttft_s.se,
-        forecast.speculative_ttft_s.se,
-    )
+    best, spec, draws = case.saving, case.spec, case.draws
+    if best is None or spec is None or not may_explore(case) or draws.exploration >= spec.exploration_share:
+        return None
+    length = best.draft_length
+    if draws.draft_length < 0.5:
+        length = case.shortest + int(2.0 * draws.draft_length * (case.longest - case.shortest + 1))
+    detail = f"a saving of {_ms(best.saving_s)} is uncertain, and this request measures it"
+    return ArmChoice(Arm.SPECULATIVE, Reason.EXPLORATION, detail, length)
 
 
-def _relative(estimate: Estimate) -> float:
-    return estimate.se / estimate.mean if estimate.mean > 0.0 else 0.0
+def relieves(case: Case) -> bool:
+    """Whether speculation is measured to serve requests like this one with less of the servers' time than plain
+    decoding, at the present load. At a given number in flight, throughput is that number over the time of one request
+    (Little's law), so shorter answers of a whole batch are capacity."""
+    best, forecast = case.saving, case.forecast
+    if best is None or forecast is None or not best.pays_alone:
+        return False
+    drafting = forecast.acceptance if forecast.acceptance is not None else forecast.step_base_s
+    if Level.PRIOR in (forecast.plain_tpot_s.level, drafting.level):
+        return False
+    return best.saving_s > uncertainty_s(case)
 
 
-def _without(error: float, common: float) -> float:
-    """The rest of an error after removal of `common`, a part of it."""
-    return math.sqrt(error * error - common * common) if common < error < math.inf else error - common
+def under_pressure(case: Case) -> Case:
+    """`case` with the maximum draft length under its pressure."""
+    if case.pressure <= SHRINK_FROM or relieves(case):
+        return case
+    longest = max(case.shortest, shortened(case.longest, case.pressure))
+    if case.forecast is None:
+        return case._replace(longest=longest)
+    return case._replace(longest=longest, saving=predict_saving(case.forecast, shortest=case.shortest, longest=longest))
+
+
+def uncertainty_s(case: Case) -> float:
+    """The one-sided uncertainty of the predicted saving, at the policy's confidence."""
+    if case.spec is None or case.forecast is None or case.saving is None:
+        return math.inf
+    return _z(case.spec.confidence) * se_s(case.route, case.forecast, case.saving)
+
+
+def se_s(route: Route, forecast: Forecast, best: PredictedSaving) -> float:
+    """The standard error of the predicted saving."""
+    return saving_se_s(forecast, best, same_pace=_same_pace(route, forecast))
+
+
+def _same_pace(route: Route, forecast: Forecast) -> bool:
+    """Whether both arms slow down together: they are the same servers, or nothing is known of either, and then servers
+    of the same model are probably alike."""
+    if route.speculative is not None and route.speculative.pool == route.plain.pool:
+        return True
+    return forecast.plain_tpot_s.level is forecast.step_base_s.level is Level.PRIOR
+
+
+def cost_increase(case: Case) -> float | None:
+    """The predicted relative increase of the cost, None where the policy has no limit or a price is missing."""
+    best, spec, route = case.saving, case.spec, case.route
+    if best is None or spec is None or route.speculative is None or spec.max_cost_increase is None:
+        return None
+    price, plain_price = route.speculative.price_per_gpu_hour, route.plain.price_per_gpu_hour
+    if price is None or not plain_price:
+        return None
+    return price * best.speculative_s / (plain_price * best.plain_s) - 1.0 if best.plain_s > 0 else 0.0
+
+
+def _too_dear(case: Case) -> ArmChoice | None:
+    """Plain if the cost of the speculative servers' time is predicted to exceed the plain ones' by more than the
+    limit."""
+    increase, limit = cost_increase(case), case.spec.max_cost_increase if case.spec is not None else None
+    if increase is None or limit is None or increase <= limit:
+        return None
+    return plain(Reason.COST, f"the answer is predicted to cost {increase:.0%} more, the limit is {limit:.0%}")
+
+
+def _too_little(best: PredictedSaving, margin_s: float, sure_s: float) -> str:
+    what = "is predicted to save" if best.saving_s >= 0 else "is predicted to lose"
+    prediction = f"speculation {what} {_ms(abs(best.saving_s))} of {_ms(best.plain_s)}"
+    if best.saving_s > margin_s:
+        return f"{prediction}, with certainty only {_ms(sure_s)}; more than {_ms(margin_s)} is required"
+    return f"{prediction}; a saving of more than {_ms(margin_s)} is required"
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.1f} ms"
+
+
+@lru_cache(maxsize=64)
+def _z(confidence: float) -> float:
+    """The distance of a one-sided bound in standard errors."""
+    return NormalDist().inv_cdf(confidence)

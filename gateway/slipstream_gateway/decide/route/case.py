@@ -10,7 +10,7 @@ from slipstream_core.manifest.objects import SpeculationPolicySpec
 from slipstream_core.observation import Draws, Forecast, Level
 from slipstream_core.types import Arm, GenerationRequest, LengthBin, Reason, RequestProfile, TaskType, Withheld
 
-from slipstream_gateway.decide.route.break_even import BreakEven, break_even
+from slipstream_gateway.decide.route.predicted_saving import PredictedSaving, predict_saving
 
 Number = float | int | str | bool
 
@@ -68,7 +68,7 @@ class Case(NamedTuple):
     standing: ClassStanding | None
     shortest: int
     longest: int
-    saving: BreakEven | None
+    saving: PredictedSaving | None
     features: frozenset[str]
     missing_plain: tuple[str, ...]
     pressure: float = 0.0
@@ -119,7 +119,7 @@ def make_case(inputs: DecisionInputs) -> Case:
         route.standing.of(request_class) if route.standing is not None else None,
         shortest,
         longest,
-        break_even(forecast, shortest=shortest, longest=longest) if forecast is not None else None,
+        predict_saving(forecast, shortest=shortest, longest=longest) if forecast is not None else None,
         features,
         route.plain_for(features).capabilities.missing(features),
         inputs.pressure,

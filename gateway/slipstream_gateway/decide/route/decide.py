@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from slipstream_core.types import Arm, Decision, Reason
 
-from slipstream_gateway.decide.route import guards, saving
+from slipstream_gateway.decide.route import break_even, guards
 from slipstream_gateway.decide.route.case import ArmChoice, Case, DecisionInputs, make_case
 from slipstream_gateway.decide.route.numbers import Numbers
 from slipstream_gateway.decide.route.steps import compared, first_choice
@@ -22,7 +22,7 @@ def decide(inputs: DecisionInputs) -> Decision:
         InvalidRequest: the client asked for a draft length that the pair does not support.
     """
     case = make_case(inputs)
-    case = saving.under_pressure(case)
+    case = break_even.under_pressure(case)
     guards.check_state(case.features, inputs.route)
     choice = compared(case, first_choice(case))
     return Decision(

@@ -9,10 +9,10 @@ from slipstream_core.manifest.status import Phase
 from slipstream_core.observation import Forecast
 from slipstream_core.types import Mode, Reason, RequestProfile
 
-from slipstream_gateway.decide.route import guards, saving
-from slipstream_gateway.decide.route.break_even import BreakEven
+from slipstream_gateway.decide.route import break_even, guards
+from slipstream_gateway.decide.route.break_even import se_s
 from slipstream_gateway.decide.route.case import Case, Number, draft_lengths
-from slipstream_gateway.decide.route.saving import se_s
+from slipstream_gateway.decide.route.predicted_saving import PredictedSaving
 from slipstream_gateway.decide.route.steps import (
     STEPS,
     Step,
@@ -95,7 +95,7 @@ def _of_forecast(forecast: Forecast) -> dict[str, Number]:
     return found
 
 
-def _of_saving(best: BreakEven, spec: SpeculationPolicySpec) -> dict[str, Number]:
+def _of_saving(best: PredictedSaving, spec: SpeculationPolicySpec) -> dict[str, Number]:
     return {
         "best_draft_length": best.draft_length,
         "tokens_per_step": best.tokens_per_step,
@@ -124,9 +124,9 @@ def _of_steps(case: Case) -> dict[str, Number]:
             found |= _of_thresholds(case)
         if is_explorable(case, choice):
             found |= _of_cost(case)
-            if case.spec is not None and saving.may_explore(case):
+            if case.spec is not None and break_even.may_explore(case):
                 found["exploration_share"] = case.spec.exploration_share
-        elif is_shareable(choice) and not saving.shed(case, choice) and not is_not_reached(case, choice):
+        elif is_shareable(choice) and not break_even.shed(case, choice) and not is_not_reached(case, choice):
             found["hold_back_share"] = hold_back_share(case)
         return found
     return found
@@ -194,13 +194,13 @@ def _of_by_saving(case: Case) -> dict[str, Number]:
     best, spec = case.saving, case.spec
     if best is None or spec is None:
         return {}
-    counted_s = saving.counted_saving_s(case, best)
+    counted_s = break_even.counted_saving_s(case, best)
     found: dict[str, Number] = {"saving_lower_bound_s": counted_s} if spec.decision == "cautious" else {}
     return found | _of_cost(case) if counted_s > spec.margin * best.plain_s else found
 
 
 def _of_cost(case: Case) -> dict[str, Number]:
-    increase = saving.cost_increase(case)
+    increase = break_even.cost_increase(case)
     if increase is None or case.spec is None or case.spec.max_cost_increase is None:
         return {}
     return {"cost_increase": increase, "max_cost_increase": case.spec.max_cost_increase}
@@ -216,5 +216,5 @@ _NUMBERS: dict[Step, Callable[[Case], dict[str, Number]]] = {
     guards.rare_tokens: _of_rare_tokens,
     guards.hot_sampling: _of_hot_sampling,
     guards.long_context: _of_long_context,
-    saving.by_saving: _of_by_saving,
+    break_even.by_saving: _of_by_saving,
 }

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from slipstream_core.types import Arm, Reason
 
-from slipstream_gateway.decide.route import guards, saving
+from slipstream_gateway.decide.route import break_even, guards
 from slipstream_gateway.decide.route.case import ArmChoice, Case
 from slipstream_gateway.decide.route.pressure import SHRINK_FROM
 
@@ -18,7 +18,7 @@ STEPS: tuple[Step, ...] = (
     guards.class_rule,
     guards.unknown_class,
     *guards.THRESHOLDS,
-    saving.by_saving,
+    break_even.by_saving,
 )
 _HELD_BACK = (Reason.SPECULATION_PAYS, Reason.CLASS_ENABLED)
 _EXPLORED = (Reason.BREAK_EVEN, Reason.UNKNOWN_CLASS)
@@ -36,10 +36,10 @@ def first_choice(case: Case) -> ArmChoice:
 def compared(case: Case, choice: ArmChoice) -> ArmChoice:
     """`choice`, or what pressure, a rollout, a comparison or exploration makes of it."""
     if choice.reason in _EXPLORED:
-        return saving.explored(case) or choice if is_explorable(case, choice) else choice
+        return break_even.explored(case) or choice if is_explorable(case, choice) else choice
     if is_shareable(choice):
         # Pressure first: otherwise requests that wait under it would count for one arm alone.
-        return saving.shed(case, choice) or _not_reached(case, choice) or _held_back(case, choice)
+        return break_even.shed(case, choice) or _not_reached(case, choice) or _held_back(case, choice)
     return choice
 
 

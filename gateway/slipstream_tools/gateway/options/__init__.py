@@ -1,5 +1,4 @@
-"""The command line of `slipstream gateway`. Options are generated from the settings; here are the checks across them,
-and the options that are no settings."""
+"""The command line of `slipstream gateway`: options are generated from the settings, and `checks` has the checks that\ntypes cannot make. Options that are no settings are defined here."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ from slipstream_core.settings import (
     telemetry_settings,
 )
 
-from slipstream_tools.gateway.options import source, values
+from slipstream_tools.gateway.options import checks, source
 
 _GROUPS: dict[str, tuple[type[msgspec.Struct], ...]] = {
     "access": (AccessSettings,),
@@ -50,12 +49,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def settings_of(args: argparse.Namespace, table: RoutingTable | None) -> GatewaySettings:
     """All settings. `table` is that of the manifest file, if there is one. Raises `CommandError`."""
-    cluster, admin, access = source.cluster_of(args), _admin_of(args), values.access_of(args)
-    values.check_exposure(
+    cluster, admin, access = source.cluster_of(args), checks.admin_of(args), checks.access_of(args)
+    checks.check_exposure(
         [("--host", args.host), ("--admin-host", admin.host)], allowed=args.allow_anonymous or access.enabled
     )
     redis_url = source.redis_of(args)
-    _check_kill_switch(admin, in_cluster=cluster is not None, has_keys=access.enabled)
+    checks.check_kill_switch(admin, in_cluster=cluster is not None, has_keys=access.enabled)
     return read_options(
         args,
         GatewaySettings,
@@ -69,33 +68,11 @@ def settings_of(args: argparse.Namespace, table: RoutingTable | None) -> Gateway
         conformance=read_options(args, ConformanceSettings),
         telemetry=telemetry_settings(),
         redis_url=redis_url,
-        assignment_secret=values.secret_of(args, shares=redis_url is not None or cluster is not None),
-        classifier=values.classifier_of(args),
+        assignment_secret=checks.secret_of(args, shares=redis_url is not None or cluster is not None),
+        classifier=checks.classifier_of(args),
         access=access,
         admin=admin,
-        state_folder=values.state_folder_of(args),
-        upstreams=values.upstreams_of(args),
-        audit=values.audit_of(args),
+        state_folder=checks.state_folder_of(args),
+        upstreams=checks.upstreams_of(args),
+        audit=checks.audit_of(args),
     )
-
-
-def _admin_of(args: argparse.Namespace) -> AdminSettings:
-    if args.admin_port is None:
-        if args.open_metrics:
-            raise CommandError("--open-metrics is for the admin port: give --admin-port N too.", exit_code=2)
-        if args.admin_host != AdminSettings().host:
-            raise CommandError("--admin-host is for the admin port: give --admin-port N too.", exit_code=2)
-    elif args.admin_port == args.port and args.port:
-        # Even on another address: the port alone decides which paths a request can reach.
-        raise CommandError(f"--admin-port and --port are both {args.port}.", exit_code=2)
-    return read_options(args, AdminSettings)
-
-
-def _check_kill_switch(settings: AdminSettings, *, in_cluster: bool, has_keys: bool) -> None:
-    """The service account has more rights than clients of the port: it acts only for those with an admin's key."""
-    if settings.kill_switch and not in_cluster:
-        raise CommandError(
-            "--kill-switch is for --source kubernetes: beside a manifest file it is always there.", exit_code=2
-        )
-    if settings.kill_switch and not has_keys:
-        raise CommandError("--kill-switch needs --keys: without them anybody could stop speculation.", exit_code=2)

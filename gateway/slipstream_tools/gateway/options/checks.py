@@ -1,4 +1,5 @@
-"""Checks of single options that their type cannot make, before a worker starts: files, headers, listeners, secrets."""
+"""Checks of the gateway's options that their types cannot make, single and against each other: files, headers,
+listeners, secrets, the admin port. They run before a worker starts."""
 
 from __future__ import annotations
 
@@ -20,6 +21,7 @@ from slipstream_core.settings import (
     ASSIGNMENT_VARIABLE,
     MIN_SECRET_BYTES,
     AccessSettings,
+    AdminSettings,
     AuditSettings,
     TlsSettings,
     UpstreamSettings,
@@ -152,3 +154,25 @@ def _header(text: str) -> str:
     if name in _NEVER_FORWARDED:
         raise CommandError(f"--forward-header {name}: it belongs to this connection or names a caller.", exit_code=2)
     return name
+
+
+def admin_of(args: argparse.Namespace) -> AdminSettings:
+    if args.admin_port is None:
+        if args.open_metrics:
+            raise CommandError("--open-metrics is for the admin port: give --admin-port N too.", exit_code=2)
+        if args.admin_host != AdminSettings().host:
+            raise CommandError("--admin-host is for the admin port: give --admin-port N too.", exit_code=2)
+    elif args.admin_port == args.port and args.port:
+        # Even on another address: the port alone decides which paths a request can reach.
+        raise CommandError(f"--admin-port and --port are both {args.port}.", exit_code=2)
+    return read_options(args, AdminSettings)
+
+
+def check_kill_switch(settings: AdminSettings, *, in_cluster: bool, has_keys: bool) -> None:
+    """The service account has more rights than clients of the port: it acts only for those with an admin's key."""
+    if settings.kill_switch and not in_cluster:
+        raise CommandError(
+            "--kill-switch is for --source kubernetes: beside a manifest file it is always there.", exit_code=2
+        )
+    if settings.kill_switch and not has_keys:
+        raise CommandError("--kill-switch needs --keys: without them anybody could stop speculation.", exit_code=2)
