@@ -1,7 +1,7 @@
 """Settings of a gateway process, in small groups. The manifest configures behaviour; settings configure the process.
 
 A field with `option(...)` is a command-line option: name, type, default and help are generated from the field (see
-`arguments`). This is the only module that reads environment variables.
+`arguments`). Settings from environment variables are read here, and in `kube.environment`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The command line of `slipstream gateway`: options are generated from the settings, and `checks` has the checks that\ntypes cannot make. Options that are no settings are defined here."""
+"""The command line of `slipstream gateway`: options are generated from the settings, and `checks` has the checks that
+types cannot make. Options that are no settings are defined here."""
 
 from __future__ import annotations
 
@@ -6,7 +7,6 @@ import argparse
 
 import msgspec
 from slipstream_core.arguments import add_options, read_options
-from slipstream_core.errors import CommandError
 from slipstream_core.manifest import RoutingTable
 from slipstream_core.settings import (
     AccessSettings,
