@@ -25,8 +25,8 @@ from slipstream_gateway.conformance.verdict import Subject
 from slipstream_gateway.decide.estimate import ClassEvidence, TreatmentEffect
 from slipstream_gateway.fleet.configuration import ConfigurationStatus
 from slipstream_gateway.request.outcome import Outcome
-from slipstream_gateway.request.parity.parity import ParityCount
 from slipstream_gateway.request.parity.sampled import SampledEvidence
+from slipstream_gateway.request.parity.scheduler import ParityCount
 from slipstream_gateway.request.resume import Result, ResumptionCount
 from slipstream_gateway.telemetry.areas import (
     observe_access,

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from slipstream_gateway.api.http import json_response
 from slipstream_gateway.conformance import ReplicaConformance
 from slipstream_gateway.fleet.fleet import Fleet
-from slipstream_gateway.request.parity.parity import ParityCount
+from slipstream_gateway.request.parity.scheduler import ParityCount
 
 
 class Report(Protocol):

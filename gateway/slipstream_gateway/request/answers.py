@@ -27,7 +27,7 @@ from slipstream_gateway.request.causes import cause_of, error_type
 from slipstream_gateway.request.deadlines import LateError, upstream_late, upstream_stalled
 from slipstream_gateway.request.journal import journal_of
 from slipstream_gateway.request.outcome import Recorder
-from slipstream_gateway.request.parity.parity import Parity
+from slipstream_gateway.request.parity.scheduler import Parity
 from slipstream_gateway.request.resume import Resumptions
 from slipstream_gateway.upstreams.base import Job, Piece, Stream
 from slipstream_gateway.upstreams.pool import Replica

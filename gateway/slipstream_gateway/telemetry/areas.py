@@ -19,8 +19,8 @@ from slipstream_gateway.access.counts import KeyUse
 from slipstream_gateway.conformance import CheckCount, ReplicaConformance
 from slipstream_gateway.decide.estimate.evidence import ClassEvidence, TreatmentEffect
 from slipstream_gateway.fleet.configuration import ConfigurationStatus
-from slipstream_gateway.request.parity.parity import ParityCount
 from slipstream_gateway.request.parity.sampled import SampledEvidence
+from slipstream_gateway.request.parity.scheduler import ParityCount
 from slipstream_gateway.request.parity.score import ALARM_AT
 from slipstream_gateway.request.resume import ResumptionCount
 from slipstream_gateway.telemetry.instruments import Read, Values, counter, gauge, single

@@ -18,7 +18,7 @@ from slipstream_gateway.api.parse import parse_chat_request
 from slipstream_gateway.app.app import connect
 from slipstream_gateway.fleet.fleet import Fleet
 from slipstream_gateway.fleet.snapshot import ServedRoute
-from slipstream_gateway.request.parity.parity import Parity
+from slipstream_gateway.request.parity.scheduler import Parity
 from slipstream_gateway.upstreams.base import Completion, Job, Piece
 from slipstream_gateway.upstreams.pool import Replica
 

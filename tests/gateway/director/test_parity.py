@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from slipstream_core.types import Arm, Reason
-from slipstream_gateway.request.parity.answer import MAX_ANSWER_BYTES
-from slipstream_gateway.request.parity.parity import MAX_ATTEMPTS
+from slipstream_gateway.request.parity.comparison import MAX_ANSWER_BYTES
+from slipstream_gateway.request.parity.scheduler import MAX_ATTEMPTS
 from slipstream_gateway.upstreams.base import Wire
 
 from tests.support.ports import dead_url

@@ -18,7 +18,7 @@ from slipstream_gateway.admission import Admission
 from slipstream_gateway.api.parse import parse_chat_request
 from slipstream_gateway.app.app import connect
 from slipstream_gateway.fleet.fleet import Fleet
-from slipstream_gateway.request.parity.parity import Parity
+from slipstream_gateway.request.parity.scheduler import Parity
 from slipstream_gateway.upstreams.base import Completion, Job, Wire
 from slipstream_tools.up.vllm_server import VllmServer
 

@@ -10,7 +10,7 @@ from slipstream_core.types import Arm, Decision, Endpoint, GenerationRequest, Re
 
 from slipstream_gateway.fleet.snapshot import ServedRoute
 from slipstream_gateway.request.learning import PendingObservation
-from slipstream_gateway.request.parity.answer import Answer, Collector, Difference, parting
+from slipstream_gateway.request.parity.comparison import Answer, Collector, Difference, parting
 from slipstream_gateway.upstreams.base import Job
 from slipstream_gateway.upstreams.pool import Replica
 

@@ -18,7 +18,7 @@ from slipstream_core.types import Capability
 
 from slipstream_gateway.fleet.snapshot import ServedRoute
 from slipstream_gateway.request.likelihood import Factors, Sampling, factors_of
-from slipstream_gateway.request.parity.answer import Answer
+from slipstream_gateway.request.parity.comparison import Answer
 from slipstream_gateway.request.parity.replay import Candidate, replay, tell
 from slipstream_gateway.request.parity.score import ALARM_AT, SampledTest, ScoredPair
 from slipstream_gateway.upstreams.base import Job
