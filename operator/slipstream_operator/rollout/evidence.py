@@ -1,4 +1,4 @@
-"""The operator's evidence: outcomes that gateways store in Redis, kept in one ledger per policy."""
+"""The operator's evidence: the outcomes that gateways store in Redis, in one ledger per policy."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from slipstream_operator.status.conditions import read_time
 from slipstream_operator.types import Note
 
 CHECKPOINT_LOST = "CheckpointLost"
-# A store that is unreachable, or not read yet, for less than this is ignored: restarts are normal.
+# A store may be unreachable, or not read to its end, for this time without effect: restarts are normal.
 GRACE_S = 15.0
 _INTERVAL_S = 1.0
-# The pause between two reconciles of a policy with traffic, which keeps the cost of 1,000 policies small.
+# The pause between two reconciles of a policy with traffic. It keeps the cost of 1,000 policies low.
 _CHANGED_EVERY_S = 2.0
 _START = Position(entry="0-0", numbers={})
 _log = logging.getLogger(__name__)
@@ -35,24 +35,24 @@ Passed = Callable[[str, Position], None]
 
 
 class EvidenceSource(Protocol):
-    """Delivers outcomes, each once, and its position."""
+    """Delivers each outcome once, and the position up to which it has delivered."""
 
     def resume(self, pair: str, position: Position) -> None:
         """Continue to read `pair` from `position`."""
 
     def is_current(self, pair: str) -> bool:
-        """Whether all stored outcomes of `pair` were delivered, as far as is known."""
+        """Whether all outcomes of `pair` that are known to be stored were delivered."""
 
     async def run(self, apply: Apply, passed: Passed, pairs: Callable[[], Iterable[str]]) -> None:
-        """Delivers outcomes of `pairs`, asked each time, until cancelled."""
+        """Delivers outcomes until cancelled. `pairs` is called before each read."""
 
     async def aclose(self) -> None: ...
 
 
 class RedisEvidence:
-    """An `EvidenceSource` over the streams that gateways share outcomes by. It only reads.
+    """An `EvidenceSource` that reads the Redis streams in which gateways share outcomes. It never writes.
 
-    `url` is checked here (`CommandError`); Redis is first asked in `run`.
+    The constructor checks `url` (`CommandError`). The first connection to Redis is made in `run`.
     """
 
     def __init__(self, url: str, *, interval_s: float = _INTERVAL_S) -> None:
@@ -83,7 +83,7 @@ class RedisEvidence:
         return self._pairs()
 
     def _log_losses(self) -> None:
-        """Log the loss of outcomes in Redis."""
+        """Log outcomes that were lost in Redis."""
         status = self._store.status()
         missed, rewound = self._logged
         if status.rewound > rewound:
@@ -111,7 +111,7 @@ class NoEvidence:
 
 
 class _Book:
-    """The ledger of one policy. `spec` is its last valid one, None where there was none."""
+    """The ledger of one policy. `spec` is the policy's last valid spec, None if it never had one."""
 
     def __init__(self, key: ObjectKey, ledger: PolicyLedger, spec: SpeculationPolicySpec | None, now_s: float) -> None:
         self.key, self.ledger, self.spec = key, ledger, spec
@@ -121,10 +121,10 @@ class _Book:
 
 
 class PolicyEvidence:
-    """The ledgers of all policies in force, fed by one source.
+    """The ledgers of all policies in force. One source delivers the outcomes of all of them.
 
-    `changed` is called with a policy's key soon after outcomes came in for it. `clock_s` is the wall clock, in seconds
-    since 1970. All methods belong to the event loop that `run` runs in.
+    `changed` is called with a policy's key soon after outcomes of the policy were delivered. `clock_s` is the wall
+    clock, in seconds since 1970. All methods must be called in the event loop of `run`.
     """
 
     def __init__(
@@ -148,9 +148,11 @@ class PolicyEvidence:
     def open(
         self, key: ObjectKey, policy: SpeculationPolicy | None, *, pair_key: str, checkpoint: str, created: str = ""
     ) -> Note | None:
-        """Go on from `checkpoint` where this policy is not known yet; else only note its spec. `policy` is None where
-        it cannot be read: the last spec holds. `created` is when the policy was: requests before do not count. The
-        note says that the checkpoint cannot be read."""
+        """Open the policy's ledger, restored from `checkpoint`. If the ledger is open already, only store the spec.
+
+        `policy` is None if it cannot be read; the last spec then stays in force. `created` is the policy's creation
+        time: earlier outcomes do not count. Returns a note if the checkpoint cannot be read.
+        """
         known, spec = self._books.get(key), policy.spec if policy is not None else None
         if known is not None and known.ledger.pair == pair_key:
             known.spec = spec or known.spec
@@ -168,14 +170,14 @@ class PolicyEvidence:
         return lost
 
     def close(self, key: ObjectKey) -> None:
-        """The policy is gone, or is not in force."""
+        """Drop the ledger of a policy that was deleted or is no longer in force."""
         book = self._books.pop(key, None)
         if book is not None and self._by_pair.get(book.ledger.pair) is book:
             del self._by_pair[book.ledger.pair]
 
     def is_connected(self, key: ObjectKey) -> bool:
-        """Whether the facts are all there is: read to the end, now or a moment ago. False for a policy that was not
-        opened."""
+        """Whether the facts count as complete: less than `GRACE_S` ago the store was read to its end, or the ledger was
+        opened. False for a policy that was not opened."""
         book = self._books.get(key)
         if book is None:
             return False
@@ -185,7 +187,7 @@ class PolicyEvidence:
         return now_s - book.current_s < GRACE_S
 
     def facts(self, key: ObjectKey) -> Mapping[str, ClassFacts]:
-        """The facts of each class that was seen; empty for a policy that was not opened."""
+        """The facts of each class with outcomes; empty for a policy that was not opened."""
         book = self._books.get(key)
         if book is None:
             return {}
@@ -196,21 +198,24 @@ class PolicyEvidence:
         return {name: unread(one, book.opened_s) for name, one in facts.items()}
 
     def checkpoint(self, key: ObjectKey, status: SpeculationPolicyStatus, *, paused: bool = False) -> str:
-        """What `open` needs to go on from here, sealed with where `status`, which it goes into, leaves the classes;
-        empty for a policy that was not opened. `follow` must get the same."""
+        """The checkpoint from which `open` restores the ledger; empty for a policy that was not opened.
+
+        It contains the state of the classes in `status` and is stored in that status. `follow` must be called with the
+        same `status` and `paused`.
+        """
         book = self._books.get(key)
         return book.ledger.checkpoint(status, paused=paused) if book is not None else ""
 
     def follow(self, key: ObjectKey, status: SpeculationPolicyStatus, *, paused: bool = False) -> None:
-        """`status` is in force: it was stored, or is as stored. Not for one whose write failed. Reading begins with the
-        first. While `paused` outcomes are no evidence."""
+        """Set the status in force: one that is stored, never one whose write failed. Outcomes of the policy are read
+        from the first call on. While `paused`, outcomes are no evidence."""
         book = self._books.get(key)
         if book is not None:
             book.ledger.follow(book.spec, status, paused=paused)
             book.is_followed = True
 
     def _followed_pairs(self) -> tuple[str, ...]:
-        """Only pairs whose classes have a known state, which decides about the evidence."""
+        """The pairs whose classes have a known state: without it, the outcomes that count are not known."""
         return tuple(pair for pair, book in self._by_pair.items() if book.is_followed)
 
     def _apply(self, seen: Observation) -> None:
@@ -245,7 +250,10 @@ def _restore(ledger: PolicyLedger, checkpoint: str) -> Note | None:
 
 
 def unread(facts: ClassFacts, opened_s: float) -> ClassFacts:
-    """`facts` of a ledger that was opened at `opened_s` and has read nothing yet: silence cannot be distinguished from
-    outcomes that wait in the store."""
+    """`facts` for a ledger that was opened at `opened_s`, before the store was read to its end.
+
+    A class without traffic cannot be distinguished yet from a class with unread outcomes in the store, so
+    `last_outcome_s` is at least `opened_s`.
+    """
     heard_s = max(facts.last_outcome_s or 0.0, opened_s)
     return msgspec.structs.replace(facts, last_outcome_s=heard_s, complete=False)

@@ -1,7 +1,7 @@
-"""Which share of a class's speculative answers is held back as its control: more while their comparison is open. Pure.
+"""The hold-back of a class: the share of its speculative requests that become the control. Pure.
 
-The share has two values. The comparison stays valid: the share of a block of answers depends on earlier blocks alone
-(see `analysis.paired`).
+The share has two values, and the larger one is used while the comparison of the arms is open. The comparison stays
+valid, because the share of a block of answers depends on earlier blocks alone (see `analysis.paired`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _BROKEN = frozenset({Verdict.UNCLEAR, Verdict.SHARED})
 
 
 def most_held_back(spec: SpeculationPolicySpec) -> float:
-    """Up to which share the policy lets a class's control grow. Without a control it has none."""
+    """The largest hold-back that the policy allows for a class; 0 if the policy has no control."""
     least = spec.hold_back_share
     if least == 0.0:
         return 0.0
@@ -29,12 +29,12 @@ def most_held_back(spec: SpeculationPolicySpec) -> float:
 def hold_back_share(
     state: ClassState, facts: ClassFacts | None, situation: Situation, *, before: float | None
 ) -> float | None:
-    """The share for a class that is at `state` now. `facts` are those of its present step, None where it has just
-    begun; `before` is the share so far, None where none was decided."""
+    """The hold-back of a class in `state`. `facts` are those of its present step, None if the step has just begun.
+    `before` is the previous share, None if no share was decided before."""
     if situation.held is not None or not situation.connected or not (facts is None or facts.complete):
         return before
     least, most = situation.spec.hold_back_share, most_held_back(situation.spec)
-    if state.phase is Phase.ENABLED:  # errors alone take it back
+    if state.phase is Phase.ENABLED:  # only errors roll it back
         return most if facts is not None and any(guard.verdict in _BROKEN for guard in facts.guards) else least
     if state.phase not in _COMPARED or 1.0 - state.share >= most:  # the rollout's own control is large enough
         return least
@@ -47,7 +47,7 @@ def hold_back_share(
 def with_control(
     state: ClassState, facts: ClassFacts | None, situation: Situation, *, before: ClassState
 ) -> ClassState:
-    """`state` with the share of its control, which has changed now or is that of `before`."""
+    """`state` with its hold-back. `hold_back_since` is that of `before` unless the share has changed now."""
     known = None if state.since == situation.now else facts  # a new state has no facts yet
     share = hold_back_share(state, known, situation, before=before.hold_back_share)
     since = before.hold_back_since if share == before.hold_back_share else situation.now

@@ -1,10 +1,10 @@
-"""Where the classes of a policy are before anything is decided: from the operator's own memory, and where that is lost,
-from a status that may have been edited by hand.
+"""The state of a policy's classes before a decision, from the operator's own memory. If that is lost, the state is
+read from the status, which may have been edited by hand.
 
-Nothing in a status can move a class up. What the operator remembers counts (in its ledger, and sealed in the
-checkpoint: of two, the later, since another operator may have decided meanwhile); a status that says otherwise is put
-right. Without a memory a class that may have been rolled back counts as rolled back, and any other begins at the first
-step.
+A status alone can never promote a class. The operator's memory counts: its ledger and the state sealed in the
+checkpoint. If they differ, the later one counts, since another operator may have decided in the meantime. A status that
+differs from the memory is corrected. Without a memory, a class that may have been rolled back counts as rolled back,
+and any other class starts at the first step.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ _sealed: OrderedDict[tuple[bytes, str | None], Mapping[str, ClassMemory]] = Orde
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True):
-    """A class as it was left. `spec_hash` and `retry_token` are those that it was judged under; `is_own` False: another
-    operator has left it so, and what this one counted is of what was before."""
+    """The last decided state of a class. `spec_hash` and `retry_token` are those that it was judged under.
+
+    `is_own` False: another operator has decided this state, so the evidence of this operator is of an earlier state.
+    """
 
     state: ClassState
     spec_hash: str
@@ -46,7 +48,7 @@ def remembered(
     spec: SpeculationPolicySpec,
     now: datetime,
 ) -> Mapping[str, Start]:
-    """The classes that were seen before, by name. `sealed` are the standings in `prior`'s checkpoint."""
+    """The starting states of all known classes, by name. `sealed` are the states in the checkpoint of `prior`."""
     shown = {one.name: one for one in prior.classes if one.name in CLASSES}
     starts = {}
     for name in sorted({*sealed, *shown, *evidence} & CLASSES):
@@ -63,7 +65,7 @@ def remembered(
 
 
 def sealed_in(checkpoint: str, pair: str | None) -> Mapping[str, ClassMemory]:
-    """`sealed_standings`, cached, since it takes milliseconds and most reconciles have the last checkpoint again."""
+    """`sealed_standings`, cached: it takes milliseconds, and most reconciles have the same checkpoint as the last."""
     digest = hashlib.sha256(checkpoint.encode()).digest()
     known = _sealed.get((digest, pair))
     if known is None:
@@ -74,7 +76,8 @@ def sealed_in(checkpoint: str, pair: str | None) -> Mapping[str, ClassMemory]:
 
 
 def _later(own: ClassMemory | None, sealed: ClassMemory | None) -> ClassMemory | None:
-    """The memory that counts. Under one spec only a later attempt ends a rollback: clocks alone never do."""
+    """The memory that counts. Under the same spec only a later attempt ends a rollback; a later time alone does
+    not."""
     if own is None or sealed is None or own == sealed:
         return own if own is not None else sealed
     if (own.spec_hash, own.retry_token) == (sealed.spec_hash, sealed.retry_token):
@@ -91,7 +94,7 @@ def _is_before(one: ClassMemory, other: ClassMemory) -> bool:
 
 
 def edited_classes(prior: SpeculationPolicyStatus, sealed: Mapping[str, ClassMemory]) -> list[str]:
-    """The classes whose entry in the status differs from the sealed one."""
+    """The names of the classes whose entry in the status differs from the sealed state."""
     shown = {one.name: one for one in prior.classes}
     return sorted(
         name
@@ -139,7 +142,7 @@ def _from_status(one: ClassStatus, prior: SpeculationPolicyStatus, spec: Specula
 
 
 def salvaged(raw: KubeObject) -> SpeculationPolicyStatus:
-    """The rest of a status that cannot be read: the checkpoint, which is valid if its checksum is."""
+    """The checkpoint of a status that cannot be parsed. The checkpoint has a checksum of its own."""
     status = raw.get("status")
     checkpoint = status.get("checkpoint") if isinstance(status, Mapping) else None
     return SpeculationPolicyStatus(checkpoint=checkpoint if isinstance(checkpoint, str) else "")

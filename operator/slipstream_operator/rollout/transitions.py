@@ -1,7 +1,7 @@
-"""The rollout's state machine, one class at a time. Pure.
+"""The rollout's state machine for one class. Pure.
 
-A rollback needs only its own evidence, whatever else is wrong. A step up needs complete evidence: anything that is
-missing, late, edited or unknown keeps the class in its phase.
+A rollback needs only the evidence of its own rule. A promotion needs complete evidence: a class keeps its phase while
+any evidence is missing, late, edited or unknown.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ _CONTENT = frozenset({Verdict.PASS, Verdict.NOT_APPLICABLE, Verdict.SHARED})
 
 
 class ClassState(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a class: the decided part of a `ClassStatus`, with moments instead of text. `hold_back_share` has
-    been in force since `hold_back_since`; both are None before the first decision."""
+    """The state of a class: the decided part of a `ClassStatus`, with `datetime` values instead of text.
+
+    `hold_back_share` has been in force since `hold_back_since`. Both are None before the first decision.
+    """
 
     name: str
     phase: Phase
@@ -43,11 +45,11 @@ class ClassState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Situation(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds for all classes of a policy now.
+    """The inputs that all classes of a policy share now.
 
-    `held` says why nothing may go up and nothing goes stale; None where nothing is in the way. `released` is when that
-    was so last: soak and silence count from there. `connected`: all outcomes there are have been read. `renewed`: the
-    policy has a retryToken that was not honoured yet.
+    `held` is the reason why the policy is held, or None. A rollback is the only transition of a held policy's classes.
+    `released` is the end of the last hold: the soak of a step and the time without outcomes are counted from then at
+    the earliest. `connected`: all stored outcomes have been read.
     """
 
     spec: SpeculationPolicySpec
@@ -58,7 +60,7 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rule_of(spec: SpeculationPolicySpec, name: str) -> ClassRule | None:
-    """The rule for a class: `task/length` goes before `task`."""
+    """The rule for a class: a rule for `task/length` takes precedence over one for `task`."""
     rules = {rule.name: rule for rule in spec.classes}
     return rules.get(name) or rules.get(name.partition("/")[0])
 
@@ -71,7 +73,7 @@ def initial(spec: SpeculationPolicySpec, name: str, now: datetime, *, retries: i
 
 
 def share_of(spec: SpeculationPolicySpec, phase: Phase, step: int) -> float:
-    """The share of a phase and a step."""
+    """The share of requests that may speculate in a phase and a step."""
     steps = spec.rollout.steps
     if phase is Phase.PROGRESSING:
         return steps[min(step, len(steps) - 1)].share
@@ -81,13 +83,13 @@ def share_of(spec: SpeculationPolicySpec, phase: Phase, step: int) -> float:
 
 
 def advance(state: ClassState, facts: ClassFacts | None, situation: Situation) -> ClassState:
-    """One transition at most; `state` itself where there is none. A new one has its decision in `last_decision`."""
+    """The state after at most one transition; `state` itself without one. `last_decision` is the decision for it."""
     if state.phase is Phase.DISABLED or facts is None:
         return state
     if trip := _trip(state, facts):
         return _rolled_back(state, trip, situation)
     if situation.held is not None or situation.now < state.since:
-        return state  # also where the clock went back: time has to pass again
+        return state  # also after the clock was set back, until it has reached `since` again
     if state.phase is Phase.ROLLED_BACK:
         return _retried(state, facts, situation)
     if state.phase is Phase.STALE:
@@ -102,7 +104,7 @@ def advance(state: ClassState, facts: ClassFacts | None, situation: Situation) -
 
 
 def may_promote(state: ClassState, facts: ClassFacts, situation: Situation) -> bool:
-    """Whether the step is over: soaked, its gain shown, and no guard without data that it could have."""
+    """Whether the class may leave its step: the soak is over, the gain is shown, and no guard prevents it."""
     return (
         state.phase is Phase.PROGRESSING
         and situation.connected
@@ -115,15 +117,17 @@ def may_promote(state: ClassState, facts: ClassFacts, situation: Situation) -> b
 
 
 def _guards_are_content(facts: ClassFacts) -> bool:
-    """Servers that are slow for both arms are no evidence against speculation."""
+    """Whether each guard passes, does not apply, or has a limit that the control breaks as often. Servers that are slow
+    for both arms are no evidence against speculation."""
     return all(guard.verdict in _CONTENT for guard in facts.guards)
 
 
 def needs_gain(state: ClassState, spec: SpeculationPolicySpec) -> bool:
     """Whether the step has to show its gain again.
 
-    At the last of several steps that lets everything speculate, the hold-back alone is left as a control: to fill it
-    would take fifty times the traffic, for what the step before has shown. What contradicts it counts all the same.
+    The last of several steps does not, if all requests may speculate in it. Only the hold-back is left as a control
+    there. Enough control answers would take fifty times the traffic, to show what the previous step has shown. Evidence
+    against the gain still counts.
     """
     steps = spec.rollout.steps
     last = state.step + 1 >= len(steps)
@@ -137,19 +141,19 @@ def _gain_is_shown(state: ClassState, facts: ClassFacts, situation: Situation) -
 
 
 def soak_end(state: ClassState, situation: Situation) -> datetime:
-    """The earliest time at which the class may leave its step: never the moment of its start."""
+    """The earliest time at which the class may leave its step: at least 1 s after the start of the step."""
     steps = situation.spec.rollout.steps
     soak = timedelta(seconds=max(steps[min(state.step, len(steps) - 1)].soak_seconds, 1))
     return max(state.since, situation.released) + soak
 
 
 def is_stale(state: ClassState, facts: ClassFacts, situation: Situation) -> bool:
-    """Whether the class had no outcomes for too long."""
+    """Whether the class has had no outcomes for `staleAfterSeconds`."""
     return situation.now >= stale_at(state, facts, situation)
 
 
 def stale_at(state: ClassState, facts: ClassFacts, situation: Situation) -> datetime:
-    """When the class becomes stale without further outcomes."""
+    """The time at which the class becomes stale if no further outcome arrives."""
     latest = max(state.since, situation.released)
     if facts.last_outcome_s is not None:
         latest = max(latest, datetime.fromtimestamp(facts.last_outcome_s, tz=situation.now.tzinfo))
@@ -184,15 +188,18 @@ def _rolled_back(state: ClassState, trip: Trip, situation: Situation) -> ClassSt
 
 
 def retries_back_at(state: ClassState, situation: Situation) -> datetime:
-    """When a promoted class has its retries back: after the longest possible cool-down, and not before the duration of
-    a whole rollout. A later failure has another cause."""
+    """The time at which a promoted class regains all its retries.
+
+    The wait is the longest possible cool-down, or the duration of a whole rollout if that is longer. It starts with the
+    promotion, or with the end of a later hold. A failure after the wait has another cause.
+    """
     soaks_s = sum(step.soak_seconds for step in situation.spec.rollout.steps)
     proof_s = max(situation.spec.rollback.max_cool_down_seconds, soaks_s)
     return max(state.since, situation.released) + timedelta(seconds=proof_s)
 
 
 def _proven(state: ClassState, facts: ClassFacts, situation: Situation) -> ClassState:
-    """The promoted class, with its retries back where it kept to its thresholds for long enough. No transition."""
+    """The promoted class. It regains its retries after it has kept its thresholds for long enough. No transition."""
     seen = situation.connected and facts.complete and _guards_are_content(facts)
     if not state.retries or not seen or is_stale(state, facts, situation):
         return state
@@ -202,7 +209,7 @@ def _proven(state: ClassState, facts: ClassFacts, situation: Situation) -> Class
 
 
 def _retried(state: ClassState, facts: ClassFacts, situation: Situation) -> ClassState:
-    """The next attempt, when it is due; not while its outcomes could not be read."""
+    """The next attempt if it is due. It does not start before all outcomes have been read."""
     due = state.retry_at is not None and situation.now >= state.retry_at
     if not due or not situation.connected or not facts.complete:
         return state
@@ -232,7 +239,7 @@ def _staled(state: ClassState, situation: Situation) -> ClassState:
 
 
 def _silent_before(state: ClassState) -> float:
-    """How often the class fell silent, up to its last decision, without having come a step further in between."""
+    """The number of silences of the class up to its last decision, without a promotion between them."""
     last = state.last_decision
     return last.observed or 0.0 if last is not None and last.metric == SILENCES else 0.0
 
@@ -264,7 +271,7 @@ def _promoted(state: ClassState, facts: ClassFacts, situation: Situation) -> Cla
 
 
 def without_data(facts: ClassFacts) -> str:
-    """The metrics that do not apply to a class, as the end of a message; empty where all apply."""
+    """The end of a message: the metrics that do not apply to a class; empty if all apply."""
     names = ", ".join(metric.value for metric in facts.not_applicable)
     return f"; not applicable, without data: {names}" if names else ""
 
@@ -283,7 +290,7 @@ def _gain_message(gain: GainFacts, situation: Situation) -> str:
 def decided(
     before: ClassState, after: ClassState, rule: str, message: str, numbers: Numbers = NO_NUMBERS
 ) -> ClassState:
-    """`after` with the decision that led there."""
+    """`after`, with the decision for this transition in `last_decision`."""
     decision = LastDecision(
         time=rfc3339(after.since),
         rule=rule,

@@ -1,4 +1,4 @@
-"""The causes of a rollback: verdicts against a class, with messages."""
+"""The causes of a rollback: failed verdicts on a class, with messages."""
 
 from __future__ import annotations
 
@@ -28,21 +28,26 @@ REASONS = {
     SLOWER: "SlowerThanControl",
     SLOWER_TTFT: "TtftSlowerThanControl",
 }
-"""A rollback's rule in decisions, and the reason of condition RolledBack that it gives."""
+"""The reason of the condition RolledBack, by the rule of the decision."""
 
 
 E2E_CHANGE = "e2eChange"
-"""The metric of decisions about the speculative answers' time beside the control's, as a share of the latter."""
+"""The metric of decisions about end-to-end times: the speculative answers' mean minus the control's mean, as a share of
+the control's mean."""
 TTFT_CHANGE = "ttftChange"
-"""The same of the time to the first token."""
+"""The metric of decisions about times to the first token, computed in the same way."""
 SILENCES = "silences"
-"""The metric of decisions that are about no data, in place of one that is measured."""
+"""The metric of decisions about missing outcomes: the number of silences instead of a measurement."""
 
 
 class Numbers(NamedTuple):
-    """What a decision was made by. `bound` is the confidence bound of a gain, or a guard's evidence: how many requests
-    at the threshold it takes on average to see as much by chance; None where most requests failed. `threshold` is in
-    the unit of `observed`. Of silences, `observed` is how many there were without a step between them."""
+    """The numbers behind a decision.
+
+    `bound` is the confidence bound of a gain, or the evidence of a guard: the average number of requests at the
+    threshold until chance alone gives this evidence. It is None for the other rules: most requests failed, a higher
+    cost, a longer time than the control's. `threshold` has the unit of `observed`. With the metric `silences`,
+    `observed` is the number of silences without a promotion between them.
+    """
 
     metric: str
     observed: float | None
@@ -55,7 +60,7 @@ NO_NUMBERS = Numbers("", None, None, None, 0)
 
 
 class Trip(NamedTuple):
-    """One verdict against a class, and the rule that made it."""
+    """One failed verdict on a class, and its rule."""
 
     rule: str
     numbers: Numbers
@@ -63,7 +68,7 @@ class Trip(NamedTuple):
 
 
 def worst_trip(facts: ClassFacts, *, guards: bool) -> Trip | None:
-    """The verdict to act on, errors first; None where there is none. `guards` False: errors alone."""
+    """The verdict to act on, errors first; None if no verdict failed. `guards` False: only errors are checked."""
     if facts.errors.verdict is Verdict.FAIL:
         return _errors(facts.errors)
     failed = {guard.metric: guard for guard in facts.guards if guard.verdict is Verdict.FAIL}
@@ -73,7 +78,8 @@ def worst_trip(facts: ClassFacts, *, guards: bool) -> Trip | None:
 
 
 def _slower(facts: ClassFacts) -> Trip | None:
-    """This check is the last one, since a failed guard explains why the class is slower."""
+    """The verdict on a class that is slower than its control. It is checked last, since a failed guard explains the
+    slowness."""
     for rule, metric, what, loss in (
         (SLOWER, E2E_CHANGE, "speculative answers take", facts.loss),
         (SLOWER_TTFT, TTFT_CHANGE, "the first tokens of speculative answers take", facts.ttft_loss),
@@ -89,7 +95,7 @@ def _slower(facts: ClassFacts) -> Trip | None:
 
 
 def error_words(errors: ErrorFacts) -> str:
-    """The failed requests, and the limit."""
+    """The number of failed requests, and the limit."""
     said = f"{errors.failures} of {errors.requests} speculative requests failed, the limit is {errors.limit:.3g}"
     if not errors.control_requests:
         return said
@@ -127,7 +133,7 @@ def _dearer(guard: GuardFacts) -> Trip:
 
 
 def words(guard: GuardFacts) -> str:
-    """The observation of a guard, and its limit."""
+    """The observed value of a guard, and its limit."""
     observed = guard.observed if guard.observed is not None else 0.0
     match guard.metric:
         case Metric.ERROR_RATE:
@@ -155,7 +161,7 @@ def _of_control(guard: GuardFacts) -> str:
 
 
 def _allowed(guard: GuardFacts) -> str:
-    """The share that may break a limit on times, and the control's share that does."""
+    """The share of answers that may break a limit on times, and the share of the control's answers that breaks it."""
     if guard.control_observed is None:
         return f" ({EXCEEDANCE:.0%} may)"
     return f" ({EXCEEDANCE:.0%} may; of the control's {guard.control} answers {guard.control_observed:.1%} did)"

@@ -1,4 +1,4 @@
-"""Statistics of live traffic, pure: guards, confidence sequences, windows, and a ledger of them per policy."""
+"""Statistics of live traffic: guards, confidence sequences and windows, in one ledger per policy. Pure."""
 
 from slipstream_operator.rollout.analysis.checkpoint import CheckpointError
 from slipstream_operator.rollout.analysis.facts import (

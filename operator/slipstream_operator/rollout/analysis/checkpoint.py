@@ -17,23 +17,26 @@ from slipstream_operator.rollout.analysis.facts import ClassMemory
 from slipstream_operator.rollout.analysis.record import ClassRecord
 
 MAX_CHARS = 262_144
-"""What the resource's schema takes, and what is read."""
+"""The maximum length in the resource's schema, and of a text that is read."""
 MAX_WRITTEN_CHARS = MAX_CHARS * 15 // 16
 _Value = TypeVar("_Value")
 _VERSION = 3
-# From these versions only the phases of the classes are read. The outcomes are read from the store again.
+# Only the states of the classes are read from these versions. The outcomes are read from the store again.
 _OLDER = frozenset({1, 2})
 _DIGEST_BYTES = 8
 _MAX_BYTES = 4 * 1024 * 1024
 
 
 class CheckpointError(OperatorError):
-    """A checkpoint that cannot be used: damaged, edited, or of another version. The message says which."""
+    """A checkpoint that cannot be used: damaged, edited, or of another version. The message has the cause."""
 
 
 class State(msgspec.Struct, kw_only=True, array_like=True):
-    """The memory of a ledger. `standings` has the state of the classes, `records` their evidence; nothing counts while
-    `paused`, and afterwards requests that began at `resumed_s` (seconds since 1970) or later."""
+    """The content of a ledger. `standings` are the states of the classes, `records` their evidence.
+
+    While `paused`, no outcome counts as evidence. After the pause, an outcome counts if its request began at
+    `resumed_s` (seconds since 1970) or later.
+    """
 
     pair: str
     position: Position | None = None
@@ -44,7 +47,7 @@ class State(msgspec.Struct, kw_only=True, array_like=True):
 
 
 class _Standings(msgspec.Struct, array_like=True):
-    """A `State` of which only one part is decoded."""
+    """A `State` of which only the pair and the states of the classes are decoded."""
 
     pair: str
     position: msgspec.Raw
@@ -59,9 +62,9 @@ _standings_decoder = msgspec.msgpack.Decoder(_Standings)
 def write_checkpoint(state: State) -> str:
     """`state` as text; the same state gives the same text.
 
-    One that API servers refused would keep every transition from being stored: above `MAX_WRITTEN_CHARS` the figures
-    are left out, then what tells old outcomes from new ones after a loss of Redis, then what was counted. Where the
-    classes stand always stays.
+    If the API server rejected the text, no transition could be stored. Above `MAX_WRITTEN_CHARS`, parts are therefore
+    left out, in this order: the figures; the sequence numbers, which distinguish old outcomes from new ones after a
+    loss of Redis; the records. The states of the classes are always kept.
     """
     text = _encoded(state)
     for lighten in (_without_figures, _without_numbers, _without_records):
@@ -73,7 +76,7 @@ def write_checkpoint(state: State) -> str:
 
 
 def read_checkpoint(text: str) -> State:
-    """Raises `CheckpointError` for anything but a text of `write_checkpoint`, of this version or an older one."""
+    """The state in `text`. Raises `CheckpointError` unless `write_checkpoint` of this or an older version wrote it."""
     version, packed = _opened(text)
     if version in _OLDER:
         older = _decoded(packed, _standings_decoder)
@@ -82,8 +85,8 @@ def read_checkpoint(text: str) -> State:
 
 
 def sealed_standings(text: str, pair: str | None = None) -> Mapping[str, ClassMemory]:
-    """The state of the classes when `text` was written; empty where it cannot be read, or belongs to another pair than
-    `pair` (None: any)."""
+    """The states of the classes in `text`; empty if it cannot be read, or is of another pair than `pair` (None: any
+    pair)."""
     try:
         sealed = _decoded(_opened(text)[1], _standings_decoder)
     except CheckpointError:
@@ -112,7 +115,7 @@ def _without_records(state: State) -> State:
 
 
 def _opened(text: str) -> tuple[int, bytes]:
-    """The version, and the compressed rest. Raises `CheckpointError`."""
+    """The version of a checkpoint, and its compressed content. Raises `CheckpointError`."""
     if len(text) > MAX_CHARS:
         raise CheckpointError(f"status.checkpoint: must have at most {MAX_CHARS} characters, got {len(text)}")
     try:

@@ -1,4 +1,4 @@
-"""The facts of a class, from its ledger: the values that decisions are based on."""
+"""The facts of a class, computed from its ledger: decisions are based on these values."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from slipstream_operator.rollout.analysis.window import Histogram
 
 
 class Verdict(StrEnum):
-    """The answer to a question about a class. Too little data is an answer of its own, and never a success; that a
-    class has nothing that the question is about (no streams, where first tokens are timed) is another one.
+    """The result of a check of a class.
 
-    `SHARED`: a limit is broken, and the control breaks it as often: speculation is not to blame. `UNCLEAR`: it is
-    broken, and too few answers of the control are known to say who is to blame.
+    `NO_DATA`: too little data, which is never a success. `NOT_APPLICABLE`: the class has no requests to check, such as
+    no streams for a limit on the time to the first token. `SHARED`: a limit is broken, and the control breaks it as
+    often, so speculation is not the cause. `UNCLEAR`: a limit is broken, and there are too few answers of the control
+    to determine the cause.
     """
 
     PASS = "pass"
@@ -31,10 +32,10 @@ _SHOWN = ("phase", "share", "hold_back_share", "hold_back_since", "step", "since
 
 
 class ClassMemory(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """The last state of a class as the operator remembers it, in case the status was edited.
+    """The last decided state of a class in the operator's memory, in case the status was edited.
 
-    Times are RFC 3339. `spec_hash` and `retry_token` are those that the class was judged under. `hold_back_share`
-    has been in force since `hold_back_since`; None in checkpoints of older versions.
+    Times are RFC 3339. `spec_hash` and `retry_token` are those that the class was judged under. `hold_back_share` has
+    been in force since `hold_back_since`. It is None in checkpoints of older versions.
     """
 
     phase: Phase
@@ -54,10 +55,16 @@ class ClassMemory(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class GuardFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """A guard. FAIL: alarm. `observed` is the mean of x over the `samples` answers since its doubt began, `seen` all
-    of them; `limit` is that of the mean, `threshold` the policy's; `statistic` is compared with `alarm_at`.
-    Of cost, `observed` is the increase over the control's of the same time, by `samples` and `control` answers.
-    `control_observed` is the mean of x over the `control` answers of the control since then."""
+    """The result of a guard. FAIL: the guard has an alarm.
+
+    `observed` is the mean of x over the `samples` requests of the guard's run (see `Guard`). `seen` counts all requests
+    of the guard, which needs `required` of them. `control_observed` is the mean of x over the `control` answers of the
+    control in the run. `limit` is the limit of the mean, and `threshold` the policy's value. `statistic` is compared
+    with `alarm_at`.
+
+    For cost, `observed` is the increase over the control's cost at the same time. `samples` and `control` are the
+    numbers of answers behind it, and `seen` is that of the arm with fewer answers.
+    """
 
     metric: Metric
     verdict: Verdict
@@ -74,8 +81,8 @@ class GuardFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ErrorFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Failed speculative requests within the window, and those of the control. FAIL: most of them, for which no
-    statistics are needed. SHARED: most of the control's, too."""
+    """The failed requests of both arms within the window. FAIL: most speculative requests failed, so no statistical
+    test is needed. SHARED: most of the control's requests failed, too."""
 
     verdict: Verdict
     failures: int
@@ -86,11 +93,11 @@ class ErrorFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GainFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The speculative answers' mean time against that of the control at the same time, since the step began: the
-    `change` as a share of the control's time.
+    """The comparison of the arms' mean times since the step began. `change` is the speculative answers' mean time minus
+    that of the control at the same time, as a share of the latter.
 
-    PASS: `bound`, above the change at all times with the policy's confidence, lies below `threshold`. FAIL: there are
-    answers enough, and it does not.
+    `bound` is above the change, at all times with the policy's confidence. PASS: `bound` is below `threshold`. FAIL:
+    there are enough answers, and `bound` is not below `threshold`.
     """
 
     verdict: Verdict
@@ -103,9 +110,11 @@ class GainFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LossFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """A loss that was shown: speculative answers, or their first tokens, take longer than those of the control at the
-    same time. `change` is the increase as a share of the control's time, `threshold` the allowed one.
-    `speculative` and `control` are the numbers of answers behind it."""
+    """A shown loss: speculative answers, or their first tokens, take longer than those of the control at the same time.
+
+    `change` is the increase as a share of the control's time, and `threshold` is the allowed increase. `speculative`
+    and `control` are the numbers of answers behind `change`.
+    """
 
     change: float
     threshold: float
@@ -114,12 +123,15 @@ class LossFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClassFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts of a class. `loss` is None where none was shown, and so is `ttft_loss`, that of the first tokens.
-    `last_outcome_s` is the time of its last outcome, in seconds since 1970. `complete` False: there may be outcomes
-    that were not read yet. `decided_plain` is the share of the latest answers that were decoded plainly because
-    speculation would not pay; `hardly_speculates`: of enough answers nearly all were. `control_needed`: whether the
-    comparison with the control is open, so that more control answers would help; None where it is neither open nor
-    clear."""
+    """The facts of a class.
+
+    `loss` is the shown loss of end-to-end time, `ttft_loss` that of the time to the first token; each is None without a
+    shown loss. `last_outcome_s` is the time of the last outcome, in seconds since 1970. `complete` False: some stored
+    outcomes may be unread. `decided_plain` is the share of the latest answers that were decoded plainly because
+    speculation would not pay. `hardly_speculates`: there are enough answers, and nearly all of them were such plain
+    ones. `control_needed`: the comparison with the control is open, so more control answers would help; None if it is
+    neither open nor clear.
+    """
 
     memory: ClassMemory | None
     guards: tuple[GuardFacts, ...]

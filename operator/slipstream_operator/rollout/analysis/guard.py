@@ -1,15 +1,15 @@
-"""A guard that watches a stream of requests and detects when its mean breaks a limit: an e-CUSUM.
+"""A guard detects when the mean of a stream of requests breaks a limit: an e-CUSUM.
 
-For each request with x in [0, 1] and a limit m of its mean, the guard bets a share λ against "the mean keeps to m":
-`g ← max(0, g) + log(1 + λ·excess)`, excess = m − x for a floor and x − m for a cap. While the mean keeps to m, whatever
-else the stream does and however its values depend on what was before, exp(g) is an e-detector: between two alarms at
-g ≥ log(N) lie N requests or more on average (Shin, Ramdas and Rinaldo, "E-detectors", 2023). A weighted mean of such
-e-detectors is one, too, so that several λ are bet at once: a large one sees large changes early, a small one sees
-small ones at all.
+Each request has an x in [0, 1], whose mean has the limit m. For each request the guard bets a share λ against "the mean
+keeps to m": `g ← max(0, g) + log(1 + λ·excess)`, with excess = m − x for a floor and x − m for a cap. While the mean
+keeps to m, exp(g) is an e-detector, for any other behaviour of the stream and any dependence on earlier values: two
+alarms at g ≥ log(N) are N requests or more apart on average (Shin, Ramdas and Rinaldo, "E-detectors", 2023). A weighted
+mean of e-detectors is an e-detector, too, so the guard bets several λ at once. A large λ detects large changes early;
+small changes need a small λ.
 
-A limit on times or errors is also broken when servers are busy or broken. Its guard counts the control's answers of the
-same time, too. A sequential test (Wald, 1947) then compares two hypotheses: the control keeps to the limit, or breaks
-it half as often; and the control breaks it as often.
+Busy or broken servers also break a limit on times or errors. A guard of such a limit therefore counts the control's
+answers of the same time, too. A sequential test (Wald, 1947) then compares two hypotheses. In one, the control keeps to
+the limit, or breaks it half as often as the guarded requests. In the other, the control breaks it as often.
 """
 
 from __future__ import annotations
@@ -18,26 +18,27 @@ import math
 
 import msgspec
 
-# A bet may not lose everything at once: 1 + λ·excess stays at 0.25 or more.
+# A single request must not lose the whole bet: 1 + λ·excess is at least 0.25.
 _MOST_AT_STAKE = 0.75
-_MOST_BROKEN = 0.99  # a share of 1 would make one answer of the control proof
+_MOST_BROKEN = 0.99  # with a share of 1, one answer of the control that keeps to the limit would be proof
 
 
 def bets_of(wanted: tuple[float, ...], *, limit: float, floor: bool) -> tuple[float, ...]:
-    """`wanted` λ, cut so that the guard's argument stays positive: the worst excess is −(1 − m) for a floor m, which
-    one answer at 1 has, and −m for a cap m, which one at 0 has."""
+    """The `wanted` λ, each limited so that 1 + λ·excess stays positive. The lowest excess is −(1 − m) for a floor m, at
+    x = 1, and −m for a cap m, at x = 0."""
     worst = 1.0 - limit if floor else limit
     most = _MOST_AT_STAKE / worst if worst > 0.0 else math.inf
     return tuple(min(bet, most) for bet in wanted)
 
 
 class Guard(msgspec.Struct, kw_only=True, array_like=True, gc=False):
-    """The state of one guard; a few floats, written into the checkpoint as they are.
+    """The state of one guard: a few floats, written into the checkpoint as they are.
 
-    `logs` has one g per bet. `samples` is how many requests it saw. The run is what it saw since it last had no doubt
-    at all, `run_total` the sum of their x: what `observed` is of. `control` is how many answers of the control there
-    were in the run, `control_total` the sum of their x. With `alarm` it stands still until it is replaced, unless it is
-    not `latched`: then the alarm ends when what it sees is good again.
+    `logs` has one g per bet. `samples` counts all requests. A run starts with the first request after every g was 0 or
+    less, or after `begin_comparison`. `run_samples` counts its requests, and `run_total` is the sum of their x.
+    `control` counts the control's requests in the run, and `control_total` is the sum of their x. A latched guard with
+    an `alarm` ignores requests until it is replaced. The alarm of any other guard ends when the statistic is below
+    `alarm_at` again.
     """
 
     samples: int = 0
@@ -58,7 +59,7 @@ class Guard(msgspec.Struct, kw_only=True, array_like=True, gc=False):
         min_samples: int,
         latched: bool = True,
     ) -> None:
-        """Take in a request. `alarm_at` is log(N); before `min_samples` there is no alarm."""
+        """Add a request. `alarm_at` is log(N). There is no alarm before `min_samples` requests."""
         if self.alarm and latched:
             return
         logs = self.logs
@@ -73,7 +74,7 @@ class Guard(msgspec.Struct, kw_only=True, array_like=True, gc=False):
         for index, bet in enumerate(bets):
             before = logs[index]
             logs[index] = (before if before > 0.0 else 0.0) + math.log1p(bet * excess)
-        # The mean is never above the highest: most requests need no more than this look.
+        # The statistic is at most the highest g, so most requests need only this comparison.
         hit = self.samples >= min_samples and max(logs) >= alarm_at
         self.alarm = hit and self.statistic >= alarm_at
         if self.alarm and not latched:
@@ -81,18 +82,18 @@ class Guard(msgspec.Struct, kw_only=True, array_like=True, gc=False):
             logs[:] = [min(log, most) for log in logs]
 
     def begin_comparison(self) -> None:
-        """Counts the answers of both arms anew. The guard's own evidence stays."""
+        """Start a new run, which resets the counts of both arms. Each g stays."""
         self.run_samples, self.run_total, self.control, self.control_total = 0, 0.0, 0, 0.0
 
     def compare(self, x: float) -> None:
-        """Take in an answer of the control."""
+        """Add a request of the control, if the run has started."""
         if self.run_samples:
             self.control += 1
             self.control_total += x
 
     @property
     def statistic(self) -> float:
-        """log of the mean of exp(g) over the bets: what is held against log(N)."""
+        """The log of the mean of exp(g) over the bets. It is compared with log(N)."""
         if not self.logs:
             return 0.0
         highest = max(self.logs)
@@ -100,12 +101,12 @@ class Guard(msgspec.Struct, kw_only=True, array_like=True, gc=False):
 
     @property
     def observed(self) -> float | None:
-        """The mean of x since the guard last had no doubt."""
+        """The mean of x in the run."""
         return self.run_total / self.run_samples if self.run_samples else None
 
     def blame(self, limit: float) -> float:
-        """The evidence that the control breaks a cap on a share less often than what is guarded, as a log of a
-        likelihood ratio; below 0 that it breaks it as often."""
+        """The evidence that the control breaks a cap on a share less often than the guarded requests do, as a log
+        likelihood ratio. A value below 0 is evidence that the control breaks the cap as often."""
         share = min(self.observed or 0.0, _MOST_BROKEN)
         if share <= limit:
             return 0.0
@@ -114,6 +115,7 @@ class Guard(msgspec.Struct, kw_only=True, array_like=True, gc=False):
         return highest + math.log(sum(math.exp(log - highest) for log in logs) / len(logs))
 
     def _likelihood(self, share: float) -> float:
-        """log of the probability of what the control did, up to a constant, where it breaks the cap with `share`."""
+        """The log of the probability of the control's answers, up to a constant, if a `share` of them breaks the
+        cap."""
         kept = self.control - self.control_total
         return self.control_total * math.log(max(share, 1e-9)) + kept * math.log(1.0 - share)

@@ -1,6 +1,6 @@
-"""The ledger of one policy: it turns outcomes into facts, and counts nothing twice after any restart.
+"""The ledger of one policy: it turns outcomes into facts, and counts each outcome once, across restarts.
 
-It has no I/O and no clock: each call passes the time. It is not thread-safe: a ledger belongs to one event loop.
+It has no I/O and no clock: the caller passes the time. It is not thread-safe: a ledger belongs to one event loop.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ from slipstream_operator.rollout.analysis.record import ClassRecord
 
 
 class PolicyLedger:
-    """What a policy's decisions are made from. Bounded: classes come from a closed set of 33.
+    """The evidence for a policy's decisions. Its size is bounded: classes come from a closed set of 33.
 
-    `pair` is the pair's key, whose outcomes alone are taken; `spec` is None while it cannot be read: then nothing but
-    errors is guarded. Requests that began before `begun_s` (the policy's creation; seconds since 1970) count for
-    nothing.
+    `pair` is the key of the pair; outcomes of other pairs are ignored. `spec` is None while it cannot be read: then
+    only errors are guarded. Outcomes before `begun_s` (the policy's creation; seconds since 1970) are ignored.
     """
 
     def __init__(self, pair: str, spec: SpeculationPolicySpec | None, *, begun_s: float = -math.inf) -> None:
@@ -43,11 +42,11 @@ class PolicyLedger:
 
     @property
     def position(self) -> Position | None:
-        """How far the pair's outcomes are in here: where reading has to go on after `restore`."""
+        """The position up to which the pair's outcomes are recorded. Reading has to continue there after `restore`."""
         return self._state.position
 
     def restore(self, checkpoint: str) -> None:
-        """Go on from `checkpoint`, in place of everything in here; one of another pair is left aside.
+        """Replace the content with that of `checkpoint`. A checkpoint of another pair is ignored.
 
         Raises:
             CheckpointError: it cannot be read; the ledger stays as it was.
@@ -63,9 +62,11 @@ class PolicyLedger:
                 self._record(name).stand(memory)
 
     def record(self, seen: Observation, *, now_s: float = math.inf) -> None:
-        """Take in an outcome, in microseconds; those of other pairs and impossible ones are ignored, never raised.
+        """Record an outcome, within microseconds. Outcomes of other pairs and impossible outcomes are ignored and raise
+        nothing.
 
-        `now_s` is the wall clock here: a gateway whose clock is ahead of it ends its requests now.
+        `now_s` is the operator's wall clock. An outcome with a later time, from a gateway whose clock is ahead, counts
+        as one of now.
         """
         kind = kind_of(seen)
         if kind is None or seen.subject.pair != self._pair:
@@ -79,17 +80,17 @@ class PolicyLedger:
         self._record(name).add(seen, kind, terms, time_s, from_s=from_s)
 
     def passed(self, position: Position) -> None:
-        """Everything up to `position` was recorded."""
+        """Set the position up to which all outcomes were recorded."""
         self._state.position = position
 
     def follow(
         self, spec: SpeculationPolicySpec | None, status: SpeculationPolicyStatus, *, paused: bool = False
     ) -> None:
-        """`status` of `spec` is in force; None: the previous spec. Evidence of a step, an attempt or a spec that is
-        over is dropped.
+        """Set the status in force and its spec (None: the previous spec). The evidence of an earlier step, attempt or
+        spec is dropped.
 
-        While `paused`, outcomes only prove that their class is alive: the servers do not match `spec` yet. After a
-        pause those outcomes count whose requests began after the last call of `facts` before its end.
+        While `paused`, outcomes only prove that their class has traffic, since the servers do not match `spec` yet.
+        After the pause, an outcome counts if its request began after the last call of `facts` within the pause.
         """
         if spec is not None:
             self._spec = spec
@@ -110,7 +111,7 @@ class PolicyLedger:
         }
 
     def checkpoint(self, status: SpeculationPolicyStatus, *, paused: bool = False) -> str:
-        """The text for `restore`, sealed with the state of the classes in `status`. It is stored in that status: both
+        """The text for `restore`, with the states of the classes in `status`. It is stored in that status, so that both
         are written at once or not at all. `follow` must be called with the same `status` and `paused`."""
         state = self._state
         return write_checkpoint(
@@ -145,8 +146,8 @@ class PolicyLedger:
 
 
 def terms_of(spec: SpeculationPolicySpec | None, name: str, *, retried: bool, share: float = 1.0) -> Terms:
-    """The limits of the class `name`; `retried`: stricter, until a retry is promoted. `share` of the requests that
-    would speculate do."""
+    """The limits of the class `name`. They are stricter if it was `retried`, until the retry is promoted. `share` is
+    the share of the class's requests that may speculate."""
     if spec is None:
         return _terms(Thresholds(error_rate=DEFAULT_ERROR_RATE), Analysis(), margin=0.0, controlled=False)
     rules = {rule.name: rule for rule in spec.classes}
@@ -160,7 +161,7 @@ def terms_of(spec: SpeculationPolicySpec | None, name: str, *, retried: bool, sh
 
 
 def standings_of(status: SpeculationPolicyStatus) -> dict[str, ClassMemory]:
-    """The state of the classes in `status`."""
+    """The states of the classes in `status`."""
     return {one.name: _memory_of(one, status) for one in status.classes}
 
 

@@ -1,9 +1,9 @@
 """The boundary of a confidence sequence.
 
-The sequence may be looked at after every answer, for ever: it is the asymptotic, time-uniform one of Waudby-Smith,
+The sequence is valid after every answer, at all times. It is the asymptotic, time-uniform sequence of Waudby-Smith,
 Arbour, Sinha, Kennedy and Ramdas ("Time-uniform central limit theory and asymptotic confidence sequences", Annals of
-Statistics 2024), one-sided. Chosen over an empirical-Bernstein sequence because answer times have no bound that is not
-wider than what is to be shown.
+Statistics 2024), one-sided. It was chosen over an empirical-Bernstein sequence, which needs a bound of the values: any
+bound of answer times is wider than the effect to be shown.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import math
 
 
 def boundary(t: float, *, confidence: float, tuned_for: float) -> float:
-    """How many standard errors the bound is away after `t` answers: the one-sided normal mixture boundary."""
+    """The distance of the bound from the mean after `t` answers, in standard errors: the one-sided normal mixture
+    boundary."""
     alpha = 1.0 - confidence
     rho2 = _rho2(alpha, tuned_for)
     spread = t * rho2 + 1.0
@@ -20,7 +21,7 @@ def boundary(t: float, *, confidence: float, tuned_for: float) -> float:
 
 
 def _rho2(alpha: float, t: float) -> float:
-    """The mixture's variance for which the bound is about tightest after `t` answers (same paper, appendix B.2)."""
+    """The mixture's variance with which the bound is about tightest after `t` answers (same paper, appendix B.2)."""
     log = -2.0 * math.log(2.0 * alpha) if alpha < 0.5 else 1.0
     log = max(log, 1e-3)
     return (log + math.log1p(log)) / t

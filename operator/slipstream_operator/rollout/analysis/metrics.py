@@ -1,7 +1,7 @@
-"""The guarded metrics: each threshold of a class becomes a number in [0, 1] per request, a limit and bets.
+"""The guarded metrics: each threshold of a class becomes a number x in [0, 1] per request, a limit of x, and bets.
 
-The unit is the request, never the token: the tokens of an answer are correlated, and a test that treats them as
-independent finds a drop where there is none.
+The unit is the request and never the token. The tokens of an answer are correlated. A test that treats them as
+independent detects drops that do not exist.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from slipstream_core.manifest.rollout import Thresholds
 from slipstream_operator.rollout.analysis.guard import bets_of
 
 EXCEEDANCE = 0.05
-"""A p95 holds where at most this share of the answers takes longer."""
+"""A p95 limit is kept if at most this share of the answers takes longer."""
 MIN_PARITY_CHECKS = 1
 MIN_ERROR_REQUESTS, MIN_FAILURES = 20, 10
 
 
 class Metric(StrEnum):
-    """The metrics that can roll back a class, by their names in the policy, in the order of blame."""
+    """The metrics that can roll back a class, by their names in the policy. If several fail, the first one is the
+    cause."""
 
     ERROR_RATE = "errorRate"
     ACCEPTANCE = "acceptanceFloor"
@@ -33,13 +34,14 @@ class Metric(StrEnum):
     COST = "costIncrease"
 
 
-# The λ of each guard. The best for a change of the mean by δ at variance σ² is δ/(σ² + δ²): for acceptance (σ about
-# 0.2) 1 is for a drop of 0.05 and 2 for one of 0.12; for a share of 5 % that is exceeded, 0.7 is for 1.7 times and 2
-# for three times as many. One alone is blind for small changes where it is large and late for large ones where it is
-# small. Larger ones find what is very bad a little earlier (4 in place of 2: 62 in place of 73 answers for four times
-# as many) and raise several times as many false alarms close to the threshold; tests/benchmarks/rollback.py has the
-# figures. With a third bet of 6 on errors, a server that fails all at once is seen after 6 requests in place of 10, and
-# 1.3 % of healthy classes in place of 0.2 %. Cost is compared with the control's of the same time, without bets.
+# The λ of each guard. The best λ for a change of the mean by δ at variance σ² is δ/(σ² + δ²). For acceptance (σ about
+# 0.2), λ = 1 is the best for a drop of 0.05, and λ = 2 for a drop of 0.12. For a limit that 5 % may exceed, λ = 0.7 is
+# the best if 1.7 times as many exceed it, and λ = 2 if three times as many do. A single large λ misses small changes,
+# and a single small λ detects large changes late. Larger λ detect very large changes a little earlier: with 4 instead
+# of 2, four times as many are detected after 62 answers instead of 73. They raise several times as many false alarms
+# close to the threshold (figures: tests/benchmarks/rollback.py). A third bet of 6 on errors would detect a server that
+# suddenly fails all requests after 6 requests instead of 10. It would also raise an alarm for 1.3 % of healthy classes
+# instead of 0.2 %. Cost is compared with the control's cost of the same time, without bets.
 _BETS: dict[Metric, tuple[float, ...]] = {
     Metric.ERROR_RATE: (0.7, 2.0),
     Metric.ACCEPTANCE: (1.0, 2.0),
@@ -51,18 +53,21 @@ _BETS: dict[Metric, tuple[float, ...]] = {
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """How a broken limit is compared with the control. From the log likelihood ratio `blame_at` on, the control breaks
-    it less often, so that speculation is the cause. After `alone_after` failures without any answer of the control at
-    the same time, the limit alone decides; None: it never does."""
+    """The comparison of a broken limit with the control.
+
+    At the log likelihood ratio `blame_at` or above, the control breaks the limit less often, so speculation is the
+    cause. After `alone_after` failures without any answer of the control at the same time, the limit alone decides;
+    None: it never decides alone.
+    """
 
     blame_at: float
     alone_after: int | None = None
 
 
 SHARED_AT = -math.log(100.0)
-"""Up to this log likelihood ratio, the control breaks a limit as often, so that the servers are the cause."""
-# The evidence against speculation is high for times, because the test is made again in each period of busy servers. For
-# errors it is lower, because a failed request costs more than a slow one.
+"""At this log likelihood ratio or below, the control breaks a limit as often, so the servers are the cause."""
+# Times require more evidence against speculation, because the test is repeated in each period of busy servers. Errors
+# require less, because a failed request costs more than a slow one.
 _TIMES = Comparison(blame_at=math.log(10_000.0))
 _ERRORS = Comparison(blame_at=math.log(100.0), alone_after=MIN_FAILURES)
 COMPARED: Mapping[Metric, Comparison] = MappingProxyType(
@@ -71,9 +76,11 @@ COMPARED: Mapping[Metric, Comparison] = MappingProxyType(
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
-    """The parameters of one guard. `threshold` is the policy's, `limit` is that of the mean of x. `compared`: busy or
-    broken servers break the limit, too, so that the control's answers are compared before a rollback; None: they are
-    not."""
+    """The parameters of one guard.
+
+    `threshold` is the policy's value, and `limit` is the limit of the mean of x. `compared` is set if busy or broken
+    servers break the limit, too: the control's answers are then compared before a rollback. None: no comparison.
+    """
 
     metric: Metric
     threshold: float
@@ -84,13 +91,13 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     compared: Comparison | None
 
     def excess(self, x: float) -> float:
-        """How far `x` is on the wrong side of the limit; below 0 where it is on the right one."""
+        """The distance of `x` beyond the limit; below 0 if `x` keeps to the limit."""
         return self.limit - x if self.floor else x - self.limit
 
 
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
-    """What a class is held to now, made once per change and looked up per request. `controlled`: some of the class's
-    requests are the control's. `ttft_increase` is the threshold of that name."""
+    """The limits of a class now, computed once per change and looked up per request. `controlled`: some requests of the
+    class are the control. `ttft_increase` is the threshold of that name."""
 
     rules: tuple[Rule, ...]
     error_rate: float
@@ -108,7 +115,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def stricter(thresholds: Thresholds, share: float) -> Thresholds:
-    """What a retry is held to: each threshold stricter by `share` of itself, a floor up to half the way to 1."""
+    """The thresholds of a retry: each one is stricter by `share` of itself. A floor rises at most half the way to 1."""
     floor = thresholds.acceptance_floor
     less = 1.0 - share
     return Thresholds(
@@ -123,9 +130,11 @@ def stricter(thresholds: Thresholds, share: float) -> Thresholds:
 
 
 def rules_of(thresholds: Thresholds, *, min_samples: int) -> tuple[Rule, ...]:
-    """The guards that `thresholds` ask for. x per request is, for errors, 1 where it failed; for acceptance, accepted
-    over drafted; for the two p95 and parity, 1 where the answer took longer or differed. Cost has no x:
-    see `ClassRecord`."""
+    """The rules of the guards for `thresholds`.
+
+    The x of a request is, for errors, 1 if it failed; for acceptance, accepted ÷ draft tokens; for the two p95, 1 if it
+    took longer; for parity, 1 if the answer differed. Cost has no x: see `ClassRecord`.
+    """
     wanted = (
         (Metric.ERROR_RATE, thresholds.error_rate, thresholds.error_rate, MIN_ERROR_REQUESTS),
         (Metric.ACCEPTANCE, thresholds.acceptance_floor, None, min_samples),
@@ -146,7 +155,7 @@ def rules_of(thresholds: Thresholds, *, min_samples: int) -> tuple[Rule, ...]:
                 threshold=threshold,
                 limit=limit,
                 floor=floor,
-                # With a cap of 0 the first answer above it is proof: any bet will do, so long as it wins at once.
+                # With a cap of 0, the first answer above it is proof. Any λ that causes an alarm at once is sufficient.
                 bets=bets_of(_BETS[metric], limit=limit, floor=floor) if limit > 0.0 or floor else (math.exp(40.0),),
                 min_samples=fewest,
                 compared=COMPARED.get(metric) if limit > 0.0 else None,

@@ -1,4 +1,4 @@
-"""An observation as evidence, and whether its figures are plausible."""
+"""The classification of observations as evidence, and the check that their figures are plausible."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CLASSES: Final = frozenset(f"{task}/{length}" for task in TaskType for length in
 
 _NOT_WORTH_IT = frozenset({Reason.BREAK_EVEN, Reason.COST})
 _TREATMENT = frozenset({Reason.SPECULATION_PAYS, Reason.CLASS_ENABLED})
-# What the servers or the gateway are to blame for. A client that left, or asked for what cannot be, is none of it.
+# Failures that the servers or the gateway cause. A disconnected client or an invalid request is no such failure.
 _FAILURES = frozenset({"upstream_timeout", "upstream_unavailable", "upstream_failed", "internal"})
 _MAX_TOKENS = 10_000_000
 _MIN_SECONDS, _MAX_SECONDS = 1e-6, 100_000.0
@@ -20,10 +20,13 @@ _MAX_PRICE = 1_000_000.0
 
 
 class Kind(Enum):
-    """`ANSWER`: an answer that is compared, of the speculative arm or the control. `OTHER_ANSWER`: of an arm, but by
-    exploration or because a client asked. `FAILURE`: the speculative arm failed. `CONTROL_FAILURE`: the control failed.
-    `PARITY`: an answer was decoded again. `DECLINED`: a plain answer, since speculation would not pay. `HEARD`: proves
-    only that the class is alive."""
+    """The kind of an outcome as evidence.
+
+    `ANSWER`: an answer of the speculative arm or of the control, for the comparison. `OTHER_ANSWER`: an answer of the
+    speculative arm for another reason, such as exploration or a client's wish. `FAILURE`: a failure of the speculative
+    arm. `CONTROL_FAILURE`: a failure of the control. `PARITY`: a parity check of an answer. `DECLINED`: a plain answer,
+    because speculation would not pay. `HEARD`: proves only that the class has traffic.
+    """
 
     ANSWER = 1
     OTHER_ANSWER = 2
@@ -38,7 +41,7 @@ _FAILED = {Arm.SPECULATIVE: Kind.FAILURE, Arm.CONTROL: Kind.CONTROL_FAILURE}
 
 
 def kind_of(seen: Observation) -> Kind | None:
-    """The kind of `seen`; None for impossible values. NaN fails every comparison."""
+    """The kind of `seen`; None for impossible values. A NaN is impossible, since every comparison with it fails."""
     if seen.request_class not in CLASSES or not (0.0 < seen.time_s < 1e11 and 0.0 <= seen.e2e_s <= _MAX_SECONDS):
         return None
     if seen.status == PARITY:

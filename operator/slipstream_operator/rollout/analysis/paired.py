@@ -1,27 +1,28 @@
-"""Whether speculative answers take longer than the control's of the same time: blocked differences.
+"""A test whether speculative answers take longer than the control's at the same time: blocked differences.
 
-Both arms slow down together when servers are busy, so that the times of one arm alone say nothing of speculation. The
+Both arms slow down together when servers are busy, so the times of one arm alone are no evidence about speculation. The
 answers of a class form blocks, in the order in which they end. Each request of a block was assigned to its arm at
-random. Where speculation changes nothing, the difference of a block's two means is therefore 0 on average, whatever the
-load does. Three things reduce its variance:
+random. If speculation changes nothing, the difference of a block's two means is therefore 0 on average, under any load.
+Three steps reduce its variance:
 
 - Times are divided by their block's mean, so that busy blocks do not outweigh quiet ones.
-- What the number of output tokens explains is subtracted (Deng, Xu, Kohavi and Walker, "CUPED", 2013). Lossless
-  speculation does not change that number.
-- A block with s speculative answers and c of the control has the weight s · c / (s + c).
+- The part of the times that the number of output tokens explains is subtracted (Deng, Xu, Kohavi and Walker, "CUPED",
+  2013). Lossless speculation does not change that number.
+- A block with s speculative answers and c answers of the control has the weight s · c / (s + c).
 
-The size of a block is chosen before its first answer. A block that waited for the arm that it lacks would always have
-that arm at its end, and a rising load would look like a loss.
+The size of a block is chosen before its first answer. If a block waited for an answer of a missing arm, that arm would
+always be at its end, and a rising load would look like a loss.
 
-The control's share follows the evidence of earlier blocks. Within a block it is constant, since a change of the share
-begins a new block: else the arm that got a larger share would be found more often at the block's end, with the load of
-then. What earlier blocks showed may choose the shares, and with them the weights, of later ones: each difference is
-still 0 on average, given everything before.
+The control's share depends on the evidence of earlier blocks. It is constant within a block, since a change of the
+share begins a new block. Otherwise the arm with the increased share would be more frequent at the block's end, with the
+load of that time. Earlier blocks may determine the shares, and thereby the weights, of later blocks: given all earlier
+blocks, each difference is still 0 on average.
 
-A loss is looked for twice, by likelihood ratios of normal block means with a loss against those without: since the
-comparison began (a sequential test; Wald, "Sequential Analysis", 1947), and since any later moment (CUSUM; Page,
-"Continuous inspection schemes", Biometrika 1954), with more evidence, since there are many such moments. The CUSUM
-censors the evidence of a block (Huber, "A robust version of the probability ratio test", 1965).
+Two tests search for a loss. Both use likelihood ratios of normal block means with a loss to those without. The first
+covers the time since the comparison began (a sequential test; Wald, "Sequential Analysis", 1947). The second covers the
+time since any later moment (CUSUM; Page, "Continuous inspection schemes", Biometrika 1954). It requires more evidence,
+since there are many such moments. The CUSUM censors the evidence of a block (Huber, "A robust version of the
+probability ratio test", 1965).
 """
 
 from __future__ import annotations
@@ -33,33 +34,33 @@ import msgspec
 from slipstream_operator.rollout.analysis.means import boundary
 
 FALSE_LOSS = 0.005
-"""The probability that a comparison without a loss is ever taken for one since it began."""
+"""The probability that the test since the comparison began ever finds a loss where there is none."""
 FEWEST_BLOCKS = 5
-"""Blocks with both arms before a loss counts as shown."""
-# A small loss and a large one: a test for one of them finds the other one late.
+"""The number of blocks with both arms before a loss counts as shown."""
+# A small and a large loss: a test for one of them finds the other one late.
 _LOSSES = (0.1, 0.35)
-# Answers of the rarer arm that a block has on average. With more of them the load changes within the block.
+# The average number of answers of the rarer arm in a block. With more of them, the load changes within the block.
 _RARER = 1.0
 _SMALLEST, _LARGEST = 4, 200
 _KEEP_SHARE = 1.0 - 1.0 / 500.0  # the arms' shares change with the rollout
-# How far answers spread is taken from the last 50 blocks. At the beginning it is taken from the spread within each arm,
-# as if ten blocks had shown it; and before any, as if five answers had shown a spread of half the mean.
+# The variance is estimated from about the last 50 blocks. At the beginning it is the variance within each arm, with the
+# weight of ten blocks. Before that, it is the square of half the mean, with the weight of five answers.
 _KEEP_BLOCK = 1.0 - 1.0 / 50.0
 _BLOCKS_OF_ARMS = 10.0
 _PRIOR_ANSWERS, _PRIOR_VARIANCE = 5.0, 0.25
-_PRIOR_SPREAD = 3.0  # evidence, in squares of a block's mean, for a time in proportion to the tokens
-_MOST = 3.0  # block means: one endless answer is no evidence of many
-# Standard errors of its difference that a block counts for the CUSUM. Times have heavier tails than the normal
-# distribution, and among thousands of beginnings a few long answers in a row would be proof. The variance is estimated
-# from few blocks, so that twice the evidence is asked for. Without both, 8 of 100 classes without a loss had a false
-# alarm in 100,000 requests; with both, losses that begin later are found up to twice as late.
+_PRIOR_SPREAD = 3.0  # prior weight, in squares of a block's mean, of times in proportion to the tokens
+_MOST = 3.0  # maximum difference of a block, in block means: one very long answer is no evidence about many answers
+# The maximum difference of a block in the CUSUM, in its standard errors. Times have heavier tails than the normal
+# distribution. Among thousands of possible beginnings, a few long answers in a row would be proof. The variance is
+# estimated from few blocks, so the CUSUM requires twice the evidence. Without both measures, 8 of 100 classes without a
+# loss had a false alarm in 100,000 requests. With both, losses that begin later are found up to twice as late.
 _MOST_SIGMAS = 1.5
 _ESTIMATED = math.log(2.0)
 _LEAST = 0.01  # of a block's mean for the control
 
 
 class _Arm(msgspec.Struct, kw_only=True, array_like=True, gc=False):
-    """Sums over the answers of an arm in a block."""
+    """Sums over the answers of one arm in a block."""
 
     n: int = 0
     seconds: float = 0.0
@@ -77,7 +78,7 @@ class _Arm(msgspec.Struct, kw_only=True, array_like=True, gc=False):
         self.tokens_squared += tokens * tokens
 
     def unexplained(self, per_token_s: float) -> float:
-        """Sum of squares about the arm's mean, less what tokens explain."""
+        """The sum of squares about the arm's mean, without the part that the tokens explain."""
         if not self.n:
             return 0.0
         squares = self.seconds_squared - per_token_s * (2.0 * self.products - per_token_s * self.tokens_squared)
@@ -85,8 +86,11 @@ class _Arm(msgspec.Struct, kw_only=True, array_like=True, gc=False):
 
 
 class Blocks(msgspec.Struct, kw_only=True, array_like=True, gc=False):
-    """Blocks put together: how many, the sum of their weights, and weighted sums of their differences and of the share
-    of speculative answers in them; and how many answers of each arm they had."""
+    """Sums over several blocks.
+
+    `n` counts the blocks. `differences` and `shares` are weighted sums: of the blocks' differences, and of their shares
+    of speculative answers. `speculative` and `control` count the answers of each arm.
+    """
 
     n: int = 0
     weight: float = 0.0
@@ -105,7 +109,7 @@ class Blocks(msgspec.Struct, kw_only=True, array_like=True, gc=False):
 
     @property
     def difference(self) -> float:
-        """The mean difference, in means over both arms."""
+        """The weighted mean of the differences. The unit is the mean time of both arms in a block."""
         return self.differences / self.weight if self.weight else 0.0
 
     def change(self, difference: float) -> float:
@@ -117,12 +121,12 @@ class Blocks(msgspec.Struct, kw_only=True, array_like=True, gc=False):
 class PairedTimes(msgspec.Struct, kw_only=True, array_like=True, gc=False):
     """The comparison of a class; written into the checkpoint as it is.
 
-    `share` is the control's share of the latest answers. `size` is that of the current block, 0 before its first
+    `share` is the control's share of the latest answers. `size` is the size of the current block, 0 before its first
     answer. `products` / `spread` is the regression slope of time on tokens, both in block means. `free` and
-    `unexplained` are the degrees of freedom and the sum of squares within arms; `blocks`, `weight`, `differences` and
-    `squares` are the sums between blocks. Both fade. `since_began` and `since_doubt` are log likelihood ratios, one for
-    each of `_LOSSES`; `began` and `doubted` are their blocks. `step` has the blocks since the rollout's step began,
-    `step_speculative` and `step_control` count all answers since then.
+    `unexplained` are the degrees of freedom and the sum of squares within arms. `blocks`, `weight`, `differences` and
+    `squares` are the sums between blocks. All six decay. `since_began` and `since_doubt` are log likelihood ratios of
+    the sequential test and of the CUSUM, one for each of `_LOSSES`; `began` and `doubted` are their blocks. `step` has
+    the blocks since the rollout's step began. `step_speculative` and `step_control` count all answers since then.
     """
 
     share: float = 0.5
@@ -146,7 +150,7 @@ class PairedTimes(msgspec.Struct, kw_only=True, array_like=True, gc=False):
     step_control: int = 0
 
     def add(self, seconds: float, tokens: int, *, control: bool) -> None:
-        """Take in an answer: its end-to-end time and output tokens, both above 0."""
+        """Add an answer with its end-to-end time and number of output tokens, both above 0."""
         if not self.size:
             rarer = max(min(self.share, 1.0 - self.share), _RARER / _LARGEST)
             self.size = max(math.ceil(_RARER / rarer), _SMALLEST)
@@ -158,17 +162,17 @@ class PairedTimes(msgspec.Struct, kw_only=True, array_like=True, gc=False):
             self._close()
 
     def begin_block(self) -> None:
-        """Begins a new block, without the answers of the current one."""
+        """Begin a new block, and drop the answers of the current one."""
         self.speculative, self.control, self.size = _Arm(), _Arm(), 0
 
     def begin_step(self) -> None:
-        """Begins the comparison of a new step of the rollout; the search for a loss goes on."""
+        """Begin the comparison of a new step of the rollout. The tests for a loss continue."""
         self.begin_block()
         self.step, self.step_speculative, self.step_control = Blocks(), 0, 0
 
     def found_loss(self, alarm_at: float, *, margin: float) -> Blocks | None:
-        """The blocks that show that speculative answers take longer, by more than `margin` as a share of the control's
-        time; None where nothing does. About exp(`alarm_at`) blocks or more lie between two false alarms."""
+        """The blocks that show a loss: speculative answers take longer, by more than `margin` as a share of the
+        control's time. None if no loss is shown. Two false alarms are about exp(`alarm_at`) blocks or more apart."""
         for blocks, logs, wanted in (
             (self.began, self.since_began, -math.log(FALSE_LOSS)),
             (self.doubted, self.since_doubt, alarm_at + _ESTIMATED),
@@ -180,19 +184,19 @@ class PairedTimes(msgspec.Struct, kw_only=True, array_like=True, gc=False):
 
     @property
     def doubt(self) -> float:
-        """The CUSUM's evidence of a loss, as a log of a likelihood ratio; 0 or less where it has none."""
+        """The CUSUM's evidence of a loss, as a log likelihood ratio; 0 or less without evidence."""
         return _mixed(self.since_doubt) if self.doubted.n >= FEWEST_BLOCKS else 0.0
 
     def upper_change(self, *, confidence: float, tuned_for: int) -> float | None:
-        """The upper bound of the step's change, as a share of the control's mean: right at all times at once with
-        `confidence`. None before there are blocks enough. It is tightest after `tuned_for` answers of either arm."""
+        """The upper bound of the step's change, as a share of the control's mean. It is valid at all times at once with
+        `confidence`, and tightest after `tuned_for` answers of each arm. None before there are enough blocks."""
         if self.step.n < FEWEST_BLOCKS:
             return None
         half = boundary(self.step.weight, confidence=confidence, tuned_for=tuned_for / 2.0)
         return self.step.change(self.step.difference + half * math.sqrt(self._variance / self.step.weight))
 
     def _close(self) -> None:
-        """Ends the block."""
+        """End the block, and add its difference if it has answers of both arms."""
         fast, slow = self.speculative, self.control
         self.begin_block()
         n = fast.n + slow.n
@@ -209,7 +213,7 @@ class PairedTimes(msgspec.Struct, kw_only=True, array_like=True, gc=False):
             self._take(min(max(seconds / mean_s, -_MOST), _MOST), fast.n, slow.n)
 
     def _take(self, difference: float, speculative: int, control: int) -> None:
-        """Takes in the difference of a block with both arms."""
+        """Add the difference of a block with both arms."""
         weight = speculative * control / (speculative + control)
         self.blocks = self.blocks * _KEEP_BLOCK + 1.0
         self.weight = self.weight * _KEEP_BLOCK + weight
@@ -228,13 +232,13 @@ class PairedTimes(msgspec.Struct, kw_only=True, array_like=True, gc=False):
 
     @property
     def _variance(self) -> float:
-        """How far the answers of a block spread, in squares of its mean, less what tokens explain."""
+        """The variance of the answers in a block, in squares of its mean, without the part that the tokens explain."""
         within = (self.unexplained + _PRIOR_ANSWERS * _PRIOR_VARIANCE) / (self.free + _PRIOR_ANSWERS)
         between = max(self.squares - self.differences**2 / self.weight, 0.0)
         return (between + _BLOCKS_OF_ARMS * within) / (self.blocks - 1.0 + _BLOCKS_OF_ARMS)
 
 
 def _mixed(logs: list[float]) -> float:
-    """The log of the mean of likelihood ratios."""
+    """The log of the mean of likelihood ratios, from their logs."""
     highest = max(logs)
     return highest + math.log(sum(math.exp(log - highest) for log in logs) / len(logs))

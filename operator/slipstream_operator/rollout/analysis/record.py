@@ -36,25 +36,26 @@ from slipstream_operator.rollout.analysis.window import Recent, Window, bin_of
 from slipstream_operator.status.conditions import read_time
 
 MOST_FAIL = 0.5
-"""`MIN_FAILURES`, and at least this share of the window's requests, need no guard."""
+"""A rollback needs no guard if at least `MIN_FAILURES` requests, and this share of the window's requests, failed."""
 HARDLY = 0.9
-"""A class hardly speculates, whatever its phase, if gateways decide plain for this share of it."""
+"""A class hardly speculates, in any phase, if gateways decide plain for this share of its answers."""
 NOT_APPLICABLE_AFTER = 3
-"""After this many times `minSamples` answers without one that a guard can judge, the guard does not apply."""
+"""A guard does not apply after this many times `minSamples` answers, none of which the guard can judge."""
 MIN_CONTROL_FAILURES = 2
-"""With this many failures of the control, and `MOST_FAIL` of its requests, most requests of both arms fail."""
+"""The control fails like the speculative arm if this many of its requests, and a share of `MOST_FAIL`, failed."""
 DOUBT_AT = math.log(10.0)
-"""Above this evidence of a loss the share of the control is raised. A rollback needs more evidence."""
+"""With this evidence of a loss or more, the share of the control is raised. A rollback needs more evidence."""
 _OVER = {Phase.ROLLED_BACK, Phase.DISABLED}
 
 
 class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
     """The accumulators of a class, written into the checkpoint as they are.
 
-    `memory` is where the class was when they began. Requests that began before `begun_s` count for no guard, before
-    `step_s` not for the comparisons: seconds since 1970. `costs` compares costs as `times` does times, and
-    `first_tokens` streamed answers' times to the first token, where the policy has a `ttftIncrease`. The guards began
-    `answers` speculative answers ago, of which `priced` have a cost.
+    `memory` is the state of the class. Requests that began before `begun_s` are no evidence at all, and those that
+    began before `step_s` do not count for the comparisons; both are in seconds since 1970. `times` compares end-to-end
+    times, `costs` compares costs, and `first_tokens` compares the times to the first token of streamed answers if the
+    policy has a `ttftIncrease`. `answers` counts the speculative answers since the guards began, and `priced` those of
+    them with a cost.
     """
 
     window_seconds: int
@@ -73,7 +74,7 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
     first_tokens: PairedTimes | None = None
 
     def add(self, seen: Observation, kind: Kind, terms: Terms, time_s: float, *, from_s: float = -math.inf) -> None:
-        """Record an outcome that ended at `time_s`. One that began before `from_s` is no evidence."""
+        """Record an outcome that ended at `time_s`. An outcome whose request began before `from_s` is no evidence."""
         if self.last_outcome_s is None or time_s > self.last_outcome_s:
             self.last_outcome_s = time_s
         start_s = time_s - seen.e2e_s
@@ -103,12 +104,12 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
     def stand(self, memory: ClassMemory) -> None:
         """Set the state of the class to `memory`, and drop the evidence that no longer counts.
 
-        Guards restart only with a new spec and after a rollback: otherwise a class that is silent between two bursts
-        would never be judged by them.
+        Guards restart only with a new spec and after a rollback. Otherwise they would never judge a class that is
+        silent between bursts.
         """
         before, self.memory = self.memory, memory
         since_s = seconds_of(memory.since)
-        if before is None and self.last_outcome_s is None:  # the earlier evidence was lost, and judged before
+        if before is None and self.last_outcome_s is None:  # earlier evidence was judged before, and is lost
             self.begun_s = self.step_s = since_s
         if before is None or memory == before:
             return
@@ -127,8 +128,9 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
             times.begin_step()
 
     def _share_anew(self, since_s: float) -> None:
-        """Start a new block: requests from `since_s` on are assigned by another share of the control. In a block with
-        answers from before and after, the arm whose share grew would have more of the later ones, and their load."""
+        """Start a new block, since requests from `since_s` on are assigned with another share of the control. In a
+        block with earlier and later requests, the arm with the increased share would have more of the later ones, and
+        their load."""
         self.step_s = max(self.step_s, since_s)
         for times in self._comparisons():
             times.begin_block()
@@ -179,8 +181,9 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
         _figures(self._windows()[0], seen, time_s)
 
     def _pair(self, seen: Observation, terms: Terms, *, control: bool) -> None:
-        """Pair an answer. Costs and times to the first token of the control are raised by the allowed increase: only
-        more than that is a loss. The length of the prompt explains a part of the time to the first token."""
+        """Add an answer to the comparisons. The control's costs and times to the first token are raised by the allowed
+        increase, so only a larger increase is a loss. The prompt's length explains a part of the time to the first
+        token."""
         self.times.add(seen.e2e_s, seen.output_tokens, control=control)
         rule, cost = terms.rule(Metric.COST), cost_of(seen)
         if rule is not None and cost:
@@ -224,7 +227,7 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
         )
 
     def _windows(self) -> tuple[Window, Window]:
-        """The two arms' windows, made where there are none of this length."""
+        """The windows of the two arms. A missing window, or one of another length, is replaced by an empty one."""
         if self.speculative is None or self.speculative.seconds != self.window_seconds:
             self.speculative = Window(seconds=self.window_seconds)
         if self.control is None or self.control.seconds != self.window_seconds:
@@ -278,7 +281,8 @@ class ClassRecord(msgspec.Struct, kw_only=True, array_like=True):
         return self._verdict_without(guard.samples, terms)
 
     def _verdict_without(self, eligible: int, terms: Terms) -> Verdict:
-        """The verdict of a guard without enough answers; `eligible` are those that it can judge now or later."""
+        """The verdict of a guard without enough answers. `eligible` counts the answers that it can judge now or
+        later."""
         unseen = not eligible and self.answers >= NOT_APPLICABLE_AFTER * terms.min_samples
         return Verdict.NOT_APPLICABLE if unseen else Verdict.NO_DATA
 
@@ -314,8 +318,8 @@ def _loss(times: PairedTimes, terms: Terms, *, threshold: float, allowed: float)
 
 
 def _control_needed(gain: GainFacts, guards: Iterable[GuardFacts], doubt: float) -> bool | None:
-    """Whether more control answers are needed. None between the two bounds, so that chance alone does not move the
-    share back and forth."""
+    """Whether more control answers are needed. None between the two bounds, so that random variation does not change
+    the share back and forth."""
     verdicts = {guard.verdict for guard in guards}
     shown = gain.verdict is not Verdict.NO_DATA and gain.change is not None and gain.change <= gain.threshold
     if not shown or Verdict.UNCLEAR in verdicts or doubt >= DOUBT_AT:
@@ -325,13 +329,13 @@ def _control_needed(gain: GainFacts, guards: Iterable[GuardFacts], doubt: float)
 
 
 def _share(declined: int, others: int) -> float | None:
-    """The share of answers for which speculation would not have paid. In whole percents, as each change is a write of
-    the status."""
+    """The share of answers for which speculation would not have paid. It is rounded to whole percents, since each
+    change causes a write of the status."""
     return round(declined / (declined + others), 2) if declined + others else None
 
 
 def _broken(seen: Observation, terms: Terms) -> Iterator[tuple[Metric, float]]:
-    """The limits on times that apply to an answer, with 1 for a broken one."""
+    """The limits on times that apply to an answer, each with 1 if it is broken, else 0."""
     for rule in terms.rules:
         if rule.metric is Metric.P95:
             yield Metric.P95, float(seen.e2e_s > rule.threshold)
@@ -340,7 +344,7 @@ def _broken(seen: Observation, terms: Terms) -> Iterator[tuple[Metric, float]]:
 
 
 def _blamed(guard: Guard, limit: float, comparison: Comparison) -> Verdict:
-    """Whether speculation or the servers cause a broken limit."""
+    """The verdict on a broken limit: FAIL if speculation is the cause, SHARED if the servers are, else UNCLEAR."""
     alone_after = comparison.alone_after
     if alone_after is not None and not guard.control and guard.run_total >= alone_after:
         return Verdict.FAIL
@@ -351,7 +355,7 @@ def _blamed(guard: Guard, limit: float, comparison: Comparison) -> Verdict:
 
 
 def seconds_of(time: str) -> float:
-    """Seconds since 1970 of an RFC 3339 time that this operator wrote; 0 for none."""
+    """An RFC 3339 time that this operator wrote, in seconds since 1970; 0 if there is none."""
     moment = read_time(time)
     return moment.timestamp() if moment is not None else 0.0
 

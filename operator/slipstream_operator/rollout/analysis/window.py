@@ -1,6 +1,6 @@
 """The latest figures of an arm: a ring of time buckets, each with counts, sums and coarse histograms.
 
-The figures are for people, and for the check whether most requests fail; statistical decisions do not use them.
+The figures are for display, and for the check whether most requests fail. Statistical decisions do not use them.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import math
 import msgspec
 from slipstream_core.manifest.status import ArmFigures
 
-# The window is cut into five; a sixth bucket is the one that fills, so that a look sees between one and 1.2 windows.
+# The window has five buckets. A sixth bucket is still being filled, so the figures cover between 1 and 1.2 windows.
 _PARTS = 5
-# Bins of a histogram rise by a twelfth (2^(1/8)): a p95 is known within 5 %.
+# The bounds of a histogram's bins rise by 9 % per bin (2^(1/8)). A p95 is known within 5 %.
 _BINS_PER_DOUBLING = 8.0
-# What is shorter or longer counts as this: there is nothing to see in it, and a checkpoint has to hold every bin.
+# Shorter and longer times count as these limits: the difference has no use, and a checkpoint has to contain every bin.
 _SHORTEST_S, _LONGEST_S = 1e-3, 7_200.0
 _QUANTILE = 0.95
 
@@ -22,12 +22,12 @@ Histogram = dict[int, int]
 
 
 def bin_of(seconds: float) -> int:
-    """The histogram's bin."""
+    """The histogram bin of a time."""
     return math.floor(math.log2(min(max(seconds, _SHORTEST_S), _LONGEST_S)) * _BINS_PER_DOUBLING)
 
 
 def p95_of(histogram: Histogram) -> float | None:
-    """The 95th percentile in seconds, within a bin as if its values were spread evenly on a logarithmic scale."""
+    """The 95th percentile in seconds; None without values. It is interpolated within a bin on a logarithmic scale."""
     total = sum(histogram.values())
     if not total:
         return None
@@ -47,8 +47,8 @@ def merge(into: Histogram, other: Histogram) -> None:
 
 
 class Bucket(msgspec.Struct, kw_only=True, array_like=True):
-    """The outcomes of one part of the window. `others` are answers of the arm that belong to no comparison: they
-    count for the error rate alone. `declined` are plain answers for which the arm would not have paid."""
+    """The outcomes of one part of the window. `others` counts answers of the arm outside of the comparison, which count
+    only for the error rate. `declined` counts plain answers for which speculation would not have paid."""
 
     index: int
     answers: int = 0
@@ -65,8 +65,8 @@ class Bucket(msgspec.Struct, kw_only=True, array_like=True):
 
 
 class Recent(msgspec.Struct, frozen=True, kw_only=True):
-    """An arm within the window. `requests` and `failures` are all that the arm was asked for; `e2e` is the histogram
-    behind the p95, so that classes can be put together, and so is `acceptance` with its count."""
+    """The figures of an arm within the window. `requests` and `failures` count all requests of the arm. `e2e` is the
+    histogram of the p95, and `acceptance` is a sum over `accepts` answers, so that classes can be combined."""
 
     figures: ArmFigures
     requests: int
@@ -78,13 +78,13 @@ class Recent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Window(msgspec.Struct, kw_only=True, array_like=True):
-    """The ring of one arm in one class."""
+    """The ring of buckets of one arm in one class."""
 
     seconds: int
     buckets: list[Bucket] = []
 
     def at(self, time_s: float) -> Bucket | None:
-        """The bucket of a moment; None for one before the ring."""
+        """The bucket of a time; None for a time before the ring."""
         index = math.floor(time_s * _PARTS / self.seconds)
         for bucket in reversed(self.buckets):
             if bucket.index == index:
@@ -99,7 +99,7 @@ class Window(msgspec.Struct, kw_only=True, array_like=True):
         return bucket if index >= oldest else None
 
     def recent(self, now_s: float) -> Recent:
-        """The content of the window at `now_s`."""
+        """The figures of the window at `now_s`."""
         newest = math.floor(now_s * _PARTS / self.seconds)
         total = Bucket(index=newest)
         for bucket in self.buckets:
@@ -149,5 +149,5 @@ def _ratio(total: float, count: int) -> float | None:
 
 
 def _shown(value: float | None) -> float | None:
-    """Rounded to four significant digits, so that an invisible change causes no write of the status."""
+    """`value` rounded to four significant digits, so that an irrelevant change causes no write of the status."""
     return None if value is None else float(f"{value:.4g}")
