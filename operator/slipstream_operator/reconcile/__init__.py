@@ -1,1 +1,1 @@
-"""The operator's decisions: pure functions from what is observed to what should be. No I/O, no clock."""
+"""The operator's decisions: pure functions from the observed state to the desired state. No I/O, no clock."""

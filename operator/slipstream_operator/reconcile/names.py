@@ -1,8 +1,8 @@
-"""A model name stays reserved for its namespace for a while after its pair is deleted, so that the pair can be created
-again. Pure.
+"""The reservation of a model name. Pure.
 
-Pairs of other namespaces that wait for the name have the reservation in their own status. Gateways respect it, and it
-survives a restart of the operator.
+After its pair is deleted, a name stays reserved for the pair's namespace for a while, so that the pair can be created
+again. The reservation is stored in the status of the pairs of other namespaces that wait for the name. Gateways respect
+it, and it survives a restart of the operator.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LOOK_AGAIN_S = 1.0
 
 
 def name_holder(pair: ModelPair, claim: NameClaim, now: datetime) -> NameHolder | None:
-    """The holder of the name that `pair` waits for, for its status; None where it waits for no other namespace."""
+    """The holder of the name that `pair` waits for, for its status; None if no other namespace has the name."""
     model, namespace = pair.spec.model, pair.metadata.namespace
     if claim.served_by is not None:
         return None if claim.served_by == namespace else NameHolder(model=model, namespace=claim.served_by)
@@ -34,9 +34,10 @@ def name_holder(pair: ModelPair, claim: NameClaim, now: datetime) -> NameHolder 
 def look_for_name_s(
     before: NameHolder | None, after: NameHolder | None, claim: NameClaim | None, now: datetime
 ) -> float | None:
-    """When to reconcile again if the status has `after` from now on; `claim` None: the pair waits for no name."""
+    """The seconds until the next reconcile if the status has the holder `after` from now on. `claim` None: the pair
+    waits for no name."""
     if before != after:
-        return 0.0  # other pairs and this one are checked against it
+        return 0.0  # this pair and others are checked against the new holder
     until = read_time(after.until) if after is not None and after.until is not None else None
     if until is not None:
         return (until - now).total_seconds()

@@ -1,7 +1,7 @@
 """The plan for a ModelPair: its children, its status and its Events. Pure.
 
-`RolledBack` and `AnalysisConclusive` are conditions of the SpeculationPolicy alone. A pair's `state` says when its
-policy has rolled back a class, so that one look at the pair tells where to look next.
+`RolledBack` and `AnalysisConclusive` are conditions of the SpeculationPolicy alone. A pair's `state` is `RolledBack` if
+its policy has rolled back a class, so the pair shows where to find the cause.
 """
 
 from __future__ import annotations
@@ -40,13 +40,14 @@ from slipstream_operator.types import KubeObject, Observed, PairPlan
 def reconcile_pair(observed: Observed, now: datetime) -> PairPlan:
     """The plan for one pair. `now` has a time zone.
 
-    While the spec is broken, or waits for clients to leave a name, the last good one counts. The children stay as they
-    are then, and where another pair has what this one claims.
+    While the newest spec is invalid, or waits until clients stop using the old model name, the last good spec counts.
+    The children then stay unchanged. They also stay unchanged while the pair has problems, such as a name or a claim
+    that another pair has.
     """
     case = pair_case(observed, now)
     holder = None if case.pair is None or case.claim is None else name_holder(case.pair, case.claim, now)
     if case.pair is not None and holder is not None and holder.until is not None:
-        # The end of the reservation, as the status has it.
+        # The message needs the end of the reservation, which is the same as in the status.
         kept = Problem("spec.model", name_taken(case.pair, None, holder))
         case = msgspec.structs.replace(case, problems=(kept,))
     status = _status(case, holder)
@@ -106,7 +107,8 @@ def _killed_policys(policy: SpeculationPolicyStatus | None) -> GatewaysStatus | 
 
 
 def _with_ignored(ready: Finding, ignored: Sequence[str]) -> Finding:
-    """Fields of a newer version do no harm, but their author should know that they have no effect."""
+    """`ready` with the ignored fields in its message. Fields of a newer version are harmless, but they have no
+    effect, and their author should know."""
     if not ignored:
         return ready
     names = ", ".join(ignored)
@@ -150,11 +152,12 @@ _STUCK = frozenset({PairReason.CHILDREN_REJECTED, PairReason.DEADLINE_EXCEEDED})
 
 
 def headline(conditions: Sequence[Condition], policy: SpeculationPolicyStatus) -> tuple[str, str]:
-    """State and reason: the worst problem, or the activity of a pair without one.
+    """The state and its reason: the worst problem, or the activity of a pair without a problem.
 
-    Killed, Invalid, NotAccepted (the newest spec is not: the one before is served), Unresolved, NotReady, Incompatible
-    (the target alone is served), Degraded (servers answer, but some of them may not speculate), RolledBack (classes
-    are, see the policy), Rolling, Stuck (the rollout, while older servers serve), Ready.
+    Killed, Invalid, NotAccepted (the newest spec is not accepted: the last good one is served), Unresolved, NotReady,
+    Incompatible (only the target is served), Degraded (servers answer, but some of them may not speculate), RolledBack
+    (some classes are rolled back, see the policy), Rolling, Stuck (the rollout is stuck, and older servers serve),
+    Ready.
     """
     for type, bad, state in _HEADLINES:
         found = find(conditions, type)

@@ -19,9 +19,12 @@ from slipstream_operator.types import KubeObject, NameClaim, Observed
 
 
 class PairCase(msgspec.Struct, frozen=True, kw_only=True):
-    """A pair that is reconciled `now`. `prior` is its last status, `newest` its newest version, not usable while its
-    `rename` waits; `good` is the version that counts and `pair` the object in it, None where there is none. `problems`
-    are what keeps `pair`, or without one the newest version, from being served."""
+    """A pair that is reconciled `now`.
+
+    `prior` is its last status. `newest` is its newest version, which is not usable while its `rename` waits. `good` is
+    the version that counts, and `pair` the object in it; both are None without a usable version. `problems` prevent
+    serving `pair`, or the newest version if `pair` is None.
+    """
 
     observed: Observed
     now: datetime
@@ -85,8 +88,7 @@ def pair_case(observed: Observed, now: datetime) -> PairCase:
 
 
 def prior_status(raw: KubeObject) -> ModelPairStatus:
-    """The pair's last status. One that was edited into something invalid counts as none: all of it is computed
-    again."""
+    """The pair's last status. A status that was edited and is invalid counts as empty: all of it is computed again."""
     try:
         return msgspec.convert(raw.get("status") or {}, ModelPairStatus)
     except msgspec.ValidationError:

@@ -25,7 +25,7 @@ _ELSEWHERE = "the pair names external servers"
 
 
 class PairReason(StrEnum):
-    """The reasons of a pair's conditions, beside those of `PodReason`.
+    """The reasons of a pair's conditions, in addition to those of `PodReason`.
 
     `Accepted`: Accepted (True); InvalidSpec, ModelNameInUse (False).
     `Ready`: MinimumReplicasReady and External (True); InvalidSpec, ModelNameTaken, ModelNameNotGranted,
@@ -89,7 +89,7 @@ def listed(problems: Sequence[Problem]) -> str:
 
 
 def replicas_of(pair: ModelPair | None, live: KubeObject | None) -> Replicas:
-    """The ready and the desired number of servers, by the Deployment."""
+    """The ready and the desired number of servers of the Deployment."""
     if pair is not None and not has_servers(pair):
         return Replicas()
     if live is None:
@@ -99,7 +99,7 @@ def replicas_of(pair: ModelPair | None, live: KubeObject | None) -> Replicas:
 
 
 def accepted(problems: Sequence[Problem], good: GoodVersion | None) -> Finding:
-    """Whether the newest spec is valid. `problems` are its own, `good` is the last version that had none."""
+    """Whether the newest spec is valid. `problems` are its own, `good` is the last version without problems."""
     if not problems:
         is_large = good is not None and to_keep(good) is None
         large = ", but too large to be stored in the status as the last good version" if is_large else ""
@@ -132,7 +132,7 @@ def ready(
 
 
 def resolved_refs(pair: ModelPair | None, problems: Sequence[Problem], pod: PodProblem | None) -> Finding:
-    """Whether everything that the pair refers to exists, and no other pair has what it claims."""
+    """Whether all references of the pair exist, and no other pair has a name or claim of this one."""
     if pair is None:
         return Finding("False", PairReason.INVALID_SPEC, "the spec is invalid, see Ready")
     if problems:
@@ -145,10 +145,10 @@ def resolved_refs(pair: ModelPair | None, problems: Sequence[Problem], pod: PodP
 def tokenizer_compatible(
     pair: ModelPair | None, pods: Sequence[KubeObject], prior: Condition | None, generation: int
 ) -> Finding:
-    """Whether the draft speaks the target's token ids, as the servers found before they loaded anything.
+    """Whether the draft uses the target's token ids. Servers check it before they load any weights.
 
-    What was found of this very spec, of `generation`, stays when the pod that found it has gone: newer
-    ones could not be used.
+    The result for this spec, of `generation`, stays when the pod with the result no longer exists. Newer generations
+    are not usable.
     """
     if pair is None or not has_servers(pair):
         return Finding("Unknown", PairReason.NOT_CHECKED, "the tokenizers of external servers are not compared")
@@ -187,7 +187,7 @@ def progressing(pair: ModelPair | None, observed: Observed, replicas: Replicas, 
 
 
 def _not_managed(pair: ModelPair) -> Finding | None:
-    """The verdict for a pair without servers: it names none, and the operator does not run its engine."""
+    """The finding for a pair without servers: it names none, and the operator does not run its engine."""
     engine = pair.spec.engine
     if not isinstance(engine, VllmEngine) or engine.endpoints:
         return None
@@ -196,7 +196,7 @@ def _not_managed(pair: ModelPair) -> Finding | None:
 
 
 def _external(reports: Sequence[UnreachableServers | None]) -> Finding:
-    """Whether external servers answer the gateways that probed them: one gateway and one server are enough."""
+    """Whether external servers answer the gateways that probed them. One server that answers one gateway is enough."""
     lost = [report for report in reports if report is not None]
     if not lost:
         return Finding("True", PairReason.EXTERNAL, _ELSEWHERE)
@@ -211,8 +211,8 @@ def _external(reports: Sequence[UnreachableServers | None]) -> Finding:
 def kill_switch(*, own: bool, policy: bool, gateways: GatewaysStatus, of_policy: GatewaysStatus | None) -> Finding:
     """Whether a kill switch is on: the pair's `own`, or that of a `policy`.
 
-    `gateways` says how far the pair has come, `of_policy` the same of the policy that is killed, None where it is not
-    the one in force. Of two that are on, the pair's is enough to have arrived.
+    `gateways` counts the gateways that apply the pair, and `of_policy` those that apply the killed policy, None if it
+    is not in force. If both kill switches are on, only the gateways that apply the pair count.
     """
     if not own and not policy:
         return Finding("False", PairReason.NOT_KILLED, "no kill switch is on")
@@ -234,7 +234,7 @@ def unresolved_reason(problems: Sequence[Problem]) -> PairReason:
 
 
 def _is_complete(live: KubeObject, desired: int) -> bool:
-    """As `kubectl rollout status` decides."""
+    """Whether the rollout is complete, by the rules of `kubectl rollout status`."""
     seen = count(live, "status", "observedGeneration") >= count(live, "metadata", "generation")
     counts = [count(live, "status", field) for field in ("updatedReplicas", "availableReplicas", "replicas")]
     return seen and counts == [desired] * 3

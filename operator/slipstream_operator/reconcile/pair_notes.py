@@ -18,7 +18,7 @@ KILL_LANDED = "KillLanded"
 KILL_LIFTED = "KillLifted"
 MODEL_RENAMED = "ModelRenamed"
 
-# A pair starts without conditions: its expected first conditions are not news, nor is the content of another condition.
+# A pair starts without conditions: its expected first conditions cause no note, nor does content of another condition.
 _UNREMARKABLE = {
     ConditionType.ACCEPTED: frozenset({PairReason.ACCEPTED}),
     ConditionType.READY: frozenset({PairReason.NO_READY_REPLICAS}),

@@ -17,7 +17,7 @@ MAX_QUOTED_CHARS = 600
 _PULL_REASONS = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
 _CONFIG_REASONS = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
 _MISSING_CLAIM = re.compile(r'persistentvolumeclaim "(?P<name>[^"]+)" not found', re.IGNORECASE)
-# How Triton says in its log why a model does not load, and why it ends.
+# Triton's log lines with the reason why a model does not load, or why Triton ends.
 _TELLING = (
     re.compile(r"TritonModelException: (?P<why>.+?)(?:\\n|\n|$)"),
     re.compile(r"failed to load '[^']+' version \d+: (?P<why>.+)"),
@@ -61,8 +61,8 @@ def worst_problem(pods: Sequence[KubeObject]) -> PodProblem | None:
 
 
 def preflight_report(pods: Sequence[KubeObject], weights: str) -> PreflightReport | None:
-    """The result of comparing the tokenizers with the hash `weights`; a difference wins over agreement.
-    None where no pod has compared them."""
+    """The result of the tokenizer comparison for the hash `weights`. A difference takes precedence over agreement. None
+    if no pod has compared the tokenizers."""
     reports = [report for pod in sorted(pods, key=_name) for report in _reports(pod, weights)]
     return next((report for report in reports if not report.tokenizer_compatible), next(iter(reports), None))
 
@@ -132,7 +132,7 @@ def _problem(pod: KubeObject, reason: PodReason, message: str) -> PodProblem:
 
 
 def _terminated(status: dict[str, Any]) -> dict[str, Any] | None:
-    """The last termination of the container: the present state, or that before its restart."""
+    """The last termination of the container: its present state, or the state before its restart."""
     for field in ("state", "lastState"):
         ended: dict[str, Any] | None = (status.get(field) or {}).get("terminated")
         if ended is not None:

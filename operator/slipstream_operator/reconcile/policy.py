@@ -54,18 +54,18 @@ def reconcile_policy(
 ) -> PolicyPlan:
     """The status of the SpeculationPolicy `raw` now, its Events, and when to reconcile again.
 
-    `last_good` is its last usable version, None where the status alone may have one. `problems` are what is wrong with
-    the newest by itself or beside others, `ignored` the fields that this version does not know; `pair` is None where it
-    does not exist or is refused. `pair_killed` by another switch than this policy's.
-    `prior` is the last status, None where there is none that can be read. `evidence` is what the policy's ledger says
-    of each class; `store_connected`: everything that gateways have stored is in it. `now` has a time zone.
-    `servers_current` False: some of the pair's servers have another spec than the pair. The checkpoint is the caller's
-    to add.
+    `last_good` is its last usable version, None if at most the status has one. `problems` are the problems of the
+    newest version, alone or in combination with other objects. `ignored` are the fields that this version of the
+    operator does not know. `pair` is None if it does not exist or is refused. `pair_killed`: a kill switch other than
+    this policy's is on. `prior` is the last status, None if there is none that can be read. `evidence` has the facts of
+    each class from the policy's ledger. `store_connected`: `evidence` includes all outcomes that gateways have stored.
+    `now` has a time zone. `servers_current` False: some of the pair's servers have another spec than the pair. The
+    caller adds the checkpoint.
     """
     parsed = parse_resource(raw)
     good = good_version(raw, parsed, last_good)
     policy = parsed.item if isinstance(parsed.item, SpeculationPolicy) else None
-    counts = good.parsed.item if good is not None else None  # while the newest spec is broken, nothing goes up
+    counts = good.parsed.item if good is not None else None  # while the newest spec is invalid, no class is promoted
     before = prior if prior is not None else salvaged(raw)
     sealed = sealed_in(before.checkpoint, (parsed if good is None else good.parsed).pair_key)
     subject = Subject(
@@ -103,7 +103,7 @@ def _killed(raw: KubeObject, pair_killed: bool) -> str | None:
 
 
 def _held(subject: Subject, *, servers_current: bool) -> str | None:
-    """Why no class may be promoted now: nothing speculates, or the spec is invalid."""
+    """The reason why the policy is held now, or None. See `Situation`."""
     if subject.killed is not None:
         return subject.killed
     verdict = ready(subject)
@@ -113,7 +113,7 @@ def _held(subject: Subject, *, servers_current: bool) -> str | None:
 
 
 def _waited_for_servers(before: SpeculationPolicyStatus) -> bool:
-    """Whether classes were held because of the servers when the status was written."""
+    """Whether the policy was held because of outdated servers when the status was written."""
     progressing = find(before.conditions, ConditionType.PROGRESSING)
     return (
         progressing is not None
@@ -123,15 +123,15 @@ def _waited_for_servers(before: SpeculationPolicyStatus) -> bool:
 
 
 def _resumed(start: Start, now: datetime) -> Start:
-    """The class at its step from now on: the soak so far was of other servers."""
+    """The class, with a soak that starts now: the soak so far was of other servers."""
     if start.state.phase is not Phase.PROGRESSING:
         return start
     return msgspec.structs.replace(start, state=msgspec.structs.replace(start.state, since=now))
 
 
 def _released(before: SpeculationPolicyStatus, now: datetime) -> datetime:
-    """Since when nothing has held the policy: from then on soaks and silence count. Now, where something did until
-    now or it is not known."""
+    """The end of the last hold by a kill switch or by the condition Ready. It is `now` if the policy is still held, or
+    if the end is unknown."""
     since = []
     for type, wanted in ((ConditionType.KILL_SWITCH_ACTIVE, "False"), (ConditionType.READY, "True")):
         condition = find(before.conditions, type)
@@ -179,7 +179,7 @@ def _renewal(
     token: str | None,
     now: datetime,
 ) -> _Renewal:
-    """The spec that the classes are judged under from now on. `current` is its hash, None where it is not known."""
+    """The spec that the classes are judged under from now on. `current` is its hash, None if it is not known."""
     if current is None:
         return _unrenewed(before, starts)
     outdated = any(start.spec_hash != current for start in starts.values())
@@ -189,8 +189,8 @@ def _renewal(
 
 
 def _unrenewed(before: SpeculationPolicyStatus, starts: Mapping[str, Start]) -> _Renewal:
-    """What the classes were judged under, as they remember it: the status may have been deleted. Where they do not
-    agree, one that is rolled back has the word."""
+    """The spec that the classes were judged under, from their memory, since the status may have been deleted. If they
+    differ, a rolled-back class takes precedence, then the latest one."""
     if not starts:
         return _Renewal(spec_hash=before.spec_hash, retry_token=before.retry_token)
     latest = max(starts.values(), key=lambda start: (start.state.phase is Phase.ROLLED_BACK, start.state.since))
@@ -198,7 +198,7 @@ def _unrenewed(before: SpeculationPolicyStatus, starts: Mapping[str, Start]) -> 
 
 
 def _begun_anew(start: Start, spec_hash: str, token: str | None, situation: Situation) -> ClassState | None:
-    """The class in its initial state, where its spec has changed or there is a new retryToken; else None."""
+    """The class in its initial state if its spec has changed or a new retryToken applies to it; else None."""
     state = start.state
     begun = initial(situation.spec, state.name, situation.now)
     if start.spec_hash != spec_hash:
@@ -216,7 +216,7 @@ def _advanced(state: ClassState, facts: ClassFacts | None, situation: Situation)
 def _news(
     before: SpeculationPolicyStatus, judged: tuple[Judged, ...], renewal: _Renewal, now: datetime
 ) -> tuple[LastDecision, ...]:
-    """The decisions that were made just now."""
+    """The decisions of this reconcile."""
     last = {one.name: one.last_decision for one in before.classes}
     made = (one.state.last_decision for one in judged if one.state.last_decision != last.get(one.state.name))
     return (*renewal.decisions, *(one for one in made if one is not None and one.time == rfc3339(now)))
@@ -263,7 +263,7 @@ def _class_status(judged: Judged, situation: Situation) -> ClassStatus:
         since=rfc3339(state.since),
         retries=state.retries,
         retry_at=None if state.retry_at is None else rfc3339(state.retry_at),
-        # A class that has just changed has no facts yet: these are of its previous state.
+        # A class that has just changed has no facts yet: the known facts are of its previous state.
         message=class_message(state, None if state.since == situation.now else facts, situation)[:1024],
         last_decision=state.last_decision,
         **figures,
@@ -271,7 +271,7 @@ def _class_status(judged: Judged, situation: Situation) -> ClassStatus:
 
 
 def _next_look_s(judged: tuple[Judged, ...], situation: Situation) -> float | None:
-    """When the next transition may happen by time alone; None without one."""
+    """The seconds until the next transition that needs only time; None if there is none."""
     moments = []
     for state, facts in ((one.state, one.facts) for one in judged):
         if situation.held is None and state.phase is Phase.PROGRESSING:

@@ -61,8 +61,8 @@ class PolicyReason(StrEnum):
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
-    """The policy and its surroundings. `policy` is None where its spec is invalid, see `accepted`; `killed` names the
-    kill switch that is on."""
+    """The policy and the state of its pair, gateways and outcome store. `policy` is None if its spec is invalid, see
+    `accepted`. `killed` names the kill switch that is on."""
 
     policy: SpeculationPolicy | None
     accepted: Finding
@@ -76,19 +76,19 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True):
-    """A class with its present state; `facts` None where there are none since it restarted."""
+    """A class with its present state. `facts` is None if there are none since the class restarted."""
 
     state: ClassState
     facts: ClassFacts | None
 
     @property
     def speculates(self) -> bool:
-        """Whether more than a negligible part of its requests does."""
+        """Whether more than a negligible part of its requests speculates."""
         return self.state.speculates and not (self.facts is not None and self.facts.hardly_speculates)
 
 
 def set_conditions(conditions: Conditions, subject: Subject, judged: Sequence[Judged], situation: Situation) -> None:
-    """Set all eight."""
+    """Set all eight conditions."""
     for type, said in (
         (ConditionType.ACCEPTED, subject.accepted),
         (ConditionType.READY, ready(subject)),
@@ -120,7 +120,7 @@ def ready(subject: Subject) -> Finding:
 
 
 def waiting_for(facts: ClassFacts, *, gain_needed: bool = True) -> list[str]:
-    """The evidence that a class lacks to be judged, with numbers; empty where it lacks none."""
+    """The evidence that is missing to judge a class, with numbers; empty if none is missing."""
     missing = _missing_guards(facts)
     if gain_needed and facts.gain.verdict is Verdict.NO_DATA:
         missing.append(_missing_gain(facts.gain))
@@ -178,7 +178,8 @@ def _progressing(judged: Sequence[Judged], situation: Situation) -> Finding:
 
 
 def _complete(judged: Sequence[Judged]) -> Finding:
-    """No class is being rolled out. It means little where gateways decide plain for all of them."""
+    """The finding that no class is being rolled out. It has another reason if gateways decide plain for all classes
+    that may speculate."""
     hardly = [one.state.name for one in judged if one.state.speculates and not one.speculates]
     if not hardly:
         return Finding("False", PolicyReason.COMPLETE, "no class is being rolled out")
@@ -223,7 +224,7 @@ def _conclusive(judged: Sequence[Judged], situation: Situation) -> Finding:
 
 
 def _missing(one: Judged, situation: Situation) -> list[str]:
-    """For a promoted class only the guards count; the comparison was needed for its promotion."""
+    """The missing evidence. For a promoted class only the guards count; the comparison was needed for its promotion."""
     if one.facts is None:
         return ["no answers since it restarted"]
     if one.state.phase is Phase.PROGRESSING:

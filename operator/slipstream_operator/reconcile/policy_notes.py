@@ -17,7 +17,7 @@ UNKNOWN_FIELDS_IGNORED = "UnknownFieldsIgnored"
 KILL_LANDED = "KillLanded"
 KILL_LIFTED = "KillLifted"
 _SAID_AT_ONCE = frozenset({Phase.ROLLED_BACK.value, Phase.STALE.value})
-# A policy starts without conditions: its expected first conditions are not news.
+# A policy starts without conditions: its expected first conditions cause no note.
 _EXPECTED = frozenset({PolicyReason.IN_FORCE, PolicyReason.RESOLVED, PolicyReason.PAIR_NOT_READY})
 
 
@@ -29,8 +29,8 @@ def policy_notes(
     edited: Sequence[str],
     ignored: Sequence[str],
 ) -> tuple[Note, ...]:
-    """The notes between two statuses of one policy. `news` are the decisions between them; `edited` are the classes of
-    which `prior` was edited by hand."""
+    """The notes between two statuses of one policy. `news` are the decisions between them. `edited` are the classes
+    whose entries in `prior` were edited by hand."""
     before = prior if prior is not None else SpeculationPolicyStatus()
     return (
         *(_of(decision) for decision in news if _is_news(decision)),
@@ -43,8 +43,8 @@ def policy_notes(
 
 
 def _is_news(decision: LastDecision) -> bool:
-    """Whether a decision becomes an Event. A class that keeps falling silent and returning gets one for its first
-    silence, the second, the fourth and so on: with one request every other hour it would post Events without end."""
+    """Whether a decision becomes an Event. Of repeated silences of a class, the first, the second, the fourth and so on
+    do: a class with one request every other hour would otherwise cause Events without end."""
     if decision.metric != SILENCES or decision.observed is None:
         return True
     return math.frexp(decision.observed)[0] == 0.5  # a power of two
@@ -63,7 +63,7 @@ def _of(decision: LastDecision) -> Note:
 
 
 def _conditions(before: SpeculationPolicyStatus, status: SpeculationPolicyStatus) -> Iterator[Note]:
-    """Ready has the error of the policy; an unreachable outcome store gets an Event of its own."""
+    """The notes about Ready, which has the error of the policy, and about an unreachable outcome store."""
     was, now = (find(each.conditions, ConditionType.READY) for each in (before, status))
     if now is not None and (now.reason not in _EXPECTED if was is None else was.reason != now.reason):
         yield Note(type="Normal" if now.status == "True" else "Warning", reason=now.reason, message=now.message)

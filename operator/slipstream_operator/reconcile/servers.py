@@ -1,4 +1,4 @@
-"""Whether a pair's servers match its spec: only then are their answers evidence for it. Pure."""
+"""The check whether a pair's servers match its spec: only then are their answers evidence for the spec. Pure."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from slipstream_operator.types import KubeObject
 
 
 class Servers(NamedTuple):
-    """`current`: as far as one can see, all servers have the spec. `counted`: their answers are evidence; not while
-    servers are being replaced, but again where that is stuck, so that what serves is guarded."""
+    """`current`: as far as is known, all servers have the spec. `counted`: their answers are evidence, which they are
+    not while servers are being replaced. If the replacement is stuck, they count again, to guard the running
+    servers."""
 
     current: bool = True
     counted: bool = True
@@ -22,8 +23,8 @@ class Servers(NamedTuple):
 def servers_of(
     pair: KubeObject, status: ModelPairStatus | None, deployment: KubeObject | None, *, template: object = None
 ) -> Servers:
-    """The servers of `pair`, as the API server has it, with its status and its own Deployment; None where there is
-    none. `template` is the last result of `template_seen`."""
+    """The state of the servers of `pair`, which is the object from the API server. `status` is its status, and
+    `deployment` its own Deployment, None if there is none. `template` is the last result of `template_seen`."""
     is_acted_on = status is not None and status.observed_generation >= _generation(pair)
     if deployment is None:
         return Servers(counted=is_acted_on)
@@ -33,13 +34,13 @@ def servers_of(
     has_old = count(deployment, "status", "updatedReplicas") < count(deployment, "status", "replicas")
     return Servers(
         current=not has_old and not is_refused,
-        # What is not acted on or seen yet may be a new template.
+        # A spec or a Deployment that its controller has not processed yet may have a new template.
         counted=is_acted_on and is_seen and (not has_old or deadline_exceeded(deployment)),
     )
 
 
 def template_seen(deployment: KubeObject) -> object:
-    """The template of the pods, where the Deployment's controller has seen it; else None."""
+    """The template of the pods, if the Deployment's controller has processed it; else None."""
     if count(deployment, "status", "observedGeneration") < _generation(deployment):
         return None
     template: object = deployment["spec"]["template"]

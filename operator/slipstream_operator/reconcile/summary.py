@@ -51,7 +51,7 @@ def columns(subject: Subject, judged: Sequence[Judged], conditions: Sequence[Con
 
 
 def class_message(state: ClassState, facts: ClassFacts | None, situation: Situation) -> str:
-    """The reason for the phase of a class, and what it waits for."""
+    """The reason for the phase of a class, and the conditions for the next phase."""
     decision = state.last_decision
     if state.phase in (Phase.ROLLED_BACK, Phase.STALE):
         return decision.message if decision is not None else ""
@@ -70,7 +70,7 @@ def class_message(state: ClassState, facts: ClassFacts | None, situation: Situat
 
 
 def _held_back(state: ClassState, situation: Situation) -> str:
-    """The share of the control, where it was raised."""
+    """The hold-back of the class, if it was raised."""
     share = state.hold_back_share
     if share is None or share <= situation.spec.hold_back_share:
         return ""
@@ -78,7 +78,7 @@ def _held_back(state: ClassState, situation: Situation) -> str:
 
 
 def _declined(facts: ClassFacts | None) -> str:
-    """The share of a promoted class that does not speculate, by the gateways' own forecasts."""
+    """The share of a promoted class that gateways decode plainly, by their own predictions."""
     if facts is None or not facts.decided_plain:
         return ""
     hardly = ", so that it hardly speculates" if facts.hardly_speculates else ""

@@ -1,4 +1,4 @@
-"""Whether clients use a pair, and how a rename of its model waits until they stop. Pure."""
+"""The use of a pair by clients. A rename of its model waits until clients stop using the old name. Pure."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _LOOK_EVERY = timedelta(minutes=1)
 
 
 class Usage(NamedTuple):
-    """`last_request` is None without any request. `next_look_s`: when `in_use` may change; None: only with a
-    request."""
+    """`last_request` is None without any request. `next_look_s` is the time until `in_use` may change, None if only a
+    request changes it."""
 
     last_request: datetime | None
     in_use: bool
@@ -27,12 +27,13 @@ class Usage(NamedTuple):
 
     @property
     def last_request_time(self) -> str | None:
-        """Rounded to the minute, so that a status is not written for every request."""
+        """The time of the last request, rounded to the minute, so that a status is not written for every request."""
         return None if self.last_request is None else rfc3339(self.last_request.replace(second=0, microsecond=0))
 
 
 def usage_of(prior: ModelPairStatus, seen: datetime | None, now: datetime) -> Usage:
-    """The use of a pair by its last status, which outlives gateways and operator, and by the last request `seen`."""
+    """The use of a pair, from the last request in its status, which outlives gateways and operator, and from the last
+    request `seen` by a gateway."""
     stored = read_time(prior.last_request_time) if prior.last_request_time is not None else None
     moments = [min(moment, now) for moment in (stored, seen) if moment is not None]
     last = max(moments, default=None)

@@ -1,4 +1,4 @@
-"""Whether a pair's servers may speculate, by what the gateways' checks of the engines found."""
+"""The condition whether a pair's servers may speculate, from the gateways' conformance checks of the engines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from slipstream_core.manifest.status import ConditionStatus
 from slipstream_operator.reconcile.pair_conditions import Finding, PairReason
 
 _MOST_NAMED = 5
-# The worst first. A gateway may be newer than the operator: a code that is not here stops speculation all the same.
+# The worst reason first. A gateway may be newer than the operator: an unknown code also counts against speculation.
 _REASONS = {
     "engine_not_lossless": PairReason.ENGINE_NOT_LOSSLESS,
     "engine_cannot": PairReason.ENGINE_CANNOT,
@@ -20,7 +20,8 @@ _REASONS = {
 
 
 def speculation_available(withheld: Iterable[WithheldServer], gateways: int) -> Finding:
-    """`withheld` holds a server once for each gateway that keeps it from speculating, of `gateways` that report."""
+    """The finding. `withheld` has a server once for each gateway that does not let it speculate, of `gateways` that
+    report."""
     if not gateways:
         return Finding("Unknown", PairReason.NO_GATEWAY, "no gateway reports")
     by_reason: defaultdict[PairReason, list[WithheldServer]] = defaultdict(list)
@@ -34,7 +35,8 @@ def speculation_available(withheld: Iterable[WithheldServer], gateways: int) -> 
 
 
 def _message(found: list[WithheldServer], gateways: int) -> str:
-    """What cannot be used, where, by how many gateways; the sentence is that of the first gateway that says so."""
+    """The capabilities that cannot be used, by server, with the number of gateways and the detail of the first
+    gateway."""
     seen = Counter((one.server, one.capabilities) for one in found)
     details = {(one.server, one.capabilities): one.detail for one in reversed(found)}
     parts = [
