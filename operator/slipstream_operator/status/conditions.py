@@ -14,8 +14,8 @@ _TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 class Conditions:
     """The conditions of one object, built from the last ones.
 
-    `prior` are those of its last status, `generation` is that of the spec that the new ones are about, `now` has a time
-    zone. A condition that is not set again is dropped.
+    `prior` are the conditions of its last status. `generation` is the generation of the spec that the new conditions
+    are about. `now` has a time zone. A condition that is not set again is dropped.
     """
 
     def __init__(self, prior: Iterable[Condition], generation: int, now: datetime) -> None:
@@ -41,8 +41,8 @@ class Conditions:
         return tuple(self._said.values())
 
     def _transition_time(self, type: ConditionType, status: ConditionStatus) -> str:
-        """The prior time while the status stays; else now, but never earlier than the prior time: clocks may be set
-        back."""
+        """The prior time while the status stays the same; else now, but never earlier than the prior time, since clocks
+        may be set back."""
         now = rfc3339(self._now)
         prior = self._prior.get(type)
         before = read_time(prior.last_transition_time) if prior is not None else None
@@ -52,12 +52,12 @@ class Conditions:
 
 
 def rfc3339(moment: datetime) -> str:
-    """`moment`, which has a time zone, as Kubernetes writes times: UTC, whole seconds."""
+    """`moment`, which has a time zone, in Kubernetes' format: UTC, whole seconds."""
     return moment.astimezone(UTC).strftime(_TIME_FORMAT)
 
 
 def read_time(text: str) -> datetime | None:
-    """The moment of an RFC 3339 time; None where it is none, or has no time zone."""
+    """The moment of an RFC 3339 time; None if `text` is no such time, or has no time zone."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

@@ -26,7 +26,7 @@ _logger = logging.getLogger(__name__)
 
 
 class EventPoster:
-    """Posts Events in the background: one that cannot be posted is logged and dropped, and never delays a reconcile.
+    """Posts Events in the background. An Event that cannot be posted is logged and dropped, and delays no reconcile.
 
     The same message about the same object is not repeated within `QUIET_S`. `clock_s` is monotonic.
     """

@@ -1,4 +1,4 @@
-"""Writes the status of parents: at once for a new fact, and at intervals for figures alone."""
+"""Writes the status of parents: at once for a new fact, and at intervals if only figures changed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Status = TypeVar("Status", ModelPairStatus, SpeculationPolicyStatus)
 
 
 class _Written(NamedTuple):
-    """The status as written into the object `uid`, and as stored by the API server."""
+    """The status written into the object `uid`, and the part of it that the API server has stored (`kept`)."""
 
     uid: str
     status: dict[str, Any]
@@ -40,8 +40,8 @@ class _Written(NamedTuple):
 
 
 class _Dispute(NamedTuple):
-    """How often in a row a status was repaired, and when it may be again: later each time, up to the interval of
-    figures."""
+    """The number of consecutive repairs of a status, and the time of the next allowed repair. The pause grows with each
+    repair, up to the interval of figures."""
 
     times: int
     due_s: float
@@ -90,8 +90,8 @@ class StatusWriter:
     async def write(
         self, raw: KubeObject, status: Status, *, seal: Callable[[Status], Status] | None = None
     ) -> float | None:
-        """Write `status` into the object `raw`. Returns in how many seconds to try again with a delayed write: of
-        figures, or of fields that another client keeps overwriting.
+        """Write `status` into the object `raw`. Returns the seconds until a delayed write should be tried again: a
+        write of figures, or of fields that another client keeps overwriting.
 
         `seal` adds the figures that are costly to compute; it is called only when they would be written.
 
@@ -144,8 +144,8 @@ class StatusWriter:
 
     async def _send(self, key: ObjectKey, raw: KubeObject, patch: dict[str, Any]) -> KubeObject:
         path = self._resources[key.kind].path(key.namespace, key.name)
-        # With the version that the decision is based on: a write in between, perhaps by another operator, is a
-        # conflict.
+        # The patch has the version that the decision is based on. A write in between, perhaps by another operator,
+        # causes a conflict.
         body = {"metadata": {"resourceVersion": raw["metadata"]["resourceVersion"]}, "status": patch}
         try:
             return await self._client.merge(f"{path}/status", body)
