@@ -1,4 +1,4 @@
-"""The objects that a pair needs in its cluster, as plain dicts for server-side apply: only the fields of the operator.
+"""The objects that a pair needs in its cluster: plain dicts for server-side apply, with the operator's fields only.
 
 Pure: `children_of` derives them from a pair and its present Deployment.
 """

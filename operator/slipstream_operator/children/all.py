@@ -17,7 +17,7 @@ from slipstream_operator.types import KubeObject, ServingDefaults
 
 
 def has_servers(pair: ModelPair) -> bool:
-    """Whether the operator runs servers for `pair`: not where the pair names addresses of external ones."""
+    """Whether the operator runs servers for `pair`. It does not if the pair has addresses of external servers."""
     engine = pair.spec.engine
     return isinstance(engine, SlipstreamEngine) and not engine.endpoints
 
@@ -25,9 +25,9 @@ def has_servers(pair: ModelPair) -> bool:
 def children_of(
     pair: ModelPair, *, uid: str, defaults: ServingDefaults, live: KubeObject | None
 ) -> tuple[KubeObject, ...]:
-    """What `pair`, whose object has the uid `uid`, needs; nothing where it has no servers of its own.
+    """The children of `pair`, whose object has the uid `uid`; none if it has no servers of its own.
 
-    `live` is its Deployment as it is, which tells whose business the number of replicas is.
+    `live` is its present Deployment, which shows the owner of the number of replicas.
     """
     if not has_servers(pair):
         return ()

@@ -1,4 +1,4 @@
-"""How many of a pair's servers may be evicted at a time, as when nodes are drained."""
+"""The number of a pair's servers that may be evicted at a time, such as when nodes are drained."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from slipstream_operator.children.identity import Owner, child, selector
 
 
 def disruption_budget(owner: Owner, *, api_version: str) -> dict[str, Any]:
-    """One eviction at a time, with any number of replicas. A minimum would keep the node of a single server from ever
-    being drained, although the Deployment replaces the server."""
+    """A budget of one eviction at a time, with any number of replicas. With a minimum, the node of a single server
+    could never be drained, although the Deployment replaces the server."""
     spec = {"maxUnavailable": 1, "selector": {"matchLabels": selector(owner.name)}}
     return child(api_version, "PodDisruptionBudget", owner, spec=spec)

@@ -26,10 +26,10 @@ def deployment(
     repository: Mapping[str, str],
     live: KubeObject | None,
 ) -> dict[str, Any]:
-    """`repository` is the data of the pair's ConfigMap, `live` the Deployment as it is.
+    """The Deployment. `repository` is the data of the pair's ConfigMap, `live` the present Deployment.
 
-    A new server has to be ready before an old one leaves. Where no node has room for one more, a change waits, and
-    `Progressing` says so.
+    A new server has to be ready before an old one is removed. If no node has room for one more server, a change waits,
+    and the condition `Progressing` has the reason.
     """
     serving = pair.spec.serving or Serving()
     spec: dict[str, Any] = {
@@ -47,10 +47,10 @@ def deployment(
 
 
 def _replicas(serving: Serving, live: KubeObject | None) -> int | None:
-    """The number to write; None leaves the field to its other owner.
+    """The number of replicas to write; None leaves the field to its other owner.
 
-    Server-side apply resets a field that its only owner leaves out, here to one server. So after the pair's own number
-    is removed, the present number stays applied until another client, such as an autoscaler, owns the field.
+    Server-side apply resets a field that its only owner leaves out, here to one server. If the pair's own number is
+    removed, the present number is therefore applied until another client, such as an autoscaler, owns the field.
     """
     if serving.replicas is not None:
         return serving.replicas
@@ -66,7 +66,7 @@ def _is_only_owner_of_replicas(live: KubeObject) -> bool:
 
 
 def _owners_of_replicas(live: KubeObject) -> Iterator[tuple[str, str]]:
-    """(manager, operation) of each entry of `managedFields` that has the field."""
+    """The (manager, operation) of each entry of `managedFields` with the field `replicas`."""
     for entry in live.get("metadata", {}).get("managedFields", []):
         if "f:replicas" in entry.get("fieldsV1", {}).get("f:spec", {}):
             yield entry.get("manager", ""), entry.get("operation", "")

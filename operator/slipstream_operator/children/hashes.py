@@ -1,4 +1,4 @@
-"""Hashes of everything that a server loads, in its pod's annotations: the servers roll exactly when one changes."""
+"""Hashes of everything that a server loads, in the annotations of its pod: a changed hash replaces the servers."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ _HASH_CHARS = 16
 
 
 def template_annotations(pair: ModelPair, repository: Mapping[str, str]) -> dict[str, str]:
-    """The pod template's. `repository` is the ConfigMap's data, which running servers do not read again."""
+    """The annotations of the pod template. `repository` is the ConfigMap's data, which running servers do not read
+    again."""
     return {REPOSITORY_ANNOTATION: _hash(repository), WEIGHTS_ANNOTATION: weights_hash(pair)}
 
 
 def weights_hash(pair: ModelPair) -> str:
-    """The sources, tokenizers and revisions of `pair`. A revision is nowhere else in a pod."""
+    """The hash of the sources, tokenizers and revisions of `pair`. No other part of a pod contains the revision."""
     return _hash([pair.spec.target, pair.spec.draft])
 
 

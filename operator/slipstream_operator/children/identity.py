@@ -46,7 +46,7 @@ def labels(pair: str) -> dict[str, str]:
 
 
 def child(api_version: str, kind: str, owner: Owner, **content: Any) -> dict[str, Any]:
-    """An object that goes away with its owner."""
+    """An object that Kubernetes deletes with its owner."""
     return {
         "apiVersion": api_version,
         "kind": kind,

@@ -1,4 +1,4 @@
-"""The clients that may reach a pair's servers: Triton itself authenticates nobody."""
+"""The clients that may connect to a pair's servers: Triton itself has no authentication."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from slipstream_operator.types import KubeObject
 
 
 def network_policy(owner: Owner, *, ingress: tuple[KubeObject, ...]) -> dict[str, Any]:
-    """`ingress` are the rules of a NetworkPolicy; everything else is blocked. Egress stays open: weights may come
-    from anywhere."""
+    """The NetworkPolicy with the rules `ingress`; all other ingress is blocked. Egress stays open, since weights may be
+    downloaded from any address."""
     spec = {"podSelector": {"matchLabels": selector(owner.name)}, "policyTypes": ["Ingress"], "ingress": list(ingress)}
     return child("networking.k8s.io/v1", "NetworkPolicy", owner, spec=spec)

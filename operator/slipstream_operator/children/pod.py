@@ -25,7 +25,8 @@ _TMP_MOUNT = {"name": _TMP, "mountPath": "/tmp"}  # nosec B108 # a volume of the
 
 
 def pod_template(pair: ModelPair, *, image: str, repository: Mapping[str, str]) -> dict[str, Any]:
-    """`repository` is the data of the pair's ConfigMap. Nothing in here depends on the number of servers."""
+    """The pod template, which does not depend on the number of servers. `repository` is the data of the pair's
+    ConfigMap."""
     return {
         "metadata": {
             "labels": labels(pair.metadata.name),
@@ -56,7 +57,7 @@ def _pod_spec(pair: ModelPair, image: str) -> dict[str, Any]:
 
 
 def _placement(serving: Serving) -> dict[str, Any]:
-    """What the pair says about nodes."""
+    """The pair's constraints on nodes."""
     given = {
         "nodeSelector": dict(serving.node_selector),
         "tolerations": [_toleration(toleration) for toleration in serving.tolerations],
@@ -71,7 +72,8 @@ def _toleration(toleration: msgspec.Struct) -> dict[str, Any]:
 
 
 def _spread(pair: str) -> list[dict[str, Any]]:
-    """Over zones and nodes, where it can be done: a server in the wrong place is better than none."""
+    """The preference to spread servers over zones and nodes. It is not a requirement: a badly placed server is better
+    than none."""
     return [
         {
             "maxSkew": 1,

@@ -28,8 +28,8 @@ def has_draft_model(pair: ModelPair) -> bool:
 
 
 def preflight_container(pair: ModelPair, *, image: str, mounts: list[dict[str, Any]]) -> dict[str, Any]:
-    """The container succeeds whether or not the tokenizers match, and its report becomes the pod's status. It fails,
-    and the pod with it, where a checkpoint cannot be read."""
+    """The preflight container. It succeeds whether or not the tokenizers match, and its report is in the pod's status.
+    It fails, and the pod with it, if a checkpoint cannot be read."""
     parameters = engine_parameters(pair, sources_folder(pair))
     options = [f"{option}={_verbatim(parameters[name])}" for name, option in _OPTIONS.items() if name in parameters]
     container: dict[str, Any] = {

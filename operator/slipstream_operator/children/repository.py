@@ -28,7 +28,7 @@ def repository_config_map(pair: ModelPair, owner: Owner) -> dict[str, Any]:
     config, code = _template()
     parameters = {
         **engine_parameters(pair, sources_folder(pair)),
-        # With a draft that does not fit the target is served alone, and the pair's status has the reason.
+        # If the draft does not match, the target is served alone, and the pair's status has the reason.
         "on_draft_mismatch": "plain",
     }
     data = {CONFIG: render_config(config, triton_model_name(pair), parameters), CODE: code}
@@ -42,8 +42,8 @@ def repository_volume(name: str) -> dict[str, Any]:
 
 
 def repository_mount(pair: ModelPair) -> dict[str, Any]:
-    """The mount at the model's folder. Mounted as the whole repository, the volume would add the hidden folders by
-    which Kubernetes swaps a volume's content, and Triton exits at models that it cannot load."""
+    """The mount of the volume at the model's folder. A mount as the whole repository would add the hidden folders that
+    Kubernetes uses to replace a volume's content, and Triton exits if it cannot load a model."""
     return {"name": VOLUME, "mountPath": str(REPOSITORY / triton_model_name(pair)), "readOnly": True}
 
 
@@ -55,6 +55,6 @@ def sources_folder(pair: ModelPair) -> PurePosixPath:
 
 @cache
 def _template() -> tuple[str, str]:
-    """The texts of `config.pbtxt` and `model.py` that every model is made of."""
+    """The texts of `config.pbtxt` and `model.py`, the same for every model."""
     model = template_repository() / _TEMPLATE_MODEL
     return (model / CONFIG).read_text(encoding="utf-8"), (model / "1" / CODE).read_text(encoding="utf-8")

@@ -11,12 +11,12 @@ from slipstream_core.manifest.serving import Resources, Serving
 GPU = "nvidia.com/gpu"
 
 _OF_NODES = ("cpu", "memory", "ephemeral-storage")
-# NVIDIA's container runtime gives a container that asks for no GPU all of them, if its image says so.
+# If the image requests it, NVIDIA's container runtime gives all GPUs to a container that requests none.
 _NO_GPU = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
 
 
 def server_resources(pair: ModelPair) -> dict[str, Any]:
-    """GPUs as a limit, which is also the request; `resources` wins over `gpus`."""
+    """The server's resources. GPUs are a limit, which is also the request. `resources` takes precedence over `gpus`."""
     serving = pair.spec.serving or Serving()
     gpus = gpus_of(pair)
     limits = {GPU: str(gpus)} if gpus else {}
@@ -24,20 +24,20 @@ def server_resources(pair: ModelPair) -> dict[str, Any]:
 
 
 def preflight_resources(pair: ModelPair) -> dict[str, Any]:
-    """The server's resources without its devices: the pod needs no more than its server does."""
+    """The server's resources without its devices, so that the pod needs no more than its server."""
     asked = (pair.spec.serving or Serving()).resources
     return _given(*({key: held[key] for key in _OF_NODES if key in held} for held in (asked.requests, asked.limits)))
 
 
 def gpus_of(pair: ModelPair) -> int:
-    """GPUs of each server: none for an engine that runs on CPUs."""
+    """The number of GPUs of each server; 0 for an engine that runs on CPUs."""
     engine = pair.spec.engine
     on_cpu = isinstance(engine, SlipstreamEngine) and engine.device == "cpu"
     return 0 if on_cpu else (pair.spec.serving or Serving()).gpus
 
 
 def environment(*, gpu: bool) -> list[dict[str, str]]:
-    """The environment of a container. Its root is read-only: what PyTorch and compilers keep goes to /tmp."""
+    """The environment of a container. Its root is read-only, so PyTorch and compilers store their files in /tmp."""
     home = [{"name": "HOME", "value": "/tmp"}]  # nosec B108 # a volume of the pod's own
     return home if gpu else [*home, _NO_GPU]
 

@@ -22,7 +22,7 @@ _EXIT_MARGIN_S = 15  # Triton unloads its models after the last answer
 
 
 def server_container(pair: ModelPair, *, image: str, mounts: list[dict[str, Any]]) -> dict[str, Any]:
-    """Triton by the image's own program, with this pair's model alone."""
+    """The container: the image's own Triton program, with only this pair's model."""
     serving = pair.spec.serving or Serving()
     container: dict[str, Any] = {
         "name": SERVER_CONTAINER,
@@ -36,7 +36,7 @@ def server_container(pair: ModelPair, *, image: str, mounts: list[dict[str, Any]
         "livenessProbe": liveness_probe(),
         "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(LEAVE_S)]}}},
         "securityContext": container_security(),
-        # Triton logs why it ends: the last 2,048 bytes of the log become the pod's status.
+        # Triton logs the reason of its end. The last 2,048 bytes of the log become the pod's status.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": mounts,
     }
@@ -46,12 +46,14 @@ def server_container(pair: ModelPair, *, image: str, mounts: list[dict[str, Any]
 
 
 def grace_period_s(serving: Serving) -> int:
-    """The time that a pod has to end: until gateways know, until its answers are finished, until Triton has ended."""
+    """The grace period of a pod: the time until no gateway sends requests, until the running answers are finished, and
+    until Triton has ended."""
     return LEAVE_S + serving.drain_seconds + _EXIT_MARGIN_S
 
 
 def _arguments(serving: Serving) -> list[str]:
-    """The arguments. On SIGTERM Triton refuses new requests, and ends after its running answers or this time-out."""
+    """Triton's arguments. On SIGTERM Triton refuses new requests, and ends after its running answers or the exit
+    time-out."""
     return [
         f"--model-repository={REPOSITORY}",
         "--disable-auto-complete-config",
@@ -59,5 +61,5 @@ def _arguments(serving: Serving) -> list[str]:
         f"--grpc-port={PORTS[GRPC_PORT_NAME]}",
         f"--http-port={PORTS['http']}",
         f"--metrics-port={PORTS['metrics']}",
-        "--log-info=false",  # its tables follow the reason of a failure, and would displace it from the pod's status
+        "--log-info=false",  # tables at this level follow the reason of a failure, and would push it out of the status
     ]

@@ -9,13 +9,13 @@ from slipstream_core.manifest.naming import GRPC_PORT_NAME
 from slipstream_operator.children.identity import Owner, child, selector
 
 PORTS = {GRPC_PORT_NAME: 8001, "http": 8000, "metrics": 8002}
-"""Triton's ports by name, in the container and before it. Prometheus finds its own by the name."""
+"""Triton's ports by name, in the container and in the Service. Prometheus finds the metrics port by its name."""
 
 
 def service(owner: Owner) -> dict[str, Any]:
-    """Ready servers alone: one that loads, or drains, gets no requests.
+    """The Service of the ready servers. A server that is loading or draining gets no requests.
 
-    That is a Service's default (`publishNotReadyAddresses`), which the API server does not keep when it is written.
+    This is the default of `publishNotReadyAddresses`, a field that the API server drops if it has the default.
     """
     return child(
         "v1",

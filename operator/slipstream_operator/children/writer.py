@@ -24,8 +24,8 @@ _logger = logging.getLogger(__name__)
 
 
 class Outcome(NamedTuple):
-    """How many children were written or deleted, and which ones were rejected by the API server or have another
-    owner."""
+    """The number of children that were written or deleted, and the children that the API server rejected or that have
+    another owner."""
 
     written: int
     rejected: tuple[Problem, ...]
@@ -60,12 +60,12 @@ class ChildWriter:
         return Outcome(writes, tuple(problems))
 
     def forget(self, pair: ObjectKey) -> None:
-        """Drop what is known of a deleted pair."""
+        """Drop the state of a deleted pair."""
         for kind in CHILDREN:
             self._settled.pop(ObjectKey(kind, pair.namespace, child_name(pair.name)), None)
 
     async def _write(self, pair: KubeObject, child: KubeObject) -> bool:
-        """Returns whether a write was necessary."""
+        """Write a child if it differs. Returns whether a write was necessary."""
         key, body, digest = key_of(child), *_with_digest(_with_release(child, self._release))
         live = self._cache.get(key)
         if live is not None and (has(live, body) or self._settled.get(key) == (digest, _essence(live))):
@@ -84,7 +84,7 @@ class ChildWriter:
         return True
 
     async def _delete(self, key: ObjectKey, child: KubeObject) -> bool:
-        """Returns whether it still existed."""
+        """Delete a child. Returns whether it still existed."""
         if child["metadata"].get("deletionTimestamp"):
             return False
         uid = child["metadata"]["uid"]
@@ -106,7 +106,7 @@ def _is_ours(live: KubeObject, pair: KubeObject) -> bool:
 
 
 def _with_release(child: KubeObject, release: str) -> KubeObject:
-    """`child` with the label of its release; the pod template stays unchanged, so no server restarts."""
+    """`child` with the label of its release. The pod template stays unchanged, so no server restarts."""
     metadata = child["metadata"]
     labels = {**(metadata.get("labels") or {}), RELEASE_LABEL: release}
     return {**child, "metadata": {**metadata, "labels": labels}}
@@ -122,7 +122,7 @@ def _with_digest(child: KubeObject) -> tuple[KubeObject, str]:
 
 
 def _essence(live: KubeObject) -> str:
-    """A digest of the fields of `live` that clients set: without its status and what the server changes."""
+    """A digest of the fields of `live` that clients set: without its status and the fields that the server changes."""
     metadata = live["metadata"]
     kept: dict[str, Any] = {name: value for name, value in live.items() if name not in ("status", "metadata")}
     kept["metadata"] = {name: metadata.get(name) for name in ("labels", "annotations", "ownerReferences")}
