@@ -1,1 +1,1 @@
-"""The cluster as the operator sees it: its API, what is known of its objects, and what is written into it."""
+"""The operator's view of the cluster: its API, the cache of its objects, and the objects that the operator writes."""

@@ -22,7 +22,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Change(NamedTuple):
-    """An object before and after; None where there was, or is, none."""
+    """An object before and after a change; None if it did not exist before, or does not exist after."""
 
     key: ObjectKey
     before: KubeObject | None
@@ -87,7 +87,7 @@ class ObjectCache:
         return self._pair_of_label.get(_label(item))
 
     def put(self, item: KubeObject) -> Change | None:
-        """Store `item`; None where the known version is as new, or the object is known to be deleted."""
+        """Store `item`; None if the known version is at least as new, or the object is known to be deleted."""
         key, metadata = key_of(item), item["metadata"]
         before = self._objects[key.kind].get(key)
         if metadata.get("uid") in self._deleted or (before is not None and not _is_newer(item, before)):
@@ -102,10 +102,10 @@ class ObjectCache:
         return Change(key, before, after)
 
     def remove(self, item: KubeObject) -> Change | None:
-        """Remove `item`, which is deleted; None where its name is unknown, or another object has it now."""
+        """Remove `item`, which is deleted; None if its name is unknown, or another object has that name now."""
         key, uid = key_of(item), item["metadata"].get("uid")
         before = self._objects[key.kind].get(key)
-        # A child that lost its label leaves the watch without being deleted: it may return with the same uid.
+        # A child that lost its label disappears from the watch without being deleted. It may return with the same uid.
         if uid is not None and key.kind not in CHILDREN:
             self._remember_deletion(uid)
         if before is None or before["metadata"].get("uid") != uid:
@@ -119,10 +119,10 @@ class ObjectCache:
     def replace_kind(
         self, kind: Kind, items: Iterable[KubeObject], *, version: str, scope: str | None, seen: int = 0
     ) -> list[Change]:
-        """Store a complete list of `kind` as of `version`, of one namespace or (None) all: missing objects are deleted.
+        """Store a complete list of `kind` as of `version`, of one namespace or (None) all. Missing objects are deleted.
 
-        `seen` is `newest` from before the list was requested. An older list comes from a cluster that was restored
-        from a backup of etcd: it replaces what was known.
+        `seen` is the value of `newest` before the list was requested. An older list is of a cluster that was restored
+        from a backup of etcd. It replaces the known objects.
         """
         listed = {key_of(item): item for item in items}
         if 0 < _number(version) < seen:
@@ -132,12 +132,12 @@ class ObjectCache:
         for key, known in list(self._objects[kind].items()):
             if key in listed or (scope is not None and key.namespace != scope):
                 continue
-            if _version(known) <= _number(version):  # else it is newer than the list
+            if _version(known) <= _number(version):  # otherwise the object is newer than the list
                 changes.append(self._drop(key, known))
         return changes
 
     def _set_back(self, kind: Kind, listed: dict[ObjectKey, KubeObject], seen: int) -> None:
-        """Make room for the older versions in `listed`."""
+        """Drop the newer versions of the objects in `listed`, so that the older versions can be stored."""
         _logger.warning(
             "the cluster was restored to an earlier state: the list of %s is older than known objects", kind
         )
@@ -212,7 +212,7 @@ def _number(version: str) -> int:
 
 
 def _slim(item: KubeObject) -> KubeObject:
-    """`item` without the fields that only the API server and kubectl need: often the larger part of it."""
+    """`item` without the fields that only the API server and kubectl need. They are often the larger part of it."""
     metadata = {name: value for name, value in item["metadata"].items() if name != "managedFields"}
     if scalers := _owners_of_replicas(item):
         metadata["managedFields"] = scalers
@@ -223,7 +223,7 @@ def _slim(item: KubeObject) -> KubeObject:
 
 
 def _owners_of_replicas(item: KubeObject) -> list[dict[str, Any]]:
-    """The entries of `managedFields` that own a Deployment's replicas: they show whether an autoscaler does."""
+    """The entries of `managedFields` that own a Deployment's replicas: they show whether an autoscaler owns them."""
     if item["kind"] != Kind.DEPLOYMENT:
         return []
     entries = item["metadata"].get("managedFields") or ()

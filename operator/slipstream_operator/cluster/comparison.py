@@ -1,4 +1,5 @@
-"""Whether an object in the cluster has the desired fields; lists are matched as the API server merges them."""
+"""The comparison of an object in the cluster with its desired fields. Lists are matched as the API server merges
+them."""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ def _has_items(live: Any, desired: Sequence[Any]) -> bool:
 
 
 def _identity(item: Any, keys: tuple[str, ...]) -> tuple[Any, ...] | None:
-    """The item's values of `keys`; None where one is missing."""
+    """The item's values of `keys`; None if one is missing."""
     if not isinstance(item, dict):
         return None
     values = tuple(item.get(key, _DEFAULTS.get(key)) for key in keys)
@@ -61,9 +62,9 @@ def _amount(text: str) -> Fraction | None:
 
 
 def without_blanks(value: Any) -> Any:
-    """`value` without the fields that are null or the empty text: readers take both for not there.
+    """`value` without the fields that are null or an empty text: readers treat both as missing.
 
-    The API server keeps no nulls, and servers of some versions (1.20) take an empty text for one.
+    The API server stores no nulls, and some versions (1.20) treat an empty text as null.
     """
     if isinstance(value, dict):
         return {name: without_blanks(item) for name, item in value.items() if item is not None and item != ""}
@@ -73,7 +74,8 @@ def without_blanks(value: Any) -> Any:
 
 
 def merge_patch(live: Any, desired: dict[str, Any]) -> dict[str, Any]:
-    """The JSON merge patch (RFC 7396) that makes `desired` of `live`; neither has nulls. Empty: they are equal."""
+    """The JSON merge patch (RFC 7396) from `live` to `desired`, neither of which has nulls. It is empty if they are
+    equal."""
     if not isinstance(live, dict):
         return desired
     patch: dict[str, Any] = {name: None for name in live if name not in desired}

@@ -17,7 +17,7 @@ _logger = logging.getLogger(__name__)
 
 
 async def find_resources(client: KubeClient) -> dict[Kind, Resource]:
-    """Every kind as the server has it. Waits for the server and for the CRDs, and logs the reason."""
+    """Every kind, in the server's version. Waits for the server and for the CRDs, and logs the reason."""
     said = ""
     while True:
         try:

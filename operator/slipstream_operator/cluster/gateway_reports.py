@@ -1,5 +1,5 @@
-"""The gateways' reports, and their summary for one object: how many gateways apply its spec, which of its servers may
-not speculate or cannot be reached, and the time of its last request."""
+"""The gateways' reports, and their summary for one object: the number of gateways that apply its spec, its servers that
+may not speculate or cannot be reached, and the time of its last request."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class GatewayReports:
         self._last_request: dict[str, datetime] = {}
 
     def put(self, key: ObjectKey, lease: KubeObject, now: datetime) -> set[str] | None:
-        """Store a report. Returns the objects (`namespace/Kind/name`) that it changes; None: all of them."""
+        """Store a report. Returns the objects (`namespace/Kind/name`) whose summary changes; None: all objects."""
         before, report = self._sightings.get(key), read_report(lease)
         if report is None:
             return self.remove(key)
@@ -50,7 +50,7 @@ class GatewayReports:
         return _changed(before.report, report)
 
     def remove(self, key: ObjectKey) -> set[str] | None:
-        """Forget the gateway of that Lease; returns as `put` does."""
+        """Remove the gateway of that Lease. Returns the same as `put`."""
         known = self._sightings.pop(key, None)
         self._alive.discard(key)
         return set() if known is None else None
@@ -65,8 +65,8 @@ class GatewayReports:
         return before != self._alive
 
     def dead_for_good(self, now: datetime) -> list[ObjectKey]:
-        """The Leases that were not renewed for so long that their gateways will not return. A new one gets the time for
-        a renewal, since its gateway's clock may be wrong."""
+        """The Leases of gateways that will not return, since they were not renewed for a long time. A new Lease has
+        time for a renewal first, since its gateway's clock may be wrong."""
         watched = timedelta(seconds=EXPIRES_S)
         return [
             key
@@ -75,8 +75,8 @@ class GatewayReports:
         ]
 
     def status_of(self, key: ObjectKey, generation: int, uid: str | None = None) -> GatewaysStatus:
-        """How many of the living gateways that watch its namespace apply `generation` of that object. An object of the
-        same name with another `uid` does not count; None: any object of that name."""
+        """The number of live gateways that watch the object's namespace, and of those that apply its `generation`. An
+        object of the same name with another `uid` does not count; None: any object of that name."""
         reports = (self._sightings[lease].report for lease in self._alive)
         known = [report.generation_of(str(key), uid) or 0 for report in reports if report.watches(key.namespace)]
         return GatewaysStatus(
@@ -86,8 +86,8 @@ class GatewayReports:
         )
 
     def withheld_of(self, key: ObjectKey) -> tuple[WithheldServer, ...]:
-        """The servers of a pair that may not speculate, by the gateways that `status_of` counts: a server once for each
-        gateway that reports it."""
+        """The servers of a pair that may not speculate, from the gateways that `status_of` counts: a server once for
+        each gateway that reports it."""
         reports = (self._sightings[lease].report for lease in sorted(self._alive))
         return tuple(
             server
@@ -97,8 +97,8 @@ class GatewayReports:
         )
 
     def unreachable_of(self, key: ObjectKey) -> tuple[UnreachableServers | None, ...]:
-        """The unreachable servers of a pair: one value for each gateway that `status_of` counts and that has probed,
-        None where all of them answer."""
+        """The unreachable servers of a pair: one value for each gateway that `status_of` counts and that has probed
+        them; None if all of them answer."""
         reports = (self._sightings[lease].report for lease in sorted(self._alive))
         return tuple(
             report.unreachable.get(str(key))
@@ -107,7 +107,8 @@ class GatewayReports:
         )
 
     def last_request_of(self, key: ObjectKey) -> datetime | None:
-        """When a gateway last reported requests for that pair, by the operator's clock: at most a minute late."""
+        """The time at which a gateway last reported requests for that pair, by the operator's clock: at most a minute
+        late."""
         return self._last_request.get(str(key))
 
     def _note_life(self, key: ObjectKey, now: datetime) -> None:

@@ -1,4 +1,4 @@
-"""Leader election: of several operators the holder of a Lease works.
+"""Leader election: of several operators, only the holder of a Lease is active.
 
 A leader that cannot renew its Lease ends before the Lease expires for the others.
 """
@@ -47,7 +47,7 @@ class Leadership:
                 if await self._lease.take():
                     _logger.info("%s leads", self._holder)
                     return
-            except KubeConflict:  # another process wrote first, which need not mean that it leads
+            except KubeConflict:  # another process wrote first, but it need not be the leader
                 pass
             except KubeError as exc:
                 _logger.warning("the leader's Lease: %s", exc)
@@ -64,7 +64,7 @@ class Leadership:
             await asyncio.sleep(RETRY_S)
             left_s = RENEW_WITHIN_S - (self._clock_s() - renewed_s)
             try:
-                # A renewal that hangs must not outlive the Lease.
+                # A hanging renewal must end before the Lease expires.
                 async with asyncio.timeout(max(left_s, 0.0)):
                     held = await self._lease.take()
             except (TimeoutError, KubeError) as exc:

@@ -1,6 +1,6 @@
-"""A Kubernetes Lease with one holder at a time, as Kubernetes' own components use it.
+"""A Kubernetes Lease with one holder at a time, as in Kubernetes' own components.
 
-Other clocks do not count: a Lease has expired when it was seen unchanged for its whole duration.
+Clocks of other processes are ignored: a Lease has expired if it was observed unchanged for its whole duration.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ class Lease:
         self.held_by = ""
 
     async def take(self) -> bool:
-        """Take or renew the Lease; whether `holder` has it now.
+        """Take or renew the Lease. Returns whether `holder` has it now.
 
         Raises:
-            KubeConflict: another process wrote first: of two attempts at once the API server rejects one.
+            KubeConflict: another process wrote first. The API server rejects one of two simultaneous attempts.
             KubeError: the Lease cannot be read or written.
         """
         lease = await self._client.find(self._path)
@@ -92,6 +92,6 @@ class Lease:
 
 
 def _spec_of(lease: KubeObject) -> dict[str, Any]:
-    """Empty for a Lease that was created without a spec."""
+    """The Lease's spec; empty for a Lease that was created without one."""
     spec: dict[str, Any] = lease.get("spec") or {}
     return spec

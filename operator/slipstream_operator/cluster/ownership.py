@@ -28,7 +28,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Ownership:
-    """Which release manages which namespace. `release` is this one; `clock_s` is monotonic."""
+    """The namespaces that this `release` manages. `clock_s` is monotonic."""
 
     def __init__(self, client: KubeClient, *, release: str, clock_s: Callable[[], float]) -> None:
         self._client, self._release, self._clock_s = client, release, clock_s
@@ -37,7 +37,7 @@ class Ownership:
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def refusal(self, namespace: str) -> Note | None:
-        """Why nothing may be changed in `namespace`; None where this release holds its Lease, or takes it now.
+        """The reason why nothing may be changed in `namespace`; None if this release holds its Lease, or takes it now.
 
         Raises:
             KubeError: the Lease cannot be read or written, so nothing may be changed either.
@@ -55,13 +55,13 @@ class Ownership:
         return Note(type="Warning", reason=REFUSED_REASON, message=message)
 
     async def run(self) -> None:
-        """Renew what is held until cancelled."""
+        """Renew the held Leases until cancelled."""
         while True:
             await asyncio.sleep(_LOOK_S)
             for namespace in tuple(self._looked_s):
                 try:
                     await self.refusal(namespace)
-                except KubeNotFound:  # the namespace is gone
+                except KubeNotFound:  # the namespace was deleted
                     del self._looked_s[namespace]
                 except KubeError as exc:
                     _logger.warning("the Lease %s/%s: %s", namespace, LEASE_NAME, exc)

@@ -115,5 +115,5 @@ def resources(*, pdb_version: str = "v1") -> dict[Kind, Resource]:
 
 
 def watched(known: dict[Kind, Resource]) -> dict[Kind, Resource]:
-    """The kinds that are watched wherever pairs may be; the gateways' reports lie in one namespace."""
+    """The kinds that are watched in all namespaces with pairs; the gateways' reports are in one namespace only."""
     return {kind: resource for kind, resource in known.items() if kind is not Kind.LEASE}

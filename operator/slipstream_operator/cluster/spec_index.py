@@ -54,8 +54,8 @@ class SpecIndex:
         self._stale = False
 
     def put(self, raw: KubeObject) -> None:
-        """Store a parent. It is parsed only if its generation, its spec or another part of `version_key` has changed:
-        most of a status does not count. A generation may have another spec after the cluster was restored from a
+        """Store a parent. It is parsed only if its generation, its spec or another part of `version_key` has changed;
+        most of its status is ignored. The same generation may have another spec after the cluster was restored from a
         backup."""
         key, version = key_of(raw), version_key(raw)
         known = self._entries.get(key)
@@ -86,7 +86,7 @@ class SpecIndex:
         return None if entry is None else entry.parsed
 
     def served(self, key: ObjectKey) -> ParsedResource | None:
-        """The version that gateways use: the last valid one, or the newest where there is none."""
+        """The version that gateways use: the last valid one, or the newest if no version is valid."""
         entry = self._entries.get(key)
         return None if entry is None else entry.served
 
@@ -96,7 +96,7 @@ class SpecIndex:
         return None if entry is None else entry.good
 
     def name_claim(self, key: ObjectKey) -> NameClaim:
-        """Which namespace serves, or reserves, the model name of that pair."""
+        """The namespaces that serve and reserve the model name of that pair."""
         served = self.served(key)
         if served is None or not isinstance(served.item, ModelPair):
             return NameClaim()
@@ -107,11 +107,11 @@ class SpecIndex:
         )
 
     def related(self, pair_key: str | None) -> Iterator[ObjectKey]:
-        """The pair of that key, where it exists, and every policy that names it."""
+        """The pair with that key, if it exists, and every policy that names it."""
         yield from sorted(self._of_pair.get(pair_key or "", ()))
 
     def killed_policies(self, pair_key: str) -> list[ObjectKey]:
-        """The policies for that pair with their kill switch on, in force or not."""
+        """The policies for that pair whose kill switch is on, whether in force or not."""
         return [key for key in self.related(pair_key) if key.kind is not Kind.MODEL_PAIR and self._is_killed(key)]
 
     def policy_in_force(self, pair_key: str) -> ObjectKey | None:
@@ -122,8 +122,9 @@ class SpecIndex:
         return ObjectKey(Kind.SPECULATION_POLICY, policy.metadata.namespace or "", policy.metadata.name)
 
     def policy_at_work(self, pair_key: str) -> ObjectKey | None:
-        """The policy by which gateways may speculate with that pair: the one in force. While there is none, because the
-        pair or its policies are invalid, gateways keep the last good versions: most likely the oldest policy's."""
+        """The policy under which gateways may speculate with that pair: the one in force. If there is none because the
+        pair or its policies are invalid, gateways keep the last good versions, most likely that of the oldest
+        policy."""
         if (policy := self.policy_in_force(pair_key)) is not None:
             return policy
         related = list(self.related(pair_key))
@@ -137,7 +138,7 @@ class SpecIndex:
         return self._resolution
 
     def resolve(self) -> set[ObjectKey]:
-        """Check again if anything changed; returns the objects whose result, or whose partner's, has changed."""
+        """Check again if anything changed. Returns the objects whose own result, or whose partner's result, changed."""
         if not self._stale:
             return set()
         before, after = self._resolution, resolve(self._resources(), self._grants)
