@@ -1,1 +1,1 @@
-"""kopf's watch, the controller that it feeds, and the handlers of each kind."""
+"""kopf's watch, the controller that receives its events, and the handlers of each kind."""

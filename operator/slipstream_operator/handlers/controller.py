@@ -49,8 +49,8 @@ _logger = logging.getLogger(__name__)
 
 
 class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`release` is the label of the children. `namespaces` are those watched, empty for all, and `grants` is what they
-    may use. The gateways' reports lie in `report_namespace`."""
+    """`release` is the label of the children. `namespaces` are the watched namespaces, empty for all, and `grants` are
+    their permissions. The gateways' reports are in `report_namespace`."""
 
     release: str = "slipstream"
     namespaces: tuple[str, ...] = ()
@@ -62,9 +62,9 @@ class ControllerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Controller:
-    """Everything but kopf's watch, which calls `observe`, and the source of the evidence.
+    """The whole operator except kopf's watch, which calls `observe`, and the source of the evidence.
 
-    That source adds the policies with new outcomes to `fed`; the controller takes them out about once a second.
+    The source adds policies with new outcomes to `fed`. The controller removes and queues them about once a second.
     `clock` has a time zone, `clock_s` is monotonic.
     """
 
@@ -152,7 +152,7 @@ class Controller:
             KubeRejected: the operator lacks the rights to list.
         """
         async with background(self._reports.run()):
-            with suppress(TimeoutError):  # without the reports, the first statuses would say that there are no gateways
+            with suppress(TimeoutError):  # without the reports, the first statuses would count no gateways
                 async with asyncio.timeout(REPORTS_WITHIN_S):
                     await self._reports.answered.wait()
             await self.resync.first()
@@ -170,7 +170,7 @@ class Controller:
             tasks.create_task(self.resync.run())
 
     def stuck(self) -> list[ObjectKey]:
-        """The objects that have been reconciled for longer than all deadlines together."""
+        """The objects whose present reconcile has taken longer than all deadlines together."""
         now_s = self._clock_s()
         return [key for key, begun_s in self._begun_s.items() if now_s - begun_s > STUCK_S]
 
@@ -188,7 +188,7 @@ class Controller:
             except OperatorError as exc:
                 _logger.warning("%s: retrying in %.1f s: %s", key, self.queue.failed(key), exc)
             except Exception:
-                # The top of the worker: an error with one object must not stop the others.
+                # Top of the worker: an error with one object must not affect the others.
                 _logger.exception("%s: unexpected error, retrying in %.1f s", key, self.queue.failed(key))
             else:
                 if look_again_s is not None:
@@ -198,7 +198,7 @@ class Controller:
                 self._begun_s.pop(key, None)
 
     async def _reconcile(self, key: ObjectKey) -> float | None:
-        """Returns in how many seconds to reconcile again without an event."""
+        """Reconcile one object. Returns the seconds until the next reconcile without an event."""
         for affected in self._specs.resolve():
             self.queue.add(affected)
         raw, parsed = self._cache.get(key), self._specs.served(key)
@@ -210,7 +210,8 @@ class Controller:
         if (refusal := await self._ownership.refusal(key.namespace)) is not None:
             self._events.post(raw, (refusal,))
             return RENEW_S
-        # An object that is being deleted, too: gateways use it until it is gone, which a finalizer may delay for long.
+        # This includes an object that is being deleted: gateways use it until it no longer exists, and a finalizer may
+        # delay that for a long time.
         return await reconciler.reconcile(key, raw, parsed)
 
     def _pair_deleted(self, raw: KubeObject) -> None:
@@ -237,7 +238,7 @@ class Controller:
                 path = self._resources[Kind.LEASE].path(key.namespace, key.name)
                 try:
                     await self._client.delete(path, uid=lease["metadata"]["uid"])
-                except KubeError as exc:  # a Lease that stays does no harm
+                except KubeError as exc:  # a remaining Lease is harmless
                     _logger.debug("%s cannot be deleted: %s", key, exc)
 
     def _show_metrics(self) -> None:

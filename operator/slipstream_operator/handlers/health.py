@@ -30,7 +30,7 @@ class Health:
         self.controller: Controller | None = None
 
     async def beat(self) -> None:
-        """Record that the event loop runs; until cancelled."""
+        """Record periodically that the event loop runs, until cancelled."""
         while True:
             self._beat_s = self._clock_s()
             await asyncio.sleep(HEARTBEAT_S)
@@ -46,7 +46,8 @@ class Health:
         return found
 
     def not_ready(self) -> str | None:
-        """Why the operator is not ready; None when it is. One that stands by for the leader is ready."""
+        """The reason why the operator is not ready; None if it is ready. An operator that waits to become the leader is
+        ready."""
         if self.phase == STANDBY or (self.controller is not None and self.controller.resync.synced):
             return None
         return self.phase

@@ -1,4 +1,4 @@
-"""From events to work: every change goes into the cache, and queues the objects that it affects."""
+"""Stores every change in the cache, and queues the objects that it affects."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Informer:
-    """Takes in every list and event; runs in the event loop and never waits."""
+    """Handles every list and event. Runs in the event loop and never waits."""
 
     def __init__(
         self,
@@ -49,14 +49,14 @@ class Informer:
             self._take_parent(change, queue_itself=False)
 
     def newest(self, kind: Kind) -> int:
-        """The highest version that is known of any object of `kind`."""
+        """The highest known resource version of any object of `kind`."""
         return self._cache.newest(kind)
 
     def observe_list(
         self, kind: Kind, items: Iterable[KubeObject], *, version: str, scope: str | None, seen: int = 0
     ) -> list[ObjectKey]:
-        """Handle a complete list of `kind` in the namespace `scope` or all; returns the objects that changed. `seen` is
-        `newest` from before the list."""
+        """Handle a complete list of `kind` in the namespace `scope` or all. Returns the objects that changed. `seen` is
+        the value of `newest` before the list."""
         changes = self._cache.replace_kind(kind, items, version=version, scope=scope, seen=seen)
         for change in changes:
             self._take(change)
@@ -96,7 +96,7 @@ class Informer:
             self._specs.put(change.after)
         if queue_itself:
             self._queue.add(key)
-        # A pair's status has figures of its policy, and a policy's status says whether its pair is ready.
+        # A pair's status has figures of its policy, and a policy's status has the readiness of its pair.
         for other in {*related, *self._relations(key)} - {key}:
             self._queue.add(other)
 

@@ -27,7 +27,7 @@ _STOP_S = 8.0
 
 
 class _NoDiff(kopf.DiffBaseStorage):
-    """Turns kopf's comparison with the last state off: it would copy each object on each event."""
+    """Turns off kopf's comparison with the last state, which would copy each object on each event."""
 
     def build(self, *, body: Any, extra_fields: Any = None) -> Any:
         return {}
@@ -40,8 +40,8 @@ class _NoDiff(kopf.DiffBaseStorage):
 
 
 def settings(resources: Iterable[Resource], *, patience_s: float) -> kopf.OperatorSettings:
-    """kopf's settings. `patience_s`: how long a list or watch may be refused, or fail with 5xx, before the process
-    ends."""
+    """kopf's settings. The process ends after lists or watches have been refused, or have failed with 5xx, for
+    `patience_s`."""
     chosen = kopf.OperatorSettings()
     watching = chosen.watching
     watching.inactivity_timeout = 70.0  # bookmarks arrive every minute: a stream without one is dead; never None
@@ -53,9 +53,9 @@ def settings(resources: Iterable[Resource], *, patience_s: float) -> kopf.Operat
             watching.label_selectors[resource.group, resource.version, resource.plural] = resource.selector
     chosen.networking.request_timeout = 60.0  # the longest list; the default is 5 minutes
     chosen.networking.connect_timeout = 10.0
-    # Short pauses: after an outage the watch recovers within seconds. After the last one, a refusal (rights or CRDs
-    # were removed) or 5xx ends the process, which is better than an operator that misses events; lost connections do
-    # not.
+    # The pauses are short, so that the watch recovers within seconds after an outage. After the last pause, a refusal
+    # (rights or CRDs were removed) or 5xx ends the process, which is better than an operator that misses events. Lost
+    # connections do not end it.
     chosen.networking.error_backoffs = _pauses(patience_s)
     chosen.scanning.disabled = True  # needs no rights to list CRDs and namespaces; `discovery` has found the kinds
     chosen.posting.enabled = False  # `status.events` posts them
@@ -94,8 +94,8 @@ def registry(
 
 
 class KopfWatch:
-    """kopf in its own thread and event loop: at its end it cancels every task of its loop, and its liveness probe
-    notices when the controller's loop hangs."""
+    """kopf in its own thread and event loop. It needs its own loop because it cancels every task of the loop at its
+    end, and because its liveness probe must detect that the controller's loop hangs."""
 
     def __init__(
         self,
@@ -145,14 +145,14 @@ class KopfWatch:
             await asyncio.shield(ended)
         finally:
             self._stop.set()
-            with suppress(Exception):  # it was raised above, or the end was requested
+            with suppress(Exception):  # the error was raised above, or the end was requested
                 async with asyncio.timeout(_STOP_S):
                     await ended
         raise OperatorError("the watch ended unexpectedly")
 
     async def _operator(self, loop: asyncio.AbstractEventLoop, tell: Callable[[BaseException | None], None]) -> None:
-        """Run kopf until it ends. `tell` is called with an error at once, since kopf may clean up for long after
-        one."""
+        """Run kopf until it ends. `tell` is called with an error at once, since kopf's clean-up after an error may take
+        long."""
 
         def observe(event_type: str | None, item: KubeObject) -> None:
             loop.call_soon_threadsafe(self._observe, event_type, item)
@@ -178,7 +178,7 @@ def _tell_error(done: asyncio.Future[Any], tell: Callable[[BaseException | None]
 
 
 def quiet() -> None:
-    """Silence kopf's INFO records, which are for debugging kopf, and its warning about running in a thread."""
+    """Suppress kopf's INFO records, which are for debugging kopf, and its warning about running in a thread."""
     logging.getLogger("kopf").setLevel(max(logging.getLogger().getEffectiveLevel(), logging.WARNING))
     logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)
 

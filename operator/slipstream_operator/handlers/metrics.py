@@ -65,13 +65,13 @@ class Metrics:
     def count(
         self, name: str, text: str, labels: tuple[str, ...], read: Callable[[], Mapping[tuple[str, ...], int]]
     ) -> None:
-        """A gauge `slipstream_operator_<name>` with a series for each key of `read()`; a key has a value for each
+        """A gauge `slipstream_operator_<name>` with a series for each key of `read()`. A key has a value for each
         label."""
         self.registry.register(_Counted(f"slipstream_operator_{name}", text, labels, read))
 
     @contextmanager
     def reconcile(self, kind: Kind) -> Iterator[None]:
-        """Measures one reconcile and counts its outcome."""
+        """Measure one reconcile and count its result."""
         started, outcome = time.perf_counter(), "error"
         try:
             yield
@@ -80,7 +80,7 @@ class Metrics:
             self._reconciles.labels(kind.value, outcome).observe(time.perf_counter() - started)
 
     def wrote(self, method: str, path: str) -> None:
-        """A write of that HTTP method to the object or collection at `path`."""
+        """Count a write with that HTTP method to the object or collection at `path`."""
         self._writes.labels(method, _resource_of(path)).inc()
 
     def transition(self, kind: str, type: str, reason: str) -> None:

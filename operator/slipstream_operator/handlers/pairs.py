@@ -1,4 +1,4 @@
-"""The handler of ModelPairs: gather what is known, decide, write children, status and Events."""
+"""The handler of ModelPairs: collect the observed state, decide, write children, status and Events."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ class PairReconciler:
         self._rejected: dict[ObjectKey, tuple[Problem, ...]] = {}
 
     async def reconcile(self, key: ObjectKey, raw: KubeObject, parsed: ParsedResource) -> float | None:
-        """Returns in how many seconds to reconcile again without an event.
+        """Reconcile one pair. Returns the seconds until the next reconcile without an event.
 
         Raises:
             KubeError: to be retried.
-            ChildrenRejected: to be retried; the status already says which children.
+            ChildrenRejected: to be retried; the status already has the rejected children.
         """
         plan = self._plan(key, raw, parsed)
-        is_terminating = bool(raw["metadata"].get("deletionTimestamp"))  # its children go with it
+        is_terminating = bool(raw["metadata"].get("deletionTimestamp"))  # its children are deleted with it
         if plan.children is not None and not is_terminating:
             done = await self._children.bring_about(raw, plan.children)
             if done.written or done.rejected != self._rejected.get(key, ()):
@@ -71,7 +71,7 @@ class PairReconciler:
         return min((s for s in (look_again_s, plan.next_look_s) if s is not None), default=None)
 
     def deleted(self, raw: KubeObject) -> None:
-        """The pair is deleted; `raw` is its last known state."""
+        """Drop the state of a deleted pair. `raw` is its last known version."""
         status = read_status(raw.get("status"), ModelPairStatus) or ModelPairStatus()
         usage = usage_of(status, self._gateways.last_request_of(key_of(raw)), self._clock())
         if usage.in_use:
@@ -113,7 +113,7 @@ class PairReconciler:
 
 
 def read_status(raw: Any, kind: type[Status]) -> Status | None:
-    """A status as its type; None where there is none, or where it was edited into something invalid."""
+    """A status as its type; None if there is none, or if it was edited and is invalid."""
     if not raw:
         return None
     try:

@@ -1,4 +1,4 @@
-"""The handler of SpeculationPolicies: gather pair and evidence, decide, write status and Events."""
+"""The handler of SpeculationPolicies: collect pair and evidence, decide, write status and Events."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ class Evidence(Protocol):
     def open(
         self, key: ObjectKey, policy: SpeculationPolicy | None, *, pair_key: str, checkpoint: str, created: str = ""
     ) -> Note | None:
-        """Start from `checkpoint` where this policy is new; else only take its spec, where it is valid. The note says
-        that the checkpoint cannot be read."""
+        """Restore from `checkpoint` if this policy is new. Otherwise only store its spec, if it is valid. Returns a
+        note if the checkpoint cannot be read."""
 
     def is_connected(self, key: ObjectKey) -> bool:
         """Whether the facts are complete."""
@@ -62,14 +62,14 @@ class Evidence(Protocol):
         """The facts of each known class; empty for a policy that was not opened."""
 
     def checkpoint(self, key: ObjectKey, status: SpeculationPolicyStatus, *, paused: bool = False) -> str:
-        """The text from which `open` continues with this state and `status`, provided that `follow` gets the same;
-        empty for a policy that was not opened."""
+        """The text from which `open` restores this evidence and `status`; empty for a policy that was not opened.
+        `follow` must be called with the same arguments."""
 
     def follow(self, key: ObjectKey, status: SpeculationPolicyStatus, *, paused: bool = False) -> None:
-        """`status` is stored and in force. While `paused`, outcomes are not evidence."""
+        """Set the status in force, which is stored. While `paused`, outcomes are no evidence."""
 
     def close(self, key: ObjectKey) -> None:
-        """The policy is gone, or another one is in force."""
+        """Drop the evidence of a policy that was deleted, or is not in force."""
 
 
 class PolicyReconciler:
@@ -90,10 +90,10 @@ class PolicyReconciler:
         self._decide, self._clock, self._evidence = decide, clock, evidence
         self._cache, self._specs, self._gateways = cache, specs, gateways
         self._statuses, self._events = statuses, events
-        self._templates: dict[ObjectKey, object] = {}  # pod templates that the Deployments' controller has seen last
+        self._templates: dict[ObjectKey, object] = {}  # the last pod templates that the Deployments' controller saw
 
     async def reconcile(self, key: ObjectKey, raw: KubeObject, parsed: ParsedResource) -> float | None:
-        """Returns in how many seconds to reconcile again without an event.
+        """Reconcile one policy. Returns the seconds until the next reconcile without an event.
 
         Raises:
             KubeError: to be retried.
@@ -127,7 +127,7 @@ class PolicyReconciler:
     ) -> Note | None:
         pair_key = parsed.pair_key
         if pair_key is None:
-            return None  # With an invalid spec gateways keep the last good version, which stays guarded.
+            return None  # With an invalid spec, gateways keep the last good version, which stays guarded.
         if self._specs.policy_at_work(pair_key) != key:
             self._evidence.close(key)
             return None
@@ -166,7 +166,7 @@ class PolicyReconciler:
         )
 
     def _is_pair_killed(self, key: ObjectKey, pair_key: str) -> bool:
-        """Whether the pair is killed by another switch than this policy's own."""
+        """Whether a kill switch other than this policy's own is on for the pair."""
         others = (self._specs.parsed(other) for other in self._specs.related(pair_key) if other != key)
         return any(parsed.killed for parsed in others if parsed is not None)
 

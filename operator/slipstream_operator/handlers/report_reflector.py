@@ -1,4 +1,5 @@
-"""The gateways' reports, which lie in one namespace whatever is watched: a reflector beside kopf's watch.
+"""The reflector of the gateways' reports, beside kopf's watch. The reports are in one namespace, whether or not it is
+watched.
 
 The operator works without them; only `status.gateways` stays empty.
 """
@@ -17,7 +18,7 @@ _PACE = Pace(first_pause_s=1.0, longest_pause_s=30.0)
 
 
 def report_reflector(client: KubeClient, resource: Resource, namespace: str, informer: Informer) -> Reflector:
-    """Passes the Leases of `namespace` that are reports to `informer`."""
+    """A reflector that passes the Leases of `namespace` that are reports to `informer`."""
     sink = _ReportSink(informer, namespace)
     sink.reflector = Reflector(client, (resource.collection(namespace),), sink, selector=resource.selector, pace=_PACE)
     return sink.reflector

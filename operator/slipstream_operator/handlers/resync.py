@@ -1,4 +1,4 @@
-"""Periodic lists of everything: kopf's watch alone does not report what was deleted while it was interrupted.
+"""Periodic lists of all objects: kopf's watch alone does not report objects that were deleted while it was interrupted.
 
 The lists also check the watch: it should soon deliver every change that a list shows.
 """
@@ -19,20 +19,20 @@ from slipstream_operator.cluster.resources import Kind, ObjectKey, Resource
 from slipstream_operator.handlers.informer import Informer
 from slipstream_operator.types import KubeObject
 
-# The second one is for kinds whose watch restarts late: after kopf's longest pause and time-outs.
+# The second list is for kinds whose watch restarts late: after kopf's longest pause and time-outs.
 RELIST_AFTER_S = (2.0, 15.0)
 PROOF_WITHIN_S = 20.0
 
 _RETRY_S = 2.0
 _JITTER = 0.15
-_REFUSALS = 15  # Rights may be granted, and known to the API server, a little later than the operator starts.
+_REFUSALS = 15  # The API server may apply the operator's rights a little later than the operator starts.
 _DEAD_AFTER = 2
 
 _logger = logging.getLogger(__name__)
 
 
 class WatchCheck:
-    """Whether the watch of each kind delivers what lists show. `clock_s` is monotonic."""
+    """The check that the watch of each kind delivers the changes that lists show. `clock_s` is monotonic."""
 
     def __init__(self, *, clock_s: Callable[[], float]) -> None:
         self._clock_s = clock_s
@@ -41,18 +41,18 @@ class WatchCheck:
         self._rounds: Counter[Kind] = Counter()
 
     def seen(self, key: ObjectKey) -> None:
-        """The watch has delivered an event of `key`."""
+        """Record that the watch has delivered an event of `key`."""
         self._expected.pop(key, None)
         self._rounds.pop(key.kind, None)
 
     def expect(self, keys: Iterable[ObjectKey]) -> None:
-        """A list has shown changes of `keys`, which the watch should deliver, too."""
+        """Record that a list has shown changes of `keys`, which the watch should deliver, too."""
         now_s = self._clock_s()
         for key in keys:
             self._expected.setdefault(key, now_s)
 
     def look(self) -> None:
-        """Count what has not been delivered in time."""
+        """Count the changes that were not delivered in time."""
         now_s = self._clock_s()
         late = [key for key, since_s in self._expected.items() if now_s - since_s > PROOF_WITHIN_S]
         for key in late:
@@ -83,7 +83,7 @@ class Resync:
         every_s: float,
         clock_s: Callable[[], float],
     ) -> None:
-        """`namespaces` are those watched, empty for all."""
+        """`namespaces` are the watched namespaces, empty for all."""
         self._client, self._resources, self._informer, self._check = client, resources, informer, watch_check
         self._scopes: tuple[str | None, ...] = namespaces or (None,)
         self._every_s, self._clock_s = every_s, clock_s
@@ -100,19 +100,19 @@ class Resync:
         self._informer.observe(event_type, item)
 
     async def first(self) -> None:
-        """List everything, however long the API server takes to answer.
+        """List all objects. Wait for the API server without a limit.
 
         Raises:
-            KubeRejected: the operator may not, and that did not change within half a minute.
+            KubeRejected: the operator lacks the rights to list, and still lacks them after half a minute.
         """
         await self._list_all()
         self.synced = True
 
     async def run(self) -> None:
-        """List everything every `every_s` seconds, and after the watch has restarted; until cancelled.
+        """List all objects every `every_s` seconds, and after the watch has restarted, until cancelled.
 
         Raises:
-            KubeRejected: as `first`.
+            KubeRejected: see `first`.
         """
         next_s = self._clock_s() + self._pause_s()
         while True:

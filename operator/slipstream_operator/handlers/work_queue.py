@@ -32,7 +32,7 @@ class WorkQueue(Generic[Key]):
         self._wake: deque[asyncio.Future[None]] = deque()
 
     def __len__(self) -> int:
-        """How many keys wait."""
+        """The number of waiting keys."""
         return len(self._ready)
 
     @property
@@ -41,11 +41,11 @@ class WorkQueue(Generic[Key]):
 
     @property
     def failing(self) -> int:
-        """How many keys failed the last time."""
+        """The number of keys whose last attempt failed."""
         return len(self._failures)
 
     def add(self, key: Key) -> None:
-        """Queue `key`; one that is being processed is queued again afterwards."""
+        """Queue `key`. A key that is being processed is queued again afterwards."""
         self._due.pop(key, None)
         if key in self._working:
             self._again.add(key)
@@ -64,7 +64,7 @@ class WorkQueue(Generic[Key]):
             self._drop_stale()
 
     def add_due(self) -> int:
-        """Queue the keys that are due; returns how many."""
+        """Queue the keys that are due. Returns their number."""
         now, found = asyncio.get_running_loop().time(), 0
         while self._timeline and self._timeline[0][0] <= now:
             at, _, key = heapq.heappop(self._timeline)
@@ -82,7 +82,7 @@ class WorkQueue(Generic[Key]):
                 await waiter
             except asyncio.CancelledError:
                 if waiter.done() and not waiter.cancelled():
-                    self._wake_one()  # this worker's turn goes to another one
+                    self._wake_one()  # another worker takes this worker's turn
                 raise
         key = self._ready.popleft()
         self._waiting.discard(key)
@@ -94,7 +94,7 @@ class WorkQueue(Generic[Key]):
         self._finish(key)
 
     def failed(self, key: Key, *, retry_after_s: float | None = None) -> float:
-        """Retry `key` later, each time after twice as long; returns in how many seconds."""
+        """Retry `key` later, each time after twice the pause. Returns the pause in seconds."""
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         pause_s = min(self._longest_retry_s, self._first_retry_s * 2.0 ** min(failures - 1, 30))
         pause_s = max(pause_s * random.uniform(1 - _JITTER, 1 + _JITTER), retry_after_s or 0.0)
@@ -104,7 +104,7 @@ class WorkQueue(Generic[Key]):
         return pause_s
 
     def forget(self, key: Key) -> None:
-        """Drop the schedule and the failures of `key`, which is gone."""
+        """Drop the schedule and the failures of `key`, which no longer exists."""
         self._failures.pop(key, None)
         self._due.pop(key, None)
 
