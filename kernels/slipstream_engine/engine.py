@@ -236,7 +236,7 @@ class Engine:
             drafts.logits,
             self._sampling_of(sequences),
             columns[1],
-            # Without it the kernel sums the lengths. The PyTorch implementation is faster for packed rows.
+            # Without `row_start`, the kernel sums the lengths. The PyTorch implementation is faster for packed rows.
             row_start=columns[2] if columns.is_cuda else None,
             margins=any(asked),
             logprobs=False,
@@ -269,8 +269,8 @@ class Engine:
 
 
 def _shares(sequences: list[Sequence], budget: int) -> Iterator[tuple[Sequence, int]]:
-    """Divide a step's prompt tokens among the prompts. The oldest prompt gets half, or all if it is alone; the rest
-    goes to the shortest prompts first. A long prompt thus delays short ones by at most a factor of two."""
+    """Divide a step's prompt tokens among the prompts. The oldest prompt gets half, or all if it is alone. The other
+    prompts get the rest, the shortest first. A long prompt thus delays short ones by at most a factor of two."""
     if not sequences:
         return
     oldest = min(sequences, key=lambda s: s.arrival)

@@ -29,7 +29,7 @@ class EngineService:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._wake = threading.Condition()
-        self._arrived: list[Sequence | None] = []  # None: requests before it stop drafting
+        self._arrived: list[Sequence | None] = []  # None: a `stop_drafting` call for the requests before it
         self._stops = 0
         self._cancelled: list[tuple[str, int]] = []  # ids may be reused, arrival numbers may not
         self._active: dict[str, tuple[int, OnChunk]] = {}  # request id to arrival number and callback

@@ -28,7 +28,7 @@ class StepBatch(NamedTuple):
     slots: int  # S
     tokens_per_slot: int  # n
     length: int  # L
-    mask: Tensor | None  # [S, 1, n, L], 0 or -inf; None when every token may see all L positions
+    mask: Tensor | None  # [S, 1, n, L], 0 or -inf; None when every token attends to all L positions
 
 
 def layout(spans: Sequence[Span], context_tokens: int, device: torch.device, dtype: torch.dtype) -> StepBatch:
@@ -42,7 +42,7 @@ def layout(spans: Sequence[Span], context_tokens: int, device: torch.device, dty
     positions = [p for s in spans for p in range(s.start, s.start + s.tokens)]
     cache_rows = [s.slot * context_tokens + p for s in spans for p in range(s.start, s.start + s.tokens)]
     padded = [(s.slot - first) * width + i for s in spans for i in range(s.tokens)]
-    last_seen = [0] * (slots * width)  # a padding row sees position 0, because a row that sees nothing is NaN
+    last_seen = [0] * (slots * width)  # a padding row attends to position 0, because a fully masked row would be NaN
     for row, position in zip(padded, positions, strict=True):
         last_seen[row] = position
     index = torch.tensor([positions, cache_rows, padded], device=device)

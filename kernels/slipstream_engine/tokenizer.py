@@ -72,7 +72,7 @@ class Tokenizer:
         return self._template is not None
 
     def encode(self, text: str, *, add_special: bool = True) -> tuple[int, ...]:
-        """The ids of `text`; `add_special` adds what the tokenizer's post-processor adds, usually BOS.
+        """The ids of `text`; `add_special` adds the tokens of the tokenizer's post-processor, usually BOS.
 
         As in Hugging Face, a special token's text becomes that token, because raw text is trusted as a whole prompt.
         Raises RequestError if the text is not valid Unicode."""

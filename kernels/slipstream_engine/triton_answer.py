@@ -1,6 +1,6 @@
 """Answers one Triton request: responses made of tensors, or an error that starts with a stable code.
 
-Runs inside Triton's stub process, where alone `triton_python_backend_utils` can be imported.
+Runs inside Triton's stub process: `triton_python_backend_utils` can be imported only there.
 """
 
 from __future__ import annotations

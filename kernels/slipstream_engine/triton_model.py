@@ -1,6 +1,6 @@
 """An engine as a decoupled model of Triton Inference Server's Python backend: the half that all engines share.
 
-Runs inside Triton's stub process, where alone `triton_python_backend_utils` can be imported. The tensors are described
+Runs inside Triton's stub process: `triton_python_backend_utils` can be imported only there. The tensors are described
 in `deploy/model_repository/slipstream/config.pbtxt`. Errors are Triton errors whose message starts with a stable code:
 `invalid_request`, `context_length_exceeded`, `overloaded` or `internal`.
 
@@ -71,11 +71,11 @@ def settings_from_parameters(parameters: Mapping[str, str], settings_type: type[
 
 
 def check_numpy() -> None:
-    """Raise `CheckpointError` if numpy arrays do not cross the border to Triton's stub intact.
+    """Raise `CheckpointError` if Triton's stub and Python use different memory layouts of numpy arrays.
 
     The stub reads and creates arrays with the memory layout of the numpy that it was built for. With another major
-    version of numpy nothing is raised: inputs arrive with wrong numbers and outputs leave empty. The probe enters by
-    DLPack, which does not depend on numpy's layout, and leaves as an array that the stub made.
+    version of numpy no error is raised: inputs have wrong numbers, and outputs are empty. The probe is passed to the
+    stub by DLPack, which does not depend on numpy's layout, and is returned as an array that the stub made.
     """
     import torch  # late: `prepare` must run first
 

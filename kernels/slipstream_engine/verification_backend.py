@@ -33,7 +33,7 @@ def auto_if_it_works(attempt: Callable[[], object]) -> Backend:
     """
     try:
         attempt()
-    except Exception as exc:  # whatever a compiler, a loader or a driver raises
+    except Exception as exc:  # a compiler, a loader or a driver may raise any exception
         logger.warning(
             "verification runs in PyTorch because its kernel cannot run here: %s: %s", type(exc).__name__, exc
         )

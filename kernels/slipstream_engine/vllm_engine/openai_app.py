@@ -47,7 +47,7 @@ class OpenAiCall:
     def _scope(self) -> dict[str, Any]:
         return {
             "type": "http",
-            # Below 2.4, a streaming response listens for the disconnect; from 2.4 on, it waits for a failing send.
+            # Below 2.4, a streaming response monitors the disconnect; from 2.4 on, it waits for a failing send.
             "asgi": {"version": "3.0", "spec_version": "2.3"},
             "http_version": "1.1",
             "method": "POST",

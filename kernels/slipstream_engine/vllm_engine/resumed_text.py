@@ -1,8 +1,8 @@
 """Text of an answer that continues after tokens committed elsewhere, decoded by vLLM's own detokenizer.
 
 vLLM treats committed tokens as part of the prompt, where no stop string and no character can extend into the answer.
-The detokenizer therefore runs here, first over the committed tokens. The text that they released is discarded, and the
-text that they held back is emitted with the next token.
+The detokenizer therefore runs here, first over the committed tokens. Their released text is discarded, and their
+held-back text is emitted with the next token.
 """
 
 from __future__ import annotations

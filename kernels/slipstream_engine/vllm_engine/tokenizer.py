@@ -43,7 +43,7 @@ class VllmTokenizer:
         """The prompt for a chat up to the start of the answer, the same as vLLM's server renders."""
         try:
             _, prompt = self._renderer.render_messages(messages, self._chat_params)
-        except Exception as exc:  # a template is code from the checkpoint and may raise anything
+        except Exception as exc:  # a template is code from the checkpoint and may raise any exception
             raise RequestError(f"messages: the model's chat template refuses them: {exc}") from exc
         text: str = prompt["prompt"]
         self._check_length(text)

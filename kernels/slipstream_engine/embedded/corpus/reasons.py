@@ -17,7 +17,7 @@ class Reason:
     category: Category
     openings: tuple[str, ...]
     issue: str
-    actions: tuple[tuple[str, str], ...]  # (what the agent says, the bullet in the summary)
+    actions: tuple[tuple[str, str], ...]  # (the agent's words, the bullet in the summary)
     reply: str
 
 
