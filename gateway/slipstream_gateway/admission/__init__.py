@@ -1,8 +1,8 @@
-"""How much one worker takes on: a limit per pair that follows its latency, a fair and bounded queue, a no beyond.
+"""Admission control of one worker: an adaptive limit per pair, a fair and bounded queue, and refusals.
 
-Under too much work, in this order: as places get scarce drafts get shorter and speculation stops (`routing.pressure`);
-when all are taken requests wait, who has low priority behind all others; and what cannot be served in time is refused
-with 429 and a time to come back.
+Under overload three measures apply, in this order. As places get scarce, drafts are shortened and then speculation
+stops (`decide.route.pressure`). When all places are taken, requests wait, those of low priority behind all others. A
+request that cannot be served in time is refused with 429 and a time for the retry.
 """
 
 from slipstream_gateway.admission.admission import Admission, PairAdmission

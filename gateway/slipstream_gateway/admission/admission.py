@@ -1,4 +1,4 @@
-"""Lets requests in, pair by pair, within one cap for the worker."""
+"""Admits requests to each pair, within one cap for the worker."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _RATE_S = 5.0
 
 
 class PairAdmission(msgspec.Struct, frozen=True, kw_only=True):
-    """What there is to say of a pair's way in. `latency_ratio` is how many times as long as usual first tokens take;
-    `expected_wait_s` what a newcomer has to expect. `waited` counts those that had to wait, `waited_s` for how
-    long together."""
+    """The admission state of one pair. `latency_ratio` is the ratio of the latency to the usual latency in the last
+    window. `expected_wait_s` is the expected wait of a new request, 0 while the queue is empty. `waited` counts the
+    admitted requests that had to wait, `waited_s` sums their waits. `refused` counts refusals by cause."""
 
     pair: str
     limit: int
@@ -37,7 +37,8 @@ class PairAdmission(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PairSlots:
-    """One pair's. `refused` counts by cause, `waited` those that had to wait and `waited_s` for how long."""
+    """The places and the queue of one pair. `refused` counts refusals by cause, `waited` the admitted requests that had
+    to wait, and `waited_s` sums their waits."""
 
     __slots__ = ("_began_s", "_ends", "_ends_s", "in_flight", "limit", "pair", "queue", "refused", "waited", "waited_s")
 
@@ -57,16 +58,16 @@ class PairSlots:
         return not self.in_flight and not self.queue
 
     def ended(self, now_s: float) -> None:
-        """A request gave its place back."""
+        """Counts a released place."""
         self._ends = self._ends * math.exp((self._ends_s - now_s) / _RATE_S) + 1.0
         self._ends_s = now_s
 
     def wait_s(self, ahead: int, now_s: float) -> float | None:
-        """How long `ahead` requests and one more take to get a place, at the rate at which places came free of late.
-        None where none ever did."""
+        """The expected wait in seconds for a request with `ahead` requests before it, at the recent rate of released
+        places. None: no place has been released yet."""
         if not self._ends:
             return None
-        seen = 1.0 - math.exp((self._began_s - now_s) / _RATE_S)  # of the time that the rate is over
+        seen = 1.0 - math.exp((self._began_s - now_s) / _RATE_S)  # the observed share of the averaging time
         ends = self._ends * math.exp((self._ends_s - now_s) / _RATE_S)
         rate_per_s = ends / (_RATE_S * max(seen, 1e-3))
         return (ahead + 1) / max(rate_per_s, 1e-3)
@@ -78,8 +79,8 @@ _SOONEST_RETRY_S, _LATEST_RETRY_S = 1.0, 60.0
 
 
 class Admission:
-    """Counts requests in flight, of each pair and in all. Who waits is let in as `fair_queue` says; pairs take turns
-    where the cap is what holds them back, so that a slow one does not starve others."""
+    """Limits the requests in flight, per pair and in total. `FairQueue` orders the waiting requests of a pair. If the
+    cap for the worker is the limit, pairs take turns, so that a slow pair does not starve the others."""
 
     def __init__(
         self,
@@ -101,7 +102,7 @@ class Admission:
         self._waiting: dict[str, PairSlots] = {}  # pairs with a queue, in the order of their turns
 
     def try_enter(self, pair: str) -> bool:
-        """Takes a place if one is free, at no cost; else `enter` waits for one."""
+        """Acquires a free place without waiting. False: no place is free, and `enter` waits for one."""
         slots = self._pairs.get(pair) or self._open(pair)
         if self.in_flight >= self._max_in_flight or slots.in_flight >= slots.limit.value or pair in self._waiting:
             return False
@@ -110,10 +111,11 @@ class Admission:
         return True
 
     async def enter(self, pair: str, caller: Caller = ANONYMOUS, deadline_s: float | None = None) -> None:
-        """Waits for a place, never beyond `deadline_s`.
+        """Waits for a place, at most for the queue timeout and until `deadline_s`, by the monotonic clock.
 
-        Raises `Overloaded` where the queue is full, the wait too long, or so long that the deadline cannot be met;
-        `DeadlineExceeded` where it passes meanwhile."""
+        Raises `Overloaded` if the queue is full, the queue timeout passes, or the expected wait exceeds the deadline.
+        Raises `DeadlineExceeded` if the deadline passes.
+        """
         began_s = self._clock()
         slots = self._pairs.get(pair) or self._open(pair)
         self._refuse_late(slots, caller, deadline_s, began_s)
@@ -138,8 +140,8 @@ class Admission:
         slots.waited_s += self._clock() - began_s
 
     def leave(self, pair: str, sample: Sample | None = None, *, refused: bool = False) -> None:
-        """Gives the place back, or on to the next that waits. `sample`: how long the request took, where it ended
-        well. `refused`: the server had too much to do."""
+        """Releases the place, and assigns it to the next waiting request. `sample`: the measurements of a request that
+        succeeded. `refused`: the server refused the request because of overload."""
         slots, now_s = self._pairs[pair], self._clock()
         if sample is not None:
             slots.limit.record(sample, in_flight=slots.in_flight, now_s=now_s)
@@ -152,13 +154,13 @@ class Admission:
             self._let_in()
 
     def pressure(self, pair: str, *, inside: bool = False) -> float:
-        """In [0, 1], as `routing.pressure` says: how much of what may run is running, of the pair or of the worker.
-        `inside`: for a request that has a place itself, which does not count."""
+        """The pressure on the pair or on the worker, whichever is higher, in [0, 1]; see `decide.route.pressure`.
+        `inside`: the request in question has a place already, which is not counted."""
         slots = self._pairs.get(pair)
         return 0.0 if slots is None else self._pressure(slots, own=int(inside))
 
     def snapshot(self) -> tuple[PairAdmission, ...]:
-        """Every pair's way in, for somebody who looks."""
+        """The admission state of each pair, for metrics and the console."""
         now_s = self._clock()
         return tuple(
             PairAdmission(
@@ -177,7 +179,7 @@ class Admission:
         )
 
     def _open(self, pair: str) -> PairSlots:
-        if len(self._pairs) >= _MOST_IDLE_PAIRS:  # pairs come and go with the manifest
+        if len(self._pairs) >= _MOST_IDLE_PAIRS:  # a change of the manifest may replace pairs
             for name in [name for name, slots in self._pairs.items() if slots.is_idle]:
                 del self._pairs[name]
         overload = self._overload
@@ -191,7 +193,7 @@ class Admission:
         return slots
 
     def _pressure(self, slots: PairSlots, own: int = 0) -> float:
-        """The pair's own limit or the cap for all pairs, whichever leaves less."""
+        """The higher of two pressures: that on the pair's own limit, and that on the cap for all pairs."""
         waiting = bool(slots.queue)
         return max(
             pressure_of(slots.in_flight - own, slots.limit.value, waiting=waiting),
@@ -211,7 +213,8 @@ class Admission:
             raise Overloaded(message, retry_after_s=self._retry_after_s(slots, caller))
 
     def _make_room(self, slots: PairSlots, caller: Caller) -> None:
-        """Where the queue is full, somebody gives way: of the pair with the most that wait, or the newcomer."""
+        """If the queue is full, drops a waiting request of the pair with the longest queue. Raises `Overloaded` if the
+        new request must be refused instead."""
         if self.queued < self._max_queued:
             return
         longest = max(self._waiting.values(), key=lambda waiting: len(waiting.queue), default=slots)
@@ -234,7 +237,7 @@ class Admission:
         return entry
 
     def _let_in(self) -> None:
-        """Hands free places out: pairs take turns, one place each."""
+        """Assigns free places. The pairs take turns, one place each."""
         skipped = 0
         while self.in_flight < self._max_in_flight and skipped < len(self._waiting):
             pair, slots = next(iter(self._waiting.items()))
@@ -245,7 +248,7 @@ class Admission:
             else:
                 skipped += 1
             if slots.queue:
-                self._waiting[pair] = slots  # at the end: the others come first now
+                self._waiting[pair] = slots  # at the end: the other pairs have their turns first
 
     def _let_one_in(self, slots: PairSlots) -> None:
         place = slots.queue.pop()
@@ -260,7 +263,7 @@ class Admission:
     def _give_up(self, slots: PairSlots, entry: Entry[asyncio.Future[None]]) -> None:
         place = entry.item
         if place.done() and not place.cancelled() and place.exception() is None:
-            self.leave(slots.pair)  # the place came in the same moment: hand it on
+            self.leave(slots.pair)  # the place was assigned at the same moment
         else:
             self._discard(slots, entry)
 
@@ -272,7 +275,7 @@ class Admission:
             self._waiting.pop(slots.pair, None)
 
     def _retry_after_s(self, slots: PairSlots, caller: Caller) -> float:
-        """When a place may be there for who comes back then."""
+        """The time in seconds until a place is expected for a retry, from 1 to 60."""
         wait_s = slots.wait_s(slots.queue.ahead(caller.priority), self._clock())
         return min(max(wait_s or 0.0, _SOONEST_RETRY_S), _LATEST_RETRY_S)
 

@@ -1,8 +1,8 @@
-"""Whose turn it is: priorities first, and between the keys of a priority start-time fair queueing, in O(log n).
+"""A queue by priority, with start-time fair queueing between the keys of each priority, in O(log n).
 
-An entry of a key starts, in virtual time, where the key's last one ended or where the queue is now, whichever is later;
-the earliest start is next. So keys take turns whatever each of them sends. Where the queue is full, the newest entry of
-the longest line of the lowest priority gives way.
+In virtual time, an entry starts at the end of the previous entry of its key or at the queue's present time, whichever
+is later. The entry with the earliest start is next. So keys take turns, however many requests each key sends. If the
+queue is full, the newest entry of the longest line of the lowest priority is dropped.
 
 Goyal, Vin, Cheng: Start-time Fair Queueing (SIGCOMM 1996). Dropping from the longest line: McKenney, Stochastic
 Fairness Queueing (INFOCOM 1990).
@@ -23,7 +23,7 @@ _MOST_IDLE = 256
 
 
 class Entry(Generic[T]):
-    """One that waits."""
+    """One waiting item. `gone`: it was served or discarded."""
 
     __slots__ = ("gone", "item", "line", "number", "start")
 
@@ -39,7 +39,7 @@ class Entry(Generic[T]):
 
 
 class _Line(Generic[T]):
-    """The entries of one key and priority, oldest first, and the virtual time at which the last one ends."""
+    """The entries of one key and priority, oldest first. `end` is the virtual time at which the last one ends."""
 
     __slots__ = ("end", "entries", "rank")
 
@@ -50,7 +50,7 @@ class _Line(Generic[T]):
 
 
 class FairQueue(Generic[T]):
-    """Entries by priority and key. `len` counts those that still wait."""
+    """Entries by priority and key. `len` counts the waiting entries."""
 
     def __init__(self) -> None:
         self._length = 0
@@ -64,7 +64,7 @@ class FairQueue(Generic[T]):
         return self._length
 
     def ahead(self, priority: Priority) -> int:
-        """How many would be served before a newcomer of `priority`, at most."""
+        """The maximum number of entries that would be served before a new entry of `priority`."""
         return sum(self._waiting[: _RANKS[priority] + 1])
 
     def push(self, item: T, *, priority: Priority, key: str) -> Entry[T]:
@@ -85,7 +85,7 @@ class FairQueue(Generic[T]):
         return entry
 
     def pop(self) -> T | None:
-        """The next one's item; None: nobody waits."""
+        """Removes the next entry and returns its item. None: the queue is empty."""
         for rank, heap in enumerate(self._heaps):
             while heap:
                 entry = heapq.heappop(heap)
@@ -99,12 +99,12 @@ class FairQueue(Generic[T]):
         return None
 
     def discard(self, entry: Entry[T]) -> None:
-        """Takes out one that does not wait any more. Harmless where it is out already."""
+        """Removes an entry that no longer waits. No effect if it was removed already."""
         if entry.gone:
             return
         line = entry.line
         if next(reversed(line.entries)) == entry.number:
-            line.end = entry.start  # it never had its turn
+            line.end = entry.start  # the entry did not use its virtual time
         self._take_out(entry)
         rank = line.rank
         heap = self._heaps[rank]
@@ -115,8 +115,9 @@ class FairQueue(Generic[T]):
             heapq.heapify(heap)
 
     def victim(self, priority: Priority, key: str | None) -> Entry[T] | None:
-        """Who gives way to a newcomer in a full queue: the newest of the longest line of the lowest priority. None:
-        the newcomer itself. `key` None: it is to wait elsewhere, and any line is longer than its own."""
+        """The entry to drop from a full queue for a new one: the newest of the longest line of the lowest priority.
+        None: the new entry must be refused. `key` None: the new entry waits in another queue, so that any line here
+        counts as longer than its own."""
         rank = _RANKS[priority]
         for lowest in range(len(_RANKS) - 1, rank - 1, -1):
             if not self._waiting[lowest]:
@@ -139,7 +140,8 @@ class FairQueue(Generic[T]):
         self._waiting[line.rank] -= 1
 
     def _reset(self, rank: int) -> None:
-        """Nobody waits: the busy period is over, and nobody owes anybody anything."""
+        """Clears the virtual times of a priority without entries: the busy period is over, and no key has used time to
+        make up for."""
         self._heaps[rank].clear()
         self._lines[rank].clear()
         self._now[rank] = 0.0

@@ -1,20 +1,23 @@
-"""How many requests of one pair may run at once, found from how long their first tokens take.
+"""An adaptive limit on the concurrent requests of one pair, derived from their latencies.
 
-Gradient2 of Netflix' concurrency-limits, once a window::
+Gradient2 of Netflix' concurrency-limits, once per window::
 
     gradient = max(0.5, min(1, tolerance · usual latency / latency))
-    limit    = limit · gradient + sqrt(limit)          a fall is smoothed: 0.8 · old + 0.2 · new
+    limit    = limit · gradient + sqrt(limit)          a decrease is smoothed: 0.8 · old + 0.2 · new
 
-Three things differ. Latencies are ratios to what is usual for a request's size (`latency`). And the limit begins at its
-cap, because a server that batches gives more tokens the more requests it has, up to a point that only its latency
-tells; a fall starts at what was in flight, so that it is felt at once. And it climbs by a quarter where latencies are
-far below what would lower it, as after a server's return: a limit that is too low refuses what could be served.
+This implementation differs in three points:
+
+- Latencies are ratios to the usual latency of requests of the same size (`LatencyWindow`).
+- The limit starts at its cap. The throughput of a batching server grows with the number of requests, up to a point that
+  only its latency shows. A decrease starts at the number in flight, so that it takes effect at once.
+- The limit grows by a quarter while latencies are far below the threshold of a decrease, as after a server's return: a
+  limit that is too low refuses requests that could be served.
 
 https://github.com/Netflix/concurrency-limits (Gradient2Limit)
 
-A latency is compared with others of its kind, because a long prompt takes long, and so does a long answer: a streamed
-request by its time to the first token, against prompts of about the same length; another one by its time per output
-token, against answers and prompts of about the same length.
+Latencies are compared between similar requests, because long prompts and long answers take long. A streamed request is
+measured by its time to the first token, and compared with prompts of about the same length. Any other request is
+measured by its time per output token, and compared with answers and prompts of about the same length.
 """
 
 from __future__ import annotations
@@ -26,16 +29,16 @@ from typing import NamedTuple
 QUICK_S = 0.2
 _WARM_UP = 10
 _MOST_RATIOS = 128
-# Weights of a window's mean. What is usual falls sooner than it rises: towards what the pair does while it is not
-# overloaded, as BBR's windowed minimum. Where the limit can fall no further, the load is not what makes it slow.
+# Weights of a window's mean. The usual latency falls faster than it rises, towards the latency without overload, like
+# BBR's windowed minimum. It rises faster while the limit is at its minimum: then the load is not the cause of latency.
 _RISE, _FALL, _RISE_AT_LEAST = 1 / 600, 1 / 100, 1 / 30
 _FAR_BELOW, _FALL_FAR = 0.5, 0.95
-_MOST_RISE = 2.0  # what an overload does to latencies must not soon become usual
+_MOST_RISE = 2.0  # bounds the effect of an overload on the usual latency
 
 
 class Sample(NamedTuple):
-    """A request that ended well: `ttft_s` since it was let in, None where it was not streamed; then `e2e_s` and
-    `output_tokens` count. `prompt_size` in any unit that is the same for all."""
+    """A request that succeeded. Times count from its admission. `ttft_s` is None if the answer was not streamed; then
+    `e2e_s` and `output_tokens` are used. `prompt_size` has any unit that is the same for all requests."""
 
     prompt_size: int
     ttft_s: float | None
@@ -44,7 +47,7 @@ class Sample(NamedTuple):
 
 
 class _Usual:
-    """Requests of one size: what is usual, and what this window saw."""
+    """The requests of one size: their usual latency, and the sum and number of latencies in this window."""
 
     __slots__ = ("count", "seen", "sum_s", "usual_s")
 
@@ -56,7 +59,7 @@ class _Usual:
 
 
 class LatencyWindow:
-    """The requests since the last `close`."""
+    """The latencies since the last `close`, as ratios to the usual latency of requests of the same size."""
 
     def __init__(self) -> None:
         self.samples = 0
@@ -85,8 +88,8 @@ class LatencyWindow:
             self._ratios.append(max(latency_s, quick_s) / max(usual.usual_s, quick_s))
 
     def close(self, *, at_least: bool) -> float:
-        """The window's median ratio of latency to usual latency, 1 where nothing is known yet; begins the next one.
-        `at_least`: the limit can fall no further."""
+        """Ends the window and begins the next one. Returns the median ratio of latency to usual latency, 1 if none is
+        known yet. `at_least`: the limit is at its minimum."""
         ratio = median(self._ratios) if self._ratios else 1.0
         for usual in self._touched:
             _learn(usual, _RISE_AT_LEAST if at_least else _RISE)
@@ -119,7 +122,7 @@ _FAR_BELOW, _STRIDE = 0.6, 0.25
 
 
 class AdaptiveLimit:
-    """`value` lies between `least` and `most`."""
+    """`value` is the limit, from `least` to `most`. `ratio` is the last window's ratio of latency to usual latency."""
 
     def __init__(self, *, least: int, most: int, tolerance: float, adaptive: bool = True) -> None:
         self.value = most
@@ -135,7 +138,7 @@ class AdaptiveLimit:
         self._dropped = False
 
     def record(self, sample: Sample, *, in_flight: int, now_s: float) -> None:
-        """A request ended well; `in_flight` counts it, too."""
+        """Adds a request that succeeded; `in_flight` includes it."""
         if not self._adaptive:
             return
         self._peak = max(self._peak, in_flight)
@@ -146,7 +149,8 @@ class AdaptiveLimit:
             self._end_window(now_s)
 
     def drop(self, *, in_flight: int) -> None:
-        """The server refused a request because it has too many: once a window, the limit falls below what runs."""
+        """Lowers the limit below the number in flight, once per window, because the server refused a request as
+        overloaded."""
         if self._adaptive and not self._dropped:
             self._dropped = True
             self._set(_DROP * min(self._estimate, in_flight))
