@@ -1,1 +1,1 @@
-"""The servers that the current routing table names."""
+"""The servers of the current routing table."""

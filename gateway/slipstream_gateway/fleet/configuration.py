@@ -1,4 +1,4 @@
-"""Where the routing table comes from: what a source of it says of itself, and what the application asks of one."""
+"""The interface of a source of the routing table, and the status that a source reports."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Origin = Literal["file", "cluster", "snapshot", "fallback", "none"]
 
 
 class ConfigurationStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """What the gateway goes by.
+    """The state of the gateway's configuration.
 
-    `origin`: a `file` or a `cluster`; while the cluster has not been heard since the start, the `snapshot` that was
-    kept of it, a `fallback` file, or `none`. `connected`: changes arrive at once. `age_s`: since the source was heard
-    the last time, 0 for a file. `generation` names the table; `without_servers` are models that have none now.
+    `origin`: `file` or `cluster`; from the start until the cluster's first response, the stored `snapshot` of it, a
+    `fallback` file, or `none`. `connected`: changes arrive at once. `age_s`: seconds since the source's last response,
+    0 for a file. `generation` identifies the table; `without_servers` has the models that have no servers now.
     """
 
     origin: Origin
@@ -26,7 +26,7 @@ class ConfigurationStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConfigurationSource(Protocol):
-    """Brings the routing table to the fleet at the start, and whenever it changes, for as long as it is entered."""
+    """Loads the routing table into the fleet on entry, and again after each change until it is exited."""
 
     def status(self) -> ConfigurationStatus: ...
 

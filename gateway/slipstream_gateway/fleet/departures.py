@@ -1,4 +1,4 @@
-"""Models that went away while clients used them. A gateway cannot refuse the deletion of a pair; it logs it."""
+"""Models that were removed while clients used them. A gateway cannot refuse the deletion of a pair, so it logs it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _log = logging.getLogger(__name__)
 
 
 class Departures:
-    """Logs and counts the model names that a new table no longer has, though clients asked for their pair lately."""
+    """Logs and counts the model names that a new table lacks although their pair had requests recently."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.count = 0

@@ -1,7 +1,7 @@
-"""Routing tables joined with live replicas, swapped in whole.
+"""Routing tables joined with live replicas, and replaced as a whole.
 
-A request uses the snapshot it started with. A replica lives as long as some snapshot that is current, or still has
-requests, names it; its connections are kept across reloads.
+A request uses the snapshot with which it started. A replica is kept as long as it is in the current snapshot or in one
+with requests. Its connections are kept across reloads.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ LATELY_S = 60.0
 
 
 class PairUse:
-    """The requests that run and the time of the last one, by the pair's key. `clock` is monotonic, in seconds."""
+    """The running requests of each pair, and the time at which its last one ended, by the pair's key. `clock` is
+    monotonic, in seconds."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -42,11 +43,11 @@ class PairUse:
         self._seen_s[pair] = self._clock()
 
     def running(self, pair: str) -> int:
-        """The requests for the pair that have no end yet."""
+        """The number of running requests of the pair."""
         return self._running[pair]
 
     def lately(self) -> frozenset[str]:
-        """The pairs with a request that runs, or that ended within `LATELY_S`."""
+        """The pairs with a running request, or with one that ended within `LATELY_S`."""
         since_s = self._clock() - LATELY_S
         self._seen_s = {pair: seen_s for pair, seen_s in self._seen_s.items() if seen_s >= since_s}
         return frozenset(self._running) | frozenset(self._seen_s)
@@ -59,11 +60,11 @@ _TLS_SCHEMES = ("https://", "grpcs://")
 
 Connect = Callable[[ReplicaKey], Upstream]
 Swapped = Callable[[Snapshot | None, Snapshot], None]
-"""Is told the snapshot before, None at the first, and the new one."""
+"""Called with the previous snapshot, None for the first one, and the new snapshot."""
 
 
 class Fleet:
-    """All replicas, by key, the current snapshot, and the `use` that clients make of it."""
+    """All replicas by key, the current snapshot, and the clients' `use` of the pairs."""
 
     def __init__(
         self,
@@ -93,15 +94,15 @@ class Fleet:
         return self._current
 
     def swap(self, table: RoutingTable, *, incomplete: str = "", killed: AbstractSet[str] = frozenset()) -> None:
-        """Makes `table` current. Requests that run keep what they started with, but for a kill switch: where one is
-        turned on, their servers are told to stop drafting. `incomplete`: see `Snapshot`. `killed` are the keys of
-        pairs whose kill switch is on beyond what the table says: they may have lost their route with it."""
+        """Makes `table` current. Running requests keep their snapshot. If a kill switch is turned on, their servers get
+        the command to stop drafting. `incomplete`: see `Snapshot`. `killed` has the keys of pairs whose kill switch is
+        on, in addition to those of the table: the table may lack the routes of these pairs."""
         before = self._current.routes if self._current is not None else {}
         routes = {name: self._serve(route, before.get(name)) for name, route in table.routes.items()}
         self._make_current(Snapshot(table, routes, killed, incomplete))
 
     def on_swap(self, call: Swapped) -> None:
-        """Calls `call` at every table from now on; it must be quick and must not raise."""
+        """Calls `call` after each swap from now on. It must be quick and must not raise."""
         self._watchers.append(call)
 
     def _make_current(self, snapshot: Snapshot) -> None:
@@ -117,8 +118,8 @@ class Fleet:
             self._drop_if_unused(previous)
 
     def reconnect(self) -> None:
-        """The same table over new connections, where TLS is spoken: its credentials have changed. What runs goes on
-        over the old ones."""
+        """Replaces the connections that use TLS, because its credentials have changed; the table stays the same.
+        Running requests keep their connections."""
         before = self.current
         routes = {name: self._serve(served.route, None) for name, served in before.routes.items()}
         self._make_current(Snapshot(before.table, routes, before.killed, before.incomplete))
@@ -142,7 +143,8 @@ class Fleet:
         await asyncio.gather(*self._closing)
 
     def _serve(self, route: Route, before: ServedRoute | None) -> ServedRoute:
-        """A route that stays the same object stays as it is served: one change among a thousand costs one."""
+        """The route with its pools. An unchanged route object keeps its pools, so that a swap costs only the changed
+        routes."""
         if before is not None and before.route is route:
             return before
         keys: set[ReplicaKey] = set()

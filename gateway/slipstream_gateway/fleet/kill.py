@@ -1,13 +1,14 @@
-"""The kill switch and what runs already: new requests are decided plain, running ones are told to go on plainly.
+"""The effect of a kill switch on requests: new ones are decided plain, and servers stop drafting for running ones.
 
-A request may be on its way to a server while the first message is: sent before the switch was turned, read by the
-server after that message. Hence a second message to each server a moment later, which also makes up for a first one
-that failed. What was sent to a server before the switch and reaches it only after both messages, half a second later,
-drafts to its end: its text is the same. A request that still waits for a connection, or for another server after a
-failure, is sent plainly.
+Each server gets the command to stop drafting twice, half a second apart (`AGAIN_AFTER_S`). The second command covers
+requests that were sent before the switch and that the server read after the first command. It also replaces a first
+command that failed. A request that was sent before the switch and that the server reads after both commands drafts to
+its end; its text is the same. A request that still waits for a connection, or for another server after a failure, is
+sent plainly.
 
-A pair is known by its key: its model may be renamed by the very change that kills it. Its requests may run on servers
-that no table names any more, as of a roll-out that replaces them; hence all snapshots in use are looked at.
+A pair is identified by its key, because the change that kills it may also rename its model. Its requests may run on
+servers that are no longer in any table, for example after a roll-out that replaced them. So all snapshots in use are
+searched.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 def speculative_replicas(pair: str, snapshots: Collection[Snapshot]) -> tuple[Replica, ...]:
-    """The servers of the speculative arm of the pair with that key in any of `snapshots`, each once."""
+    """The servers of the speculative arm of the pair with the key `pair` in any of `snapshots`, each once."""
     pools = (
         served.speculative
         for snapshot in snapshots
@@ -38,7 +39,7 @@ def speculative_replicas(pair: str, snapshots: Collection[Snapshot]) -> tuple[Re
 
 
 class DraftStops:
-    """Tells servers to stop drafting. `leave` gives a snapshot back, `current` is the one that counts now."""
+    """Sends servers the command to stop drafting. `leave` releases a snapshot, `current` returns the current one."""
 
     def __init__(
         self,
@@ -53,23 +54,23 @@ class DraftStops:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def swapped(self, before: Snapshot, after: Snapshot, in_use: Collection[Snapshot]) -> None:
-        """`after` has taken the place of `before`; requests run by those `in_use`, both included. Returns at once;
-        whatever goes wrong is logged."""
+        """Starts to send the command for each pair that is killed in `after` but not in `before`. `in_use` has the
+        snapshots with running requests, including these two. Returns at once; errors are logged."""
         for pair in sorted(after.killed - before.killed):
-            # Where the pair was killed already, none of its requests drafts.
+            # No request drafts on a snapshot in which its pair is killed already.
             drafting = [snapshot for snapshot in in_use if pair not in snapshot.killed]
             if replicas := speculative_replicas(pair, [*drafting, after]):
                 self._start(pair, replicas, (*drafting, after))
 
     async def aclose(self) -> None:
-        """Gives up what is not said yet."""
+        """Cancels the pending commands."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _start(self, pair: str, replicas: Sequence[Replica], snapshots: Sequence[Snapshot]) -> None:
         for snapshot in snapshots:
-            snapshot.in_use += 1  # so that their servers stay connected meanwhile
+            snapshot.in_use += 1  # keeps their connections open until the task ends
         task = asyncio.get_running_loop().create_task(self._stop_all(pair, replicas))
         self._tasks.add(task)
 
@@ -81,23 +82,23 @@ class DraftStops:
         task.add_done_callback(done)
 
     async def _stop_all(self, pair: str, replicas: Sequence[Replica]) -> None:
-        """Each server in its own time: one that is slow to answer keeps no other one waiting."""
+        """Sends the commands concurrently, so that a slow server does not delay the others."""
         _log.info("the kill switch of ModelPair %s is on: %d servers are told to stop drafting", pair, len(replicas))
         await asyncio.gather(*(self._stop(pair, replica) for replica in replicas))
 
     async def _stop(self, pair: str, replica: Replica) -> None:
         error = await _tell(replica)
         await asyncio.sleep(self._again_after_s)
-        if pair in self._current().killed:  # else what runs now may draft
+        if pair in self._current().killed:  # otherwise running requests may draft again
             error = await _tell(replica)
         if error is not None:
             _log.warning("%s: what runs there may draft to its end: %s", replica.name, for_log(error))
 
 
 async def _tell(replica: Replica) -> Exception | None:
-    """Tells `replica`; the reason where that failed."""
+    """Sends `replica` the command to stop drafting. Returns the error if that failed."""
     try:
         await replica.stop_drafting()
-    except Exception as exc:  # the top of what is done for one server; the caller logs it
+    except Exception as exc:  # the top of the work for one server; the caller logs the error
         return exc
     return None

@@ -1,4 +1,4 @@
-"""A routing table joined with the live replicas that it names."""
+"""A routing table joined with its live replicas."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from slipstream_gateway.upstreams.pool import Pool
 
 
 def is_killed(route: Route) -> bool:
-    """Whether a kill switch is on for `route`: its pair's, its policy's, or one of an object that is broken."""
+    """Whether a kill switch is on for `route`: that of its pair, of its policy, or of an invalid object."""
     policy = route.policy
     return bool(
         route.killed is not None or route.pair.spec.kill_switch or (policy is not None and policy.spec.kill_switch)
@@ -21,19 +21,19 @@ def is_killed(route: Route) -> bool:
 
 
 class ReplicaKey(NamedTuple):
-    """What makes two mentions of a server the same server."""
+    """The identity of a server: entries of the manifest with equal keys share one replica."""
 
     protocol: WireProtocol
     endpoint: str
     model: str
     api_key_env: str | None
-    tls: str = ""  # tells credentials of different days apart, where TLS is spoken
+    tls: str = ""  # a fingerprint of the TLS credentials; empty without TLS
     drafts_per_request: bool = True
 
 
 class ServedRoute(NamedTuple):
-    """A route with the replicas of its arms, whose `keys` those are; `speculative` None: the pair has no draft.
-    `fallback` are those of `Route.fallback`."""
+    """A route with the replicas of its arms; `keys` has the keys of all of them. `speculative` None: the pair has no
+    draft. `fallback` has the replicas of `Route.fallback`."""
 
     route: Route
     plain: Pool
@@ -43,10 +43,10 @@ class ServedRoute(NamedTuple):
 
 
 class Snapshot:
-    """One routing table with its replicas, and how many requests use it.
+    """One routing table with its replicas, and the number of its users.
 
-    `killed` are the keys of the pairs whose kill switch is on, served or not. `incomplete` says why a model that is not
-    in it may exist all the same; empty where that cannot be.
+    `killed` has the keys of the pairs whose kill switch is on, served or not. `incomplete` is the reason why a model
+    that is not in this table may exist nevertheless; empty if that is impossible.
     """
 
     def __init__(
