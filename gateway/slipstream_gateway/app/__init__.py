@@ -1,4 +1,5 @@
-"""The application's services, each built once from the settings: `build_services`; and its endpoints, by side."""
+"""Builds the application's services, each once from the settings (`build_services`), and its public and admin
+endpoints."""
 
 from slipstream_gateway.app.wiring import Services, build_services
 

@@ -1,4 +1,4 @@
-"""Builds the access control: open without a key file, otherwise keyed, with limits in Redis where it is configured."""
+"""Builds the access control: open without a key file, otherwise keyed, with limits in Redis if it is configured."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def build_access(settings: GatewaySettings, audit: Audit) -> AccessControl:
 
 
 def running(access: AccessControl) -> AbstractAsyncContextManager[object]:
-    """The time in which `access` follows its file."""
+    """The context in which `access` follows its file."""
     return access if isinstance(access, KeyedAccess) else nullcontext()
 
 
 def _shared(settings: GatewaySettings) -> tuple[SharedLimits | None, SharedUsage | None]:
-    """Redis' client is loaded only where it is used."""
+    """Redis' client is imported only if it is used."""
     if settings.redis_url is None:
         return None, None
     from slipstream_core.redis.limit_usage import RedisUsage

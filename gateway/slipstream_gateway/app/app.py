@@ -1,4 +1,4 @@
-"""The application: its services, its endpoints, and how long they live."""
+"""The application: its services, its endpoints and their lifetime."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ __all__ = ["build_app", "connect"]
 
 
 def build_app(settings: GatewaySettings) -> PortRouter:
-    """The ASGI application. Its lifespan follows the manifest; where that is a bad file, `ManifestError` ends the
-    start."""
+    """The ASGI application. Its lifespan runs the services and follows the manifest. An invalid manifest file fails the
+    start with `ManifestError`."""
     services = build_services(settings)
     observe(services)
 
@@ -31,7 +31,7 @@ def build_app(settings: GatewaySettings) -> PortRouter:
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         async with _running(services):
             gc.collect()
-            gc.freeze()  # what start-up built stays; collections need not walk it
+            gc.freeze()  # objects built at start-up stay alive; collections need not traverse them
             try:
                 yield
             finally:
@@ -42,7 +42,7 @@ def build_app(settings: GatewaySettings) -> PortRouter:
 
 @contextlib.asynccontextmanager
 async def _running(services: Services) -> AsyncIterator[None]:
-    """Everything that runs beside the requests, entered in this order and left in the opposite one."""
+    """Runs the services beside the requests, entered in this order and exited in the reverse order."""
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(asyncio.to_thread, services.telemetry.close)
         await stack.enter_async_context(services.audit.running())
@@ -59,7 +59,7 @@ async def _running(services: Services) -> AsyncIterator[None]:
 
 @contextlib.asynccontextmanager
 async def _beside(work: Coroutine[None, None, None]) -> AsyncIterator[None]:
-    """`work` runs for as long as the context lasts."""
+    """Runs `work` while the context is open."""
     task = asyncio.create_task(work)
     try:
         yield
@@ -70,7 +70,7 @@ async def _beside(work: Coroutine[None, None, None]) -> AsyncIterator[None]:
 
 @contextlib.asynccontextmanager
 async def _sharing(store: OutcomeStore, outcomes: Outcomes) -> AsyncIterator[None]:
-    """What replicas saw goes back and forth for as long as the context lasts; at its end the rest is written."""
+    """Exchanges outcomes with other gateways while the context is open. On exit the remaining ones are written."""
     task = asyncio.create_task(store.run(outcomes.apply))
     try:
         yield

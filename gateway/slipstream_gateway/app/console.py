@@ -1,4 +1,4 @@
-"""The console's services put together, and its paths."""
+"""Builds the console's services and its routes."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from slipstream_gateway.telemetry.workers import PeerQuery
 def console_routes(
     services: Services, settings: GatewaySettings, *, site: RequestCheck, check: RequestCheck
 ) -> Sequence[BaseRoute]:
-    """The page and its files for everybody who reaches this side as `site` has it: they hold no data. The figures and
-    the kill switch for admins, by `check`."""
+    """The page and its files are open to all requests that pass `site`: they hold no data. The figures and the kill
+    switch are for admins, by `check`."""
     keys = KeysView(services.access if isinstance(services.access, KeyedAccess) else None)
     worker = WorkerView(
         fleet=services.fleet,
@@ -72,7 +72,7 @@ def console_routes(
 
 
 def _kill_switch(services: Services, settings: GatewaySettings) -> KillSwitch:
-    """The client of Kubernetes' API is loaded only where it is used."""
+    """The client of Kubernetes' API is imported only if it is used."""
     if settings.cluster is not None and settings.admin.kill_switch:
         from slipstream_gateway.sources.cluster.kill_switch import ClusterKillSwitch
 
@@ -88,7 +88,8 @@ def _kill_switch(services: Services, settings: GatewaySettings) -> KillSwitch:
 
 
 def _is_pair(services: Services, switch: KillSwitch) -> Callable[[str], bool]:
-    """Those that are served, and those whose kill outlived them: it must be possible to take it back."""
+    """Accepts served pairs, and pairs that are no longer served but killed: it must be possible to revert their
+    kill."""
 
     def check(pair: str) -> bool:
         served = (one.route.pair.metadata.key for one in services.fleet.current.routes.values())
@@ -98,7 +99,7 @@ def _is_pair(services: Services, switch: KillSwitch) -> Callable[[str], bool]:
 
 
 def _denied(access: AccessControl) -> Callable[[], Mapping[str, int]]:
-    """What keys and their limits refused; nothing without keys."""
+    """Reads the number of requests that keys and their limits refused; empty without keys."""
     return (lambda: access.counts.denied) if isinstance(access, KeyedAccess) else dict
 
 

@@ -1,4 +1,4 @@
-"""The endpoints by side: what a client of models may call, and what an admin may."""
+"""The endpoints by side: public ones for clients of models, and admin ones."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ _PROBES = (LIVE, READY)
 
 
 def build_port_router(services: Services, settings: GatewaySettings) -> PortRouter:
-    """Everything that answers: on one port, or admin paths on a port of their own."""
-    threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="parse")  # more would share the same time
+    """All endpoints on one port, or the admin paths on a port of their own."""
+    threads = ThreadPoolExecutor(max_workers=1, thread_name_prefix="parse")  # more would share the same CPU time
     hot = generation(services, settings, threads)
     public = [*_posts(hot), *_models(services), *_health(services)]
     site = _site_check(services, settings.host)
@@ -59,14 +59,14 @@ def build_port_router(services: Services, settings: GatewaySettings) -> PortRout
 
 
 def _site_check(services: Services, listening: str) -> RequestCheck:
-    """The check of `Host` and `Origin`. It is made where a gateway without keys listens on the loopback: a browser of
-    this machine could otherwise be made to send requests of another site. Pages of other sites have no key, and the
-    names of a listener for other machines, such as a pod's, are not known here."""
+    """The check of `Host` and `Origin` for a gateway without keys that listens on the loopback address: without it,
+    another site could make a browser on this machine send requests. With keys no check is needed, because pages of
+    other sites have no key. For other listeners, such as a pod's, the gateway does not know their names."""
     return own_site(listening) if services.access.is_open and is_loopback(listening) else allow_all
 
 
 def generation(services: Services, settings: GatewaySettings, threads: Executor) -> dict[str, GenerateEndpoint]:
-    """The endpoints that generate, by path."""
+    """The generation endpoints by path."""
     limit, forwarded = settings.limits.max_body_bytes, settings.upstreams.forwarded_headers
     return {
         path: GenerateEndpoint(
@@ -86,7 +86,7 @@ def generation(services: Services, settings: GatewaySettings, threads: Executor)
 
 
 def _posts(hot: dict[str, GenerateEndpoint]) -> list[BaseRoute]:
-    """The same endpoints for the router, which says what else their paths do not take."""
+    """The same endpoints as routes of the router, which refuses other methods on their paths."""
     posts = [Route(path, endpoint, methods=["POST"]) for path, endpoint in hot.items()]
     return [*posts, Route(_RESPONSES + "/{response:path}", stored_response, methods=["GET", "POST", "DELETE"])]
 
@@ -118,8 +118,8 @@ def _route(
 
 
 def _admin(services: Services, settings: GatewaySettings, *, site: RequestCheck) -> Sequence[BaseRoute]:
-    """What only admins may call. The check stands at each endpoint, not at paths: however one is spelled, it is asked.
-    Who has an endpoint for admins adds a line here."""
+    """The admin endpoints; a new one is a line here. The check is part of each endpoint and independent of paths, so
+    that no spelling of a path avoids it."""
     check = admin_check(services.access, site)
     metrics_check = site if settings.admin.open_metrics else check
     evidence = EvidenceEndpoint(

@@ -1,4 +1,4 @@
-"""Which services telemetry reads when somebody looks: a line for each."""
+"""The services that telemetry reads when metrics are collected: a line for each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from slipstream_gateway.telemetry.workers import PeerQuery
 
 
 def observe(services: Services) -> None:
-    """Joins telemetry, and what workers ask of each other, to the services."""
+    """Connects telemetry, and the queries between workers, to the services."""
     telemetry, learner, evidence = services.telemetry, services.learner, services.evidence
     observe_configuration(telemetry.meter, services.source.status)
     observe_parity(telemetry.meter, services.parity.counts)

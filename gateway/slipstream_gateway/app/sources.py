@@ -1,4 +1,4 @@
-"""Where the gateway's knowledge comes from: the routing table, the classifier, the other replicas."""
+"""Builds the sources of the gateway's data: the routing table, the classifier, the outcomes of other gateways."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def configuration(settings: GatewaySettings, fleet: Fleet) -> ConfigurationSource:
-    """Where the routing table comes from. The client of Kubernetes' API is loaded only where it is used."""
+    """The source of the routing table. The client of Kubernetes' API is imported only if it is used."""
     if settings.cluster is not None:
         from slipstream_gateway.sources.cluster.source import ClusterSource
 
@@ -36,7 +36,7 @@ def classifier(settings: GatewaySettings) -> Classifier:
 
 
 def outcome_store(settings: GatewaySettings, fleet: Fleet) -> MemoryStore | RedisStore:
-    """Where replicas tell each other what they saw. Redis' client is loaded only where it is used."""
+    """The store that shares outcomes between gateways. Redis' client is imported only if it is used."""
     if settings.redis_url is None:
         return MemoryStore()
     from slipstream_core.redis.redis_store import RedisStore
@@ -45,5 +45,5 @@ def outcome_store(settings: GatewaySettings, fleet: Fleet) -> MemoryStore | Redi
 
 
 def pairs(fleet: Fleet) -> list[str]:
-    """The pairs of the current manifest."""
+    """The keys of the pairs of the current manifest."""
     return [route.pair.metadata.key for route in fleet.current.table.routes.values()]

@@ -1,4 +1,4 @@
-"""A live client for each replica that a manifest names, as far as its address is allowed."""
+"""A live client for each replica of a manifest, if its address is permitted."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _log = logging.getLogger(__name__)
 
 
 def connect(key: ReplicaKey, settings: GatewaySettings, tls: Credentials | None = None) -> Upstream:
-    """A live upstream for a replica; `tls` are the credentials where its address says TLS. Clients of protocols that no
-    manifest names are never imported."""
+    """A live upstream for a replica. `tls` has the credentials for an address with TLS. Clients of protocols that no
+    manifest uses are never imported."""
     cluster = settings.cluster
-    # A kubeconfig is somebody's own, on a machine of his; a pod serves what others write.
+    # A gateway with a kubeconfig runs on its user's own machine; a pod serves manifests that others write.
     rules = EndpointRules(settings.upstreams.endpoints, shared=cluster is not None and cluster.kubeconfig is None)
     if reason := rules.refuse(key.endpoint):
         _log.warning("no connection to %s: %s", key.endpoint, reason)

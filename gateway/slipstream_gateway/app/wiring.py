@@ -1,4 +1,4 @@
-"""What the application is made of, each part built once and handed to the others."""
+"""Builds the parts of the application, each once, and connects them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Connect = Callable[[ReplicaKey, GatewaySettings, Credentials | None], Upstream]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Services:
-    """The live services of one worker. A new one is a field here and a line in `build_services`."""
+    """The live services of one worker. A new service is a field here and a line in `build_services`."""
 
     fleet: Fleet
     tls: UpstreamTls
@@ -70,7 +70,7 @@ class Services:
 
 
 def build_services(settings: GatewaySettings, *, connect: Connect = connect_server) -> Services:
-    """Builds every service of a worker; `connect` makes the clients of servers."""
+    """Builds all services of a worker; `connect` constructs the clients of servers."""
     tls = UpstreamTls(settings.upstreams.tls)
     fleet = Fleet(
         lambda key: connect(key, settings, tls.current),
