@@ -1,1 +1,1 @@
-"""Takes a parsed request to an upstream: classify, decide, pick a replica, stream, measure."""
+"""Runs a parsed request on an upstream: classify, decide, pick a replica, stream, measure."""

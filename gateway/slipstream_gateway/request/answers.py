@@ -1,4 +1,4 @@
-"""Answers to calls, from as many servers as it takes: failover before the first byte, resumption after it."""
+"""Answers to calls from one or more servers: failover before the first byte, resumption after it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 
 class Answers:
-    """Gets answers from servers: `pieces` is the way of one."""
+    """Gets answers from servers; `pieces` yields one of them."""
 
     def __init__(
         self, *, resumptions: Resumptions, deadlines: Deadlines, parity: Parity, recorders: Sequence[Recorder]
@@ -47,8 +47,8 @@ class Answers:
         self._recorders = recorders
 
     async def pieces(self, call: Call, decision: Decision, served: ServedRoute) -> AsyncGenerator[Piece, None]:
-        """The pieces of one answer. Where a server fails, before the first byte or after it, the next candidate takes
-        over. Raises `RequestError`, or what the last server failed with."""
+        """Yields the pieces of one answer. If a server fails, before the first byte or after it, the next candidate
+        takes over. Raises `RequestError`, or the error of the last server."""
         async with aclosing(self._candidates(call, decision, served)) as candidates:
             async for candidate in candidates:
                 attempt = _begin(call, candidate)
@@ -64,7 +64,7 @@ class Answers:
                     stream = await self._open(call, attempt, served)
                     patience_s, late = self._patience(candidate, served, call)
                     timer, journal = call.timer, call.journal
-                    is_probed = journal is not None  # a stream that cannot resume is better late than never
+                    is_probed = journal is not None  # a stream that cannot resume has nothing to gain from a probe
                     while True:
                         with timer.waiting(patience_s, "the next chunk", late, probed=is_probed):
                             part = await stream.next()
@@ -82,14 +82,14 @@ class Answers:
                 except RequestError as exc:
                     if call.stream is not None or call.committed is None:
                         raise
-                    await attempt.close()  # the rest of an answer was refused
+                    await attempt.close()  # a server refused to continue the answer
                     self._failed(call, attempt, exc)
                 finally:
                     await attempt.close()
 
     async def _candidates(self, call: Call, decision: Decision, served: ServedRoute) -> AsyncGenerator[Candidate, None]:
-        """Servers to try, one after the other; each further one because the one before has failed. Raises what is
-        left to say once there is none."""
+        """Yields the servers to try, each after the previous one failed: first for the first byte, then for
+        resumptions. Raises the error of the call when no server is left."""
         retries, broken = self._resumptions.retries, None
         spared: list[Replica] = []
         is_killed = self._resumptions.is_killed
@@ -110,7 +110,7 @@ class Answers:
                     yield broken
 
     async def _complete(self, call: Call, attempt: Attempt, served: ServedRoute) -> Sequence[Piece]:
-        """The whole answer of a request that is not streamed."""
+        """The whole answer to a request that is not streamed."""
         job = self._job(call, attempt, served)
         with call.timer.waiting(self._deadlines.total_s, "the answer", probed=True):
             completion = await attempt.replica.upstream.complete(job)
@@ -127,7 +127,7 @@ class Answers:
         return completion.pieces
 
     async def _open(self, call: Call, attempt: Attempt, served: ServedRoute) -> Stream:
-        """A stream whose first piece is here: that of the answer, or of its rest."""
+        """Opens a stream and waits for its first piece, of the answer or of its continuation."""
         resumes = call.has_begun
         if not resumes:
             sends_tokens = attempt.replica.upstream.sends_tokens
@@ -175,19 +175,20 @@ class Answers:
             or self._parity.wants_token_ids(
                 replica, served=served, decision=decision, request=call.request, draw=call.draws.parity
             ),
-            bounds_output=bool(context.caller.key_id),  # other requests are not charged
+            bounds_output=bool(context.caller.key_id),  # only requests with a key are charged
         )
 
     def _probed(self, candidate: Candidate, served: ServedRoute) -> tuple[Replica | None, float]:
-        """The server to probe while it is waited for: one that answers probes, where there is another to turn to."""
+        """The server to probe during waits, and the time for a probe in seconds. A server is probed only if it answers
+        probes and another server could take over."""
         replica = candidate.replica
         if replica.upstream.answers_probes and has_elsewhere(served, replica):
             return replica, self._deadlines.stall_s
         return None, math.inf
 
     def _patience(self, candidate: Candidate, served: ServedRoute, call: Call) -> tuple[float, LateError]:
-        """How long a stream may be silent. Short where the stream can resume on another server and silence is the only
-        sign of a server that hangs; else as long as there is hope."""
+        """The maximum silence of a stream in seconds, and the error after it. The time is short if the stream can
+        resume on another server and silence is the only sign of a server that hangs."""
         deadlines, replica = self._deadlines, candidate.replica
         stalls = call.journal is not None and not replica.upstream.answers_probes and has_elsewhere(served, replica)
         if stalls and deadlines.stall_s < deadlines.between_chunks_s:
@@ -195,18 +196,18 @@ class Answers:
         return deadlines.between_chunks_s, upstream_late
 
     def _failed(self, call: Call, attempt: Attempt, error: SlipstreamError) -> None:
-        """Records the failure of an attempt that is closed; the client may never see it."""
+        """Records the failure of a closed attempt. The client may never see it."""
         name, arm = attempt.replica.name, attempt.decision.arm
         _log.warning("%s: %s", name, for_log(error))
         for recorder in self._recorders:
             recorder.attempt_failed(server=name, error=type(error).__name__)
-        # The operator compares the failures of both arms. Where all servers of the control fail, each of its requests
-        # tries several of them: that is one failure.
+        # The operator compares the failures of both arms. If all servers of the control fail, each of its requests
+        # tries several servers, which counts as one failure.
         if arm is Arm.SPECULATIVE or (arm is Arm.CONTROL and call.attempts == 1):
             observe(call, attempt, error_type(error), call.times())
         if isinstance(error, UpstreamError | Overloaded) and not call.timer.over:
             attempt.failed(cause_of(error))
-        call.failure = error.with_traceback(None)  # which would hold the frames that hold the call
+        call.failure = error.with_traceback(None)  # it would keep the frames alive that hold the call
         call.attempt = None
         if call.stream is not None:
             call.spent, call.stream = call.usage, None

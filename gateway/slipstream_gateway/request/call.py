@@ -1,4 +1,4 @@
-"""One request on its way through the gateway, as facts: what came, what was decided, what it has cost so far."""
+"""The facts of one request on its way through the gateway: its input, its decision, and its cost so far."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _NOTHING = Usage()
 
 
 class Context(NamedTuple):
-    """What came with a request besides its body. `authorization` goes to HTTP upstreams unchanged. `deadline_s` is
-    the `time.monotonic()` instant by which the client wants its answer, None without a limit. `forwarded` are request
-    headers for upstreams, as settings say."""
+    """The data of a request besides its body. `authorization` is sent to HTTP upstreams unchanged. `deadline_s` is the
+    client's deadline by `time.monotonic()`, None without a limit. `forwarded` has the request headers that the settings
+    forward to upstreams."""
 
     request_id: str
     authorization: str | None = None
@@ -35,7 +35,8 @@ class Context(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """An answer that has begun: its decision, its first piece (None: it is empty) and the pieces after it."""
+    """An answer that has begun: its decision, its first piece (None: the answer is empty) and the pieces after it.
+    `is_resumable`: the stream can resume on another server."""
 
     decision: Decision
     is_resumable: bool
@@ -44,12 +45,12 @@ class Answer(NamedTuple):
 
 
 class Call:
-    """The facts of one request. `timer` bounds its waits; `request` has a seed once it is decided.
+    """The facts of one request. `timer` bounds its waits. `request` has a seed once it is decided.
 
-    `decision` is that of the attempt that gave the first byte. `attempts` counts the servers that were asked. `stream`
-    is the part of the answer that runs, `spent` the usage of the parts before it. `failure` is the error of the last
-    failed attempt. `journal` notes what the client has of a stream, None where it cannot resume; `committed` is that of
-    an interrupted one. `resumed` has the cause of each
+    `decision` is that of the attempt that returned the first byte, before it that of the latest attempt. `attempts`
+    counts the attempts on servers. `stream` is the running part of the answer, `spent` the usage of the parts before
+    it. `failure` is the error of the last failed attempt. `journal` records the part of a stream that the client has;
+    None: the stream cannot resume. `committed` is that part of an interrupted stream. `resumed` has the cause of each
     interruption after which the stream resumed. Times are by `time.perf_counter`.
     """
 
@@ -85,23 +86,23 @@ class Call:
 
     @property
     def was_sent(self) -> bool:
-        """Whether a server was asked."""
+        """Whether the request was sent to a server."""
         return self.attempts > 0
 
     @property
     def has_begun(self) -> bool:
-        """Whether there is an answer, or the beginning of one."""
+        """Whether the answer has begun."""
         return self.stream is not None or self.spent is not None
 
     @property
     def usage(self) -> Usage:
-        """The cost of the request so far, over all servers that gave a part of its answer."""
+        """The cost of the request so far, on all servers that returned a part of its answer."""
         if self.stream is None:
             return _NOTHING if self.spent is None else self.spent
         return self.stream.usage if self.spent is None else joined(self.spent, self.stream.usage)
 
     def note(self, piece: Piece) -> None:
-        """Notes the arrival of a piece of a stream."""
+        """Records the arrival of a piece of a stream."""
         if isinstance(piece, Tokens) or piece.tokens:
             self.last_s = time.perf_counter()
             if self.first_s is None:
@@ -113,8 +114,8 @@ class Call:
             self.finish_reasons += (piece.finish_reason,)
 
     def times(self) -> Times:
-        """The times so far. Several choices share the time and their tokens are summed up, so that they have no time
-        per token."""
+        """The times so far. The choices of a request share the time, and their tokens are added, so there is no time
+        per token for several choices."""
         ttft_s = tpot_s = None
         if self.first_s is not None:
             ttft_s = self.first_s - self.started_s
@@ -124,7 +125,7 @@ class Call:
         return Times(time.perf_counter() - self.started_s, ttft_s, tpot_s)
 
     def outcome(self, decision: Decision, times: Times) -> Outcome:
-        """The finished call as a value for recorders: it holds neither prompt nor answer."""
+        """The finished call as a value for recorders, without prompt and answer."""
         return Outcome(
             pair=self.pair,
             model=self.request.model,
@@ -147,11 +148,12 @@ _LENGTH = "length"
 
 
 def observe(call: Call, attempt: Attempt, status: str, times: Times) -> None:
-    """Records the attempt, which is closed, where it can be compared with others.
+    """Records an attempt that is closed, if it can be compared with others.
 
-    An answer that is not whole has no length to learn from: not of several attempts; not where tokens were counted by
-    events, as an event may hold several; not where the server was told to stop drafting. A speculative one whose drafts
-    were not counted has no number of steps. Failures count all the same, where arms are compared.
+    Lengths are learnt from whole answers only. An answer does not count as whole after several attempts; if its tokens
+    were counted by events, because an event may hold several; or if the server got the command to stop drafting. A
+    speculative answer without draft counts has no number of steps. Failures are recorded nevertheless on the arms that
+    are compared.
     """
     pending, decision, usage, limit = call.observation, attempt.decision, call.usage, call.request.max_tokens
     if pending is None:

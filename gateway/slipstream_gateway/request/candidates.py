@@ -1,4 +1,4 @@
-"""The servers that a request may run on, in order of preference. Nothing here waits or does I/O."""
+"""The servers that may run a request, in order of preference. This module neither waits nor does I/O."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ IsKilled = Callable[[], bool]
 
 
 class Candidate(NamedTuple):
-    """A server to try, the manifest's entry for its arm, and the decision that the answer would carry."""
+    """A server to try, the manifest's entry of its arm, and the decision for an answer from it."""
 
     replica: Replica
     backend: Backend
@@ -27,7 +27,7 @@ class Candidate(NamedTuple):
 
 
 class _Arm(NamedTuple):
-    """The servers of one arm. A replica without the capability that the request `needs` is never tried."""
+    """The servers of one arm. Replicas without the capability that the request `needs` are never tried."""
 
     pool: Pool
     backend: Backend
@@ -45,12 +45,14 @@ def first_candidates(
     is_killed_now: IsKilled,
     spared: Collection[Replica] = (),
 ) -> Iterator[Candidate]:
-    """Servers before the first byte, in order: those of the decided arm that are up, those of the plain arm that are
-    up, then those of the plain arm that are known to be down, as they may be back. Each server once; at last the
-    failed ones again, as a network that breaks connections also breaks those of healthy servers.
+    """The servers to try before the first byte, in this order: the available servers of the decided arm, the available
+    servers of the plain arm, then the servers of the plain arm that are known to be down, as they may be back. Each
+    server is tried once. At last the failed servers are tried again, because a network that breaks connections also
+    breaks those of healthy servers.
 
-    A kill switch that is turned on between two attempts ends those on the speculative arm. `spared`, to which the
-    caller may add meanwhile, are servers that failed by themselves: another arm of theirs may work.
+    A kill switch that is turned on between two attempts ends those on the speculative arm. `spared` has the servers
+    that failed for reasons of their own: they may be tried on another arm, but not again on the same one. The caller
+    may add servers meanwhile.
     """
     tried: list[Replica] = []
     count = 0
@@ -79,12 +81,12 @@ def first_candidates(
 def resume_candidates(
     served: ServedRoute, decision: Decision, request: GenerationRequest, broken: Replica, is_killed_now: IsKilled
 ) -> Iterator[Candidate]:
-    """Servers for a stream that `broken` interrupted, each once: those of an arm that are up, those that are known to
-    be down, and last `broken` itself, which may be back or have failed only once.
+    """The servers for a stream that `broken` interrupted, each once: the available servers of an arm, those known to be
+    down, and last `broken` itself, which may be back or have failed only once.
 
-    Greedy answers resume plainly: the tokens are the same, and a draft that broke a stream cannot break it again; where
-    no plain server is left, they draft again. A sampled answer stays the same only at the same draft length, so that it
-    stays on its arm while it can.
+    A greedy answer resumes plainly: the tokens are the same, and a draft that broke the stream cannot break it again.
+    Without a plain server it resumes with drafts. A sampled answer stays the same only at the same draft length, so it
+    stays on its arm as long as possible.
     """
     tried = [broken]
     for arm in _resume_arms(served, decision, request, is_killed_now):
@@ -101,7 +103,7 @@ def resume_candidates(
 
 
 def has_elsewhere(served: ServedRoute, replica: Replica) -> bool:
-    """Whether another server could take what runs at `replica`, up or not."""
+    """Whether another server, available or not, could take over a request that runs on `replica`."""
     if served.fallback is not None and replica in served.fallback.replicas:
         return len(served.fallback.replicas) > 1
     pools = (served.plain,) if served.speculative is None else (served.plain, served.speculative)
@@ -109,12 +111,12 @@ def has_elsewhere(served: ServedRoute, replica: Replica) -> bool:
 
 
 def _left(arm: _Arm, tried: Sequence[Replica]) -> list[Replica]:
-    """Servers that `pick` leaves out because they are known to be down, by the time of their next probe."""
+    """The servers that `pick` omits because they are known to be down, ordered by their next permitted attempt."""
     return [replica for replica in _able(arm) if replica not in tried]
 
 
 def _able(arm: _Arm) -> list[Replica]:
-    """Servers with the capability that the request needs, by the time of their next probe."""
+    """The servers with the capability that the request needs, ordered by their next permitted attempt."""
     return [replica for replica in arm.pool.by_return() if not replica.why_withheld(arm.needs)]
 
 
@@ -151,7 +153,7 @@ def _resume_arms(
         yield _plain_arm(served, decision, request)
         return
     drafting = None
-    if route.speculative is not None and served.speculative is not None:  # else a manifest took the draft meanwhile
+    if route.speculative is not None and served.speculative is not None:  # otherwise a new manifest has no draft
         drafting = _Arm(served.speculative, route.speculative, decision, speculation_of(request))
     goes_plainly = not route.plain.capabilities.missing(request.features)
     if drafting is not None and (request.temperature > 0 or not goes_plainly):
@@ -175,7 +177,7 @@ def _fallen_back(served: ServedRoute, decision: Decision, request: GenerationReq
 
 class Attempt:
     """Acquires a slot on construction; `close` cancels the upstream's work and releases the slot. `batch` is the mean
-    load that the attempt shared, once it is closed."""
+    load that the attempt shared; `close` sets it."""
 
     __slots__ = ("_released", "_since", "_stops", "backend", "batch", "decision", "replica", "stream")
 
@@ -193,21 +195,21 @@ class Attempt:
 
     @property
     def was_stopped(self) -> bool:
-        """Whether the server was told to stop drafting while the attempt ran."""
+        """Whether the server got the command to stop drafting during the attempt."""
         return self.decision.draft_length > 0 and self.replica.stops != self._stops
 
     def began(self, stream: Stream | None) -> None:
-        """The first piece of `stream` is here; None: the whole answer."""
+        """Records the arrival of the first piece of `stream`; None: of the whole answer."""
         self.stream = stream
         ttft_s = None if stream is None else time.perf_counter() - self._since.time_s
         self.replica.succeeded(time.monotonic(), speculative=self.decision.draft_length > 0, ttft_s=ttft_s)
 
     def completed(self) -> None:
-        """The answer came to its regular end."""
+        """Records that the answer reached its regular end."""
         self.replica.completed(time.monotonic(), speculative=self.decision.draft_length > 0)
 
     def failed(self, cause: str) -> None:
-        """The attempt failed by the server's fault, before the first byte or after it; see `Replica.failed`."""
+        """Records a failure caused by the server, before the first byte or after it; see `Replica.failed`."""
         self.replica.failed(time.monotonic(), cause, speculative=self.decision.draft_length > 0)
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Errors by a name from a closed set, fit for a metric's label."""
+"""Names of errors from a closed set, suitable as metric labels."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from slipstream_core.errors import (
 )
 
 STALLED = "stalled"
-# What a server may be blamed for.
+# The errors that count as failures of a server.
 FAILURES = frozenset({"overloaded", "upstream_timeout", "upstream_unavailable", "upstream_failed"})
 _TYPES: tuple[tuple[type[BaseException], str], ...] = (
     (asyncio.CancelledError, "cancelled"),
@@ -37,12 +37,12 @@ _TYPES: tuple[tuple[type[BaseException], str], ...] = (
     (UpstreamUnavailable, "upstream_unavailable"),
     (UpstreamFailed, "upstream_failed"),
 )
-# Every end but a good one, as metrics and spans name it.
+# All statuses except `ok`, as in metrics and spans.
 STATUSES = frozenset({name for _, name in _TYPES} | {"internal"})
 
 
 def error_type(error: BaseException) -> str:
-    """What kind of end `error` makes; of a stream that was interrupted, by what."""
+    """The name of `error`; of an interrupted stream, the name of its cause."""
     if isinstance(error, StreamInterrupted):
         error = error.cause
     for kind, name in _TYPES:
@@ -52,12 +52,13 @@ def error_type(error: BaseException) -> str:
 
 
 def cause_of(error: BaseException) -> str:
-    """Why an attempt failed: `error_type`, with streams that fell silent kept apart."""
+    """The cause of a failed attempt: `error_type`, with a separate name for streams that fell silent."""
     return STALLED if isinstance(error, UpstreamStalled) else error_type(error)
 
 
 def rejection(error: BaseException) -> str:
-    """Why there was no decision: `error_type`, with the causes kept apart that only arise before one."""
+    """The cause of a refusal before the decision: `error_type`, with separate names for errors that occur only
+    there."""
     if isinstance(error, ModelNotFound):
         return "model_not_found"
     return "unsupported_parameter" if isinstance(error, UnsupportedParameter) else error_type(error)

@@ -1,8 +1,9 @@
-"""Deadlines on the outside world for one call, and the detection of servers that hang, at the price of one timer.
+"""Deadlines for the waits of one call, and detection of servers that hang, at the cost of one timer.
 
-A long prompt, a queue or a batch may keep a request waiting for long. A server that is halted, or cut off by a network
-that drops packets, keeps it waiting for ever and looks the same from here. A wait for a server can therefore probe it:
-only a missing answer to the probe ends the wait, as streams that leave a slow server would slow the others down.
+A long prompt, a queue or a batch may delay a response for long. A server that is halted, or unreachable because a
+network drops packets, delays it forever, and the gateway cannot see the difference. Therefore a wait for a server can
+probe the server, and only a missing response to the probe ends the wait. Slow servers keep their streams, because
+streams that move from a slow server slow down the others.
 """
 
 from __future__ import annotations
@@ -28,37 +29,37 @@ LateError = Callable[[float, str], SlipstreamError]
 
 
 def upstream_late(limit_s: float, what: str) -> SlipstreamError:
-    """The error of a wait for the upstream."""
+    """The error after a wait for the upstream that was too long."""
     return UpstreamTimeout(f"The upstream took more than {limit_s:g} s for {what}.")
 
 
 def upstream_stalled(limit_s: float, what: str) -> SlipstreamError:
-    """The error of a wait for a stream that can resume on another server."""
+    """The error after a wait for a stream that can resume on another server."""
     return UpstreamStalled(f"The upstream was silent for more than {limit_s:g} s before {what}.")
 
 
 def upstream_halted(limit_s: float, what: str) -> SlipstreamError:
-    """The error of a wait for a server that does not answer its probes."""
+    """The error after a wait for a server that did not respond to a probe."""
     return UpstreamHalted("The upstream stopped responding.")
 
 
 def client_late(limit_s: float, what: str) -> SlipstreamError:
-    """The error of a wait for the client."""
+    """The error after a wait for the client that was too long."""
     return ClientTimeout(f"The client took more than {limit_s:g} s to read {what}.")
 
 
 class CallTimer:
-    """Cancels the task that made it when one of its waits takes too long, and turns that cancellation into an error.
+    """Cancels the task that constructed it when a wait is too long, and converts that cancellation into an error.
 
-    `deadline_s`, by `time.monotonic`, is the client's. `async def`-free on purpose: a wait costs a few attribute
+    `deadline_s`, by `time.monotonic`, is the client's deadline. Waits need no `async def`: each costs a few attribute
     writes, so that each chunk can have one. Use as::
 
         with timer.waiting(30.0, "the next chunk"):
             piece = await stream.next()
 
-    `probe` names a server for the waits after it. Once such a wait has taken half of `within_s`, the server is probed,
-    and again after every further half; without an answer in the other half the wait ends with `UpstreamHalted`. A
-    server that did not answer its last probe is probed at once.
+    `probe` sets the server for the waits after it. After half of `within_s` such a wait probes the server, and again
+    after each further half. Without a response within the other half the wait ends with `UpstreamHalted`. A server that
+    did not respond to its last probe is probed at once.
     """
 
     def __init__(self, *, total_s: float, deadline_s: float | None = None) -> None:
@@ -73,10 +74,10 @@ class CallTimer:
         self._what = ""
         self._error: LateError = upstream_late
         self._waits = False
-        self._lost: LateError | None = None  # why this timer cancelled the task
+        self._lost: LateError | None = None  # the error for which this timer cancelled the task
         self._task = asyncio.current_task()
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_due_s = math.inf  # kept here: uvloop's handle of a time that is due at once has no `when`
+        self._timer_due_s = math.inf  # stored here: uvloop's handle of a time already due has no `when`
         self._server: Replica | None = None
         self._is_probed = False
         self._wait_number = 0
@@ -85,17 +86,17 @@ class CallTimer:
 
     @property
     def over(self) -> bool:
-        """Whether the total has passed."""
+        """Whether the total time has passed."""
         return self._loop.time() >= self._end_s
 
     def probe(self, server: Replica | None, within_s: float = math.inf) -> None:
-        """Probes `server` during the waits from now on that ask for it; None: probes no server."""
+        """Sets the server for the following waits with `probed`. None: no server is probed."""
         self._cancel_probe()
         self._server, self._half_s = server, within_s / 2
         self._patience_s = 0.0 if server is not None and server.is_silent else self._half_s
 
     def waiting(self, wait_s: float, what: str, error: LateError = upstream_late, *, probed: bool = False) -> CallTimer:
-        """Arms for one wait of `wait_s`, within the total; enter the result with `with`, which raises `error`.
+        """Prepares one wait of `wait_s`, within the total time. Enter the result with `with`, which raises `error`.
         `probed`: the wait is for the server of `probe`."""
         self._wait_s, self._what, self._error = wait_s, what, error
         self._is_probed = probed and self._server is not None
@@ -130,7 +131,7 @@ class CallTimer:
         if self._lost is None:
             return
         late, self._lost = self._lost, None
-        # Only our own cancellation becomes an error: that of others stays one.
+        # Only this timer's cancellation becomes an error; any other one stays a cancellation.
         if self._task is not None and self._task.uncancel() <= 0 and isinstance(error, asyncio.CancelledError):
             raise late(min(self._wait_s, self._total_s), self._what) from error
 
@@ -138,7 +139,7 @@ class CallTimer:
         if self._due_s == self._end_s:
             if self._is_clients:
                 return DeadlineExceeded(f"The request's deadline passed while it waited for {what}.")
-            if self._error is upstream_stalled:  # it was not silent for so long
+            if self._error is upstream_stalled:  # the stream was not silent for that long
                 return upstream_late(self._total_s, "the whole answer")
         return self._error(limit_s, what)
 
@@ -175,7 +176,7 @@ class CallTimer:
             self._probing = self._loop.create_task(self._ask(self._server, self._wait_number))
 
     async def _ask(self, server: Replica, wait_number: int) -> None:
-        """Probes `server` for one wait, which may be over by the time of the answer."""
+        """Probes `server` for one wait, which may have ended before the response."""
         is_alive = await server.lives(self._half_s)
         self._probing = None
         if not self._waits or self._wait_number != wait_number:

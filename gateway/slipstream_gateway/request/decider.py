@@ -1,4 +1,4 @@
-"""The decision for a request on the routes as they are served: its inputs gathered in one place, then `decide`."""
+"""Gathers the inputs of a decision from the served routes, and decides."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Classifier(Protocol):
 
 
 class Learner(Protocol):
-    """The estimates of this deployment. Quick."""
+    """The estimates of this deployment. The methods are quick."""
 
     def subject(
         self,
@@ -53,7 +53,7 @@ class Judged(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """A decision with its inputs, without running the request."""
+    """A decision with its inputs, for a request that is not run."""
 
     pair: str
     profile: RequestProfile
@@ -80,7 +80,7 @@ class Decider:
         """The decision for `request`. Raises `UnsupportedParameter` or `InvalidRequest`."""
         route = served.route
         if isinstance(route.pair.spec.engine, VllmEngine):
-            client_xargs(request)  # raises: whichever server the request would run on, the answer is the same
+            client_xargs(request)  # raises for the same requests, whichever server would run them
         profile = self._classifier.classify(request)
         subject = self._learner.subject(
             request,
@@ -106,7 +106,7 @@ class Decider:
 def _query(
     request: GenerationRequest, profile: RequestProfile, subject: Subject, served: ServedRoute, target: Replica
 ) -> ForecastQuery:
-    """The question to the estimates at the present load; `target` is where the request would speculate."""
+    """The query to the estimates at the present load. `target` is the server on which the request would speculate."""
     route, plain = served.route, served.plain.least_busy()
     return ForecastQuery(
         subject=subject,
@@ -123,7 +123,7 @@ def _query(
 
 
 def _speculative_target(served: ServedRoute, request: GenerationRequest) -> tuple[Replica | None, Health]:
-    """The server on which `request` would speculate now, and why there is none."""
+    """The server on which `request` would speculate now, or None with the reason."""
     if served.speculative is None:
         return None, _UP
     needs = speculation_of(request)

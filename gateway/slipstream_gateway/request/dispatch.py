@@ -1,4 +1,4 @@
-"""`dispatch`: the way of a request, from a place to its record."""
+"""`dispatch` runs a request, from its admission to its record."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _RETRY_INCOMPLETE_S = 5.0
 
 
 class Dispatcher:
-    """Runs requests; its state lives in the parts that it is given."""
+    """Runs requests. Its state is in the objects given to the constructor."""
 
     def __init__(
         self,
@@ -57,13 +57,13 @@ class Dispatcher:
         self._recorders = recorders
 
     def call(self, request: GenerationRequest, context: Context) -> Call:
-        """A call for the task that runs now: its deadlines cancel that task."""
+        """A call for the current task: its deadlines cancel that task."""
         return Call(request, context, CallTimer(total_s=self._deadlines.total_s, deadline_s=context.deadline_s))
 
     @asynccontextmanager
     async def dispatch(self, call: Call) -> AsyncIterator[Answer]:
-        """Runs `call` for as long as the context lasts. On entry the first piece of the answer is here and nothing has
-        been promised to the client; however the context ends, upstreams are cancelled and the call is recorded.
+        """Runs `call` while the context is open. On entry the first piece of the answer has arrived, and nothing has
+        been sent to the client. On exit, regular or not, upstream work is cancelled and the call is recorded.
 
         Raises `RequestError`, `Overloaded`, `DeadlineExceeded` or `UpstreamError`.
         """
@@ -95,7 +95,7 @@ class Dispatcher:
         caller: Caller = ANONYMOUS,
         request_id: str | None = None,
     ) -> Explanation:
-        """The decision for `request`, without running it; without an id of its own, chance has no part in it.
+        """The decision for `request`, without running it. Without `request_id` no random draws apply.
 
         Raises `ModelNotFound`, `UnsupportedParameter` or `InvalidRequest`.
         """
@@ -125,7 +125,7 @@ class Dispatcher:
         return pair
 
     def _enter(self, place: str) -> Snapshot:
-        """The routes that a call uses to its end."""
+        """The snapshot that the call uses to its end."""
         try:
             snapshot = self._fleet.enter()
         except BaseException:
@@ -159,8 +159,8 @@ class Dispatcher:
         return judged.decision
 
     def _pending(self, request: GenerationRequest, served: ServedRoute, judged: Judged) -> PendingObservation | None:
-        """Several choices share their time, so that they say nothing of one. Only clients that may choose the mode may
-        ask not to be learnt from."""
+        """The observation to record, None if the request must not be learnt from. Several choices share their time, so
+        the time of one is unknown. Only clients that may choose the mode may opt out of learning."""
         route = served.route
         may_choose = route.policy is not None and route.policy.spec.allow_client_mode
         if request.choices > 1 or (may_choose and not request.learn):
@@ -186,7 +186,7 @@ class Dispatcher:
 
 
 def _sample(call: Call) -> Sample:
-    """The servers' time, without the wait for a place: the limit must not follow from what it does itself."""
+    """The servers' time without the wait for a place: the limit must not depend on its own effect."""
     return Sample(
         prompt_size=len(call.request.raw),
         ttft_s=call.first_s - call.entered_s if call.first_s is not None else None,
@@ -196,7 +196,8 @@ def _sample(call: Call) -> Sample:
 
 
 def _seeded(request: GenerationRequest) -> GenerationRequest:
-    """With a seed where the client gave none: a server that resumes an answer must draw as the first one did."""
+    """The request with a seed, a random one if the client set none: a server that resumes an answer must draw the same
+    random numbers as the first server."""
     if request.seed is not None:
         return request
     return msgspec.structs.replace(request, seed=secrets.randbits(63))

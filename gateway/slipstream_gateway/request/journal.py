@@ -1,4 +1,4 @@
-"""Journals: what the client has of a stream, noted so that the stream can resume on another server."""
+"""Journals record the part of a stream that the client has, so that the stream can resume on another server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from slipstream_gateway.upstreams.base import Committed, Piece, Tokens, Usage, W
 from slipstream_gateway.upstreams.openai_continuation import is_open_stop, read_forwarded
 
 MAX_FORWARDED_BYTES = 8 * 1024 * 1024
-# Features that ask the same of every token, whatever came before it.
+# Features with the same effect on every token, whatever the tokens before it are.
 _PER_TOKEN = frozenset(
     {
         "bad_words",
@@ -29,23 +29,23 @@ _PER_TOKEN = frozenset(
 
 
 class Journal(Protocol):
-    """Notes what a stream's client has, in the order in which it goes out. `asks_token_ids`: a server that sends them
-    only on request is to be asked."""
+    """Records the pieces of a stream in the order in which they are sent to the client. `asks_token_ids`: token ids
+    must be requested from a server that returns them only on request."""
 
     asks_token_ids: bool
 
     def add(self, piece: Piece) -> None:
-        """Notes one piece. Costs next to nothing: it is done for every chunk of every stream."""
+        """Records one piece. Must cost next to nothing, because it runs for each chunk of each stream."""
         ...
 
     def committed(self, usage: Usage) -> Committed | None:
-        """What is noted, of an answer that has cost `usage` so far; None where it is not enough to go on."""
+        """The recorded part of an answer with `usage` so far; None if it does not suffice for a resumption."""
         ...
 
 
 class TokenJournal:
-    """The token ids of one answer. With them another server of the same target goes on exactly: its text stream stands
-    where the ids end, so that what the first one held back of a character or of a stop string comes out once."""
+    """The token ids of one answer. With them another server of the same target continues exactly. Its text starts after
+    the ids, so that text which the first server held back, part of a character or of a stop string, is sent once."""
 
     asks_token_ids = False
 
@@ -63,10 +63,12 @@ class TokenJournal:
 
 
 class TextJournal:
-    """What was forwarded of an answer that another server goes on with by its text, read only when it comes to that.
+    """The forwarded bytes of an answer that another server can continue by its text. They are parsed only for a
+    resumption.
 
-    Until the end of a stream only its token ids say how many tokens its text has: an event may hold several, of one
-    speculative step or of several steps that the server sent at once."""
+    Before the end of a stream only its token ids give the number of tokens: an event may hold several, of one
+    speculative step or of several steps that the server sent together.
+    """
 
     asks_token_ids = True
 
@@ -93,11 +95,12 @@ class TextJournal:
 
 
 def journal_of(request: GenerationRequest, route: Route, backend: Backend, *, sends_tokens: bool) -> Journal | None:
-    """How to note the stream of `request` that `backend` gives; None where it could not resume on another server.
+    """The journal for the stream of `request` from `backend`. None: the stream cannot resume on another server.
 
-    Only one answer of free text can: of several, of one whose next token depends on more than the text before it
-    (penalties, a grammar), or of one with more than text in it (log-probabilities, tool calls) the rest would not be
-    what it would have been. The policy's `resume` may say no to all, or allow texts where no ids are known.
+    Only a single answer of free text can resume. Otherwise the continuation would differ from the uninterrupted answer:
+    with several answers; if the next token depends on more than the text before it (penalties, a grammar); or if the
+    answer has more than text (log-probabilities, tool calls). The policy's `resume` may forbid all resumptions, or
+    permit resumption by text if no ids are known.
     """
     allowed = "exact" if route.policy is None else route.policy.spec.resume
     if allowed == "never" or not request.stream or request.n != 1 or request.structured_output:
@@ -111,14 +114,15 @@ def journal_of(request: GenerationRequest, route: Route, backend: Backend, *, se
 
 
 def _is_open_text(request: GenerationRequest) -> bool:
-    """Whether the answer is a text of its own, so that what is there of it can be the prompt's end."""
+    """Whether the answer is a text of its own, so that its beginning can be appended to the prompt."""
     if request.endpoint is Endpoint.CHAT:
         return bool(request.messages) and request.messages[-1].role != "assistant"
     return isinstance(request.prompt, str)
 
 
 def same_target(one: Route, other: Route) -> bool:
-    """Whether both routes serve the same target, so that one's servers can go on with what the other's began."""
+    """Whether both routes serve the same target, so that the servers of each can continue answers of the other's
+    servers."""
     return (
         one.pair.metadata.key == other.pair.metadata.key
         and one.pair.spec.target == other.pair.spec.target

@@ -1,4 +1,4 @@
-"""Observations of finished requests, and their way to the evidence, the estimates and the other replicas."""
+"""Observations of finished requests, and their distribution to the evidence, the estimates and the other gateways."""
 
 from __future__ import annotations
 
@@ -29,37 +29,38 @@ _BISECTIONS = 20
 
 
 class Estimates(Protocol):
-    """Learns what requests take. Quick, and never raises on an observation."""
+    """Learns the costs of requests. `record` is quick and never raises on an observation."""
 
     def record(self, observation: Observation) -> None: ...
 
 
 class Evidence(Protocol):
-    """Compares the arms on live traffic. Quick, and never raises on an observation."""
+    """Compares the arms on live traffic. `record` is quick and never raises on an observation."""
 
     def record(self, observation: Observation) -> None: ...
 
 
 class OutcomeStore(Protocol):
-    """How the gateway's replicas tell each other what they saw."""
+    """Shares observations between gateways."""
 
     def append(self, observation: Observation) -> None:
-        """Takes an observation of this replica. Never waits, never raises."""
+        """Queues an observation of this gateway. Never waits, never raises."""
         ...
 
     async def run(self, apply: Callable[[Observation], None]) -> None:
-        """Delivers what other replicas saw to `apply`, until cancelled."""
+        """Calls `apply` with the observations of other gateways, until cancelled."""
         ...
 
     async def aclose(self) -> None: ...
 
 
 class Outcomes:
-    """Hands each observation to the evidence and to the estimates, and this replica's own to the others.
+    """Passes each observation to the evidence and to the estimates, and those of this gateway also to the store.
 
-    Estimates remember some tens of requests of a kind, so that at a high rate they learn as much from a part of them:
-    all up to `LEARNT_PER_S`, which bounds what learning takes from serving. What others saw waits for its turn behind
-    that, the newest `WAITING` of it: a process that starts reads a long history at once.
+    Estimates cover the last tens of requests of a kind, so at a high rate a part of the requests suffices. At most
+    `LEARNT_PER_S` are learnt per second, which bounds the time that learning takes from serving. Observations of other
+    gateways are learnt with the remaining allowance. Only the newest `WAITING` of them are kept, because a process
+    reads a long history when it starts.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class Outcomes:
         self._failed = False
 
     def record(self, observation: Observation) -> None:
-        """A request that ended here."""
+        """Records a request that ended on this gateway."""
         self._try(self._evidence.record, observation)
         if self._may_learn():
             self._try(self._learner.record, observation)
@@ -88,7 +89,7 @@ class Outcomes:
         self._store.append(observation)
 
     def apply(self, observation: Observation) -> None:
-        """A request that ended at another replica."""
+        """Records a request that ended on another gateway."""
         self._try(self._evidence.record, observation)
         self._waiting.append(observation)
         self._learn_waiting()
@@ -109,14 +110,14 @@ class Outcomes:
     def _try(self, record: Callable[[Observation], None], observation: Observation) -> None:
         try:
             record(observation)
-        except Exception:  # an outcome that nobody thought of, perhaps another's: no request may end by it
+        except Exception:  # an unforeseen outcome, perhaps of another gateway, must not fail a request
             if not self._failed:
                 self._failed = True
                 _log.exception("an outcome could not be learnt from; others like it are not logged")
 
 
 class Times(NamedTuple):
-    """What a request's client saw, in seconds; the two are None where there is nothing to tell."""
+    """The times of a request as measured for its client, in seconds. `ttft_s` and `tpot_s` are None if undefined."""
 
     e2e_s: float
     ttft_s: float | None
@@ -127,11 +128,11 @@ _ALONE = Batch(1.0, 0.0)
 
 
 class PendingObservation(msgspec.Struct, frozen=True, eq=False):
-    """The observation of a request that is decided and not over yet.
+    """The observation of a request that is decided and still runs.
 
-    `prompt_tokens` is the classifier's estimate, as in forecasts: servers count by their own tokenizer, and estimates
-    that are made with one count and asked with another are wrong by their ratio. `one_pool`: both arms have the same
-    servers. `began_s` is the time of the decision, by `time.perf_counter`.
+    `prompt_tokens` is the classifier's estimate, as in forecasts: servers count with their own tokenizers, and
+    estimates that are learnt with one count and queried with another are wrong by the ratio of the counts. `one_pool`:
+    both arms have the same servers. `began_s` is the time of the decision, by `time.perf_counter`.
     """
 
     subject: Subject
@@ -180,9 +181,9 @@ class PendingObservation(msgspec.Struct, frozen=True, eq=False):
         self.outcomes.record(observation)
 
     def record_parity(self, *, decision: Decision, backend: Backend, matched: bool) -> None:
-        """Records how the answer that `backend` gave under `decision` compares with its plain replay.
+        """Records the comparison of the answer from `backend` under `decision` with its plain replay.
 
-        `e2e_s` reaches back to the answer's beginning: a replay runs when a server is spare, minutes later, and belongs
+        `e2e_s` counts from the decision: a replay runs on a spare server, perhaps minutes later, and its result belongs
         to the time of the answer.
         """
         self.record(
@@ -198,24 +199,26 @@ class PendingObservation(msgspec.Struct, frozen=True, eq=False):
 
 
 def key_id_of(authorization: str | None) -> str:
-    """Tells API keys apart without holding one: 16 hex digits of the authorization header's SHA-256."""
+    """The id of an API key, which does not reveal the key: 16 hex digits of the authorization header's SHA-256."""
     if not authorization:
         return _ANONYMOUS
     return sha256(authorization.encode("utf-8", "surrogateescape")).hexdigest()[:_KEY_ID_DIGITS]
 
 
 def steps(usage: Usage, draft_length: int) -> int:
-    """The target's steps. Servers that count draft tokens but no steps draft `draft_length` tokens in each."""
+    """The number of the target's steps. Servers that count draft tokens but no steps draft `draft_length` tokens per
+    step."""
     if usage.steps or not usage.drafted or not draft_length:
         return usage.steps
     return -(-usage.drafted // draft_length)
 
 
 def rejections(usage: Usage, draft_length: int) -> int:
-    """How many steps rejected a draft token.
+    """The number of steps that rejected a draft token.
 
-    Where the server does not say it, the number to expect: with β the chance that a draft token is accepted where all
-    before it were, a step of draft length γ accepts β + β² + … + β^γ tokens on average, and rejects one with 1 - β^γ.
+    If the server does not report it, the expected number: with β the probability that a draft token is accepted if all
+    before it were, a step of draft length γ accepts β + β² + … + β^γ tokens on average, and rejects one with
+    probability 1 - β^γ.
     """
     most = usage.drafted - usage.accepted
     if usage.rejected_at or most <= 0:
@@ -228,7 +231,7 @@ def rejections(usage: Usage, draft_length: int) -> int:
 
 
 def _acceptance(accepted_per_step: float, draft_length: int) -> float:
-    """The β of that many accepted tokens per step, by bisection."""
+    """The β that yields `accepted_per_step` accepted tokens per step, by bisection."""
     low, high = 0.0, 1.0
     for _ in range(_BISECTIONS):
         beta = (low + high) / 2
@@ -240,7 +243,7 @@ def _acceptance(accepted_per_step: float, draft_length: int) -> float:
 
 
 class MemoryStore:
-    """An `OutcomeStore` without other replicas: it sends and delivers nothing."""
+    """An `OutcomeStore` without other gateways: it sends and delivers nothing."""
 
     def append(self, observation: Observation) -> None:
         """Does nothing: this gateway's estimates already include its own outcomes."""

@@ -1,17 +1,17 @@
-"""How much an answer speaks against having been drawn from the target, by its tokens' probabilities under the target.
+"""The evidence against an answer having been drawn from the target, from its tokens' probabilities under the target.
 
-For each token y with probability p(y) and an alternative distribution r that depends on nothing but what came before,
-`1 - ε + ε · r(y) / p(y)` has mean 1 where y is drawn from p: an e-value. Their product over an answer's tokens is one,
-too, and so is the mean of such products over several r and ε; its logarithm is the answer's *evidence*. It grows with
-each token that r expects more than p does, however long the answer is and however much its entropy varies on the way.
-Ville's inequality bounds how often evidence of log(N) comes about by chance: once in N answers.
+For each token y with probability p(y), and an alternative distribution r that depends only on the tokens before y, `1 -
+ε + ε · r(y) / p(y)` has mean 1 if y is drawn from p: it is an e-value. The product over an answer's tokens is an
+e-value, too, and so is the mean of such products over several r and ε. Its logarithm is the answer's *evidence*. The
+evidence grows with each token that r expects more than p does, whatever the length of the answer and the variation of
+its entropy. Ville's inequality bounds the frequency of evidence of log(N) by chance: once in N answers.
 
 The alternatives need no model of their own, only ranks under the target (rank 1 is the most likely token):
 
-- `FAR`: r(j) = m / (j · (j + 1)) for ranks j >= m, here m = 8. It sees garbage, and nothing else. An engine that
-  samples more sharply than the gateway knows of (defaults of the model, such as top-k) makes such tokens rarer still.
-- `SHIFT`: the mean of r(j) = 1 / (j · (j + 1)) over all ranks, which sees draft tokens that should have been rejected,
-  and of r = 1 for rank 1, which sees a sampler that is too sure.
+- `FAR`: r(j) = m / (j · (j + 1)) for ranks j >= m, here m = 8. It detects garbage, and nothing else. An engine that
+  samples more sharply than the gateway knows (defaults of the model, such as top-k) makes such tokens even rarer.
+- `SHIFT`: the mean of r(j) = 1 / (j · (j + 1)) over all ranks, which detects draft tokens that should have been
+  rejected, and of r = 1 for rank 1, which detects a sampler that is too sharp.
 
 Vovk and Wang, "E-values" (Annals of Statistics 2021); Ramdas, Grünwald, Vovk and Shafer, "Game-theoretic statistics and
 safe anytime-valid inference" (Statistical Science 2023).
@@ -29,11 +29,11 @@ _FAR_FROM = 8
 _FAR_TOLERANCE = 2.0
 _EPSILONS = (0.01, 0.05, 0.3)
 _MOST_RATIO = 1e6
-_LEAST_LOG_P = -600.0  # exp of less is no number that can be divided by
+_LEAST_LOG_P = -600.0  # exp of a lower value is too small to divide by
 
 
 class Sampling(NamedTuple):
-    """What a request asks of its sampler. `top_k` 0: all tokens."""
+    """The sampling parameters of a request. `top_k` 0: all tokens."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -41,7 +41,7 @@ class Sampling(NamedTuple):
 
 
 class Factors(NamedTuple):
-    """Logarithms of an answer's e-values, one per ε: to be added up over answers. `tail` and `sure` are the halves of
+    """Logarithms of an answer's e-values, one per ε, to be added over answers. `tail` and `sure` are the halves of
     `SHIFT`."""
 
     far: tuple[float, ...]
@@ -49,7 +49,7 @@ class Factors(NamedTuple):
     sure: tuple[float, ...]
 
     def plus(self, other: Factors) -> Factors:
-        """Those of both answers together."""
+        """The sum of the factors of two answers."""
         pairs = zip(self, other, strict=True)
         return Factors(*(tuple(a + b for a, b in zip(one, two, strict=True)) for one, two in pairs))
 
@@ -66,7 +66,7 @@ NOTHING = Factors(*((0.0,) * len(_EPSILONS),) * 3)
 
 
 def factors_of(scores: Iterable[TokenScore], sampling: Sampling) -> Factors:
-    """The e-values of one answer, from its tokens' scores."""
+    """The factors of one answer, from its tokens' scores."""
     sums = [[0.0] * len(_EPSILONS) for _ in range(3)]
     for score in scores:
         log_p, rank = _served_logprob(score, sampling), score.rank
@@ -87,17 +87,18 @@ def log_mean_exp(values: Sequence[float]) -> float:
 
 
 def _served_logprob(score: TokenScore, sampling: Sampling) -> float:
-    """An upper bound of the token's log-probability after temperature and filters; 0 at most.
+    """An upper bound of the token's log-probability after temperature and filters, at most 0.
 
-    Only the most likely tokens are known. What the others add to the sum that temperature normalises by is left out,
-    and so is what a filter takes away beyond what it must leave: either makes the bound larger, and evidence smaller.
+    Only the most likely tokens are known. The bound omits the other tokens' part of the sum that temperature normalises
+    by, and the probability that a filter keeps beyond the required minimum. Either omission makes the bound larger, and
+    evidence smaller.
     """
     temperature = sampling.temperature
     known = score.top if score.rank <= len(score.top) else (*score.top, score.logprob)
     scaled = [logprob / temperature for logprob in known]
     log_sum = scaled[0] + math.log(sum(math.exp(value - scaled[0]) for value in scaled))
     if temperature == 1.0:
-        log_sum = 0.0  # it is a distribution already, the unknown tokens included
+        log_sum = 0.0  # the scores are normalised already, including the unknown tokens
     kept = sampling.top_p
     if sampling.top_k:
         kept *= min(sum(math.exp(value - log_sum) for value in scaled[: sampling.top_k]), 1.0)

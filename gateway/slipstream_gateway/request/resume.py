@@ -1,8 +1,9 @@
-"""The resumption of streams that broke off: on another server, after what the client has.
+"""Resumption of streams that broke off: on another server, after the part that the client has.
 
-The answer stays the one it would have been (see `journal.journal_of` for which can resume), and its usage counts once.
-A stream looks for a server for some seconds, as many streams look at once where one server went down. It resumes a few
-times at most: a stream that breaks more often may be what breaks its servers.
+The answer is the same as without the interruption (see `journal.journal_of` for the streams that can resume), and its
+usage counts once. A stream searches for a server for some seconds, because many streams search at the same time after a
+server failed. The number of resumptions per stream is limited: a stream that breaks more often may be the cause of the
+failures.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 
 class Result(StrEnum):
-    """The end of a resumption: `NOT_RESUMABLE` by the request, its server or the policy."""
+    """The result of a resumption. `NOT_RESUMABLE`: because of the request, its server or the policy."""
 
     RESUMED = "resumed"
     NOT_RESUMABLE = "not_resumable"
@@ -49,7 +50,7 @@ class Result(StrEnum):
 
 
 class ResumptionCount(msgspec.Struct, frozen=True, kw_only=True):
-    """How often streams of one pair and class broke off after their first byte, by cause and result.
+    """The number of streams of one pair and class that broke off after their first byte, by cause and result.
 
     `cause`: `upstream_unavailable`, `upstream_failed`, `upstream_timeout`, or `stalled`.
     """
@@ -62,7 +63,7 @@ class ResumptionCount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Resumptions:
-    """What the resumptions of all streams share, and their counts."""
+    """The shared state of the resumptions of all streams, and their counts."""
 
     def __init__(self, *, fleet: Fleet, retries: RetryBudget, deadlines: Deadlines) -> None:
         self.fleet = fleet
@@ -78,8 +79,8 @@ class Resumptions:
         ]
 
     async def candidates(self, call: Call, served: ServedRoute, broken: Candidate) -> AsyncGenerator[Candidate, None]:
-        """Servers for the stream of `call` after `broken` interrupted it, until one of them has resumed it. Raises
-        `StreamInterrupted` where none does."""
+        """Yields servers for the stream of `call` after `broken` interrupted it, until one of them has resumed it.
+        Raises `StreamInterrupted` if none does."""
         failure = call.failure
         if failure is None:
             raise RuntimeError("no attempt has failed")
@@ -99,8 +100,8 @@ class Resumptions:
                     async for candidate in candidates:
                         yield candidate
                         if len(call.resumed) > resumed:
-                            return  # it resumed, and broke off again
-                        if isinstance(call.failure, RequestError):  # no other server would take it either
+                            return  # the stream resumed, and broke off again
+                        if isinstance(call.failure, RequestError):  # no other server would accept the request either
                             search.result = Result.NOT_RESUMABLE
                             break
             finally:
@@ -110,16 +111,16 @@ class Resumptions:
         raise StreamInterrupted(failure) from failure
 
     def is_killed(self, pair: str) -> bool:
-        """Whether a kill switch of the pair is on now, whatever routes a call uses."""
+        """Whether a kill switch of the pair is on now, whatever snapshot the call uses."""
         return pair in self.fleet.current.killed
 
     def resumed(self, call: Call) -> None:
-        """A server opened the rest of the stream."""
+        """Records that a server opened the continuation of the stream."""
         if call.committed is not None:
             self.ended(call, call.committed.resumed[-1], Result.RESUMED)
 
     def ended(self, call: Call, cause: str, result: Result) -> None:
-        """Counts the end of one resumption, and notes it in the call's span."""
+        """Counts the end of one resumption, and records it in the call's span."""
         request_class = call.decision.request_class if call.decision is not None else ""
         key = (call.pair, request_class, cause, result)
         self._counts[key] = self._counts.get(key, 0) + 1
@@ -130,7 +131,7 @@ class Resumptions:
 
 
 class _Search:
-    """Rounds over the servers that could resume one stream, with pauses between them."""
+    """Rounds over the servers that could resume one stream, with pauses between the rounds."""
 
     def __init__(
         self, shared: Resumptions, call: Call, served: ServedRoute, broken: Candidate, *, is_free: bool
@@ -144,7 +145,7 @@ class _Search:
         self._entered: list[Snapshot] = []
 
     async def candidates(self) -> AsyncGenerator[Candidate, None]:
-        """Each server once a round, as far as the retry budget goes."""
+        """Yields each server once per round, as far as the retry budget permits."""
         loop, resume_s = asyncio.get_running_loop(), self._shared.deadlines.resume_s
         end_s, pause_s = loop.time() + resume_s, _FIRST_PAUSE_S
         while True:
@@ -165,11 +166,11 @@ class _Search:
             self._is_free = False
 
     def _affordable(self, served: ServedRoute) -> Iterator[Candidate]:
-        """The candidates of one round that the retry budget pays for."""
+        """The candidates of one round that the retry budget permits."""
         broken, request = self._broken, self._call.request
         for candidate in resume_candidates(served, broken.decision, request, broken.replica, self._is_killed_now):
             if candidate.backend.protocol is not broken.backend.protocol:
-                continue  # the journal means nothing to it, and the client would get two forms of chunks
+                continue  # it cannot use the journal, and the client would get chunks of two forms
             if not self._is_free and not self._shared.retries.allow():
                 self.result = Result.NO_BUDGET
                 return
@@ -177,8 +178,8 @@ class _Search:
             yield candidate
 
     def _served_now(self) -> ServedRoute:
-        """The route as it is served now, where it has the same target: servers come and go while long answers run.
-        Else the route that the stream began with."""
+        """The route as served now if it has the same target, because servers change while long answers run. Otherwise
+        the route with which the stream began."""
         served = self._shared.fleet.current.routes.get(self._served.route.model)
         if served is None or not same_target(self._served.route, served.route):
             return self._served
@@ -188,12 +189,12 @@ class _Search:
         return self._shared.is_killed(self._call.pair)
 
     def close(self) -> None:
-        """Gives back the snapshots whose servers were used."""
+        """Releases the snapshots whose servers were used."""
         while self._entered:
             self._shared.fleet.leave(self._entered.pop())
 
 
 def _freed_its_work(failure: SlipstreamError) -> bool:
-    """Whether the server that failed no longer does the work, so that resuming adds no load. A slow or overloaded
-    server still does it: where all are slow, the retry budget has to pay for resumptions."""
+    """Whether the failed server has stopped its work for the stream, so that resuming adds no load. A slow or
+    overloaded server still does this work: if all servers are slow, the retry budget must limit resumptions."""
     return isinstance(failure, UpstreamHalted) or not isinstance(failure, UpstreamTimeout | Overloaded)

@@ -1,9 +1,9 @@
-"""How many attempts beyond their first the requests of one worker may make together, so that retries make no storm.
+"""A budget for the retries of all requests of one worker, which prevents retry storms.
 
-Finagle's retry budget: every request puts a share of a token into a bucket, every retry takes a whole one out, and
-tokens grow old. Over any stretch of time there are then no more retries than that share of its requests, and a small
-number per second besides, so that a gateway with little traffic may retry at all. A budget by what is in flight, as
-Envoy's, does not hold back attempts that fail at once.
+Finagle's retry budget: each request deposits a share of a token into a bucket, each retry withdraws a whole token, and
+tokens expire. So in any period the number of retries is at most that share of its requests, plus a small number per
+second, which permits retries under little traffic. A budget by requests in flight, such as Envoy's, does not limit
+attempts that fail at once.
 
 https://twitter.github.io/finagle/docs/com/twitter/finagle/service/RetryBudget$.html
 """
@@ -18,8 +18,8 @@ _AGE_S = 10.0
 
 
 class RetryBudget:
-    """`retry_share` of the requests may be tried again, and `retries_per_s`; tokens fade with a time constant of 10 s,
-    as Finagle's do not outlive 10 s."""
+    """Permits retries of `retry_share` of the requests, plus `retries_per_s`. Tokens decay with a time constant of 10
+    s; Finagle's expire after 10 s."""
 
     def __init__(
         self,
@@ -38,11 +38,11 @@ class RetryBudget:
         self._counted_s = clock()
 
     def deposit(self) -> None:
-        """A request came."""
+        """Counts a request."""
         self._requests += 1
 
     def allow(self) -> bool:
-        """Takes a token for one more attempt; False: there is none, and the last error is the answer."""
+        """Takes a token for one more attempt. False: there is none, and the last error is returned to the client."""
         self._count()
         if self._tokens < 1.0:
             self.refused += 1
@@ -52,7 +52,7 @@ class RetryBudget:
         return True
 
     def _count(self) -> None:
-        """What came since the last look, as if it had come at an even pace, and what has faded since."""
+        """Adds the deposits since the last call, as if evenly spread over the time, and applies the decay."""
         now_s = self._clock()
         elapsed_s = now_s - self._counted_s
         deposits = self._retry_share * self._requests

@@ -1,1 +1,1 @@
-"""Parity: speculative answers compared with plain ones."""
+"""Parity: the comparison of speculative answers with plain ones."""

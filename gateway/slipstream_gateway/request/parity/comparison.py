@@ -1,4 +1,4 @@
-"""What two answers to one request have in common: kept while it streams, read when there is time, compared."""
+"""Two answers to one request: collected while they stream, parsed later, and compared."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from slipstream_gateway.upstreams.base import Piece, Stream, Tokens, Usage, Wire
 from slipstream_gateway.upstreams.openai_answer import AnswerReader
 
 MAX_ANSWER_BYTES = 1024 * 1024
-_BYTES_PER_TOKEN = 64  # what an id takes, and its share of the piece around it
+_BYTES_PER_TOKEN = 64  # the memory of an id, and of its share of the piece
 _TOO_LARGE, _UNREADABLE = "too_large", "unreadable"
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """One whole answer. `token_ids` None: the server tells no ids, so that texts are compared. `margins` as in
-    `Tokens`; `prompt_token_ids` where the server told them."""
+    """One whole answer. `token_ids` None: the server returns no ids, so that texts are compared. `margins` is as in
+    `Tokens`. `prompt_token_ids` is empty if the server does not return them."""
 
     text: str
     token_ids: tuple[int, ...] | None
@@ -30,7 +30,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sha256(self) -> str:
-        """Of the text in UTF-8; a lone half of a surrogate pair counts as a question mark."""
+        """The hash of the text in UTF-8. A lone half of a surrogate pair counts as a question mark."""
         return hashlib.sha256(self.text.encode(errors="replace")).hexdigest()
 
     def __len__(self) -> int:
@@ -38,8 +38,9 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """Where two answers part: the index of a `unit` (`token` or `character`), the length of both where only the
-    reason to stop differs. `margin` is that of the plain answer's token there, None where nobody can tell."""
+    """The first difference of two answers, as the index of a `unit` (`token` or `character`). If all units are equal
+    and only the finish reason differs, `index` is the length of both. `margin` is that of the plain answer's token
+    there, None if unknown."""
 
     index: int
     unit: str
@@ -47,7 +48,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Collector:
-    """The pieces of one answer of one choice, up to `MAX_ANSWER_BYTES`; not read until `read`."""
+    """The pieces of one answer with one choice, up to `MAX_ANSWER_BYTES`. They are parsed by `read` only."""
 
     def __init__(self, *, stream: bool) -> None:
         self.size_bytes = 0
@@ -55,7 +56,7 @@ class Collector:
         self._pieces: list[Piece] = []
 
     def add(self, piece: Piece) -> None:
-        """Keeps `piece`. Raises `Incomparable` where it is too much; then nothing is kept any more."""
+        """Stores `piece`. Raises `Incomparable` if the answer is too large, and then drops all pieces."""
         self.size_bytes += _size_bytes(piece)
         if self.size_bytes > MAX_ANSWER_BYTES:
             self._pieces.clear()
@@ -63,8 +64,8 @@ class Collector:
         self._pieces.append(piece)
 
     async def read(self) -> Answer:
-        """The answer that the pieces make; lets others run between them. Raises `Incomparable` where it is cut
-        short, an error, or in no form that is known."""
+        """Parses the answer, and yields to other tasks between the pieces. Raises `Incomparable` if the answer is cut
+        short, an error, or in an unknown form."""
         tokens = [piece for piece in self._pieces if isinstance(piece, Tokens)]
         wires = [piece for piece in self._pieces if isinstance(piece, Wire)]
         if not self._pieces or (tokens and wires):
@@ -106,8 +107,8 @@ async def _of_wire(blocks: Sequence[Wire], *, stream: bool) -> Answer:
 
 
 class WatchedStream:
-    """A stream that also goes to a collector; `on_end` hears of its regular end, else `on_lost` of what kept the
-    answer from being compared, None where it did not come to its end."""
+    """A stream whose pieces are also collected. Its regular end calls `on_end` with the collector. Otherwise `on_lost`
+    is called, with the error that prevents a comparison, or with None if the stream did not reach its end."""
 
     def __init__(
         self, stream: Stream, *, on_end: Callable[[Collector], None], on_lost: Callable[[Incomparable | None], None]
@@ -154,8 +155,8 @@ def parting(one: Sequence[object], other: Sequence[object]) -> int | None:
 
 
 def first_difference(speculative: Answer, plain: Answer) -> Difference | None:
-    """Where the answers part, None where they are equal: in their tokens where both have ids, else in their texts,
-    and in why they ended."""
+    """The first difference of the answers, None if they are equal. Tokens are compared if both answers have ids,
+    otherwise texts. Finish reasons must be equal, too."""
     one: Sequence[object] = speculative.text
     other: Sequence[object] = plain.text
     unit = "character"

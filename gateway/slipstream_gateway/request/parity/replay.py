@@ -1,4 +1,4 @@
-"""One answer that waits for its plain replay: which ones do, how the replay runs, what is said of a mismatch."""
+"""One answer that waits for its plain replay: the condition for a replay, the replay, and the report of a mismatch."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _log = logging.getLogger(__name__)
 
 
 class Candidate(msgspec.Struct, kw_only=True, eq=False):
-    """An answer that is to be replayed. `since_s` is when it began to wait, by the loop's clock; `observation`
-    records how it compares, None where nothing is to be recorded."""
+    """An answer to replay. `since_s` is the time at which it was queued, by the loop's clock. `observation` records the
+    result of the comparison, None: it is not recorded."""
 
     served: ServedRoute
     decision: Decision
@@ -48,14 +48,14 @@ class Candidate(msgspec.Struct, kw_only=True, eq=False):
 
 
 def tell(candidate: Candidate, *, matched: bool) -> None:
-    """Lets those know who guard the speculative arm."""
+    """Records the result of the comparison for the guards of the speculative arm."""
     backend = candidate.served.route.speculative
     if candidate.observation is not None and backend is not None:
         candidate.observation.record_parity(decision=candidate.decision, backend=backend, matched=matched)
 
 
 def comparable(served: ServedRoute, decision: Decision, request: GenerationRequest) -> bool:
-    """Whether a plain answer to `request` must be the same, or, where it is sampled, as likely."""
+    """Whether a plain answer to `request` must be equal or, if it is sampled, have the same distribution."""
     return (
         decision.arm is Arm.SPECULATIVE
         and decision.reason in _CHECKED_REASONS
@@ -67,13 +67,13 @@ def comparable(served: ServedRoute, decision: Decision, request: GenerationReque
 
 
 def is_scored(served: ServedRoute, request: GenerationRequest) -> bool:
-    """Whether servers can score answers to `request` by token ids alone: its prompt holds nothing but text."""
-    own = served.route.plain.own_engine  # its contract has no scores
+    """Whether servers can score answers to `request` by token ids alone: its prompt is nothing but text."""
+    own = served.route.plain.own_engine  # the contract of Slipstream's engine has no scores
     return not own and request.endpoint is not Endpoint.RESPONSES and request.features.isdisjoint(_MEDIA)
 
 
 async def replay(candidate: Candidate, replica: Replica) -> Answer:
-    """The plain answer. Raises what upstreams raise, and `Incomparable`."""
+    """The plain answer. Raises the errors of upstreams, and `Incomparable`."""
     job = _plain_job(candidate, replica)
     request = job.request
     collector = Collector(stream=request.stream)
@@ -91,10 +91,10 @@ async def replay(candidate: Candidate, replica: Replica) -> Answer:
 
 
 def _plain_job(candidate: Candidate, replica: Replica) -> Job:
-    """The same request for the plain arm. It is no part of the client's trace, but may need the client's key."""
+    """The same request for the plain arm. It is not part of the client's trace, but it may need the client's key."""
     plain, job = candidate.served.route.plain, candidate.job
     request = job.request
-    if replica.upstream.sends_tokens:  # the answer is the same in one piece, which costs less
+    if replica.upstream.sends_tokens:  # in one piece the answer is the same, and costs less
         request = msgspec.structs.replace(request, stream=False)
     return Job(
         request=request,
@@ -108,7 +108,7 @@ def _plain_job(candidate: Candidate, replica: Replica) -> Job:
 
 
 def report(candidate: Candidate, difference: Difference, speculative: Answer, plain: Answer) -> None:
-    """One line. No text of the customer's, unless the policy allows it."""
+    """Logs a mismatch in one line, without the customer's text unless the policy permits it."""
     pair, request_class = candidate.key
     policy = candidate.served.route.policy
     margin = "unknown" if difference.margin is None else f"{difference.margin:.6g}"
@@ -124,7 +124,7 @@ def report(candidate: Candidate, difference: Difference, speculative: Answer, pl
 
 
 def _around(text: str, at: int) -> str:
-    """At most `_EXCERPT_CHARS` of `text`, from well before character `at` on."""
+    """At most `_EXCERPT_CHARS` characters of `text`, starting half as many before the index `at`."""
     start = max(0, at - _EXCERPT_CHARS // 2)
     return text[start : start + _EXCERPT_CHARS]
 

@@ -1,8 +1,8 @@
-"""Sampled answers in traffic: which are compared, how a pair of answers is scored, and what an alarm does.
+"""The comparison of sampled answers in traffic: the scores of a pair of answers, the tests, and the effect of an alarm.
 
-The speculative answer and its plain replay are scored by the same server, each in one request that decodes a single
-token. Equal token ids need no scores: the replay drew the same, as it does with an engine whose draws depend on seed
-and position alone.
+The same server scores the speculative answer and its plain replay, each in one request that decodes a single token.
+Equal token ids need no scores: the replay drew the same tokens, as with an engine whose draws depend on seed and
+position alone.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from slipstream_gateway.upstreams.base import Job
 from slipstream_gateway.upstreams.pool import Replica
 from slipstream_gateway.upstreams.scores import UNSCORED
 
-# What the served distribution is beside temperature and filters; with anything else that a request asks for, answers
-# are compared with each other alone.
+# Features that do not change the served distribution beyond temperature and filters. Answers to requests with any other
+# feature are only compared with each other.
 _MODELLED = frozenset(
     {
         "chat_template_kwargs",
@@ -38,15 +38,15 @@ _MODELLED = frozenset(
     }
 )
 MAX_RUN = 32
-"""So many answers of a run that ends in an alarm count as mismatches after all."""
+"""The maximum number of answers of a run that count as mismatches after an alarm."""
 _log = logging.getLogger(__name__)
 
 Distrust = Callable[[str, Capability, str], None]
-"""Takes a capability from all servers of a pair, with one sentence."""
+"""Withdraws a capability from all servers of a pair, with the reason in one sentence."""
 
 
 class SampledEvidence(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the test of one pair and class is. `evidence` is in nats, the alarm is at `ALARM_AT`."""
+    """The state of the test of one pair and class. `evidence` is in nats, the alarm is at `ALARM_AT`."""
 
     pair: str
     request_class: str
@@ -57,9 +57,10 @@ class SampledEvidence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def scored_pair(candidate: Candidate, speculative: Answer, replica: Replica) -> ScoredPair | None:
-    """The scores of both answers, the plain one decoded and both scored by `replica`; None where they are equal.
+    """The scores of both answers; `replica` decodes the plain answer and scores both. None: the answers are equal.
 
-    Raises what upstreams raise, and `Incomparable` where the server gives no ids or no scores."""
+    Raises the errors of upstreams, and `Incomparable` if the server returns no ids or no scores.
+    """
     plain = await replay(candidate, replica)
     if not speculative.token_ids or not plain.token_ids or not speculative.prompt_token_ids:
         raise Incomparable(UNSCORED)
@@ -81,12 +82,12 @@ async def scored_pair(candidate: Candidate, speculative: Answer, replica: Replic
 
 
 def authorization(job: Job) -> tuple[tuple[str, str], ...]:
-    """What of the client's headers goes with a request that is no part of its own."""
+    """The client's headers for a request that parity sends itself."""
     return tuple((name, value) for name, value in job.headers if name == "authorization")
 
 
 class _Run(NamedTuple):
-    """A test, what it belongs to, and the answers since it last had no doubt."""
+    """A test, its epoch, and the candidates since its evidence was last 0 or less."""
 
     epoch: tuple[str, int]
     test: SampledTest
@@ -95,14 +96,14 @@ class _Run(NamedTuple):
 
 class SampledTests:
     """One test per pair and class. An alarm stays until the pair's manifest changes or a server of its speculative arm
-    was lost: then other processes may answer."""
+    is lost, because other processes may then give the answers."""
 
     def __init__(self, distrust: Distrust) -> None:
         self._distrust = distrust
         self._runs: dict[tuple[str, str], _Run] = {}
 
     def judge(self, candidate: Candidate, pair: ScoredPair | None) -> bool:
-        """Takes in a comparison; None: the answers are equal. Returns whether it counts as a mismatch."""
+        """Adds a comparison; None: the answers are equal. Returns whether it counts as a mismatch."""
         run = self._run(candidate)
         if pair is None:
             run.test.add_equal()
@@ -118,7 +119,7 @@ class SampledTests:
         return mismatched
 
     def evidence(self) -> list[SampledEvidence]:
-        """How far each test is. May be called from any thread."""
+        """The state of each test. May be called from any thread."""
         return [
             SampledEvidence(
                 pair=pair,
@@ -139,7 +140,8 @@ class SampledTests:
         return run
 
     def _alarm(self, candidate: Candidate, run: _Run) -> None:
-        """Those who guard the arm count answers, and heard of nothing but matches: they are told what the run was."""
+        """Raises the alarm. The guards of the arm count answers, and all answers of the run were recorded as matches.
+        So the run is now recorded as mismatches."""
         pair, request_class = candidate.key
         detail = (
             f"sampled answers of {request_class} are less likely under the target than plain ones: "

@@ -1,12 +1,14 @@
-"""Parity: a share of the speculative answers is decoded again, plainly, and compared.
+"""Parity: a share of the speculative answers is decoded again plainly, and compared.
 
-Under greedy decoding speculation must not change an answer; of sampled ones it must not change the distribution, which
-the plain arm's scores of both answers show in time (`parity_score`). A replay runs after its request's end, one at a
-time, and only on a server of the plain arm to which this gateway sent nothing at two looks in a row, while nobody
-waited for a place. It gives way: as soon as that server gets a request, or one waits, the replay is cancelled and tried
-again later, a few times. What cannot be replayed in time is dropped and counted. A replay counts in its server's load
-while it runs, and nowhere else: it is no outcome, teaches nothing, and says nothing of a server's health. How it comes
-out is counted, and shared for whoever guards the speculative arm.
+Under greedy decoding speculation must not change an answer. Under sampling it must not change the distribution, which
+the plain arm's scores of both answers show over time (`parity.score`).
+
+Replays run after the end of their request, one at a time. A replay needs a server of the plain arm to which this
+gateway sent no requests at two consecutive looks, while no request waited for a place. As soon as that server gets a
+request, or a request waits, the replay is cancelled and tried again later, a few times. A replay that cannot run in
+time is dropped and counted. While it runs, a replay counts in its server's load. It has no other effect: it is no
+outcome, and neither estimates nor the server's health use it. The result of a replay is counted, and recorded for the
+guards of the speculative arm.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ _log = logging.getLogger(__name__)
 
 
 class ParityCount(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one pair's and class's answers that were drawn.
+    """The results of one pair's and class's answers that were drawn for a comparison.
 
     `dropped` is by cause: `queue_full`, `too_large`, `stale` (too old, or the manifest has changed), `gave_way`,
     `failed` (the plain arm gave no answer), `unreadable`.
@@ -67,10 +69,10 @@ class _Tally:
 
 
 class Parity:
-    """Watches answers and replays them. Has a task only while something waits; `aclose` ends it at once.
+    """Collects answers and replays them. Its task exists only while candidates wait; `aclose` ends it at once.
 
-    A server is spare with at most `max_outstanding` requests in flight, at two looks `look_s` apart. `distrust` is
-    called where sampled answers of a pair turn out not to be the target's.
+    A server is spare if it has at most `max_outstanding` requests in flight, at two looks `look_s` apart. `distrust` is
+    called if sampled answers of a pair do not have the target's distribution.
     """
 
     def __init__(
@@ -100,8 +102,8 @@ class Parity:
     def wants_token_ids(
         self, replica: Replica, *, served: ServedRoute, decision: Decision, request: GenerationRequest, draw: float
     ) -> bool:
-        """Whether the answer that `replica` is to give will be compared by its token ids: a sampled one, drawn for a
-        comparison, of a server that a check saw give them."""
+        """Whether the answer from `replica` will be compared by its token ids: it is sampled, it is drawn for a
+        comparison, and a check found that the server returns ids."""
         policy = served.route.policy
         return (
             request.temperature > 0
@@ -121,7 +123,7 @@ class Parity:
         draw: float,
         observation: PendingObservation | None = None,
     ) -> None:
-        """Queues a whole answer where it was drawn for a comparison. Arguments as for `watch`."""
+        """Queues a whole answer if it is drawn for a comparison. Arguments as for `watch`."""
         candidate = self._candidate(served, decision, job, draw, observation)
         if candidate is not None:
             self._take_whole(candidate, answer)
@@ -136,9 +138,10 @@ class Parity:
         draw: float,
         observation: PendingObservation | None = None,
     ) -> Stream:
-        """The stream to read in place of `answer`; where it was drawn for a comparison, a copy is kept on the way.
+        """The stream to read in place of `answer`. If the answer is drawn for a comparison, the stream also stores a
+        copy.
 
-        `draw` in [0, 1) is compared with the policy's share. `observation` records how the comparison comes out.
+        `draw` in [0, 1) is compared with the policy's share. `observation` records the result of the comparison.
         """
         candidate = self._candidate(served, decision, job, draw, observation)
         if candidate is None:
@@ -154,7 +157,7 @@ class Parity:
         )
 
     def counts(self) -> list[ParityCount]:
-        """What was counted so far. May be called from any thread."""
+        """The counts so far. May be called from any thread."""
         return [
             ParityCount(
                 pair=pair,
@@ -167,18 +170,18 @@ class Parity:
         ]
 
     def evidence(self) -> list[SampledEvidence]:
-        """How far the tests of sampled answers are. May be called from any thread."""
+        """The state of the tests of sampled answers. May be called from any thread."""
         return self._sampled.evidence()
 
     async def aclose(self) -> None:
-        """Drops what waits and cancels the replay that runs."""
+        """Drops the waiting candidates and cancels the running replay."""
         self._closed = True
         self._queue.clear()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
-    # From the answers' side.
+    # Collection of answers.
 
     def _candidate(
         self,
@@ -188,7 +191,7 @@ class Parity:
         draw: float,
         observation: PendingObservation | None,
     ) -> Candidate | None:
-        """A candidate for the answer to `job`; None where it is not to be compared."""
+        """A candidate for the answer to `job`; None if it must not be compared."""
         policy, request = served.route.policy, job.request
         if policy is None or draw >= policy.spec.parity_share or not comparable(served, decision, request):
             return None
@@ -217,7 +220,7 @@ class Parity:
         self._enqueue(candidate)
 
     def _lost(self, candidate: Candidate, error: Incomparable | None) -> None:
-        """The answer is too large, or did not come to its end: then there is nothing to compare, nor to count."""
+        """The answer is too large, which is counted. Or it did not reach its end, which is not counted."""
         self._watched -= 1
         if error is not None:
             self._drop(candidate, error.cause)
@@ -232,10 +235,10 @@ class Parity:
         if self._task is None or self._task.done():
             self._task = asyncio.get_running_loop().create_task(self._work())
 
-    # From the replays' side.
+    # Replays.
 
     async def _work(self) -> None:
-        """Looks for spare capacity until nothing waits."""
+        """Looks for spare servers until no candidate waits."""
         spare_before: set[Replica] = set()
         while self._queue:
             await asyncio.sleep(self._look_s)
@@ -249,7 +252,7 @@ class Parity:
             spare_before = set()
             try:
                 await self._check(candidate, replica)
-            except Exception:  # the task's top: one comparison that breaks must not end the others
+            except Exception:  # the task's top: a failed comparison must not end the others
                 _log.exception("a parity check of %s failed", candidate.key[0])
                 self._drop(candidate, "failed")
 
@@ -268,13 +271,13 @@ class Parity:
         return None
 
     def _served_now(self, candidate: Candidate) -> ServedRoute | None:
-        """The candidate's route as it is served now, None where it has changed: nobody knows what it serves then."""
+        """The candidate's route as served now. None: the route has changed, and with it perhaps its answers."""
         route = candidate.served.route
         served = self._fleet.current.routes.get(route.model)
         return served if served is not None and served.route.generation == route.generation else None
 
     def _spare(self, candidate: Candidate) -> Iterator[Replica]:
-        """Servers of its plain arm that a replay would take nothing from."""
+        """The servers of the candidate's plain arm that have no other work."""
         served = self._served_now(candidate)
         if served is None or self._admission.queued:
             return
@@ -323,7 +326,7 @@ class Parity:
             self._judged(candidate, matched=not self._sampled.judge(candidate, found[0]))
 
     async def _giving_way(self, running: Coroutine[None, None, _T], replica: Replica) -> _T | None:
-        """What `running` gives, None where it was cancelled because somebody else wants the server."""
+        """The result of `running`. None: it was cancelled because another request needs the server or a place."""
         task = asyncio.get_running_loop().create_task(running)
         try:
             while not task.done():
@@ -356,4 +359,4 @@ class Parity:
 
 
 def _keep_quiet(pair: str, capability: Capability, detail: str) -> None:
-    """Where nobody takes capabilities away, an alarm is logged and counted, and that is all."""
+    """The default for `distrust`, without effect: alarms are only logged and counted."""

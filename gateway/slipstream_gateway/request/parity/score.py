@@ -1,19 +1,21 @@
-"""Whether sampled answers of the speculative arm are the target's: a sequential test on their tokens' likelihoods.
+"""A sequential test whether sampled answers of the speculative arm have the target's distribution, by token
+likelihoods.
 
-Sampled answers differ from run to run, so that none of them is proof. Each speculative answer is judged beside a plain
-one to the same request, both scored by the plain arm (`request.likelihood`). Two tests run side by side per pair and
-class; either raises the alarm. Both are e-detectors (Shin, Ramdas and Rinaldo, "E-detectors", 2023): between two alarms
-at log(N) lie N answers or more on average, and it may be looked at after every answer.
+Sampled answers differ from run to run, so that none of them is proof. Each speculative answer is compared with a plain
+answer to the same request; the plain arm scores both (`request.likelihood`). Two tests run side by side per pair and
+class, and either raises the alarm. Both are e-detectors (Shin, Ramdas and Rinaldo, "E-detectors", 2023): with an alarm
+at log(N), the mean number of answers between two false alarms is N or more, and the evidence may be checked after every
+answer.
 
-*Modelled.* The speculative answer's own e-values are multiplied up, `g ← max(0, g) + log e`, one g for each of the
-alternatives, and averaged. This is quick, and exact as far as the probabilities are those that the server samples by.
-Whether they are shows in the plain answers: what speaks against those is taken off, and where they raise half an alarm
-themselves, the test is switched off. One answer counts up to `MOST_PER_ANSWER`, so that none raises the alarm alone.
+*Modelled.* The e-values of the speculative answers are multiplied, `g ← max(0, g) + log e`, one g for each of the
+alternatives, and averaged. This test is quick, and as exact as the probabilities by which the server samples are known.
+The plain answers show whether they are known: the evidence against plain answers is subtracted, and if it reaches half
+an alarm, the test is switched off. One answer counts up to `MOST_PER_ANSWER`, so that none raises the alarm alone.
 
-*Paired.* Where speculation is lossless both answers have one distribution, whatever it is: the class, temperature,
+*Paired.* If speculation is lossless, both answers have one distribution, whatever it is: the class, temperature,
 filters, penalties or a grammar are the same on both sides, and nothing has to be modelled. So the difference d of their
 evidence, cut to [-1, 1], has mean 0 given everything before, and `g ← max(0, g) + log(1 + λ·d)` bets on a larger one
-(Waudby-Smith and Ramdas, JRSS B 2024). Cutting bounds what one answer can do: heavy tails make the test slower, never
+(Waudby-Smith and Ramdas, JRSS B 2024). The cut bounds the effect of one answer: heavy tails make the test slower, never
 wrong. One answer is worth a factor of 2 at most.
 """
 
@@ -28,7 +30,7 @@ from slipstream_gateway.request.likelihood import NOTHING, Factors, log_mean_exp
 FALSE_ALARM_ANSWERS = 1e8
 ALARM_AT = math.log(FALSE_ALARM_ANSWERS)
 MOST_PER_ANSWER = 10.5
-"""In nats: two answers of garbage are enough, and no single one is."""
+"""In nats: two answers of garbage raise the alarm, a single one does not."""
 _UNCALIBRATED_AT = ALARM_AT / 2.0
 _CUT = 4.0
 _BETS = (0.25, 0.75)
@@ -36,8 +38,8 @@ _ALTERNATIVES = sum(map(len, NOTHING))
 
 
 class ScoredPair(msgspec.Struct, frozen=True, kw_only=True):
-    """What speaks against a speculative answer, and against a plain one to the same request. `is_modelled`: the
-    request asks for nothing that changes the distribution beyond temperature and filters."""
+    """The factors of a speculative answer, and of a plain one to the same request. `is_modelled`: no parameter of the
+    request changes the distribution beyond temperature and filters."""
 
     speculative: Factors
     plain: Factors
@@ -45,7 +47,7 @@ class ScoredPair(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SampledTest(msgspec.Struct, kw_only=True):
-    """The tests of one pair and class. Evidence is in nats; `alarm` stays until this is replaced."""
+    """The tests of one pair and class. Evidence is in nats; `alarm` stays until the object is replaced."""
 
     answers: int = 0
     modelled: list[float] = msgspec.field(default_factory=lambda: [0.0] * _ALTERNATIVES)
@@ -56,12 +58,12 @@ class SampledTest(msgspec.Struct, kw_only=True):
 
     @property
     def evidence(self) -> float:
-        """What is held against `ALARM_AT`: that of the test that has more."""
+        """The evidence to compare with `ALARM_AT`: the higher one of the two tests."""
         return max(log_mean_exp(self.modelled) if self.is_calibrated else 0.0, log_mean_exp(self.paired))
 
     def add(self, pair: ScoredPair) -> bool:
-        """Takes in a pair of answers. Returns whether the speculative one counts as a mismatch: it looks like garbage
-        by itself, or the alarm is on."""
+        """Adds a pair of answers. Returns whether the speculative one counts as a mismatch: it is garbage by itself, or
+        the alarm is on."""
         self.answers += 1
         if pair.is_modelled:
             self._add_modelled(pair)
@@ -71,7 +73,7 @@ class SampledTest(msgspec.Struct, kw_only=True):
         return self.alarm or (self.is_calibrated and looks_like_garbage)
 
     def add_equal(self) -> None:
-        """Takes in an answer whose plain replay has the same tokens: there is nothing to bet on."""
+        """Counts an answer whose plain replay has the same tokens. It adds no evidence."""
         self.answers += 1
 
     def _add_modelled(self, pair: ScoredPair) -> None:
