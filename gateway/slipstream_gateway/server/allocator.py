@@ -6,7 +6,7 @@ import ctypes
 import os
 
 LARGE_BYTES = 128 * 1024
-# mallopt(3). Setting either one fixes both, which otherwise grow with the largest freed block, up to 32 MiB.
+# mallopt(3). Setting either one fixes both. Otherwise they grow with the largest freed block, up to 32 MiB.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _CHOSEN = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_", "GLIBC_TUNABLES")
 

@@ -1,4 +1,4 @@
-"""uvicorn around the application: sockets, workers, signals and the drain."""
+"""Runs the application in uvicorn: sockets, workers, signals and the drain."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from slipstream_gateway.server.open_files import raise_open_files
 _BACKLOG = 2048
 _OTHER_FILES = 128  # listeners, logs, Redis, the manifest, worker pipes
 _KEEP_ALIVE_S = 75
-_WORKER_ANSWERS_S = 60  # uvicorn's 5 s kill a worker that is still loading on a busy machine, again and again
+_WORKER_ANSWERS_S = 60  # uvicorn's 5 s repeatedly kill a worker that still loads on a busy machine
 _PROBES = frozenset({LIVE.encode(), READY.encode()})
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -45,11 +45,11 @@ _PR_SET_PDEATHSIG = 1
 
 
 def serve(settings: GatewaySettings, *, manifest: bytes | None) -> None:
-    """Serves until SIGTERM or SIGINT; returns when the last stream is over or the drain limit has passed. A second
-    signal of the same kind ends the process at once, whatever hangs. `manifest` is the good one that was read at the
-    start; None where there is no manifest file.
+    """Serves until SIGTERM or SIGINT. Returns when the last stream has ended or the drain limit has passed. A second
+    signal of the same kind ends the process at once, even if it hangs. `manifest` is the valid manifest that was read
+    at the start; None without a manifest file.
 
-    Raises `CommandError` where the address cannot be had, or where workers no longer start.
+    Raises `CommandError` if the address is not available, or if workers no longer start.
     """
     listeners = [_listen(settings.host, settings.port)]
     print(f"slipstream gateway on http://{_shown(listeners[0])}", file=sys.stderr, flush=True)
@@ -60,7 +60,7 @@ def serve(settings: GatewaySettings, *, manifest: bytes | None) -> None:
         bound = msgspec.structs.replace(settings.admin, port=listeners[1].getsockname()[1])
         settings = msgspec.structs.replace(settings, admin=bound)
     _allow_open_files(settings.limits)
-    # uvicorn raises the signal once more when it is done, for whoever handled it before: nobody, and that is a
+    # When uvicorn is done, it raises the signal again for the previous handler. There is none, and the exit is a
     # success.
     for number in _STOP_SIGNALS:
         signal.signal(number, _ignore_once)
@@ -83,8 +83,8 @@ def serve(settings: GatewaySettings, *, manifest: bytes | None) -> None:
 
 
 def check_apart(public: socket.socket, admin: socket.socket) -> None:
-    """Raises `CommandError` where both listeners have the same port on different addresses, as a free one that was
-    asked for may turn out: a request's side is told by the port that it came in by."""
+    """Raises `CommandError` if both listeners have the same port on different addresses, as a free port that was
+    requested may turn out to be. The port that accepted a request determines its side."""
     if public.getsockname()[1] == admin.getsockname()[1]:
         raise CommandError(
             f"--port ({_shown(public)}) and --admin-port ({_shown(admin)}) have the same port; "
@@ -93,8 +93,8 @@ def check_apart(public: socket.socket, admin: socket.socket) -> None:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's, which drains at the first signal. The kernel acts on the second one of the same kind, so that nothing
-    in the process can be in its way."""
+    """uvicorn's server, which drains at the first signal. The kernel handles the second signal of the same kind, so
+    that nothing in the process can block it."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         signal.signal(sig, signal.SIG_DFL)
@@ -102,9 +102,9 @@ class _Server(uvicorn.Server):
 
 
 class _Supervisor(Multiprocess):
-    """uvicorn's, which tells a stop that was asked for from one that was not, and refuses connections at once. It waits
-    for no worker's word: uvicorn's stands still until each has answered, and one that is still loading would keep it
-    from signals and from another's death."""
+    """uvicorn's supervisor with three differences. It distinguishes a requested stop from any other. It refuses
+    connections at once when it stops. It does not wait for health responses: uvicorn's blocks until each worker has
+    responded, so that a worker that still loads delays signals and the replacement of a dead worker."""
 
     asked_to_stop = False
 
@@ -116,8 +116,8 @@ class _Supervisor(Multiprocess):
             signal.signal(number, self._take_signal)
 
     def _take_signal(self, number: int, frame: FrameType | None) -> None:
-        """The first one is for uvicorn's loop; the second one of the same kind ends workers that do not end by
-        themselves, whatever the supervisor waits for."""
+        """Queues the first signal for uvicorn's loop. The second one of the same kind kills the workers that have not
+        ended, even while the supervisor waits."""
         self.signal_queue.append(number)
         self._signals[number] += 1
         if self._signals[number] > 1:
@@ -130,7 +130,7 @@ class _Supervisor(Multiprocess):
                 self._replace(place, worker)
 
     def _answers(self, worker: Process) -> bool:
-        """Whether it runs, and has answered what it was last asked or still has time to."""
+        """Whether the worker runs, and has responded to its last ping or still has time to respond."""
         if not worker.process.is_alive():
             return False
         try:
@@ -148,13 +148,13 @@ class _Supervisor(Multiprocess):
         self._asked_s.pop(worker, None)
         worker.kill()
         worker.join()
-        if worker.exitcode == STARTUP_FAILURE:  # it would fail the same way again and again
+        if worker.exitcode == STARTUP_FAILURE:  # a new worker would fail in the same way
             self.should_exit.set()
             return
         started = Process(self.config, self.sockets)
         started.start()
         self.processes[place] = started
-        if any(times > 1 for times in self._signals.values()):  # it came before this was one of the workers
+        if any(times > 1 for times in self._signals.values()):  # the signal came before this worker was in the list
             started.process.kill()
 
     def handle_term(self) -> None:
@@ -167,12 +167,12 @@ class _Supervisor(Multiprocess):
 
     def terminate_all(self) -> None:
         super().terminate_all()
-        for listener in self.sockets:  # while one process has it open, the kernel goes on accepting
+        for listener in self.sockets:  # while any process has it open, the kernel accepts connections
             listener.close()
 
 
 class _AppFactory:
-    """Builds the application in a worker; it crosses the process border instead of the application."""
+    """Builds the application in a worker. The factory is pickled for the worker, in place of the application."""
 
     def __init__(self, settings: GatewaySettings) -> None:
         self._settings = settings
@@ -181,10 +181,10 @@ class _AppFactory:
         logging.basicConfig(level=self._settings.log_level.upper(), format=_LOG_FORMAT)
         give_large_blocks_back()
         if self._settings.workers > 1:
-            # A supervisor that is killed takes its workers along.
+            # If the supervisor is killed, the kernel stops its workers.
             ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
             parent = multiprocessing.parent_process()
-            if parent is not None and os.getppid() != parent.pid:  # it died before the line above took effect
+            if parent is not None and os.getppid() != parent.pid:  # the supervisor died before the line above
                 sys.exit(1)
             if self._settings.metrics_folder is not None:
                 multiprocessing.current_process().name = _worker_name(self._settings.metrics_folder)
@@ -192,8 +192,9 @@ class _AppFactory:
 
 
 def _worker_name(folder: Path) -> str:
-    """`worker-<number>`, the lowest that no worker has: this process is its owner until it ends, however it ends. So
-    who takes a dead worker's place takes its name, and what goes by it, such as the report to a cluster."""
+    """`worker-<number>` with the lowest number that no worker has. This process owns the name until it ends, however it
+    ends. So the replacement of a dead worker gets the same name, and all that is identified by it, such as the report
+    to a cluster."""
     for number in itertools.count():
         descriptor = os.open(folder / f"worker-{number}.lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
@@ -201,7 +202,7 @@ def _worker_name(folder: Path) -> str:
         except BlockingIOError:
             os.close(descriptor)
         else:
-            return f"worker-{number}"  # the lock stays, and so does the descriptor
+            return f"worker-{number}"  # the descriptor stays open, and so the lock is kept
     raise AssertionError("numbers do not end")
 
 
@@ -227,13 +228,14 @@ def _config(settings: GatewaySettings) -> uvicorn.Config:
 
 
 def _max_connections(limits: Limits) -> int:
-    """Of one worker. At this number idle connections are closed, at twice this number new ones."""
+    """The maximum number of connections of one worker. At this number idle connections are closed, at twice this number
+    new ones."""
     return limits.max_in_flight + limits.max_queued + SPARE_CONNECTIONS
 
 
 def _allow_open_files(limits: Limits) -> None:
-    """Lets this process and its workers open as many files as the system allows, and says where these are too few: a
-    client's connection is one, and so is that to an upstream."""
+    """Raises the number of files that this process and its workers may open to the system's limit, and prints a warning
+    if it is too low. Each client connection is one file, and so is each connection to an upstream."""
     allowed, needed = raise_open_files(), 2 * _max_connections(limits) + 2 * limits.max_in_flight + _OTHER_FILES
     if allowed < needed:
         what = f"open files are limited to {allowed}, and a worker may need {needed}"
@@ -242,7 +244,7 @@ def _allow_open_files(limits: Limits) -> None:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """A bound socket, so that an address in use is one clear line and not a dead worker."""
+    """A bound socket, so that an address in use is one clear message and not a dead worker."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -264,6 +266,6 @@ def _shown(listener: socket.socket) -> str:
 
 
 def _ignore_once(number: int, frame: FrameType | None) -> None:
-    """Until uvicorn takes over, and after it is done. The next one of the same kind ends the process, so that nothing
-    that hangs keeps it from ending."""
+    """Handles signals before uvicorn takes over, and after it is done. The next signal of the same kind ends the
+    process, even if it hangs."""
     signal.signal(number, signal.SIG_DFL)

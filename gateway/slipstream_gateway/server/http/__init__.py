@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol, made fit for clients that nobody knows."""
+"""uvicorn's HTTP protocol, hardened against untrusted clients."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ _UNACKNOWLEDGED_MS = 120_000
 
 
 def bounded_http(bounds: Bounds) -> type[asyncio.Protocol]:
-    """What uvicorn takes for `http`: makes a protocol per connection, all of which share one budget and one order of
-    idle connections. It is pickled into workers, each of which so gets its own."""
+    """The value of uvicorn's option `http`: constructs a protocol for each connection. All of them share one budget and
+    one order of idle connections. The value is pickled for the workers, so that each worker has its own."""
     budget, idle = BodyBudget(bounds.bodies_bytes), IdleConnections()
     protocol = functools.partial(BoundedHttp, bounds=bounds, budget=budget, idle=idle)
     return cast("type[asyncio.Protocol]", protocol)
 
 
 def tune(listener: socket.socket) -> None:
-    """Has the connections of `listener` push back soon when a client does not read, instead of after the megabytes
-    that the kernel would take, and gives up clients that acknowledge nothing. Where the system cannot, nothing
-    changes."""
+    """Applies back-pressure to the clients of `listener` that do not read: soon, not after the megabytes that the
+    kernel would buffer. Connections of clients that acknowledge nothing are dropped. No effect on systems without these
+    options."""
     for name, value in (("TCP_NOTSENT_LOWAT", _UNSENT_BYTES), ("TCP_USER_TIMEOUT", _UNACKNOWLEDGED_MS)):
         option = getattr(socket, name, None)
         if option is not None:

@@ -1,22 +1,22 @@
-"""What a client may hold before its request is admitted, and the one count that all connections share."""
+"""Bounds on the resources of a client before its request is admitted, and the byte count shared by all connections."""
 
 from __future__ import annotations
 
 import msgspec
 
 SPARE_CONNECTIONS = 1024
-"""Open connections beyond the requests that run and wait: idle clients, probes and metrics."""
+"""Open connections beyond the running and waiting requests: idle clients, probes and metrics."""
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one connection, but for `bodies_bytes`, which all bodies of a worker share.
+    """The bounds of one connection, except `bodies_bytes`, which all bodies of a worker share.
 
-    A body may be slow for `body_grace_s`; from then on it brings `body_rate_bytes` per second (Kestrel's
-    MinRequestBodyDataRate, and its figures). `framing_bytes` are what chunk sizes, chunk extensions and trailers may
-    take beyond as much as the body itself. A refused client has `linger_s` to read why. While
-    `unsent_bytes` wait for a client, no more is read for it from upstream; one that takes nothing for `flush_s` of what
-    is left at the end is cut off. `probes` are paths that are answered beyond the limit of connections, too: that many
-    clients are there does not mean that the process is not well.
+    A body may be slow for `body_grace_s`. After that it must arrive at `body_rate_bytes` per second (Kestrel's
+    MinRequestBodyDataRate, with its values). Chunk sizes, chunk extensions and trailers may be larger than the body
+    itself by `framing_bytes`. A refused client has `linger_s` to read the reason. While `unsent_bytes` wait for a
+    client, no more is read for it from upstream. A client that reads nothing for `flush_s` of the data left at the end
+    is disconnected. `probes` are paths that are served beyond the limit of connections, too: many clients do not mean
+    that the process is unhealthy.
     """
 
     head_bytes: int = 64 * 1024
@@ -35,14 +35,14 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BodyBudget:
-    """The bytes of request bodies that one worker holds. Bodies that come in one small piece are not counted: the
+    """The bytes of request bodies that one worker may hold. Bodies that arrive in one small piece are not counted: the
     number of connections bounds them."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._left_bytes = limit_bytes
 
     def take(self, count_bytes: int) -> bool:
-        """Whether there was room; what was taken is given back."""
+        """Reserves `count_bytes`; `give_back` releases them. False: the budget does not suffice."""
         if count_bytes > self._left_bytes:
             return False
         self._left_bytes -= count_bytes

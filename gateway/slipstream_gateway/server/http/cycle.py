@@ -1,4 +1,4 @@
-"""One request and its answer on a connection: uvicorn's, with the ends that it leaves open tied up."""
+"""One request and its response on a connection: uvicorn's class, with its open cases handled."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ _log = logging.getLogger(__name__)
 
 
 class Cycle(RequestResponseCycle):
-    """Differs from uvicorn's in four points. An answer without a length to an HTTP/1.0 client ends with the
-    connection, as that version has no chunks. An answer before the end of the request's body is the connection's last
-    (RFC 9112, 9.3), and the client gets time to read it. The end of a connection goes through `hang_up`, which cuts
-    off clients that do not read. What is left unfinished on purpose is no line in the log.
-    """
+    """Differs from uvicorn's class in four points. A response without a length to an HTTP/1.0 client ends with the
+    connection, because that version has no chunks. A response before the end of the request's body is the last one of
+    the connection (RFC 9112, 9.3), and the client gets time to read it. The connection is closed by `hang_up`, which
+    disconnects clients that do not read. A response that is left unfinished on purpose is not logged."""
 
     def __init__(self, *, hang_up: Callable[[], None], linger: Callable[[], None], **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -29,14 +28,14 @@ class Cycle(RequestResponseCycle):
     async def run_asgi(self, app: ASGI3Application) -> None:
         try:
             await app(self.scope, self.receive, self.send)
-        except BaseException as exc:  # the task's top: whatever it is, the client must not wait for it
+        except BaseException as exc:  # the task's top: after any error, the client must not wait
             _log.error("the application failed on %r", self.scope.get("path", ""), exc_info=exc)
         finally:
-            self.on_response = lambda: None  # it holds the connection, which holds this
+            self.on_response = lambda: None  # breaks the reference cycle with the connection
         if self.response_complete or self.disconnected:
             return
         if self.response_started:
-            self._hang_up()  # a body cut short, which says so
+            self._hang_up()  # the client recognises the truncated body
         else:
             await self.send_500_response()
 
@@ -75,9 +74,9 @@ class Cycle(RequestResponseCycle):
                 parts.append(b"transfer-encoding: chunked\r\n")
         parts.append(b"\r\n")
         head = b"".join(parts)
-        if head.count(b"\n") > len(fields) + 4:  # a line break within a value would be a header that nobody set
+        if head.count(b"\n") > len(fields) + 4:  # a line break in a value would inject a header
             raise RuntimeError("a response header has a line break in it")
-        self._head = head  # goes out with the body's first part, as ASGI has it: one system call for both
+        self._head = head  # sent with the body's first part, as ASGI requires: one system call for both
 
     def _may_chunk(self, status: int) -> bool:
         return status not in (204, 304) and self.scope["method"] != "HEAD" and self.scope["http_version"] != "1.0"

@@ -1,4 +1,4 @@
-"""The connections of one worker on which no request runs: they are closed when the worker has too many."""
+"""The connections of one worker without a running request. They are closed if the worker has too many connections."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ from typing import Protocol
 class Closable(Protocol):
     @property
     def has_unsent(self) -> bool:
-        """Whether its client has not taken all of the last answer yet."""
+        """Whether a part of the last response is still unsent."""
         ...
 
     def close_idle(self) -> None:
-        """Closes the connection now. Nothing runs on it."""
+        """Closes the connection now. No request runs on it."""
         ...
 
 
 class IdleConnections:
-    """Kept in the order in which they became idle. A connection is idle from when it is made, and again from the end of
-    an answer, until the head of a request is whole: a client cannot stay young by sending a head bit by bit."""
+    """The idle connections, in the order in which they became idle. A connection is idle from its start, and again from
+    the end of a response, until the head of a request is complete: sending a head bit by bit does not make a connection
+    younger."""
 
     def __init__(self) -> None:
         self._order: dict[Closable, None] = {}
@@ -27,7 +28,7 @@ class IdleConnections:
         return len(self._order)
 
     def add(self, connection: Closable) -> None:
-        """Makes `connection` the youngest."""
+        """Adds `connection` as the youngest."""
         self._order.pop(connection, None)
         self._order[connection] = None
 
@@ -35,8 +36,8 @@ class IdleConnections:
         self._order.pop(connection, None)
 
     def close_idlest(self) -> bool:
-        """Closes the connection that has been idle for longest, and one whose client has not taken all of its answer
-        only where there is no other. False where there is none."""
+        """Closes the connection that has been idle for longest. A connection with unsent data is closed only if there
+        is no other. False: there is none."""
         if not self._order:
             return False
         connection = next((one for one in self._order if not one.has_unsent), next(iter(self._order)))

@@ -1,6 +1,6 @@
-"""uvicorn's HTTP protocol with bounds on what a client may hold before a request is admitted.
+"""uvicorn's HTTP protocol with bounds on the resources of a client before its request is admitted.
 
-The bounds cost a request that comes whole a few comparisons; timers start only for what comes in pieces.
+A request that arrives in one piece costs a few comparisons more; timers start only for heads and bodies in pieces.
 """
 
 from __future__ import annotations
@@ -34,11 +34,10 @@ _RESET = struct.pack("ii", 1, 0)
 
 
 class BoundedHttp(HttpToolsProtocol):
-    """One connection. What it refuses gets one answer that says why, after the answers that are still due before it,
-    and ends the connection. At uvicorn's limit of connections the idlest are closed. Where all others are busy,
-    requests get 429, but for probes of the process's health, whose connections then end; beyond twice the limit
-    connections are dropped.
-    """
+    """One connection. A refused request gets one response with the reason, after the responses that are due before it,
+    and the connection ends. At uvicorn's limit of connections the longest idle connections are closed. If all others
+    are busy, requests get 429, except probes of the process's health, whose connections end after the response. Beyond
+    twice the limit, connections are dropped."""
 
     def __init__(self, *args: Any, bounds: Bounds, budget: BodyBudget, idle: IdleConnections, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -46,16 +45,16 @@ class BoundedHttp(HttpToolsProtocol):
         self._budget = budget
         self._idle = idle
         self._in_head = False
-        self._head_bytes = 0  # of the head so far, in the pieces before this one
+        self._head_bytes = 0  # size of the head in the pieces before this one
         self._piece_bytes = 0
         self._body_bytes = 0
-        self._message_bytes = 0  # of a message that comes in pieces, framing and all
-        self._paced_bytes = 0  # of the body at the last look at its pace
-        self._held_bytes = 0  # of the budget
-        self._timer: asyncio.TimerHandle | None = None  # of the head, then of the body
+        self._message_bytes = 0  # size of a message that arrives in pieces, with framing
+        self._paced_bytes = 0  # size of the body at the last check of its rate
+        self._held_bytes = 0  # size reserved in the budget
+        self._timer: asyncio.TimerHandle | None = None  # deadline of the head, then of the body
         self._end_timer: asyncio.TimerHandle | None = None
-        self._is_deaf = False  # what still comes is thrown away
-        self._last_words: Refusal | None = None  # wait for the answers before them
+        self._is_deaf = False  # further input is discarded
+        self._last_words: Refusal | None = None  # waits for the responses before it
         self._running: Cycle | None = None
         self._is_upgrade = False
 
@@ -80,23 +79,23 @@ class BoundedHttp(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def eof_received(self) -> None:
-        """Who has no more to say counts as gone, as with most servers; what is written already still goes out."""
+        """Treats a half-closed connection as closed, like most servers. Data that is already written is still sent."""
         self._tell_gone()
         self._hang_up()
 
     def _tell_gone(self) -> None:
-        """Ends what runs and what waits on this connection: nobody is left to answer."""
+        """Ends the running and queued requests of this connection, because the client is gone."""
         for cycle in (self._running, *(queued for queued, _ in self.pipeline)):
             if cycle is not None and not cycle.response_complete:
                 cycle.disconnected = True
                 cycle.message_event.set()
         self.pipeline.clear()
-        self.flow.resume_writing()  # for who waits for room
+        self.flow.resume_writing()  # wakes tasks that wait for buffer space
 
     def shutdown(self) -> None:
         running = self._running
         if running is not None and not running.response_complete:
-            # A stream without an end of its own, such as a page's events, has a say in when it ends.
+            # An endless stream, such as the events of a page, registers a callback that ends it.
             if (leave := running.scope.get("slipstream.shutdown")) is not None:
                 leave()  # type: ignore[operator]  # an extension of ours to the scope
             running.keep_alive = False
@@ -111,7 +110,7 @@ class BoundedHttp(HttpToolsProtocol):
         return bool(self.transport.get_write_buffer_size())
 
     def close_idle(self) -> None:
-        """Closes a connection on which nothing runs, at once: others need its place."""
+        """Closes a connection without a running request at once, because the worker has too many connections."""
         self.connections.discard(self)
         self._stop_timers()
         self._unset_keepalive_if_required()
@@ -121,12 +120,12 @@ class BoundedHttp(HttpToolsProtocol):
             self.transport.close()
 
     def _make_room(self) -> None:
-        """Closes the idlest connections where the worker has too many."""
+        """Closes the longest idle connections while the worker has too many."""
         limit = self.limit_concurrency
         while limit is not None and len(self.connections) >= limit and self._idle.close_idlest():
             pass
 
-    # --- what comes
+    # --- input
 
     def data_received(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
@@ -157,7 +156,7 @@ class BoundedHttp(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._in_head = False
         self._stop_timer()
-        # The last piece may hold the body too, so only a large one is looked into.
+        # The last piece may include the body, so the exact size is computed only for a large piece.
         bounds = self._bounds
         if self._head_bytes + self._piece_bytes > bounds.head_bytes and self._size() > bounds.head_bytes:
             raise Refused(head_too_large(bounds.head_bytes))
@@ -171,11 +170,11 @@ class BoundedHttp(HttpToolsProtocol):
             raise Refused(TOO_MANY_CONNECTIONS)
         self._is_upgrade = self.parser.should_upgrade()
         if self._is_upgrade:
-            return  # the parser now leaves out the body; see `_ignore_upgrade`
+            return  # the parser now omits the body; see `_ignore_upgrade`
         self._body_bytes = self._message_bytes = self._paced_bytes = 0
         self._fill_scope(method, version)
         self._begin(version, may_stay=not is_crowded)
-        self.headers = []  # trailers come into this one, which nobody reads
+        self.headers = []  # receives the trailers, which are ignored
 
     def on_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
@@ -192,7 +191,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     def _fill_scope(self, method: bytes, version: str) -> None:
         url = httptools.parse_url(self.url)
-        raw_path = url.path or b"/"  # of `http://host`, which has none
+        raw_path = url.path or b"/"  # `http://host` has no path
         path = raw_path.decode("ascii")
         self.scope["method"] = method.decode("ascii")
         self.scope["http_version"] = version
@@ -201,7 +200,7 @@ class BoundedHttp(HttpToolsProtocol):
         self.scope["query_string"] = url.query or b""
 
     def _begin(self, version: str, *, may_stay: bool) -> None:
-        """Starts the request, or queues it behind those that came before it on this connection."""
+        """Starts the request, or queues it behind the earlier requests of this connection."""
         before = self.cycle
         self.cycle = Cycle(
             scope=self.scope,
@@ -229,8 +228,8 @@ class BoundedHttp(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def _ignore_upgrade(self, rest: bytes) -> None:
-        """Reads the request again without its `upgrade` (RFC 9110, 7.8: a server may ignore it; Java's client sends
-        `h2c` with every first request). The parser took the body for the other protocol."""
+        """Parses the request again without its `upgrade` header (RFC 9110, 7.8: a server may ignore it; Java's client
+        sends `h2c` with every first request). The parser took the body for data of the other protocol."""
         self._is_upgrade = False
         head = [self.parser.get_method(), b" ", self.url, b" HTTP/1.1\r\n"]
         for name, value in self.headers:
@@ -240,7 +239,7 @@ class BoundedHttp(HttpToolsProtocol):
         self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
         self.data_received(b"".join([*head, b"\r\n", rest]))
 
-    # --- heads and bodies that come in pieces
+    # --- heads and bodies that arrive in pieces
 
     def _watch_head(self, count_bytes: int) -> None:
         self._head_bytes += count_bytes
@@ -273,7 +272,7 @@ class BoundedHttp(HttpToolsProtocol):
             self._timer = self.loop.call_later(self._bounds.body_grace_s, self._check_pace)
 
     def _check_pace(self) -> None:
-        """Looks at what the last `body_grace_s` brought, in which reading may have been paused by ourselves."""
+        """Checks the number of bytes in the last `body_grace_s`, unless this server has paused reading."""
         self._timer = None
         grace_s, came_bytes = self._bounds.body_grace_s, self._body_bytes - self._paced_bytes
         if came_bytes < self._bounds.body_rate_bytes * grace_s and not self.flow.read_paused:
@@ -286,11 +285,11 @@ class BoundedHttp(HttpToolsProtocol):
         self._budget.give_back(self._held_bytes)
         self._held_bytes = 0
 
-    # --- the end
+    # --- closing
 
     def _refuse(self, refusal: Refusal) -> None:
-        """Answers with `refusal`, in its turn, and hears no more. A request whose body is at fault gets it as its
-        answer: it is told that the client left, and stops."""
+        """Sends `refusal` after the responses that are due before it, and discards further input. If the body of a
+        request is at fault, the refusal is the response to it: the application sees a disconnect, and stops."""
         self._idle.discard(self)
         self._stop_timer()
         self._in_head = False
@@ -330,8 +329,8 @@ class BoundedHttp(HttpToolsProtocol):
             self._linger()
 
     def _linger(self) -> None:
-        """Closes our half and reads on for a while: a closed socket with unread bytes in it resets the connection, and
-        the client would lose our last answer (RFC 9112, 9.6)."""
+        """Closes the sending half and discards input for `linger_s`: closing a socket with unread input resets the
+        connection, and the client would lose the last response (RFC 9112, 9.6)."""
         self._is_deaf = True
         self._stop_timer()
         if self.transport.is_closing() or self._end_timer is not None:
@@ -342,7 +341,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._end_timer = self.loop.call_later(self._bounds.linger_s, self._hang_up)
 
     def _hang_up(self) -> None:
-        """Closes when what was written is out; cuts off who takes nothing of it for `flush_s`."""
+        """Closes when the written data is sent. A client that reads nothing of it for `flush_s` is disconnected."""
         self._idle.discard(self)
         self._stop_timers()
         self.transport.close()
@@ -356,7 +355,7 @@ class BoundedHttp(HttpToolsProtocol):
             self._end_timer = self.loop.call_later(self._bounds.flush_s, self._flush, left)
 
     def _reset(self) -> None:
-        """Ends the connection with a reset, so that the kernel gives up, too, what it holds for this client."""
+        """Ends the connection with a reset, so that the kernel also drops the data buffered for this client."""
         self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         self.transport.abort()
 

@@ -1,5 +1,5 @@
-"""What is wrong with a request's head, and the whole answer that says so. Follows RFC 9112 (HTTP/1.1) and, where that
-leaves a choice, takes the strict side: what two servers could read in two ways is refused."""
+"""Checks of a request's head, and the complete responses to refused requests. They follow RFC 9112 (HTTP/1.1) and are
+strict if it leaves a choice: a request that two servers could read differently is refused."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Fields = list[tuple[bytes, bytes]]
 
 
 class Refusal(NamedTuple):
-    """An answer of the server itself, after which the connection ends."""
+    """A response of the server itself, after which the connection ends."""
 
     status: int
     message: str
     retry_after_s: int = 0
 
     def answer(self) -> bytes:
-        """All of it, head and OpenAI's error body."""
+        """The complete response: the head, and a body in OpenAI's error form."""
         body = (
             error_body(Overloaded(self.message)) if self.status == 429 else http_error_body(self.status, self.message)
         )
@@ -35,7 +35,7 @@ class Refusal(NamedTuple):
 
 
 class Refused(Exception):
-    """Ends the parser from within one of its callbacks."""
+    """Ends the parsing from one of the parser's callbacks."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.message)
@@ -48,7 +48,7 @@ TOO_MANY_PIPELINED = Refusal(400, "Too many requests wait on this connection; re
 
 
 def malformed(error: Exception) -> Refusal:
-    """What the parser says, which names no byte of the request."""
+    """The refusal with the parser's message, which contains no byte of the request."""
     reason = str(error).strip().rstrip(".")
     return Refusal(400, f"The request is not valid HTTP: {reason or 'it cannot be read'}.")
 
@@ -63,7 +63,7 @@ def body_too_slow(bounds: Bounds) -> Refusal:
 
 
 def check_head(method: bytes, url: bytes, version: str, fields: Fields, bounds: Bounds) -> Refusal | None:
-    """What is wrong with a head that the parser took; None for nearly all."""
+    """The refusal of a head that the parser accepted; None for nearly all."""
     if version not in ("1.1", "1.0"):
         return Refusal(400, f"HTTP/{version} is not spoken here: use HTTP/1.1.")
     if len(url) > bounds.url_bytes:
