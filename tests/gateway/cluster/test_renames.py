@@ -47,7 +47,7 @@ def test_name_that_clients_use_stays_until_an_annotation_lets_it_go_and_running_
         eventually(lambda: _status(space, "acme").get("inUse") is True, within_s=WAIT_S)
         space.patch("ModelPair", "acme", model="new")
         said = cluster.wait_condition("modelpairs", "acme", "Accepted", "False", "ModelNameInUse")
-        assert "clients still ask for 'acme'" in said
+        assert "clients still request 'acme'" in said
         events = eventually(lambda: [e for e in cluster.events("acme") if e["reason"] == "ModelNameInUse"])
         assert events[0]["type"] == "Warning"
         assert (ask("acme"), ask("new")) == (200, 404)
@@ -68,7 +68,7 @@ def test_name_that_clients_use_stays_until_an_annotation_lets_it_go_and_running_
             assert [line for line in lines if line][-1] == "data: [DONE]"
         cluster.wait_condition("modelpairs", "acme", "Accepted", "True", "Accepted")
         [event] = eventually(lambda: [e for e in cluster.events("acme") if e["reason"] == "ModelRenamed"])
-        assert "as 'new', and no longer as 'acme'" in event["message"]
+        assert "as 'new', no longer as 'acme'" in event["message"]
 
 
 def test_deletion_of_a_pair_in_use_is_announced_and_running_answers_end(
@@ -95,7 +95,7 @@ def test_deletion_of_a_pair_in_use_is_announced_and_running_answers_end(
                 space.client.delete(space.path("ModelPair", name))
             [event] = eventually(lambda: [e for e in cluster.events("acme") if e["reason"] == "DeletedInUse"])
             assert (event["type"], event["involvedObject"]["kind"]) == ("Warning", "ModelPair")
-            assert "clients asked for its model 'acme', last at " in event["message"]
+            assert "while clients requested its model 'acme', last at " in event["message"]
             eventually(lambda: httpx.post(url, json=slow, timeout=WAIT_S).status_code == 404, within_s=WAIT_S)
             server.pace_s = 0.0
             assert [line for line in lines if line][-1] == "data: [DONE]"

@@ -44,7 +44,7 @@ def test_server_whose_sampled_answers_are_not_the_targets_is_reported(
 ) -> None:
     scripted.garbage = True
     _serve(space, serve, scripted)
-    [server] = until(lambda: _are(_withheld(space), "engine_not_lossless"), "the finding is reported", WAIT_S)
+    [server] = until(lambda: _are(_withheld(space), "engine_not_lossless"), "the finding is reported", within_s=WAIT_S)
     assert (server.server, server.capabilities) == (scripted.url, ("sampled_speculation",))
     assert "not the target's" in server.detail
 
@@ -54,10 +54,10 @@ def test_server_without_the_plugin_is_reported_until_it_has_it(
 ) -> None:
     facts, scripted.facts = scripted.facts, None
     _serve(space, serve, scripted)
-    [server] = until(lambda: _are(_withheld(space), "engine_cannot"), "the server is reported", WAIT_S)
+    [server] = until(lambda: _are(_withheld(space), "engine_cannot"), "the server is reported", within_s=WAIT_S)
     assert (server.server, server.capabilities) == (scripted.url, BOTH)
     scripted.facts = facts
-    until(lambda: not _withheld(space), "the server is reported no more", WAIT_S)
+    until(lambda: not _withheld(space), "the server is reported no more", within_s=WAIT_S)
 
 
 def _are(servers: list[WithheldServer], reason: str) -> list[WithheldServer]:

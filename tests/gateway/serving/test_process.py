@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -178,15 +179,14 @@ def test_workers_that_cannot_start_end_the_gateway_with_an_error(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    private = tmp_path / "private"
-    private.mkdir()
-    monkeypatch.setenv("TMPDIR", str(private))
-    process = start(manifest_text([openai_server().url]), "--workers", "2", "--drain", "1")
-    (tmp_path / "pair.yaml").write_text("kind: Nonsense\n")
-    [kept] = private.glob("*/last-good.yaml")
-    kept.unlink()  # nothing is left to start with
-    workers_of(process)[0].kill()
-    _, log = process.child.communicate(timeout=WAIT_S)
+    with tempfile.TemporaryDirectory(prefix="s", dir="/tmp") as private:  # short: it holds a Unix socket
+        monkeypatch.setenv("TMPDIR", private)
+        process = start(manifest_text([openai_server().url]), "--workers", "2", "--drain", "1")
+        (tmp_path / "pair.yaml").write_text("kind: Nonsense\n")
+        [kept] = Path(private).glob("*/last-good.yaml")
+        kept.unlink()  # nothing is left to start with
+        workers_of(process)[0].kill()
+        _, log = process.child.communicate(timeout=WAIT_S)
     assert process.child.returncode == 1
     assert log.splitlines()[-1].startswith("slipstream: error: a worker failed to start")
 

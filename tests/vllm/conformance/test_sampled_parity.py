@@ -19,7 +19,7 @@ from slipstream_gateway.api.parse import parse_chat_request
 from slipstream_gateway.app.app import connect
 from slipstream_gateway.fleet.fleet import Fleet
 from slipstream_gateway.request.parity.scheduler import Parity
-from slipstream_gateway.upstreams.base import Completion, Job, Wire
+from slipstream_gateway.upstreams.base import Job, Wire
 from slipstream_tools.up.vllm_server import VllmServer
 
 WAIT_S = 240.0
@@ -77,12 +77,14 @@ class Traffic:
         )
         job = Job(request=request, model=MODEL, draft_length=4, request_id="r", token_ids=wants)
         upstream = self.replica.upstream
-        answer = await (upstream.open(job) if request.stream else upstream.complete(job))
-        watched = self.parity.watch(answer, served=self.served, decision=DECISION, job=job, draw=0.0)
         data = b""
-        if isinstance(watched, Completion):
-            data = b"".join(piece.data for piece in watched.pieces if isinstance(piece, Wire))
+        if not request.stream:
+            whole = await upstream.complete(job)
+            self.parity.take(whole, served=self.served, decision=DECISION, job=job, draw=0.0)
+            data = b"".join(piece.data for piece in whole.pieces if isinstance(piece, Wire))
         else:
+            stream = await upstream.open(job)
+            watched = self.parity.watch(stream, served=self.served, decision=DECISION, job=job, draw=0.0)
             while (piece := await watched.next()) is not None:
                 data += piece.data if isinstance(piece, Wire) else b""
             await watched.aclose()
