@@ -130,7 +130,8 @@ def options_of(args: argparse.Namespace) -> UpOptions:
         for name, value in (("--engine", args.engine), ("--model", args.model)):
             if value is not None:
                 raise CommandError(
-                    f"{name} {value} selects a model of the package and cannot be combined with -f, whose manifest has its own",
+                    f"{name} {value} selects a model of the package and cannot be combined with -f, "
+                    "whose manifest has its own",
                     exit_code=2,
                 )
         return read_options(args, UpOptions, manifest=args.manifest)

@@ -118,7 +118,7 @@ def framing() -> Iterator[Case]:
         "chunks of one byte": b"1\r\n \r\n" * 100_000,
     }
     for name, body in broken.items():
-        # Without a media type the endpoint refuses the request as soon as it has the head: 415, if the body comes later.
+        # Without a media type the endpoint refuses the head at once: 415, if the body comes later.
         data = raw(_POST, b"host: localhost", b"content-type: application/json", _CHUNKED, body=body + smuggled)
         yield Case(name, data, (400,), closes=True, body=b'"error"')
 
