@@ -227,11 +227,11 @@ def test_worker_that_takes_a_dead_ones_place_goes_on_with_its_report(
     def renewed() -> dict[str, str]:
         return {lease["metadata"]["name"]: lease["spec"]["renewTime"] for lease in cluster.leases()}
 
-    until(lambda: len(cluster.leases()) == 2, "both workers report")
+    until(lambda: len(cluster.leases()) == 2, "both workers report", within_s=90)
     before, reports = workers(), renewed()
     psutil.Process(min(before)).kill()
-    until(lambda: len(workers() - before) == 1 and len(workers()) == 2, "another worker")
-    until(lambda: all(renewed()[name] > at for name, at in reports.items()), "both reports are renewed")
+    until(lambda: len(workers() - before) == 1 and len(workers()) == 2, "another worker", within_s=90)
+    until(lambda: all(renewed()[name] > at for name, at in reports.items()), "both reports are renewed", within_s=90)
     code, output, errors = cluster.run("kill", "modelpair/acme")
     assert (code, errors) == (0, ""), child.log_tail()
     assert "2 of 2 gateways have applied it" in output
