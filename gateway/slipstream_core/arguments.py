@@ -118,7 +118,7 @@ def read_options(args: argparse.Namespace, settings: type[_Struct], **given: Any
 
 def _options(settings: type[msgspec.Struct]) -> Iterator[tuple[str, tuple[str, ...], dict[str, Any]]]:
     """The field, the names, and the arguments of `add_argument`, of each option."""
-    fields: Sequence[inspect.Field] = inspect.type_info(settings).fields  # type: ignore[attr-defined]
+    fields: Sequence[inspect.Field] = inspect.type_info(settings).fields  # type: ignore[attr-defined]  # a union
     for field in fields:
         known, is_list, is_flag = _inside(field.type)
         if "names" not in known:

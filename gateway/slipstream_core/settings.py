@@ -1,12 +1,11 @@
 """Settings of a gateway process, in small groups. The manifest configures behaviour; settings configure the process.
 
 A field with `option(...)` is a command-line option: name, type, default and help are generated from the field (see
-`arguments`). Settings from environment variables are read here, and in `kube.environment`.
+`arguments`). `environment` reads those that come from environment variables.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
@@ -27,7 +26,6 @@ from slipstream_core.arguments import (
 
 ASSIGNMENT_VARIABLE = "SLIPSTREAM_ASSIGNMENT_SECRET"
 MIN_SECRET_BYTES = 16
-CACHE_VARIABLE = "SLIPSTREAM_VLLM_HOME"
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug")
 
 
@@ -378,50 +376,3 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
             self, redis_url=self.redis_url and "…", assignment_secret=self.assignment_secret and b"..."
         )
         return msgspec.Struct.__repr__(hidden)
-
-
-def telemetry_settings(environ: Mapping[str, str] = os.environ) -> TelemetrySettings:
-    """From the OpenTelemetry specification's variables. A signal is exported if it has an OTLP endpoint, unless
-    `OTEL_SDK_DISABLED` or `OTEL_{TRACES,METRICS}_EXPORTER=none` disables it."""
-    if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
-        return TelemetrySettings()
-    return TelemetrySettings(
-        export_traces=_exports(environ, "TRACES"),
-        export_metrics=_exports(environ, "METRICS"),
-    )
-
-
-def _exports(environ: Mapping[str, str], signal: str) -> bool:
-    exporters = [part.strip() for part in environ.get(f"OTEL_{signal}_EXPORTER", "otlp").split(",")]
-    endpoint = environ.get(f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT") or environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
-    return "otlp" in exporters and bool(endpoint)
-
-
-def secret(name: str) -> str | None:
-    """Value of the environment variable `name`, which a manifest names for an API key; None if unset or empty."""
-    return os.environ.get(name) or None
-
-
-def redis_url(environ: Mapping[str, str] = os.environ) -> str | None:
-    """Value of `SLIPSTREAM_REDIS_URL`; None if unset or empty."""
-    return environ.get("SLIPSTREAM_REDIS_URL") or None
-
-
-def assignment_secret(environ: Mapping[str, str] = os.environ) -> str | None:
-    """Value of `SLIPSTREAM_ASSIGNMENT_SECRET`; None if unset or empty."""
-    return environ.get(ASSIGNMENT_VARIABLE) or None
-
-
-def pod(environ: Mapping[str, str] = os.environ) -> Pod | None:
-    """The pod of this process, from `POD_NAME` and `POD_UID`; None unless both are set."""
-    name, uid = environ.get("POD_NAME"), environ.get("POD_UID")
-    return Pod(name=name, uid=uid) if name and uid else None
-
-
-def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
-    """Cache of `slipstream up`: `$SLIPSTREAM_VLLM_HOME`, else `slipstream` in the user's cache folder. The path is
-    absolute; the folder may not exist yet."""
-    if home := environ.get(CACHE_VARIABLE):
-        return Path(home).expanduser().absolute()
-    cache = environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(cache).expanduser().absolute() / "slipstream"

@@ -9,9 +9,10 @@ import logging
 import signal
 
 from slipstream_core.arguments import add_options, read_options
+from slipstream_core.environment import redis_url
 from slipstream_core.errors import CommandError, SlipstreamError
 from slipstream_core.manifest.grants import read_grants
-from slipstream_core.settings import LOG_LEVELS, NO_GRANTS, redis_url
+from slipstream_core.settings import LOG_LEVELS, NO_GRANTS
 
 from slipstream_operator.settings import OperatorSettings
 

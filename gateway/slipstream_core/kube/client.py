@@ -171,7 +171,7 @@ class KubeClient:
         return await self._write("PATCH", path, body, content_type=_MERGE_PATCH)
 
     async def apply(self, path: str, body: Mapping[str, Any]) -> Json:
-        """Apply `body` on the server's side: its fields become this client's, whoever managed them before."""
+        """Applies `body` on the server's side. This client takes over its fields from their present managers."""
         return await self._write("PATCH", path, body, content_type=_APPLY_PATCH, query={"force": "true"})
 
     async def delete(self, path: str, *, uid: str | None = None) -> None:

@@ -45,7 +45,7 @@ class ScriptLine:
     async def connect(self) -> None:
         """Connects to Redis and loads the scripts. Raises `RedisError` or `OSError`."""
         await self.disconnect()
-        connection = self._connection = self._pool.make_connection()  # type: ignore[no-untyped-call]
+        connection = self._connection = self._pool.make_connection()  # type: ignore[no-untyped-call]  # redis-py types its methods in part
         await connection.connect()
         for words in (("PING",), *(("SCRIPT", "LOAD", script.text) for script in self._scripts)):
             await connection.send_command(*words)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 
+from slipstream_core.environment import secret
 from slipstream_core.manifest import WireProtocol
-from slipstream_core.settings import GatewaySettings, secret
+from slipstream_core.settings import GatewaySettings
 
 from slipstream_gateway.fleet.snapshot import ReplicaKey
 from slipstream_gateway.upstreams.base import Upstream

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import msgspec
 import uvloop
+from slipstream_core.environment import secret
 from slipstream_core.errors import CommandError
 from slipstream_core.manifest import SpeculationPolicy
 from slipstream_core.manifest.objects import Metadata
-from slipstream_core.settings import secret
 
 from slipstream_tools.bench.cases import Prices, cases_of
 from slipstream_tools.bench.client import BenchClient

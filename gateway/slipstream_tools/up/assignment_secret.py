@@ -7,7 +7,7 @@ import secrets
 from contextlib import suppress
 from pathlib import Path
 
-from slipstream_core.settings import assignment_secret, cache_folder
+from slipstream_core.environment import assignment_secret, cache_folder
 
 _FILE = "assignment-secret"
 

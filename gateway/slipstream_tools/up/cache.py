@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from slipstream_core.environment import CACHE_VARIABLE
 from slipstream_core.errors import CommandError
-from slipstream_core.settings import CACHE_VARIABLE
 
 from slipstream_tools.up.processes import Stopped
 

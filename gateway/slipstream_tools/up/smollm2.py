@@ -15,8 +15,8 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+from slipstream_core.environment import cache_folder
 from slipstream_core.errors import CommandError
-from slipstream_core.settings import cache_folder
 
 from slipstream_tools.up.cache import Report, exclusive
 from slipstream_tools.up.pip import PipRunner

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
+from slipstream_core.environment import cache_folder
 from slipstream_core.errors import CommandError
-from slipstream_core.settings import cache_folder
 
 from slipstream_tools.up.cache import Report, exclusive
 from slipstream_tools.up.pip import PipError, PipRunner

@@ -14,9 +14,9 @@ from typing import Any
 import httpx
 import psutil
 import pytest
+from slipstream_core.environment import pod
 from slipstream_core.kube.environment import default_kubeconfig, own_namespace
 from slipstream_core.manifest.reports import REPORT_SELECTOR, read_report
-from slipstream_core.settings import pod
 from slipstream_tools.cli import main
 
 from tests.support.kube import KubeApiServer

@@ -118,7 +118,7 @@ async def test_a_start_without_the_server_goes_by_the_snapshot_until_it_is_back(
     await asyncio.to_thread(outages.stop, signal.SIGKILL)
     monkeypatch.setattr(
         "slipstream_gateway.sources.cluster.source.FIRST_LIST_S", 600.0
-    )  # who has a snapshot goes by another
+    )  # a gateway with a snapshot has another limit
     started_s = time.monotonic()
     async with watch(space, snapshot=snapshot) as watched:
         assert time.monotonic() - started_s < 15.0

@@ -51,7 +51,7 @@ def decision(arm: Arm = Arm.SPECULATIVE) -> Decision:
 
 @pytest.fixture
 def served(bench: Callable[..., Any]) -> Callable[[int], Any]:
-    """The pair with so many servers that serve both arms; nobody is there."""
+    """The pair with `count` servers that serve both arms; no process listens at their addresses."""
 
     def make(count: int) -> Any:
         endpoints = ", ".join(f'"grpc://127.0.0.1:{port}"' for port in range(1, count + 1))

@@ -52,7 +52,7 @@ class KeptStore(MemoryStore):
 
 
 class Desk:
-    """A dispatcher of real parts for one manifest, and what it tells of each request."""
+    """A dispatcher of real parts for one manifest, and the observations of its requests."""
 
     def __init__(self, text: str) -> None:
         settings = GatewaySettings(manifest=Path(), deadlines=Deadlines(connect_s=10.0))

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
-from slipstream_core.settings import TelemetrySettings, telemetry_settings
+from slipstream_core.environment import telemetry_settings
+from slipstream_core.settings import TelemetrySettings
 from slipstream_core.types import Arm, Decision, Endpoint, GenerationRequest, Reason
 from slipstream_gateway.request.outcome import Outcome
 from slipstream_gateway.telemetry.providers import Telemetry

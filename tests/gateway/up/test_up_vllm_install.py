@@ -14,8 +14,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from slipstream_core.environment import CACHE_VARIABLE
 from slipstream_core.errors import CommandError
-from slipstream_core.settings import CACHE_VARIABLE
 from slipstream_tools.up.processes import Stopped
 from slipstream_tools.up.vllm_environment import existing_vllm
 from slipstream_tools.up.vllm_install import Recipe, install_vllm

@@ -7,6 +7,7 @@ import argparse
 
 import msgspec
 from slipstream_core.arguments import add_options, read_options
+from slipstream_core.environment import telemetry_settings
 from slipstream_core.manifest import RoutingTable
 from slipstream_core.settings import (
     AccessSettings,
@@ -20,7 +21,6 @@ from slipstream_core.settings import (
     OverloadSettings,
     TlsSettings,
     UpstreamSettings,
-    telemetry_settings,
 )
 
 from slipstream_tools.gateway.options import checks, source

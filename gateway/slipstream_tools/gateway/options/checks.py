@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from slipstream_core.arguments import read_options
+from slipstream_core.environment import assignment_secret
 from slipstream_core.errors import CommandError
 from slipstream_core.file_thread import FileThread
 from slipstream_core.hosts import is_loopback
@@ -25,7 +26,6 @@ from slipstream_core.settings import (
     AuditSettings,
     TlsSettings,
     UpstreamSettings,
-    assignment_secret,
 )
 from slipstream_gateway.decide.classify import load_model
 from slipstream_gateway.upstreams.endpoint_rules import EndpointRules

@@ -7,17 +7,12 @@ import importlib.util
 import re
 
 from slipstream_core.arguments import add_options, read_options
+from slipstream_core.environment import pod, redis_url
 from slipstream_core.errors import CommandError
 from slipstream_core.kube.environment import default_kubeconfig, own_namespace
 from slipstream_core.manifest import RoutingTable, WireProtocol, check_address
 from slipstream_core.manifest.grants import read_grants
-from slipstream_core.settings import (
-    NO_GRANTS,
-    ClusterSettings,
-    GatewaySettings,
-    pod,
-    redis_url,
-)
+from slipstream_core.settings import NO_GRANTS, ClusterSettings, GatewaySettings
 
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
