@@ -13,7 +13,7 @@ from typing import Any
 from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as text_format
-from slipstream_core.redis.status import StoreStatus
+from slipstream_core.redis.condition import StoreStatus
 from slipstream_core.settings import TelemetrySettings
 from slipstream_core.types import Arm, Decision, Endpoint, GenerationRequest, Reason
 from slipstream_gateway.access import AccessStatus

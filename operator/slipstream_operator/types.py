@@ -7,9 +7,9 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 from slipstream_core.manifest.check import Problem
-from slipstream_core.manifest.last_good import GoodVersion
 from slipstream_core.manifest.reports import UnreachableServers, WithheldServer
 from slipstream_core.manifest.status import GatewaysStatus, ModelPairStatus, NameHolder, SpeculationPolicyStatus
+from slipstream_core.manifest.versions import GoodVersion
 
 KubeObject = dict[str, Any]
 """An object of the Kubernetes API as plain JSON values."""

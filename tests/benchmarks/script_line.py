@@ -18,8 +18,7 @@ from typing import Any
 
 import uvloop
 from redis.asyncio import Redis
-from slipstream_core.redis.limit_scripts import ADMIT, SETTLE, leases_key, limits_key
-from slipstream_core.redis.script_line import Command, ScriptLine
+from slipstream_core.redis.limit_scripts import ADMIT, SETTLE, Command, ScriptLine, leases_key, limits_key
 
 from tests.benchmarks.gateway_openai import free_port
 from tests.support.redis_server import RedisServer

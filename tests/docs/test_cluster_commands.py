@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
-from slipstream_core.manifest.renames import ALLOW_RENAME
+from slipstream_core.manifest.versions import ALLOW_RENAME
 from slipstream_tools.up.processes import Child
 
 from tests.docs.shell import Shell, until

@@ -13,7 +13,7 @@ from slipstream_core.manifest.objects import ModelPair, SpeculationPolicy
 from slipstream_core.manifest.resources import parse_resource
 from slipstream_core.manifest.status import ClassStatus, Condition, GatewaysStatus, SpeculationPolicyStatus
 from slipstream_core.observation import Observation, Subject
-from slipstream_core.redis.position import Position
+from slipstream_core.redis.inbox import Position
 from slipstream_core.types import Arm, Reason
 from slipstream_operator.reconcile.policy import reconcile_policy
 from slipstream_operator.rollout.analysis import ClassFacts, PolicyLedger

@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 from slipstream_core.manifest.status import ClassStatus, Phase, SpeculationPolicyStatus
-from slipstream_core.redis.position import Position
+from slipstream_core.redis.inbox import Position
 from slipstream_core.types import Arm, LengthBin, TaskType
 from slipstream_operator.rollout.analysis import Metric, PolicyLedger, Verdict
 from slipstream_operator.rollout.analysis.checkpoint import MAX_CHARS, MAX_WRITTEN_CHARS, sealed_standings

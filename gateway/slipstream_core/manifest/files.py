@@ -12,11 +12,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from slipstream_core.errors import ManifestError
-from slipstream_core.file_thread import FileThread
-from slipstream_core.manifest.documents import MAX_BYTES
-from slipstream_core.manifest.parse import parse
+from slipstream_core.file_reading import FileThread, read_regular
+from slipstream_core.manifest.parse import MAX_BYTES, parse
 from slipstream_core.manifest.table import LOCAL, RoutingTable, compile_table
-from slipstream_core.regular_files import read_regular
 
 LOOK_EVERY_S = 0.025  # a kill must take effect within 100 ms, and a poll costs one stat call
 # Kernels stamp files with a clock that advances in steps of some milliseconds, network file systems in longer steps.

@@ -14,11 +14,11 @@ from urllib.parse import urlsplit
 import msgspec
 
 from slipstream_core.errors import CommandError, ManifestError
+from slipstream_core.file_reading import read_regular
 from slipstream_core.manifest.check import Problem, show
-from slipstream_core.manifest.documents import MAX_BYTES, read_documents
 from slipstream_core.manifest.engines import ExternalEngine, VllmEngine
 from slipstream_core.manifest.objects import ModelPair
-from slipstream_core.regular_files import read_regular
+from slipstream_core.manifest.parse import MAX_BYTES, read_documents
 from slipstream_core.settings import Grants, KeyGrant
 
 API_KEY_FIELD = "apiKeyEnv"

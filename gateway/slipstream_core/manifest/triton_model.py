@@ -1,11 +1,13 @@
-"""The `config.pbtxt` of a pair's model in Triton, for pairs that Slipstream's engine serves, as text."""
+"""The model of a pair in Triton, for pairs that Slipstream's engine serves: its `config.pbtxt` as text, and the
+template of the model repository, in the installed package or in the source tree of an editable install."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from pathlib import PurePath
+from pathlib import Path, PurePath
 
+from slipstream_core.errors import CommandError
 from slipstream_core.manifest.engines import SlipstreamEngine
 from slipstream_core.manifest.objects import ModelPair
 
@@ -62,3 +64,15 @@ def render_config(template: str, name: str, parameters: Mapping[str, str]) -> st
 def _quote(text: str) -> str:
     """`text` as a string of protobuf's text format."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
+
+
+_PACKAGE = Path(__file__).parents[1]
+_PLACES = (_PACKAGE / "model_repository", _PACKAGE.parent.parent / "deploy" / "model_repository")
+
+
+def template_repository() -> Path:
+    """The folder of the templates. Raises `CommandError` in an incomplete installation."""
+    for folder in _PLACES:
+        if (folder / "slipstream" / "config.pbtxt").is_file():
+            return folder
+    raise CommandError(f"this installation is incomplete: {_PLACES[0]} is missing")

@@ -1,7 +1,7 @@
 """Rules of custom resources that a schema cannot express, in Common Expression Language, by the type that they apply
 to.
 
-They repeat the rules of `pair_rules` and `policy_rules` as far as the language can express them, so that the API server
+They repeat the rules of `pair_rules` and `rules` as far as the language can express them, so that the API server
 refuses at once what gateways would refuse. Only functions that every CEL implementation has are used. A field that is
 null counts as absent.
 """

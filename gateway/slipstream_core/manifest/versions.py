@@ -1,16 +1,158 @@
-"""A version of a custom resource together with its status: whether a rename waits, and which namespace holds the
-name."""
+"""The version of a custom resource that is in effect: the newest, or the last usable one while the newest is unusable
+or waits for its rename.
+
+A running process keeps the last usable version in memory. For gateways and operators that start later, the operator
+writes it into the object's status. The kill switch is always that of the newest version.
+
+Clients request a model by its name, so a rename breaks their requests. The effective name is that of `status.lastGood`:
+gateways and operator decide by the object alone, and all decide alike. The operator accepts a rename when no client has
+requested the pair lately. An annotation accepts it at once, also without an operator.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
-from slipstream_core.manifest.renames import held_back, pending_rename, waiting_rename
+from slipstream_core.manifest.check import Problem, show
+from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.resources import ParsedResource, parse_resource
-from slipstream_core.manifest.status import NameHolder
+from slipstream_core.manifest.status import MAX_LAST_GOOD_CHARS, LastGood, NameHolder
+
+
+class GoodVersion(NamedTuple):
+    """A usable version of an object: as received from the API server, and parsed."""
+
+    raw: Mapping[str, Any]
+    parsed: ParsedResource
+
+    @property
+    def generation(self) -> int:
+        return _generation(self.raw)
+
+
+def good_version(
+    raw: Mapping[str, Any], newest: ParsedResource, before: GoodVersion | None = None
+) -> GoodVersion | None:
+    """The last usable version of an object that is now `raw`, which was parsed as `newest`; None if there is none.
+
+    `before` is this function's result for the previous version. The status of `raw` may have a later one.
+    """
+    if newest.item is not None:
+        return GoodVersion(raw, newest)
+    if before is not None and _uid(before.raw) != _uid(raw):
+        before = None
+    kept = kept_of(raw)
+    if kept is None or (before is not None and before.generation >= kept.generation):
+        return _without_switch(before)
+    return kept_version(raw) or _without_switch(before)
+
+
+def kept_version(raw: Mapping[str, Any]) -> GoodVersion | None:
+    """The last usable version in the status of `raw`; None if there is none, or it is unusable."""
+    kept = kept_of(raw)
+    try:
+        spec = None if kept is None else msgspec.json.decode(kept.spec, type=dict[str, Any])
+    except msgspec.MsgspecError:
+        return None
+    if kept is None or spec is None:
+        return None
+    version = {**raw, "metadata": {**raw["metadata"], "generation": kept.generation}, "spec": spec}
+    parsed = parse_resource(version)
+    return None if parsed.item is None else GoodVersion(version, parsed)
+
+
+def to_keep(good: GoodVersion | None) -> LastGood | None:
+    """`good` in the form of the status field; None if it is larger than a status may hold."""
+    if good is None:
+        return None
+    spec = {name: value for name, value in good.raw["spec"].items() if name != "killSwitch"}
+    text = msgspec.json.encode(spec, order="deterministic").decode()
+    return LastGood(generation=good.generation, spec=text) if len(text) <= MAX_LAST_GOOD_CHARS else None
+
+
+def kept_of(raw: Mapping[str, Any]) -> LastGood | None:
+    """The last good spec in the status of `raw`; None if there is none, or it is unreadable."""
+    status = raw.get("status")
+    try:
+        return msgspec.convert(status.get("lastGood") if isinstance(status, Mapping) else None, LastGood | None)
+    except msgspec.ValidationError:
+        return None
+
+
+def _without_switch(good: GoodVersion | None) -> GoodVersion | None:
+    """An older version with its kill switch off, because only the newest version's switch counts."""
+    item = good.parsed.item if good is not None else None
+    if good is None or item is None or not item.spec.kill_switch:
+        return good
+    # Two branches, because the type of the replaced spec depends on the type of the object.
+    if isinstance(item, ModelPair):
+        pair_spec = msgspec.structs.replace(item.spec, kill_switch=None)
+        unkilled = msgspec.structs.replace(good.parsed, item=msgspec.structs.replace(item, spec=pair_spec))
+    else:
+        policy_spec = msgspec.structs.replace(item.spec, kill_switch=None)
+        unkilled = msgspec.structs.replace(good.parsed, item=msgspec.structs.replace(item, spec=policy_spec))
+    return GoodVersion(good.raw, unkilled)
+
+
+def _uid(raw: Mapping[str, Any]) -> object:
+    return raw["metadata"].get("uid")
+
+
+def _generation(raw: Mapping[str, Any]) -> int:
+    return int(raw["metadata"].get("generation") or 0)
+
+
+ALLOW_RENAME = "slipstream.dev/allow-rename"
+"""The annotation of a pair that accepts a rename; its value is the new name."""
+
+
+class _Named(msgspec.Struct):
+    model: str
+
+
+class Rename(NamedTuple):
+    """A rename that is not yet accepted, from the effective name to that of the newest spec."""
+
+    old: str
+    new: str
+
+
+def pending_rename(raw: Mapping[str, Any]) -> Rename | None:
+    """The rename of `raw` relative to its status; None if there is none, or an annotation accepts it."""
+    metadata, spec = raw.get("metadata") or {}, raw.get("spec")
+    new = spec.get("model") if isinstance(spec, Mapping) and raw.get("kind") == "ModelPair" else None
+    kept = kept_of(raw)
+    if not isinstance(new, str) or kept is None or kept.generation == metadata.get("generation"):
+        return None
+    old, annotations = model_kept(kept), metadata.get("annotations")
+    is_allowed = isinstance(annotations, Mapping) and annotations.get(ALLOW_RENAME) == new
+    return None if old is None or old == new or is_allowed else Rename(old, new)
+
+
+def model_kept(kept: LastGood) -> str | None:
+    """The model name of a pair's last good spec; None if it is unreadable."""
+    try:
+        return msgspec.json.decode(kept.spec, type=_Named).model
+    except msgspec.MsgspecError:
+        return None
+
+
+def waiting_rename(raw: Mapping[str, Any], parsed: ParsedResource) -> Rename | None:
+    """The rename that is the only reason why `raw`, which `parse_resource` returned as `parsed`, is not served."""
+    rename = None if parsed.item is None else pending_rename(raw)
+    return None if rename is None or kept_version(raw) is None else rename
+
+
+def held_back(parsed: ParsedResource, rename: Rename) -> ParsedResource:
+    """A version that is not yet effective."""
+    message = (
+        f"{show(rename.new)} replaces {show(rename.old)} once the operator has accepted the rename; to accept it now, "
+        f"set the annotation {ALLOW_RENAME}: {show(rename.new)}"
+    )
+    return msgspec.structs.replace(parsed, item=None, problems=(Problem("spec.model", message),))
 
 
 def version_key(raw: Mapping[str, Any]) -> tuple[object, ...]:

@@ -1,13 +1,35 @@
-"""Read positions per stream, so that every outcome of another replica is applied once."""
+"""Read positions in the streams of outcomes, so that every outcome of another replica is applied once."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+import msgspec
 
 from slipstream_core.observation import Observation
-from slipstream_core.redis.position import Position, is_before
-from slipstream_core.redis.wire import decode
+from slipstream_core.redis.outcome_stream import decode
+
+
+class Position(msgspec.Struct, frozen=True, kw_only=True):
+    """A place in the stream of one pair.
+
+    `entry` is the id of the entry read last, `numbers` the number of the last outcome per recently active origin
+    (gateway process). The entry saves reading. The numbers identify new outcomes when the stream is read again from its
+    beginning, because Redis was restored with older data.
+    """
+
+    entry: str
+    numbers: Mapping[str, int]
+
+
+def is_before(entry: bytes, other: bytes) -> bool:
+    """Whether a stream entry's id, `milliseconds-number`, precedes another's; False if one is malformed."""
+    first, second = entry.split(b"-"), other.split(b"-")
+    if not all(len(parts) == 2 and parts[0].isdigit() and parts[1].isdigit() for parts in (first, second)):
+        return False
+    return (int(first[0]), int(first[1])) < (int(second[0]), int(second[1]))
+
 
 _START = b"0-0"
 # One for each pair and gateway process that ever wrote; the oldest are dropped first.

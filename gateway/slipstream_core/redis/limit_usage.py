@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from redis.exceptions import RedisError
 
 from slipstream_core.rate_limits import InUse, Limits, used
-from slipstream_core.redis.limit_scripts import USAGE
+from slipstream_core.redis.limit_scripts import USAGE, Command, ScriptLine
 from slipstream_core.redis.redis_url import parse_redis_url
-from slipstream_core.redis.script_line import Command, ScriptLine
 
 _ANSWERS_S = 0.5
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from slipstream_core.observation import Observation
 from slipstream_core.redis.condition import Backoff
-from slipstream_core.redis.wire import BATCH, Frame, encode
+from slipstream_core.redis.outcome_stream import BATCH, Frame, encode
 
 # Per pair and exchange: 1,024 outcomes, some 0.5 MB.
 _FRAMES_AT_ONCE = 64

@@ -31,9 +31,10 @@ from slipstream_core.redis.limit_scripts import (
     REFUSED_BY,
     RENEW,
     SETTLE,
+    Command,
+    ScriptLine,
 )
 from slipstream_core.redis.redis_url import parse_redis_url
-from slipstream_core.redis.script_line import Command, ScriptLine
 
 EXCHANGE_S = 0.025  # a request waits for the running exchange and for its own
 LEASE_S = 30.0

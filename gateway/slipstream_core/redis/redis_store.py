@@ -2,9 +2,9 @@
 
 Only the store's own task waits for Redis. A few times per second it makes one round trip, which sends this gateway's
 outcomes and fetches those of others. An outcome is sent until Redis acknowledges it, and applied at most once by every
-other replica; see `wire` (numbers), `redis_scripts` (not stored twice) and `inbox` (not applied twice). Lost are
-outcomes dropped by a full buffer, those that left a stream before a replica read them, both counted, and those that
-Redis itself lost.
+other replica; see `outcome_stream` (numbers, not stored twice) and `inbox` (not applied twice). Lost are outcomes
+dropped by a full buffer, those that left a stream before a replica read them, both counted, and those that Redis itself
+lost.
 """
 
 from __future__ import annotations
@@ -25,14 +25,11 @@ from redis.exceptions import TimeoutError as RedisTimeout
 
 from slipstream_core.errors import shorten
 from slipstream_core.observation import Observation
-from slipstream_core.redis.condition import Backoff, Condition
-from slipstream_core.redis.inbox import Inbox
+from slipstream_core.redis.condition import Backoff, Condition, StoreStatus
+from slipstream_core.redis.inbox import Inbox, Position
 from slipstream_core.redis.outbox import Outbox
-from slipstream_core.redis.position import Position
-from slipstream_core.redis.redis_scripts import Command, append_command, read_command
+from slipstream_core.redis.outcome_stream import Command, Frame, append_command, read_command
 from slipstream_core.redis.redis_url import parse_redis_url
-from slipstream_core.redis.status import StoreStatus
-from slipstream_core.redis.wire import Frame
 
 _log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from slipstream_core.errors import CommandError
-from slipstream_core.file_thread import FileThread
+from slipstream_core.file_reading import FileThread
 
 from slipstream_gateway.access.keyring import Keyring, in_time, open_keyring, pepper_path, read_file
 

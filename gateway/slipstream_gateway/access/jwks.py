@@ -20,9 +20,8 @@ from typing import Any, NamedTuple
 import httpx
 import jwt
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
-from slipstream_core.file_thread import FileThread
+from slipstream_core.file_reading import FileThread, read_regular
 from slipstream_core.network_errors import describe_network_error
-from slipstream_core.regular_files import read_regular
 
 from slipstream_gateway.access.records import check_location
 

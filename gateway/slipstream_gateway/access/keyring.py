@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 from slipstream_core.errors import CommandError, NotAuthenticated
-from slipstream_core.file_thread import FileThread
-from slipstream_core.regular_files import read_regular
+from slipstream_core.file_reading import FileThread, read_regular
 
 from slipstream_gateway.access.key_text import MIN_PEPPER_BYTES, digest, id_of, pepper_id
 from slipstream_gateway.access.principal import Prices, Principal, compile_principal

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 
-from slipstream_core.manifest.kill_switch import KillSwitch
-from slipstream_core.manifest.kills import KillEvent
+from slipstream_core.manifest.kill_switch import KillEvent, KillSwitch
 from slipstream_core.settings import GatewaySettings
 from starlette.routing import BaseRoute, Route, request_response
 

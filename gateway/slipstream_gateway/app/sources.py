@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from slipstream_core.errors import CommandError
-from slipstream_core.manifest.kills import KillFile, kills_beside
+from slipstream_core.manifest.kill_switch import KillFile, kills_beside
 from slipstream_core.settings import GatewaySettings
 
 from slipstream_gateway.decide.classify import LinearClassifier, default_model, load_model

@@ -9,8 +9,7 @@ from collections.abc import Callable
 import msgspec
 from slipstream_core.errors import InvalidRequest, SlipstreamError
 from slipstream_core.hosts import is_address, without_port
-from slipstream_core.manifest.kill_switch import KillSwitch, NotSwitchable
-from slipstream_core.manifest.kills import KillEvent, Who, Why
+from slipstream_core.manifest.kill_switch import KillEvent, KillSwitch, NotSwitchable, Who, Why
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send

@@ -8,8 +8,18 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 from slipstream_core.errors import ManifestError
-from slipstream_core.manifest.kill_switch import LAND_WITHIN_S, NotSwitchable, command_for, now, with_event, within
-from slipstream_core.manifest.kills import Kill, KillEvent, KillFile, Kills
+from slipstream_core.manifest.kill_switch import (
+    LAND_WITHIN_S,
+    Kill,
+    KillEvent,
+    KillFile,
+    Kills,
+    NotSwitchable,
+    command_for,
+    now,
+    with_event,
+    within,
+)
 from slipstream_core.manifest.table import Route
 
 from slipstream_gateway.console.worker import WorkerSnapshot

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 from slipstream_core.manifest.table import Backend
 from slipstream_core.observation import PARITY, Observation, Subject
-from slipstream_core.redis.status import StoreStatus
+from slipstream_core.redis.condition import StoreStatus
 from slipstream_core.types import Decision
 
 from slipstream_gateway.upstreams.base import Usage

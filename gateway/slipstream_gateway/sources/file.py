@@ -20,7 +20,7 @@ from slipstream_core.manifest import (
     triton_model_name,
     with_endpoints,
 )
-from slipstream_core.manifest.kills import KillFile, killed_in
+from slipstream_core.manifest.kill_switch import KillFile, killed_in
 from slipstream_core.settings import GatewaySettings
 
 from slipstream_gateway.fleet.configuration import ConfigurationStatus

@@ -11,7 +11,7 @@ from itertools import islice
 
 from opentelemetry.metrics import Meter
 from slipstream_core.rate_limits import NANO_PER_USD
-from slipstream_core.redis.status import StoreStatus
+from slipstream_core.redis.condition import StoreStatus
 from slipstream_core.types import Capability
 
 from slipstream_gateway.access import AccessStatus

@@ -16,8 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from slipstream_core.errors import CommandError
-from slipstream_core.file_thread import FileThread
-from slipstream_core.regular_files import read_regular
+from slipstream_core.file_reading import FileThread, read_regular
 from slipstream_core.settings import TlsSettings
 
 _log = logging.getLogger(__name__)

@@ -22,8 +22,8 @@ from slipstream_core.manifest import (
     read_file,
     resolve_source,
 )
-from slipstream_core.manifest.documents import read_documents
 from slipstream_core.manifest.objects import Metadata, SpeculationPolicySpec
+from slipstream_core.manifest.parse import read_documents
 from slipstream_core.manifest.rollout import Thresholds
 from slipstream_core.manifest.rules import pair_key_of
 

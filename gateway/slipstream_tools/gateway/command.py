@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from slipstream_core.manifest import compile_file, read_file
-from slipstream_core.manifest.kills import KillFile, kills_beside
+from slipstream_core.manifest.kill_switch import KillFile, kills_beside
 
 from slipstream_tools.gateway import options as gateway_options
 from slipstream_tools.gateway.options import source

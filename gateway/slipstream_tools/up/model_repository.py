@@ -12,8 +12,7 @@ from pathlib import Path
 
 from slipstream_core.errors import CommandError
 from slipstream_core.manifest import ModelPair, VllmEngine, triton_model_name
-from slipstream_core.manifest.triton_model import engine_parameters, render_config
-from slipstream_core.model_repository import template_repository
+from slipstream_core.manifest.triton_model import engine_parameters, render_config, template_repository
 
 from slipstream_tools.up.checkpoint_folders import check_folders
 from slipstream_tools.up.triton_vllm import ENVIRONMENT_PARAMETER, write_stub_environment

@@ -8,8 +8,7 @@ from typing import Any
 
 from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.table import triton_model_name
-from slipstream_core.manifest.triton_model import engine_parameters, render_config
-from slipstream_core.model_repository import template_repository
+from slipstream_core.manifest.triton_model import engine_parameters, render_config, template_repository
 
 from slipstream_operator.children.identity import Owner, child
 

@@ -8,11 +8,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
-from slipstream_core.manifest.last_good import GoodVersion, good_version
 from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.resolve import Resolution, resolve
 from slipstream_core.manifest.resources import ParsedResource
-from slipstream_core.manifest.versions import parse_version, version_key
+from slipstream_core.manifest.versions import GoodVersion, good_version, parse_version, version_key
 from slipstream_core.settings import NO_GRANTS, Grants
 
 from slipstream_operator.cluster.cache import key_of

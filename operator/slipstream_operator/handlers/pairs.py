@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 import msgspec
 from slipstream_core.manifest.check import Problem
 from slipstream_core.manifest.naming import child_name
-from slipstream_core.manifest.renames import model_kept
 from slipstream_core.manifest.resources import ParsedResource
 from slipstream_core.manifest.status import ModelPairStatus, SpeculationPolicyStatus
+from slipstream_core.manifest.versions import model_kept
 
 from slipstream_operator.children.writer import ChildWriter
 from slipstream_operator.cluster.cache import ObjectCache, key_of, owner_uid

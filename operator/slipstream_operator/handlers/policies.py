@@ -7,11 +7,11 @@ from datetime import datetime
 from typing import Any, Protocol
 
 import msgspec
-from slipstream_core.manifest.last_good import GoodVersion
 from slipstream_core.manifest.naming import child_name
 from slipstream_core.manifest.objects import SpeculationPolicy
 from slipstream_core.manifest.resources import ParsedResource
 from slipstream_core.manifest.status import ConditionType, ModelPairStatus, SpeculationPolicyStatus
+from slipstream_core.manifest.versions import GoodVersion
 
 from slipstream_operator.cluster.cache import ObjectCache, owner_uid
 from slipstream_operator.cluster.gateway_reports import GatewayReports

@@ -11,7 +11,6 @@ from datetime import datetime
 
 import msgspec
 from slipstream_core.manifest.check import Problem
-from slipstream_core.manifest.last_good import to_keep
 from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.resolve import name_taken
 from slipstream_core.manifest.status import (
@@ -23,6 +22,7 @@ from slipstream_core.manifest.status import (
     Replicas,
     SpeculationPolicyStatus,
 )
+from slipstream_core.manifest.versions import to_keep
 
 from slipstream_operator.children import children_of
 from slipstream_operator.reconcile import pair_conditions

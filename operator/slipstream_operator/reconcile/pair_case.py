@@ -7,11 +7,10 @@ from typing import Any
 
 import msgspec
 from slipstream_core.manifest.check import Problem
-from slipstream_core.manifest.last_good import GoodVersion, good_version
 from slipstream_core.manifest.objects import ModelPair
-from slipstream_core.manifest.renames import Rename, held_back, waiting_rename
 from slipstream_core.manifest.resources import ParsedResource, parse_resource
 from slipstream_core.manifest.status import ModelPairStatus
+from slipstream_core.manifest.versions import GoodVersion, Rename, good_version, held_back, waiting_rename
 
 from slipstream_operator.reconcile.pair_conditions import PairReason, unresolved_reason
 from slipstream_operator.reconcile.usage import Usage, usage_of

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 from slipstream_core.manifest.check import Problem
 from slipstream_core.manifest.engines import VllmEngine
 from slipstream_core.manifest.grants import API_KEY_FIELD, is_foreign_name
-from slipstream_core.manifest.last_good import GoodVersion, to_keep
 from slipstream_core.manifest.objects import ModelPair
 from slipstream_core.manifest.reports import UnreachableServers
 from slipstream_core.manifest.status import Condition, ConditionStatus, GatewaysStatus, Replicas
+from slipstream_core.manifest.versions import GoodVersion, to_keep
 
 from slipstream_operator.children.all import has_servers
 from slipstream_operator.children.hashes import weights_hash

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from slipstream_core.manifest.check import show
-from slipstream_core.manifest.renames import model_kept
 from slipstream_core.manifest.status import Condition, ConditionType, ModelPairStatus
+from slipstream_core.manifest.versions import model_kept
 
 from slipstream_operator.reconcile.pair_conditions import PairReason
 from slipstream_operator.status.conditions import find

@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 from slipstream_core.manifest.check import Problem
 from slipstream_core.manifest.fingerprint import spec_hash
-from slipstream_core.manifest.last_good import GoodVersion, good_version, to_keep
 from slipstream_core.manifest.objects import ModelPair, SpeculationPolicy, SpeculationPolicySpec
 from slipstream_core.manifest.resources import parse_resource, raw_kill_switch
 from slipstream_core.manifest.status import (
@@ -21,6 +20,7 @@ from slipstream_core.manifest.status import (
     Phase,
     SpeculationPolicyStatus,
 )
+from slipstream_core.manifest.versions import GoodVersion, good_version, to_keep
 
 from slipstream_operator.reconcile.pair_conditions import accepted
 from slipstream_operator.reconcile.policy_conditions import Judged, PolicyReason, Subject, ready, set_conditions

@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from slipstream_core.manifest.check import show
-from slipstream_core.manifest.renames import ALLOW_RENAME, Rename
 from slipstream_core.manifest.status import ModelPairStatus
+from slipstream_core.manifest.versions import ALLOW_RENAME, Rename
 
 from slipstream_operator.status.conditions import read_time, rfc3339
 from slipstream_operator.types import Note

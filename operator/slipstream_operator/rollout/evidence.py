@@ -13,7 +13,7 @@ import msgspec
 from slipstream_core.manifest.objects import SpeculationPolicy, SpeculationPolicySpec
 from slipstream_core.manifest.status import SpeculationPolicyStatus
 from slipstream_core.observation import Observation
-from slipstream_core.redis.position import Position
+from slipstream_core.redis.inbox import Position
 from slipstream_core.redis.redis_store import RedisStore
 
 from slipstream_operator.cluster.resources import ObjectKey

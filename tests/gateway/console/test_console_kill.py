@@ -12,7 +12,7 @@ import httpx
 import pytest
 from slipstream_core.errors import ManifestError
 from slipstream_core.manifest import EMBEDDED_MANIFEST
-from slipstream_core.manifest.kills import KillFile
+from slipstream_core.manifest.kill_switch import KillFile
 from slipstream_core.settings import AccessSettings
 from slipstream_tools.cli import main
 

@@ -14,7 +14,7 @@ import pytest
 from slipstream_core.errors import SlipstreamError
 from slipstream_core.manifest import compile_table, parse
 from slipstream_core.observation import Observation, Subject
-from slipstream_core.redis.wire import decode, encode
+from slipstream_core.redis.outcome_stream import decode, encode
 from slipstream_core.settings import Deadlines, GatewaySettings
 from slipstream_core.types import Arm, Mode, Reason
 from slipstream_gateway.admission import Admission

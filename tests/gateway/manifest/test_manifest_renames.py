@@ -6,8 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from slipstream_core.manifest.renames import Rename, pending_rename
-from slipstream_core.manifest.versions import parse_version
+from slipstream_core.manifest.versions import Rename, parse_version, pending_rename
 
 JSON = dict[str, Any]
 ALLOW = "slipstream.dev/allow-rename"

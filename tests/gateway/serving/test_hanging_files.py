@@ -22,10 +22,9 @@ from typing import Any
 import httpx
 import pytest
 from slipstream_core.errors import ManifestError
-from slipstream_core.file_thread import FileThread
+from slipstream_core.file_reading import FileThread, read_regular
 from slipstream_core.manifest import EMBEDDED_MANIFEST, ManifestFile
-from slipstream_core.manifest.kills import KillFile
-from slipstream_core.regular_files import read_regular
+from slipstream_core.manifest.kill_switch import KillFile
 from slipstream_gateway.sources.cluster.snapshot import read_snapshot
 from slipstream_tools.cli import main
 

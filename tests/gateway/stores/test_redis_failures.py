@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from slipstream_core.redis.wire import stream_key
+from slipstream_core.redis.outcome_stream import stream_key
 
 
 async def _append(store: Any, observations: list[Any], *, gap_s: float = 0.0) -> None:

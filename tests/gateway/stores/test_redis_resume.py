@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 from slipstream_core.observation import Observation
-from slipstream_core.redis.inbox import Inbox
-from slipstream_core.redis.position import Position, is_before
+from slipstream_core.redis.inbox import Inbox, Position, is_before
+from slipstream_core.redis.outcome_stream import encode, stream_key
 from slipstream_core.redis.redis_store import RedisStore
-from slipstream_core.redis.wire import encode, stream_key
 
 
 class Consumer:

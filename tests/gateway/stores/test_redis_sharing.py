@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from slipstream_core.redis.wire import stream_key
+from slipstream_core.redis.outcome_stream import stream_key
 from slipstream_gateway.request.learning import MemoryStore
 
 

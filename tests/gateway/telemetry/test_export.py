@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from slipstream_core.environment import telemetry_settings
-from slipstream_core.redis.status import StoreStatus
+from slipstream_core.redis.condition import StoreStatus
 from slipstream_core.settings import TelemetrySettings
 from slipstream_core.types import Arm, Decision, Endpoint, GenerationRequest, Reason
 from slipstream_gateway.decide.estimate import ClassEvidence, TreatmentEffect

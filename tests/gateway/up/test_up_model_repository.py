@@ -12,8 +12,7 @@ import pytest
 from google.protobuf import text_format
 from slipstream_core.errors import CommandError
 from slipstream_core.manifest import Draft, ModelPair, Target, parse
-from slipstream_core.manifest.triton_model import engine_parameters, render_config
-from slipstream_core.model_repository import template_repository
+from slipstream_core.manifest.triton_model import engine_parameters, render_config, template_repository
 from slipstream_tools.up.model_repository import write_repository
 from slipstream_tools.up.vllm_environment import VllmInstall
 from tritonclient.grpc import model_config_pb2

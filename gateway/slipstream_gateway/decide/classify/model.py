@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from slipstream_core.errors import CommandError
-from slipstream_core.file_thread import FileThread
-from slipstream_core.regular_files import read_regular
+from slipstream_core.file_reading import FileThread, read_regular
 from slipstream_core.types import TaskType
 
 from slipstream_gateway.decide.classify.hashing import TABLE_ROWS

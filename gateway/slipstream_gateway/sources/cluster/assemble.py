@@ -14,7 +14,6 @@ from typing import NamedTuple
 import msgspec
 from slipstream_core.kube.client import Json
 from slipstream_core.manifest.fingerprint import spec_hash
-from slipstream_core.manifest.last_good import GoodVersion, good_version
 from slipstream_core.manifest.naming import child_name
 from slipstream_core.manifest.objects import ModelPair, SpeculationPolicy
 from slipstream_core.manifest.resolve import Resolution, kills_of, resolve
@@ -22,7 +21,7 @@ from slipstream_core.manifest.resources import ParsedResource
 from slipstream_core.manifest.standing import Standing, pair_status_of, standing_of
 from slipstream_core.manifest.status import Phase
 from slipstream_core.manifest.table import Route, RoutingTable, compile_route, table_of
-from slipstream_core.manifest.versions import parse_version, version_key
+from slipstream_core.manifest.versions import GoodVersion, good_version, parse_version, version_key
 from slipstream_core.settings import NO_GRANTS, Grants
 
 from slipstream_gateway.sources.cluster.collection import key_of

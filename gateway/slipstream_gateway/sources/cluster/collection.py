@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from slipstream_core.kube.client import Json
-from slipstream_core.manifest.renames import ALLOW_RENAME
 from slipstream_core.manifest.resources import raw_kill_switch
+from slipstream_core.manifest.versions import ALLOW_RENAME
 
 _log = logging.getLogger(__name__)
 _METADATA = ("name", "namespace", "uid", "generation", "resourceVersion", "creationTimestamp")

@@ -8,8 +8,15 @@ import msgspec
 from slipstream_core.errors import CommandError
 from slipstream_core.kube.client import KubeClient
 from slipstream_core.kube.errors import FORBIDDEN, KubeError
-from slipstream_core.manifest.kill_switch import LAND_WITHIN_S, NotSwitchable, command_for, now, with_event
-from slipstream_core.manifest.kills import KillEvent, Kills
+from slipstream_core.manifest.kill_switch import (
+    LAND_WITHIN_S,
+    KillEvent,
+    Kills,
+    NotSwitchable,
+    command_for,
+    now,
+    with_event,
+)
 from slipstream_core.manifest.table import Route
 from slipstream_core.settings import ClusterSettings
 

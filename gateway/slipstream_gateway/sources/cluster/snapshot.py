@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from slipstream_core.file_thread import FileThread
-from slipstream_core.regular_files import read_regular
+from slipstream_core.file_reading import FileThread, read_regular
 
 FORMAT = 1
 MAX_BYTES = 64 * 1024 * 1024

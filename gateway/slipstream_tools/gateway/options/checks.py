@@ -14,10 +14,9 @@ from pathlib import Path
 from slipstream_core.arguments import read_options
 from slipstream_core.environment import assignment_secret
 from slipstream_core.errors import CommandError
-from slipstream_core.file_thread import FileThread
+from slipstream_core.file_reading import FileThread, read_regular
 from slipstream_core.hosts import is_loopback
 from slipstream_core.manifest.grants import read_grants
-from slipstream_core.regular_files import read_regular
 from slipstream_core.settings import (
     ASSIGNMENT_VARIABLE,
     MIN_SECRET_BYTES,

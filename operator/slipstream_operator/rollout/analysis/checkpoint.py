@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 import msgspec
-from slipstream_core.redis.position import Position
+from slipstream_core.redis.inbox import Position
 
 from slipstream_operator.errors import OperatorError
 from slipstream_operator.rollout.analysis.facts import ClassMemory

@@ -12,7 +12,7 @@ from slipstream_core.manifest.objects import SpeculationPolicySpec
 from slipstream_core.manifest.rollout import DEFAULT_ERROR_RATE, Analysis, Thresholds, effective
 from slipstream_core.manifest.status import ClassStatus, Phase, SpeculationPolicyStatus
 from slipstream_core.observation import Observation
-from slipstream_core.redis.position import Position
+from slipstream_core.redis.inbox import Position
 
 from slipstream_operator.rollout.analysis.checkpoint import State, read_checkpoint, write_checkpoint
 from slipstream_operator.rollout.analysis.facts import ClassFacts, ClassMemory
