@@ -12,8 +12,8 @@ from slipstream_core.errors import CommandError, ModelNotFound, RequestError
 from slipstream_core.manifest import EMBEDDED_MANIFEST, Route, RoutingTable, load_file
 from slipstream_core.observation import Forecast
 from slipstream_core.types import Decision, GenerationRequest, Mode, RequestProfile
-from slipstream_gateway.api.overrides import RequestOverrides
 from slipstream_gateway.api.parse import parse_request
+from slipstream_gateway.api.request import RequestOverrides
 from slipstream_gateway.decide.classify import LinearClassifier, default_model
 from slipstream_gateway.decide.estimate import ForecastQuery, Learner
 from slipstream_gateway.decide.route import NO_DRAWS, DecisionInputs, decide, explanation

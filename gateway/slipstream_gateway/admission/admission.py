@@ -194,7 +194,7 @@ class Admission:
 
     def _pressure(self, slots: PairSlots, own: int = 0) -> float:
         """The higher of two pressures: that on the pair's own limit, and that on the cap for all pairs."""
-        waiting = bool(slots.queue)
+        waiting = slots.pair in self._waiting
         return max(
             pressure_of(slots.in_flight - own, slots.limit.value, waiting=waiting),
             pressure_of(self.in_flight - own, self._max_in_flight, waiting=waiting),

@@ -28,9 +28,8 @@ from slipstream_gateway.api.http import (
     send_error,
     send_reply,
 )
-from slipstream_gateway.api.overrides import RequestOverrides, deadline_of
 from slipstream_gateway.api.render import ChunkRenderer, whole_answer
-from slipstream_gateway.api.request import BodyParser
+from slipstream_gateway.api.request import BodyParser, RequestOverrides, deadline_of
 from slipstream_gateway.request.call import Answer, Call, Context
 from slipstream_gateway.request.causes import rejection
 from slipstream_gateway.request.deadlines import client_late

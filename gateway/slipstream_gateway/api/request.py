@@ -1,4 +1,8 @@
-"""The part of a generation request that all endpoints share, and where its body is parsed.
+"""The part of a generation request that all endpoints share: the headers that override the gateway's own decisions,
+the client's deadline, the size of its prompt, and the fields of its body.
+
+A prompt's size counts every field by its bytes, except token ids and media: the gateway does not know which fields a
+template or a server renders. Media are counted by number: the tokens of an image are unrelated to its bytes.
 
 Small bodies are parsed on the event loop and larger ones in a thread, so that other requests are not delayed.
 """
@@ -6,20 +10,166 @@ Small bodies are parsed on the event loop and larger ones in a thread, so that o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
-from slipstream_core.errors import InvalidRequest
-from slipstream_core.types import Endpoint, GenerationRequest, Message
+from slipstream_core.errors import InvalidRequest, shorten
+from slipstream_core.manifest.objects import MAX_DRAFT_TOKENS
+from slipstream_core.types import Endpoint, GenerationRequest, Message, Mode, PromptSize
 
-from slipstream_gateway.api.body import WireSampling
+from slipstream_gateway.api.body import WireItem, WireMessage, WireSampling, show
 from slipstream_gateway.api.features import FOR_SAMPLING, between, is_structured, seed_of, stop_strings, top_k_of
-from slipstream_gateway.api.overrides import NO_OVERRIDES, RequestOverrides, draft_length_of, learn_of, mode_of
-from slipstream_gateway.api.prompts import NonText, prompt_size
+
+
+class RequestOverrides(NamedTuple):
+    """The header values as received: `x-slipstream-mode`, `x-slipstream-draft-length` and `x-slipstream-learn`."""
+
+    mode: str | None = None
+    draft_length: str | None = None
+    learn: str | None = None
+
+
+NO_OVERRIDES = RequestOverrides()
+_MODES: Mapping[str, Mode] = {str(mode): mode for mode in Mode}
+
+
+def mode_of(value: str | None) -> Mode:
+    """The mode in the header's value. Raises `InvalidRequest`."""
+    if value is None:
+        return Mode.AUTO
+    mode = _MODES.get(value.strip().lower())
+    if mode is None:
+        message = f"Invalid header 'x-slipstream-mode': expected {', '.join(_MODES)}, got {show(value)}."
+        raise InvalidRequest(message, param="x-slipstream-mode")
+    return mode
+
+
+def draft_length_of(value: str | None) -> int | None:
+    """The draft length in the header's value. Raises `InvalidRequest`."""
+    if value is None:
+        return None
+    text = value.strip()
+    if len(text) > 2 or not (text.isascii() and text.isdigit()) or not 1 <= int(text) <= MAX_DRAFT_TOKENS:
+        message = f"Invalid header 'x-slipstream-draft-length': expected 1 to {MAX_DRAFT_TOKENS}, got {show(value)}."
+        raise InvalidRequest(message, param="x-slipstream-draft-length")
+    return int(text)
+
+
+def learn_of(value: str | None) -> bool:
+    """Whether the outcome may be learned from, by the header's value. Raises `InvalidRequest`."""
+    if value is None:
+        return True
+    word = value.strip().lower()
+    if word not in ("on", "off"):
+        message = f"Invalid header 'x-slipstream-learn': expected on, off, got {show(value)}."
+        raise InvalidRequest(message, param="x-slipstream-learn")
+    return word == "on"
+
+
+_TIMEOUT_HEADER = "x-request-timeout"
+_LONGEST_TIMEOUT_S = 86_400.0
+_DECIMAL = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?")
+
+
+def deadline_of(value: str | None, *, now_s: float) -> float | None:
+    """The instant at which the client stops waiting, by the clock of `now_s`; None without the header.
+
+    Raises `InvalidRequest` with the header's name and value if that is not a decimal number of seconds above 0.
+    """
+    if value is None:
+        return None
+    seconds = float(value) if _DECIMAL.fullmatch(value) else 0.0
+    if not 0.0 < seconds <= _LONGEST_TIMEOUT_S:
+        expected = f"expected seconds above 0, at most {_LONGEST_TIMEOUT_S:g}, such as 2.5"
+        raise InvalidRequest(
+            f"Invalid header '{_TIMEOUT_HEADER}': {expected}, got '{shorten(value)}'.", param=_TIMEOUT_HEADER
+        )
+    return now_s + seconds
+
+
+_MEDIA = frozenset(
+    {
+        "audio_url",
+        "computer_screenshot",
+        "image_embeds",
+        "image_url",
+        "input_audio",
+        "input_image",
+        "input_video",
+        "video_url",
+    }
+)
+_NULL = msgspec.Raw(b"null")
+
+
+class _Holder(msgspec.Struct):
+    """A message or an item of a response, which may contain media."""
+
+    content: msgspec.Raw = _NULL
+    output: msgspec.Raw = _NULL
+
+
+class _Part(msgspec.Struct):
+    type: str | None = None
+
+
+_decode_holders = msgspec.json.Decoder(list[_Holder]).decode
+_decode_parts = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_part = msgspec.json.Decoder(_Part).decode
+
+
+class NonText(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts of a body that are not counted by bytes, and their size in bytes of JSON."""
+
+    json_bytes: int = 0
+    token_ids: int = 0
+    media: int = 0
+
+
+ALL_TEXT = NonText()
+
+
+def prompt_size(raw: bytes, non_text: NonText) -> PromptSize:
+    """The size of the body `raw`."""
+    return PromptSize(text_bytes=len(raw) - non_text.json_bytes, token_ids=non_text.token_ids, media=non_text.media)
+
+
+def media_of_messages(messages: Sequence[WireMessage], raw: msgspec.Raw) -> NonText:
+    """The media among the parts of chat messages, whose JSON is `raw`."""
+    kinds = {part.type for message in messages if isinstance(message.content, list) for part in message.content}
+    return ALL_TEXT if kinds.isdisjoint(_MEDIA) else _media_in(raw)
+
+
+def media_of_items(items: Sequence[WireItem], raw: msgspec.Raw) -> NonText:
+    """The media among the parts of a response's items and in the results of its tools. `raw` is the items' JSON."""
+    has_parts = any(isinstance(value, list | dict) for item in items for value in (item.content, item.output))
+    return _media_in(raw) if has_parts else ALL_TEXT
+
+
+def _media_in(raw: msgspec.Raw) -> NonText:
+    """Sizes are those of the bytes as received, because re-encoded JSON may be longer."""
+    holders = _decode_holders(raw)
+    parts = [part for holder in holders for value in (holder.content, holder.output) for part in _parts(value)]
+    media = [len(memoryview(part)) for part in parts if _kind(part) in _MEDIA]
+    return NonText(json_bytes=sum(media), media=len(media))
+
+
+def _parts(raw: msgspec.Raw) -> Sequence[msgspec.Raw]:
+    return _decode_parts(raw) if bytes(memoryview(raw)[:1]) == b"[" else (raw,)
+
+
+def _kind(part: msgspec.Raw) -> str | None:
+    try:
+        return _decode_part(part).type
+    except msgspec.DecodeError:
+        return None  # not an object: a string, or null
+
 
 ON_LOOP_BYTES = 32 * 1024
+"""Bodies up to this size, nearly all, are parsed on the event loop: the hand-over to a thread would cost more."""
 
 
 class Parse(Protocol):
@@ -72,9 +222,6 @@ def generation_request(
         learn=learn_of(overrides.learn),
         raw=raw,
     )
-
-
-ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
 
 class BodyParser:

@@ -18,9 +18,7 @@ from slipstream_core.types import RESPONSES_FEATURE, Endpoint, GenerationRequest
 
 from slipstream_gateway.api.body import RESPONSES_FIELDS, WireItem, WireResponsesBody, decode_responses_body, show
 from slipstream_gateway.api.features import MAX_TOKENS, features_in_use, integer
-from slipstream_gateway.api.overrides import NO_OVERRIDES, RequestOverrides
-from slipstream_gateway.api.prompts import ALL_TEXT, media_of_items
-from slipstream_gateway.api.request import generation_request
+from slipstream_gateway.api.request import ALL_TEXT, NO_OVERRIDES, RequestOverrides, generation_request, media_of_items
 
 ROLES = ("user", "assistant", "system", "developer")
 _TEXT_PARTS = ("input_text", "output_text", "text")

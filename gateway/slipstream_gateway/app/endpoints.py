@@ -8,15 +8,16 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 
 from slipstream_core.hosts import is_loopback
 from slipstream_core.settings import GatewaySettings
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, request_response
 
-from slipstream_gateway.api.access_control import admin_check
+from slipstream_gateway.api.access_control import admin_check, own_site
+from slipstream_gateway.api.errors import http_error_body
 from slipstream_gateway.api.evidence import EvidenceEndpoint
 from slipstream_gateway.api.generate import GenerateEndpoint
-from slipstream_gateway.api.health import LIVE, READY, HealthEndpoint
-from slipstream_gateway.api.metrics import MetricsEndpoint
 from slipstream_gateway.api.models import ModelsEndpoint
-from slipstream_gateway.api.own_site import own_site
+from slipstream_gateway.api.monitoring import LIVE, READY, HealthEndpoint, MetricsEndpoint
 from slipstream_gateway.api.parse import parse_chat_request, parse_completion_request, parse_request
 from slipstream_gateway.api.port_router import (
     Checked,
@@ -30,7 +31,6 @@ from slipstream_gateway.api.port_router import (
 from slipstream_gateway.api.request import BodyParser
 from slipstream_gateway.api.responses import parse_responses_request
 from slipstream_gateway.api.route import RouteEndpoint
-from slipstream_gateway.api.stored import stored_response
 from slipstream_gateway.app.console import console_routes
 from slipstream_gateway.app.wiring import Services
 
@@ -88,7 +88,15 @@ def generation(services: Services, settings: GatewaySettings, threads: Executor)
 def _posts(hot: dict[str, GenerateEndpoint]) -> list[BaseRoute]:
     """The same endpoints as routes of the router, which refuses other methods on their paths."""
     posts = [Route(path, endpoint, methods=["POST"]) for path, endpoint in hot.items()]
-    return [*posts, Route(_RESPONSES + "/{response:path}", stored_response, methods=["GET", "POST", "DELETE"])]
+    return [*posts, Route(_RESPONSES + "/{response:path}", _stored_response, methods=["GET", "POST", "DELETE"])]
+
+
+async def _stored_response(request: Request) -> Response:
+    """404 for all operations on a stored response. The gateway stores nothing of a response, and the id does not
+    identify the server that might."""
+    what = f"{request.method} {_RESPONSES}/{{id}} is not supported"
+    message = f"The gateway stores no responses, so {what}. Use POST {_RESPONSES}."
+    return Response(http_error_body(404, message), 404, media_type="application/json")
 
 
 def _models(services: Services) -> list[BaseRoute]:

@@ -27,7 +27,7 @@ from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import Multiprocess
 from uvicorn.supervisors.multiprocess import Process
 
-from slipstream_gateway.api.health import LIVE, READY
+from slipstream_gateway.api.monitoring import LIVE, READY
 from slipstream_gateway.api.port_router import PortRouter
 from slipstream_gateway.app.app import build_app
 from slipstream_gateway.server.allocator import give_large_blocks_back

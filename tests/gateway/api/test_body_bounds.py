@@ -15,9 +15,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from slipstream_core.types import GenerationRequest
 from slipstream_gateway.api.body import MAX_ELEMENTS, MAX_FIELDS, MAX_PARTS, Values, count_values
-from slipstream_gateway.api.overrides import NO_OVERRIDES, RequestOverrides
 from slipstream_gateway.api.parse import parse_completion_request
-from slipstream_gateway.api.request import ON_LOOP_BYTES, BodyParser
+from slipstream_gateway.api.request import NO_OVERRIDES, ON_LOOP_BYTES, BodyParser, RequestOverrides
 
 MANY = MAX_PARTS + 1
 FIELDS = {f"a{index}": 1 for index in range(MANY)}

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from slipstream_core.errors import InvalidRequest
 from slipstream_core.types import Mode
-from slipstream_gateway.api.overrides import RequestOverrides
 from slipstream_gateway.api.parse import parse_chat_request, parse_completion_request
+from slipstream_gateway.api.request import RequestOverrides
 
 HELLO = [{"role": "user", "content": "hello"}]
 

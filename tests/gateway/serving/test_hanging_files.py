@@ -134,7 +134,7 @@ async def test_files_that_could_not_be_read_once_are_read_at_the_next_look(
     keys.write_bytes(EMBEDDED_MANIFEST.read_bytes() + b"# changed\n")
     os.utime(keys, (1, 1))  # long ago: only a look at its stamp tells whether to read it
     with monkeypatch.context() as patch:
-        for module in ("kills", "files"):
+        for module in ("kill_switch", "files"):
             patch.setattr(f"slipstream_core.manifest.{module}.read_regular", _fails)
         with pytest.raises(ManifestError, match="Input/output error"):
             await kills.arefresh()
