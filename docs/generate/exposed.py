@@ -17,13 +17,13 @@ from slipstream_core.redis.condition import StoreStatus
 from slipstream_core.settings import TelemetrySettings
 from slipstream_core.types import Arm, Decision, Endpoint, GenerationRequest, Reason
 from slipstream_gateway.access import AccessStatus
-from slipstream_gateway.access.counts import KeyUse
+from slipstream_gateway.access.keyed_access import KeyUse
 from slipstream_gateway.admission import PairAdmission
 from slipstream_gateway.conformance import CheckCount, ReplicaConformance
 from slipstream_gateway.conformance.verdict import Result as CheckResult
 from slipstream_gateway.conformance.verdict import Subject
 from slipstream_gateway.decide.estimate import ClassEvidence, TreatmentEffect
-from slipstream_gateway.fleet.configuration import ConfigurationStatus
+from slipstream_gateway.fleet.fleet import ConfigurationStatus
 from slipstream_gateway.request.outcome import Outcome
 from slipstream_gateway.request.parity.sampled import SampledEvidence
 from slipstream_gateway.request.parity.scheduler import ParityCount

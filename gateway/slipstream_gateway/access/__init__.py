@@ -5,9 +5,8 @@
 (`jwks`, `tokens`). Limits (`limiting`) are exact over all replicas while Redis is reachable, and per process otherwise.
 """
 
-from slipstream_gateway.access.counts import AccessStatus
 from slipstream_gateway.access.follow import KeyFile
-from slipstream_gateway.access.keyed_access import KeyedAccess, Lease
+from slipstream_gateway.access.keyed_access import AccessStatus, KeyedAccess, Lease
 from slipstream_gateway.access.keyring import Keyring, load_keyring
 from slipstream_gateway.access.limiting import Limiter, SharedLimits, SharedUsage
 from slipstream_gateway.access.local_limits import LocalLimits

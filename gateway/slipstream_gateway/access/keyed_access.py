@@ -1,24 +1,67 @@
-"""Authentication, permissions and limits in front of all endpoints, when API keys are configured."""
+"""Authentication, permissions and limits in front of all endpoints, when API keys are configured; and their counts."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+import msgspec
 from slipstream_core.errors import AccessError, Forbidden, ModelNotFound, NotAuthenticated
 from slipstream_core.rate_limits import Charge, Grant, InUse, Limits, Refusal, Use
 from slipstream_core.types import GenerationRequest
 
-from slipstream_gateway.access.answers import Header, limit_reached, rate_headers
-from slipstream_gateway.access.counts import AccessStatus, Counts
 from slipstream_gateway.access.follow import KeyFile
 from slipstream_gateway.access.key_text import PREFIX
 from slipstream_gateway.access.keyring import INCORRECT, Keyring
-from slipstream_gateway.access.limiting import Limiter
+from slipstream_gateway.access.limiting import Header, Limiter, limit_reached, rate_headers
 from slipstream_gateway.access.principal import Principal, most_prompt_tokens, requested_output_tokens
 from slipstream_gateway.access.records import Jwt
+
+MOST_SERIES = 1000
+OTHER = "other"
+
+
+class KeyUse(NamedTuple):
+    """The usage of one key since the start."""
+
+    requests: int = 0
+    tokens: int = 0
+    nano_usd: int = 0
+
+
+class AccessStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A snapshot of the counters. `denied` is by cause, `used` by key id, `decided` by where the limits were decided
+    (Redis or local). `shared` says whether the replicas share their limits at present; None if they are not configured
+    to."""
+
+    keys: int
+    denied: Mapping[str, int]
+    used: Mapping[str, KeyUse]
+    decided: Mapping[str, int]
+    shared: bool | None
+
+
+class Counts:
+    """The counters of one worker. Beyond `MOST_SERIES` keys, the remaining keys are counted together."""
+
+    def __init__(self) -> None:
+        self.denied: dict[str, int] = {}
+        self.used: dict[str, KeyUse] = {}
+        self.decided: dict[str, int] = {}
+
+    def deny(self, cause: str) -> None:
+        self.denied[cause] = self.denied.get(cause, 0) + 1
+
+    def decide(self, by: str) -> None:
+        self.decided[by] = self.decided.get(by, 0) + 1
+
+    def use(self, key_id: str, *, tokens: int, nano_usd: int) -> None:
+        name = key_id if key_id in self.used or len(self.used) < MOST_SERIES else OTHER
+        seen = self.used.get(name, KeyUse())
+        self.used[name] = KeyUse(seen.requests + 1, seen.tokens + tokens, seen.nano_usd + nano_usd)
+
 
 if TYPE_CHECKING:
     from slipstream_gateway.access.tokens import Tokens

@@ -1,4 +1,4 @@
-"""The application: its services, its endpoints and their lifetime."""
+"""The application: its services, their metrics, its endpoints and their lifetime."""
 
 from __future__ import annotations
 
@@ -10,13 +10,25 @@ from collections.abc import AsyncIterator, Coroutine
 from slipstream_core.settings import GatewaySettings
 from starlette.applications import Starlette
 
+from slipstream_gateway.access import KeyedAccess
 from slipstream_gateway.api.port_router import PortRouter
 from slipstream_gateway.app import Services, build_services
-from slipstream_gateway.app.access import running
 from slipstream_gateway.app.endpoints import build_port_router
-from slipstream_gateway.app.metrics import observe
-from slipstream_gateway.app.upstreams import connect
+from slipstream_gateway.app.implementations import connect, pairs, running
 from slipstream_gateway.request.learning import Outcomes, OutcomeStore
+from slipstream_gateway.telemetry.areas import (
+    observe_access,
+    observe_configuration,
+    observe_conformance,
+    observe_departures,
+    observe_estimates,
+    observe_evidence,
+    observe_failover,
+    observe_parity,
+    observe_store,
+)
+from slipstream_gateway.telemetry.overload import observe_overload
+from slipstream_gateway.telemetry.workers import PeerQuery
 
 __all__ = ["build_app", "connect"]
 
@@ -78,3 +90,34 @@ async def _sharing(store: OutcomeStore, outcomes: Outcomes) -> AsyncIterator[Non
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         await store.aclose()
+
+
+def observe(services: Services) -> None:
+    """Connects telemetry, and the queries between workers, to the services."""
+    telemetry, learner, evidence = services.telemetry, services.learner, services.evidence
+    observe_configuration(telemetry.meter, services.source.status)
+    observe_parity(telemetry.meter, services.parity.counts)
+    observe_store(telemetry.meter, services.store.status)
+    observe_estimates(telemetry.meter, lambda: learner.fingerprints)
+    observe_evidence(
+        telemetry.meter,
+        lambda: [(pair, found) for pair in pairs(services.fleet) for found in evidence.report(pair)],
+    )
+    observe_failover(telemetry.meter, services.resumptions.counts)
+    observe_departures(telemetry.meter, lambda: services.departures.count)
+    observe_conformance(
+        telemetry.meter,
+        replicas=services.conformance.replicas,
+        checks=services.conformance.counts,
+        evidence=services.parity.evidence,
+    )
+    observe_overload(
+        telemetry.meter,
+        admission=services.admission,
+        retries=services.retries,
+        fleet=services.fleet,
+    )
+    if isinstance(services.access, KeyedAccess):
+        observe_access(telemetry.meter, services.access.status)
+    services.peers.answer(PeerQuery.METRICS, telemetry.exposition)
+    services.peers.answer(PeerQuery.OPENMETRICS, telemetry.openmetrics)

@@ -12,16 +12,13 @@ from slipstream_core.settings import GatewaySettings
 
 from slipstream_gateway.admission import Admission
 from slipstream_gateway.api.access_control import AccessControl
-from slipstream_gateway.app import sources
-from slipstream_gateway.app.access import build_access
-from slipstream_gateway.app.upstreams import connect as connect_server
+from slipstream_gateway.app.implementations import build_access, classifier, configuration, outcome_store
+from slipstream_gateway.app.implementations import connect as connect_server
 from slipstream_gateway.conformance import Conformance
 from slipstream_gateway.console.recent_traffic import RecentTraffic
 from slipstream_gateway.decide.estimate import ArmComparisons, Learner
 from slipstream_gateway.decide.route import RequestDraws
-from slipstream_gateway.fleet.configuration import ConfigurationSource
-from slipstream_gateway.fleet.departures import Departures
-from slipstream_gateway.fleet.fleet import Fleet
+from slipstream_gateway.fleet.fleet import ConfigurationSource, Departures, Fleet
 from slipstream_gateway.fleet.snapshot import ReplicaKey
 from slipstream_gateway.request.answers import Answers
 from slipstream_gateway.request.decider import Decider
@@ -80,9 +77,9 @@ def build_services(settings: GatewaySettings, *, connect: Connect = connect_serv
     )
     audit = Audit(LineSink(settings.audit.file) if settings.audit.is_on else None)
     fleet.on_swap(swaps(audit))
-    source = sources.configuration(settings, fleet)
+    source = configuration(settings, fleet)
     admission = _admission(settings)
-    learner, evidence, store = Learner(), ArmComparisons(), sources.outcome_store(settings, fleet)
+    learner, evidence, store = Learner(), ArmComparisons(), outcome_store(settings, fleet)
     outcomes = Outcomes(learner=learner, evidence=evidence, store=store)
     retries = RetryBudget(retry_share=settings.overload.retry_share, retries_per_s=settings.overload.retries_per_s)
     recent_traffic = RecentTraffic()
@@ -94,7 +91,7 @@ def build_services(settings: GatewaySettings, *, connect: Connect = connect_serv
     dispatcher = Dispatcher(
         fleet=fleet,
         admission=admission,
-        decider=Decider(classifier=sources.classifier(settings), learner=learner),
+        decider=Decider(classifier=classifier(settings), learner=learner),
         answers=Answers(resumptions=resumptions, deadlines=settings.deadlines, parity=parity, recorders=recorders),
         draws=RequestDraws(settings.assignment_secret or secrets.token_bytes(32)),
         retries=retries,

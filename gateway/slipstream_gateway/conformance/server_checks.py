@@ -15,8 +15,7 @@ from slipstream_core.types import Reason
 
 from slipstream_gateway.admission import Admission
 from slipstream_gateway.conformance.checking import AT_ONCE, Check, Side
-from slipstream_gateway.conformance.duties import Duty
-from slipstream_gateway.conformance.schedule import Schedule
+from slipstream_gateway.conformance.duties import Duty, Schedule
 from slipstream_gateway.conformance.verdict import Finding
 from slipstream_gateway.conformance.watch import Watch
 from slipstream_gateway.fleet.fleet import Fleet

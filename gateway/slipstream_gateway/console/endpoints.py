@@ -1,10 +1,13 @@
-"""The console's HTTP endpoints: its page, its stream of figures, its kill switch."""
+"""The console's HTTP endpoints: its page with its files, its stream of figures, its kill switch."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections.abc import Callable
+from hashlib import sha256
+from importlib.resources import files
+from typing import NamedTuple
 
 import msgspec
 from slipstream_core.errors import InvalidRequest, SlipstreamError
@@ -17,8 +20,47 @@ from starlette.types import Receive, Scope, Send
 from slipstream_gateway.api.errors import error_reply
 from slipstream_gateway.api.http import ClientGone, json_response, read_body, read_headers
 from slipstream_gateway.api.port_router import RequestCheck
-from slipstream_gateway.console.assets import HEADERS, PAGE, load_assets
 from slipstream_gateway.console.feed import EVERY_S, Feed
+
+PAGE = "page.html"
+_TYPES = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-cache",
+}
+
+
+class Asset(NamedTuple):
+    """One file with its type and its entity tag."""
+
+    data: bytes
+    media_type: str
+    tag: str
+
+
+def load_assets() -> dict[str, Asset]:
+    """The files by name."""
+    folder = files("slipstream_gateway.console") / "page"
+    found = {}
+    for item in folder.iterdir():
+        media_type = _TYPES.get(item.name.rpartition(".")[2])
+        if media_type is not None:
+            data = item.read_bytes()
+            found[item.name] = Asset(data, media_type, f'"{sha256(data).hexdigest()[:16]}"')
+    return found
+
 
 MAX_VIEWERS = 200
 SEND_WITHIN_S = 30.0

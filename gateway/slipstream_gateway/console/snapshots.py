@@ -17,8 +17,7 @@ from slipstream_gateway.console.merging import merged
 from slipstream_gateway.console.recent_traffic import RecentTraffic
 from slipstream_gateway.console.worker import ClassComparison, Entrance, Seat, WorkerSnapshot, traffic_of
 from slipstream_gateway.decide.estimate import ArmComparisons
-from slipstream_gateway.fleet.configuration import ConfigurationStatus
-from slipstream_gateway.fleet.fleet import Fleet
+from slipstream_gateway.fleet.fleet import ConfigurationStatus, Fleet
 from slipstream_gateway.fleet.snapshot import ServedRoute
 from slipstream_gateway.request.decider import Learner
 from slipstream_gateway.telemetry.workers import PeerQuery, WorkerPeers

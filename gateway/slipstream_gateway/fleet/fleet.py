@@ -1,7 +1,8 @@
-"""Routing tables joined with live replicas, and replaced as a whole.
+"""Routing tables joined with live replicas, and replaced as a whole; and the interface of the source that loads them.
 
 A request uses the snapshot with which it started. A replica is kept as long as it is in the current snapshot or in one
-with requests. Its connections are kept across reloads.
+with requests. Its connections are kept across reloads. A gateway cannot refuse the deletion of a pair that clients use,
+so it logs it (`Departures`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
+from types import TracebackType
+from typing import Literal, Protocol, Self
 
+import msgspec
 from slipstream_core.errors import UpstreamError
 from slipstream_core.manifest.table import Backend, Route, RoutingTable
 from slipstream_core.settings import HealthSettings
@@ -20,6 +24,36 @@ from slipstream_gateway.fleet.kill import DraftStops
 from slipstream_gateway.fleet.snapshot import ReplicaKey, ServedRoute, Snapshot
 from slipstream_gateway.upstreams.base import Upstream
 from slipstream_gateway.upstreams.pool import Pool, Replica
+
+Origin = Literal["file", "cluster", "snapshot", "fallback", "none"]
+
+
+class ConfigurationStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of the gateway's configuration.
+
+    `origin`: `file` or `cluster`; from the start until the cluster's first response, the stored `snapshot` of it, a
+    `fallback` file, or `none`. `connected`: changes arrive at once. `age_s`: seconds since the source's last response,
+    0 for a file. `generation` identifies the table; `without_servers` has the models that have no servers now.
+    """
+
+    origin: Origin
+    connected: bool = True
+    age_s: float = 0.0
+    generation: str = ""
+    without_servers: tuple[str, ...] = ()
+
+
+class ConfigurationSource(Protocol):
+    """Loads the routing table into the fleet on entry, and again after each change until it is exited."""
+
+    def status(self) -> ConfigurationStatus: ...
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
 
 LATELY_S = 60.0
 
@@ -181,3 +215,30 @@ class Fleet:
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
         _log.info("%s is no longer used and gets closed", key.endpoint)
+
+
+class Departures:
+    """Logs and counts the model names that a new table lacks although their pair had requests recently."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.count = 0
+        self._use = fleet.use
+        fleet.on_swap(self._swapped)
+
+    def _swapped(self, previous: Snapshot | None, snapshot: Snapshot) -> None:
+        routes = previous.routes if previous is not None else {}
+        gone = routes.keys() - snapshot.routes.keys()
+        if not gone:
+            return
+        used = self._use.lately()
+        for model in sorted(gone):
+            pair = routes[model].route.pair.metadata.key
+            if pair in used:
+                self.count += 1
+                running = self._use.running(pair)
+                _log.warning(
+                    "the model %s of pair %s is gone though clients use it: %d requests run on, new ones get 404",
+                    model,
+                    pair,
+                    running,
+                )

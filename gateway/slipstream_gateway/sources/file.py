@@ -23,8 +23,7 @@ from slipstream_core.manifest import (
 from slipstream_core.manifest.kill_switch import KillFile, killed_in
 from slipstream_core.settings import GatewaySettings
 
-from slipstream_gateway.fleet.configuration import ConfigurationStatus
-from slipstream_gateway.fleet.fleet import Fleet
+from slipstream_gateway.fleet.fleet import ConfigurationStatus, Fleet
 
 LOOK_FOR_KILLS_S = 0.025
 _log = logging.getLogger(__name__)

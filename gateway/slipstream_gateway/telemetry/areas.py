@@ -15,15 +15,15 @@ from slipstream_core.redis.condition import StoreStatus
 from slipstream_core.types import Capability
 
 from slipstream_gateway.access import AccessStatus
-from slipstream_gateway.access.counts import KeyUse
+from slipstream_gateway.access.keyed_access import KeyUse
 from slipstream_gateway.conformance import CheckCount, ReplicaConformance
 from slipstream_gateway.decide.estimate.evidence import ClassEvidence, TreatmentEffect
-from slipstream_gateway.fleet.configuration import ConfigurationStatus
+from slipstream_gateway.fleet.fleet import ConfigurationStatus
 from slipstream_gateway.request.parity.sampled import SampledEvidence
 from slipstream_gateway.request.parity.scheduler import ParityCount
 from slipstream_gateway.request.parity.score import ALARM_AT
 from slipstream_gateway.request.resume import ResumptionCount
-from slipstream_gateway.telemetry.instruments import Read, Values, counter, gauge, single
+from slipstream_gateway.telemetry.metrics import Read, Values, counter, gauge, single
 from slipstream_gateway.telemetry.overload import MOST_SHOWN
 
 

@@ -17,7 +17,7 @@ from slipstream_gateway.decide.route.pressure import SHRINK_FROM, STOP_AT
 from slipstream_gateway.fleet.fleet import Fleet
 from slipstream_gateway.fleet.snapshot import ServedRoute
 from slipstream_gateway.request.retry_budget import RetryBudget
-from slipstream_gateway.telemetry.instruments import Read, counter, gauge
+from slipstream_gateway.telemetry.metrics import Read, counter, gauge
 from slipstream_gateway.upstreams.pool import Circuit, ReplicaState
 
 MOST_REPLICAS = 64

@@ -25,7 +25,7 @@ from slipstream_core.types import Endpoint
 from yarl import URL
 
 from slipstream_gateway.upstreams.base import ANY_DRAFT, Completion, Drafting, Job, TokenScore, Usage, Wire
-from slipstream_gateway.upstreams.checked_resolver import CheckedResolver
+from slipstream_gateway.upstreams.endpoint_enforcement import CheckedResolver
 from slipstream_gateway.upstreams.endpoint_rules import EndpointRules
 from slipstream_gateway.upstreams.openai_continuation import continued_body
 from slipstream_gateway.upstreams.openai_reading import Reader, reader_of

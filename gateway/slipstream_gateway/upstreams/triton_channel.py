@@ -18,7 +18,7 @@ import grpc
 from slipstream_core.errors import UpstreamTimeout, UpstreamUnavailable
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from slipstream_gateway.upstreams.checked_resolver import CheckedResolver
+from slipstream_gateway.upstreams.endpoint_enforcement import CheckedResolver
 from slipstream_gateway.upstreams.endpoint_rules import Address, EndpointRules
 from slipstream_gateway.upstreams.tls import Credentials
 from slipstream_gateway.upstreams.triton_errors import describe_call

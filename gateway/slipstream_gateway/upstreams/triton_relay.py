@@ -24,8 +24,7 @@ from slipstream_gateway.upstreams.responses_wire import read_response_usage
 from slipstream_gateway.upstreams.triton_errors import triton_error
 from slipstream_gateway.upstreams.triton_streams import end_call, read_message
 from slipstream_gateway.upstreams.triton_wire import RelayedPart, read_relayed
-from slipstream_gateway.upstreams.vllm_responses import vllm_reader_of
-from slipstream_gateway.upstreams.vllm_wire import count_body, drafting_body, is_own_field
+from slipstream_gateway.upstreams.vllm_wire import count_body, drafting_body, is_own_field, vllm_reader_of
 
 _MAX_BODY_BYTES = 64 * 1024 * 1024
 

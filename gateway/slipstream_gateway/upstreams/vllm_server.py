@@ -24,8 +24,7 @@ from slipstream_gateway.upstreams.endpoint_rules import EndpointRules
 from slipstream_gateway.upstreams.openai_reading import Reader
 from slipstream_gateway.upstreams.openai_server import OpenAiUpstream
 from slipstream_gateway.upstreams.vllm_plugin import PluginAnswer, PluginWatch
-from slipstream_gateway.upstreams.vllm_responses import vllm_reader_of
-from slipstream_gateway.upstreams.vllm_wire import count_body, drafting_body, is_own_field
+from slipstream_gateway.upstreams.vllm_wire import count_body, drafting_body, is_own_field, vllm_reader_of
 
 CONTROL_TIMEOUT_S = 2.0
 

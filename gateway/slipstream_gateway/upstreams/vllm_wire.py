@@ -2,8 +2,9 @@
 answer.
 
 Request: `vllm_xargs.slipstream_draft_length` and `vllm_xargs.slipstream_class`. Answer: `metrics.speculative_decoding`,
-in the body or in the final usage event. The client gets OpenAI's fields instead, with Slipstream's beside them, as from
-Slipstream's own engine. vLLM counts one sequence only: an answer with several choices has no counts.
+in the body, in the final usage event, or in the response that ends a stream of `/v1/responses`. The client gets
+OpenAI's fields instead, with Slipstream's beside them, as from Slipstream's own engine. vLLM counts one sequence only:
+an answer with several choices has no counts.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from slipstream_core.errors import InvalidRequest, shorten
 from slipstream_core.types import Endpoint, GenerationRequest
 
 from slipstream_gateway.upstreams.base import Count, DraftLength, Job, Usage, engine_seconds
-from slipstream_gateway.upstreams.openai_reading import ChatReader
+from slipstream_gateway.upstreams.openai_reading import ChatReader, Reader
 from slipstream_gateway.upstreams.openai_wire import request_body
+from slipstream_gateway.upstreams.responses_wire import ResponsesReader
 from slipstream_gateway.upstreams.sse import event_data, split_events
 from slipstream_gateway.upstreams.token_ids import request_fields
 
@@ -226,3 +228,44 @@ class VllmReader(ChatReader):
         if not has_counts(event) or read_counts(data) is None:
             return event  # also text that only quotes the name
         return b"data: " + client_body(data, self._usage, self._job) + b"\n\n"
+
+
+class _Named(msgspec.Struct):
+    type: str
+
+
+_decode_named = msgspec.json.Decoder(_Named).decode
+
+
+def vllm_reader_of(job: Job, usage: Usage) -> Reader:
+    """The reader for the stream that answers `job`, its counts included; it updates `usage`."""
+    if job.request.endpoint is Endpoint.RESPONSES:
+        return VllmResponsesReader(job, usage)
+    return VllmReader(job, usage)
+
+
+class VllmResponsesReader(ResponsesReader):
+    """Reads the events of one response, and the counts in the last of them."""
+
+    def __init__(self, job: Job, usage: Usage) -> None:
+        super().__init__(usage)
+        self._job = job
+
+    def read(self, block: bytes) -> bytes:
+        kept = super().read(block)
+        if not has_counts(kept):
+            return kept
+        return b"".join([self._rewritten(event) for event in split_events(kept)])
+
+    def _rewritten(self, event: bytes) -> bytes:
+        if not has_counts(event):
+            return event
+        fields = _decode_raw(event_data(event))
+        response = bytes(fields.get("response", b""))
+        counts = read_counts(response)
+        if counts is None:
+            return event
+        fill_part(self._usage, counts, self._job)
+        fields["response"] = msgspec.Raw(client_body(response, self._usage, self._job))
+        name = _decode_named(event_data(event)).type.encode()
+        return b"event: " + name + b"\ndata: " + msgspec.json.encode(fields) + b"\n\n"

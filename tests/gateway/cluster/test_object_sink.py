@@ -10,7 +10,7 @@ from slipstream_core.kube.client import Json
 from slipstream_core.kube.reflector import Change
 from slipstream_gateway.sources.cluster.assemble import PAIRS, Assembler
 from slipstream_gateway.sources.cluster.collection import Collection, key_of
-from slipstream_gateway.sources.cluster.sinks import ObjectSink
+from slipstream_gateway.sources.cluster.view import ObjectSink
 
 
 class Stumbling(Assembler):

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from slipstream_core.errors import UpstreamUnavailable
 from slipstream_core.settings import ClusterSettings, GatewaySettings
-from slipstream_gateway.sources.cluster.reachability import MOST_BYTES, MOST_NAMED, Reachability
+from slipstream_gateway.sources.cluster.server_report import MOST_NAMED, MOST_UNREACHABLE_BYTES, Reachability
 
 from tests.operator.operator_process import Cluster, OperatorProcess, eventually, grant
 
@@ -70,5 +70,5 @@ async def test_many_pairs_that_are_lost_fit_into_the_report() -> None:
     found = reachability.unreachable
     assert found is not None
     assert 10 < len(found) < 500
-    assert len(msgspec.json.encode(found)) < 1.2 * MOST_BYTES
+    assert len(msgspec.json.encode(found)) < 1.2 * MOST_UNREACHABLE_BYTES
     assert {(len(one.servers), one.unreachable, one.total) for one in found.values()} == {(MOST_NAMED, 10, 10)}

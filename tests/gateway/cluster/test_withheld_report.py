@@ -11,7 +11,7 @@ import pytest
 from slipstream_core.manifest.reports import WithheldServer, read_report
 from slipstream_core.settings import ClusterSettings, ConformanceSettings, GatewaySettings
 from slipstream_core.types import Capability, Reason, Withheld
-from slipstream_gateway.sources.cluster.withheld import MOST_BYTES, MOST_SERVERS, withheld_servers
+from slipstream_gateway.sources.cluster.server_report import MOST_SERVERS, MOST_WITHHELD_BYTES, withheld_servers
 
 from tests.gateway.conformance.scripted_engine import ScriptedEngine
 
@@ -105,4 +105,4 @@ def test_many_servers_and_pairs_stay_within_the_annotation() -> None:
     found = withheld_servers(snapshot)
     assert 10 < len(found) < 1000
     assert {len(servers) for servers in found.values()} == {MOST_SERVERS}
-    assert len(msgspec.json.encode(found)) <= MOST_BYTES
+    assert len(msgspec.json.encode(found)) <= MOST_WITHHELD_BYTES

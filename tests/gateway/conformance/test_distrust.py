@@ -11,7 +11,7 @@ from slipstream_core.types import Capability, Reason
 from slipstream_gateway.admission import Admission
 from slipstream_gateway.conformance import Conformance
 from slipstream_gateway.fleet.fleet import Fleet
-from slipstream_gateway.upstreams.refused import RefusedUpstream
+from slipstream_gateway.upstreams.endpoint_enforcement import RefusedUpstream
 
 
 async def test_distrust_of_the_second_pair_of_a_server_counts(vllm_pair: Callable[..., str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from slipstream_gateway.conformance.schedule import LATEST, LONGEST_RETRY_S, Schedule
+from slipstream_gateway.conformance.duties import LATEST, LONGEST_RETRY_S, Schedule
 
 EVERY_S = 600.0
 

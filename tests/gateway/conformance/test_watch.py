@@ -12,8 +12,8 @@ from slipstream_core.types import Capability, Reason
 from slipstream_gateway.conformance.verdict import Finding, Result, Subject
 from slipstream_gateway.conformance.watch import Watch
 from slipstream_gateway.upstreams.base import Drafting
+from slipstream_gateway.upstreams.endpoint_enforcement import RefusedUpstream
 from slipstream_gateway.upstreams.pool import Pool, Replica
-from slipstream_gateway.upstreams.refused import RefusedUpstream
 
 GREEDY, SAMPLED = Capability.GREEDY_SPECULATION, Capability.SAMPLED_SPECULATION
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from slipstream_core.errors import CommandError, ManifestError
 from slipstream_core.manifest import compile_file
 from slipstream_core.settings import UpstreamSettings
-from slipstream_gateway.upstreams.checked_resolver import CheckedResolver
+from slipstream_gateway.upstreams.endpoint_enforcement import CheckedResolver
 from slipstream_gateway.upstreams.endpoint_rules import EndpointRules, may_name_variable
 from slipstream_tools.cli import main
 

@@ -8,8 +8,7 @@ from typing import Any
 from slipstream_core.types import Endpoint, GenerationRequest
 from slipstream_gateway.upstreams.base import Job, Usage
 from slipstream_gateway.upstreams.sse import event_data, split_events
-from slipstream_gateway.upstreams.vllm_responses import VllmResponsesReader
-from slipstream_gateway.upstreams.vllm_wire import client_body, drafting_body
+from slipstream_gateway.upstreams.vllm_wire import VllmResponsesReader, client_body, drafting_body
 
 from tests.gateway.scripted_responses import ResponseEvents, response
 

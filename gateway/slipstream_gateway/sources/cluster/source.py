@@ -1,4 +1,8 @@
-"""The cluster as the source of the routing table."""
+"""The cluster as the source of the routing table.
+
+A gateway that could not reach its cluster since its start may have a manifest file as its fallback: all of it is served
+plainly.
+"""
 
 from __future__ import annotations
 
@@ -6,31 +10,59 @@ import asyncio
 import logging
 import time
 from collections.abc import Coroutine
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from slipstream_core.errors import ManifestError
 from slipstream_core.kube.client import KubeClient
 from slipstream_core.kube.reflector import Pace, Reflector
+from slipstream_core.manifest.files import read_file
+from slipstream_core.manifest.naming import child_name
+from slipstream_core.manifest.objects import ModelPair
+from slipstream_core.manifest.parse import parse
 from slipstream_core.manifest.reports import RENEW_S, pair_object_key
-from slipstream_core.manifest.table import RoutingTable
+from slipstream_core.manifest.table import RoutingTable, compile_table
 from slipstream_core.settings import ClusterSettings
 
-from slipstream_gateway.fleet.configuration import ConfigurationStatus, Origin
-from slipstream_gateway.fleet.fleet import Fleet
+from slipstream_gateway.fleet.fleet import ConfigurationStatus, Fleet, Origin
 from slipstream_gateway.sources.cluster.assemble import PAIRS, POLICIES
-from slipstream_gateway.sources.cluster.fallback import fallback_table
-from slipstream_gateway.sources.cluster.reachability import Reachability
+from slipstream_gateway.sources.cluster.endpoints import GRPC_PORT
 from slipstream_gateway.sources.cluster.reporting import Reporter
+from slipstream_gateway.sources.cluster.server_report import Reachability, withheld_servers
 from slipstream_gateway.sources.cluster.snapshot import ClusterSnapshot, SnapshotWriter, read_snapshot
 from slipstream_gateway.sources.cluster.view import SLICES, ClusterView, paths_of, selector_of, trim
-from slipstream_gateway.sources.cluster.withheld import withheld_servers
+
+_WHY = "the cluster was not reached since the start: its fallback file is served plainly"
+_log = logging.getLogger(__name__)
+
+
+def fallback_table(path: Path, *, namespace: str) -> RoutingTable | None:
+    """The table of the file at `path`; None where it cannot be used, for a reason that is logged.
+
+    Pairs of Slipstream's engine that name no servers are reached by the DNS name of the Service that the operator
+    makes for them, in `namespace` where they name none.
+    """
+    try:
+        objects = parse(read_file(path), name=path.name)
+    except ManifestError as exc:
+        _log.error("the fallback manifest cannot be used: %s", exc)
+        return None
+    pairs = [item for item in objects if isinstance(item, ModelPair)]
+    endpoints = {
+        pair.metadata.key: (
+            f"grpc://{child_name(pair.metadata.name)}.{pair.metadata.namespace or namespace}.svc:{GRPC_PORT}",
+        )
+        for pair in pairs
+    }
+    return compile_table(objects, endpoints=endpoints, kills={pair.metadata.key: _WHY for pair in pairs})
+
 
 CALL_TIMEOUT_S = 5.0
 FIRST_LIST_S = 5.0
 FIRST_LIST_WITH_KEPT_S = 2.0
 CONFIRM_WITHIN_S = 0.5
 _MOST_NAMED = 20
-_log = logging.getLogger(__name__)
 
 
 class ClusterSource:

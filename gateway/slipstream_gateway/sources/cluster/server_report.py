@@ -1,24 +1,29 @@
-"""Which external servers can be reached, for the gateway's report.
+"""The gateway's report on its servers: which external servers can be reached, and which servers may not speculate.
 
-Requests alone do not show it: a pair without traffic would look healthy for ever, and a recovered one lost.
+Requests alone do not show which servers can be reached: a pair without traffic would look healthy for ever, and a
+recovered one lost.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 
 import msgspec
 from slipstream_core.errors import SlipstreamError
 from slipstream_core.manifest.engines import SlipstreamEngine
-from slipstream_core.manifest.reports import UnreachableServers, pair_object_key
+from slipstream_core.manifest.reports import UnreachableServers, WithheldServer, pair_object_key
+from slipstream_core.types import Capability, Reason, Withheld
 
 from slipstream_gateway.fleet.snapshot import ServedRoute, Snapshot
 from slipstream_gateway.upstreams.pool import Replica
 
 PROBE_WITHIN_S = 4.0
-MOST_BYTES = 15_000  # of the report: an object's annotations may have 256 KiB, most of it for applied generations
+# Of the report: an object's annotations may have 256 KiB, most of it for applied generations.
+MOST_UNREACHABLE_BYTES = 15_000
 MOST_NAMED = 3  # servers of one pair: enough to know where to look
 _MISSES = 2  # in a row, for a server that was reached before: a busy one may be late once
 _AT_ONCE = 32
@@ -29,7 +34,7 @@ class Reachability:
     """Probes, every `every_s`, the servers of all pairs that name addresses, and calls `changed` after a new result.
 
     `unreachable` has the servers that did not answer by their pair's `namespace/ModelPair/name`, for as many pairs as
-    `MOST_BYTES` can hold; None before the first round is over.
+    `MOST_UNREACHABLE_BYTES` can hold; None before the first round is over.
     """
 
     def __init__(self, snapshot: Callable[[], Snapshot], *, every_s: float, changed: Callable[[], None]) -> None:
@@ -74,7 +79,7 @@ def _fitting(pairs: Iterable[tuple[str, UnreachableServers]]) -> Mapping[str, Un
     size = 0
     for key, found in pairs:
         size += len(key) + len(msgspec.json.encode(found)) if found.unreachable else 0
-        if found.unreachable and size <= MOST_BYTES:
+        if found.unreachable and size <= MOST_UNREACHABLE_BYTES:
             fitting[key] = found
     return fitting
 
@@ -96,3 +101,50 @@ async def _answers(replica: Replica, at_once: asyncio.Semaphore) -> bool:
         except (SlipstreamError, TimeoutError):
             return False
         return True
+
+
+MOST_WITHHELD_BYTES = 40_000  # of the report, beside what was applied: an object's annotations may have 256 KiB
+MOST_SERVERS = 5  # of one pair: enough to know where to look
+_MOST_DETAIL = 200  # characters
+
+
+def withheld_servers(snapshot: Snapshot) -> Mapping[str, Sequence[WithheldServer]]:
+    """The servers of speculative arms that may not use a capability, by their pair's `namespace/ModelPair/name`.
+
+    At most `MOST_SERVERS` servers of a pair, and as many pairs as `MOST_WITHHELD_BYTES` can hold.
+    """
+    found: dict[str, Sequence[WithheldServer]] = {}
+    left = MOST_WITHHELD_BYTES
+    for served in snapshot.routes.values():
+        servers = _withheld_of(served)
+        if not servers:
+            continue
+        entry = {pair_object_key(served.route.pair.metadata.key): servers}
+        left -= len(msgspec.json.encode(entry))
+        if left < 0:
+            break
+        found.update(entry)
+    return found
+
+
+def _withheld_of(served: ServedRoute) -> list[WithheldServer]:
+    replicas = served.speculative.replicas if served.speculative is not None else ()
+    known = ((replica.name, replica.withheld_now()) for replica in replicas)
+    some = islice(((name, withheld) for name, withheld in known if withheld), MOST_SERVERS)
+    return [entry for name, withheld in some for entry in _entries(name, withheld)]
+
+
+def _entries(server: str, withheld: Mapping[Capability, Withheld]) -> Iterator[WithheldServer]:
+    """One for each reason."""
+    by_reason: defaultdict[Reason, list[Capability]] = defaultdict(list)
+    details: dict[Reason, str] = {}
+    for capability, why in withheld.items():
+        by_reason[why.reason].append(capability)
+        details.setdefault(why.reason, why.detail)
+    for reason, capabilities in by_reason.items():
+        yield WithheldServer(
+            server=server,
+            capabilities=tuple(capability.value for capability in capabilities),
+            reason=reason.value,
+            detail=details[reason][:_MOST_DETAIL],
+        )

@@ -1,0 +1,137 @@
+"""The implementations that the settings choose: the source of the routing table, the classifier, the store of outcomes,
+access control, and a client for each replica. Libraries that the settings do not need are never imported.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import TYPE_CHECKING
+
+from slipstream_core.environment import secret
+from slipstream_core.errors import CommandError
+from slipstream_core.manifest import WireProtocol
+from slipstream_core.manifest.kill_switch import KillFile, kills_beside
+from slipstream_core.settings import GatewaySettings
+
+from slipstream_gateway.access import KeyedAccess, KeyFile, Limiter, LocalLimits, SharedLimits, SharedUsage
+from slipstream_gateway.api.access_control import OPEN_ACCESS, AccessControl
+from slipstream_gateway.decide.classify import LinearClassifier, default_model, load_model
+from slipstream_gateway.fleet.fleet import ConfigurationSource, Fleet
+from slipstream_gateway.fleet.snapshot import ReplicaKey
+from slipstream_gateway.request.decider import Classifier
+from slipstream_gateway.request.learning import MemoryStore
+from slipstream_gateway.sources.file import FileSource
+from slipstream_gateway.telemetry.audit import Audit
+from slipstream_gateway.upstreams.base import Upstream
+from slipstream_gateway.upstreams.endpoint_enforcement import RefusedUpstream
+from slipstream_gateway.upstreams.endpoint_rules import EndpointRules, may_name_variable
+from slipstream_gateway.upstreams.tls import Credentials, read_credentials
+
+if TYPE_CHECKING:
+    from slipstream_core.redis.redis_store import RedisStore
+
+
+def configuration(settings: GatewaySettings, fleet: Fleet) -> ConfigurationSource:
+    """The source of the routing table. The client of Kubernetes' API is imported only if it is used."""
+    if settings.cluster is not None:
+        from slipstream_gateway.sources.cluster.source import ClusterSource
+
+        return ClusterSource(settings.cluster, fleet)
+    if settings.manifest is None:
+        raise CommandError("neither a manifest nor a cluster is given.")
+    kills = KillFile(kills_beside(settings.manifest, settings.state_folder))
+    return FileSource(settings, settings.manifest, fleet, kills)
+
+
+def classifier(settings: GatewaySettings) -> Classifier:
+    return LinearClassifier(default_model() if settings.classifier is None else load_model(settings.classifier))
+
+
+def outcome_store(settings: GatewaySettings, fleet: Fleet) -> MemoryStore | RedisStore:
+    """The store that shares outcomes between gateways. Redis' client is imported only if it is used."""
+    if settings.redis_url is None:
+        return MemoryStore()
+    from slipstream_core.redis.redis_store import RedisStore
+
+    return RedisStore(settings.redis_url, pairs=lambda: pairs(fleet))
+
+
+def pairs(fleet: Fleet) -> list[str]:
+    """The keys of the pairs of the current manifest."""
+    return [route.pair.metadata.key for route in fleet.current.table.routes.values()]
+
+
+_KEPT = "last-good-keys.json"
+
+
+def build_access(settings: GatewaySettings, audit: Audit) -> AccessControl:
+    if settings.access.keys is None:
+        return OPEN_ACCESS
+    folder = settings.metrics_folder
+    keys = KeyFile(settings.access.keys, settings.access.pepper, kept=folder / _KEPT if folder is not None else None)
+    return KeyedAccess(
+        keys,
+        Limiter(LocalLimits(parts=settings.workers), *_shared(settings)),
+        clock=time.time,
+        on_reload=lambda number: audit.event("keys", who="file", keys=number),
+    )
+
+
+def running(access: AccessControl) -> AbstractAsyncContextManager[object]:
+    """The context in which `access` follows its file."""
+    return access if isinstance(access, KeyedAccess) else nullcontext()
+
+
+def _shared(settings: GatewaySettings) -> tuple[SharedLimits | None, SharedUsage | None]:
+    """Redis' client is imported only if it is used."""
+    if settings.redis_url is None:
+        return None, None
+    from slipstream_core.redis.limit_usage import RedisUsage
+    from slipstream_core.redis.redis_limits import RedisLimits
+
+    return RedisLimits(settings.redis_url), RedisUsage(settings.redis_url)
+
+
+_log = logging.getLogger(__name__)
+
+
+def connect(key: ReplicaKey, settings: GatewaySettings, tls: Credentials | None = None) -> Upstream:
+    """A live upstream for a replica. `tls` has the credentials for an address with TLS. Clients of protocols that no
+    manifest uses are never imported."""
+    cluster = settings.cluster
+    # A gateway with a kubeconfig runs on its user's own machine; a pod serves manifests that others write.
+    rules = EndpointRules(settings.upstreams.endpoints, shared=cluster is not None and cluster.kubeconfig is None)
+    if reason := rules.refuse(key.endpoint):
+        _log.warning("no connection to %s: %s", key.endpoint, reason)
+        return RefusedUpstream(reason)
+    if tls is None and key.endpoint.startswith(("grpcs://", "https://")):
+        tls = read_credentials(settings.upstreams.tls)
+    connect_timeout_s = settings.deadlines.connect_s
+    if key.protocol is WireProtocol.TRITON:
+        from slipstream_gateway.upstreams.triton_server import TritonUpstream
+
+        scheme, _, address = key.endpoint.partition("://")
+        credentials = tls if scheme == "grpcs" else None
+        return TritonUpstream(
+            address, model=key.model, connect_timeout_s=connect_timeout_s, tls=credentials, rules=rules
+        )
+    from slipstream_gateway.upstreams.openai_server import OpenAiUpstream
+    from slipstream_gateway.upstreams.vllm_server import VllmUpstream
+
+    context = tls.context if tls is not None else None
+    api_key = _api_key(key.api_key_env, settings)
+    kind = VllmUpstream if key.drafts_per_request else OpenAiUpstream
+    return kind(key.endpoint, connect_timeout_s=connect_timeout_s, api_key=api_key, tls=context, rules=rules)
+
+
+def _api_key(name: str | None, settings: GatewaySettings) -> str | None:
+    if name is None:
+        return None
+    if not may_name_variable(name, settings.upstreams.key_variables):
+        _log.warning("the manifest names %s for an API key, which --allow-key-env does not allow", name)
+        return None
+    if (key := secret(name)) is None:
+        _log.warning("the manifest names %s for an API key, but it is not set", name)
+    return key
