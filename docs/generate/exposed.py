@@ -209,7 +209,7 @@ def all_series() -> dict[str, set[str]]:
 
 def _serve(telemetry: Telemetry, status: str) -> None:
     request = GenerationRequest(endpoint=Endpoint.CHAT, model="acme")
-    span = telemetry.span(request, request_id="r", traceparent=None)
+    span = telemetry.tracer.span(request, request_id="r", traceparent=None)
     outcome = Outcome(
         pair=PAIR,
         model="acme",

@@ -97,7 +97,7 @@ def build_services(settings: GatewaySettings, *, connect: Connect = connect_serv
         retries=retries,
         deadlines=settings.deadlines,
         outcomes=outcomes,
-        tracer=telemetry,
+        tracer=telemetry.tracer,
         recorders=recorders,
     )
     return Services(

@@ -14,19 +14,18 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from slipstream_core.settings import TelemetrySettings
-from slipstream_core.types import GenerationRequest
 
-from slipstream_gateway.request.outcome import Recorder, Span
+from slipstream_gateway.request.outcome import Recorder
 from slipstream_gateway.telemetry.genai import HistogramCollector, Timings
 from slipstream_gateway.telemetry.metrics import Metrics
-from slipstream_gateway.telemetry.spans import start_span
+from slipstream_gateway.telemetry.spans import RequestTracer
 
 _SCOPE = "slipstream_gateway"
 
 
 class Telemetry:
-    """Records requests, and exposes the metrics of this worker. Areas of the gateway register theirs with `meter`: see
-    `areas`."""
+    """Records requests (`recorder`, `tracer`), and exposes the metrics of this worker. Areas of the gateway register
+    theirs with `meter`: see `areas`."""
 
     def __init__(self, settings: TelemetrySettings, *, in_flight: Callable[[], int], queued: Callable[[], int]) -> None:
         resource = Resource.create({"service.name": "slipstream-gateway"})
@@ -34,12 +33,12 @@ class Telemetry:
         readers: list[MetricReader] = [
             PrometheusMetricReader(registry=self._registry, disable_target_info=True, scope_info_enabled=False)
         ]
-        self._timings = Timings()
-        self._registry.register(HistogramCollector(self._timings.all))
+        timings = Timings()
+        self._registry.register(HistogramCollector(timings.all))
         if settings.export_metrics:
             from slipstream_gateway.telemetry.otlp import otlp_reader
 
-            readers.append(otlp_reader(self._timings.all))
+            readers.append(otlp_reader(timings.all))
         self._meters = MeterProvider(
             metric_readers=readers,
             resource=resource,
@@ -47,13 +46,9 @@ class Telemetry:
             shutdown_on_exit=False,
         )
         self._traces = _tracer_provider(settings, resource)
-        self._tracer = self._traces.get_tracer(_SCOPE)
+        self.tracer = RequestTracer(self._traces.get_tracer(_SCOPE), timings)
         self.meter = self._meters.get_meter(_SCOPE)
-        metrics = Metrics(self.meter, in_flight=in_flight, queued=queued)
-        self.recorder: Recorder = metrics
-
-    def span(self, request: GenerationRequest, *, request_id: str, traceparent: str | None) -> Span:
-        return start_span(self._tracer, self._timings, request, request_id=request_id, traceparent=traceparent)
+        self.recorder: Recorder = Metrics(self.meter, in_flight=in_flight, queued=queued)
 
     def exposition(self) -> bytes:
         """This worker's metrics in Prometheus' text format."""

@@ -56,18 +56,24 @@ class RequestSpan:
         self._span.end()
 
 
-def start_span(
-    tracer: trace.Tracer, timings: Timings, request: GenerationRequest, *, request_id: str, traceparent: str | None
-) -> RequestSpan:
-    """The span of a request; `traceparent` is the client's, in W3C form. An overlong one is ignored: the
-    propagator would log it, and upstreams would get it."""
-    if traceparent is not None and len(traceparent) > _MAX_TRACEPARENT_CHARS:
-        traceparent = None
-    parent = _PROPAGATOR.extract({"traceparent": traceparent}) if traceparent else None
-    span = tracer.start_span(f"{OPERATIONS[request.endpoint]} {request.model}", parent, trace.SpanKind.SERVER)
-    if span.is_recording():
-        span.set_attributes(_request_attributes(request, request_id))
-    return RequestSpan(span, traceparent, timings)
+class RequestTracer:
+    """Starts the spans of requests."""
+
+    def __init__(self, tracer: trace.Tracer, timings: Timings) -> None:
+        self._tracer = tracer
+        self._timings = timings
+
+    def span(self, request: GenerationRequest, *, request_id: str, traceparent: str | None) -> RequestSpan:
+        """The span of a request; `traceparent` is the client's, in W3C form. An overlong one is ignored: the
+        propagator would log it, and upstreams would get it."""
+        if traceparent is not None and len(traceparent) > _MAX_TRACEPARENT_CHARS:
+            traceparent = None
+        parent = _PROPAGATOR.extract({"traceparent": traceparent}) if traceparent else None
+        name = f"{OPERATIONS[request.endpoint]} {request.model}"
+        span = self._tracer.start_span(name, parent, trace.SpanKind.SERVER)
+        if span.is_recording():
+            span.set_attributes(_request_attributes(request, request_id))
+        return RequestSpan(span, traceparent, self._timings)
 
 
 def _request_attributes(request: GenerationRequest, request_id: str) -> dict[str, AttributeValue]:

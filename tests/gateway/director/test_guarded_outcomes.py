@@ -73,7 +73,7 @@ class Desk:
             retries=retries,
             deadlines=deadlines,
             outcomes=Outcomes(learner=self.learner, evidence=self.evidence, store=self.store),
-            tracer=self.telemetry,
+            tracer=self.telemetry.tracer,
             recorders=recorders,
         )
 

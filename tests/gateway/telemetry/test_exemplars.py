@@ -44,7 +44,7 @@ def exporting(monkeypatch: pytest.MonkeyPatch, otlp_receiver: Any) -> Any:
 
 def serve(telemetry: Telemetry, outcome: Outcome = OUTCOME, *, sampled: bool = True) -> None:
     parent = f"00-{TRACE}-b7ad6b7169203331-0{int(sampled)}"
-    span = telemetry.span(REQUEST, request_id="r1", traceparent=parent)
+    span = telemetry.tracer.span(REQUEST, request_id="r1", traceparent=parent)
     telemetry.recorder.record(outcome)
     span.end(outcome)
 

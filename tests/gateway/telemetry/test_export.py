@@ -66,7 +66,7 @@ def effect(difference: float | None) -> TreatmentEffect:
 
 
 def run_one(telemetry: Telemetry, parent: str | None = None) -> Any:
-    span = telemetry.span(REQUEST, request_id="r1", traceparent=parent)
+    span = telemetry.tracer.span(REQUEST, request_id="r1", traceparent=parent)
     headers = dict(span.headers())
     telemetry.recorder.record(outcome())
     span.end(outcome())
@@ -180,7 +180,7 @@ def test_a_span_says_what_went_wrong_and_why_the_answer_ended(
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", f"{url}/v1/traces")
     telemetry = Telemetry(telemetry_settings(), in_flight=lambda: 0, queued=lambda: 0)
     ended = msgspec.structs.replace(outcome(), status="upstream_failed", finish_reasons=("length",))
-    telemetry.span(REQUEST, request_id="r1", traceparent=None).end(ended)
+    telemetry.tracer.span(REQUEST, request_id="r1", traceparent=None).end(ended)
     telemetry.close()
     [body] = [body for path, body in got if path == "/v1/traces"]
     [span] = ExportTraceServiceRequest.FromString(body).resource_spans[0].scope_spans[0].spans
