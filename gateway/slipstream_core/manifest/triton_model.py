@@ -14,6 +14,8 @@ from slipstream_core.manifest.objects import ModelPair
 EMBEDDED = "embedded:"
 # The layers are so small that a second thread would cost time.
 EMBEDDED_THREADS = 1
+_PACKAGE = Path(__file__).parents[1]
+_PLACES = (_PACKAGE / "model_repository", _PACKAGE.parent.parent / "deploy" / "model_repository")
 _NAME = re.compile(r'^name: ".*"$', re.MULTILINE)
 _PARAMETER = re.compile(r"^(?:#.*\n)*parameters \{.*\}\n", re.MULTILINE)
 
@@ -64,10 +66,6 @@ def render_config(template: str, name: str, parameters: Mapping[str, str]) -> st
 def _quote(text: str) -> str:
     """`text` as a string of protobuf's text format."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
-
-
-_PACKAGE = Path(__file__).parents[1]
-_PLACES = (_PACKAGE / "model_repository", _PACKAGE.parent.parent / "deploy" / "model_repository")
 
 
 def template_repository() -> Path:

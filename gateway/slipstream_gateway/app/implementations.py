@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from slipstream_core.redis.redis_store import RedisStore
 
 
+_KEPT_KEYS = "last-good-keys.json"
+_log = logging.getLogger(__name__)
+
+
 def configuration(settings: GatewaySettings, fleet: Fleet) -> ConfigurationSource:
     """The source of the routing table. The client of Kubernetes' API is imported only if it is used."""
     if settings.cluster is not None:
@@ -63,14 +67,13 @@ def pairs(fleet: Fleet) -> list[str]:
     return [route.pair.metadata.key for route in fleet.current.table.routes.values()]
 
 
-_KEPT = "last-good-keys.json"
-
-
 def build_access(settings: GatewaySettings, audit: Audit) -> AccessControl:
     if settings.access.keys is None:
         return OPEN_ACCESS
     folder = settings.metrics_folder
-    keys = KeyFile(settings.access.keys, settings.access.pepper, kept=folder / _KEPT if folder is not None else None)
+    keys = KeyFile(
+        settings.access.keys, settings.access.pepper, kept=folder / _KEPT_KEYS if folder is not None else None
+    )
     return KeyedAccess(
         keys,
         Limiter(LocalLimits(parts=settings.workers), *_shared(settings)),
@@ -92,9 +95,6 @@ def _shared(settings: GatewaySettings) -> tuple[SharedLimits | None, SharedUsage
     from slipstream_core.redis.redis_limits import RedisLimits
 
     return RedisLimits(settings.redis_url), RedisUsage(settings.redis_url)
-
-
-_log = logging.getLogger(__name__)
 
 
 def connect(key: ReplicaKey, settings: GatewaySettings, tls: Credentials | None = None) -> Upstream:

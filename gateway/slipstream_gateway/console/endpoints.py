@@ -22,14 +22,14 @@ from slipstream_gateway.api.http import ClientGone, json_response, read_body, re
 from slipstream_gateway.api.port_router import RequestCheck
 from slipstream_gateway.console.feed import EVERY_S, Feed
 
-PAGE = "page.html"
-_TYPES = {
+_PAGE = "page.html"
+_MEDIA_TYPES = {
     "html": "text/html; charset=utf-8",
     "css": "text/css; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
-HEADERS = {
+_PAGE_HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -55,7 +55,7 @@ def load_assets() -> dict[str, Asset]:
     folder = files("slipstream_gateway.console") / "page"
     found = {}
     for item in folder.iterdir():
-        media_type = _TYPES.get(item.name.rpartition(".")[2])
+        media_type = _MEDIA_TYPES.get(item.name.rpartition(".")[2])
         if media_type is not None:
             data = item.read_bytes()
             found[item.name] = Asset(data, media_type, f'"{sha256(data).hexdigest()[:16]}"')
@@ -77,7 +77,7 @@ class PageEndpoint:
         self._assets = load_assets()
 
     async def page(self, request: Request) -> Response:
-        return self._answer(request, PAGE)
+        return self._answer(request, _PAGE)
 
     async def asset(self, request: Request) -> Response:
         return self._answer(request, request.path_params["name"])
@@ -86,7 +86,7 @@ class PageEndpoint:
         asset = self._assets.get(name)
         if asset is None:
             return json_response({"error": {"message": f"The console has no file {name!r}."}}, status=404)
-        headers = {**HEADERS, "etag": asset.tag}
+        headers = {**_PAGE_HEADERS, "etag": asset.tag}
         if request.headers.get("if-none-match") == asset.tag:
             return Response(status_code=304, headers=headers)
         return Response(asset.data, headers=headers, media_type=asset.media_type)

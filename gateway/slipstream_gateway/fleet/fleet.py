@@ -88,9 +88,8 @@ class PairUse:
 
 
 _HEALTH = HealthSettings()
-_log = logging.getLogger(__name__)
 _TLS_SCHEMES = ("https://", "grpcs://")
-
+_log = logging.getLogger(__name__)
 
 Connect = Callable[[ReplicaKey], Upstream]
 Swapped = Callable[[Snapshot | None, Snapshot], None]
