@@ -30,7 +30,7 @@ class GoodVersion(NamedTuple):
 
     @property
     def generation(self) -> int:
-        return _generation(self.raw)
+        return int(self.raw["metadata"].get("generation") or 0)
 
 
 def good_version(
@@ -99,10 +99,6 @@ def _without_switch(good: GoodVersion | None) -> GoodVersion | None:
 
 def _uid(raw: Mapping[str, Any]) -> object:
     return raw["metadata"].get("uid")
-
-
-def _generation(raw: Mapping[str, Any]) -> int:
-    return int(raw["metadata"].get("generation") or 0)
 
 
 ALLOW_RENAME = "slipstream.dev/allow-rename"
