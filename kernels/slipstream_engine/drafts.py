@@ -14,6 +14,9 @@ from slipstream_engine.model import Model
 from slipstream_engine.step_batch import Span, layout
 
 
+LONGEST_EVIDENCE = 16
+
+
 class DraftRow(NamedTuple):
     """A request to draft for: its slot, all its tokens and its maximum number of drafts (0 for none)."""
 
@@ -38,8 +41,14 @@ class Drafts(NamedTuple):
 class DraftSource(Protocol):
     """Proposes tokens for the requests of a batch; `commit` reports the accepted ones."""
 
+    has_passes: bool
+    """Whether each draft token of a step needs a pass of a draft model."""
+
     def prefill(self, slot: int, tokens: list[int], end: int) -> None:
         """Process `tokens[:end]` of the request in `slot`, except those already processed."""
+
+    def offers(self, row: DraftRow) -> list[int]:
+        """The draft tokens that `propose` could return for `row`, each by its evidence for `draft_rows.Chances`."""
 
     def propose(self, rows: Sequence_[DraftRow], sampling: SamplingBatch) -> Drafts:
         """Draft for `rows` (slots ascending) with the parameters `sampling` [B]."""
@@ -57,6 +66,8 @@ class ModelDrafts:
     Drafts are sampled from the draft model's distribution (greedy rows: its argmax), as verification requires.
     """
 
+    has_passes = True
+
     def __init__(self, model: Model, slots: int, vocab_rows: int) -> None:
         self._model, self._cache = model, model.new_cache(slots)
         self._cached = [0] * slots  # tokens of each slot's request with valid keys and values
@@ -70,6 +81,10 @@ class ModelDrafts:
         if start < end:
             self._forward([Span(slot, start, end - start)], tokens[start:end])
             self._cached[slot] = end
+
+    def offers(self, row: DraftRow) -> list[int]:
+        """The evidence of a draft token is its position."""
+        return list(range(min(row.most, self._room(row))))
 
     def propose(self, rows: Sequence_[DraftRow], sampling: SamplingBatch) -> Drafts:
         device = self._model.device
@@ -136,6 +151,7 @@ class PromptLookup:
     Of the last 3, then 2 tokens, the latest earlier occurrence wins; the tokens after it are the drafts.
     """
 
+    has_passes = False
     longest, shortest = 3, 2
 
     def __init__(self, slots: int, device: torch.device) -> None:
@@ -152,6 +168,14 @@ class PromptLookup:
                     after[tuple(tokens[index - size : index])] = index
         self._seen[slot] = max(self._seen[slot], end)
 
+    def offers(self, row: DraftRow) -> list[int]:
+        """The evidence of a draft token is the length of the match up to it: a long copy is likely to go on."""
+        start = self._match(row)
+        if start is None or not row.most:
+            return []
+        length = common_suffix(row.tokens, start, LONGEST_EVIDENCE)
+        return [min(length + position, LONGEST_EVIDENCE) for position in range(row.most)]
+
     def propose(self, rows: Sequence_[DraftRow], sampling: SamplingBatch) -> Drafts:
         found = [self._look_up(row) if row.most else [] for row in rows]
         width = max(map(len, found))
@@ -167,12 +191,25 @@ class PromptLookup:
         self._after[slot].clear()
 
     def _look_up(self, row: DraftRow) -> list[int]:
+        start = self._match(row)
+        return [] if start is None else _repeat(row.tokens[start:], row.most)
+
+    def _match(self, row: DraftRow) -> int | None:
+        """The position after the earlier occurrence of the last tokens, None if there is none."""
         self.prefill(row.slot, row.tokens, len(row.tokens))
         for size in range(self.longest, self.shortest - 1, -1):
             start = self._after[row.slot].get(tuple(row.tokens[-size:]))
             if start is not None:
-                return _repeat(row.tokens[start:], row.most)
-        return []
+                return start
+        return None
+
+
+def common_suffix(tokens: list[int], end: int, most: int) -> int:
+    """The number of last tokens that `tokens[:end]` and `tokens` have in common, at most `most`."""
+    for length in range(min(most, end)):
+        if tokens[end - 1 - length] != tokens[-1 - length]:
+            return length
+    return min(most, end)
 
 
 def _repeat(tokens: list[int], count: int) -> list[int]:

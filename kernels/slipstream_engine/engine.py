@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import time
 from collections import deque
 from collections.abc import Iterator
 from collections.abc import Sequence as Sequence_
@@ -21,6 +22,7 @@ from slipstream_kernels.backend import Backend
 from torch import Tensor
 
 from slipstream_engine.cache import SlotPool
+from slipstream_engine.draft_rows import DraftRows
 from slipstream_engine.drafts import DraftRow, Drafts, DraftSource
 from slipstream_engine.engine_time import EngineTime
 from slipstream_engine.model import Model
@@ -69,6 +71,7 @@ class Engine:
         self._prefill_chunk_tokens = prefill_chunk_tokens
         self._pool = SlotPool(slots)
         self._engine_time = EngineTime(target.device)
+        self._draft_rows = DraftRows()
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []  # slots ascending
         self._arrivals = itertools.count()
@@ -190,30 +193,55 @@ class Engine:
     def _decode(self, sequences: list[Sequence]) -> list[Chunk]:
         """One pass over `sequences` (slots ascending): draft, run the target, verify. The draft's time is charged to
         the drafting requests by their draft lengths, the target's time to all requests by their tokens in the pass."""
-        drafts = self._propose(sequences)
+        began_s = time.perf_counter()
+        offers = self._offers(sequences)
+        drafts = self._propose(sequences, offers)
         spans, fed = [], []
         proposed = drafts.token_ids.tolist()
-        self._engine_time.charge(sequences, [sequence.draft_length for sequence in sequences])
+        self._engine_time.charge(sequences, drafts.lengths)
+        drafted_s = time.perf_counter()
         for sequence, ids, count in zip(sequences, proposed, drafts.lengths, strict=True):
             spans.append(Span(sequence.slot, len(sequence.tokens) - 1, 1 + count))
             fed += [sequence.tokens[-1], *ids[:count]]
         emitted = self._verify(self._forward(spans, fed), sequences, drafts)
         self._engine_time.charge(sequences, [span.tokens for span in spans])
         chunks = []
-        for sequence, (ids, gaps), count in zip(sequences, emitted, drafts.lengths, strict=True):
+        for sequence, (ids, gaps), count, evidence in zip(sequences, emitted, drafts.lengths, offers, strict=True):
             if not ids:
                 chunks.append(sequence.failed(NOT_FINITE))
                 continue
             if self._draft_source is not None and count:
                 self._draft_source.commit(sequence.slot, len(ids) - 1)
+                sequence.log_odds = self._draft_rows.chances.learn(evidence[:count], len(ids) - 1, sequence.log_odds)
             chunks.append(sequence.step(ids, count, gaps))
+        self._note_times(drafts.lengths, drafted_s - began_s, time.perf_counter() - drafted_s)
         return chunks
 
-    def _propose(self, sequences: list[Sequence]) -> Drafts:
-        rows = [DraftRow(s.slot, s.tokens, s.draft_length) for s in sequences]
-        if self._draft_source is None or not any(row.most for row in rows):
-            return Drafts.none(len(rows), self._target.device)
+    def _offers(self, sequences: list[Sequence]) -> list[list[int]]:
+        """The draft tokens that each request could verify, by their evidence."""
+        source = self._draft_source
+        if source is None:
+            return [[] for _ in sequences]
+        return [source.offers(DraftRow(s.slot, s.tokens, s.draft_length)) if s.draft_length else [] for s in sequences]
+
+    def _propose(self, sequences: list[Sequence], offers: list[list[int]]) -> Drafts:
+        lengths = [s.draft_length for s in sequences]
+        if any(s.adaptive and length for s, length in zip(sequences, lengths, strict=True)):
+            fixed_rows = sum(len(offer) for s, offer in zip(sequences, offers, strict=True) if not s.adaptive)
+            open_offers = [offer if s.adaptive else [] for s, offer in zip(sequences, offers, strict=True)]
+            granted = self._draft_rows.lengths(open_offers, [s.log_odds for s in sequences], fixed_rows)
+            lengths = [most if s.adaptive else n for s, n, most in zip(sequences, lengths, granted, strict=True)]
+        if self._draft_source is None or not any(lengths):
+            return Drafts.none(len(sequences), self._target.device)
+        rows = [DraftRow(s.slot, s.tokens, length) for s, length in zip(sequences, lengths, strict=True)]
         return self._draft_source.propose(rows, self._sampling_of(sequences))
+
+    def _note_times(self, lengths: list[int], drafting_s: float, target_s: float) -> None:
+        """Learn what the step cost."""
+        self._draft_rows.costs.update(len(lengths) + sum(lengths), target_s)
+        deepest = max(lengths, default=0)
+        if deepest and self._draft_source is not None and self._draft_source.has_passes:
+            self._draft_rows.note_drafting(deepest, drafting_s)
 
     def _forward(self, spans: list[Span], token_ids: list[int]) -> Tensor:
         target = self._target

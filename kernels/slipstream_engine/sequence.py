@@ -12,7 +12,8 @@ class Sequence:
     """A request with its tokens so far, the number of cached tokens, and its costs.
 
     `tokens` is prompt + resumed + generated. While decoding, all tokens except the last are cached. `arrival` is a
-    unique number within the engine. `engine_s` is the request's engine time in seconds.
+    unique number within the engine. `engine_s` is the request's engine time in seconds. `log_odds` says how much likelier
+    this request's draft tokens are accepted than others' (see `draft_rows.Chances`).
 
     Raises RequestError if a stop string is unusable or the resumed tokens are a finished answer.
     """
@@ -38,9 +39,15 @@ class Sequence:
         if self._text.stopped or not self._eos_ids.isdisjoint(request.resume_ids):
             raise RequestError("resume_ids already hold a stop string or EOS: there is nothing to continue")
         self._drafted = self._accepted = self._steps = 0
-        self.engine_s = 0.0
+        self.engine_s = self.log_odds = 0.0
         self._max_drafts = min(request.draft_tokens, max_draft_tokens)
         self._rejected_at = [0] * self._max_drafts
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether the engine may verify fewer draft tokens than the draft length. A sampled answer depends on the
+        number of its draft tokens, and must not depend on the other requests of the batch."""
+        return self.request.adaptive and self.request.sampling.temperature <= 0
 
     @property
     def prefilled(self) -> bool:

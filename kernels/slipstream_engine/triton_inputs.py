@@ -33,6 +33,7 @@ INPUT_TENSORS = (
     "seed",
     "stop",
     "draft_tokens",
+    "adaptive",
     "stream",
     "margins",
 )
@@ -84,6 +85,7 @@ def parse_request(
         sampling=_sampling(tensors),
         stop=_stop_strings(tensors),
         draft_tokens=_integer(tensors, "draft_tokens", default=0, minimum=0) or 0,
+        adaptive=_flag(tensors, "adaptive"),
         margins=_flag(tensors, "margins"),
     )
     return TritonRequest(generation=generation, stream=_flag(tensors, "stream"))

@@ -37,7 +37,8 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One answer to generate. `resume_ids` are output tokens committed elsewhere: the engine continues after them, and
     they count towards `max_tokens`. If they end at the end of a chunk of an earlier answer and all other fields are
     unchanged, the continuation equals that of the earlier answer, sampled or not. `draft_tokens` is the draft length, 0
-    for plain decoding. `margins` requests the gap between the target's two best logits for each token."""
+    for plain decoding. With `adaptive` it is a maximum: in each step the engine verifies as many draft tokens as pay.
+    `margins` requests the gap between the target's two best logits for each token."""
 
     request_id: str
     prompt_ids: tuple[int, ...]
@@ -46,6 +47,7 @@ class GenerationRequest(msgspec.Struct, frozen=True, kw_only=True):
     sampling: SamplingParams = SamplingParams()
     stop: tuple[str, ...] = ()
     draft_tokens: int = 0
+    adaptive: bool = False
     margins: bool = False
 
 

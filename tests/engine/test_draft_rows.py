@@ -1,0 +1,187 @@
+"""Which draft tokens get rows: against an exhaustive search, and as a closed loop over simulated servers."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import statistics
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from slipstream_engine.draft_rows import Chances, DraftRows, StepCosts, allocate
+
+PROBABILITY = st.floats(0.0, 1.0)
+BATCHES = st.lists(st.lists(PROBABILITY, max_size=3), min_size=1, max_size=3)
+
+
+@st.composite
+def step_times(draw: st.DrawFn) -> list[float]:
+    """Seconds of 0 to 12 rows, never falling."""
+    increments = draw(st.lists(st.floats(0.0, 5.0), min_size=13, max_size=13))
+    return list(itertools.accumulate(increments, initial=draw(st.floats(0.1, 10.0))))[:13]
+
+
+def _rate(chances: Sequence[Sequence[float]], lengths: Sequence[int], step_s: Sequence[float], pass_s: float) -> float:
+    tokens = float(len(chances))
+    for of_request, length in zip(chances, lengths, strict=True):
+        reached = 1.0
+        for chance in of_request[:length]:
+            reached *= chance
+            tokens += reached
+    return tokens / (step_s[len(chances) + sum(lengths)] + max(lengths) * pass_s)
+
+
+@given(BATCHES, step_times(), st.sampled_from([0.0, 0.01, 1.0]))
+def test_no_other_allocation_has_more_tokens_per_second(
+    chances: list[list[float]], step_s: list[float], pass_s: float
+) -> None:
+    best = max(
+        _rate(chances, lengths, step_s, pass_s)
+        for lengths in itertools.product(*[range(len(of_request) + 1) for of_request in chances])
+    )
+    found = allocate(chances, step_s, pass_s)
+    assert all(length <= len(of_request) for length, of_request in zip(found, chances, strict=True))
+    assert _rate(chances, found, step_s, pass_s) == pytest.approx(best, rel=1e-9)
+
+
+@given(st.lists(st.lists(PROBABILITY, max_size=4), min_size=1, max_size=6))
+def test_free_rows_are_all_used_and_dear_rows_not_at_all(chances: list[list[float]]) -> None:
+    most = len(chances) + sum(map(len, chances))
+    used = allocate(chances, [1.0] * (most + 1))
+    reached = [list(itertools.accumulate(row, lambda a, b: a * b)) for row in chances]
+    assert used == [sum(chance > 1e-12 for chance in row) for row in reached] or all(
+        length >= sum(chance > 1e-12 for chance in row) for length, row in zip(used, reached, strict=True)
+    )
+    dear = [1.0 + 100.0 * max(rows - len(chances), 0) for rows in range(most + 1)]
+    assert allocate(chances, dear) == [0] * len(chances)
+
+
+def test_an_empty_batch_has_no_lengths() -> None:
+    assert allocate([], [1.0]) == []
+    assert allocate([[], []], [1.0, 1.0, 1.0]) == [0, 0]
+
+
+def test_the_likelier_request_gets_the_row() -> None:
+    one_more = [0.0, 1.0, 1.0, 1.0, 100.0]
+    assert allocate([[0.4, 0.4], [0.9, 0.3]], one_more) == [0, 1]
+
+
+def test_passes_of_a_draft_model_limit_the_depth_for_all() -> None:
+    flat = [1.0] * 11
+    assert allocate([[0.9] * 4, [0.9] * 4], flat, 0.0) == [4, 4]
+    assert allocate([[0.9] * 4, [0.9] * 4], flat, 10.0) == [0, 0]
+    shallow = allocate([[0.9] * 4, [0.2] * 4], flat, 0.2)
+    assert shallow[0] >= shallow[1] >= 1  # the pass is paid once, for both
+
+
+@given(st.lists(st.tuples(st.integers(1, 1500), st.floats(1e-4, 10.0)), min_size=1, max_size=60), st.integers(1, 1200))
+def test_more_rows_never_cost_less(steps: list[tuple[int, float]], most: int) -> None:
+    costs = StepCosts()
+    for rows, seconds in steps:
+        costs.update(rows, seconds)
+    table = costs.table(most)
+    assert len(table) == most + 1
+    assert all(0.0 < before <= after * (1 + 1e-9) for before, after in itertools.pairwise(table))
+
+
+def test_costs_before_any_step_are_equal() -> None:
+    assert StepCosts().table(3) == [1.0] * 4
+
+
+@pytest.mark.parametrize(
+    "curve", [lambda rows: 0.04, lambda rows: 0.01 * rows, lambda rows: 0.04 + 0.004 * max(rows - 8, 0)]
+)
+def test_costs_follow_the_server(curve: Callable[[int], float]) -> None:
+    costs, draws = StepCosts(), random.Random(1)
+    for _ in range(2000):
+        rows = draws.randint(1, 64)
+        costs.update(rows, curve(rows) * draws.uniform(0.8, 1.2))
+    table = costs.table(64)
+    assert statistics.mean(abs(table[rows] / curve(rows) - 1.0) for rows in range(1, 65)) < 0.05
+
+
+def test_one_slow_step_moves_a_cost_little() -> None:
+    costs = StepCosts()
+    for _ in range(50):
+        costs.update(8, 0.04)
+    costs.update(8, 60.0)
+    assert costs.table(8)[8] < 0.05
+
+
+def test_chances_follow_evidence_and_request() -> None:
+    chances, draws = Chances(), random.Random(2)
+    own = {"copy": 0.0, "prose": 0.0}
+    for _ in range(600):
+        for request, likely in (("copy", 0.95), ("prose", 0.3)):
+            hits = [draws.random() < likely for _ in range(3)]
+            accepted = next((index for index, hit in enumerate(hits) if not hit), 3)
+            own[request] = chances.learn([0, 1, 2], accepted, own[request])
+    assert chances.of([0], own["copy"])[0] > 0.8
+    assert chances.of([0], own["prose"])[0] < 0.6
+    assert chances.of([0, 1, 2], 0.0) == [pytest.approx(chance, abs=0.45) for chance in (0.7, 0.7, 0.7)]
+
+
+class _Server:
+    """A simulated server: what a step costs, and which requests copy."""
+
+    def __init__(self, seed: int, *, knee: int) -> None:
+        self.rows = DraftRows()
+        self._draws = random.Random(seed)
+        self._knee = knee
+        self._own: dict[int, float] = {}
+
+    def step_s(self, rows: int) -> float:
+        return 0.040 + 0.0045 * max(rows - self._knee, 0)
+
+    def step(self, likely: Sequence[float], most: int = 5, fixed: int | None = None) -> tuple[int, float, int]:
+        """One step of requests that accept with `likely`: (tokens, seconds, draft tokens)."""
+        offers = [list(range(most))] * len(likely)
+        lengths = (
+            [fixed] * len(likely)
+            if fixed is not None
+            else self.rows.lengths(offers, [self._own.get(request, 0.0) for request in range(len(likely))])
+        )
+        tokens = 0
+        for request, (chance, length) in enumerate(zip(likely, lengths, strict=True)):
+            accepted = 0
+            while accepted < length and self._draws.random() < chance:
+                accepted += 1
+            tokens += 1 + accepted
+            if length:
+                own = self._own.get(request, 0.0)
+                self._own[request] = self.rows.chances.learn(offers[request][:length], accepted, own)
+        rows = len(likely) + sum(lengths)
+        seconds = self.step_s(rows) * self._draws.uniform(0.9, 1.1)
+        self.rows.costs.update(rows, seconds)
+        return tokens, seconds, sum(lengths)
+
+
+def _rate_of(server: _Server, likely: Sequence[float], steps: int, fixed: int | None = None) -> float:
+    found = [server.step(likely, fixed=fixed) for _ in range(steps)]
+    return sum(tokens for tokens, _, _ in found) / sum(seconds for _, seconds, _ in found)
+
+
+@pytest.mark.parametrize("load", [1, 4, 8, 16])
+@pytest.mark.parametrize("kind", ["copies", "prose", "mixed"])
+def test_at_least_as_many_tokens_per_second_as_the_best_fixed_length(load: int, kind: str) -> None:
+    cycle = {"copies": [0.93], "prose": [0.25], "mixed": [0.95, 0.3, 0.6, 0.1]}[kind]
+    likely = [cycle[index % len(cycle)] for index in range(load)]
+    adaptive = _Server(3, knee=8)
+    for load_before in (1, 2, 4, 8, 16):  # a server meets loads on its way
+        _rate_of(adaptive, [cycle[index % len(cycle)] for index in range(load_before)], 40)
+    best = max(_rate_of(_Server(4, knee=8), likely, 1500, fixed=fixed) for fixed in range(6))
+    assert _rate_of(adaptive, likely, 1500) > 0.98 * best
+
+
+def test_after_a_load_step_the_size_is_right_within_five_steps() -> None:
+    server = _Server(5, knee=8)
+    for load in (1, 16, 1, 16):  # has met both loads before
+        _rate_of(server, [0.7] * load, 100)
+    settled = {}
+    for load in (1, 16):
+        settled[load] = statistics.mean(server.step([0.7] * load)[2] for _ in range(60))
+    for load in (16, 1, 16):
+        after = [server.step([0.7] * load)[2] for _ in range(5)]
+        assert abs(statistics.mean(after) - settled[load]) <= max(1.0, 0.1 * load)
