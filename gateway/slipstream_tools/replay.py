@@ -17,7 +17,7 @@ from slipstream_tools.bench.cases import Case, cases_of
 from slipstream_tools.bench.manifests import policy_route
 from slipstream_tools.bench.replay import Replay, Replayer
 from slipstream_tools.bench.results import Results, read_results
-from slipstream_tools.bench.terminal import columns
+from slipstream_tools.bench.tables import columns
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

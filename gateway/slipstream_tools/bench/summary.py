@@ -7,8 +7,9 @@ against plain; a positive latency difference means that `mode` is slower.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 from slipstream_core.errors import CommandError
@@ -56,12 +57,12 @@ class Speculation(msgspec.Struct, frozen=True, kw_only=True):
     None where the servers report no steps.
     """
 
-    drafted: int
-    accepted: int
-    rejected: int
-    acceptance: float | None
-    tokens_per_step: float | None
-    steps_saved: int | None
+    drafted: int = 0
+    accepted: int = 0
+    rejected: int = 0
+    acceptance: float | None = None
+    tokens_per_step: float | None = None
+    steps_saved: int | None = None
     positions: tuple[Position, ...] = ()
 
 
@@ -104,18 +105,18 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     passed checks. `parity_equal` of `parity_compared` greedy answers have the same text.
     """
 
-    pairs: int
+    pairs: int = 0
     requests: int = 0
-    ttft_s: Interval | None
-    tpot_s: Interval | None
-    e2e_s: Interval | None
-    speed_up: Interval | None
-    p95_reduction: Interval | None
-    cost_increase: Interval | None
-    quality: Interval | None
-    faster_share: float | None
-    parity_compared: int
-    parity_equal: int
+    ttft_s: Interval | None = None
+    tpot_s: Interval | None = None
+    e2e_s: Interval | None = None
+    speed_up: Interval | None = None
+    p95_reduction: Interval | None = None
+    cost_increase: Interval | None = None
+    quality: Interval | None = None
+    faster_share: float | None = None
+    parity_compared: int = 0
+    parity_equal: int = 0
 
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,6 +133,52 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     requests: int
     modes: dict[str, ModeFigures]
     comparisons: dict[str, Comparison]
+
+    @property
+    def name(self) -> str:
+        """The class, and the length where it has one."""
+        name = "all classes" if self.request_class == ALL else self.request_class
+        return name if self.length == ALL else f"{name}, {self.length}"
+
+
+class Entry(NamedTuple):
+    """One mode in one cell: what tables and plots are made of."""
+
+    cell: Cell
+    mode: str
+    figures: ModeFigures
+
+    @property
+    def name(self) -> str:
+        return self.cell.name
+
+    @property
+    def compared(self) -> Comparison:
+        """Against plain; empty for plain itself."""
+        return self.cell.comparisons.get(self.mode) or Comparison()
+
+    @property
+    def drafts(self) -> Speculation:
+        """Empty where nothing was drafted."""
+        return self.figures.speculation or Speculation()
+
+    @property
+    def parity(self) -> str:
+        """Greedy answers with plain's text, of those compared."""
+        one = self.compared
+        return f"{one.parity_equal} of {one.parity_compared}" if one.parity_compared else ""
+
+
+def entries_of(cells: Iterable[Cell]) -> list[Entry]:
+    """One entry per cell and mode."""
+    return [Entry(cell, mode, figures) for cell in cells for mode, figures in cell.modes.items()]
+
+
+def distinct(cells: Iterable[Cell]) -> Iterator[Cell]:
+    """The cells without those of a class's only length, which has the same figures as all of its lengths."""
+    kept = tuple(cells)
+    bins = [cell.request_class for cell in kept if cell.length != ALL]
+    return (cell for cell in kept if cell.length == ALL or bins.count(cell.request_class) > 1)
 
 
 class Thresholds(msgspec.Struct, frozen=True, kw_only=True):
@@ -273,6 +320,16 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     break_even: tuple[BreakEven, ...]
     points: tuple[Point, ...]
     warnings: tuple[str, ...]
+
+    def parts(self) -> Iterator[tuple[str | None, int, Summary]]:
+        """Draft, concurrency and the part of the summary that belongs to them, in the order of `cells`."""
+        for place in dict.fromkeys((cell.draft, cell.concurrency) for cell in self.cells):
+            kept: dict[str, Any] = {
+                field: tuple(one for one in getattr(self, field) if (one.draft, one.concurrency) == place)
+                for field in ("cells", "oracle", "break_even", "points")
+            }
+            verdicts = tuple(one for one in self.verdicts if one.concurrency == place[1])
+            yield *place, msgspec.structs.replace(self, verdicts=verdicts, **kept)
 
 
 def write_summary(summary: Summary, path: Path) -> None:

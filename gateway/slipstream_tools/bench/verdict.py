@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from slipstream_core.errors import CommandError
 
+from slipstream_tools.bench.formats import interval, percent
 from slipstream_tools.bench.plan import parse_mode
 from slipstream_tools.bench.summary import (
     ALL,
@@ -73,7 +74,7 @@ def judge(comparison: Comparison, thresholds: Thresholds) -> tuple[Judgement, st
 def _checks(comparison: Comparison, reduction: Interval, thresholds: Thresholds) -> Iterator[tuple[Judgement, str]]:
     """The judgement of each threshold by itself, the most important first."""
     wanted = thresholds.p95_reduction
-    shown = f"the p95 falls by {_percent(reduction)}, {wanted:.0%} is required"
+    shown = f"the p95 falls by {interval(reduction, percent)}, {wanted:.0%} is required"
     if reduction.high < wanted:
         yield DO_NOT, shown
     elif reduction.estimate < wanted:
@@ -90,7 +91,7 @@ def _checks(comparison: Comparison, reduction: Interval, thresholds: Thresholds)
 
 
 def _ceiling(what: str, value: Interval, limit: float) -> tuple[Judgement, str]:
-    shown = f"{what} by {_percent(value)}, at most {limit:.0%} is allowed"
+    shown = f"{what} by {interval(value, percent)}, at most {limit:.0%} is allowed"
     if value.low > limit:
         return DO_NOT, shown
     if value.estimate > limit:
@@ -124,14 +125,6 @@ def _candidates(cells: Iterable[Cell], thresholds: Thresholds, *, routed: bool) 
 
 def _speed_up(comparison: Comparison) -> float:
     return comparison.speed_up.estimate if comparison.speed_up else 0.0
-
-
-def _percent(value: Interval) -> str:
-    return f"{_share(value.estimate)} ({_share(value.low)} to {_share(value.high)})"
-
-
-def _share(value: float) -> str:
-    return f"{round(value, 3) + 0.0:.1%}"  # no negative zero
 
 
 NOT_HARMED, POLICY = "not-harmed", "policy"

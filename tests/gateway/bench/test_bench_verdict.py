@@ -40,7 +40,7 @@ def comparison(**fields: Any) -> Comparison:
         ({"p95_reduction": interval(-0.1, 0.3, 0.4)}, "not enough data", "includes an increase"),
         ({"p95_reduction": interval(0.05, 0.15, 0.25)}, "not enough data", "which the interval spans"),
         ({"p95_reduction": interval(0.05, 0.1, 0.15)}, "do not", "20% is required"),
-        ({"p95_reduction": interval(-0.3, -0.2, -0.1)}, "do not", "the p95 falls by -20.0%"),
+        ({"p95_reduction": interval(-0.3, -0.2, -0.1)}, "do not", "the p95 falls by −20.0%"),
         ({"quality": interval(-0.05, 0.0, 0.05)}, "speculate", "passed checks falls by 0.0%"),
         ({"quality": interval(-0.05, -0.02, 0.01)}, "not enough data", "passed checks falls by 2.0%"),
         ({"quality": interval(-0.05, -0.03, -0.01)}, "do not", "passed checks falls by 3.0% (1.0% to 5.0%)"),

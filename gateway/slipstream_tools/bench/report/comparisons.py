@@ -1,118 +1,85 @@
-"""Modes against plain and against each other: speed-up, routing beside the oracle, and cost."""
+"""Modes against plain and against each other: speed-up, routing beside the oracle, cost and quality."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from statistics import fmean
 from typing import Any
 
+from slipstream_tools.bench.formats import NONE, count, interval, money, percent, ratio, seconds
 from slipstream_tools.bench.report import vega
-from slipstream_tools.bench.report.formats import interval, money, percent, ratio, seconds
-from slipstream_tools.bench.report.view import FEW, ORACLE, Block, Figure, Table, View, name_of
-from slipstream_tools.bench.summary import ALL, PLAIN, ROUTED, Cell, ModeFigures, OracleFigures, Point
+from slipstream_tools.bench.report.view import FEW, ORACLE, Block, Figure, View
+from slipstream_tools.bench.summary import PLAIN, ROUTED, ModeFigures, Point, distinct, entries_of
+from slipstream_tools.bench.tables import Table, entry_table, oracle_table
 
 _MARKS = 20
 
 
 def speed_up(view: View) -> Block:
     """A forest plot: one row per cell, one interval per mode in it."""
-    bins = [cell.request_class for cell in view.summary.cells if cell.length != ALL]
-    cells = [
-        cell
-        for cell in view.summary.cells
-        if any(compared.speed_up for compared in cell.comparisons.values())
-        and (cell.length == ALL or bins.count(cell.request_class) > 1)  # one length says the same as all of them
-    ]
-    if not cells:
+    entries = [entry for entry in entries_of(distinct(view.summary.cells)) if entry.mode in entry.cell.comparisons]
+    data = [
+        {**view.look(entry), "low": found.low, "high": found.high, "value": found.estimate,
+         "tip": f"{entry.name}, {entry.mode}: {interval(found, ratio)}, {entry.compared.pairs} pairs"}
+        for entry in entries if (found := entry.compared.speed_up)
+    ]  # fmt: skip
+    if not data:
         return "No request was answered both plainly and in another mode."
-    data: list[dict[str, Any]] = [
-        {
-            **view.look(cell, mode),
-            "low": found.low,
-            "high": found.high,
-            "value": found.estimate,
-            "tip": f"{name_of(cell)}, {mode}: {interval(found, ratio)}, {compared.pairs} pairs",
-        }
-        for cell in cells
-        for mode, compared in cell.comparisons.items()
-        if (found := compared.speed_up)
-    ]
     low, high = min([1.0, *(one["low"] for one in data)]), max([1.0, *(one["high"] for one in data)])
-    domain = [max(low, 0.2) / 1.08, min(high, 20.0) * 1.08]
+    beside = {entry.name: f"n {entry.cell.requests}" for entry in entries if entry.compared.speed_up}
     drawing = vega.forest(
-        660, data, view.others, {name_of(cell): f"n {cell.requests}" for cell in cells},
-        vega.axis("value", "mean E2E of plain ÷ mode's: right is faster", vega.RATIO, domain=domain, log=True),
+        660, data, view.others, beside,
+        vega.axis("value", "mean E2E of plain ÷ mode's: right is faster", vega.RATIO, log=True,
+                  domain=[max(low, 0.2) / 1.08, min(high, 20.0) * 1.08]),
         vega.layer({"type": "rule", "color": "var(--ink)", "strokeDash": [4, 4]}, [{}], x={"datum": 1.0}),
     )  # fmt: skip
-    rows = [
-        (name_of(cell), mode, str(one.pairs), interval(one.speed_up, ratio), interval(one.p95_reduction, percent),
-         percent(one.faster_share))
-        for cell in cells for mode, one in cell.comparisons.items()
-    ]  # fmt: skip
-    head = ("class and length", "mode", "pairs", "speed-up", "p95 reduction", "got faster")
-    return Figure(
-        f"Speed-up over plain with 95 % intervals; hollow: fewer than {FEW} requests", drawing,
-        "One row per request class and length bin, one mark with its 95 % interval per mode.",
-        Table(head, rows, "Against plain, paired, with 95 % intervals", text_columns=2),
-    )  # fmt: skip
+    table = entry_table("Against plain, paired, with 95 % intervals", entries, {
+        "pairs": lambda entry: str(entry.compared.pairs),
+        "speed-up": lambda entry: interval(entry.compared.speed_up, ratio),
+        "p95 reduction": lambda entry: interval(entry.compared.p95_reduction, percent),
+        "got faster": lambda entry: percent(entry.compared.faster_share),
+    })  # fmt: skip
+    caption = f"Speed-up over plain with 95 % intervals; hollow: fewer than {FEW} requests"
+    return Figure(caption, drawing, "One row per class and length bin, one interval per mode.", table)
 
 
 def routing(view: View) -> Iterator[Block]:
     """Mean E2E of each way of deciding, the share of the oracle's saving, and how both grew."""
     means = mean_times(view)
-    if view.oracle is None or means is None:
+    if view.oracle is None or not means:
         yield "This needs the modes plain, routed and speculative."
-    else:
-        data = [
-            {"row": name, "value": mean, "label": seconds(mean), "colour": view.colour(name),
-             "tip": f"{name}: {seconds(mean)} on average, {_against(mean, means[PLAIN])}"}
-            for name, mean in means.items()
-        ]  # fmt: skip
-        drawing = vega.bars(data, "mean E2E per request", vega.SECONDS)
-        caption = "Mean E2E per request; the oracle takes the faster measured mode of each"
-        description = "One bar each for always plain, always speculative, routed, and the oracle. Shorter is faster."
-        yield [Figure(caption, drawing, description), _oracle_figures(view.oracle)]
-    sums = running(view)
-    if len(sums) >= 2:
-        yield _learning(view, sums)
+        return
+    tips = {}
+    for name, mean in means.items():
+        saved = 1 - mean / means[PLAIN]
+        tips[name] = f"{seconds(mean)} on average, {percent(abs(saved))} {'less' if saved >= 0 else 'more'} than plain"
+    yield [
+        Figure(
+            "Mean E2E per request; the oracle takes the faster measured mode of each",
+            vega.bars(view.colour, means, seconds, tips, "mean E2E per request", vega.SECONDS),
+            "One bar for each way of deciding. Shorter is faster.",
+        ),
+        oracle_table(view.oracle),
+    ]
+    yield _learning(view, running(view))
 
 
-def mean_times(view: View) -> dict[str, float] | None:
-    """Mean E2E per request of each way of deciding, over the requests that all of them answered."""
-    by_request: dict[int, list[Point]] = {}
+def mean_times(view: View) -> dict[str, float]:
+    """Mean E2E per request of each way of deciding, over the requests that all of them answered; empty for none."""
+    by_request: dict[int, list[Point]] = defaultdict(list)
     for point in view.summary.points:
         if point.routed_s is not None:
-            by_request.setdefault(point.index, []).append(point)
-    speculative = view.speculative
-    kept = [(one, points) for points in by_request.values() for one in points if one.mode == speculative]
-    if speculative is None or not kept:
-        return None
-    return {
-        PLAIN: fmean(point.plain_s for point, _ in kept),
-        speculative: fmean(point.speculative_s for point, _ in kept),
-        ROUTED: fmean(point.routed_s or 0.0 for point, _ in kept),
-        ORACLE: fmean(min(point.plain_s, *(one.speculative_s for one in points)) for point, points in kept),
+            by_request[point.index].append(point)
+    best_s = {index: min(one.speculative_s for one in points) for index, points in by_request.items()}
+    kept = [one for points in by_request.values() for one in points if one.mode == view.speculative]
+    times_s: dict[str, Callable[[Point], float]] = {
+        PLAIN: lambda point: point.plain_s,
+        str(view.speculative): lambda point: point.speculative_s,
+        ROUTED: lambda point: point.routed_s or 0.0,
+        ORACLE: lambda point: min(point.plain_s, best_s[point.index]),
     }
-
-
-def _against(mean: float, plain: float) -> str:
-    saved = 1 - mean / plain
-    return f"{percent(abs(saved))} {'less' if saved >= 0 else 'more'} than plain"
-
-
-def _oracle_figures(oracle: OracleFigures) -> Table:
-    worst = oracle.worst_class
-    rows = [
-        ("share of the oracle's saving, all requests", percent(oracle.captured)),
-        (f"first {oracle.first_requests} requests", percent(oracle.captured_first)),
-        ("after those", percent(oracle.captured_warm)),
-        ("with the recorded time of the chosen arm", percent(oracle.captured_by_choice)),
-        ("mean E2E, plain ÷ routed", interval(oracle.plain_over_routed, ratio)),
-        ("mean E2E, speculative ÷ routed", interval(oracle.speculative_over_routed, ratio)),
-    ]
-    if worst is not None:
-        rows.append((f"worst class ({worst.request_class}): routed over plain", interval(worst.slow_down, percent)))
-    return Table(("", ""), rows, f"Routed, over {oracle.requests} requests", fold=False)
+    return {name: fmean(map(time_s, kept)) for name, time_s in times_s.items()} if kept else {}
 
 
 def running(view: View) -> list[tuple[float, float]]:
@@ -129,28 +96,26 @@ def running(view: View) -> list[tuple[float, float]]:
     return sums
 
 
-def _learning(view: View, sums: Sequence[tuple[float, float]]) -> Figure:
-    marked = range(max(len(sums) // _MARKS, 1), len(sums) + 1, max(len(sums) // _MARKS, 1))
+def _learning(view: View, sums: list[tuple[float, float]]) -> Block:
+    every = max(len(sums) // _MARKS, 1)
     share = [percent(routed / oracle if oracle > 0 else None) for routed, oracle in sums]
-    layers, both = [], sums[-1]
-    for column, name in enumerate((ROUTED, ORACLE)):
-        look, dash = {"colour": view.colour(name)}, [2, 4] if name == ORACLE else [1, 0]
-        text = {"type": "text", "align": "left", "dx": 8, "dy": -8 if both[column] == max(both) else 8}
-        line = [{"at": at, "saved": one[column], **look} for at, one in enumerate(sums, start=1)]
-        tips = [f"{name}: {seconds(sums[at - 1][column])} saved in {at} requests" for at in marked]
-        if name == ROUTED:
-            tips = [f"{tip}, {share[at - 1]} of the oracle's" for tip, at in zip(tips, marked, strict=True)]
-        layers += [
-            vega.layer({"type": "line", "strokeDash": dash}, line, color=vega.raw("colour")),
-            vega.dots([{**line[at - 1], "tip": tip} for tip, at in zip(tips, marked, strict=True)], size=30),
-            vega.layer(text, [line[-1]], text={"value": name}),
-        ]
+    lines: list[dict[str, Any]] = []
+    for at, (routed, oracle) in enumerate(sums, start=1):
+        tip = f"{ROUTED}: {seconds(routed)} saved in {at} requests, {share[at - 1]} of the oracle's"
+        lines.append({"at": at, "saved": routed, "name": ROUTED, "tip": tip, "dash": [1, 0]})
+        tip = f"{ORACLE}: {seconds(oracle)} saved in {at} requests"
+        lines.append({"at": at, "saved": oracle, "name": ORACLE, "tip": tip, "dash": [2, 4]})
+    lines = [{**one, "colour": view.colour(one["name"])} for one in lines]
+    beside = {"type": "text", "align": "left", "dx": 8, "dy": {"expr": f"datum.name == '{ORACLE}' ? -8 : 8"}}
     drawing = vega.chart(
-        820, 250, *layers,
+        820, 250,
+        vega.layer("line", lines, color=vega.raw("colour"), strokeDash=vega.raw("dash")),
+        vega.dots([one for one in lines if one["at"] % every == 0], size=30),
+        vega.layer(beside, lines[-2:], text={"field": "name"}),
         x=vega.axis("at", "routed requests, in the order they ran", vega.COUNT, domain=[0, len(sums)]),
         y=vega.axis("saved", "saved over plain", vega.SECONDS),
     )  # fmt: skip
-    rows = [(str(at), *(seconds(saved) for saved in sums[at - 1]), share[at - 1]) for at in marked]
+    rows = [(str(at), *map(seconds, sums[at - 1]), share[at - 1]) for at in range(every, len(sums) + 1, every)]
     return Figure(
         "Seconds saved over plain as the gateway learns, beside the oracle's", drawing,
         "Running sum of the time saved over plain decoding, by routing and by the oracle. "
@@ -159,35 +124,39 @@ def _learning(view: View, sums: Sequence[tuple[float, float]]) -> Figure:
     )  # fmt: skip
 
 
-def cost(view: View, *, priced: bool) -> Iterator[Block]:
+def cost(view: View) -> Iterator[Block]:
     """Bars per response and per 1,000 output tokens; without prices the relative figures only."""
-    whole = view.whole
-    if whole is None:
-        yield "No answers."
-        return
-    if priced:
-        yield [
-            _cost_bars(view, whole, "per response", lambda figures: figures.cost_per_response),
-            _cost_bars(view, whole, "per 1,000 output tokens", lambda figures: figures.cost_per_1000_tokens),
-        ]
-    else:
+    if not view.summary.run.prices:
         yield ("No price per GPU-hour is known, so differences in cost are differences in time at equal prices. "
                "Set pricePerGpuHour in the manifest to see costs.")  # fmt: skip
-    rows = [
-        (name_of(cell), mode, money(figures.cost_per_response), money(figures.cost_per_1000_tokens),
-         interval(cell.comparisons[mode].cost_increase, percent) if mode in cell.comparisons else "",
-         f"{figures.throughput_tokens_per_s:,.0f}" if figures.throughput_tokens_per_s is not None else "")
-        for cell in view.by_class for mode, figures in cell.modes.items()
-    ]  # fmt: skip
-    head = ("class", "mode", "per response", "per 1,000 tokens", "against plain (95 %)", "tokens per second")
-    yield Table(head, rows, "Cost by class", text_columns=2)
+    elif view.whole:
+        yield [_cost_bars(view, "per response", lambda figures: figures.cost_per_response),
+               _cost_bars(view, "per 1,000 output tokens", lambda figures: figures.cost_per_1000_tokens)]  # fmt: skip
+    yield entry_table("Cost by class", view.entries, {
+        "per response": lambda entry: money(entry.figures.cost_per_response),
+        "per 1,000 tokens": lambda entry: money(entry.figures.cost_per_1000_tokens),
+        "against plain (95 %)": lambda entry: interval(entry.compared.cost_increase, percent),
+        "tokens per second": lambda entry: count(entry.figures.throughput_tokens_per_s),
+    })  # fmt: skip
 
 
-def _cost_bars(view: View, whole: Cell, per: str, of: Callable[[ModeFigures], float | None]) -> Figure:
-    data = [
-        {"row": mode, "value": value, "label": money(value), "colour": view.colour(mode),
-         "tip": f"{mode}: {money(value)} {per}"}
-        for mode, figures in whole.modes.items() if (value := of(figures)) is not None
-    ]  # fmt: skip
-    caption = f"Cost {per}, all classes"
-    return Figure(caption, vega.bars(data, f"cost {per}", vega.MONEY, 280), "One bar per mode, all classes together.")
+def _cost_bars(view: View, per: str, of: Callable[[ModeFigures], float | None]) -> Figure:
+    costs = {mode: value for mode, entry in view.whole.items() if (value := of(entry.figures)) is not None}
+    tips = {mode: f"{money(value)} {per}" for mode, value in costs.items()}
+    drawing = vega.bars(view.colour, costs, money, tips, f"cost {per}", vega.MONEY, 280)
+    return Figure(f"Cost {per}, all classes", drawing, "One bar per mode, all classes together.")
+
+
+def quality(view: View) -> Iterator[Block]:
+    """Passed checks per mode, and greedy answers with the same text as plain's."""
+    for caption, entries, fold in (
+        ("All classes together", list(view.whole.values()), False),
+        ("Quality and parity by class", view.entries[len(view.whole) :], True),
+    ):
+        yield entry_table(caption, entries, {
+            "checked": lambda entry: str(checks.checked if (checks := entry.figures.quality) else 0),
+            "passed": lambda entry: percent(checks.share) if (checks := entry.figures.quality) else NONE,
+            "against plain (95 %)": lambda entry: interval(entry.compared.quality, percent),
+            "same text (greedy)": lambda entry: entry.parity,
+            "failed": lambda entry: str(entry.figures.failed),
+        }, fold=fold)  # fmt: skip

@@ -13,15 +13,21 @@ from typing import NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from slipstream_tools.bench.report.comparisons import cost, routing, speed_up
-from slipstream_tools.bench.report.formats import interval, percent, ratio, seconds
+from slipstream_tools.bench.formats import percent, ratio, seconds
+from slipstream_tools.bench.report.comparisons import cost, quality, routing, speed_up
 from slipstream_tools.bench.report.latency import latency
 from slipstream_tools.bench.report.speculation import acceptance, break_even, forecast
-from slipstream_tools.bench.report.view import Block, Table, View, class_names, name_of, palette, views
+from slipstream_tools.bench.report.view import Block, View, palette, views
 from slipstream_tools.bench.results import Row
 from slipstream_tools.bench.summary import PLAIN, ROUTED, ClassVerdict, Run, Summary
+from slipstream_tools.bench.tables import Table
 
-_BADGES = {"speculate": ("yes", "✓"), "do not": ("no", "✕"), "not enough data": ("unknown", "?")}
+# By verdict: the badge's style, its sign, and the phrase before the classes.
+_VERDICTS = {
+    "speculate": ("yes", "✓", "Speculate for"),
+    "do not": ("no", "✕", "Decode plainly:"),
+    "not enough data": ("unknown", "?", "Not enough data yet:"),
+}
 
 
 class Tile(NamedTuple):
@@ -43,8 +49,8 @@ def page(summary: Summary, rows: Sequence[Row]) -> str:
     return environment.get_template("page.html").render(
         summary=summary,
         run=summary.run,
-        views=[(view, headline(view), list(_sections(summary, view))) for view in views(summary, rows)],
-        classes=class_names(summary),
+        views=[(view, list(headline(view)), list(_sections(view))) for view in views(summary, rows)],
+        classes=list(dict.fromkeys(cell.name for cell in summary.cells if cell.length == "all")),
         palette=palette(summary.run.modes),
         settings=_settings(summary.run),
         command=_command(summary.run),
@@ -52,13 +58,13 @@ def page(summary: Summary, rows: Sequence[Row]) -> str:
         script=Markup(script),  # nosec B704 # a file of ours
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         outcome=_outcome,
-        verdicts=_verdicts,
+        badges=_VERDICTS,
         percent=percent,
         next_id=map("figure-{}".format, count()).__next__,
     )
 
 
-def _sections(summary: Summary, view: View) -> Iterator[tuple[str, str, Iterable[Block]]]:
+def _sections(view: View) -> Iterator[tuple[str, str, Iterable[Block]]]:
     """(heading, lead, parts) of each section below the verdict."""
     yield "Speed-up", "Mean E2E of plain divided by that of the mode, over the same requests.", [speed_up(view)]
     yield "Routing", "Deciding per request, compared with one fixed mode for all requests.", routing(view)
@@ -67,75 +73,38 @@ def _sections(summary: Summary, view: View) -> Iterator[tuple[str, str, Iterable
     yield "Break-even", "Speculation pays above the curve: for long answers with high acceptance.", break_even(view)
     yield "Forecast", "The saving that the gateway predicted for each request, and the measured one.", [forecast(view)]
     yield "Acceptance", "The draft tokens that the target accepted.", [acceptance(view)]
-    yield "Cost", "", cost(view, priced=bool(summary.run.prices))
-    yield "Quality and parity", "Speculation must not change the answers.", _quality(view)
+    yield "Cost", "", cost(view)
+    yield "Quality and parity", "Speculation must not change the answers.", quality(view)
 
 
-def headline(view: View) -> list[Tile]:
+def headline(view: View) -> Iterator[Tile]:
     """Up to four tiles."""
     whole, oracle = view.whole, view.oracle
-    mode = ROUTED if whole and ROUTED in whole.comparisons else view.speculative
-    if whole is None:
-        return []
-    tiles = []
-    if mode and (compared := whole.comparisons.get(mode)):
+    mode = ROUTED if ROUTED in whole else str(view.speculative)
+    if PLAIN in whole and mode in whole:
+        compared, plain, other = whole[mode].compared, whole[PLAIN].figures.e2e_s, whole[mode].figures.e2e_s
         if found := compared.speed_up:
-            tiles.append(Tile(ratio(found.estimate), f"faster on average: {mode} over plain",
-                              f"95 % interval {ratio(found.low)} to {ratio(found.high)}"))  # fmt: skip
-        plain, other = whole.modes[PLAIN].e2e_s, whole.modes[mode].e2e_s
+            yield Tile(ratio(found.estimate), f"faster on average: {mode} over plain",
+                       f"95 % interval {ratio(found.low)} to {ratio(found.high)}")  # fmt: skip
         if (found := compared.p95_reduction) and plain and other:
             word = "lower" if found.estimate >= 0 else "higher"
-            tiles.append(Tile(percent(abs(found.estimate), 0), f"{word} p95 of E2E: {mode}",
-                              f"{seconds(plain.p95)} plain, {seconds(other.p95)} {mode}"))  # fmt: skip
+            yield Tile(percent(abs(found.estimate), 0), f"{word} p95 of E2E: {mode}",
+                       f"{seconds(plain.p95)} plain, {seconds(other.p95)} {mode}")  # fmt: skip
     if oracle is not None and oracle.captured is not None:
         first = f"first {oracle.first_requests} requests"
         later = f"{percent(oracle.captured_warm)} after the {first}"
         detail = f"over its {first}" if oracle.captured_warm is None else later
-        tiles.append(Tile(percent(oracle.captured, 0), "of the oracle's saving captured", detail))
-    compared_answers = sum(one.parity_compared for one in whole.comparisons.values())
-    equal = sum(one.parity_equal for one in whole.comparisons.values())
-    if compared_answers:
-        tiles.append(Tile(f"{equal} of {compared_answers}", "greedy answers with identical text",
-                          "in every mode, against plain"))  # fmt: skip
-    return tiles
+        yield Tile(percent(oracle.captured, 0), "of the oracle's saving captured", detail)
+    answers = sum(entry.compared.parity_compared for entry in whole.values())
+    if answers:
+        equal = sum(entry.compared.parity_equal for entry in whole.values())
+        yield Tile(f"{equal} of {answers}", "greedy answers with identical text", "in every mode, against plain")
 
 
 def _outcome(verdicts: Sequence[ClassVerdict]) -> str:
     """The answer to the page's title in a sentence or two."""
-    phrases = {
-        "speculate": "Speculate for",
-        "do not": "Decode plainly:",
-        "not enough data": "Not enough data yet:",
-    }
-    names = {verdict: [one.request_class for one in verdicts if one.verdict == verdict] for verdict in phrases}
-    return " ".join(f"{phrases[verdict]} {', '.join(found)}." for verdict, found in names.items() if found)
-
-
-def _verdicts(verdicts: Sequence[ClassVerdict]) -> Table:
-    rows = []
-    for one in verdicts:
-        style, sign = _BADGES[one.verdict]
-        badge = Markup('<span class="badge {}"><span aria-hidden="true">{}</span> {}</span>')
-        length = None if one.draft_length is None else f"γ\u00a0{one.draft_length}"
-        chosen = [text for text in (one.mode, one.draft, length) if text] if one.verdict == "speculate" else []
-        rows.append((one.request_class, badge.format(style, sign, one.verdict), ", ".join(chosen), one.reason))
-    return Table(("class", "verdict", "with", "why"), rows, "Verdict per request class", text_columns=4, fold=False)
-
-
-def _quality(view: View) -> Iterator[Block]:
-    """Passed checks per mode, and greedy answers with the same text as plain's."""
-    head = ("class", "mode", "checked", "passed", "against plain (95 %)", "same text (greedy)", "failed")
-    rows: list[tuple[str, ...]] = []
-    for cell in view.by_class:
-        for mode, figures in cell.modes.items():
-            found, compared = figures.quality, cell.comparisons.get(mode)
-            passed = (str(found.checked), percent(found.share)) if found else ("0", "–")
-            change = interval(compared.quality, percent) if compared else ""
-            same = f"{compared.parity_equal} of {compared.parity_compared}" if compared else ""
-            rows.append((name_of(cell), mode, *passed, change, same, str(figures.failed)))
-    first = len(view.modes)
-    yield Table(head, rows[:first], "All classes together", text_columns=2, fold=False)
-    yield Table(head, rows[first:], "Quality and parity by class", text_columns=2)
+    names = {verdict: [one.request_class for one in verdicts if one.verdict == verdict] for verdict in _VERDICTS}
+    return " ".join(f"{_VERDICTS[verdict][2]} {', '.join(found)}." for verdict, found in names.items() if found)
 
 
 def _settings(run: Run) -> Table:

@@ -78,14 +78,14 @@
   for (const tab of tabs) tab.addEventListener("click", () => open(tab.dataset.view));
   if (tabs.length) open(tabs[0].dataset.view);
 
-  // One class at a time: its latencies are shown, the requests of others step back. "0" is all classes.
+  // One class at a time: its latencies are shown, the requests of others step back. The first option is all of them.
   const select = document.getElementById("class");
   const names = [...select.options].map((option) => option.text);
   function pick() {
     for (const panel of all("[data-panel]")) panel.hidden = panel.dataset.panel !== select.value;
     for (const mark of all(MARKS)) {
       const name = mark.getAttribute("aria-label").split(": ", 1)[0];
-      mark.classList.toggle("dim", select.value !== "0" && names.includes(name) && name !== names[select.value]);
+      mark.classList.toggle("dim", select.selectedIndex > 0 && names.includes(name) && name !== select.value);
     }
   }
   select.addEventListener("change", pick);

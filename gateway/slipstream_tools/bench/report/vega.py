@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import vl_convert
@@ -19,7 +19,7 @@ Spec = dict[str, Any]
 
 RATIO = "format(datum.value, '.4~r') + '×'"
 COUNT = "format(datum.value, ',.4~r')"
-PERCENT = "format(100 * datum.value, '.4~r') + ' %'"
+PERCENT = "format(100 * datum.value, '.4~r') + '%'"
 MONEY = "replace(format(datum.value, ',.9f'), /\\.?0+$/, '')"
 SECONDS = (
     "datum.value == 0 ? '0' : abs(datum.value) < 0.9995e-3 ? format(1e6 * datum.value, '.4~r') + ' µs' : "
@@ -83,14 +83,8 @@ def _log_ticks(low: float, high: float) -> list[float]:
 
 def rows_axis(names: Sequence[str]) -> Spec:
     """One row per name, in order, from the top."""
-    shown = {
-        "grid": True,
-        "tickBand": "extent",
-        "labelColor": "var(--ink)",
-        "labelFontSize": 12.5,
-        "labelLimit": 280,
-        "labelOverlap": False,
-    }
+    shown = {"grid": True, "tickBand": "extent", "labelColor": "var(--ink)", "labelFontSize": 12.5, "labelLimit": 280,
+             "labelOverlap": False}  # fmt: skip
     return {"field": "row", "type": "nominal", "sort": list(names), "title": None, "axis": shown}
 
 
@@ -127,12 +121,18 @@ def forest(
     )  # fmt: skip
 
 
-def bars(data: Sequence[Datum], title: str, unit: str, width: float = 380) -> Markup:
-    """One bar per `row` with its `label` behind it."""
+def bars(
+    colour: Callable[[str], str], values: Mapping[str, float], form: Callable[[float], str], tips: Mapping[str, str],
+    title: str, unit: str, width: float = 380,
+) -> Markup:  # fmt: skip
+    """One bar per name, with its value as `form` writes it behind it."""
+    data = [
+        {"row": name, "value": value, "label": form(value), "colour": colour(name), "tip": f"{name}: {tips[name]}"}
+        for name, value in values.items()
+    ]
     return chart(
         width, 36 * len(data),
         layer({"type": "bar", "height": {"band": 0.65}, "cornerRadiusEnd": 3}, data, tips=True, color=raw("colour")),
-        layer({"type": "text", "align": "left", "dx": 6, "fontWeight": 600}, data,
-              text={"field": "label"}),
-        y=rows_axis([one["row"] for one in data]), x=axis("value", title, unit, ticks=4),
+        layer({"type": "text", "align": "left", "dx": 6, "fontWeight": 600}, data, text={"field": "label"}),
+        y=rows_axis(list(values)), x=axis("value", title, unit, ticks=4),
     )  # fmt: skip

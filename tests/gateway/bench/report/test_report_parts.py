@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from slipstream_tools.bench.report import formats, write_report
+from slipstream_tools.bench import formats
+from slipstream_tools.bench.report import write_report
 from slipstream_tools.bench.report.comparisons import running
 from slipstream_tools.bench.report.latency import steps
 from slipstream_tools.bench.report.speculation import needed_acceptance
