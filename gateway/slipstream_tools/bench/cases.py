@@ -42,6 +42,14 @@ def cases_of(rows: Iterable[Row]) -> list[Case]:
     return [_case(group, position, classes) for position, group in enumerate(grouped.values())]
 
 
+def by_place(cases: Iterable[Case]) -> dict[tuple[str | None, int], list[Case]]:
+    """Cases by draft and concurrency: only those of one place are comparable."""
+    places: dict[tuple[str | None, int], list[Case]] = defaultdict(list)
+    for case in cases:
+        places[case.draft, case.concurrency].append(case)
+    return places
+
+
 def _case(group: Sequence[Row], position: int, classes: dict[int, str]) -> Case:
     first = group[0]
     answered = {row.mode: row for row in group if row.error is None and row.e2e_s is not None}

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from slipstream_core.types import Arm, LengthBin
 
-from slipstream_tools.bench.cases import Case
+from slipstream_tools.bench.cases import Case, by_place
 from slipstream_tools.bench.results import Row
 from slipstream_tools.bench.statistics import bootstrap, rank_correlation, ratio_of_means, relative_increase
 from slipstream_tools.bench.summary import (
@@ -98,8 +98,7 @@ def _known(answered: Mapping[str, Sequence[Row]]) -> Known:
 
 def oracle_of(cases: Sequence[Case], modes: Sequence[str], *, seed: int) -> Iterator[OracleFigures]:
     """One for each draft and concurrency at which plain, a speculative mode and routed all have answers."""
-    for draft, concurrency in dict.fromkeys((case.draft, case.concurrency) for case in cases):
-        members = [case for case in cases if (case.draft, case.concurrency) == (draft, concurrency)]
+    for (draft, concurrency), members in by_place(cases).items():
         known = known_times(members, modes)
         ordered = [case for case in members if ROUTED in case.rows and case.index in known]
         routed = [Routed(order, case, case.rows[ROUTED], known[case.index]) for order, case in enumerate(ordered)]

@@ -20,7 +20,7 @@ from slipstream_gateway.api.parse import parse_request
 from slipstream_gateway.decide.estimate import ForecastQuery, Learner
 from slipstream_gateway.decide.route import DecisionInputs, RequestDraws, decide
 
-from slipstream_tools.bench.cases import Case
+from slipstream_tools.bench.cases import Case, by_place
 from slipstream_tools.bench.oracle import FIRST_REQUESTS, Routed, captured, known_times, worst_class
 from slipstream_tools.bench.results import Row
 from slipstream_tools.bench.summary import PLAIN, Worst
@@ -79,10 +79,7 @@ class Replayer:
 
     def run(self, cases: Sequence[Case], modes: Sequence[str]) -> Replay:
         """Decide `cases` in their order and sum the recorded times of the chosen arms. `modes` are those of the run."""
-        known = {
-            block: known_times([case for case in cases if (case.draft, case.concurrency) == block], modes)
-            for block in dict.fromkeys((case.draft, case.concurrency) for case in cases)
-        }
+        known = {place: known_times(members, modes) for place, members in by_place(cases).items()}
         chosen: list[Routed] = []
         reasons: Counter[str] = Counter()
         refused = 0

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from statistics import fmean
 
 from slipstream_core.types import Arm
 
-from slipstream_tools.bench.cases import Case
+from slipstream_tools.bench.cases import Case, by_place
 from slipstream_tools.bench.results import Row
 from slipstream_tools.bench.summary import PLAIN, ROUTED, BreakEven, Point, Position, Speculation
 
@@ -21,7 +22,7 @@ def speculation(rows: Sequence[Row]) -> Speculation | None:
     drafted, accepted = sum(row.drafted for row in drafting), sum(row.accepted for row in drafting)
     stepped = [row for row in drafting if row.steps]
     steps = sum(row.steps or 0 for row in stepped)
-    tokens = sum(_decoded(row) for row in stepped)
+    tokens = sum(max(row.output_tokens - 1, 0) for row in stepped)  # the first token belongs to the prompt
     return Speculation(
         drafted=drafted,
         accepted=accepted,
@@ -40,47 +41,32 @@ def positions(rows: Sequence[Row]) -> tuple[Position, ...]:
     the others, which the counts do not show: its later positions would count as accepted. The surplus over the answer's
     own count of accepted tokens is therefore subtracted from the last positions.
     """
-    reached: list[int] = []
-    rejected: list[int] = []
+    totals: list[list[int]] = []
     for row in rows:
         length = row.draft_length or 0
         if not row.rejected_at or row.steps is None or length == 0:
             continue
-        alive = _full_lengths(row, length)
-        for position in range(length):
-            if position == len(reached):
-                reached.append(0)
-                rejected.append(0)
-            refused = row.rejected_at[position] if position < len(row.rejected_at) else 0
-            reached[position] += alive[position]
-            rejected[position] += min(refused, alive[position])
+        refused = [*row.rejected_at[:length], *[0] * (length - len(row.rejected_at))]
+        totals += [[0, 0] for _ in range(length - len(totals))]
+        for total, alive, lost in zip(totals, _reached(row, refused), refused, strict=False):
+            total[0] += alive
+            total[1] += alive - min(lost, alive)
     return tuple(
-        Position(position=index, reached=count, accepted=count - lost, share=(count - lost) / count)
-        for index, (count, lost) in enumerate(zip(reached, rejected, strict=True))
-        if count
+        Position(position=index, reached=reached, accepted=accepted, share=accepted / reached)
+        for index, (reached, accepted) in enumerate(totals)
+        if reached
     )
 
 
-def _full_lengths(row: Row, length: int) -> list[int]:
+def _reached(row: Row, refused: Sequence[int]) -> list[int]:
     """The number of steps of `row` that reached each position."""
-    alive, reached = row.steps or 0, []
-    for position in range(length):
-        reached.append(alive)
-        alive -= row.rejected_at[position] if position < len(row.rejected_at) else 0
-    surplus = sum(reached) - sum(row.rejected_at[:length]) - row.accepted
-    for position in reversed(range(length)):
-        if surplus <= 0:
-            break
-        floor = row.rejected_at[position] if position < len(row.rejected_at) else 0
-        taken = min(surplus, reached[position] - floor)
+    reached = [(row.steps or 0) - sum(refused[:position]) for position in range(len(refused))]
+    surplus = sum(reached) - sum(refused) - row.accepted
+    for position in reversed(range(len(refused))):
+        taken = min(max(surplus, 0), reached[position] - refused[position])
         reached[position] -= taken
         surplus -= taken
     return reached
-
-
-def _decoded(row: Row) -> int:
-    """Output tokens of decode steps: the first token belongs to the prompt."""
-    return max(row.output_tokens - 1, 0)
 
 
 def points_of(cases: Sequence[Case]) -> Iterator[Point]:
@@ -93,16 +79,15 @@ def points_of(cases: Sequence[Case]) -> Iterator[Point]:
         for case in group:
             for mode, row in case.rows.items():
                 rows[mode].append(row)
-        for mode in rows:
+        for mode in list(rows):
             if PLAIN in rows and mode not in (PLAIN, ROUTED):
-                yield _point(group[0], mode, rows)
+                yield _point(group[0], mode, rows[PLAIN], rows[mode], rows.get(ROUTED, []))
 
 
-def _point(case: Case, mode: str, rows: dict[str, list[Row]]) -> Point:
-    plain_s, speculative_s = _mean_e2e_s(rows[PLAIN]), _mean_e2e_s(rows[mode])
-    routed = rows.get(ROUTED, [])
+def _point(case: Case, mode: str, plain: Sequence[Row], other: Sequence[Row], routed: Sequence[Row]) -> Point:
+    plain_s, speculative_s = _mean_e2e_s(plain), _mean_e2e_s(other)
     predicted = [row.saving_ms / 1000 for row in routed if row.saving_ms is not None]
-    drafts = speculation(rows[mode])
+    drafts = speculation(other)
     return Point(
         index=case.index,
         mode=mode,
@@ -110,7 +95,7 @@ def _point(case: Case, mode: str, rows: dict[str, list[Row]]) -> Point:
         draft=case.draft,
         request_class=case.request_class,
         length=case.length,
-        output_tokens=sum(row.output_tokens for row in rows[PLAIN]) / len(rows[PLAIN]),
+        output_tokens=sum(row.output_tokens for row in plain) / len(plain),
         acceptance=drafts.acceptance if drafts else None,
         tokens_per_step=drafts.tokens_per_step if drafts else None,
         plain_s=plain_s,
@@ -124,42 +109,24 @@ def _point(case: Case, mode: str, rows: dict[str, list[Row]]) -> Point:
 
 def break_even_of(cases: Sequence[Case], modes: Sequence[str]) -> Iterator[BreakEven]:
     """The terms of each speculative mode at each load, where servers report their steps."""
-    for draft, concurrency in dict.fromkeys((case.draft, case.concurrency) for case in cases):
+    for (draft, concurrency), here in by_place(cases).items():
         for mode in modes:
-            if mode in (PLAIN, ROUTED):
-                continue
+            both = [(case.rows[PLAIN], case.rows[mode]) for case in here if PLAIN in case.rows and mode in case.rows]
             pairs = [
-                (case.rows[PLAIN], case.rows[mode])
-                for case in cases
-                if (case.draft, case.concurrency) == (draft, concurrency)
-                and PLAIN in case.rows
-                and mode in case.rows
-                and case.rows[mode].steps
+                (plain, other) for plain, other in both if other.steps and None not in (plain.ttft_s, other.ttft_s)
             ]
-            if (terms := _terms(pairs)) is not None:
-                tpot_s, step_s, extra_s = terms
-                yield BreakEven(
-                    mode=mode,
-                    concurrency=concurrency,
-                    draft=draft,
-                    draft_length=max(other.draft_length or 0 for _, other in pairs),
-                    plain_tpot_s=tpot_s,
-                    step_s=step_s,
-                    extra_ttft_s=extra_s,
-                )
-
-
-def _terms(pairs: Sequence[tuple[Row, Row]]) -> tuple[float, float, float] | None:
-    """Seconds per plain token, per speculative step, and of TTFT beyond plain's."""
-    timed = [(plain, other) for plain, other in pairs if plain.ttft_s is not None and other.ttft_s is not None]
-    tokens = sum(max(plain.output_tokens - 1, 0) for plain, _ in timed)
-    steps = sum(other.steps or 0 for _, other in timed)
-    if not tokens or not steps:
-        return None
-    tpot_s = sum(_decode_s(plain) for plain, _ in timed) / tokens
-    step_s = sum(_decode_s(other) for _, other in timed) / steps
-    extra_s = sum((other.ttft_s or 0.0) - (plain.ttft_s or 0.0) for plain, other in timed) / len(timed)
-    return tpot_s, step_s, extra_s
+            tokens = sum(max(plain.output_tokens - 1, 0) for plain, _ in pairs)
+            if mode in (PLAIN, ROUTED) or not tokens:
+                continue
+            yield BreakEven(
+                mode=mode,
+                concurrency=concurrency,
+                draft=draft,
+                draft_length=max(other.draft_length or 0 for _, other in pairs),
+                plain_tpot_s=sum(_decode_s(plain) for plain, _ in pairs) / tokens,
+                step_s=sum(_decode_s(other) for _, other in pairs) / sum(other.steps or 0 for _, other in pairs),
+                extra_ttft_s=fmean((other.ttft_s or 0.0) - (plain.ttft_s or 0.0) for plain, other in pairs),
+            )
 
 
 def _decode_s(row: Row) -> float:
