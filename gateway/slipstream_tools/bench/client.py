@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -122,69 +122,58 @@ def _failed(recording: Recording, error: str) -> Answer:
 
 
 def _answer(recording: Recording) -> Answer:
-    """The answer in a recording that has ended."""
+    """The answer in a recording that has ended: the text of each choice, the time of its content, and the usage."""
     if recording.status != _OK:
         return _failed(recording, _refusal(_body(recording)))
-    stream = _Stream()
+    texts: dict[int, str] = {}
+    usage: Mapping[str, Any] = {}
+    times_s: list[float] = []
+    done = False
     try:
-        for moment_s, data in recording.chunks:
-            stream.feed(data, moment_s - recording.began_s)
+        for moment_s, data in _events(recording):
+            if data == b"[DONE]":
+                done = True
+                continue
+            event = json.loads(data)
+            if error := event.get("error"):
+                message = shorten(str(error.get("message", error)))
+                return _failed(recording, f"the stream ended with an error: {message}")
+            usage = event.get("usage") or usage
+            for choice in event.get("choices") or ():
+                delta = choice.get("delta")
+                if text := (delta.get("content") if delta is not None else choice.get("text")) or "":
+                    texts[choice["index"]] = texts.get(choice["index"], "") + text
+                    times_s.append(moment_s)
+        text = "\x00".join(texts[index] for index in sorted(texts))
     except (ValueError, TypeError, AttributeError, KeyError) as error:
         return _failed(recording, f"the stream is not in OpenAI's format: {shorten(str(error))}")
-    if stream.error or not stream.done:
-        return _failed(recording, stream.error or "the stream ended early")
+    if not done:
+        return _failed(recording, "the stream ended early")
     return Answer(
         status=recording.status,
         error=None,
         headers=recording.headers,
-        text="\x00".join(stream.texts[index] for index in sorted(stream.texts)),
-        usage=stream.usage,
-        ttft_s=stream.first_s,
-        last_s=stream.last_s,
+        text=text,
+        usage=usage,
+        ttft_s=times_s[0] if times_s else None,
+        last_s=times_s[-1] if times_s else None,
         e2e_s=recording.ended_s - recording.began_s,
         started_s=recording.started_s,
     )
 
 
-def _body(recording: Recording) -> bytes:
-    return b"".join(data for _, data in recording.chunks)
-
-
-class _Stream:
-    """Parses server-sent events: the text of each choice, the time of its content, and the usage."""
-
-    def __init__(self) -> None:
-        self.texts: dict[int, str] = {}
-        self.usage: Mapping[str, Any] = {}
-        self.error: str | None = None
-        self.done = False
-        self.first_s: float | None = None
-        self.last_s: float | None = None
-        self._rest = b""
-
-    def feed(self, data: bytes, moment_s: float) -> None:
-        *lines, self._rest = (self._rest + data).split(b"\n")
+def _events(recording: Recording) -> Iterator[tuple[float, bytes]]:
+    """The data of each server-sent event, and the seconds from the request's start to its arrival."""
+    rest = b""
+    for moment_s, data in recording.chunks:
+        *lines, rest = (rest + data).split(b"\n")
         for line in lines:
             if line.startswith(b"data:"):
-                self._event(line[5:].strip(), moment_s)
+                yield moment_s - recording.began_s, line[5:].strip()
 
-    def _event(self, data: bytes, moment_s: float) -> None:
-        if data == b"[DONE]":
-            self.done = True
-            return
-        event = json.loads(data)
-        if error := event.get("error"):
-            self.error = f"the stream ended with an error: {shorten(str(error.get('message', error)))}"
-        if usage := event.get("usage"):
-            self.usage = usage
-        for choice in event.get("choices") or ():
-            delta = choice.get("delta")
-            text = (delta.get("content") if delta is not None else choice.get("text")) or ""
-            if text:
-                index = choice["index"]
-                self.texts[index] = self.texts.get(index, "") + text
-                self.first_s = moment_s if self.first_s is None else self.first_s
-                self.last_s = moment_s
+
+def _body(recording: Recording) -> bytes:
+    return b"".join(data for _, data in recording.chunks)
 
 
 def _refusal(body: bytes) -> str:

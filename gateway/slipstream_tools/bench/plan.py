@@ -83,27 +83,17 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
 
     request: BenchRequest
     mode: BenchMode
-    round: int
-
-
-class Group(msgspec.Struct, frozen=True, kw_only=True):
-    """Items of one mode that run together, `concurrency` at a time; the next group starts when they are done."""
-
-    concurrency: int
-    items: tuple[Item, ...]
+    round: int = 0
 
 
 def plan(
     requests: Sequence[BenchRequest], modes: Sequence[BenchMode], *, concurrency: int, rounds: int, seed: int
-) -> Iterator[Group]:
-    """The groups of one concurrency level. The same arguments give the same order."""
+) -> Iterator[list[Item]]:
+    """The groups of one concurrency level: items of one mode that run together, `concurrency` at a time; the next group
+    starts when they are done. The same arguments give the same order."""
     order = random.Random(f"{seed}/{concurrency}")
     size = 1 if concurrency == 1 else concurrency * GROUP_WAVES
     for number in range(rounds):
         for start in range(0, len(requests), size):
-            part = requests[start : start + size]
             for mode in order.sample(list(modes), len(modes)):
-                yield Group(
-                    concurrency=concurrency,
-                    items=tuple(Item(request=request, mode=mode, round=number) for request in part),
-                )
+                yield [Item(request=one, mode=mode, round=number) for one in requests[start : start + size]]

@@ -15,6 +15,8 @@ RESULTS_FILE = "results.jsonl"
 MEASURE: Final = "measure"
 WARMUP: Final = "warmup"
 Phase = Literal["measure", "warmup"]
+RowKey = tuple[str | None, int, int, int, str]
+"""Draft, concurrency, round, request and mode of a row: unique in a file."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,8 +92,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     started_s: float = 0.0
 
     @property
-    def key(self) -> tuple[str | None, int, int, int, str]:
-        """Unique among the rows of a file."""
+    def key(self) -> RowKey:
         return (self.draft, self.concurrency, self.round, self.index, self.mode)
 
 
@@ -133,7 +134,7 @@ class ResultsFile:
             CommandError: the file is from other settings (names the one that differs), or cannot be used.
         """
         self._path = path
-        self.finished: set[tuple[str | None, int, int, int, str]] = set()
+        self.finished: set[RowKey] = set()
         try:
             self._file = path.open("ab", buffering=0)
             is_new = not self._file.tell()

@@ -5,18 +5,18 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 from slipstream_core.errors import CommandError
 from slipstream_core.types import Reason
 
-from slipstream_tools.bench.checks import Check
 from slipstream_tools.bench.client import Answer, BenchClient
-from slipstream_tools.bench.plan import BenchMode, Group, Item, plan
+from slipstream_tools.bench.options import BenchOptions
+from slipstream_tools.bench.plan import BenchMode, Item, plan
 from slipstream_tools.bench.requests import BenchRequest
-from slipstream_tools.bench.results import MEASURE, WARMUP, Phase, ResultsFile, Row
+from slipstream_tools.bench.results import MEASURE, WARMUP, Phase, ResultsFile, Row, RowKey
 
 _PASS = 1.0 - 1e-9
 _MORE_WARMUPS = 20
@@ -31,30 +31,27 @@ _CHOICE_IGNORED = frozenset(
 
 
 class BenchJob(msgspec.Struct, frozen=True, kw_only=True):
-    """The plan for one gateway. `model` is set in bodies that name none, or in all of them with `force_model`; `draft`
-    is the draft that the gateway serves, None for the manifest's own."""
+    """The plan of `options` for one gateway. `model` is set in bodies that name none, or in all of them where the
+    options name one; `draft` is the draft that the gateway serves, None for the manifest's own."""
 
+    options: BenchOptions
     requests: Sequence[BenchRequest]
-    modes: tuple[BenchMode, ...]
-    concurrency: tuple[int, ...]
-    rounds: int
-    warmup: int
-    seed: int
     model: str
-    force_model: bool = False
     draft: str | None = None
 
-    def groups(self, level: int) -> Iterator[Group]:
-        return plan(self.requests, self.modes, concurrency=level, rounds=self.rounds, seed=self.seed)
+    def left(self, level: int, finished: set[RowKey]) -> list[list[Item]]:
+        """The groups of one concurrency level without the requests that are `finished`."""
+        options = self.options
+        groups = plan(self.requests, options.modes, concurrency=level, rounds=options.rounds, seed=options.seed)
+        kept = ([item for item in group if self._key(item, level) not in finished] for group in groups)
+        return [group for group in kept if group]
 
-    def key(self, item: Item, level: int) -> tuple[str | None, int, int, int, str]:
-        """As `Row.key`."""
-        return (self.draft, level, item.round, item.request.index, item.mode.name)
-
-    def total(self, finished: set[tuple[str | None, int, int, int, str]]) -> int:
+    def total(self, finished: set[RowKey]) -> int:
         """The number of measured requests still to run."""
-        items = ((item, level) for level in self.concurrency for group in self.groups(level) for item in group.items)
-        return sum(self.key(item, level) not in finished for item, level in items)
+        return sum(len(group) for level in self.options.concurrency for group in self.left(level, finished))
+
+    def _key(self, item: Item, level: int) -> RowKey:
+        return (self.draft, level, item.round, item.request.index, item.mode.name)
 
 
 class Runner:
@@ -72,45 +69,35 @@ class Runner:
         Raises:
             CommandError: the gateway ignores the mode or cannot be reached, or the results cannot be written.
         """
-        for level in self._job.concurrency:
-            groups = [left for group in self._job.groups(level) if (left := self._unfinished(group)).items]
-            if not groups:
-                continue
-            await self._warm_up(level)
+        for level in self._job.options.concurrency:
+            groups = self._job.left(level, self._results.finished)
+            if groups:
+                await self._warm_up(level)
             for group in groups:
-                await self._run(group, MEASURE)
-
-    def _unfinished(self, group: Group) -> Group:
-        finished = self._results.finished
-        items = tuple(item for item in group.items if self._job.key(item, group.concurrency) not in finished)
-        return Group(concurrency=group.concurrency, items=items)
+                await self._run(group, level, MEASURE)
 
     async def _warm_up(self, level: int) -> None:
         """Run some requests in each forced mode, at the level's concurrency and without teaching the gateway, and check
         that the gateway honours the mode."""
-        job = self._job
-        order = random.Random(f"{job.seed}/{level}/warm-up").sample(job.requests, len(job.requests))
-        count = max(job.warmup, 1)
-        requests = [order[index % len(order)] for index in range(count)]
-        for mode in [mode for mode in job.modes if mode.arm is not None] or job.modes:
-            rows = await self._warm(mode, requests, level)
+        job, options = self._job, self._job.options
+        order = random.Random(f"{options.seed}/{level}/warm-up").sample(job.requests, len(job.requests))
+        count = max(options.warmup, 1)
+        for mode in [mode for mode in options.modes if mode.arm is not None] or options.modes:
+            items = [Item(request=order[index % len(order)], mode=mode) for index in range(count)]
+            rows = await self._run(items, level, WARMUP)
             for request in order[count : count + _MORE_WARMUPS]:  # the servers may refuse the first ones
                 if any(row.e2e_s is not None for row in rows):
                     break
-                rows += await self._warm(mode, [request], level)
+                rows += await self._run([Item(request=request, mode=mode)], level, WARMUP)
             _check_honoured(mode, rows)
 
-    async def _warm(self, mode: BenchMode, requests: Sequence[BenchRequest], level: int) -> list[Row]:
-        items = tuple(Item(request=request, mode=mode, round=0) for request in requests)
-        return await self._run(Group(concurrency=level, items=items), WARMUP)
-
-    async def _run(self, group: Group, phase: Phase) -> list[Row]:
-        items = iter(group.items)
+    async def _run(self, group: Sequence[Item], level: int, phase: Phase) -> list[Row]:
+        items = iter(group)
         rows: list[Row] = []
 
         async def client() -> None:
             for item in items:
-                row = await self._one(item, group.concurrency, phase)
+                row = await self._one(item, level, phase)
                 rows.append(row)
                 self._results.append(row)
                 if phase == MEASURE:
@@ -118,16 +105,15 @@ class Runner:
 
         try:
             async with asyncio.TaskGroup() as tasks:
-                for _ in range(min(group.concurrency, len(group.items))):
+                for _ in range(min(level, len(group))):
                     tasks.create_task(client())
         except* CommandError as errors:
             raise errors.exceptions[0] from None
         return rows
 
     async def _one(self, item: Item, level: int, phase: Phase) -> Row:
-        job, request = self._job, item.request
-        body = request.body
-        if job.force_model or not body.get("model"):
+        job, body = self._job, item.request.body
+        if job.options.model is not None or not body.get("model"):
             body = {**body, "model": job.model}
         answer = await self._client.run(body, item.mode.headers(learn=phase == MEASURE))
         return _row(item, body, answer, level=level, phase=phase, draft=job.draft)
@@ -150,20 +136,13 @@ def _check_honoured(mode: BenchMode, rows: Sequence[Row]) -> None:
     raise CommandError(f"the gateway ignores the requested mode, so modes cannot be compared: {refused.error}; {hint}")
 
 
-def _row(
-    item: Item,
-    body: dict[str, Any],
-    answer: Answer,
-    *,
-    level: int,
-    phase: Phase,
-    draft: str | None,
-) -> Row:
-    arm, draft_length = answer.headers.get("x-slipstream-arm"), _whole(answer.headers.get("x-slipstream-draft-length"))
-    reason = answer.headers.get("x-slipstream-reason")
+def _row(item: Item, body: dict[str, Any], answer: Answer, *, level: int, phase: Phase, draft: str | None) -> Row:
+    headers = answer.headers
+    arm, draft_length = headers.get("x-slipstream-arm"), _whole(headers.get("x-slipstream-draft-length"))
+    reason = headers.get("x-slipstream-reason")
     error = answer.error or item.mode.refusal(arm, draft_length, reason)
     accepted = answer.detail("accepted_prediction_tokens")
-    scores = {} if error else _scores(item.request.checks, answer.text)
+    scores = {} if error else {name: check(answer.text) for name, check in item.request.checks.items()}
     return Row(
         index=item.request.index,
         round=item.round,
@@ -172,9 +151,9 @@ def _row(
         request=body,
         arm=arm,
         reason=reason,
-        request_class=answer.headers.get("x-slipstream-class"),
+        request_class=headers.get("x-slipstream-class"),
         draft_length=draft_length,
-        saving_ms=_number(answer.headers.get("x-slipstream-saving-ms")),
+        saving_ms=_number(headers.get("x-slipstream-saving-ms")),
         status=answer.status,
         error=error,
         ttft_s=answer.ttft_s,
@@ -194,10 +173,6 @@ def _row(
         draft=draft,
         started_s=answer.started_s,
     )
-
-
-def _scores(checks: Mapping[str, Check], text: str) -> dict[str, float]:
-    return {name: check(text) for name, check in checks.items()}
 
 
 def _whole(text: str | None) -> int | None:

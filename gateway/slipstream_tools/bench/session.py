@@ -42,8 +42,7 @@ class Session:
         self._requests = self._file.requests[: options.limit]
         model = options.model or _named(self._requests)
         self._manifest = None if options.url else read_manifest(options.manifest, model)
-        self._check_draft_lengths()
-        self._check_prices()
+        self._check()
         try:
             options.out.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -84,24 +83,15 @@ class Session:
 
     def _measure_draft(self, draft: str | None, results: ResultsFile) -> None:
         options = self._options
-        job = BenchJob(
-            requests=self._requests,
-            modes=options.modes,
-            concurrency=options.concurrency,
-            rounds=options.rounds,
-            warmup=options.warmup,
-            seed=options.seed,
-            model=options.model or (self._manifest.pair.spec.model if self._manifest else ""),
-            force_model=options.model is not None,
-            draft=draft,
-        )
+        model = options.model or (self._manifest.pair.spec.model if self._manifest else "")
+        job = BenchJob(options=options, requests=self._requests, model=model, draft=draft)
         total = job.total(results.finished)
         if not total:
             return
         progress = Progress(total=total, stream=sys.stderr, label=draft or "")
         with _served(self._manifest, draft, options) as url:
             try:
-                uvloop.run(_run(job, url, options, results, progress))
+                uvloop.run(_run(job, url, results, progress))
             finally:
                 progress.close()
 
@@ -109,54 +99,45 @@ class Session:
         options = self._options
         files = [options.manifest, *([options.classifier] if options.classifier else [])]
         system = _without_user(options.url) if options.url else ", ".join(_fingerprint(path) for path in files)
+        same = ("concurrency", "drafts", "rounds", "warmup", "seed", "timeout_s", "model", "limit")
         return Settings(
             requests=self._file.source,
             digest=self._file.digest,
             system=system,
             modes=tuple(mode.name for mode in options.modes),
-            concurrency=options.concurrency,
-            drafts=options.drafts,
-            rounds=options.rounds,
-            warmup=options.warmup,
-            seed=options.seed,
-            timeout_s=options.timeout_s,
-            model=options.model,
-            limit=options.limit,
+            **{name: getattr(options, name) for name in same},
         )
 
-    def _check_draft_lengths(self) -> None:
-        """Refuse draft lengths beyond the pair's limit before servers start."""
-        if self._manifest is None:
-            return
-        limit = self._manifest.pair.spec.max_draft_tokens
-        for mode in self._options.modes:
-            if mode.draft_length is not None and mode.draft_length > limit:
-                name = self._manifest.pair.metadata.name
-                message = f"mode {mode.name}: ModelPair/{name} has maxDraftTokens {limit}"
-                raise CommandError(message, exit_code=2)
-
-    def _check_prices(self) -> None:
+    def _check(self) -> None:
+        """Refuse draft lengths beyond the pair's limit, and a price of one arm, before servers start."""
+        if self._manifest is not None:
+            pair = self._manifest.pair
+            limit = pair.spec.max_draft_tokens
+            for mode in self._options.modes:
+                if (mode.draft_length or 0) > limit:
+                    message = f"mode {mode.name}: ModelPair/{pair.metadata.name} has maxDraftTokens {limit}"
+                    raise CommandError(message, exit_code=2)
         if self._options.price_speculative is not None and self._prices().plain is None:
             message = "--price-speculative needs the price of the plain arm: give --price, too"
             raise CommandError(message, exit_code=2)
 
     def _thresholds(self) -> Thresholds:
-        options, policy = self._options, self._manifest.policy if self._manifest else None
+        """The policy's, unless the options say otherwise."""
+        policy = self._manifest.policy if self._manifest else None
         success = (policy or default_policy(Metadata(name="pair"))).spec.success
-        return Thresholds(
-            p95_reduction=success.p95_reduction if options.p95_reduction is None else options.p95_reduction,
-            quality_loss=success.quality_loss if options.quality_loss is None else options.quality_loss,
-            cost_increase=success.cost_increase if options.cost_increase is None else options.cost_increase,
-            min_samples=options.min_samples,
-        )
+        values = {
+            name: getattr(success, name) if (given := getattr(self._options, name)) is None else given
+            for name in ("p95_reduction", "quality_loss", "cost_increase")
+        }
+        return Thresholds(min_samples=self._options.min_samples, **values)
 
     def _prices(self) -> Prices:
-        options, known = self._options, self._manifest.prices if self._manifest else Prices()
-        plain = known.plain if options.price is None else options.price
-        shared = known.speculative if options.price is None else options.price
-        return Prices(
-            plain=plain, speculative=shared if options.price_speculative is None else options.price_speculative
-        )
+        """The manifest's, unless the options say otherwise."""
+        price, speculative = self._options.price, self._options.price_speculative
+        known = self._manifest.prices if self._manifest else Prices()
+        if price is not None:
+            known = Prices(plain=price, speculative=price)
+        return known if speculative is None else Prices(plain=known.plain, speculative=speculative)
 
     def _base_policy(self, results: Results) -> SpeculationPolicy:
         if self._manifest is not None:
@@ -165,13 +146,12 @@ class Session:
         return default_policy(Metadata(name=self._options.pair or _object_name(model)))
 
 
-async def _run(job: BenchJob, url: str, options: BenchOptions, results: ResultsFile, progress: Progress) -> None:
-    key = None
-    if options.api_key_env is not None:
-        key = secret(options.api_key_env)
-        if key is None:
-            raise CommandError(f"--api-key-env: the environment variable {options.api_key_env} is not set", exit_code=2)
-    client = BenchClient(url, api_key=key, timeout_s=options.timeout_s)
+async def _run(job: BenchJob, url: str, results: ResultsFile, progress: Progress) -> None:
+    name = job.options.api_key_env
+    key = None if name is None else secret(name)
+    if name is not None and key is None:
+        raise CommandError(f"--api-key-env: the environment variable {name} is not set", exit_code=2)
+    client = BenchClient(url, api_key=key, timeout_s=job.options.timeout_s)
     try:
         if not job.model and not all(request.body.get("model") for request in job.requests):
             models = await client.models()
