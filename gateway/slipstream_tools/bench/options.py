@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +54,9 @@ class BenchOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of `slipstream bench`, named as in `BenchOptions`, plus `draft_lengths`."""
-    _add_system(parser.add_argument_group("the system"))
-    _add_plan(parser.add_argument_group("the plan"))
-    _add_judgement(parser.add_argument_group("the thresholds"))
+    _add_system(parser.add_argument_group("the system").add_argument)
+    _add_plan(parser.add_argument_group("the plan").add_argument)
+    _add_judgement(parser.add_argument_group("the thresholds").add_argument)
 
 
 def parse_options(args: argparse.Namespace) -> BenchOptions:
@@ -94,102 +95,54 @@ def _with_lengths(modes: tuple[BenchMode, ...], lengths: tuple[int, ...]) -> tup
     return tuple(expanded.values())
 
 
-def _add_system(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "-f", "--manifest", type=Path, metavar="FILE", help="start the embedded stack with this manifest"
-    )
-    group.add_argument("--url", help="URL of a running gateway; its policy must have allowClientMode: true")
-    group.add_argument("--api-key-env", metavar="NAME", help="environment variable that holds the API key")
-    group.add_argument(
-        "--requests",
-        required=True,
-        metavar="FILE",
+_Add = Callable[..., object]
+
+
+def _add_system(add: _Add) -> None:
+    add("-f", "--manifest", type=Path, metavar="FILE", help="start the embedded stack with this manifest")
+    add("--url", help="URL of a running gateway; its policy must have allowClientMode: true")
+    add("--api-key-env", metavar="NAME", help="environment variable that holds the API key")
+    add("--requests", required=True, metavar="FILE",
         help="JSONL of OpenAI request bodies, with optional class, reference and check; or the shipped workload: "
-        "embedded:COUNT[:SEED]",
-    )
-    group.add_argument("--limit", type=at_least_one, metavar="N", help="use only the first N requests")
-    group.add_argument("--model", metavar="NAME", help="model name to send, in place of the one in each request")
-    group.add_argument(
-        "--drafts",
-        type=_texts,
-        metavar="LIST",
-        help="drafts to compare: checkpoint folders, embedded:draft or ngram; the stack restarts for each",
-    )
-    group.add_argument(
-        "--classifier",
-        type=Path,
-        metavar="FILE",
-        help="classifier written by 'slipstream train', for the gateway that bench starts",
-    )
-    group.add_argument(
-        "--load-timeout",
-        dest="load_timeout_s",
-        type=seconds,
-        metavar="SECONDS",
-        help="time limit for loading a pair (110)",
-    )
+        "embedded:COUNT[:SEED]")  # fmt: skip
+    add("--limit", type=at_least_one, metavar="N", help="use only the first N requests")
+    add("--model", metavar="NAME", help="model name to send, in place of the one in each request")
+    add("--drafts", type=_texts, metavar="LIST",
+        help="drafts to compare: checkpoint folders, embedded:draft or ngram; the stack restarts for each")  # fmt: skip
+    add("--classifier", type=Path, metavar="FILE",
+        help="classifier written by 'slipstream train', for the gateway that bench starts")  # fmt: skip
+    add("--load-timeout", dest="load_timeout_s", type=seconds, metavar="SECONDS",
+        help="time limit for loading a pair (110)")  # fmt: skip
 
 
-def _add_plan(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--modes",
-        default=f"{PLAIN},{SPECULATIVE},{ROUTED}",
-        metavar="LIST",
-        help="plain, speculative, speculative:N (draft length N), routed (%(default)s)",
-    )
-    group.add_argument(
-        "--draft-lengths",
-        type=_counts,
-        metavar="LIST",
-        help="draft lengths; each makes the mode speculative a mode of its own",
-    )
-    group.add_argument(
-        "--concurrency",
-        type=_counts,
-        metavar="LIST",
-        help="numbers of requests in flight; each is a block of its own (1)",
-    )
-    group.add_argument("--rounds", type=at_least_one, metavar="N", help="repetitions of the whole plan (1)")
-    group.add_argument("--warmup", type=not_negative, metavar="N", help="unmeasured requests per mode and block (3)")
-    group.add_argument(
-        "--seed", type=not_negative, metavar="N", help="random seed of the order and of the intervals (0)"
-    )
-    group.add_argument(
-        "--timeout", dest="timeout_s", type=seconds, metavar="SECONDS", help="time limit for one answer (120)"
-    )
-    group.add_argument(
-        "--out",
-        type=Path,
-        metavar="FOLDER",
-        help="folder for the results; the same command continues an interrupted run (slipstream-bench)",
-    )
+def _add_plan(add: _Add) -> None:
+    add("--modes", default=f"{PLAIN},{SPECULATIVE},{ROUTED}", metavar="LIST",
+        help="plain, speculative, speculative:N (draft length N), routed (%(default)s)")  # fmt: skip
+    add("--draft-lengths", type=_counts, metavar="LIST",
+        help="draft lengths; each makes the mode speculative a mode of its own")  # fmt: skip
+    add("--concurrency", type=_counts, metavar="LIST",
+        help="numbers of requests in flight; each is a block of its own (1)")  # fmt: skip
+    add("--rounds", type=at_least_one, metavar="N", help="repetitions of the whole plan (1)")
+    add("--warmup", type=not_negative, metavar="N", help="unmeasured requests per mode and block (3)")
+    add("--seed", type=not_negative, metavar="N", help="random seed of the order and of the intervals (0)")
+    add("--timeout", dest="timeout_s", type=seconds, metavar="SECONDS", help="time limit for one answer (120)")
+    add("--out", type=Path, metavar="FOLDER",
+        help="folder for the results; the same command continues an interrupted run (slipstream-bench)")  # fmt: skip
 
 
-def _add_judgement(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--price", type=_amount, help="price of a GPU-hour, in any currency (the manifest's)")
-    group.add_argument("--price-speculative", type=_amount, help="price of a GPU-hour of the speculative arm (--price)")
-    group.add_argument(
-        "--p95-reduction", type=_share, metavar="SHARE", help="minimum p95 reduction (the policy's, 0.2)"
-    )
-    group.add_argument(
-        "--quality-loss", type=_share, metavar="SHARE", help="maximum decrease of the share of passed checks (0)"
-    )
-    group.add_argument("--cost-increase", type=_amount, metavar="SHARE", help="maximum cost increase (0.05)")
-    group.add_argument(
-        "--min-samples", type=at_least_one, metavar="N", help="minimum number of requests for a verdict (30)"
-    )
-    group.add_argument(
-        "--expect",
-        action="append",
-        metavar="WHAT",
+def _add_judgement(add: _Add) -> None:
+    add("--price", type=_amount, help="price of a GPU-hour, in any currency (the manifest's)")
+    add("--price-speculative", type=_amount, help="price of a GPU-hour of the speculative arm (--price)")
+    add("--p95-reduction", type=_share, metavar="SHARE", help="minimum p95 reduction (the policy's, 0.2)")
+    add("--quality-loss", type=_share, metavar="SHARE", help="maximum decrease of the share of passed checks (0)")
+    add("--cost-increase", type=_amount, metavar="SHARE", help="maximum cost increase (0.05)")
+    add("--min-samples", type=at_least_one, metavar="N", help="minimum number of requests for a verdict (30)")
+    add("--expect", action="append", metavar="WHAT",
         help="exit with 3 unless this holds: not-harmed (routed slows no class down by more than 2 %%), policy (routed "
         "speculates mostly in no class whose verdict is do-not), or CLASS=speculate|do-not|not-enough-data; may be "
-        "repeated",
-    )
-    group.add_argument(
-        "--write-policy", type=Path, metavar="FILE", help="write the SpeculationPolicy that follows from the verdicts"
-    )
-    group.add_argument("--pair", metavar="NAME", help="name of that policy's ModelPair, with --url (the model's name)")
+        "repeated")  # fmt: skip
+    add("--write-policy", type=Path, metavar="FILE", help="write the SpeculationPolicy that follows from the verdicts")
+    add("--pair", metavar="NAME", help="name of that policy's ModelPair, with --url (the model's name)")
 
 
 def _texts(text: str) -> tuple[str, ...]:
@@ -206,18 +159,15 @@ def _counts(text: str) -> tuple[int, ...]:
     return counts
 
 
-def _amount(text: str) -> float:
+def _amount(text: str, below: float = 100_001, kind: str = "number of 0 or more") -> float:
     try:
         value = float(text)
     except ValueError:
         value = -1.0
-    if not 0 <= value <= 100_000:  # false for NaN too
-        raise argparse.ArgumentTypeError(f"expected a number of 0 or more, got {text!r}")
+    if not 0 <= value < below:  # false for NaN too
+        raise argparse.ArgumentTypeError(f"expected a {kind}, got {text!r}")
     return value
 
 
 def _share(text: str) -> float:
-    value = _amount(text)
-    if value >= 1:
-        raise argparse.ArgumentTypeError(f"expected a share of 0 to 1, got {text!r}")
-    return value
+    return _amount(text, 1, "share of 0 to 1")
