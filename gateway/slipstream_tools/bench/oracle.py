@@ -12,7 +12,7 @@ from slipstream_core.types import Arm, LengthBin
 
 from slipstream_tools.bench.cases import Case, by_place
 from slipstream_tools.bench.results import Row
-from slipstream_tools.bench.statistics import bootstrap, rank_correlation, ratio_of_means, relative_increase
+from slipstream_tools.bench.statistics import Floats, bootstrap, rank_correlation, ratio_of_means, relative_increase
 from slipstream_tools.bench.summary import (
     LENGTHS,
     PLAIN,
@@ -53,22 +53,13 @@ class Known(NamedTuple):
             return self.times_s[SPECULATIVE if SPECULATIVE in lengths else next(iter(lengths))]
         return self.times_s[min(lengths, key=lambda mode: abs(lengths[mode] - draft_length))]
 
-    def chosen_s(self, row: Row) -> float:
-        """The recorded time of the arm that `row` took."""
-        return self.speculative_s(row.draft_length) if row.arm == Arm.SPECULATIVE else self.plain_s
-
 
 class Routed(NamedTuple):
-    """One routed answer and the recorded times of its request. `order` counts routed answers as they ran."""
+    """One routed answer and the recorded times of its request."""
 
-    order: int
     case: Case
     row: Row
     known: Known
-
-    @property
-    def routed_s(self) -> float:
-        return self.row.e2e_s or 0.0
 
 
 def known_times(cases: Sequence[Case], modes: Sequence[str]) -> dict[int, Known]:
@@ -100,9 +91,8 @@ def oracle_of(cases: Sequence[Case], modes: Sequence[str], *, seed: int) -> Iter
     """One for each draft and concurrency at which plain, a speculative mode and routed all have answers."""
     for (draft, concurrency), members in by_place(cases).items():
         known = known_times(members, modes)
-        ordered = [case for case in members if ROUTED in case.rows and case.index in known]
-        routed = [Routed(order, case, case.rows[ROUTED], known[case.index]) for order, case in enumerate(ordered)]
-        if routed:
+        answered = [case for case in members if ROUTED in case.rows and case.index in known]
+        if routed := [Routed(case, case.rows[ROUTED], known[case.index]) for case in answered]:
             yield _figures(routed, draft, concurrency, seed)
 
 
@@ -114,18 +104,28 @@ def _figures(routed: Sequence[Routed], draft: str | None, concurrency: int, seed
         requests=len(routed),
         first_requests=len(first),
         oracle_saving_s=sum(item.known.plain_s - item.known.oracle_s for item in routed),
-        captured=captured(routed, lambda item: item.routed_s),
-        captured_first=captured(first, lambda item: item.routed_s),
-        captured_warm=captured(warm, lambda item: item.routed_s),
-        captured_by_choice=captured(routed, lambda item: item.known.chosen_s(item.row)),
+        captured=captured(routed, _routed_s),
+        captured_first=captured(first, _routed_s),
+        captured_warm=captured(warm, _routed_s),
+        captured_by_choice=captured(routed, chosen_s),
         plain_over_routed=_ratio(routed, lambda item: item.known.plain_s, seed),
         speculative_over_routed=_ratio(routed, lambda item: item.known.speculative_s(), seed),
-        worst_class=worst_class(routed, lambda item: item.routed_s, seed),
+        worst_class=worst_class(routed, _routed_s, seed),
         rank_correlation=_correlation(routed),
         rank_correlation_warm=_correlation(warm),
         lengths=_lengths(routed),
         lengths_warm=_lengths(warm),
     )
+
+
+def _routed_s(item: Routed) -> float:
+    return item.row.e2e_s or 0.0
+
+
+def chosen_s(item: Routed) -> float:
+    """The recorded time of the arm that the routed answer took."""
+    speculated = item.row.arm == Arm.SPECULATIVE
+    return item.known.speculative_s(item.row.draft_length) if speculated else item.known.plain_s
 
 
 def captured(routed: Sequence[Routed], time_s: Callable[[Routed], float]) -> float | None:
@@ -136,9 +136,12 @@ def captured(routed: Sequence[Routed], time_s: Callable[[Routed], float]) -> flo
 
 
 def _ratio(routed: Sequence[Routed], time_s: Callable[[Routed], float], seed: int) -> Interval | None:
-    times = np.array([time_s(item) for item in routed]), np.array([item.routed_s for item in routed])
-    clusters = [item.case.index for item in routed]
-    return bootstrap([ratio_of_means(*times)], clusters, seed=seed)[0]
+    ratio = ratio_of_means(_times(routed, time_s), _times(routed, _routed_s))
+    return bootstrap([ratio], [item.case.index for item in routed], seed=seed)[0]
+
+
+def _times(routed: Sequence[Routed], time_s: Callable[[Routed], float]) -> Floats:
+    return np.array([time_s(item) for item in routed])
 
 
 def worst_class(routed: Sequence[Routed], time_s: Callable[[Routed], float], seed: int) -> Worst | None:
@@ -150,10 +153,9 @@ def worst_class(routed: Sequence[Routed], time_s: Callable[[Routed], float], see
     for name, items in classes.items():
         if len({item.case.index for item in items}) < MIN_CLASS:
             continue
-        plain = np.array([item.known.plain_s for item in items])
-        times = np.array([time_s(item) for item in items])
+        increase = relative_increase(_times(items, lambda item: item.known.plain_s), _times(items, time_s))
         clusters = [item.case.index for item in items]
-        [slow_down] = bootstrap([relative_increase(plain, times)], clusters, seed=zlib.crc32(f"{seed}/{name}".encode()))
+        [slow_down] = bootstrap([increase], clusters, seed=zlib.crc32(f"{seed}/{name}".encode()))
         if slow_down is not None:
             found.append(Worst(request_class=name, slow_down=slow_down, pairs=len(items)))
     return max(found, key=lambda worst: worst.slow_down.estimate, default=None)
@@ -168,11 +170,8 @@ def _correlation(routed: Sequence[Routed]) -> float | None:
 
 def _lengths(routed: Sequence[Routed]) -> tuple[LengthFit, ...]:
     """The length bin of the routed class against that of the plain answer; empty where classes have none."""
-    pairs = [
-        (item.row.request_class.partition("/")[2], str(LengthBin.of(item.known.output_tokens)))
-        for item in routed
-        if item.row.request_class and "/" in item.row.request_class
-    ]
+    classes = [(item.row.request_class or "", str(LengthBin.of(item.known.output_tokens))) for item in routed]
+    pairs = [(name.partition("/")[2], actual) for name, actual in classes if "/" in name]
     return tuple(_bin(name, pairs) for name in LENGTHS) if pairs else ()
 
 

@@ -21,7 +21,7 @@ from slipstream_gateway.decide.estimate import ForecastQuery, Learner
 from slipstream_gateway.decide.route import DecisionInputs, RequestDraws, decide
 
 from slipstream_tools.bench.cases import Case, by_place
-from slipstream_tools.bench.oracle import FIRST_REQUESTS, Routed, captured, known_times, worst_class
+from slipstream_tools.bench.oracle import FIRST_REQUESTS, Routed, captured, chosen_s, known_times, worst_class
 from slipstream_tools.bench.results import Row
 from slipstream_tools.bench.summary import PLAIN, Worst
 
@@ -93,7 +93,7 @@ class Replayer:
             if judged is not None:
                 reasons[f"{judged.decision.arm}: {judged.decision.reason}"] += 1
                 self._learner.record(_observation(judged, row, self._route))
-            chosen.append(Routed(len(chosen), case, row, times))
+            chosen.append(Routed(case, row, times))
         return _replay(self._route, chosen, dict(reasons.most_common()), refused, self._seed)
 
     def _judge(self, case: Case) -> _Judged | None:
@@ -171,7 +171,7 @@ def _replay(route: Route, chosen: Sequence[Routed], reasons: dict[str, int], ref
     ways: dict[str, Callable[[Routed], float]] = {
         "always plain": lambda item: item.known.plain_s,
         "always speculative": lambda item: item.known.speculative_s(),
-        name: _chosen_s,
+        name: chosen_s,
         "per-request oracle": lambda item: item.known.oracle_s,
     }
     return Replay(
@@ -179,17 +179,13 @@ def _replay(route: Route, chosen: Sequence[Routed], reasons: dict[str, int], ref
         requests=len(chosen),
         first_requests=len(first),
         totals=tuple(_totals(way, chosen, time_s) for way, time_s in ways.items()) if chosen else (),
-        captured_first=captured(first, _chosen_s),
-        captured_warm=captured(warm, _chosen_s),
-        worst_class=worst_class(chosen, _chosen_s, seed),
+        captured_first=captured(first, chosen_s),
+        captured_warm=captured(warm, chosen_s),
+        worst_class=worst_class(chosen, chosen_s, seed),
         speculated=sum(item.row.arm == Arm.SPECULATIVE for item in chosen),
         refused=refused,
         reasons=reasons,
     )
-
-
-def _chosen_s(item: Routed) -> float:
-    return item.known.chosen_s(item.row)
 
 
 def _totals(name: str, chosen: Sequence[Routed], time_s: Callable[[Routed], float]) -> Totals:

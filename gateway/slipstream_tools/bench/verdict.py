@@ -13,8 +13,7 @@ The rule, for one class at one concurrency, by paired differences with 95 % inte
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
 
 from slipstream_core.errors import CommandError
 
@@ -22,7 +21,6 @@ from slipstream_tools.bench.formats import interval, percent
 from slipstream_tools.bench.plan import parse_mode
 from slipstream_tools.bench.summary import (
     ALL,
-    PLAIN,
     ROUTED,
     Cell,
     ClassVerdict,
@@ -31,22 +29,13 @@ from slipstream_tools.bench.summary import (
     Judgement,
     Summary,
     Thresholds,
+    entries_of,
 )
 
 SPECULATE: Judgement = "speculate"
 DO_NOT: Judgement = "do not"
 NOT_ENOUGH: Judgement = "not enough data"
 _ORDER: tuple[Judgement, ...] = (SPECULATE, NOT_ENOUGH, DO_NOT)
-
-
-class _Candidate(NamedTuple):
-    """One way to speculate in a class, judged."""
-
-    cell: Cell
-    mode: str
-    comparison: Comparison
-    verdict: Judgement
-    reason: str
 
 
 def verdicts_of(cells: Sequence[Cell], thresholds: Thresholds) -> tuple[ClassVerdict, ...]:
@@ -100,27 +89,22 @@ def _ceiling(what: str, value: Interval, limit: float) -> tuple[Judgement, str]:
 
 
 def _best(cells: Sequence[Cell], thresholds: Thresholds) -> Iterator[ClassVerdict]:
-    candidates = list(_candidates(cells, thresholds, routed=False)) or list(_candidates(cells, thresholds, routed=True))
-    if not candidates:
-        return
-    best = min(candidates, key=lambda one: (_ORDER.index(one.verdict), -_speed_up(one.comparison)))
-    yield ClassVerdict(
-        request_class=best.cell.request_class,
-        concurrency=best.cell.concurrency,
-        mode=best.mode,
-        draft=best.cell.draft,
-        draft_length=parse_mode(best.mode).draft_length,
-        verdict=best.verdict,
-        reason=best.reason,
-        pairs=best.comparison.pairs,
-    )
-
-
-def _candidates(cells: Iterable[Cell], thresholds: Thresholds, *, routed: bool) -> Iterator[_Candidate]:
-    for cell in cells:
-        for mode, comparison in cell.comparisons.items():
-            if mode != PLAIN and (mode == ROUTED) == routed:
-                yield _Candidate(cell, mode, comparison, *judge(comparison, thresholds))
+    """The verdict of the best candidate: the better verdict, then the larger speed-up."""
+    compared = [entry for entry in entries_of(cells) if entry.mode in entry.cell.comparisons]
+    candidates = [entry for entry in compared if entry.mode != ROUTED] or compared
+    judged = [(entry, *judge(entry.compared, thresholds)) for entry in candidates]
+    judged.sort(key=lambda one: (_ORDER.index(one[1]), -_speed_up(one[0].compared)))
+    for entry, verdict, reason in judged[:1]:
+        yield ClassVerdict(
+            request_class=entry.cell.request_class,
+            concurrency=entry.cell.concurrency,
+            mode=entry.mode,
+            draft=entry.cell.draft,
+            draft_length=parse_mode(entry.mode).draft_length,
+            verdict=verdict,
+            reason=reason,
+            pairs=entry.compared.pairs,
+        )
 
 
 def _speed_up(comparison: Comparison) -> float:
@@ -146,56 +130,53 @@ def check_expectation(text: str) -> str:
 
 def unmet(summary: Summary, expectations: Sequence[str]) -> list[str]:
     """One sentence for each expectation that does not hold."""
-    found: list[str] = []
-    for text in expectations:
-        if text == NOT_HARMED:
-            found += _harmed(summary)
-        elif text == POLICY:
-            found += _against_policy(summary)
-        else:
-            found += _other_verdict(summary, *text.rpartition("=")[::2])
-    return found
+    checks = {NOT_HARMED: _harmed, POLICY: _against_policy}
+    return [
+        f"{text}: {line}"
+        for text in expectations
+        for line in (checks[text](summary) if text in checks else _other_verdict(summary, *text.rpartition("=")[::2]))
+    ]
 
 
 def _harmed(summary: Summary) -> Iterator[str]:
     """Classes, and all of them together, in which routed is slower than plain."""
-    compared = [(cell, cell.comparisons[ROUTED]) for cell in _by_class(summary) if ROUTED in cell.comparisons]
+    compared = [cell for cell in _by_class(summary) if ROUTED in cell.comparisons]
     if not compared:
-        yield f"{NOT_HARMED}: the modes plain and routed were not both measured"
-    for cell, comparison in compared:
-        speed_up = comparison.speed_up
-        if speed_up is not None and 1 / speed_up.estimate > 1 + HARM and speed_up.high < 1:
+        yield "the modes plain and routed were not both measured"
+    for cell in compared:
+        found = cell.comparisons[ROUTED].speed_up
+        if found is not None and 1 / found.estimate > 1 + HARM and found.high < 1:
             yield (
-                f"{NOT_HARMED}: routed takes {1 / speed_up.estimate - 1:.1%} longer than plain in the class "
-                f"{cell.request_class} at concurrency {cell.concurrency}"
+                f"routed takes {1 / found.estimate - 1:.1%} longer than plain in the class {cell.request_class} "
+                f"at concurrency {cell.concurrency}"
             )
 
 
 def _against_policy(summary: Summary) -> Iterator[str]:
     """Classes that mostly speculate when routed, against their verdict."""
     routed = {
-        (cell.draft, cell.concurrency, cell.request_class): cell.modes[ROUTED]
+        (cell.draft, cell.concurrency, cell.request_class): cell.modes[ROUTED].speculated_share or 0.0
         for cell in _by_class(summary)
         if ROUTED in cell.modes
     }
     if not routed:
-        yield f"{POLICY}: the mode routed was not measured"
+        yield "the mode routed was not measured"
     for one in summary.verdicts:
-        figures = routed.get((one.draft, one.concurrency, one.request_class))
-        if figures and (figures.speculated_share or 0.0) > 0.5 and one.verdict == DO_NOT:
+        share = routed.get((one.draft, one.concurrency, one.request_class), 0.0)
+        if share > 0.5 and one.verdict == DO_NOT:
             yield (
-                f"{POLICY}: {figures.speculated_share:.0%} of the class {one.request_class} speculate at concurrency "
-                f"{one.concurrency}, and should not: {one.reason}"
+                f"{share:.0%} of the class {one.request_class} speculate at concurrency {one.concurrency}, "
+                f"and should not: {one.reason}"
             )
 
 
 def _other_verdict(summary: Summary, name: str, wanted: str) -> Iterator[str]:
     verdicts = [one for one in summary.verdicts if one.request_class == name]
     if not verdicts:
-        yield f"{name}={wanted}: the class has no verdict"
+        yield "the class has no verdict"
     for one in verdicts:
         if one.verdict != _VERDICTS[wanted]:
-            yield f"{name}={wanted}: at concurrency {one.concurrency} it is '{one.verdict}': {one.reason}"
+            yield f"at concurrency {one.concurrency} it is '{one.verdict}': {one.reason}"
 
 
 def _by_class(summary: Summary) -> Iterator[Cell]:
