@@ -9,68 +9,20 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import msgspec
 from slipstream_core.errors import CommandError, shorten
 
+from slipstream_tools.bench.results import Measured
 from slipstream_tools.bench.transport import AnswerBroken, HttpTransport, Recording
 
 _OK = 200
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """One answer; `error` is None for a complete one, `text` joins all choices. Times count from the request's start;
-    `ttft_s` and `last_s` are those of the first and the last event with content."""
+class Answer(Measured, frozen=True, kw_only=True):
+    """One answer; `text` joins all choices. `last_s` is the time from the request's start to the last content."""
 
-    status: int | None
-    error: str | None
     headers: Mapping[str, str]
     text: str = ""
-    usage: Mapping[str, Any] = {}
-    ttft_s: float | None = None
     last_s: float | None = None
-    e2e_s: float | None = None
-    started_s: float = 0.0
-
-    @property
-    def output_tokens(self) -> int:
-        return _count(self.usage.get("completion_tokens"))
-
-    @property
-    def tpot_s(self) -> float | None:
-        """Seconds per output token after the first; None where all tokens came at once."""
-        if self.ttft_s is None or self.last_s is None or self.output_tokens < 2 or self.last_s <= self.ttft_s:
-            return None
-        return (self.last_s - self.ttft_s) / (self.output_tokens - 1)
-
-    @property
-    def text_hash(self) -> str:
-        return hashlib.sha256(self.text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-
-    def detail(self, name: str) -> int:
-        """A count from OpenAI's `completion_tokens_details`."""
-        details = self.usage.get("completion_tokens_details")
-        return _count(details.get(name)) if isinstance(details, Mapping) else 0
-
-    @property
-    def prompt_tokens(self) -> int:
-        return _count(self.usage.get("prompt_tokens"))
-
-    @property
-    def target_steps(self) -> int | None:
-        """Passes of the target after the prompt; None where the server does not report it."""
-        steps = self._slipstream.get("target_steps")
-        return steps if isinstance(steps, int) and steps > 0 else None
-
-    @property
-    def rejected_at(self) -> tuple[int, ...]:
-        """Steps by the position of their first rejected draft token; empty where the server does not report it."""
-        counts = self._slipstream.get("rejected_at")
-        return tuple(_count(count) for count in counts) if isinstance(counts, list) else ()
-
-    @property
-    def _slipstream(self) -> Mapping[str, Any]:
-        fields = self.usage.get("slipstream")
-        return fields if isinstance(fields, Mapping) else {}
 
 
 class BenchClient:
@@ -138,7 +90,7 @@ def _answer(recording: Recording) -> Answer:
             if error := event.get("error"):
                 message = shorten(str(error.get("message", error)))
                 return _failed(recording, f"the stream ended with an error: {message}")
-            usage = event.get("usage") or usage
+            usage = _mapping(event, "usage") or usage
             for choice in event.get("choices") or ():
                 delta = choice.get("delta")
                 if text := (delta.get("content") if delta is not None else choice.get("text")) or "":
@@ -149,15 +101,25 @@ def _answer(recording: Recording) -> Answer:
         return _failed(recording, f"the stream is not in OpenAI's format: {shorten(str(error))}")
     if not done:
         return _failed(recording, "the stream ended early")
+    details, extra = _mapping(usage, "completion_tokens_details"), _mapping(usage, "slipstream")
+    accepted, rejected_at = _count(details.get("accepted_prediction_tokens")), extra.get("rejected_at")
+    output_tokens = _count(usage.get("completion_tokens"))
+    spread_s = times_s[-1] - times_s[0] if times_s else 0.0
     return Answer(
         status=recording.status,
-        error=None,
         headers=recording.headers,
         text=text,
-        usage=usage,
+        text_hash=hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16],
         ttft_s=times_s[0] if times_s else None,
         last_s=times_s[-1] if times_s else None,
+        tpot_s=spread_s / (output_tokens - 1) if spread_s > 0 and output_tokens > 1 else None,
         e2e_s=recording.ended_s - recording.began_s,
+        prompt_tokens=_count(usage.get("prompt_tokens")),
+        output_tokens=output_tokens,
+        drafted=accepted + _count(details.get("rejected_prediction_tokens")),
+        accepted=accepted,
+        steps=_count(extra.get("target_steps")) or None,
+        rejected_at=tuple(map(_count, rejected_at)) if isinstance(rejected_at, list) else (),
         started_s=recording.started_s,
     )
 
@@ -182,6 +144,11 @@ def _refusal(body: bytes) -> str:
         return shorten(str(json.loads(body)["error"]["message"]))
     except (ValueError, TypeError, KeyError):
         return shorten(body.decode("utf-8", "replace").strip()) or "refused without a message"
+
+
+def _mapping(fields: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = fields.get(name)
+    return value if isinstance(value, Mapping) else {}
 
 
 def _count(value: object) -> int:

@@ -29,7 +29,7 @@ from slipstream_core.manifest.rules import pair_key_of
 
 from slipstream_tools.bench.cases import Prices
 
-_Model = TypeVar("_Model", Target, Draft)
+_Model = TypeVar("_Model", Target | None, Draft | None)
 
 
 class BenchManifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,13 +79,14 @@ def read_manifest(path: Path, model: str | None) -> BenchManifest:
 
 def _allowed(spec: SpeculationPolicySpec) -> SpeculationPolicySpec:
     """Without parity replays, thresholds on their result are removed, too."""
-    rules = tuple(msgspec.structs.replace(rule, thresholds=_unreplayed(rule.thresholds)) for rule in spec.classes)
-    thresholds = _unreplayed(spec.thresholds) or spec.thresholds
-    return msgspec.structs.replace(spec, allow_client_mode=True, parity_share=0.0, thresholds=thresholds, classes=rules)
+    replace = msgspec.structs.replace
 
+    def unreplayed(thresholds: Thresholds | None) -> Thresholds | None:
+        return thresholds and replace(thresholds, parity_loss=None)
 
-def _unreplayed(thresholds: Thresholds | None) -> Thresholds | None:
-    return None if thresholds is None else msgspec.structs.replace(thresholds, parity_loss=None)
+    rules = tuple(replace(rule, thresholds=unreplayed(rule.thresholds)) for rule in spec.classes)
+    thresholds = replace(spec.thresholds, parity_loss=None)
+    return replace(spec, allow_client_mode=True, parity_share=0.0, thresholds=thresholds, classes=rules)
 
 
 def default_policy(pair: Metadata) -> SpeculationPolicy:
@@ -98,8 +99,7 @@ def default_policy(pair: Metadata) -> SpeculationPolicy:
 def dump(objects: Sequence[ManifestObject], *, whole: bool = True) -> bytes:
     """Objects as YAML documents; without `whole`, fields that have their default are left out."""
     documents = [_plain(item, whole=whole) for item in objects]
-    text = yaml.safe_dump_all(documents, sort_keys=False, allow_unicode=True, width=120)
-    return text.encode()
+    return yaml.safe_dump_all(documents, sort_keys=False, allow_unicode=True, width=120, encoding="utf-8")
 
 
 def _plain(value: ManifestObject, *, whole: bool) -> Any:
@@ -124,30 +124,23 @@ def _with_draft(pair: ModelPair, draft: str) -> ModelPair:
     """`draft` is `ngram`, a checkpoint folder or `embedded:draft`."""
     if pair.spec.draft is None:
         raise CommandError(f"--drafts: ModelPair/{pair.metadata.name} has no draft to replace", exit_code=2)
-    if draft == "ngram":
-        replaced = Draft(kind="ngram")
-    else:
-        source = draft if draft.startswith("embedded:") else str(Path(draft).resolve())
-        replaced = Draft(kind="model", source=source)
+    source = draft if draft.startswith("embedded:") else str(Path(draft).resolve())
+    replaced = Draft(kind="ngram") if draft == "ngram" else Draft(kind="model", source=source)
     return msgspec.structs.replace(pair, spec=msgspec.structs.replace(pair.spec, draft=replaced))
 
 
 def _absolute(item: ManifestObject, folder: Path) -> ManifestObject:
     if not isinstance(item, ModelPair):
         return item
-    target, draft = item.spec.target, item.spec.draft
-    target = None if target is None else _located(target, folder)
-    draft = None if draft is None else _located(draft, folder)
+    target, draft = _located(item.spec.target, folder), _located(item.spec.draft, folder)
     return msgspec.structs.replace(item, spec=msgspec.structs.replace(item.spec, target=target, draft=draft))
 
 
 def _located(model: _Model, folder: Path) -> _Model:
-    paths = {
-        name: resolve_source(path, folder)
-        for name, path in (("source", model.source), ("tokenizer", model.tokenizer))
-        if path is not None
-    }
-    return msgspec.structs.replace(model, **paths)
+    if model is None:
+        return model
+    given = {name: path for name in ("source", "tokenizer") if (path := getattr(model, name)) is not None}
+    return msgspec.structs.replace(model, **{name: resolve_source(path, folder) for name, path in given.items()})
 
 
 def policy_route(path: Path, manifest: Path, model: str | None) -> Route:

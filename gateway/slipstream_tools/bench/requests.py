@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
@@ -143,12 +144,9 @@ def is_embedded(text: str) -> bool:
 def embedded_requests(text: str) -> BenchFile:
     """The requests of `embedded:COUNT` or `embedded:COUNT:SEED`. Raises `CommandError`."""
     count, seed = _numbers(text)
-    command = [
-        *(sys.executable, "-m", "slipstream_engine.embedded.mixed"),
-        *("--requests", str(count), "--seed", str(seed)),
-    ]
+    command = ["-m", "slipstream_engine.embedded.mixed", "--requests", str(count), "--seed", str(seed)]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=_TIMEOUT_S, check=False)
+        done = subprocess.run([sys.executable, *command], capture_output=True, timeout=_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired as error:
         raise CommandError(f"the shipped workload was not generated within {_TIMEOUT_S:g} s") from error
     if done.returncode != 0:
@@ -158,10 +156,9 @@ def embedded_requests(text: str) -> BenchFile:
 
 
 def _numbers(text: str) -> tuple[int, int]:
-    parts = text.split(":")[1:]
-    plain = all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts)
-    if len(parts) in (1, 2) and plain and 1 <= int(parts[0]) <= _MAX_REQUESTS:
-        return int(parts[0]), int(parts[1]) if len(parts) == 2 else 0
+    found = re.fullmatch(rf"{EMBEDDED}:(\d{{1,9}})(?::(\d{{1,9}}))?", text, re.ASCII)
+    if found and 1 <= int(found[1]) <= _MAX_REQUESTS:
+        return int(found[1]), int(found[2] or 0)
     raise CommandError(
         f"--requests: the shipped workload is embedded:COUNT or embedded:COUNT:SEED with a count of 1 to "
         f"{_MAX_REQUESTS}, got {text!r}",

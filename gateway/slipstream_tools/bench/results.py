@@ -54,24 +54,15 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     skipped_lines: int = 0
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One request in one mode. Times are seconds by the client's clock, None where there was nothing to time.
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """What the client measured of one answer. Times are seconds by its own clock, None where there was nothing to time;
+    `tpot_s` is None, too, where all tokens came at once.
 
-    `request_class` is the gateway's class and `class` (here `label`) the bench file's own, None where it gives none.
-    `error` None means a whole answer in the mode that was asked for. `rejected_at[i]` counts target steps whose first
-    rejected draft token stood at position i. `started_s` is the wall clock's.
+    `error` None means a whole answer. `steps` are passes of the target after the prompt, and `rejected_at[i]` counts
+    those whose first rejected draft token stood at position i; None and empty where the server reports neither.
+    `started_s` is the wall clock's.
     """
 
-    index: int
-    round: int
-    mode: str
-    label: str | None = msgspec.field(default=None, name="class")
-    request: dict[str, Any]
-    arm: str | None = None
-    reason: str | None = None
-    request_class: str | None = None
-    draft_length: int | None = None
-    saving_ms: float | None = None
     status: int | None = None
     error: str | None = None
     ttft_s: float | None = None
@@ -84,12 +75,30 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     steps: int | None = None
     rejected_at: tuple[int, ...] = ()
     text_hash: str = ""
+    started_s: float = 0.0
+
+
+class Row(Measured, frozen=True, kw_only=True):
+    """One request in one mode. An answer that is not in the mode that was asked for has an `error`.
+
+    `request_class` is the gateway's class and `class` (here `label`) the bench file's own, None where it gives none.
+    """
+
+    index: int
+    round: int
+    mode: str
+    label: str | None = msgspec.field(default=None, name="class")
+    request: dict[str, Any]
+    arm: str | None = None
+    reason: str | None = None
+    request_class: str | None = None
+    draft_length: int | None = None
+    saving_ms: float | None = None
     checks: dict[str, float] = {}
     passed: bool | None = None
     concurrency: int
     phase: Phase
     draft: str | None = None
-    started_s: float = 0.0
 
     @property
     def key(self) -> RowKey:
@@ -102,12 +111,6 @@ class Results(NamedTuple):
     header: Header
     rows: list[Row]
     sessions: int
-
-
-class _Object(msgspec.Struct):
-    """The field that headers have and rows have not."""
-
-    object: str = ""
 
 
 def read_results(path: Path) -> Results:
@@ -186,7 +189,7 @@ def _read(path: Path, file: BinaryIO) -> tuple[Header, list[Row], int, int]:
             break
         whole_bytes += len(line)
         try:
-            if msgspec.json.decode(line, type=_Object).object:
+            if line.startswith(b'{"object":'):
                 header = header or msgspec.json.decode(line, type=Header)
                 sessions += 1
             else:

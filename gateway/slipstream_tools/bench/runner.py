@@ -16,7 +16,7 @@ from slipstream_tools.bench.client import Answer, BenchClient
 from slipstream_tools.bench.options import BenchOptions
 from slipstream_tools.bench.plan import BenchMode, Item, plan
 from slipstream_tools.bench.requests import BenchRequest
-from slipstream_tools.bench.results import MEASURE, WARMUP, Phase, ResultsFile, Row, RowKey
+from slipstream_tools.bench.results import MEASURE, WARMUP, Measured, Phase, ResultsFile, Row, RowKey
 
 _PASS = 1.0 - 1e-9
 _MORE_WARMUPS = 20
@@ -141,9 +141,10 @@ def _row(item: Item, body: dict[str, Any], answer: Answer, *, level: int, phase:
     arm, draft_length = headers.get("x-slipstream-arm"), _whole(headers.get("x-slipstream-draft-length"))
     reason = headers.get("x-slipstream-reason")
     error = answer.error or item.mode.refusal(arm, draft_length, reason)
-    accepted = answer.detail("accepted_prediction_tokens")
     scores = {} if error else {name: check(answer.text) for name, check in item.request.checks.items()}
+    measured = {name: getattr(answer, name) for name in Measured.__struct_fields__}
     return Row(
+        **{**measured, "error": error, "text_hash": "" if error else answer.text_hash},
         index=item.request.index,
         round=item.round,
         mode=item.mode.name,
@@ -154,24 +155,11 @@ def _row(item: Item, body: dict[str, Any], answer: Answer, *, level: int, phase:
         request_class=headers.get("x-slipstream-class"),
         draft_length=draft_length,
         saving_ms=_number(headers.get("x-slipstream-saving-ms")),
-        status=answer.status,
-        error=error,
-        ttft_s=answer.ttft_s,
-        tpot_s=answer.tpot_s,
-        e2e_s=answer.e2e_s,
-        prompt_tokens=answer.prompt_tokens,
-        output_tokens=answer.output_tokens,
-        drafted=accepted + answer.detail("rejected_prediction_tokens"),
-        accepted=accepted,
-        steps=answer.target_steps,
-        rejected_at=answer.rejected_at,
-        text_hash="" if error else answer.text_hash,
         checks=scores,
         passed=all(score >= _PASS for score in scores.values()) if scores else None,
         concurrency=level,
         phase=phase,
         draft=draft,
-        started_s=answer.started_s,
     )
 
 

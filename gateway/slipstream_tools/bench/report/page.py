@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from importlib.resources import files
 from itertools import count
-from typing import NamedTuple
+from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -22,6 +22,7 @@ from slipstream_tools.bench.results import Row
 from slipstream_tools.bench.summary import PLAIN, ROUTED, ClassVerdict, Run, Summary
 from slipstream_tools.bench.tables import Table
 
+REPORT_FILE = "report.html"
 # By verdict: the badge's style, its sign, and the phrase before the classes.
 _VERDICTS = {
     "speculate": ("yes", "✓", "Speculate for"),
@@ -30,23 +31,17 @@ _VERDICTS = {
 }
 
 
-class Tile(NamedTuple):
-    """A figure in large type."""
+def write_report(summary: Summary, rows: Sequence[Row], path: Path) -> None:
+    """Write the page for `summary` and the measured `rows` it was made of, in the order they ran. Raises `OSError`.
 
-    figure: str
-    name: str
-    detail: str
-
-
-def page(summary: Summary, rows: Sequence[Row]) -> str:
-    """The whole document. Data is escaped, and a content security policy with the script's hash keeps anything else
-    from running."""
+    Data is escaped, and a content security policy with the script's hash keeps anything else from running.
+    """
     # StrictUndefined: a misspelled name in the template is an error, not a gap on the page.
     environment = Environment(
         loader=PackageLoader(__package__, "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
     script = files(__package__).joinpath("report.js").read_text("utf-8")
-    return environment.get_template("page.html").render(
+    text = environment.get_template("page.html").render(
         summary=summary,
         run=summary.run,
         views=[(view, list(headline(view)), list(_sections(view))) for view in views(summary, rows)],
@@ -62,6 +57,7 @@ def page(summary: Summary, rows: Sequence[Row]) -> str:
         percent=percent,
         next_id=map("figure-{}".format, count()).__next__,
     )
+    path.write_text(text, encoding="utf-8")
 
 
 def _sections(view: View) -> Iterator[tuple[str, str, Iterable[Block]]]:
@@ -77,28 +73,28 @@ def _sections(view: View) -> Iterator[tuple[str, str, Iterable[Block]]]:
     yield "Quality and parity", "Speculation must not change the answers.", quality(view)
 
 
-def headline(view: View) -> Iterator[Tile]:
-    """Up to four tiles."""
+def headline(view: View) -> Iterator[tuple[str, str, str]]:
+    """Up to four tiles: a figure in large type, its name, and a detail."""
     whole, oracle = view.whole, view.oracle
     mode = ROUTED if ROUTED in whole else str(view.speculative)
     if PLAIN in whole and mode in whole:
         compared, plain, other = whole[mode].compared, whole[PLAIN].figures.e2e_s, whole[mode].figures.e2e_s
         if found := compared.speed_up:
-            yield Tile(ratio(found.estimate), f"faster on average: {mode} over plain",
-                       f"95 % interval {ratio(found.low)} to {ratio(found.high)}")  # fmt: skip
+            yield (ratio(found.estimate), f"faster on average: {mode} over plain",
+                   f"95 % interval {ratio(found.low)} to {ratio(found.high)}")  # fmt: skip
         if (found := compared.p95_reduction) and plain and other:
             word = "lower" if found.estimate >= 0 else "higher"
-            yield Tile(percent(abs(found.estimate), 0), f"{word} p95 of E2E: {mode}",
-                       f"{seconds(plain.p95)} plain, {seconds(other.p95)} {mode}")  # fmt: skip
+            yield (percent(abs(found.estimate), 0), f"{word} p95 of E2E: {mode}",
+                   f"{seconds(plain.p95)} plain, {seconds(other.p95)} {mode}")  # fmt: skip
     if oracle is not None and oracle.captured is not None:
         first = f"first {oracle.first_requests} requests"
         later = f"{percent(oracle.captured_warm)} after the {first}"
         detail = f"over its {first}" if oracle.captured_warm is None else later
-        yield Tile(percent(oracle.captured, 0), "of the oracle's saving captured", detail)
+        yield percent(oracle.captured, 0), "of the oracle's saving captured", detail
     answers = sum(entry.compared.parity_compared for entry in whole.values())
     if answers:
         equal = sum(entry.compared.parity_equal for entry in whole.values())
-        yield Tile(f"{equal} of {answers}", "greedy answers with identical text", "in every mode, against plain")
+        yield f"{equal} of {answers}", "greedy answers with identical text", "in every mode, against plain"
 
 
 def _outcome(verdicts: Sequence[ClassVerdict]) -> str:
