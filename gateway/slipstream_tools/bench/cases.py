@@ -93,12 +93,5 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True):
     def cost(self, row: Row) -> float:
         """The cost of an answer, at a price of 1 where none is known. At concurrency c, c requests share the servers,
         so each is charged 1/c of its time."""
-        price = self.speculative if row.arm == Arm.SPECULATIVE else self.plain
-        hours = (row.e2e_s or 0.0) / row.concurrency / _HOUR_S
-        return hours * (price if self.known and price is not None else 1.0)
-
-    def by_arm(self) -> dict[str, float]:
-        """The prices as a summary lists them; empty where unknown."""
-        if self.plain is None or self.speculative is None:
-            return {}
-        return {"plain": self.plain, "speculative": self.speculative}
+        price = (self.speculative if row.arm == Arm.SPECULATIVE else self.plain) if self.known else 1.0
+        return (row.e2e_s or 0.0) / row.concurrency / _HOUR_S * (price or 0.0)

@@ -10,19 +10,11 @@ from typing import Any
 import numpy as np
 from slipstream_core.types import Arm
 
+from slipstream_tools.bench import statistics as stats
 from slipstream_tools.bench.cases import Case, Prices, by_place
 from slipstream_tools.bench.results import Row
 from slipstream_tools.bench.speculation import speculation
-from slipstream_tools.bench.statistics import (
-    Floats,
-    Statistic,
-    bootstrap,
-    distribution,
-    mean_difference,
-    quantile_reduction,
-    ratio_of_means,
-    relative_increase,
-)
+from slipstream_tools.bench.statistics import Floats, Statistic
 from slipstream_tools.bench.summary import ALL, LENGTHS, PLAIN, Cell, Comparison, ModeFigures, Quality
 
 
@@ -72,10 +64,10 @@ def _figures(mode: str, cases: Sequence[Case], prices: Prices, *, whole: bool) -
     return ModeFigures(
         answered=len(rows),
         failed=sum(mode in case.failed for case in cases),
-        ttft_s=distribution([row.ttft_s for row in rows if row.ttft_s is not None]),
-        tpot_s=distribution([row.tpot_s for row in rows if row.tpot_s is not None]),
-        e2e_s=distribution([row.e2e_s for row in rows if row.e2e_s is not None]),
-        output_tokens=distribution([float(row.output_tokens) for row in rows]),
+        ttft_s=stats.distribution([row.ttft_s for row in rows if row.ttft_s is not None]),
+        tpot_s=stats.distribution([row.tpot_s for row in rows if row.tpot_s is not None]),
+        e2e_s=stats.distribution([row.e2e_s for row in rows if row.e2e_s is not None]),
+        output_tokens=stats.distribution([float(row.output_tokens) for row in rows]),
         speculated_share=sum(row.arm == Arm.SPECULATIVE for row in rows) / len(rows) if rows else None,
         speculation=speculation(rows),
         cost_per_response=sum(costs) / len(costs) if costs else None,
@@ -133,13 +125,13 @@ def compare(cases: Sequence[Case], mode: str, prices: Prices, *, seed: int) -> C
 def _intervals(pairs: Sequence[_Pair], prices: Prices, seed: int) -> dict[str, Any]:
     """All differences by name, each resampled over the pairs that have the quantity."""
     differences: dict[str, tuple[_Quantity, Callable[[Floats, Floats], Statistic]]] = {
-        "ttft_s": (lambda row: row.ttft_s, mean_difference),
-        "tpot_s": (lambda row: row.tpot_s, mean_difference),
-        "e2e_s": (lambda row: row.e2e_s, mean_difference),
-        "speed_up": (lambda row: row.e2e_s, ratio_of_means),
-        "p95_reduction": (lambda row: row.e2e_s, lambda plain, other: quantile_reduction(plain, other, 0.95)),
-        "cost_increase": (prices.cost, relative_increase),
-        "quality": (lambda row: None if row.passed is None else float(row.passed), mean_difference),
+        "ttft_s": (lambda row: row.ttft_s, stats.mean_difference),
+        "tpot_s": (lambda row: row.tpot_s, stats.mean_difference),
+        "e2e_s": (lambda row: row.e2e_s, stats.mean_difference),
+        "speed_up": (lambda row: row.e2e_s, stats.ratio_of_means),
+        "p95_reduction": (lambda row: row.e2e_s, lambda plain, other: stats.quantile_reduction(plain, other, 0.95)),
+        "cost_increase": (prices.cost, stats.relative_increase),
+        "quality": (lambda row: None if row.passed is None else float(row.passed), stats.mean_difference),
     }
     made: dict[tuple[int, ...], dict[str, Statistic]] = defaultdict(dict)
     for name, (of, statistic) in differences.items():
@@ -150,5 +142,5 @@ def _intervals(pairs: Sequence[_Pair], prices: Prices, seed: int) -> dict[str, A
     return {
         name: interval
         for clusters, statistics in made.items()  # those with the same clusters share their draws
-        for name, interval in zip(statistics, bootstrap([*statistics.values()], clusters, seed=seed), strict=True)
+        for name, interval in zip(statistics, stats.bootstrap([*statistics.values()], clusters, seed=seed), strict=True)
     }

@@ -21,16 +21,8 @@ Check = Callable[[str], float]
 _FENCE = re.compile(r"\A```\w*\s*\n(.*?)\n?```\s*\Z", re.DOTALL)
 _LINE = re.compile(r"^[-*\s]*([^:\n]{1,80}?)\s*:\s*(.*?)\s*$", re.MULTILINE)
 _PUNCTUATION = " \t\r\n.,;:!?\"'`*"
-_UNUSABLE = (
-    ValueError,
-    TypeError,
-    AttributeError,
-    OverflowError,
-    RecursionError,
-    Unresolvable,
-    NoSuchResource,
-    CannotDetermineSpecification,
-)
+_UNUSABLE = (ValueError, TypeError, AttributeError, OverflowError, RecursionError,
+             Unresolvable, NoSuchResource, CannotDetermineSpecification)  # fmt: skip
 """Errors that untrusted values can raise here and in `jsonschema`: huge numbers, deep nesting, a schema that refers to
 itself, a `$schema` that is not a string."""
 
@@ -48,12 +40,9 @@ def make_checks(check: object, reference: object) -> dict[str, Check]:
     """
     if check is None:
         return {}
-    if isinstance(check, Mapping):
-        references = dict(check)
-    else:
-        names = check if isinstance(check, list) else [check]
-        references = {_name(name): reference for name in names}
-    return {_name(name): _made(_name(name), value) for name, value in references.items()}
+    names = check if isinstance(check, list) else [check]
+    references = check.items() if isinstance(check, Mapping) else [(name, reference) for name in names]
+    return {_name(name): _made(_name(name), value) for name, value in references}
 
 
 def _made(name: str, reference: object) -> Check:
@@ -100,34 +89,24 @@ def _json_schema(reference: object) -> Check:
     """The answer is JSON, alone or in a code fence, that satisfies the schema. A `$ref` is never fetched."""
     if not isinstance(reference, Mapping | bool):
         raise CheckError(f"check 'json-schema' needs a schema as its reference, got {_show(reference)}")
+    resolver = Registry().resolver_with_root(Resource.from_contents(reference, default_specification=DRAFT202012))
+    name = ""
     try:
         kind = jsonschema.validators.validator_for(reference, default=jsonschema.Draft202012Validator)
         kind.check_schema(reference)
+        for name in _references(reference):
+            resolver.lookup(name)
     except jsonschema.SchemaError as error:
         raise CheckError(f"check 'json-schema': the reference is no valid schema: {error.message}") from error
-    _check_references(reference)
+    except Unresolvable as error:
+        raise CheckError(f"check 'json-schema': the reference refers to {_show(name)}, which is not in it") from error
     validator = kind(reference, registry=Registry())
-
     return lambda answer: float(validator.is_valid(_parse(answer)))
 
 
-def _check_references(schema: Mapping[str, Any] | bool) -> None:
-    """Require that every `$ref` resolves inside the schema. Raises `CheckError`."""
-    resolver = Registry().resolver_with_root(Resource.from_contents(schema, default_specification=DRAFT202012))
-    for name in _references(schema):
-        try:
-            resolver.lookup(name)
-        except Unresolvable as error:
-            raise CheckError(
-                f"check 'json-schema': the reference refers to {_show(name)}, which is not in it"
-            ) from error
-
-
 def _references(value: object) -> Iterator[str]:
-    if isinstance(value, Mapping):
-        name = value.get("$ref")
-        if isinstance(name, str):
-            yield name
+    if isinstance(value, Mapping) and isinstance(value.get("$ref"), str):
+        yield value["$ref"]
     parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
     for part in parts:
         yield from _references(part)

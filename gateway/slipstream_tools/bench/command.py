@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 from slipstream_core.errors import CommandError
@@ -37,25 +36,20 @@ def run(args: argparse.Namespace) -> int:
         print("\nslipstream: interrupted; the same command continues the run", file=sys.stderr)
         return 130
     summary = session.summary(results)
-    with _writing(options.out / SUMMARY_FILE) as path:
-        write_summary(summary, path)
-    with _writing(options.out / REPORT_FILE) as path:
-        write_report(summary, results.rows, path)
+    writers: dict[Path, Callable[[Path], object]] = {
+        options.out / SUMMARY_FILE: lambda path: write_summary(summary, path),
+        options.out / REPORT_FILE: lambda path: write_report(summary, results.rows, path),
+    }
     if options.write_policy is not None:
-        with _writing(options.write_policy) as path:
-            path.write_bytes(session.policy(results))
+        writers[options.write_policy] = lambda path: path.write_bytes(session.policy(results))
+    for path, write in writers.items():
+        try:
+            write(path)
+        except OSError as error:
+            raise CommandError(f"{path}: cannot be written: {error.strerror or error}") from error
     print(as_text(summary))  # last: a closed pipe must not keep the files from being written
     print(f"\n{options.out / REPORT_FILE}")
     missed = unmet(summary, options.expect)
     for line in missed:
         print(f"slipstream: expectation failed: {line}", file=sys.stderr)
     return EXIT_UNMET if missed else 0
-
-
-@contextmanager
-def _writing(path: Path) -> Iterator[Path]:
-    """Name the file in an `OSError`, which does so itself only where opening failed."""
-    try:
-        yield path
-    except OSError as error:
-        raise CommandError(f"{path}: cannot be written: {error.strerror or error}") from error

@@ -8,6 +8,7 @@ one batch would pay for each other, and neither would show what its mode costs a
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -52,9 +53,8 @@ class BenchMode(msgspec.Struct, frozen=True, kw_only=True):
 def parse_modes(text: str) -> tuple[BenchMode, ...]:
     """Modes from a comma-separated list, in its order. Raises `CommandError`."""
     modes = tuple(parse_mode(part.strip()) for part in text.split(","))
-    names = [mode.name for mode in modes]
-    for name in names:
-        if names.count(name) > 1:
+    for name, count in Counter(mode.name for mode in modes).items():
+        if count > 1:
             raise CommandError(f"--modes has {name!r} twice", exit_code=2)
     return modes
 

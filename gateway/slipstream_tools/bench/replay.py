@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import msgspec
 from slipstream_core.errors import RequestError
@@ -60,13 +60,6 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
     reasons: dict[str, int]
 
 
-class _Judged(NamedTuple):
-    """A decision, and the subject of its outcome."""
-
-    subject: Subject
-    decision: Decision
-
-
 class Replayer:
     """The decisions of one policy's gateway, without servers. It learns during the replay: use one per replay."""
 
@@ -82,33 +75,29 @@ class Replayer:
         known = {place: known_times(members, modes) for place, members in by_place(cases).items()}
         chosen: list[Routed] = []
         reasons: Counter[str] = Counter()
-        refused = 0
         for case in cases:
             times = known[case.draft, case.concurrency].get(case.index)
             if times is None or PLAIN not in case.rows:
                 continue
-            judged = self._judge(case)
-            refused += judged is None
-            row = _outcome(case, judged.decision) if judged else case.rows[PLAIN]
-            if judged is not None:
-                reasons[f"{judged.decision.arm}: {judged.decision.reason}"] += 1
-                self._learner.record(_observation(judged, row, self._route))
+            try:
+                subject, decision = self._decide(case)
+            except RequestError:
+                chosen.append(Routed(case, case.rows[PLAIN], times))
+                continue
+            row = _outcome(case, decision)
+            reasons[f"{decision.arm}: {decision.reason}"] += 1
+            self._learner.record(_observation(subject, decision, row, self._route))
             chosen.append(Routed(case, row, times))
-        return _replay(self._route, chosen, dict(reasons.most_common()), refused, self._seed)
+        return _replay(self._route, chosen, dict(reasons.most_common()), len(chosen) - reasons.total(), self._seed)
 
-    def _judge(self, case: Case) -> _Judged | None:
-        """The decision; None for a request that this gateway refuses."""
-        try:
-            request = parse_request(msgspec.json.encode(case.rows[PLAIN].request))
-            profile = self._classifier.classify(request)
-            subject = self._learner.subject(request, profile, pair=self._route.pair.metadata.key, key_id=_KEY_ID)
-            forecast = self._forecast(request, profile, subject, float(case.concurrency))
-            draws = self._draws.of(f"{case.draft}/{case.concurrency}/{case.round}/{case.index}")
-            return _Judged(
-                subject, decide(DecisionInputs(request, profile, self._route, forecast=forecast, draws=draws))
-            )
-        except RequestError:
-            return None
+    def _decide(self, case: Case) -> tuple[Subject, Decision]:
+        """The decision, and the subject of its outcome. Raises `RequestError` where this gateway refuses."""
+        request = parse_request(msgspec.json.encode(case.rows[PLAIN].request))
+        profile = self._classifier.classify(request)
+        subject = self._learner.subject(request, profile, pair=self._route.pair.metadata.key, key_id=_KEY_ID)
+        forecast = self._forecast(request, profile, subject, float(case.concurrency))
+        draws = self._draws.of(f"{case.draft}/{case.concurrency}/{case.round}/{case.index}")
+        return subject, decide(DecisionInputs(request, profile, self._route, forecast=forecast, draws=draws))
 
     def _forecast(
         self, request: GenerationRequest, profile: RequestProfile, subject: Subject, load: float
@@ -139,14 +128,14 @@ def _outcome(case: Case, decision: Decision) -> Row:
     return min(forced, key=lambda row: abs((row.draft_length or 0) - decision.draft_length))
 
 
-def _observation(judged: _Judged, row: Row, route: Route) -> Observation:
+def _observation(subject: Subject, decision: Decision, row: Row, route: Route) -> Observation:
     speculative = row.arm == Arm.SPECULATIVE
     backend = route.speculative if speculative and route.speculative is not None else route.plain
     return Observation(
-        subject=judged.subject,
-        request_class=judged.decision.request_class,
-        arm=judged.decision.arm,
-        reason=judged.decision.reason,
+        subject=subject,
+        request_class=decision.request_class,
+        arm=decision.arm,
+        reason=decision.reason,
         draft_length=row.draft_length or 0,
         pool=backend.pool,
         status="ok",

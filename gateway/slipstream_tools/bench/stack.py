@@ -33,10 +33,10 @@ def running_stack(manifest: bytes, *, load_timeout_s: float, classifier: Path | 
         path = folder / "manifest.yaml"
         path.write_bytes(manifest)
         options = UpOptions(manifest=path, port=port, classifier=classifier, timeout_s=load_timeout_s)
-        ready = prepare(options, run_dir=folder, report=_say, stopping=_never)
+        ready = prepare(options, run_dir=folder, report=_say, stopping=lambda: False)
         servers = LocalServers(ready.table, options=ready.options, run_dir=folder, vllm=ready.vllm)
         cleanup.callback(servers.stop)
-        servers.wait_ready(report=_say, stopping=_never)
+        servers.wait_ready(report=_say, stopping=lambda: False)
         gateway = _gateway(ready.options, folder, servers.addresses)
         cleanup.callback(gateway.stop)
         gateway.wait_ready(timeout_s=GATEWAY_READY_S)
@@ -45,10 +45,6 @@ def running_stack(manifest: bytes, *, load_timeout_s: float, classifier: Path | 
 
 def _say(line: str) -> None:
     print(f"slipstream: {line}", file=sys.stderr, flush=True)
-
-
-def _never() -> bool:
-    return False
 
 
 def _gateway(options: UpOptions, folder: Path, addresses: Mapping[str, str]) -> GatewayProcess:

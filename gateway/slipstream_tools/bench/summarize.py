@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import msgspec
+
 from slipstream_tools.bench.cases import Case, Prices, cases_of
 from slipstream_tools.bench.cells import cells_of
 from slipstream_tools.bench.oracle import oracle_of
 from slipstream_tools.bench.results import Results
 from slipstream_tools.bench.speculation import break_even_of, points_of
-from slipstream_tools.bench.summary import PLAIN, Cell, Run, Summary, Thresholds
+from slipstream_tools.bench.summary import ALL, PLAIN, Cell, Run, Summary, Thresholds, entries_of
 from slipstream_tools.bench.verdict import verdicts_of
 
 FEW_REQUESTS = 100
@@ -35,22 +37,17 @@ def summarize(results: Results, *, thresholds: Thresholds, prices: Prices) -> Su
 
 def _run(results: Results, cases: Sequence[Case], prices: Prices) -> Run:
     settings, rows = results.header.settings, results.rows
-    models = dict.fromkeys(str(row.request.get("model", "")) for row in rows)
+    same = ("system", "modes", "concurrency", "drafts", "rounds", "seed")
     return Run(
         source=settings.requests,
-        system=settings.system,
-        model=", ".join(models),
-        modes=settings.modes,
-        concurrency=settings.concurrency,
-        drafts=settings.drafts,
-        rounds=settings.rounds,
-        seed=settings.seed,
+        model=", ".join(dict.fromkeys(str(row.request.get("model", "")) for row in rows)),
         requests=len({case.index for case in cases}),
         skipped_lines=results.header.skipped_lines,
         rows=len(rows),
         failed_rows=sum(row.error is not None for row in rows),
         sessions=results.sessions,
-        prices=prices.by_arm(),
+        prices=msgspec.structs.asdict(prices) if prices.known else {},
+        **{name: getattr(settings, name) for name in same},
     )
 
 
@@ -67,19 +64,17 @@ def _warnings(results: Results, cells: Sequence[Cell]) -> Iterator[str]:
         yield "the mode plain was not measured: there are no differences and no verdicts"
     if skipped := results.header.skipped_lines:
         yield f"{skipped} lines of the requests file were skipped"
-    if failed := sum(row.error is not None for row in results.rows):
-        first = next(row for row in results.rows if row.error is not None)
+    if failed := [row for row in results.rows if row.error is not None]:
         # Without the server's message, which may quote the prompt: reports are passed on.
-        status = f"status {first.status}" if first.status is not None else "no answer"
-        yield f"{failed} of {len(results.rows)} answers failed and are left out; the first: {first.mode}, {status}"
+        status = "no answer" if failed[0].status is None else f"status {failed[0].status}"
+        first = f"the first: {failed[0].mode}, {status}"
+        yield f"{len(failed)} of {len(results.rows)} answers failed and are left out; {first}"
     if results.sessions > 1:
         yield f"the run took {results.sessions} sessions: a restarted gateway learns anew"
     mismatches = [
-        f"{mode} {other.parity_compared - other.parity_equal} of {other.parity_compared}"
-        for cell in cells
-        if cell.request_class == cell.length == "all"
-        for mode, other in cell.comparisons.items()
-        if other.parity_equal < other.parity_compared
+        f"{entry.mode} {one.parity_compared - one.parity_equal} of {one.parity_compared}"
+        for entry in entries_of(cell for cell in cells if cell.request_class == cell.length == ALL)
+        if (one := entry.compared).parity_equal < one.parity_compared
     ]
     if mismatches:
         yield f"greedy answers differ from plain's: {', '.join(mismatches)}"

@@ -25,32 +25,26 @@ class Progress:
         self._done = 0
         self._tty = stream.isatty()
         self._started_s = self._drawn_s = time.monotonic()
-        self._drawn_tenth = 0
 
     def advance(self) -> None:
         """Count one finished item."""
         self._done += 1
         now_s = time.monotonic()
-        if self._tty:
-            if now_s - self._drawn_s >= _REDRAW_S or self._done == self._total:
-                self._drawn_s = now_s
-                filled = self._done * _BAR_CHARS // self._total
-                bar = f"[{'█' * filled}{'·' * (_BAR_CHARS - filled)}]"
-                print(f"\r{bar} {self._text(now_s)}\x1b[K", end="", file=self._stream, flush=True)
+        tenths = (self._done - 1) * 10 // self._total, self._done * 10 // self._total
+        is_due = self._done == self._total if self._tty else tenths[0] < tenths[1]
+        if not is_due and now_s - self._drawn_s < (_REDRAW_S if self._tty else _LINE_S):
             return
-        tenth = self._done * 10 // self._total
-        if tenth > self._drawn_tenth or now_s - self._drawn_s >= _LINE_S:
-            self._drawn_tenth, self._drawn_s = tenth, now_s
-            print(f"slipstream: {self._text(now_s)}", file=self._stream, flush=True)
+        self._drawn_s = now_s
+        left_s = (now_s - self._started_s) / self._done * (self._total - self._done)
+        text = f"{self._label}{self._done} of {self._total}, {clock(left_s)} left"
+        filled = self._done * _BAR_CHARS // self._total
+        bar = f"\r[{'█' * filled}{'·' * (_BAR_CHARS - filled)}] {text}\x1b[K"
+        print(bar if self._tty else f"slipstream: {text}\n", end="", file=self._stream, flush=True)
 
     def close(self) -> None:
         """End the bar's line."""
         if self._tty and self._done:
             print(file=self._stream, flush=True)
-
-    def _text(self, now_s: float) -> str:
-        left_s = (now_s - self._started_s) / self._done * (self._total - self._done)
-        return f"{self._label}{self._done} of {self._total}, {clock(left_s)} left"
 
 
 def clock(seconds: float) -> str:

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from slipstream_tools.bench.cases import cases_of
 from slipstream_tools.bench.results import Row
-from slipstream_tools.bench.summary import ALL, PLAIN, ROUTED, Cell, Entry, OracleFigures, Summary, entries_of
+from slipstream_tools.bench.summary import ALL, PLAIN, ROUTED, Entry, Summary, entries_of
 from slipstream_tools.bench.tables import Table
 
 FEW = 100
@@ -40,48 +40,24 @@ Block = Table | Figure | Panel | str | Sequence["Block"]
 """A text is a note; what stands in a sequence stands side by side, or below each other in a sequence of its own."""
 
 
-class View(NamedTuple):
-    """What one tab shows: the parts of `summary` at one concurrency and with one draft, and their rows. `key` is unique
-    on the page and safe as an id."""
+class View:
+    """What one tab shows: `part` is the summary at one concurrency and with one draft, `rows` are its measured rows and
+    `classes` the class of each request. `key` is unique on the page and safe as an id.
 
-    key: str
-    name: str
-    summary: Summary
-    rows: Sequence[Row]
-    classes: Mapping[int, str]
+    `by_class` has one cell per class, all lengths together, that of all classes first; `entries` has every mode in each
+    of them, `whole` those of all classes by mode. `others` are the modes that are compared with plain; `speculative`
+    stands for always speculating: the first one that is neither plain nor routed.
+    """
 
-    @property
-    def modes(self) -> tuple[str, ...]:
-        return self.summary.run.modes
-
-    @property
-    def oracle(self) -> OracleFigures | None:
-        return next(iter(self.summary.oracle), None)
-
-    @property
-    def by_class(self) -> list[Cell]:
-        """One cell per class, all lengths together; that of all classes first."""
-        return [cell for cell in self.summary.cells if cell.length == ALL]
-
-    @property
-    def entries(self) -> list[Entry]:
-        """Every mode in every class."""
-        return entries_of(self.by_class)
-
-    @property
-    def whole(self) -> dict[str, Entry]:
-        """The entries of all classes together, by mode."""
-        return {entry.mode: entry for entry in self.entries if entry.cell.request_class == ALL}
-
-    @property
-    def others(self) -> list[str]:
-        """The modes that are compared with plain."""
-        return [mode for mode in self.modes if mode != PLAIN]
-
-    @property
-    def speculative(self) -> str | None:
-        """The mode that stands for always speculating: the first one that is neither plain nor routed."""
-        return next((mode for mode in self.others if mode != ROUTED), None)
+    def __init__(self, key: str, name: str, part: Summary, rows: Sequence[Row], classes: Mapping[int, str]) -> None:
+        self.key, self.name, self.summary, self.rows, self.classes = key, name, part, rows, classes
+        self.modes = part.run.modes
+        self.others = [mode for mode in self.modes if mode != PLAIN]
+        self.speculative = next((mode for mode in self.others if mode != ROUTED), None)
+        self.oracle = next(iter(part.oracle), None)
+        self.by_class = [cell for cell in part.cells if cell.length == ALL]
+        self.entries = entries_of(self.by_class)
+        self.whole = {entry.mode: entry for entry in self.entries if entry.cell.request_class == ALL}
 
     def colour(self, mode: str) -> str:
         """The CSS variable of a mode, by which the page's script finds its marks."""
