@@ -19,12 +19,7 @@ from slipstream_tools.bench.summary import ALL, LENGTHS, PLAIN, Cell, Comparison
 
 
 def cells_of(
-    cases: Sequence[Case],
-    modes: Sequence[str],
-    prices: Prices,
-    *,
-    seed: int,
-    lengths: Sequence[str] = (ALL, *LENGTHS),
+    cases: Sequence[Case], modes: Sequence[str], prices: Prices, *, seed: int, lengths: Sequence[str] = (ALL, *LENGTHS)
 ) -> tuple[Cell, ...]:
     """All cells that have a case, in the order of `Summary.cells`."""
     classes = [ALL, *sorted({case.request_class for case in cases})]

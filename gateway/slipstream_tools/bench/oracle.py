@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import fmean
 from typing import NamedTuple
 
 import numpy as np
@@ -30,9 +31,11 @@ MIN_CLASS = 10
 
 
 class Known(NamedTuple):
-    """Recorded times of one request at one load with one draft: means over the rounds, by mode, and the draft length of
-    each speculative mode, in the order of the run's settings."""
+    """One request at one load with one draft: its answers by mode, mean times over the rounds, and the draft length of
+    each speculative mode, in the order of the run's settings. `times_s` leaves out routed; `case` is its first."""
 
+    case: Case
+    rows: Mapping[str, Sequence[Row]]
     times_s: Mapping[str, float]
     draft_lengths: Mapping[str, int]
     output_tokens: float
@@ -68,23 +71,23 @@ def known_times(cases: Sequence[Case], modes: Sequence[str]) -> dict[int, Known]
     `modes` is the order of the run's settings: rows come in a random order per request, in which "always speculative"
     would mean another draft length each time.
     """
+    first: dict[int, Case] = {}
     gathered: dict[int, dict[str, list[Row]]] = defaultdict(lambda: defaultdict(list))
     for case in cases:
+        first.setdefault(case.index, case)
         for mode, row in case.rows.items():
-            if mode != ROUTED:
-                gathered[case.index][mode].append(row)
+            gathered[case.index][mode].append(row)
     return {
-        index: _known({mode: answered[mode] for mode in modes if mode in answered})
-        for index, answered in gathered.items()
-        if PLAIN in answered and len(answered) > 1
+        index: _known(first[index], {mode: rows[mode] for mode in modes if mode in rows})
+        for index, rows in gathered.items()
+        if PLAIN in rows and rows.keys() - {PLAIN, ROUTED}
     }
 
 
-def _known(answered: Mapping[str, Sequence[Row]]) -> Known:
-    times_s = {mode: sum(row.e2e_s or 0.0 for row in rows) / len(rows) for mode, rows in answered.items()}
-    lengths = {mode: rows[0].draft_length or 0 for mode, rows in answered.items() if mode != PLAIN}
-    plain = answered[PLAIN]
-    return Known(times_s, lengths, sum(row.output_tokens for row in plain) / len(plain))
+def _known(case: Case, rows: Mapping[str, Sequence[Row]]) -> Known:
+    times_s = {mode: fmean(row.e2e_s or 0.0 for row in some) for mode, some in rows.items() if mode != ROUTED}
+    lengths = {mode: rows[mode][0].draft_length or 0 for mode in times_s if mode != PLAIN}
+    return Known(case, rows, times_s, lengths, fmean(row.output_tokens for row in rows[PLAIN]))
 
 
 def oracle_of(cases: Sequence[Case], modes: Sequence[str], *, seed: int) -> Iterator[OracleFigures]:

@@ -166,8 +166,7 @@ class ResultsFile:
             old, rows, _, whole_bytes = _read(self._path, file)
         if difference := header.settings.difference(old.settings):
             raise CommandError(
-                f"{self._path} has other settings: {difference}. Choose another --out, or remove the file.",
-                exit_code=2,
+                f"{self._path} has other settings: {difference}. Choose another --out, or remove the file.", exit_code=2
             )
         self._file.truncate(whole_bytes)
         self.finished = {row.key for row in rows if row.phase == MEASURE}

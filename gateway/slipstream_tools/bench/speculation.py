@@ -3,13 +3,13 @@ the measured terms of the break-even."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 
 from slipstream_core.types import Arm
 
 from slipstream_tools.bench.cases import Case, by_place
+from slipstream_tools.bench.oracle import Known, known_times
 from slipstream_tools.bench.results import Row
 from slipstream_tools.bench.summary import PLAIN, ROUTED, BreakEven, Point, Position, Speculation
 
@@ -69,25 +69,18 @@ def _reached(row: Row, refused: Sequence[int]) -> list[int]:
     return reached
 
 
-def points_of(cases: Sequence[Case]) -> Iterator[Point]:
+def points_of(cases: Sequence[Case], modes: Sequence[str]) -> Iterator[Point]:
     """One point per request, load, draft and speculative mode, where plain answered too."""
-    groups: dict[tuple[int, int, str | None], list[Case]] = defaultdict(list)
-    for case in cases:
-        groups[case.index, case.concurrency, case.draft].append(case)
-    for group in groups.values():
-        rows: dict[str, list[Row]] = defaultdict(list)
-        for case in group:
-            for mode, row in case.rows.items():
-                rows[mode].append(row)
-        for mode in list(rows):
-            if PLAIN in rows and mode not in (PLAIN, ROUTED):
-                yield _point(group[0], mode, rows[PLAIN], rows[mode], rows.get(ROUTED, []))
+    for members in by_place(cases).values():
+        for known in known_times(members, modes).values():
+            for mode in known.draft_lengths:
+                yield _point(known, mode)
 
 
-def _point(case: Case, mode: str, plain: Sequence[Row], other: Sequence[Row], routed: Sequence[Row]) -> Point:
-    plain_s, speculative_s = _mean_e2e_s(plain), _mean_e2e_s(other)
+def _point(known: Known, mode: str) -> Point:
+    case, routed = known.case, known.rows.get(ROUTED, ())
     predicted = [row.saving_ms / 1000 for row in routed if row.saving_ms is not None]
-    drafts = speculation(other)
+    drafts = speculation(known.rows[mode]) or Speculation()
     return Point(
         index=case.index,
         mode=mode,
@@ -95,15 +88,15 @@ def _point(case: Case, mode: str, plain: Sequence[Row], other: Sequence[Row], ro
         draft=case.draft,
         request_class=case.request_class,
         length=case.length,
-        output_tokens=sum(row.output_tokens for row in plain) / len(plain),
-        acceptance=drafts.acceptance if drafts else None,
-        tokens_per_step=drafts.tokens_per_step if drafts else None,
-        plain_s=plain_s,
-        speculative_s=speculative_s,
-        routed_s=_mean_e2e_s(routed) if routed else None,
-        saving_s=plain_s - speculative_s,
-        predicted_saving_s=sum(predicted) / len(predicted) if predicted else None,
-        speculated=sum(row.arm == Arm.SPECULATIVE for row in routed) / len(routed) if routed else None,
+        output_tokens=known.output_tokens,
+        acceptance=drafts.acceptance,
+        tokens_per_step=drafts.tokens_per_step,
+        plain_s=known.plain_s,
+        speculative_s=known.times_s[mode],
+        routed_s=fmean(row.e2e_s or 0.0 for row in routed) if routed else None,
+        saving_s=known.plain_s - known.times_s[mode],
+        predicted_saving_s=fmean(predicted) if predicted else None,
+        speculated=fmean(row.arm == Arm.SPECULATIVE for row in routed) if routed else None,
     )
 
 
@@ -131,7 +124,3 @@ def break_even_of(cases: Sequence[Case], modes: Sequence[str]) -> Iterator[Break
 
 def _decode_s(row: Row) -> float:
     return (row.e2e_s or 0.0) - (row.ttft_s or 0.0)
-
-
-def _mean_e2e_s(rows: Sequence[Row]) -> float:
-    return sum(row.e2e_s or 0.0 for row in rows) / len(rows)

@@ -30,7 +30,7 @@ def summarize(results: Results, *, thresholds: Thresholds, prices: Prices) -> Su
         verdicts=verdicts_of(cells, thresholds),
         oracle=tuple(oracle_of(cases, settings.modes, seed=settings.seed)),
         break_even=tuple(break_even_of(cases, settings.modes)),
-        points=tuple(points_of(cases)),
+        points=tuple(points_of(cases, settings.modes)),
         warnings=tuple(_warnings(results, cells)),
     )
 

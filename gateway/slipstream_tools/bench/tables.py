@@ -59,10 +59,7 @@ def oracle_table(figures: OracleFigures) -> Table:
 def forecast_tables(figures: OracleFigures) -> list[Table]:
     """The rank correlation of the forecast, and the expected length bins: after the first requests, and all."""
     after = f"after the first {figures.first_requests}"
-    rows = [
-        ("all requests", plain(figures.rank_correlation)),
-        (after, plain(figures.rank_correlation_warm)),
-    ]
+    rows = [("all requests", plain(figures.rank_correlation)), (after, plain(figures.rank_correlation_warm))]
     found = [Table(("", ""), rows, "Rank correlation of predicted with measured saving (Spearman)", fold=False)]
     caption = "Expected length bin against the answer's"
     for bins, which in ((figures.lengths_warm, after), (figures.lengths, "all requests")):

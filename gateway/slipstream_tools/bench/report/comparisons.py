@@ -1,19 +1,42 @@
-"""Modes against plain and against each other: speed-up, routing beside the oracle, cost and quality."""
+"""Modes against plain and against each other: speed-up, routing beside the oracle, latency, cost and quality."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from statistics import fmean
+from collections.abc import Callable, Iterator, Sequence
+from statistics import fmean, median
 from typing import Any
+
+import numpy as np
 
 from slipstream_tools.bench.formats import NONE, count, interval, money, percent, ratio, seconds
 from slipstream_tools.bench.report import vega
-from slipstream_tools.bench.report.view import FEW, ORACLE, Block, Figure, View
-from slipstream_tools.bench.summary import PLAIN, ROUTED, ModeFigures, Point, distinct, entries_of
+from slipstream_tools.bench.report.view import FEW, ORACLE, Block, Figure, Panel, View
+from slipstream_tools.bench.summary import (
+    ALL,
+    PLAIN,
+    ROUTED,
+    Cell,
+    Distribution,
+    Entry,
+    ModeFigures,
+    Point,
+    distinct,
+    entries_of,
+)
 from slipstream_tools.bench.tables import Table, entry_table, oracle_table
 
 _MARKS = 20
+_STEPS = 120
+_STRAY = 30.0
+_DECADES = 12.0
+"""Values that spread by more than this factor need a logarithmic axis."""
+QUANTITIES = {
+    "ttft_s": ("TTFT", "time to the first token"),
+    "tpot_s": ("TPOT", "time per output token after the first"),
+    "e2e_s": ("E2E", "time to the whole answer"),
+}
+"""Name and meaning of each latency, by its field of a row and of a mode's figures."""
 
 
 def speed_up(view: View) -> Block:
@@ -100,12 +123,11 @@ def _learning(view: View, sums: list[tuple[float, float]]) -> Block:
     every = max(len(sums) // _MARKS, 1)
     share = [percent(routed / oracle if oracle > 0 else None) for routed, oracle in sums]
     lines: list[dict[str, Any]] = []
-    for at, (routed, oracle) in enumerate(sums, start=1):
-        tip = f"{ROUTED}: {seconds(routed)} saved in {at} requests, {share[at - 1]} of the oracle's"
-        lines.append({"at": at, "saved": routed, "name": ROUTED, "tip": tip, "dash": [1, 0]})
-        tip = f"{ORACLE}: {seconds(oracle)} saved in {at} requests"
-        lines.append({"at": at, "saved": oracle, "name": ORACLE, "tip": tip, "dash": [2, 4]})
-    lines = [{**one, "colour": view.colour(one["name"])} for one in lines]
+    for at, (both, of_oracle) in enumerate(zip(sums, share, strict=True), start=1):
+        ends = f"{at} requests, {of_oracle} of the oracle's", f"{at} requests"
+        for name, saved, dash, end in zip((ROUTED, ORACLE), both, ([1, 0], [2, 4]), ends, strict=True):
+            lines.append({"at": at, "saved": saved, "name": name, "dash": dash, "colour": view.colour(name),
+                          "tip": f"{name}: {seconds(saved)} saved in {end}"})  # fmt: skip
     beside = {"type": "text", "align": "left", "dx": 8, "dy": {"expr": f"datum.name == '{ORACLE}' ? -8 : 8"}}
     drawing = vega.chart(
         820, 250,
@@ -122,6 +144,78 @@ def _learning(view: View, sums: list[tuple[float, float]]) -> Block:
         "Where the lines are parallel, routing is as good as the oracle.",
         Table(("requests", "routed", "oracle", "share"), rows, "Seconds saved, running"),
     )  # fmt: skip
+
+
+def latency(view: View) -> list[Block]:
+    """Three charts and a table per class; the reader picks the class at the top of the page."""
+    return [
+        Panel(cell.name, f"{cell.name} ({cell.requests} requests)",
+              [*(_latency_figure(view, cell, field) for field in QUANTITIES), _latency_table(cell)])
+        for cell in view.by_class
+    ]  # fmt: skip
+
+
+def _latency_figure(view: View, cell: Cell, field: str) -> Block:
+    name, meaning = QUANTITIES[field]
+    entries = [(entry, values) for entry in entries_of([cell]) if (values := _samples(view, entry, field))]
+    if not entries:
+        return f"{name}: {meaning}. Not measured."
+    values = [value for _, some in entries for value in some]
+    # Two tokens that arrive in one packet have no time between them: such values do not set the axis.
+    least = median(values) / _STRAY
+    kept = [value for value in values if value >= least]
+    is_log = min(kept) > 0 and max(kept) / min(kept) > _DECADES
+    domain = [min(kept) / 1.08 if is_log else 0.0, max(kept) * 1.08]
+    lines: list[dict[str, Any]] = []
+    marks: list[dict[str, Any]] = []
+    for entry, some in entries:
+        look = {"colour": view.colour(entry.mode), "dash": [6, 3] if entry.mode == PLAIN else [1, 0]}
+        lines += [{"s": value, "share": share, **look} for value, share in steps(some)]
+        found: Distribution = getattr(entry.figures, field)
+        for share in (50, 95, 99):
+            at_s = getattr(found, f"p{share}")
+            tip = f"{entry.mode}: p{share} {name} {seconds(at_s)} ({len(some)} answers)"
+            marks.append({"s": at_s, "share": share / 100, "tip": tip, **look})
+    drawing = vega.chart(
+        270, 210,
+        vega.layer({"type": "line", "interpolate": "step-after", "clip": True}, lines, color=vega.raw("colour"),
+              strokeDash=vega.raw("dash"), order={"field": "share"}),
+        vega.dots(marks, size=40), x=vega.axis("s", name, vega.SECONDS, domain=domain, log=is_log),
+        y=vega.axis("share", "share of answers", vega.PERCENT, domain=[0, 1], ticks=4),
+    )  # fmt: skip
+    description = "Cumulative distribution, one line per mode; dots mark p50, p95 and p99. Further left is faster."
+    return Figure(f"{name}: {meaning}", drawing, description)
+
+
+def _samples(view: View, entry: Entry, field: str) -> list[float]:
+    """The quantity in each complete answer of the entry."""
+    wanted = entry.cell.request_class
+    rows = (row for row in view.rows if row.mode == entry.mode and row.error is None)
+    found = (getattr(row, field) for row in rows if wanted in (ALL, view.classes.get(row.index)))
+    return [value for value in found if value is not None]
+
+
+def steps(values: Sequence[float]) -> list[tuple[float, float]]:
+    """(value, share of answers that are at least as fast) at up to `_STEPS` quantiles."""
+    ordered = np.sort(values)
+    ranks = np.unique(np.linspace(1, len(ordered), _STEPS).round().astype(int))
+    return [(ordered[0].item(), 0.0), *((ordered[rank - 1].item(), rank.item() / len(ordered)) for rank in ranks)]
+
+
+def _latency_table(cell: Cell) -> Table:
+    rows = [
+        (name, entry.mode, str(one.n), *map(seconds, (one.mean, one.p50, one.p95, one.p99)))
+        for field, (name, _) in QUANTITIES.items()
+        for entry in entries_of([cell])
+        if (one := getattr(entry.figures, field))
+    ]
+    failed = ", ".join(
+        f"{mode} {figures.failed} ({percent(figures.failed / max(cell.requests, 1))})"
+        for mode, figures in cell.modes.items()
+        if figures.failed
+    )
+    caption = f"Latencies, {cell.name}" + (f"; failed answers: {failed}" if failed else "")
+    return Table(("", "mode", "n", "mean", "p50", "p95", "p99"), rows, caption, text_columns=2)
 
 
 def cost(view: View) -> Iterator[Block]:
@@ -147,16 +241,12 @@ def _cost_bars(view: View, per: str, of: Callable[[ModeFigures], float | None]) 
     return Figure(f"Cost {per}, all classes", drawing, "One bar per mode, all classes together.")
 
 
-def quality(view: View) -> Iterator[Block]:
+def quality(view: View) -> Block:
     """Passed checks per mode, and greedy answers with the same text as plain's."""
-    for caption, entries, fold in (
-        ("All classes together", list(view.whole.values()), False),
-        ("Quality and parity by class", view.entries[len(view.whole) :], True),
-    ):
-        yield entry_table(caption, entries, {
-            "checked": lambda entry: str(checks.checked if (checks := entry.figures.quality) else 0),
-            "passed": lambda entry: percent(checks.share) if (checks := entry.figures.quality) else NONE,
-            "against plain (95 %)": lambda entry: interval(entry.compared.quality, percent),
-            "same text (greedy)": lambda entry: entry.parity,
-            "failed": lambda entry: str(entry.figures.failed),
-        }, fold=fold)  # fmt: skip
+    return entry_table("Quality and parity by class", view.entries, {
+        "checked": lambda entry: str(checks.checked if (checks := entry.figures.quality) else 0),
+        "passed": lambda entry: percent(checks.share) if (checks := entry.figures.quality) else NONE,
+        "against plain (95 %)": lambda entry: interval(entry.compared.quality, percent),
+        "same text (greedy)": lambda entry: entry.parity,
+        "failed": lambda entry: str(entry.figures.failed),
+    }, fold=False)  # fmt: skip

@@ -14,8 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from slipstream_tools.bench.formats import percent, ratio, seconds
-from slipstream_tools.bench.report.comparisons import cost, quality, routing, speed_up
-from slipstream_tools.bench.report.latency import latency
+from slipstream_tools.bench.report.comparisons import cost, latency, quality, routing, speed_up
 from slipstream_tools.bench.report.speculation import acceptance, break_even, forecast
 from slipstream_tools.bench.report.view import Block, View, palette, views
 from slipstream_tools.bench.results import Row
@@ -70,7 +69,7 @@ def _sections(view: View) -> Iterator[tuple[str, str, Iterable[Block]]]:
     yield "Forecast", "The saving that the gateway predicted for each request, and the measured one.", [forecast(view)]
     yield "Acceptance", "The draft tokens that the target accepted.", [acceptance(view)]
     yield "Cost", "", cost(view)
-    yield "Quality and parity", "Speculation must not change the answers.", quality(view)
+    yield "Quality and parity", "Speculation must not change the answers.", [quality(view)]
 
 
 def headline(view: View) -> Iterator[tuple[str, str, str]]:

@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from slipstream_tools.bench import formats
 from slipstream_tools.bench.report import write_report
-from slipstream_tools.bench.report.comparisons import running
-from slipstream_tools.bench.report.latency import steps
+from slipstream_tools.bench.report.comparisons import running, steps
 from slipstream_tools.bench.report.speculation import needed_acceptance
 from slipstream_tools.bench.report.vega import COUNT, axis
 from slipstream_tools.bench.report.view import views
