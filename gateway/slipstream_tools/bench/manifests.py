@@ -110,8 +110,7 @@ def _plain(value: ManifestObject, *, whole: bool) -> Any:
     defaults = msgspec.json.decode(msgspec.json.encode(SpeculationPolicySpec(pair=value.spec.pair)))
     spec = {name: field for name, field in encoded["spec"].items() if name == "pair" or field != defaults[name]}
     # A cluster takes no null where a field may be left out.
-    kept = {name: field if field is None else _without_nulls(field) for name, field in spec.items()}
-    return {**encoded, "metadata": _without_nulls(encoded["metadata"]), "spec": kept}
+    return {**encoded, "metadata": _without_nulls(encoded["metadata"]), "spec": {**spec, **_without_nulls(spec)}}
 
 
 def _without_nulls(value: Any) -> Any:

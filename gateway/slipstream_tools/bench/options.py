@@ -12,7 +12,7 @@ from slipstream_core.arguments import at_least_one, not_negative, seconds
 from slipstream_core.errors import CommandError
 from slipstream_core.manifest import EMBEDDED_MANIFEST
 
-from slipstream_tools.bench.plan import BenchMode, parse_mode, parse_modes
+from slipstream_tools.bench.plan import BenchMode, parse_modes
 from slipstream_tools.bench.requests import is_embedded
 from slipstream_tools.bench.summary import PLAIN, ROUTED, SPECULATIVE
 from slipstream_tools.bench.verdict import check_expectation
@@ -62,37 +62,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def parse_options(args: argparse.Namespace) -> BenchOptions:
     """Checked options. Raises `CommandError`."""
     values: dict[str, Any] = {name: value for name, value in vars(args).items() if value is not None}
-    lengths = values.pop("draft_lengths", ())
-    values["modes"] = _with_lengths(parse_modes(values["modes"]), lengths)
+    values["modes"] = parse_modes(values["modes"], values.pop("draft_lengths", ()))
     options = BenchOptions(**values)
     own = {"manifest": "-f", "drafts": "--drafts", "classifier": "--classifier"}
+    message = None
     if options.url is not None and (given := [option for name, option in own.items() if name in values]):
-        raise CommandError(
-            f"{given[0]} configures the servers that bench starts and cannot be combined with --url", exit_code=2
-        )
-    if options.write_policy is not None and PLAIN not in [mode.name for mode in options.modes]:
-        raise CommandError("--write-policy needs the mode plain as its baseline", exit_code=2)
-    if options.write_policy is not None and len(options.drafts) > 1:
+        message = f"{given[0]} configures the servers that bench starts and cannot be combined with --url"
+    elif options.write_policy is not None and PLAIN not in [mode.name for mode in options.modes]:
+        message = "--write-policy needs the mode plain as its baseline"
+    elif options.write_policy is not None and len(options.drafts) > 1:
         message = "--write-policy needs a single draft: the ModelPair chooses the draft, a policy cannot"
+    elif not is_embedded(options.requests) and not Path(options.requests).is_file():
+        message = f"--requests: there is no file {options.requests!r}"
+    if message is not None:
         raise CommandError(message, exit_code=2)
     for text in options.expect:
         check_expectation(text)
-    if not is_embedded(options.requests) and not Path(options.requests).is_file():
-        raise CommandError(f"--requests: there is no file {options.requests!r}", exit_code=2)
     return options
-
-
-def _with_lengths(modes: tuple[BenchMode, ...], lengths: tuple[int, ...]) -> tuple[BenchMode, ...]:
-    """`speculative` becomes one mode for each draft length."""
-    if not lengths:
-        return modes
-    if SPECULATIVE not in [mode.name for mode in modes]:
-        raise CommandError("--draft-lengths needs the mode speculative", exit_code=2)
-    expanded: dict[str, BenchMode] = {}
-    for mode in modes:
-        names = [f"{SPECULATIVE}:{length}" for length in lengths] if mode.name == SPECULATIVE else [mode.name]
-        expanded |= {name: parse_mode(name) for name in names}
-    return tuple(expanded.values())
 
 
 _Add = Callable[..., object]

@@ -50,13 +50,18 @@ class BenchMode(msgspec.Struct, frozen=True, kw_only=True):
         return None
 
 
-def parse_modes(text: str) -> tuple[BenchMode, ...]:
-    """Modes from a comma-separated list, in its order. Raises `CommandError`."""
-    modes = tuple(parse_mode(part.strip()) for part in text.split(","))
-    for name, count in Counter(mode.name for mode in modes).items():
+def parse_modes(text: str, draft_lengths: Sequence[int] = ()) -> tuple[BenchMode, ...]:
+    """Modes from a comma-separated list, in its order; `speculative` becomes one for each of `draft_lengths`. Raises
+    `CommandError`."""
+    given = [parse_mode(part.strip()).name for part in text.split(",")]
+    for name, count in Counter(given).items():
         if count > 1:
             raise CommandError(f"--modes has {name!r} twice", exit_code=2)
-    return modes
+    if draft_lengths and SPECULATIVE not in given:
+        raise CommandError("--draft-lengths needs the mode speculative", exit_code=2)
+    fixed = [f"{SPECULATIVE}:{length}" for length in draft_lengths] or [SPECULATIVE]
+    names = dict.fromkeys(mode for name in given for mode in (fixed if name == SPECULATIVE else [name]))
+    return tuple(parse_mode(name) for name in names)
 
 
 def parse_mode(name: str) -> BenchMode:
