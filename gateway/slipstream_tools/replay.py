@@ -14,6 +14,7 @@ from slipstream_gateway.decide.classify import LinearClassifier, default_model, 
 from slipstream_gateway.decide.estimate import Learner
 
 from slipstream_tools.bench.cases import Case, cases_of
+from slipstream_tools.bench.formats import interval, percent
 from slipstream_tools.bench.manifests import policy_route
 from slipstream_tools.bench.replay import Replay, Replayer
 from slipstream_tools.bench.results import Results, read_results
@@ -84,22 +85,17 @@ def _lines(replay: Replay) -> Iterator[str]:
     yield f"policy {replay.policy}: {replay.requests} recorded requests"
     rows: list[Sequence[str]] = [("", "E2E mean ms", "saved s", "of the oracle's saving")]
     for one in replay.totals:
-        share = _share(one.captured)
-        rows.append((f"  {one.name}", f"{1000 * one.mean_e2e_s:.1f}", f"{one.saved_s:.2f}", share))
+        saved = f"{one.saved_s:.2f}"
+        rows.append((f"  {one.name}", f"{1000 * one.mean_e2e_s:.1f}", saved, percent(one.captured)))
     yield from columns(rows, text_columns=1)
     yield (
-        f"of the oracle's saving: {_share(replay.captured_first)} in the first {replay.first_requests} requests, "
-        f"{_share(replay.captured_warm)} after them"
+        f"of the oracle's saving: {percent(replay.captured_first)} in the first {replay.first_requests} requests, "
+        f"{percent(replay.captured_warm)} after them"
     )
     if replay.worst_class is not None:
         slow = replay.worst_class.slow_down
-        interval = f"{slow.estimate:+.1%} ({slow.low:+.1%} to {slow.high:+.1%})"
-        yield f"worst class {replay.worst_class.request_class}: {interval} against plain"
+        yield f"worst class {replay.worst_class.request_class}: {interval(slow, percent)} slower than plain"
     yield f"{replay.speculated} of {replay.requests} speculate"
     yield from (f"  {name}  {count}" for name, count in replay.reasons.items())
     if replay.refused:
         yield f"this gateway refuses {replay.refused} of the requests; they count as plain"
-
-
-def _share(value: float | None) -> str:
-    return f"{value:.1%}" if value is not None else "–"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -23,33 +24,31 @@ def cells_of(
 ) -> tuple[Cell, ...]:
     """All cells that have a case, in the order of `Summary.cells`."""
     classes = [ALL, *sorted({case.request_class for case in cases})]
-    cells: list[Cell] = []
-    for (draft, concurrency), here in by_place(cases).items():
-        for name in classes:
-            for length in lengths:
-                taken = [one for one in here if name in (ALL, one.request_class) and length in (ALL, one.length)]
-                if not taken:
-                    continue
-                # A seed per cell, so that its intervals do not depend on the other cells.
-                seeds = {mode: _seed(seed, draft, concurrency, name, length, mode) for mode in modes if mode != PLAIN}
-                cells.append(
-                    Cell(
-                        request_class=name,
-                        length=length,
-                        concurrency=concurrency,
-                        draft=draft,
-                        requests=len({case.index for case in taken}),
-                        modes={mode: _figures(mode, taken, prices, whole=name == length == ALL) for mode in modes},
-                        comparisons={mode: compare(taken, mode, prices, seed=seeds[mode]) for mode in seeds}
-                        if PLAIN in modes
-                        else {},
-                    )
-                )
-    return tuple(cells)
+    return tuple(
+        _cell(taken, (*place, name, length), modes, prices, seed)
+        for place, here in by_place(cases).items()
+        for name, length in product(classes, lengths)
+        if (taken := [case for case in here if name in (ALL, case.request_class) and length in (ALL, case.length)])
+    )
 
 
-def _seed(*parts: object) -> int:
-    return zlib.crc32(repr(parts).encode())
+def _cell(
+    cases: Sequence[Case], name: tuple[str | None, int, str, str], modes: Sequence[str], prices: Prices, seed: int
+) -> Cell:
+    """The cell of `cases`; `name` is its draft, concurrency, class and length."""
+    draft, concurrency, request_class, length = name
+    compared = [mode for mode in modes if mode != PLAIN] if PLAIN in modes else []
+    # A seed per cell, so that its intervals do not depend on the other cells.
+    seeds = {mode: zlib.crc32(repr((seed, *name, mode)).encode()) for mode in compared}
+    return Cell(
+        request_class=request_class,
+        length=length,
+        concurrency=concurrency,
+        draft=draft,
+        requests=len({case.index for case in cases}),
+        modes={mode: _figures(mode, cases, prices, whole=request_class == length == ALL) for mode in modes},
+        comparisons={mode: compare(cases, mode, prices, seed=seeds[mode]) for mode in compared},
+    )
 
 
 def _figures(mode: str, cases: Sequence[Case], prices: Prices, *, whole: bool) -> ModeFigures:
