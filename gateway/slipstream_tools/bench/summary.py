@@ -118,6 +118,11 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     parity_compared: int = 0
     parity_equal: int = 0
 
+    @property
+    def rank(self) -> float:
+        """The speed-up for sorting; 0 where it is unknown."""
+        return self.speed_up.estimate if self.speed_up else 0.0
+
 
 class Cell(msgspec.Struct, frozen=True, kw_only=True):
     """One request class (or `all`) × length bin (or `all`) at one concurrency and with one draft (None: as served).

@@ -103,9 +103,7 @@ def _drafts(summary: Summary) -> Table:
     """Drafts and draft lengths side by side."""
     whole = (cell for cell in summary.cells if cell.request_class == cell.length == ALL)
     ways = [entry for entry in entries_of(whole) if entry.compared.pairs]
-    ways.sort(
-        key=lambda entry: (entry.cell.concurrency, -(speed.estimate if (speed := entry.compared.speed_up) else 0))
-    )
+    ways.sort(key=lambda entry: (entry.cell.concurrency, -entry.compared.rank))
     rows = [
         (str(entry.cell.draft), str(entry.cell.concurrency), entry.mode, interval(entry.compared.speed_up),
          interval(entry.compared.p95_reduction, percent), plain(entry.drafts.acceptance))

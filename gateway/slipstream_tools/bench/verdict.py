@@ -93,7 +93,7 @@ def _best(cells: Sequence[Cell], thresholds: Thresholds) -> Iterator[ClassVerdic
     compared = [entry for entry in entries_of(cells) if entry.mode in entry.cell.comparisons]
     candidates = [entry for entry in compared if entry.mode != ROUTED] or compared
     judged = [(entry, *judge(entry.compared, thresholds)) for entry in candidates]
-    judged.sort(key=lambda one: (_ORDER.index(one[1]), -_speed_up(one[0].compared)))
+    judged.sort(key=lambda one: (_ORDER.index(one[1]), -one[0].compared.rank))
     for entry, verdict, reason in judged[:1]:
         yield ClassVerdict(
             request_class=entry.cell.request_class,
@@ -105,10 +105,6 @@ def _best(cells: Sequence[Cell], thresholds: Thresholds) -> Iterator[ClassVerdic
             reason=reason,
             pairs=entry.compared.pairs,
         )
-
-
-def _speed_up(comparison: Comparison) -> float:
-    return comparison.speed_up.estimate if comparison.speed_up else 0.0
 
 
 NOT_HARMED, POLICY = "not-harmed", "policy"

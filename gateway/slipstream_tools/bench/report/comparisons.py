@@ -107,15 +107,16 @@ def mean_times(view: View) -> dict[str, float]:
 
 def running(view: View) -> list[tuple[float, float]]:
     """(saved by routed, saved by the oracle) over plain after each routed answer, in seconds."""
-    points = {point.index: point for point in view.summary.points if point.mode == view.speculative}
+    plain_s = {point.index: point.plain_s for point in view.summary.points}
+    best_s: dict[int, float] = defaultdict(float)
+    for point in view.summary.points:
+        best_s[point.index] = max(best_s[point.index], point.saving_s)
     sums, routed, oracle = [], 0.0, 0.0
     for row in view.rows:
-        point = points.get(row.index)
-        if row.mode != ROUTED or row.error is not None or row.e2e_s is None or point is None:
-            continue
-        routed += point.plain_s - row.e2e_s
-        oracle += max(point.saving_s, 0.0)
-        sums.append((routed, oracle))
+        if row.mode == ROUTED and row.error is None and row.e2e_s is not None and row.index in plain_s:
+            routed += plain_s[row.index] - row.e2e_s
+            oracle += best_s[row.index]
+            sums.append((routed, oracle))
     return sums
 
 

@@ -93,10 +93,11 @@ def test_on_the_curve_the_saving_is_what_the_curve_says(
         assert saved == pytest.approx(saving, abs=1e-6 * tokens)
 
 
+@pytest.mark.parametrize("others", [("speculative",), ("speculative:2", "speculative")])
 def test_the_running_sums_end_at_what_routing_and_the_oracle_saved(
-    make_rows: Callable[..., Any], make_summary: Callable[..., Any]
+    make_rows: Callable[..., Any], make_summary: Callable[..., Any], others: tuple[str, ...]
 ) -> None:
-    rows = make_rows()
+    rows = make_rows(modes=("plain", *others, "routed"))
     summary = make_summary(rows)
     [view] = views(summary, rows)
     routed, oracle = running(view)[-1]
