@@ -12,7 +12,7 @@ pytestmark = pytest.mark.integration
 # A block as large as a body comes and goes; then smaller ones, above which something lives on when they go.
 PROGRAM = """
 import os, sys
-from slipstream_gateway.server.allocator import give_large_blocks_back
+from slipstream_gateway.server.process import give_large_blocks_back
 
 def resident_bytes():
     return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

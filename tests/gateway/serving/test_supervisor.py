@@ -1,0 +1,61 @@
+"""Worker processes: a second signal, and a worker whose event loop is blocked."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.gateway.serving.gateway_process import Process, stream, workers_of
+
+WAIT_S = 30.0
+# Its only request blocks the event loop.
+PROGRAM = """
+import socket, time, uvicorn
+from slipstream_gateway.server.supervisor import WorkerServer
+
+async def block_the_loop(scope, receive, send):
+    time.sleep(60)
+
+listener = socket.create_server(("127.0.0.1", 0))
+print(listener.getsockname()[1], flush=True)
+config = uvicorn.Config(block_the_loop, lifespan="off", log_level="warning")
+WorkerServer(config, hang_s=2).run(sockets=[listener])
+"""
+
+
+def test_worker_with_a_blocked_event_loop_ends_with_its_stacks() -> None:
+    child = subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    port = int(child.stdout.readline())
+    with socket.create_connection(("127.0.0.1", port), timeout=WAIT_S) as client:
+        client.sendall(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        _, log = child.communicate(timeout=WAIT_S)
+    assert child.returncode == 1
+    assert "Timeout (0:00:02)!" in log
+    assert "in block_the_loop" in log
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_second_signal_ends_the_workers_at_once(
+    start: Callable[..., Process],
+    openai_server: Callable[..., Any],
+    manifest_text: Any,
+    chat: Any,
+    number: signal.Signals,
+) -> None:
+    process = start(manifest_text([openai_server().url]), "--workers", "2", "--drain", "600")
+    workers = workers_of(process)
+    with stream(process, chat("tokens=10000 gap=0.05")) as connection:
+        assert connection.recv(1000)
+        process.child.send_signal(number)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.child.wait(2.0)
+        process.child.send_signal(number)
+        assert process.child.wait(WAIT_S) == 0
+    assert not any(worker.is_running() for worker in workers)
