@@ -20,8 +20,9 @@ from slipstream_core.settings import GatewaySettings, Limits
 from slipstream_gateway.api.monitoring import LIVE, READY
 from slipstream_gateway.api.port_router import PortRouter
 from slipstream_gateway.app.app import build_app
-from slipstream_gateway.server.http import SPARE_CONNECTIONS, Bounds, bounded_http, tune
+from slipstream_gateway.server.bounds import SPARE_CONNECTIONS, Bounds, tune
 from slipstream_gateway.server.process import give_large_blocks_back, raise_open_files
+from slipstream_gateway.server.protocol import bounded_http
 from slipstream_gateway.server.supervisor import WorkerServer, supervise
 
 _BACKLOG = 2048

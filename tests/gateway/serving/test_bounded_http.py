@@ -15,7 +15,8 @@ from typing import Any
 import msgspec
 import pytest
 import uvicorn
-from slipstream_gateway.server.http import Bounds, bounded_http, tune
+from slipstream_gateway.server.bounds import Bounds, tune
+from slipstream_gateway.server.protocol import bounded_http
 
 from tests.support.polling import eventually
 
@@ -125,6 +126,13 @@ def test_the_second_head_has_its_deadline_too(connect: Connect) -> None:
         assert client.recv(1000).endswith(b"1")
         client.sendall(b"POST / HTTP/1.1\r\nho")
         assert refusal(all_of(client))[0] == 408
+
+
+def test_line_breaks_keep_no_idle_connection_open(app: App) -> None:
+    with serving(app, timeout_keep_alive=1) as (connect, _), connect() as client:
+        assert b"200 OK" in answered(client)
+        client.sendall(b"\r\n")
+        assert all_of(client) == b""
 
 
 @pytest.mark.parametrize("drip", [b"", b"a"])
