@@ -1,4 +1,4 @@
-"""Worker processes: a second signal, and a worker whose event loop is blocked."""
+"""Worker processes: a second signal, a blocked event loop, and a supervisor that is killed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.gateway.serving.gateway_process import Process, stream, workers_of
@@ -59,3 +60,12 @@ def test_second_signal_ends_the_workers_at_once(
         process.child.send_signal(number)
         assert process.child.wait(WAIT_S) == 0
     assert not any(worker.is_running() for worker in workers)
+
+
+def test_workers_end_if_the_supervisor_is_killed(
+    start: Callable[..., Process], openai_server: Callable[..., Any], manifest_text: Any
+) -> None:
+    process = start(manifest_text([openai_server().url]), "--workers", "2", "--drain", "1")
+    workers = workers_of(process)
+    process.child.kill()
+    assert psutil.wait_procs(workers, timeout=WAIT_S)[1] == []
