@@ -13,7 +13,6 @@ from torch import Tensor
 from slipstream_engine.model import Model
 from slipstream_engine.step_batch import Span, layout
 
-
 LONGEST_EVIDENCE = 16
 
 

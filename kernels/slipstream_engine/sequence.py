@@ -12,8 +12,8 @@ class Sequence:
     """A request with its tokens so far, the number of cached tokens, and its costs.
 
     `tokens` is prompt + resumed + generated. While decoding, all tokens except the last are cached. `arrival` is a
-    unique number within the engine. `engine_s` is the request's engine time in seconds. `log_odds` says how much likelier
-    this request's draft tokens are accepted than others' (see `draft_rows.Chances`).
+    unique number within the engine. `engine_s` is the request's engine time in seconds. `log_odds` is how much likelier
+    this request's draft tokens are accepted than those of others (see `draft_rows.Chances`).
 
     Raises RequestError if a stop string is unusable or the resumed tokens are a finished answer.
     """
