@@ -66,6 +66,35 @@ def test_greedy_tokens_are_those_of_transformers(
     assert (drafted > 0) == (draft is not None)
 
 
+@pytest.mark.parametrize("draft", ["close", "far", "ngram"])
+def test_greedy_tokens_stay_the_same_while_the_engine_chooses_the_draft_lengths(
+    make_engine: Make, drain: Drain, greedy_answers: list[list[int]], draft: str
+) -> None:
+    requests = [_request(index, draft_tokens=index % 8, adaptive=index % 3 > 0) for index in range(12)]
+    found = _tokens(drain(make_engine(draft, max_draft_tokens=7), requests))
+    assert [found[f"r{index}"] for index in range(12)] == [greedy_answers[index % len(PROMPTS)] for index in range(12)]
+
+
+def test_the_engine_stops_to_verify_draft_tokens_that_are_never_accepted(make_engine: Make, drain: Drain) -> None:
+    engine = make_engine("far", max_draft_tokens=7)
+    fixed = drain(engine, [_request(index, draft_tokens=7) for index in range(8)])
+    chosen = drain(engine, [_request(index, draft_tokens=7, adaptive=True) for index in range(8)])
+    drafted = [sum(row[-1].counts.drafted for row in rows.values()) for rows in (fixed, chosen)]
+    assert drafted[1] < 0.2 * drafted[0]
+
+
+def test_sampled_answers_keep_their_draft_length(make_engine: Make, drain: Drain) -> None:
+    """A sampled answer depends on the number of its draft tokens, so the engine must not choose it by the batch."""
+    sampled = SamplingParams(temperature=1.0, seed=3)
+    alone = drain(make_engine("far"), [_request(0, draft_tokens=4, sampling=sampled)])
+    engine = make_engine("far")
+    drain(engine, [_request(index, draft_tokens=4, adaptive=True) for index in range(8)])
+    crowd = [_request(index, draft_tokens=4, adaptive=True) for index in range(1, 4)]
+    among = drain(engine, [_request(0, draft_tokens=4, adaptive=True, sampling=sampled), *crowd])
+    assert _tokens(among)["r0"] == _tokens(alone)["r0"]
+    assert among["r0"][-1].counts.drafted == alone["r0"][-1].counts.drafted
+
+
 def test_a_close_draft_is_mostly_accepted_and_saves_steps(make_engine: Make, drain: Drain) -> None:
     (row,) = drain(make_engine("close"), [_request(0, draft_tokens=4)]).values()
     counts = row[-1].counts
