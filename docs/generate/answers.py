@@ -181,7 +181,7 @@ RESPONSE_HEADERS = {
     "x-slipstream-arm": "How the answer was decoded: `speculative`, `plain`, or `control` (held back).",
     "x-slipstream-class": "The request class: task and expected length, such as `extraction/short`.",
     "x-slipstream-reason": "The reason for the decision, as a code: see the reference of reasons.",
-    "x-slipstream-draft-length": "Draft tokens per step; 0 for plain decoding.",
+    "x-slipstream-draft-length": "Maximum number of draft tokens per step; 0 for plain decoding.",
     "x-slipstream-resumable": "On streams: whether another server can continue this stream if its server dies.",
     "x-slipstream-saving-ms": "The predicted saving of the best draft length; negative where speculation loses. Only "
     "after a forecast.",

@@ -227,7 +227,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
     `detail` is the reason in one sentence; `numbers` holds all figures behind it. `saving_s` is the predicted saving of
     the best draft length, negative if speculation is slower; None without a forecast. `unconditional`: the request
-    would speculate whatever its neighbours do, so that other decisions may count on it.
+    would speculate whatever its neighbours do, so that other decisions may count on it. `adaptive`: the draft length is
+    a maximum, and in each step the server verifies as many draft tokens as pay.
     """
 
     arm: Arm
@@ -238,6 +239,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     numbers: Mapping[str, float | int | str | bool]
     saving_s: float | None = None
     unconditional: bool = False
+    adaptive: bool = False
 
 
 def speculation_of(request: GenerationRequest) -> Capability:

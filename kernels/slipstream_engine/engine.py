@@ -22,7 +22,7 @@ from slipstream_kernels.backend import Backend
 from torch import Tensor
 
 from slipstream_engine.cache import SlotPool
-from slipstream_engine.draft_rows import DraftRows
+from slipstream_engine.draft_rows import DraftRows, kept
 from slipstream_engine.drafts import DraftRow, Drafts, DraftSource
 from slipstream_engine.engine_time import EngineTime
 from slipstream_engine.model import Model
@@ -213,6 +213,8 @@ class Engine:
             if self._draft_source is not None and count:
                 self._draft_source.commit(sequence.slot, len(ids) - 1)
                 sequence.log_odds = self._draft_rows.chances.learn(evidence[:count], len(ids) - 1, sequence.log_odds)
+            elif evidence:
+                sequence.log_odds = kept(sequence.log_odds)
             chunks.append(sequence.step(ids, count, gaps))
         self._note_times(drafts.lengths, drafted_s - began_s, time.perf_counter() - drafted_s)
         return chunks

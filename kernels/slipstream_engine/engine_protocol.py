@@ -29,7 +29,8 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     `version` is the engine's own version, empty if the engine is part of Slipstream. `max_draft_length` is 0 without
     speculation. `openai`: the engine answers whole OpenAI requests (`openai_request`). `resumes_sampled`: a sampled
-    answer continues after `resume_ids` as it would have without the interruption. Greedy answers always do.
+    answer continues after `resume_ids` as it would have without the interruption. Greedy answers always do. `adaptive`:
+    the engine can choose how many draft tokens of a request it verifies in each step.
     """
 
     engine: str
@@ -38,6 +39,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
     context_tokens: int
     openai: bool
     resumes_sampled: bool
+    adaptive: bool = False
 
 
 class ServedEngine(Protocol):

@@ -78,6 +78,7 @@ class EngineService:
             context_tokens=self._engine.context_tokens,
             openai=False,
             resumes_sampled=True,
+            adaptive=True,
         )
 
     def submit(self, request: GenerationRequest, on_chunk: OnChunk, *, stops: int | None = None) -> None:

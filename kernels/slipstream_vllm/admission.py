@@ -13,7 +13,7 @@ from typing import Any
 from vllm.sampling_params import SamplingParams
 
 from slipstream_vllm import compatibility
-from slipstream_vllm.draft_length import check_keys, requested_class, requested_length
+from slipstream_vllm.draft_length import check_keys, requested_adaptive, requested_class, requested_length
 from slipstream_vllm.hooks import wrap
 
 _REQUESTS = (
@@ -61,6 +61,7 @@ def check_request(vllm_config: Any, params: object) -> None:
     if isinstance(params, SamplingParams) and params.extra_args and compatibility.serves(vllm_config):
         check_keys(params.extra_args)
         requested_length(params.extra_args, vllm_config.num_speculative_tokens)
+        requested_adaptive(params.extra_args)
         requested_class(params.extra_args)
 
 

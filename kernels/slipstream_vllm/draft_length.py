@@ -1,6 +1,6 @@
-"""The fields of a request: `vllm_xargs.slipstream_draft_length` and `vllm_xargs.slipstream_class`, both optional.
+"""The fields of a request: `slipstream_draft_length`, `slipstream_adaptive` and `slipstream_class`, all optional.
 
-vLLM passes `vllm_xargs` on as `SamplingParams.extra_args`.
+They are fields of `vllm_xargs`, which vLLM passes on as `SamplingParams.extra_args`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from typing import Any
 from slipstream_vllm.errors import BadRequest
 
 LENGTH_KEY = "slipstream_draft_length"
+ADAPTIVE_KEY = "slipstream_adaptive"
 CLASS_KEY = "slipstream_class"
+_KEYS = (LENGTH_KEY, ADAPTIVE_KEY, CLASS_KEY)
 MAX_CLASS_CHARS = 64
 _PREFIX = "slipstream_"
 _CLASS = re.compile(r"[a-z_]+(/[a-z]+)?")
@@ -21,9 +23,10 @@ _CLASS = re.compile(r"[a-z_]+(/[a-z]+)?")
 def check_keys(extra_args: Mapping[str, Any]) -> None:
     """Raises: `BadRequest` for an unknown key with the plugin's prefix, such as a misspelt one."""
     for key in extra_args:
-        if key.startswith(_PREFIX) and key not in (LENGTH_KEY, CLASS_KEY):
+        if key.startswith(_PREFIX) and key not in _KEYS:
             raise BadRequest(
-                f"vllm_xargs.{key} is unknown; {LENGTH_KEY} and {CLASS_KEY} are the fields of slipstream-vllm.",
+                f"vllm_xargs.{key} is unknown; {LENGTH_KEY}, {ADAPTIVE_KEY} and {CLASS_KEY} are the fields of "
+                "slipstream-vllm.",
                 parameter=f"vllm_xargs.{key}",
             )
 
@@ -49,6 +52,20 @@ def checked_length(value: object, most: int, field: str) -> int:
         )
         raise BadRequest(f"{field} is {value!r}; {reason}.", parameter=field)
     return value
+
+
+def requested_adaptive(extra_args: Mapping[str, Any] | None) -> bool:
+    """Whether the draft length is a maximum, and each step verifies as many draft tokens as pay. The value is 0 or 1,
+    because `vllm_xargs` allows no booleans.
+
+    Raises: `BadRequest` for another value.
+    """
+    value = (extra_args or {}).get(ADAPTIVE_KEY, 0)
+    if isinstance(value, bool) or value not in (0, 1):
+        raise BadRequest(
+            f"vllm_xargs.{ADAPTIVE_KEY} is {value!r}; 0 or 1 is required.", parameter=f"vllm_xargs.{ADAPTIVE_KEY}"
+        )
+    return bool(value)
 
 
 def requested_class(extra_args: Mapping[str, Any] | None) -> str | None:

@@ -20,6 +20,7 @@ _COST_RATE = 0.1  # weight of a new step in the mean of a knot
 _OUTLIER = 3.0  # a step that takes so many times the expected time counts as this many
 _KIND_RATE, _REQUEST_RATE = 0.02, 0.25
 _MOST_LOG_ODDS = 6.0
+_KEPT = 0.97
 
 
 def allocate(chances: Sequence[Sequence[float]], step_s: Sequence[float], draft_pass_s: float = 0.0) -> list[int]:
@@ -180,6 +181,12 @@ class Chances:
             self._log_odds[kind] = _bounded(known + max(_KIND_RATE, 2.0 / (1 + count)) * error)
             own = _bounded(own + _REQUEST_RATE * error)
         return own
+
+
+def kept(own: float) -> float:
+    """The log-odds of a request after a step without draft tokens: a request that was taken for unpredictable is tried
+    again after some steps."""
+    return own * _KEPT
 
 
 def _probability(log_odds: float) -> float:

@@ -18,6 +18,11 @@ def may_shorten(speculative_config: Any) -> bool:
     return speculative_config.method in _SHORTENED and not speculative_config.parallel_drafting
 
 
+def has_passes(speculative_config: Any) -> bool:
+    """Whether each proposed token costs a pass of a draft model. An n-gram look-up costs next to nothing."""
+    return speculative_config.method not in ("ngram", "suffix")
+
+
 def may_skip(speculative_config: Any, drafter: Any) -> bool:
     """Whether a step may skip the drafter, because it keeps no state or `catch_up` can complete its cache later."""
     if speculative_config.uses_draft_model():

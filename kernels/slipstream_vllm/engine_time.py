@@ -37,16 +37,21 @@ class EngineTime:
         """The current time, at the start of a step."""
         return self._clock()
 
-    def shares(self, rows: Mapping[str, int], *, begun_s: float) -> dict[str, float]:
-        """The seconds to charge to each request of `rows` for the step that started at `begun_s` and ends now."""
+    def step_s(self, *, begun_s: float) -> float:
+        """The seconds to charge for the step that started at `begun_s` and ends now."""
         since_s = max(begun_s, self._charged_until_s) if self._idle else self._charged_until_s
         self._charged_until_s = now_s = self._clock()
-        total = sum(rows.values())
-        return {name: (now_s - since_s) * count / total for name, count in rows.items()} if total else {}
+        return now_s - since_s
 
     def updated(self, *, idle: bool) -> None:
         """Record the end of a step's update. `idle`: no request runs, so no time is charged until the next step."""
         self._idle = idle
+
+
+def shares(rows: Mapping[str, int], seconds: float) -> dict[str, float]:
+    """The part of a step's `seconds` that each request of `rows` is charged."""
+    total = sum(rows.values())
+    return {name: seconds * count / total for name, count in rows.items()} if total else {}
 
 
 def timed(counts: Any, engine_s: float) -> Any:

@@ -135,6 +135,7 @@ class Control:
             "acceptance": settings.acceptance(self._config),
             "scheduler": "async" if self._config.scheduler_config.async_scheduling else "sync",
             "counters": True,
+            "adaptive": True,
         }
 
     def authorize(self, request: Request, *, changes: bool) -> None:

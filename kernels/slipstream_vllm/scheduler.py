@@ -1,7 +1,8 @@
 """vLLM's schedulers with a draft length per request.
 
 Vocabulary. A request's *length* is its requested draft length, or the one set for it later. The *limit* is the server's
-upper bound. The *cap* is the smaller of the two, read once per step, at the start of `schedule`.
+upper bound. The *cap* is the smaller of the two, read once per step, at the start of `schedule`. Of an *adaptive*
+request, a step verifies no more draft tokens than `draft_rows` allocates to it.
 
 Stock vLLM uses one number for all rows in three places, which are changed:
 
@@ -14,6 +15,7 @@ Stock vLLM uses one number for all rows in three places, which are changed:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
@@ -21,9 +23,10 @@ from vllm.v1.core.sched.scheduler import Scheduler
 
 from slipstream_vllm import compatibility
 from slipstream_vllm.counters import COUNTS_KEY, StepCounts
-from slipstream_vllm.draft_length import checked_length, requested_class, requested_length
-from slipstream_vllm.drafters import may_shorten
-from slipstream_vllm.engine_time import EngineTime, timed
+from slipstream_vllm.draft_length import checked_length, requested_adaptive, requested_class, requested_length
+from slipstream_vllm.draft_rows import DraftRows, kept
+from slipstream_vllm.drafters import has_passes, may_shorten
+from slipstream_vllm.engine_time import EngineTime, shares, timed
 from slipstream_vllm.errors import UnsupportedServerError
 from slipstream_vllm.request_id import client_id
 
@@ -45,6 +48,8 @@ class DraftLengthScheduler(Scheduler):
         self._begun_s = self._time.now_s()
         speculative_config = self.vllm_config.speculative_config
         self._may_shorten = speculative_config is not None and may_shorten(speculative_config)
+        self._has_passes = speculative_config is not None and has_passes(speculative_config)
+        self._draft_rows = DraftRows()
         self._verified_caps: dict[str, int] = {}
         if self.num_spec_tokens and self.dynamic_sd_lookup is None:
             # A lookup table stops `schedule` from padding new decodes to 1 + num_speculative_tokens rows.
@@ -54,6 +59,8 @@ class DraftLengthScheduler(Scheduler):
         params = request.sampling_params
         extra_args = params.extra_args if params is not None else None
         request.slipstream_length = requested_length(extra_args, self.num_spec_tokens)
+        request.slipstream_adaptive = requested_adaptive(extra_args)
+        request.slipstream_log_odds = 0.0
         request.slipstream_class = requested_class(extra_args)
         request.slipstream_engine_s = 0.0
         super().add_request(request)
@@ -62,12 +69,23 @@ class DraftLengthScheduler(Scheduler):
         self._begun_s = self._time.now_s()
         limit = self.slipstream_limit
         self._latched_limit = self.num_spec_tokens if limit is None else min(limit, self.num_spec_tokens)
-        for request in self.running:
-            cap = self._cap(request)
-            if len(request.spec_token_ids) > cap:
+        waiting = [min(len(request.spec_token_ids), self._cap(request)) for request in self.running]
+        for request, length in zip(self.running, self._allocated(self.running, waiting), strict=True):
+            if len(request.spec_token_ids) > length:
                 # A new list, because asynchronous scheduling shares one list of placeholders between requests.
-                request.spec_token_ids = request.spec_token_ids[:cap]
+                request.spec_token_ids = request.spec_token_ids[:length]
         return super().schedule(*args, **kwargs)
+
+    def _allocated(self, requests: Sequence[Any], lengths: list[int]) -> list[int]:
+        """`lengths` of draft tokens, with those of adaptive requests reduced to what pays in one step."""
+        adaptive = [request.slipstream_adaptive for request in requests]
+        if not any(choose and length for choose, length in zip(adaptive, lengths, strict=True)):
+            return lengths
+        offers = [range(length) if choose else () for choose, length in zip(adaptive, lengths, strict=True)]
+        fixed_rows = sum(length for choose, length in zip(adaptive, lengths, strict=True) if not choose)
+        log_odds = [request.slipstream_log_odds for request in requests]
+        granted = self._draft_rows.lengths(offers, log_odds, fixed_rows)
+        return [g if choose else length for choose, g, length in zip(adaptive, granted, lengths, strict=True)]
 
     def _cap(self, request: Any) -> int:
         """Maximum number of this request's draft tokens to verify in this step."""
@@ -75,7 +93,14 @@ class DraftLengthScheduler(Scheduler):
         return min(length, self._latched_limit)
 
     def _update_after_schedule(self, scheduler_output: Any) -> None:
-        caps = {req_id: self._cap(self.requests[req_id]) for req_id in scheduler_output.num_scheduled_tokens}
+        requests = [self.requests[req_id] for req_id in scheduler_output.num_scheduled_tokens]
+        lengths = [self._cap(request) for request in requests]
+        scheduler_output.slipstream_verified_caps = dict(
+            zip(scheduler_output.num_scheduled_tokens, lengths, strict=True)
+        )
+        if self._has_passes:  # others draft at no cost, and only then show which requests have drafts
+            lengths = self._allocated(requests, lengths)
+        caps = dict(zip(scheduler_output.num_scheduled_tokens, lengths, strict=True))
         if self._may_shorten and caps:
             longest = max(caps.values())
             scheduler_output.num_spec_tokens_to_schedule = min(scheduler_output.num_spec_tokens_to_schedule, longest)
@@ -86,23 +111,41 @@ class DraftLengthScheduler(Scheduler):
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
         # Asynchronous scheduling has already started the next step, so the caps come from this step's output.
-        self._verified_caps = scheduler_output.slipstream_caps
-        charged = self._charge(scheduler_output)
+        self._verified_caps = scheduler_output.slipstream_verified_caps
+        step_s = self._time.step_s(begun_s=scheduler_output.slipstream_begun_s)
+        charged = self._charge(scheduler_output, step_s)
+        self._learn(scheduler_output, model_runner_output, step_s)
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         self._time.updated(idle=not self.running)
         self._attach_counts(outputs, charged)
         return outputs
 
-    def _charge(self, scheduler_output: Any) -> dict[str, Any]:
+    def _charge(self, scheduler_output: Any, step_s: float) -> dict[str, Any]:
         """Charge the step to its requests. Returns: the charged requests by id, including those that end with this
         step, without aborted ones."""
-        rows = scheduler_output.num_scheduled_tokens
         charged = {}
-        for req_id, engine_s in self._time.shares(rows, begun_s=scheduler_output.slipstream_begun_s).items():
+        for req_id, engine_s in shares(scheduler_output.num_scheduled_tokens, step_s).items():
             if (request := self.requests.get(req_id)) is not None:
                 request.slipstream_engine_s += engine_s
                 charged[req_id] = request
         return charged
+
+    def _learn(self, scheduler_output: Any, model_runner_output: Any, step_s: float) -> None:
+        """Learn what the rows cost, and which draft tokens were accepted. Steps with prompts tell no costs."""
+        drafted = scheduler_output.scheduled_spec_decode_tokens
+        rows = scheduler_output.num_scheduled_tokens
+        if rows and all(count == 1 + len(drafted.get(req_id, ())) for req_id, count in rows.items()):
+            self._draft_rows.costs.update(sum(rows.values()), step_s)
+        sampled = model_runner_output.sampled_token_ids
+        for req_id, index in model_runner_output.req_id_to_index.items():
+            request = self.requests.get(req_id)
+            if request is None or not sampled or not sampled[index]:
+                continue
+            count = len(drafted.get(req_id, ()))
+            own = request.slipstream_log_odds
+            request.slipstream_log_odds = (
+                self._draft_rows.chances.learn(range(count), len(sampled[index]) - 1, own) if count else kept(own)
+            )
 
     def _attach_counts(self, outputs: Any, charged: dict[str, Any]) -> None:
         """Attach the counts so far, with the engine time, to the last output of each request in `charged`, and to every

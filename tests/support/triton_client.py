@@ -26,6 +26,7 @@ DATA_TYPES = {
     "seed": ("INT64", np.int64),
     "stream": ("BOOL", np.bool_),
     "margins": ("BOOL", np.bool_),
+    "adaptive": ("BOOL", np.bool_),
     "stop_drafting": ("BOOL", np.bool_),
     "engine_facts": ("BOOL", np.bool_),
     "openai_request": ("UINT8", np.uint8),

@@ -65,6 +65,13 @@ async def test_greedy_speculation_gives_the_tokens_of_plain_decoding(triton: Any
     assert speculative.last.steps < plain.last.steps
 
 
+async def test_requests_whose_draft_lengths_the_engine_chooses_get_the_tokens_of_plain_decoding(triton: Any) -> None:
+    plain = await triton.generate(**GREEDY)
+    answers = await triton.generate_all([GREEDY | {"draft_tokens": 6, "adaptive": True}] * 5)
+    assert {tuple(answer.token_ids) for answer in answers} == {tuple(plain.token_ids)}
+    assert all(0 < answer.last.drafted <= 6 * answer.last.steps for answer in answers)
+
+
 async def test_requests_with_different_draft_lengths_share_a_batch(triton: Any) -> None:
     alone = await triton.generate(**GREEDY)
     answers = await triton.generate_all([GREEDY | {"draft_tokens": length} for length in range(7)])

@@ -166,6 +166,7 @@ class Answers:
             request=call.request,
             model=attempt.backend.model,
             draft_length=decision.draft_length,
+            adaptive=decision.adaptive,
             request_id=context.request_id,
             headers=headers,
             committed=call.committed,

@@ -172,7 +172,9 @@ def _fallen_back(served: ServedRoute, decision: Decision, request: GenerationReq
         reason, detail = withheld.reason, withheld.detail
     if killed:
         reason, detail = Reason.KILL_SWITCH, "a kill switch was turned on while the request waited for a server"
-    return msgspec.structs.replace(decision, arm=Arm.PLAIN, reason=reason, draft_length=0, detail=detail)
+    return msgspec.structs.replace(
+        decision, arm=Arm.PLAIN, reason=reason, draft_length=0, adaptive=False, detail=detail
+    )
 
 
 class Attempt:

@@ -129,7 +129,7 @@ def _speculative_target(served: ServedRoute, request: GenerationRequest) -> tupl
     needs = speculation_of(request)
     target = served.speculative.least_busy(needs)
     if target is not None:
-        longest = served.speculative.longest_draft(needs)
-        return target, _UP if longest is None else Health(longest_draft=longest)
+        pool = served.speculative
+        return target, Health(longest_draft=pool.longest_draft(needs), adaptive=pool.is_adaptive(needs))
     withheld = served.speculative.withheld(needs)
     return None, _DOWN if withheld is None else Health(speculative_available=False, withheld=withheld)

@@ -47,18 +47,21 @@ class Committed(msgspec.Struct, frozen=True, kw_only=True):
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """One request for an upstream. `model` is the upstream's name for it; `draft_length` 0 means plain.
 
-    `margins` requests `Tokens.margins`, if the upstream supports it. `headers` are forwarded by HTTP upstreams
-    (authorization, trace context); names in lower case. `committed`: the answer continues after it, and its usage
-    covers the whole answer: prompt and output count once, drafts and steps are those of this part. `deadline_s`, by
-    `time.monotonic`, is when the client stops waiting. `request_class` is the decision's, for servers that count by
-    class. `token_ids` requests the answer's token ids beside its text, if the server supports it; the client does not
-    see them. `bounds_output`: `Usage.most_output_tokens` must be updated while the answer streams.
+    With `adaptive`, the draft length is a maximum: in each step the server verifies as many draft tokens as pay. Only
+    servers with `Drafting.adaptive` can. `margins` requests `Tokens.margins`, if the upstream supports it. `headers`
+    are forwarded by HTTP upstreams (authorization, trace context); names in lower case. `committed`: the answer
+    continues after it, and its usage covers the whole answer: prompt and output count once, drafts and steps are those
+    of this part. `deadline_s`, by `time.monotonic`, is when the client stops waiting. `request_class` is the
+    decision's, for servers that count by class. `token_ids` requests the answer's token ids beside its text, if the
+    server supports it; the client does not see them. `bounds_output`: `Usage.most_output_tokens` must be updated while
+    the answer streams.
     """
 
     request: GenerationRequest
     model: str
     draft_length: int
     request_id: str
+    adaptive: bool = False
     headers: tuple[tuple[str, str], ...] = ()
     margins: bool = False
     committed: Committed | None = None
@@ -168,12 +171,13 @@ class Drafting(NamedTuple):
     """The drafting state of a server at this moment. `withheld` is the reason why it may not draft, None if it may.
     `longest` is the maximum draft length that it accepts, None: no maximum. `limit` is a temporary limit on its drafts,
     None: no limit. `identity` is the rest of the server's description: a different identity means that it drafts
-    differently."""
+    differently. `adaptive`: see `Job`."""
 
     withheld: Withheld | None = None
     longest: int | None = None
     limit: int | None = None
     identity: str = ""
+    adaptive: bool = False
 
 
 ANY_DRAFT = Drafting()

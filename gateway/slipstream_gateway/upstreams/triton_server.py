@@ -81,7 +81,9 @@ class TritonUpstream:
         """Any draft length until a probe has completed; engines cap drafts at their own maximum."""
         if self._facts is None:
             return ANY_DRAFT
-        return _NO_DRAFTS if self._facts.max_draft_length == 0 else Drafting(longest=self._facts.max_draft_length)
+        if self._facts.max_draft_length == 0:
+            return _NO_DRAFTS
+        return Drafting(longest=self._facts.max_draft_length, adaptive=self._facts.adaptive)
 
     async def complete(self, job: Job) -> Completion:
         if self._is_relayed(job.request):
@@ -167,6 +169,7 @@ class TritonUpstream:
                 draft_length=draft_length,
                 request_id=f"{job.request_id}-{index}" if index else job.request_id,
                 seed=_wrap_int64(seed + index),
+                adaptive=job.adaptive and draft_length > 0,
                 margins=job.margins,
                 resume_ids=job.committed.token_ids if job.committed is not None else (),
             )

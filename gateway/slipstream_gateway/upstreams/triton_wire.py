@@ -45,12 +45,13 @@ class RelayedPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineFacts(msgspec.Struct, frozen=True):
-    """A model's description of its engine. `openai`: it accepts whole OpenAI requests, too."""
+    """A model's description of its engine. `openai`: it accepts whole OpenAI requests, too. `adaptive`: see `Job`."""
 
     engine: str
     max_draft_length: int
     openai: bool = False
     version: str = ""
+    adaptive: bool = False
 
 
 def infer_request(
@@ -60,17 +61,20 @@ def infer_request(
     draft_length: int,
     request_id: str,
     seed: int,
+    adaptive: bool = False,
     margins: bool = False,
     resume_ids: Sequence[int] = (),
 ) -> service_pb2.ModelInferRequest:
-    """The request message for one answer (choice) of `request`; `margins` as in `Job`. `resume_ids` are the tokens that
-    the client already has: the model counts them towards the limit and in the usage, and its text continues after
-    theirs."""
+    """The request message for one answer (choice) of `request`; `adaptive` and `margins` as in `Job`. `resume_ids` are
+    the tokens that the client already has: the model counts them towards the limit and in the usage, and its text
+    continues after theirs."""
     message = service_pb2.ModelInferRequest(model_name=model, id=request_id)
     message.parameters["triton_enable_empty_final_response"].bool_param = True
     add = _Inputs(message)
     _add_prompt(add, request)
     add.numbers("draft_tokens", "INT32", "i", (draft_length,))
+    if adaptive:  # an older model does not have the input
+        add.numbers("adaptive", "BOOL", "?", (True,))
     add.numbers("stream", "BOOL", "?", (request.stream,))
     add.numbers("seed", "INT64", "q", (seed,))
     add.numbers("temperature", "FP32", "f", (request.temperature,))

@@ -40,8 +40,9 @@ _Word = Annotated[str, msgspec.Meta(max_length=64, pattern=r"\A[\w.+:-]*\Z")]  #
 
 
 class PluginFacts(msgspec.Struct, frozen=True):
-    """The plugin's description of its server. `max_draft_length` is 0 without speculation. `limit` is an admin's
-    setting for all requests, None: no limit; all other fields are constant while the server runs."""
+    """The plugin's description of its server. `adaptive`: see `Job`. `max_draft_length` is 0 without speculation.
+    `limit` is an admin's setting for all requests, None: no limit; all other fields are constant while the server
+    runs."""
 
     plugin: _Word
     max_draft_length: int
@@ -50,6 +51,7 @@ class PluginFacts(msgspec.Struct, frozen=True):
     acceptance: _Word = ""
     scheduler: str = ""
     limit: int | None = None
+    adaptive: bool = False
 
 
 _decode = msgspec.json.Decoder(PluginFacts).decode
@@ -143,7 +145,7 @@ def _drafting(facts: PluginFacts, identity: str) -> tuple[Drafting, str]:
     if facts.max_draft_length < 1:
         return _cannot(f"it runs without speculation ({versions}): start vLLM with --speculative-config")
     how = f"{facts.method}, acceptance by {facts.acceptance}"
-    drafting = Drafting(longest=facts.max_draft_length, limit=facts.limit, identity=identity)
+    drafting = Drafting(longest=facts.max_draft_length, limit=facts.limit, identity=identity, adaptive=facts.adaptive)
     return drafting, f"drafts of up to {facts.max_draft_length} tokens ({how}; {versions})"
 
 

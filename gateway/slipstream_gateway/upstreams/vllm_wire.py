@@ -23,9 +23,10 @@ from slipstream_gateway.upstreams.sse import event_data, split_events
 from slipstream_gateway.upstreams.token_ids import request_fields
 
 XARGS = "vllm_xargs"
-DRAFT_LENGTH, REQUEST_CLASS = "slipstream_draft_length", "slipstream_class"
+DRAFT_LENGTH, ADAPTIVE, REQUEST_CLASS = "slipstream_draft_length", "slipstream_adaptive", "slipstream_class"
 _OWN_KEYS = {
     DRAFT_LENGTH: "use the header 'x-slipstream-draft-length' for a draft length",
+    ADAPTIVE: "remove it, the gateway decides whether the server chooses the number of draft tokens",
     REQUEST_CLASS: "remove it, the gateway determines the class of each request",
 }
 _OWN_FIELDS = frozenset(f"{XARGS}.{name}" for name in _OWN_KEYS)
@@ -95,6 +96,8 @@ def drafting_body(job: Job) -> bytes:
     """The body of `job` with its draft length and its class. Raises `InvalidRequest` if the client set them."""
     xargs = client_xargs(job.request)
     xargs[DRAFT_LENGTH] = msgspec.Raw(b"%d" % job.draft_length)
+    if job.adaptive:  # an older plugin refuses the field
+        xargs[ADAPTIVE] = msgspec.Raw(b"1")
     if job.request_class:
         xargs[REQUEST_CLASS] = msgspec.Raw(_encode(job.request_class))
     return request_body(job.request, job.model, {XARGS: msgspec.Raw(_encode(xargs)), **request_fields(job)})

@@ -46,6 +46,23 @@ def test_a_rule_for_a_class_asks_for_no_more_than_the_servers_take() -> None:
     assert decided(where, Health(longest_draft=4)).draft_length == 4
 
 
+def test_a_server_that_chooses_gets_the_maximum_for_greedy_requests() -> None:
+    where, health = vllm(draftTokens=5), Health(longest_draft=8, adaptive=True)
+    greedy, sampled = decided(where, health, temperature=0.0), decided(where, health, temperature=0.7)
+    assert (greedy.draft_length, greedy.adaptive) == (5, True)
+    assert (sampled.draft_length, sampled.adaptive) == (5, False)
+
+
+def test_a_clients_draft_length_is_not_the_servers_to_change() -> None:
+    decision = decided(vllm(), Health(adaptive=True), temperature=0.0, mode=Mode.SPECULATIVE, draft_length=2)
+    assert (decision.draft_length, decision.adaptive) == (2, False)
+
+
+def test_a_plain_request_leaves_nothing_to_choose() -> None:
+    decision = decided(vllm(), Health(adaptive=True), temperature=0.0, mode=Mode.PLAIN)
+    assert (decision.arm, decision.adaptive) == (Arm.PLAIN, False)
+
+
 def test_servers_that_cannot_draft_decode_plainly_and_say_why() -> None:
     health = Health(speculative_available=False, withheld=CANNOT)
     decision = decided(vllm(), health, mode=Mode.SPECULATIVE)

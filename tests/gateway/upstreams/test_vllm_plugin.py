@@ -37,6 +37,11 @@ def test_a_server_with_the_plugin_says_how_far_it_drafts() -> None:
     )
 
 
+def test_only_a_plugin_that_says_so_chooses_draft_lengths() -> None:
+    assert not drafting_of(facts())[0].adaptive
+    assert drafting_of(facts(adaptive=True))[0].adaptive
+
+
 @pytest.mark.parametrize(
     ("answer", "words"),
     [

@@ -30,7 +30,7 @@ def by_saving(case: Case) -> ArmChoice:
         Reason.SPECULATION_PAYS,
         f"about {best.output_tokens:.0f} tokens at {best.tokens_per_step:.1f} a step save {_ms(saving_s)} of "
         f"{_ms(best.plain_s)}",
-        best.draft_length,
+        case.longest if case.is_adaptive else best.draft_length,
     )
 
 
@@ -66,8 +66,8 @@ def explored(case: Case) -> ArmChoice | None:
     best, spec, draws = case.saving, case.spec, case.draws
     if best is None or spec is None or not may_explore(case) or draws.exploration >= spec.exploration_share:
         return None
-    length = best.draft_length
-    if draws.draft_length < 0.5:
+    length = case.longest if case.is_adaptive else best.draft_length
+    if draws.draft_length < 0.5 and not case.is_adaptive:
         length = case.shortest + int(2.0 * draws.draft_length * (case.longest - case.shortest + 1))
     detail = f"a saving of {_ms(best.saving_s)} is uncertain, and this request measures it"
     return ArmChoice(Arm.SPECULATIVE, Reason.EXPLORATION, detail, length)

@@ -20,11 +20,12 @@ _CLASSES = {(task, length): f"{task}/{length}" for task in TaskType for length i
 class Health(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a route's servers: whether any server of the speculative arm can take the request. `withheld` is the
     reason why servers that are up may not; None if none is up. `longest_draft` is the maximum draft length that all of
-    them accept, None without a maximum."""
+    them accept, None without a maximum. `adaptive`: each of them can verify fewer draft tokens than that."""
 
     speculative_available: bool = True
     withheld: Withheld | None = None
     longest_draft: int | None = None
+    adaptive: bool = False
 
 
 class DecisionInputs(NamedTuple):
@@ -77,6 +78,12 @@ class Case(NamedTuple):
         """`draft_length`, capped at the servers' maximum."""
         longest = self.health.longest_draft
         return draft_length if longest is None else min(draft_length, longest)
+
+    @property
+    def is_adaptive(self) -> bool:
+        """Whether the server chooses how many draft tokens it verifies in each step. A sampled answer depends on their
+        number, and must be the same whatever else the server decodes."""
+        return self.health.adaptive and self.request.temperature <= 0
 
     @property
     def output_tokens(self) -> float:

@@ -34,6 +34,7 @@ def decide(inputs: DecisionInputs) -> Decision:
         numbers=Numbers(case),
         saving_s=case.saving.saving_s if case.saving is not None else None,
         unconditional=_is_unconditional(case, choice),
+        adaptive=case.is_adaptive and choice.draft_length > 0 and choice.reason is not Reason.CLIENT_ASKED,
     )
 
 

@@ -87,6 +87,11 @@ class Pool:
         ]
         return min(lengths, default=None)
 
+    def is_adaptive(self, capability: Capability) -> bool:
+        """Whether every server with `capability` can choose the draft length of a request in each step."""
+        able = [replica for replica in self.replicas if not replica.why_withheld(capability)]
+        return bool(able) and all(replica.upstream.drafting.adaptive for replica in able)
+
     def last_resort(self) -> Replica | None:
         """The replica whose ejection ends first, if all are ejected. None: the pool has no replicas."""
         now_s = self._clock()

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from scripted import BLOCK_SIZE, MOST, Engine, configuration, request, scheduler_for
 from slipstream_vllm import engine_time
-from slipstream_vllm.engine_time import EngineTime, timed
+from slipstream_vllm.engine_time import EngineTime, shares, timed
 from vllm.v1.engine import EngineCoreOutput
 from vllm.v1.metrics.stats import RequestSpecDecodeMetrics
 
@@ -46,24 +46,24 @@ def test_steps_one_after_the_other_are_divided_by_rows_with_the_time_between_the
     times = EngineTime(clock)
     begun_s = times.now_s()
     clock.now_s += 8.0
-    assert times.shares({"a": 5, "b": 1, "c": 2}, begun_s=begun_s) == {"a": 5.0, "b": 1.0, "c": 2.0}
+    assert shares({"a": 5, "b": 1, "c": 2}, times.step_s(begun_s=begun_s)) == {"a": 5.0, "b": 1.0, "c": 2.0}
     times.updated(idle=False)
     clock.now_s += 1.0
     begun_s = times.now_s()
     clock.now_s += 3.0
-    assert times.shares({"a": 1, "b": 3}, begun_s=begun_s) == {"a": 1.0, "b": 3.0}
+    assert shares({"a": 1, "b": 3}, times.step_s(begun_s=begun_s)) == {"a": 1.0, "b": 3.0}
 
 
 def test_time_without_requests_is_charged_to_nobody() -> None:
     clock = Clock()
     times = EngineTime(clock)
-    times.shares({"a": 1}, begun_s=times.now_s())
+    times.step_s(begun_s=times.now_s())
     times.updated(idle=True)
     clock.now_s += 1_000.0
     begun_s = times.now_s()
     clock.now_s += 2.0
-    assert times.shares({"b": 1}, begun_s=begun_s) == {"b": 2.0}
-    assert times.shares({}, begun_s=begun_s) == {}
+    assert shares({"b": 1}, times.step_s(begun_s=begun_s)) == {"b": 2.0}
+    assert shares({}, times.step_s(begun_s=begun_s)) == {}
 
 
 @pytest.mark.parametrize("idle", [False, True])
@@ -74,10 +74,10 @@ def test_two_steps_in_flight_count_each_moment_once(idle: bool) -> None:
     clock.now_s += 1.0
     second_s = times.now_s()
     clock.now_s += 4.0
-    assert times.shares({"a": 1}, begun_s=first_s) == {"a": 5.0}
+    assert shares({"a": 1}, times.step_s(begun_s=first_s)) == {"a": 5.0}
     times.updated(idle=idle)  # all have ended, and a step for one of them was begun before that was known
     clock.now_s += 2.0
-    assert times.shares({"a": 1}, begun_s=second_s) == {"a": 2.0}
+    assert shares({"a": 1}, times.step_s(begun_s=second_s)) == {"a": 2.0}
 
 
 def told(engine: Engine) -> dict[str, float]:
@@ -102,10 +102,10 @@ def test_times_of_all_requests_add_up_to_the_time_in_which_the_engine_was_busy(e
 def test_each_of_four_equal_requests_is_charged_a_quarter(engine: Engine) -> None:
     engine.add(*(request(name, 0, prompt=BLOCK_SIZE - 1) for name in "abcd"))  # nothing of it is cached
     engine.run()
-    shares = told(engine)
-    quarter = sum(shares.values()) / 4
+    parts = told(engine)
+    quarter = sum(parts.values()) / 4
     assert quarter > 1e-4
-    assert list(shares.values()) == pytest.approx([quarter] * 4, abs=2e-6)
+    assert list(parts.values()) == pytest.approx([quarter] * 4, abs=2e-6)
 
 
 def test_prompt_that_is_cached_is_not_charged_again(engine: Engine) -> None:
@@ -113,8 +113,8 @@ def test_prompt_that_is_cached_is_not_charged_again(engine: Engine) -> None:
         request("first", 0, prompt=10 * BLOCK_SIZE, output=1), request("again", 0, prompt=10 * BLOCK_SIZE, output=1)
     )
     engine.run()
-    shares = told(engine)
-    assert shares["first"] > 2.0 * shares["again"] > 0.0
+    parts = told(engine)
+    assert parts["first"] > 2.0 * parts["again"] > 0.0
 
 
 def test_request_with_drafts_is_charged_for_its_rows(engine: Engine) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -181,3 +182,56 @@ def test_a_bad_length_is_refused_by_the_scheduler_too(engine: Engine) -> None:
     for length in (-1, 5, True, 2.0, "4"):
         with pytest.raises(ValueError, match=r"slipstream_draft_length is"):
             engine.add(request("a", length))  # type: ignore[arg-type]  # on purpose
+
+
+def with_costs(engine: Engine, step_s: Callable[[int], float]) -> Engine:
+    """The engine with known and constant costs of steps."""
+    costs = engine.scheduler._draft_rows.costs
+    for rows in range(1, 65):
+        costs.update(rows, step_s(rows))
+    costs.update = lambda rows, seconds: None
+    return engine
+
+
+def test_adaptive_requests_draft_nothing_while_rows_are_dear(engine: Engine) -> None:
+    with_costs(engine, lambda rows: float(rows * rows))
+    engine.add(*(request(name, 4, adaptive=True) for name in "abc"))
+    engine.run()
+    assert all(not any(drafts_of(engine, name)) for name in "abc")
+    assert {step.proposed for step in engine.steps} == {0}
+    assert engine.scheduler.slipstream_idle
+    assert engine.received["a-0123abcd"] == [said_by_target(at) for at in range(40)]
+
+
+def test_adaptive_requests_draft_while_rows_are_free(engine: Engine) -> None:
+    with_costs(engine, lambda rows: 1.0)
+    engine.add(*(request(name, 3, adaptive=True) for name in "abc"))
+    engine.run()
+    assert all(max(drafts_of(engine, name)) == 3 for name in "abc")
+    assert engine.received["a-0123abcd"] == [said_by_target(at) for at in range(40)]
+
+
+def test_a_fixed_length_stays_beside_adaptive_requests(engine: Engine) -> None:
+    with_costs(engine, lambda rows: float(rows * rows))
+    engine.add(request("a", 4), request("b", 4, adaptive=True))
+    engine.run()
+    assert max(drafts_of(engine, "a")) == 4
+    assert not any(drafts_of(engine, "b"))
+
+
+def test_adaptive_requests_share_few_rows_by_their_chances(engine: Engine) -> None:
+    """The drafter is wrong at every third position, so the third draft token of a step is seldom accepted."""
+    with_costs(engine, lambda rows: 4.0 if rows <= 6 else 4.0 + 4.0 * (rows - 6))
+    engine.add(*(request(name, 4, output=300, adaptive=True) for name in "ab"))
+    engine.run()
+    later = engine.steps[len(engine.steps) // 2 :]
+    assert max(sum(step.verified.values()) for step in later) <= 4
+    assert sum(sum(step.verified.values()) for step in later) > 0
+
+
+def test_costs_are_learned_from_steps_without_prompts(engine: Engine) -> None:
+    engine.add(request("a", 2, adaptive=True), request("b", 0))
+    engine.run()
+    measured = [rows for rows, _ in engine.scheduler._draft_rows.costs._known()]
+    assert measured
+    assert max(measured) <= 5  # two requests and their draft tokens; prompts have twenty rows

@@ -72,8 +72,18 @@ def scheduler_for(config: VllmConfig, *, blocks: int = 200) -> Any:
     )
 
 
-def request(name: str, length: int | None, *, prompt: int = 20, output: int = 40, label: str | None = None) -> Request:
+def request(
+    name: str,
+    length: int | None,
+    *,
+    prompt: int = 20,
+    output: int = 40,
+    label: str | None = None,
+    adaptive: bool = False,
+) -> Request:
     extra: dict[str, Any] = {} if length is None else {"slipstream_draft_length": length}
+    if adaptive:
+        extra["slipstream_adaptive"] = 1
     if label is not None:
         extra["slipstream_class"] = label
     params = SamplingParams(temperature=0, max_tokens=output, ignore_eos=True, extra_args=extra or None)
