@@ -14,7 +14,8 @@ from slipstream_core.manifest import EMBEDDED_MANIFEST
 
 from slipstream_tools.bench.plan import BenchMode, parse_modes
 from slipstream_tools.bench.requests import is_embedded
-from slipstream_tools.bench.summary import PLAIN, ROUTED, SPECULATIVE
+from slipstream_tools.bench.suites import ENGINES, MODES, SUITES, with_suite
+from slipstream_tools.bench.summary import PLAIN
 from slipstream_tools.bench.verdict import check_expectation
 
 MAX_CONCURRENCY = 1024
@@ -25,6 +26,7 @@ class BenchOptions(msgspec.Struct, frozen=True, kw_only=True):
     None means that of the policy.
     """
 
+    suite: str | None = None
     manifest: Path = EMBEDDED_MANIFEST
     url: str | None = None
     api_key_env: str | None = None
@@ -62,12 +64,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def parse_options(args: argparse.Namespace) -> BenchOptions:
     """Checked options. Raises `CommandError`."""
     values: dict[str, Any] = {name: value for name, value in vars(args).items() if value is not None}
-    values["modes"] = parse_modes(values["modes"], values.pop("draft_lengths", ()))
-    options = BenchOptions(**values)
     own = {"manifest": "-f", "drafts": "--drafts", "classifier": "--classifier"}
+    refused = [option for name, option in own.items() if name in values]
+    engine = values.pop("engine", None)
+    if "suite" in values:
+        values = with_suite(values, values["suite"], engine)
+    elif engine is not None:
+        raise CommandError("--engine needs --suite: other manifests have their own engine", exit_code=2)
+    elif "requests" not in values:
+        raise CommandError("--requests is required without --suite", exit_code=2)
+    values["modes"] = parse_modes(values.get("modes", MODES), values.pop("draft_lengths", ()))
+    options = BenchOptions(**values)
     message = None
-    if options.url is not None and (given := [option for name, option in own.items() if name in values]):
-        message = f"{given[0]} configures the servers that bench starts and cannot be combined with --url"
+    if options.url is not None and refused:
+        message = f"{refused[0]} configures the servers that bench starts and cannot be combined with --url"
     elif options.write_policy is not None and PLAIN not in [mode.name for mode in options.modes]:
         message = "--write-policy needs the mode plain as its baseline"
     elif options.write_policy is not None and len(options.drafts) > 1:
@@ -85,12 +95,17 @@ _Add = Callable[..., object]
 
 
 def _add_system(add: _Add) -> None:
+    add("--suite", choices=SUITES,
+        help="a published comparison: spec-bench (SmolLM2-135M; needs its question.jsonl in --requests) or mixed (the "
+        "embedded pair and its workload); sets what is not given: modes plain, speculative:1, :3, :5 and routed; 1, 4, "
+        "8 and 16 requests in flight")  # fmt: skip
+    add("--engine", choices=ENGINES, help="engine of --suite (slipstream)")
     add("-f", "--manifest", type=Path, metavar="FILE", help="start the embedded stack with this manifest")
     add("--url", help="URL of a running gateway; its policy must have allowClientMode: true")
     add("--api-key-env", metavar="NAME", help="environment variable that holds the API key")
-    add("--requests", required=True, metavar="FILE",
-        help="JSONL of OpenAI request bodies, with optional class, reference and check; or the shipped workload: "
-        "embedded:COUNT[:SEED]")  # fmt: skip
+    add("--requests", metavar="FILE",
+        help="JSONL of OpenAI request bodies, with optional class, reference and check, or of Spec-Bench's questions; "
+        "or the shipped workload: embedded:COUNT[:SEED]")  # fmt: skip
     add("--limit", type=at_least_one, metavar="N", help="use only the first N requests")
     add("--model", metavar="NAME", help="model name to send, in place of the one in each request")
     add("--drafts", type=_texts, metavar="LIST",
@@ -102,8 +117,8 @@ def _add_system(add: _Add) -> None:
 
 
 def _add_plan(add: _Add) -> None:
-    add("--modes", default=f"{PLAIN},{SPECULATIVE},{ROUTED}", metavar="LIST",
-        help="plain, speculative, speculative:N (draft length N), routed (%(default)s)")  # fmt: skip
+    add("--modes", metavar="LIST",
+        help=f"plain, speculative, speculative:N (draft length N), routed ({MODES})")  # fmt: skip
     add("--draft-lengths", type=_counts, metavar="LIST",
         help="draft lengths; each makes the mode speculative a mode of its own")  # fmt: skip
     add("--concurrency", type=_counts, metavar="LIST",

@@ -1,5 +1,6 @@
 """Requests of a bench: a JSONL file with one OpenAI request body per line and an optional class, reference and check,
-or the shipped workload, which a process of the embedded pair's own package makes: the gateway never imports it."""
+or with the questions of Spec-Bench; or the shipped workload, which a process of the embedded pair's own package makes:
+the gateway never imports it."""
 
 from __future__ import annotations
 
@@ -20,6 +21,8 @@ from slipstream_tools.bench.checks import Check, CheckError, make_checks
 MAX_LINE_BYTES = 32 * 1024 * 1024
 MAX_DEPTH = 200
 """Nesting levels of a line: far more than a request needs, far fewer than the recursion limit of encoders."""
+QUESTION_TOKENS = 256
+"""Longest answer to a question of Spec-Bench."""
 _EXTRAS = ("class", "reference", "check", "at_s")
 
 
@@ -108,6 +111,8 @@ def _depth(value: object) -> int:
 
 
 def _request(value: Mapping[str, Any], *, index: int, line: int) -> BenchRequest:
+    if value.keys() >= {"question_id", "category", "turns"}:
+        value = _question(value["turns"], value["category"])
     body = value.get("request", value)
     if not isinstance(body, dict):
         raise _BadLine(f"'request' must be an OpenAI request body, got {shorten(json.dumps(body))}")
@@ -129,6 +134,14 @@ def _request(value: Mapping[str, Any], *, index: int, line: int) -> BenchRequest
         request_class=request_class,
         checks=make_checks(value.get("check"), value.get("reference")),
     )
+
+
+def _question(turns: object, category: object) -> dict[str, Any]:
+    """The first turn of a question of Spec-Bench (Xia et al., 2024) as a request, with its category as the class."""
+    if not (isinstance(turns, list) and turns and isinstance(turns[0], str)):
+        raise _BadLine(f"'turns' must be a list of texts, got {shorten(json.dumps(turns))}")
+    body = {"messages": [{"role": "user", "content": turns[0]}], "max_tokens": QUESTION_TOKENS, "temperature": 0}
+    return {"request": body, "class": category}
 
 
 EMBEDDED = "embedded"

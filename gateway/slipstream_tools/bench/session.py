@@ -25,6 +25,7 @@ from slipstream_tools.bench.requests import BenchFile, BenchRequest, embedded_re
 from slipstream_tools.bench.results import RESULTS_FILE, Header, Results, ResultsFile, Settings, read_results
 from slipstream_tools.bench.runner import BenchJob, Runner
 from slipstream_tools.bench.stack import running_stack
+from slipstream_tools.bench.suites import fetched
 from slipstream_tools.bench.summarize import summarize
 from slipstream_tools.bench.summary import Summary, Thresholds
 from slipstream_tools.bench.terminal import Progress
@@ -42,6 +43,8 @@ class Session:
         self._requests = self._file.requests[: options.limit]
         model = options.model or _named(self._requests)
         self._manifest = None if options.url else read_manifest(options.manifest, model)
+        if self._manifest is not None and options.suite is not None:
+            self._manifest = fetched(self._manifest, options.concurrency)
         self._check()
         try:
             options.out.mkdir(parents=True, exist_ok=True)

@@ -67,6 +67,27 @@ def speed_up(view: View) -> Block:
     return Figure(caption, drawing, "One row per class and length bin, one interval per mode.", table)
 
 
+def heat_maps(cells: Sequence[Cell]) -> list[Figure]:
+    """For each mode, its speed-up over plain by class and by the number of requests in flight."""
+    entries = entries_of(cell for cell in cells if cell.length == ALL)
+    rows = list(dict.fromkeys(entry.name for entry in entries))
+    columns = list(dict.fromkeys(str(entry.cell.concurrency) for entry in entries))
+    by_mode: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for entry in entries:
+        if found := entry.compared.speed_up:
+            tip = f"{entry.name}, {entry.cell.concurrency} in flight: {interval(found, ratio)}"
+            look = {"value": found.estimate, "label": ratio(found.estimate), "tip": tip}
+            by_mode[entry.mode].append({"row": entry.name, "column": str(entry.cell.concurrency), **look})
+    return [
+        Figure(
+            f"{mode}: mean E2E of plain ÷ mode's",
+            vega.heat_map(data, rows, columns, "requests in flight"),
+            "One cell for each class and load. Green is faster than plain decoding, red is slower.",
+        )
+        for mode, data in by_mode.items()
+    ]
+
+
 def routing(view: View) -> Iterator[Block]:
     """Mean E2E of each way of deciding, the share of the oracle's saving, and how both grew."""
     means = mean_times(view)

@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from slipstream_tools.bench.formats import percent, ratio, seconds
-from slipstream_tools.bench.report.comparisons import cost, latency, quality, routing, speed_up
+from slipstream_tools.bench.report.comparisons import cost, heat_maps, latency, quality, routing, speed_up
 from slipstream_tools.bench.report.speculation import acceptance, break_even, forecast
 from slipstream_tools.bench.report.view import Block, View, palette, views
 from slipstream_tools.bench.results import Row
@@ -43,6 +43,7 @@ def write_report(summary: Summary, rows: Sequence[Row], path: Path) -> None:
     text = environment.get_template("page.html").render(
         summary=summary,
         run=summary.run,
+        heat_maps=heat_maps(summary.cells) if len(summary.run.concurrency) > 1 and len(summary.run.drafts) < 2 else [],
         views=[(view, list(headline(view)), list(_sections(view))) for view in views(summary, rows)],
         classes=list(dict.fromkeys(cell.name for cell in summary.cells if cell.length == "all")),
         palette=palette(summary.run.modes),
