@@ -47,7 +47,7 @@ class DraftSource(Protocol):
         """Process `tokens[:end]` of the request in `slot`, except those already processed."""
 
     def offers(self, row: DraftRow) -> list[int]:
-        """The draft tokens that `propose` could return for `row`, each by its evidence for `draft_rows.Chances`."""
+        """The draft tokens that `propose` could return for `row`, by their evidence (`draft_allocation.Chances`)."""
 
     def propose(self, rows: Sequence_[DraftRow], sampling: SamplingBatch) -> Drafts:
         """Draft for `rows` (slots ascending) with the parameters `sampling` [B]."""

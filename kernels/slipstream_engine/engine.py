@@ -22,7 +22,7 @@ from slipstream_kernels.backend import Backend
 from torch import Tensor
 
 from slipstream_engine.cache import SlotPool
-from slipstream_engine.draft_rows import DraftRows, kept
+from slipstream_engine.draft_allocation import DraftRows, kept
 from slipstream_engine.drafts import DraftRow, Drafts, DraftSource
 from slipstream_engine.engine_time import EngineTime
 from slipstream_engine.model import Model

@@ -13,7 +13,7 @@ class Sequence:
 
     `tokens` is prompt + resumed + generated. While decoding, all tokens except the last are cached. `arrival` is a
     unique number within the engine. `engine_s` is the request's engine time in seconds. `log_odds` is how much likelier
-    this request's draft tokens are accepted than those of others (see `draft_rows.Chances`).
+    this request's draft tokens are accepted than those of others (see `draft_allocation.Chances`).
 
     Raises RequestError if a stop string is unusable or the resumed tokens are a finished answer.
     """

@@ -8,7 +8,7 @@ Modules, in the order of a request:
     compatibility  rejects unsupported versions and configurations before weights are loaded
     admission      validates `vllm_xargs` in the process that accepts the request
     scheduler      limits the drafts of each request to its length, once per step
-    draft_rows     which draft tokens of adaptive requests are worth their rows in a step
+    draft_allocation  which draft tokens of adaptive requests are worth their rows in a step
     drafters       capabilities of vLLM's drafters: fewer tokens, steps without the drafter
     drafting       skips the drafter in steps without drafts, and completes the draft model's cache afterwards
     no_drafts      runs a step without drafts at the cost of a step without speculation

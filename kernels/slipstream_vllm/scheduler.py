@@ -2,7 +2,7 @@
 
 Vocabulary. A request's *length* is its requested draft length, or the one set for it later. The *limit* is the server's
 upper bound. The *cap* is the smaller of the two, read once per step, at the start of `schedule`. Of an *adaptive*
-request, a step verifies no more draft tokens than `draft_rows` allocates to it.
+request, a step verifies no more draft tokens than `draft_allocation` allocates to it.
 
 Stock vLLM uses one number for all rows in three places, which are changed:
 
@@ -23,8 +23,8 @@ from vllm.v1.core.sched.scheduler import Scheduler
 
 from slipstream_vllm import compatibility
 from slipstream_vllm.counters import COUNTS_KEY, StepCounts
+from slipstream_vllm.draft_allocation import DraftRows, kept
 from slipstream_vllm.draft_length import checked_length, requested_adaptive, requested_class, requested_length
-from slipstream_vllm.draft_rows import DraftRows, kept
 from slipstream_vllm.drafters import has_passes, may_shorten
 from slipstream_vllm.engine_time import EngineTime, shares, timed
 from slipstream_vllm.errors import UnsupportedServerError

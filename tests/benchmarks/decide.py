@@ -51,7 +51,7 @@ class Steps:
 def decision(
     learner: Learner, request: GenerationRequest, profile: RequestProfile, route: Route
 ) -> tuple[Subject, Decision]:
-    """What the director does between the classifier and the upstream."""
+    """What the gateway does between the classifier and the upstream."""
     subject = learner.subject(request, profile, pair="embedded", key_id="anonymous")
     forecast = learner.forecast(
         ForecastQuery(

@@ -12,7 +12,7 @@ workload with one of several settings; each answer is scored by the target alone
 - `drift`: of the target, but for one position in about `WRONG_EVERY`, where the draft's first choice stands though the
   target drew another token: a draft token that was accepted wrongly.
 
-`report` draws answers at random, with replacement, and runs the test of `director.parity_score` over them.
+`report` draws answers at random, with replacement, and runs the test of `request.parity.score` over them.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from slipstream_gateway.api.port_router import PortRouter
 from slipstream_gateway.app import Services, build_services
 from slipstream_gateway.app.endpoints import build_port_router
 from slipstream_gateway.app.implementations import connect, pairs, running
-from slipstream_gateway.request.learning import Outcomes, OutcomeStore
+from slipstream_gateway.request.observations import Outcomes, OutcomeStore
 from slipstream_gateway.telemetry.areas import (
     observe_access,
     observe_configuration,

@@ -21,7 +21,7 @@ from slipstream_gateway.decide.classify import LinearClassifier, default_model, 
 from slipstream_gateway.fleet.fleet import ConfigurationSource, Fleet
 from slipstream_gateway.fleet.snapshot import ReplicaKey
 from slipstream_gateway.request.decider import Classifier
-from slipstream_gateway.request.learning import MemoryStore
+from slipstream_gateway.request.observations import MemoryStore
 from slipstream_gateway.sources.file import FileSource
 from slipstream_gateway.telemetry.audit import Audit
 from slipstream_gateway.upstreams.base import Upstream

@@ -23,7 +23,7 @@ from slipstream_gateway.fleet.snapshot import ReplicaKey
 from slipstream_gateway.request.answers import Answers
 from slipstream_gateway.request.decider import Decider
 from slipstream_gateway.request.dispatch import Dispatcher
-from slipstream_gateway.request.learning import MemoryStore, Outcomes
+from slipstream_gateway.request.observations import MemoryStore, Outcomes
 from slipstream_gateway.request.outcome import Recorder
 from slipstream_gateway.request.parity.scheduler import Parity
 from slipstream_gateway.request.resume import Resumptions

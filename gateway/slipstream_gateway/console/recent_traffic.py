@@ -14,7 +14,7 @@ from typing import NamedTuple
 from slipstream_core.types import Arm, Reason
 
 from slipstream_gateway.console import ddsketch
-from slipstream_gateway.request.learning import rejections
+from slipstream_gateway.request.observations import rejections
 from slipstream_gateway.request.outcome import Outcome, Recorder
 from slipstream_gateway.upstreams.base import Usage
 

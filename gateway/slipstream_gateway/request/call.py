@@ -14,7 +14,7 @@ from slipstream_gateway.request.candidates import Attempt
 from slipstream_gateway.request.causes import FAILURES
 from slipstream_gateway.request.deadlines import CallTimer
 from slipstream_gateway.request.journal import Journal
-from slipstream_gateway.request.learning import PendingObservation, Times
+from slipstream_gateway.request.observations import PendingObservation, Times
 from slipstream_gateway.request.outcome import Outcome, Span
 from slipstream_gateway.upstreams.base import Committed, Piece, Stream, Tokens, Usage, joined
 

@@ -11,7 +11,7 @@ from slipstream_core.types import Caller, Decision, GenerationRequest, RequestPr
 from slipstream_gateway.decide.estimate import ForecastQuery
 from slipstream_gateway.decide.route import DecisionInputs, Health, decide
 from slipstream_gateway.fleet.snapshot import ServedRoute
-from slipstream_gateway.request.learning import key_id_of
+from slipstream_gateway.request.observations import key_id_of
 from slipstream_gateway.upstreams.pool import Replica
 from slipstream_gateway.upstreams.vllm_wire import client_xargs
 

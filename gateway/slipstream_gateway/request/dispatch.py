@@ -21,7 +21,7 @@ from slipstream_gateway.request.call import Answer, Call, Context, observe
 from slipstream_gateway.request.causes import error_type, rejection
 from slipstream_gateway.request.deadlines import CallTimer
 from slipstream_gateway.request.decider import Decider, Explanation, Judged
-from slipstream_gateway.request.learning import Outcomes, PendingObservation
+from slipstream_gateway.request.observations import Outcomes, PendingObservation
 from slipstream_gateway.request.outcome import Recorder, Tracer
 from slipstream_gateway.request.retry_budget import RetryBudget
 

@@ -17,7 +17,7 @@ from slipstream_gateway.conformance.verdict import (
 )
 from slipstream_gateway.upstreams.base import TokenScore
 
-from tests.gateway.director.likelihoods import CONTEXTS, VOCABULARY, draw, score
+from tests.gateway.request.likelihoods import CONTEXTS, VOCABULARY, draw, score
 
 Scores = list[tuple[TokenScore, ...]]
 

@@ -1,4 +1,4 @@
-"""What the learning room's tests share: requests as clients send them, and outcomes as the director reports them."""
+"""What the learning room's tests share: requests as clients send them, and outcomes as the gateway reports them."""
 
 from __future__ import annotations
 

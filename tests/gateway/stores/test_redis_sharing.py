@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from slipstream_core.redis.outcome_stream import stream_key
-from slipstream_gateway.request.learning import MemoryStore
+from slipstream_gateway.request.observations import MemoryStore
 
 
 async def test_three_replicas_with_default_timing_see_each_others_outcomes_within_two_seconds(

@@ -52,7 +52,7 @@ DECISION = Decision(
 
 
 class Traffic:
-    """Speculative answers under parity's eyes, as the director has them watched. `distrusted` is what an alarm took."""
+    """Speculative answers under parity's eyes, as the gateway has them watched. `distrusted` is what an alarm took."""
 
     def __init__(self, plain: str, speculative: str) -> None:
         settings = GatewaySettings(manifest=Path(), deadlines=Deadlines(connect_s=5.0))

@@ -8,11 +8,11 @@ from slipstream_gateway.decide.estimate import priors
 from slipstream_gateway.decide.estimate.acceptance import BETWEEN_REQUESTS, Beta, effective_trials
 from slipstream_gateway.decide.estimate.calibration import Calibration
 from slipstream_gateway.decide.estimate.effects import KeyWords, WordEffects
+from slipstream_gateway.decide.estimate.median_by_key import KeyEstimates, KeyOffsets
 from slipstream_gateway.decide.estimate.outcomes import Trials
 from slipstream_gateway.decide.estimate.pooled import CLASS_CAP, SOURCE_CAP, PooledMean
 from slipstream_gateway.decide.estimate.shrinkage import Normal, clipped, repeat_noise, shrink
 from slipstream_gateway.decide.estimate.skeleton import WORD_BUCKETS
-from slipstream_gateway.decide.estimate.voices import KeyEstimates, KeyOffsets
 
 # Variances of β between: templates of a class with the same words, sources of a class, API keys of a class, buckets of
 # a class, pairs.

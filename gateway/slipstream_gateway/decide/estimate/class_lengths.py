@@ -8,10 +8,10 @@ from slipstream_gateway.decide.estimate import priors
 from slipstream_gateway.decide.estimate.calibration import Calibration, RunningVariance
 from slipstream_gateway.decide.estimate.effects import KeyWords, WordEffects
 from slipstream_gateway.decide.estimate.lengths import Length, LengthPrior
+from slipstream_gateway.decide.estimate.median_by_key import KeyEstimates, KeyOffsets
 from slipstream_gateway.decide.estimate.pooled import CLASS_CAP, SOURCE_CAP, PooledMean
 from slipstream_gateway.decide.estimate.shrinkage import Normal, clipped, repeat_noise, shrink
 from slipstream_gateway.decide.estimate.skeleton import WORD_BUCKETS
-from slipstream_gateway.decide.estimate.voices import KeyEstimates, KeyOffsets
 
 # Variances of log length between: templates of a class with the same words, sources of a class, API keys of a class,
 # pairs.

@@ -9,7 +9,7 @@ from slipstream_core.manifest.capabilities import UNREAD
 from slipstream_core.types import Arm, Decision, Endpoint, GenerationRequest, Reason
 
 from slipstream_gateway.fleet.snapshot import ServedRoute
-from slipstream_gateway.request.learning import PendingObservation
+from slipstream_gateway.request.observations import PendingObservation
 from slipstream_gateway.request.parity.comparison import Answer, Collector, Difference, parting
 from slipstream_gateway.upstreams.base import Job
 from slipstream_gateway.upstreams.pool import Replica

@@ -27,7 +27,7 @@ from slipstream_core.types import Capability, Decision, GenerationRequest
 from slipstream_gateway.admission import Admission
 from slipstream_gateway.fleet.fleet import Fleet
 from slipstream_gateway.fleet.snapshot import ServedRoute
-from slipstream_gateway.request.learning import PendingObservation
+from slipstream_gateway.request.observations import PendingObservation
 from slipstream_gateway.request.parity.comparison import Answer, Collector, WatchedStream, first_difference
 from slipstream_gateway.request.parity.replay import Candidate, comparable, replay, report, tell
 from slipstream_gateway.request.parity.sampled import Distrust, SampledEvidence, SampledTests, scored_pair

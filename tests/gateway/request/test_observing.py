@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from slipstream_core.observation import Level, Observation, Subject
 from slipstream_core.types import Arm, Reason, RequestProfile, TaskType
 from slipstream_gateway.decide.estimate import ArmComparisons, ForecastQuery, Learner
-from slipstream_gateway.request.learning import (
+from slipstream_gateway.request.observations import (
     LEARNT_AT_ONCE,
     LEARNT_PER_S,
     MemoryStore,

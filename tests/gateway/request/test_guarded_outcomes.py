@@ -28,7 +28,7 @@ from slipstream_gateway.request.answers import Answers
 from slipstream_gateway.request.call import Context
 from slipstream_gateway.request.decider import Decider
 from slipstream_gateway.request.dispatch import Dispatcher
-from slipstream_gateway.request.learning import MemoryStore, Outcomes
+from slipstream_gateway.request.observations import MemoryStore, Outcomes
 from slipstream_gateway.request.parity.scheduler import Parity
 from slipstream_gateway.request.resume import Resumptions
 from slipstream_gateway.request.retry_budget import RetryBudget

@@ -10,7 +10,7 @@ from slipstream_gateway.request.likelihood import NOTHING, Sampling, factors_of
 from slipstream_gateway.upstreams.base import TokenScore
 from slipstream_gateway.upstreams.scores import LEAST
 
-from tests.gateway.director.likelihoods import CONTEXTS, answer, score, served
+from tests.gateway.request.likelihoods import CONTEXTS, answer, score, served
 
 SAMPLINGS = [
     Sampling(),

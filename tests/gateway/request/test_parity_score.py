@@ -10,7 +10,7 @@ import pytest
 from slipstream_gateway.request.likelihood import Factors, Sampling, factors_of
 from slipstream_gateway.request.parity.score import ALARM_AT, MOST_PER_ANSWER, SampledTest
 
-from tests.gateway.director.likelihoods import CONTEXTS, answer, draw, pair, score
+from tests.gateway.request.likelihoods import CONTEXTS, answer, draw, pair, score
 
 MIXED = (Sampling(), Sampling(temperature=0.6), Sampling(temperature=1.4), Sampling(top_p=0.9), Sampling(top_k=10))
 
