@@ -44,6 +44,22 @@ def test_lines_that_cannot_be_used_are_told_by_number_and_skipped(bench_file: Ca
     assert [problem.startswith(start) for problem, start in zip(file.problems, starts, strict=True)] == [True] * 7
 
 
+def test_a_question_of_spec_bench_asks_its_first_turn(bench_file: Callable[..., Path]) -> None:
+    question = {"question_id": 82, "category": "writing", "turns": ["Draft an email.", "Now shorten it."]}
+    file = read_requests(bench_file(question, {**question, "turns": []}, {**question, "category": 7}))
+    (request,) = file.requests
+    assert request.request_class == "writing"
+    assert request.body == {
+        "messages": [{"role": "user", "content": "Draft an email."}],
+        "max_tokens": 256,
+        "temperature": 0,
+    }
+    assert file.problems == (
+        "line 2: 'turns' must be a list of texts, got []",
+        "line 3: 'class' must be a text, got 7",
+    )
+
+
 def test_the_digest_tells_requests_apart_and_not_their_formatting(bench_file: Callable[..., Path]) -> None:
     first = read_requests(bench_file({"prompt": "a", "class": "x"})).digest
     assert read_requests(bench_file('{"class":"x",   "prompt":"a"}', "broken")).digest == first

@@ -124,10 +124,10 @@ def forest(
 def heat_map(data: Sequence[Datum], rows: Sequence[str], columns: Sequence[str], title: str) -> Markup:
     """Cells at (`row`, `column`) with their `label`, green above a `value` of 1 and red below it."""
     x = {"field": "column", "type": "ordinal", "sort": list(columns), "title": title, "axis": {"labelAngle": 0}}
-    scale = {"type": "log", "domain": [0.5, 1.0, 2.0], "range": ["#c0504d", "#f2f2f2", "#4f9d69"], "clamp": True}
+    scale = {"type": "log", "domain": [0.5, 1.0, 2.0], "range": ["#d9534f", "#8c8c8c", "#3fa35b"], "clamp": True}
     colour = {"field": "value", "type": "quantitative", "scale": scale, "legend": None}
-    text = layer({"type": "text", "color": "#222222"}, data, text={"field": "label"})
-    cells = layer("rect", data, tips=True, color=colour)
+    text = layer("text", data, text={"field": "label"})
+    cells = layer({"type": "rect", "opacity": 0.45}, data, tips=True, color=colour)
     return chart(64.0 * len(columns), 24.0 * len(rows), cells, text, x=x, y=rows_axis(rows))
 
 
