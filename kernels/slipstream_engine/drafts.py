@@ -17,11 +17,13 @@ LONGEST_EVIDENCE = 16
 
 
 class DraftRow(NamedTuple):
-    """A request to draft for: its slot, all its tokens and its maximum number of drafts (0 for none)."""
+    """A request to draft for: its slot, all its tokens and its maximum number of drafts (0 for none). `adaptive`: the
+    engine weighs each draft token, so that unlikely ones may be offered as well."""
 
     slot: int
     tokens: list[int]
     most: int
+    adaptive: bool = False
 
 
 class Drafts(NamedTuple):
@@ -147,11 +149,12 @@ class ModelDrafts:
 class PromptLookup:
     """Drafts copied from an earlier occurrence of the request's last tokens (prompt look-up decoding, Saxena 2023).
 
-    Of the last 3, then 2 tokens, the latest earlier occurrence wins; the tokens after it are the drafts.
+    Of the last 3, then 2 tokens, the latest earlier occurrence wins; the tokens after it are the drafts. For adaptive
+    requests an occurrence of the last token alone is used as well: it pays while rows are cheap.
     """
 
     has_passes = False
-    longest, shortest = 3, 2
+    longest, shortest, shortest_adaptive = 3, 2, 1
 
     def __init__(self, slots: int, device: torch.device) -> None:
         self._device = device
@@ -162,7 +165,7 @@ class PromptLookup:
         after = self._after[slot]
         # An n-gram is indexed once a token follows it, so the end of the text does not match itself.
         for index in range(self._seen[slot], end):
-            for size in range(self.shortest, self.longest + 1):
+            for size in range(self.shortest_adaptive, self.longest + 1):
                 if index >= size:
                     after[tuple(tokens[index - size : index])] = index
         self._seen[slot] = max(self._seen[slot], end)
@@ -196,7 +199,8 @@ class PromptLookup:
     def _match(self, row: DraftRow) -> int | None:
         """The position after the earlier occurrence of the last tokens, None if there is none."""
         self.prefill(row.slot, row.tokens, len(row.tokens))
-        for size in range(self.longest, self.shortest - 1, -1):
+        shortest = self.shortest_adaptive if row.adaptive else self.shortest
+        for size in range(self.longest, shortest - 1, -1):
             start = self._after[row.slot].get(tuple(row.tokens[-size:]))
             if start is not None:
                 return start

@@ -224,7 +224,7 @@ class Engine:
         source = self._draft_source
         if source is None:
             return [[] for _ in sequences]
-        return [source.offers(DraftRow(s.slot, s.tokens, s.draft_length)) if s.draft_length else [] for s in sequences]
+        return [source.offers(_draft_row(s, s.draft_length)) if s.draft_length else [] for s in sequences]
 
     def _propose(self, sequences: list[Sequence], offers: list[list[int]]) -> Drafts:
         lengths = [s.draft_length for s in sequences]
@@ -235,7 +235,7 @@ class Engine:
             lengths = [most if s.adaptive else n for s, n, most in zip(sequences, lengths, granted, strict=True)]
         if self._draft_source is None or not any(lengths):
             return Drafts.none(len(sequences), self._target.device)
-        rows = [DraftRow(s.slot, s.tokens, length) for s, length in zip(sequences, lengths, strict=True)]
+        rows = [_draft_row(sequence, length) for sequence, length in zip(sequences, lengths, strict=True)]
         return self._draft_source.propose(rows, self._sampling_of(sequences))
 
     def _note_times(self, lengths: list[int], drafting_s: float, target_s: float) -> None:
@@ -296,6 +296,10 @@ class Engine:
             )
             self._sampling = (key, batch)
         return self._sampling[1]
+
+
+def _draft_row(sequence: Sequence, most: int) -> DraftRow:
+    return DraftRow(sequence.slot, sequence.tokens, most, sequence.adaptive)
 
 
 def _shares(sequences: list[Sequence], budget: int) -> Iterator[tuple[Sequence, int]]:
