@@ -177,6 +177,13 @@ class SpeculationPolicySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_un
         bool, Meta(description="true: clients may choose with the header x-slipstream-mode.")
     ] = False
     kill_switch: Annotated[bool | None, Meta(description="true: every request decodes plainly, at once.")] = None
+    adaptive_draft_length: Annotated[
+        bool,
+        Meta(
+            description="true: for greedy requests the draft length is a maximum, and servers that support it verify in "
+            "each step as many draft tokens as pay; false: each step has the draft length of the decision."
+        ),
+    ] = True
     decision: Annotated[
         Literal["expected", "cautious", "rules"],
         Meta(

@@ -53,6 +53,11 @@ def test_a_server_that_chooses_gets_the_maximum_for_greedy_requests() -> None:
     assert (sampled.draft_length, sampled.adaptive) == (5, False)
 
 
+def test_a_policy_may_keep_the_draft_length_of_the_decision() -> None:
+    decision = decided(vllm(draftTokens=3, adaptiveDraftLength=False), Health(adaptive=True), temperature=0.0)
+    assert (decision.draft_length, decision.adaptive) == (3, False)
+
+
 def test_a_clients_draft_length_is_not_the_servers_to_change() -> None:
     decision = decided(vllm(), Health(adaptive=True), temperature=0.0, mode=Mode.SPECULATIVE, draft_length=2)
     assert (decision.draft_length, decision.adaptive) == (2, False)

@@ -81,9 +81,10 @@ class Case(NamedTuple):
 
     @property
     def is_adaptive(self) -> bool:
-        """Whether the server chooses how many draft tokens it verifies in each step. A sampled answer depends on their
-        number, and must be the same whatever else the server decodes."""
-        return self.health.adaptive and self.request.temperature <= 0
+        """Whether the server chooses how many draft tokens it verifies in each step, as far as the policy allows. A
+        sampled answer depends on their number, and must be the same whatever else the server decodes."""
+        allowed = self.spec is None or self.spec.adaptive_draft_length
+        return self.health.adaptive and allowed and self.request.temperature <= 0
 
     @property
     def output_tokens(self) -> float:
