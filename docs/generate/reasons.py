@@ -98,7 +98,8 @@ saving = L · (TPOT_plain(load) − step(γ, load) / E(β, γ)) − (TTFT_specul
 ```
 
 L is the expected output length, β the expected acceptance, E the tokens that one step yields, and step(γ, load) the
-time of one step. The draft length with the largest saving is used.
+time of one step. The draft length with the largest saving is used. If the servers choose the draft
+tokens of each step themselves, a greedy request gets the longest permitted draft length as a maximum instead.
 
 The estimates come from past requests. They are kept per prompt *fingerprint*: model, API key, system prompt, tools,
 and the skeleton of the message, in which ids, numbers, names and pasted text are masked. While data is thin, an
