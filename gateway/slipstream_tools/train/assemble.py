@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from slipstream_gateway.decide.classify.model import HEADS, TASKS, Model
+from scipy.special import logit
+from slipstream_gateway.decide.classify.length import expected_tokens, stated_length
+from slipstream_gateway.decide.classify.model import HEADS, SHARES, TASK_WEIGHT, TASKS, Model
 
 from slipstream_tools.train.design import Design
 from slipstream_tools.train.figures import Predicted
@@ -22,12 +24,16 @@ class Fits(NamedTuple):
 
 
 def predict(fits: Fits, found: Design, temperature: float) -> Predicted:
-    """The probabilities for every row of `found`."""
+    """The probabilities and the expected length for every row of `found`."""
     tasks = softmax((found.words @ fits.tasks.weights + fits.tasks.bias) / temperature)
     heads = fits.heads
-    direct = sigmoid(found.words @ heads.words + heads.bias + found.counts @ heads.counts)
-    long, rare, speculate = (0.5 * (direct + tasks @ heads.by_task)).T
-    return Predicted(tasks, long, rare, speculate)
+    direct = found.words @ heads.words + heads.bias + found.counts @ heads.counts
+    long, rare, speculate = sigmoid(direct + TASK_WEIGHT * logit(tasks @ heads.by_task.clip(*SHARES))).T
+    tokens = [
+        expected_tokens(TASKS[best], prompt, stated_length(prompt.text, prompt.system), heads.lengths[best])
+        for best, prompt in zip(tasks.argmax(axis=1).tolist(), found.prompts, strict=True)
+    ]
+    return Predicted(tasks, long, rare, speculate, np.array(tokens))
 
 
 def assemble(fits: Fits, temperature: float, base: Callable[[], Model]) -> Model:

@@ -1,4 +1,4 @@
-"""Quality measures of predictions: accuracy, confusion, AUC. Independent of model and fit."""
+"""Quality measures of predictions: accuracy, confusion, AUC, lengths. Independent of model and fit."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import rankdata
-from slipstream_core.types import MEDIUM_MAX_TOKENS
+from scipy.stats import kendalltau, rankdata
+from slipstream_core.types import MEDIUM_MAX_TOKENS, SHORT_MAX_TOKENS
 from slipstream_gateway.decide.classify.model import TASKS
 
 from slipstream_tools.train.rows import Row
@@ -19,16 +19,29 @@ Array = npt.NDArray[np.float64]
 
 class Predicted(NamedTuple):
     """Per row: the task's probabilities (R, C), and those of a long answer, of a rare one, and of paying speculation
-    (R,)."""
+    (R,), and the expected tokens of the answer (R,)."""
 
     tasks: Array
     long: Array
     rare: Array
     speculate: Array
+    tokens: Array
+
+
+class Lengths(NamedTuple):
+    """Expected lengths against actual ones; None if there are no rows to measure by.
+
+    `bins` is the accuracy over the three bins, `tau` Kendall's rank correlation (tau-b).
+    """
+
+    bins: float | None
+    long_precision: float | None
+    long_recall: float | None
+    tau: float | None
 
 
 class Figures(NamedTuple):
-    """None if there are no rows to measure by, or all have one label."""
+    """None if there are no rows to measure by, or all have one label. The last four are those of `Lengths`."""
 
     rows: int
     accuracy: float | None
@@ -36,6 +49,10 @@ class Figures(NamedTuple):
     long_auc: float | None
     rare_auc: float | None
     route_auc: float | None
+    bins: float | None
+    long_precision: float | None
+    long_recall: float | None
+    tau: float | None
 
 
 def measure(rows: Sequence[Row], predicted: Predicted) -> Figures:
@@ -51,6 +68,24 @@ def measure(rows: Sequence[Row], predicted: Predicted) -> Figures:
         long_auc=auc(predicted.long, [None if row.tokens is None else row.tokens > MEDIUM_MAX_TOKENS for row in rows]),
         rare_auc=auc(predicted.rare, [row.rare for row in rows]),
         route_auc=auc(predicted.speculate, [row.speculate for row in rows]),
+        **lengths(rows, predicted.tokens)._asdict(),
+    )
+
+
+def lengths(rows: Sequence[Row], expected: Array) -> Lengths:
+    """The figures of `expected` (R,) over the rows that have a length."""
+    known = [index for index, row in enumerate(rows) if row.tokens is not None]
+    actual = np.array([rows[index].tokens for index in known], np.float64)
+    own = expected[known]
+    edges = (SHORT_MAX_TOKENS, MEDIUM_MAX_TOKENS)
+    same = np.digitize(own, edges, right=True) == np.digitize(actual, edges, right=True)
+    is_long, called_long = actual > MEDIUM_MAX_TOKENS, own > MEDIUM_MAX_TOKENS
+    tau: Any = kendalltau(own, actual).statistic if len(known) > 1 else np.nan
+    return Lengths(
+        bins=_mean(same.tolist()),
+        long_precision=_mean(is_long[called_long].tolist()),
+        long_recall=_mean(called_long[is_long].tolist()),
+        tau=float(tau) if np.isfinite(tau) else None,
     )
 
 

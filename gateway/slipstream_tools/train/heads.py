@@ -3,28 +3,48 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
-from slipstream_core.types import MEDIUM_MAX_TOKENS
+from slipstream_core.types import MEDIUM_MAX_TOKENS, TaskType
 from slipstream_gateway.decide.classify.hashing import TABLE_ROWS
 from slipstream_gateway.decide.classify.length import usual_tokens
 from slipstream_gateway.decide.classify.model import HEADS, TASKS, Floats
 from slipstream_gateway.decide.classify.prompt import COUNTS
 
 from slipstream_tools.train.design import Design, Indices
-from slipstream_tools.train.fit import Array, balance, fit_head
+from slipstream_tools.train.fit import balance, fit_head
 from slipstream_tools.train.rows import Row
 
 _MIN_ROWS = 20
-_COUNT_SCALE = 0.3  # weight of counts relative to words
-# Counts of a prompt reveal its corpus; they generalise for rare answers only.
+# Counts of a prompt reveal its corpus; they generalise for rare answers only. Words do so less there: a larger ridge.
 _COUNTED = ("rare",)
-_TABLE_PRIOR = 20.0  # weight of the mean over all tasks, in rows
+_RIDGE = {"long": 1e-4, "rare": 1e-3, "speculate": 1e-4}
+# How often the answers to a task are long, rare or worth speculating, before any row is seen. Corpora have few sources
+# per task, and answers of their kind: people's are terse, and a benchmark's extraction is longer than a service's.
+_STATED = {
+    "long": {
+        TaskType.SUMMARIZATION: 0.5, TaskType.EXTRACTION: 0.25, TaskType.CODE: 0.7, TaskType.TRANSLATION: 0.25,
+        TaskType.CLASSIFICATION: 0.02, TaskType.SHORT_QA: 0.03, TaskType.MATH_REASONING: 0.65,
+        TaskType.CREATIVE_WRITING: 0.85, TaskType.OPEN_CHAT: 0.8, TaskType.REWRITING: 0.4,
+    },
+    "rare": {
+        TaskType.SUMMARIZATION: 0.25, TaskType.EXTRACTION: 0.8, TaskType.CODE: 0.03, TaskType.TRANSLATION: 0.4,
+        TaskType.CLASSIFICATION: 0.03, TaskType.SHORT_QA: 0.5, TaskType.MATH_REASONING: 0.1,
+        TaskType.CREATIVE_WRITING: 0.1, TaskType.OPEN_CHAT: 0.12, TaskType.REWRITING: 0.5,
+    },
+    "speculate": {
+        TaskType.SUMMARIZATION: 0.8, TaskType.EXTRACTION: 0.2, TaskType.CODE: 0.9, TaskType.TRANSLATION: 0.4,
+        TaskType.CLASSIFICATION: 0.02, TaskType.SHORT_QA: 0.05, TaskType.MATH_REASONING: 0.9,
+        TaskType.CREATIVE_WRITING: 0.95, TaskType.OPEN_CHAT: 0.93, TaskType.REWRITING: 0.6,
+    },
+}  # fmt: skip
+_STATED_ROWS = 400.0  # weight of a stated share, in rows
+_SOURCE_ROWS = 40.0  # most rows that a public source counts as, per task
 _LENGTH_PRIOR = 20.0  # weight of the usual length, in rows
 # Lengths from a deployment: human reference answers and single answers of old models are terser.
 _OWN_KINDS = ("none", "llm_median")
@@ -59,13 +79,12 @@ def fit_heads(rows: Sequence[Row], found: Design, chosen: Indices) -> Heads:
         weights = balance(values.tolist(), [rows[index].source for index in known])
         inputs = found.words[chosen[known]]
         if name in _COUNTED:
-            scaled = sparse.csr_matrix(found.counts[chosen[known]] * np.float32(_COUNT_SCALE))
-            inputs = sparse.hstack([inputs, scaled], format="csr")
-        fitted = fit_head(inputs, values, weights)
+            inputs = sparse.hstack([inputs, sparse.csr_matrix(found.counts[chosen[known]])], format="csr")
+        fitted = fit_head(inputs, values, weights, ridge=_RIDGE[name])
         words[:, column], bias[column] = fitted.weights[:TABLE_ROWS, 0], fitted.bias[0]
         if name in _COUNTED:
-            counts[:, column] = fitted.weights[TABLE_ROWS:, 0] * _COUNT_SCALE
-        by_task[:, column] = _table([rows[index] for index in known], values, weights)
+            counts[:, column] = fitted.weights[TABLE_ROWS:, 0]
+        by_task[:, column] = _by_task([rows[index] for index in known], values, _STATED[name])
     lengths, shares = _lengths(rows, found, chosen), _shares(rows)
     missing += [name for name, found_one in (("tokens", lengths), ("share", shares)) if found_one is None]
     return Heads(
@@ -87,14 +106,20 @@ def _label(row: Row, head: str) -> bool | None:
     return None if row.tokens is None else row.tokens > MEDIUM_MAX_TOKENS
 
 
-def _table(rows: Sequence[Row], values: npt.NDArray[np.bool_], weights: Array) -> list[float]:
-    """The share of a task's answers with the label, shrunk to the mean for few rows."""
-    scaled = weights * len(rows)
-    mean = float((scaled * values).sum() / scaled.sum())
+def _by_task(rows: Sequence[Row], values: npt.NDArray[np.bool_], stated: Mapping[TaskType, float]) -> list[float]:
+    """The share of a task's answers with the label: the stated share, and that of `rows` as far as there are any.
+
+    Rows of the deployment itself count in full; the rows of a public source count as `_SOURCE_ROWS` at most.
+    """
+    sizes = Counter((row.source, row.task) for row in rows)
+    weights = np.array(
+        [1.0 if row.length_kind in _OWN_KINDS else min(1.0, _SOURCE_ROWS / sizes[row.source, row.task]) for row in rows]
+    )
     result = []
     for task in TASKS:
         own = np.array([row.task == task for row in rows])
-        result.append(float(((scaled * values)[own].sum() + _TABLE_PRIOR * mean) / (scaled[own].sum() + _TABLE_PRIOR)))
+        labelled, whole = (weights * values)[own].sum(), weights[own].sum()
+        result.append(float((labelled + _STATED_ROWS * stated[task]) / (whole + _STATED_ROWS)))
     return result
 
 

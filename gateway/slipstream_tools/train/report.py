@@ -17,7 +17,10 @@ _HEADS = {
     "speculate": "whether speculation pays",
     "share": "the share of rare tokens",
 }
-_COLUMNS = ("rows", "accuracy", "clear labels", "long AUC", "rare AUC", "speculate AUC")
+_COLUMNS = (
+    "rows", "accuracy", "clear labels", "long AUC", "rare AUC", "speculate AUC",
+    "length bins", "long precision", "long recall", "tau",
+)  # fmt: skip
 
 
 def as_markdown(trained: Trained) -> str:
@@ -41,6 +44,7 @@ def as_json(trained: Trained) -> str:
         value = held_out._asdict() | {
             "tasks": list(TASKS),
             "total": held_out.total._asdict(),
+            "seen_sources": held_out.seen_sources._asdict(),
             "folds": {name: figures._asdict() for name, figures in held_out.folds.items()},
             "sources": {name: figures._asdict() for name, figures in held_out.sources.items()},
             "excluded": {name: figures._asdict() for name, figures in held_out.excluded.items()},
@@ -53,6 +57,7 @@ def _tables(held_out: HeldOut) -> list[str]:
     lines += ["| held out | " + " | ".join(_COLUMNS) + " |", "|---|" + "---:|" * len(_COLUMNS)]
     lines += [_line(name, figures) for name, figures in held_out.folds.items()]
     lines.append(_line("**all rows**", held_out.total))
+    lines.append(_line("a sixth at random (sources seen)", held_out.seen_sources))
     lines += [_line(f"{name} (never trained on)", figures) for name, figures in held_out.excluded.items()]
     lines += [_line(name, figures) for name, figures in held_out.sources.items()]
     lines += [

@@ -23,9 +23,10 @@ from slipstream_tools.train.rows import Row
 
 _TRAINED_PER_SOURCE_AND_TASK = 400
 _MEASURED_PER_SOURCE_AND_TASK = 120
-_PHRASED_WEIGHT = 1.0  # total weight of all phrasings relative to all rows
+_PHRASED_WEIGHT = 1.2  # total weight of all phrasings relative to all rows
+_BY_SOURCE = 0.6  # how much less a row of a large source weighs in the fit to tasks
 _FOLDS = 6
-_TEMPERATURES = (0.3, 4.0)
+_TEMPERATURES = (0.02, 4.0)
 
 Progress = Callable[[str], None]
 Mask = npt.NDArray[np.bool_]
@@ -34,10 +35,12 @@ Mask = npt.NDArray[np.bool_]
 class HeldOut(NamedTuple):
     """Figures on sources that the predicting model was not trained on: all rows, by fold, by source.
 
+    `seen_sources` are the figures in distribution: on rows held out at random, whose sources the model was trained on.
     `excluded` are the figures of sources that are never trained on.
     """
 
     total: Figures
+    seen_sources: Figures
     macro_f1: float | None
     folds: dict[str, Figures]
     sources: dict[str, Figures]
@@ -81,25 +84,28 @@ def train(
     predicted = None
     temperature = base().temperature
     if measurable:
-        logits = np.zeros((len(data.rows), len(TASKS)))
+        margins = np.zeros((len(data.rows), len(TASKS)))
         parts: list[tuple[Mask, Fits]] = []
         for number, fold in enumerate(folds, 1):
             progress(f"measuring on part {number} of {len(folds)} of the sources")
             fits = _fits(data, data.used & ~fold, base, tasks)
-            logits[fold] = _logits(fits.tasks, data.design)[fold]
+            margins[fold] = _margins(fits.tasks, data.design)[fold]
             parts.append((fold, fits))
         scored = data.measured & data.used & (data.labels >= 0)
-        temperature = _temperature(logits[scored], data.labels[scored])
-        predicted = Predicted(*(np.zeros(shape) for shape in (logits.shape, len(logits), len(logits), len(logits))))
+        temperature = _temperature(margins, data.labels, scored)
+        predicted = Predicted(np.zeros(margins.shape), *(np.zeros(len(margins)) for _ in Predicted._fields[1:]))
         for fold, fits in parts:
-            _copy(predicted, predict(fits, data.design, temperature), fold)
+            others = scored & ~fold
+            own = _temperature(margins, data.labels, others) if others.any() else temperature
+            _copy(predicted, predict(fits, data.design, own), fold)
     progress("fitting the model")
     final = _fits(data, data.used, base, tasks)
     outside = data.measured & ~data.used
     report = None
     if predicted is not None:
         _copy(predicted, predict(final, data.design, temperature), outside)
-        report = _held_out(data, predicted, folds)
+        progress("measuring on a random part of all sources")
+        report = _held_out(data, predicted, folds, _seen_sources(data, base, tasks, temperature))
     kept = (() if tasks >= 2 else ("task",)) + final.heads.missing
     return Trained(assemble(final, temperature, base), report, kept, int(data.used.sum()))
 
@@ -157,14 +163,14 @@ def _fits(data: _Data, mask: Mask, base: Callable[[], Model], tasks: int) -> Fit
     plain = own[data.labels[own] >= 0]
     labels = np.concatenate([data.labels[plain], [TASKS.index(row.task) for row in phrased if row.task in TASKS]])
     weights = [
-        balance(data.labels[plain].tolist(), [data.rows[index].source for index in plain]),
+        balance(data.labels[plain].tolist(), [data.rows[index].source for index in plain], by_source=_BY_SOURCE),
         balance([row.task for row in phrased], [SOURCE] * len(phrased)) * _PHRASED_WEIGHT,
     ]
     words = sparse.vstack([data.design.words[plain], design(phrased).words], format="csr")
     return Fits(fit_tasks(words, labels, np.concatenate(weights)), heads)
 
 
-def _logits(fitted: Linear, found: Design) -> Array:
+def _margins(fitted: Linear, found: Design) -> Array:
     return np.asarray(found.words @ fitted.weights + fitted.bias, np.float64)
 
 
@@ -173,10 +179,21 @@ def _copy(target: Predicted, source: Predicted, mask: Mask) -> None:
         values[mask] = others[mask]
 
 
-def _held_out(data: _Data, predicted: Predicted, folds: Sequence[Mask]) -> HeldOut:
+def _seen_sources(data: _Data, base: Callable[[], Model], tasks: int, temperature: float) -> Figures:
+    """Figures on a sixth of the rows, drawn at random, by fits to the others."""
+    drawn = np.random.default_rng(data.seed).random(len(data.rows)) < 1 / _FOLDS
+    fits = _fits(data, data.used & ~drawn, base, tasks)
+    return measure(*_part(data, predict(fits, data.design, temperature), data.measured & data.used & drawn))
+
+
+def _part(data: _Data, predicted: Predicted, mask: Mask) -> tuple[list[Row], Predicted]:
+    chosen = [row for row, use in zip(data.rows, mask, strict=True) if use]
+    return chosen, Predicted(*(values[mask] for values in predicted))
+
+
+def _held_out(data: _Data, predicted: Predicted, folds: Sequence[Mask], seen_sources: Figures) -> HeldOut:
     def part(mask: Mask) -> tuple[list[Row], Predicted]:
-        chosen = [row for row, use in zip(data.rows, mask, strict=True) if use]
-        return chosen, Predicted(*(values[mask] for values in predicted))
+        return _part(data, predicted, mask)
 
     def by_source(mask: Mask) -> dict[str, Figures]:
         names = np.array([row.source for row in data.rows])
@@ -187,6 +204,7 @@ def _held_out(data: _Data, predicted: Predicted, folds: Sequence[Mask]) -> HeldO
     return HeldOut(
         total=measure(*part(used)),
         macro_f1=macro_f1(matrix),
+        seen_sources=seen_sources,
         folds={f"part {number}": measure(*part(used & fold)) for number, fold in enumerate(folds, 1)},
         sources=by_source(used),
         excluded=by_source(data.measured & ~data.used),
@@ -194,11 +212,12 @@ def _held_out(data: _Data, predicted: Predicted, folds: Sequence[Mask]) -> HeldO
     )
 
 
-def _temperature(logits: Array, labels: Indices) -> float:
-    """Scales logits so that probabilities on held-out sources are calibrated."""
+def _temperature(margins: Array, labels: Indices, scored: Mask) -> float:
+    """Scales the margins of the rows `scored`, held out, so that their probabilities are calibrated."""
+    own, wanted = margins[scored], labels[scored]
 
     def loss(temperature: float) -> float:
-        chances = softmax(logits / temperature)[np.arange(len(labels)), labels]
+        chances = softmax(own / temperature)[np.arange(len(wanted)), wanted]
         return -float(np.log(np.maximum(chances, 1e-9)).mean())
 
     return float(minimize_scalar(loss, bounds=_TEMPERATURES, method="bounded").x)

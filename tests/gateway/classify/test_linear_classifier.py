@@ -21,8 +21,10 @@ from slipstream_engine.embedded.workload import workload
 from slipstream_gateway.decide.classify import LinearClassifier, default_model, load_model, save_model
 from slipstream_gateway.decide.classify.hashing import encode, features, word_rows
 from slipstream_gateway.decide.classify.model import TASKS
+from slipstream_tools.train.assemble import Fits, predict
 from slipstream_tools.train.design import design
-from slipstream_tools.train.fit import softmax
+from slipstream_tools.train.fit import Linear
+from slipstream_tools.train.heads import Heads
 from slipstream_tools.train.rows import Row
 
 MODEL = default_model()
@@ -184,7 +186,7 @@ def test_the_embedded_pairs_own_work_is_known() -> None:
             profile = CLASSIFIER.classify(GenerationRequest(endpoint=Endpoint.CHAT, model="m", messages=messages))
             seen[item.task] += 1
             right[item.task] += profile.task in wanted[item.task]
-    assert {task: right[task] / seen[task] >= 0.7 for task in wanted} == dict.fromkeys(wanted, True)
+    assert {task: right[task] / seen[task] >= 0.8 for task in wanted} == dict.fromkeys(wanted, True)
 
 
 @settings(max_examples=60, deadline=None)
@@ -244,6 +246,39 @@ def test_words_are_hashed_whatever_stands_around_them() -> None:
     assert set(word_rows(one).tolist()) < set(word_rows(other).tolist())
 
 
+def test_pairs_of_characters_are_the_words_of_scripts_without_spaces() -> None:
+    def words(text: str) -> list[str]:
+        data = encode(text)
+        found = features(data)
+        return [data[begin:end].decode() for begin, end in zip(found.begins, found.ends, strict=True)]
+
+    assert words("翻译成英文：天气") == ["翻译", "译成", "成英", "英文", "天气"]
+    assert words("Translate 你好world, 今 please") == ["translate", "你好", "world", "今", "please"]
+    assert words("「訳して」") == ["訳し", "して"]
+    assert words("แปล ok") == ["แป", "ปล", "ok"]
+    assert words("Où est l'été ?") == ["où", "est", "l'été"]
+
+
+def test_the_same_instruction_in_chinese_is_known_around_any_material() -> None:
+    for material in ("今天天气很好。", "订单已经发货，请耐心等待。", "我们明天开会讨论预算。"):
+        assert classify(f"把这句话翻译成英文：{material}").task == "translation"
+        assert classify(f"{material}\n\n请用一句话总结以上内容。").task == "summarization"
+
+
+def test_a_long_chinese_prompt_keeps_its_end() -> None:
+    text = "气" * 500 + "\n" + "天" * 248 + "英文"
+    found = features(encode(text))
+    assert encode(text)[found.begins[-1] : found.ends[-1]].decode() == "英文"
+
+
+def test_names_and_amounts_in_a_prompt_make_a_rare_answer_likelier() -> None:
+    plain = classify("List what was said in the letter.\n\nthe parcel came late and the lamp was broken, says the man")
+    names = classify(
+        "List what was said in the letter.\n\nAnna Brandt paid 39.90 on 12.05.2024 to Omar Haddad, 17.20 to Li Wei"
+    )
+    assert names.rare_probability > plain.rare_probability + 0.1
+
+
 def test_a_word_counts_once_however_often_it_comes() -> None:
     once, often = classify("Translate translate to Polish"), classify("Translate translate translate to Polish")
     assert often.confidence == pytest.approx(once.confidence, abs=1e-6)
@@ -251,14 +286,21 @@ def test_a_word_counts_once_however_often_it_comes() -> None:
 
 def test_the_fit_sees_what_the_classifier_computes() -> None:
     row = Row(request=request(f"Summarize the text.\n\n{STORY}", system="You work in a harbour."), source="desk")
-    logits = design([row]).words @ MODEL.table[:, : len(TASKS)] + MODEL.bias[: len(TASKS)]
-    chances = softmax(logits / MODEL.temperature)[0]
-    assert CLASSIFIER.classify(row.request).confidence == pytest.approx(chances.max(), abs=1e-4)
+    tasks, words = len(TASKS), MODEL.table[:, len(TASKS) :]
+    heads = Heads(words, MODEL.bias[tasks:], MODEL.counts, MODEL.by_task, MODEL.lengths, MODEL.shares, ())
+    fits = Fits(Linear(MODEL.table[:, :tasks], MODEL.bias[:tasks]), heads)
+    wanted = predict(fits, design([row]), MODEL.temperature)
+    profile = CLASSIFIER.classify(row.request)
+    assert profile.confidence == pytest.approx(wanted.tasks.max(), abs=1e-4)
+    assert profile.long_probability == pytest.approx(wanted.long[0], abs=1e-4)
+    assert profile.rare_probability == pytest.approx(wanted.rare[0], abs=1e-4)
+    assert profile.speculate_probability == pytest.approx(wanted.speculate[0], abs=1e-4)
+    assert profile.expected_output_tokens == pytest.approx(wanted.tokens[0], abs=0.1)
 
 
 def test_the_shipped_model_is_small() -> None:
     shipped = Path(sys.modules[LinearClassifier.__module__].__file__ or "").with_name("model.npz")
-    assert shipped.stat().st_size <= 3_000_000
+    assert shipped.stat().st_size <= 1_000_000
 
 
 def test_eight_bits_are_as_good_as_floats(tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ class Gateway:
     async def ask(self, *, leave_after: int | None = None, **fields: Any) -> bytes:
         """The body of one answer. `leave_after`: the client is gone after so many messages."""
         content = json.dumps(
-            {"model": "acme", "messages": [{"role": "user", "content": "Say it."}], "temperature": 0, **fields}
+            {"model": "acme", "messages": [{"role": "user", "content": "Rephrase: it."}], "temperature": 0, **fields}
         ).encode()
         scope = {"type": "http", "headers": [(b"content-type", b"application/json")]}
         messages = [{"type": "http.request", "body": content, "more_body": False}]

@@ -1,5 +1,7 @@
 """Text to rows of a table in a few NumPy calls: runs of four bytes, words, and pairs of words.
 
+In scripts without spaces between words, each pair of neighbouring characters counts as a word.
+
 A rolling hash makes it fast: with prefix sums `c[i] = sum(value[byte j] * B**j for j < i)` modulo 2**32, the hash of
 the bytes `i..j` is `(c[j] - c[i]) * B**-i`: one expression for all words of a text, and one for all its runs. All
 arithmetic is modulo 2**32, so that the same text has the same rows in every process and on every machine.
@@ -14,12 +16,12 @@ import numpy.typing as npt
 
 # Each kind has its own rows: in one space, the many runs would outweigh the words.
 _RUN_BITS, _WORD_BITS = 15, 16
-_WORDS_FROM = 1 << _RUN_BITS
-_PAIRS_FROM = _WORDS_FROM + (1 << _WORD_BITS)
+WORDS_FROM = 1 << _RUN_BITS
+_PAIRS_FROM = WORDS_FROM + (1 << _WORD_BITS)
 TABLE_ROWS = _PAIRS_FROM + (1 << _WORD_BITS)
-MAX_BYTES = 1600
+MAX_BYTES = 2304  # 750 characters of three bytes
 _RUN_BYTES = 4
-RUN_WEIGHT = 0.5  # weight of a run relative to a word: runs are more numerous and less informative
+RUN_WEIGHT = 0.7  # weight of a run relative to a word: runs are more numerous and less informative
 
 Rows = npt.NDArray[np.int64]
 Hashes = npt.NDArray[np.uint32]
@@ -69,8 +71,15 @@ _RUN_BACK, _WORD_BACK = _powers(_INVERSE, _RUN_MIX), _powers(_INVERSE, _WORD_MIX
 _VALUES = _byte_values()
 # Typographic marks as ASCII ones; otherwise they would be parts of words.
 _PLAIN_MARKS = str.maketrans(
-    "\u2019\u2018\u201c\u201d\u201e\u00ab\u00bb\u2013\u2014\u2022\u00a0\u00bf\u00a1", "''" + '"' * 5 + " " * 5 + "."
+    "\u2019\u2018\u201c\u201d\u201e\u00ab\u00bb\u300c\u300d\u2013\u2014\u2022\u00a0\u3000\u00bf\u00a1"
+    "\u3001\u3002\uff0c\uff1a\uff1b\uff01\uff1f\uff08\uff09",
+    "''" + '"' * 7 + " " * 6 + "." + ",.,:;!?()",
 )
+# First bytes of characters in scripts without spaces, all of three bytes: Thai and Lao, then kana, CJK and Hangul.
+# Korean has spaces, but its words end in particles.
+_SOUTHERN_LEAD, _SOUTHERN_SECOND = 0xE0, (0xB8, 0xBB)
+_EASTERN_LEADS = (0xE3, 0xED)
+_WIDE_BYTES = 3
 # Bytes of other scripts are parts of words.
 _IN_WORD = bytes(byte >= 128 or chr(byte).isalnum() or chr(byte) in "'#+" for byte in range(256))
 
@@ -92,9 +101,7 @@ def features(data: bytes) -> Features:
     values *= _POWERS[: raw.size]
     sums = np.zeros(raw.size + 1, np.uint32)
     np.add.accumulate(values, out=sums[1:])
-    inside = np.frombuffer(data.translate(_IN_WORD), np.bool_)
-    edges = (inside[1:] != inside[:-1]).nonzero()[0]
-    edges += 1
+    edges = _word_edges(data, raw)
     begins, ends = edges[::2], edges[1::2]
     at = sums.take(edges)
     words = at[1::2] - at[::2]
@@ -110,9 +117,50 @@ def features(data: bytes) -> Features:
     hashes >>= _TO_WORD
     hashes[:runs] >>= _WORD_TO_RUN
     rows = hashes.astype(np.int64)
-    rows[runs : runs + count] += _WORDS_FROM
+    rows[runs : runs + count] += WORDS_FROM
     rows[runs + count :] += _PAIRS_FROM
     return Features(rows, runs, begins, ends)
+
+
+def _word_edges(data: bytes, raw: npt.NDArray[np.uint8]) -> Rows:
+    """The first byte of each word of `data` and the byte after it, by turns, word after word; `raw` are its bytes."""
+    inside = np.frombuffer(data.translate(_IN_WORD), np.bool_)
+    if not data.isascii():
+        leads = _wide_leads(raw)
+        if leads.size:
+            return _with_pairs(inside.copy(), leads)
+    edges: Rows = (inside[1:] != inside[:-1]).nonzero()[0]
+    edges += 1
+    return edges
+
+
+def _with_pairs(inside: npt.NDArray[np.bool_], leads: Rows) -> Rows:
+    """The edges of the words in `inside`, and of pairs of the characters that begin at `leads`; alone, a character is
+    a word."""
+    inside[leads[:, None] + np.arange(_WIDE_BYTES)] = False
+    edges = (inside[1:] != inside[:-1]).nonzero()[0] + 1
+    follows = np.zeros(leads.size + 1, np.bool_)
+    follows[1:-1] = leads[1:] - leads[:-1] == _WIDE_BYTES
+    paired, alone = leads[follows[1:]], leads[~follows[1:] & ~follows[:-1]]
+    words = np.concatenate(
+        [
+            edges.reshape(-1, 2),
+            np.column_stack([paired, paired + 2 * _WIDE_BYTES]),
+            np.column_stack([alone, alone + _WIDE_BYTES]),
+        ]
+    )
+    ordered: Rows = words[words[:, 0].argsort(kind="stable")].ravel()
+    return ordered
+
+
+def _wide_leads(raw: npt.NDArray[np.uint8]) -> Rows:
+    """The first bytes of whole characters in scripts without spaces."""
+    low, high = _SOUTHERN_SECOND
+    first, second = raw[:-_WIDE_BYTES], raw[1 : 1 - _WIDE_BYTES]
+    southern = (first == _SOUTHERN_LEAD) & (second >= low) & (second <= high)
+    eastern = (first >= _EASTERN_LEADS[0]) & (first <= _EASTERN_LEADS[1])
+    found: Rows = (southern | eastern).nonzero()[0]
+    return found
 
 
 def word_rows(found: Features) -> Rows:

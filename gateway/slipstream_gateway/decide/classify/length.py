@@ -34,6 +34,7 @@ _ASKED = re.compile(
     rf"({'|'.join(_TOKENS_PER_UNIT)})(?:s|n|en|ern)?\b"
 )
 _EDGE_CHARS = 160
+_MAX_TOKENS = 5000.0
 _USUAL = {
     TaskType.CODE: 200.0, TaskType.CLASSIFICATION: 4.0, TaskType.SHORT_QA: 15.0, TaskType.MATH_REASONING: 180.0,
     TaskType.CREATIVE_WRITING: 280.0, TaskType.OPEN_CHAT: 250.0,
@@ -72,6 +73,11 @@ def stated_length(text: str, system: str) -> StatedLength | None:
 def _measure(match: re.Match[str]) -> StatedLength:
     number = _NUMBERS.get(match[1]) or int(match[1])
     return StatedLength(max(number * _TOKENS_PER_UNIT[match[2]], 1.0), match[0].strip(" (\n"))
+
+
+def expected_tokens(task: TaskType, prompt: Prompt, stated: StatedLength | None, factor: float) -> float:
+    """The stated length, else `factor` times the usual one, bounded."""
+    return stated.tokens if stated is not None else min(usual_tokens(task, prompt) * factor, _MAX_TOKENS)
 
 
 def usual_tokens(task: TaskType, prompt: Prompt) -> float:

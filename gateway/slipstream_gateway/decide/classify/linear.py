@@ -14,13 +14,12 @@ import msgspec
 import numpy as np
 from slipstream_core.types import MEDIUM_MAX_TOKENS, GenerationRequest, RequestProfile, TaskType
 
-from slipstream_gateway.decide.classify.hashing import MAX_BYTES, RUN_WEIGHT, encode, features, word_rows
-from slipstream_gateway.decide.classify.length import StatedLength, stated_length, usual_tokens
-from slipstream_gateway.decide.classify.model import COLUMNS, HEADS, TASKS, Floats, Model
+from slipstream_gateway.decide.classify.hashing import MAX_BYTES, RUN_WEIGHT, WORDS_FROM, encode, features, word_rows
+from slipstream_gateway.decide.classify.length import StatedLength, expected_tokens, stated_length
+from slipstream_gateway.decide.classify.model import COLUMNS, HEADS, SHARES, TASK_WEIGHT, TASKS, Floats, Model
 from slipstream_gateway.decide.classify.prompt import Prompt, pieces
 
 _SYSTEM_PROMPTS_KEPT = 1024
-_MAX_TOKENS = 5000.0
 _WORDS_SHOWN = 5
 _COLUMNS_PADDED = 16
 _LONG_SLOPE = 2.5  # of the logit of a long answer, over the log of a stated length
@@ -34,12 +33,14 @@ class LinearClassifier:
         # Rows of 16 numbers, one cache line each, are faster to gather.
         self._table = np.zeros((len(model.table), _COLUMNS_PADDED), np.float32)
         self._table[:, :COLUMNS] = model.table
+        self._table[:WORDS_FROM] *= RUN_WEIGHT
         self._last = np.zeros(len(model.table), np.int32)
         self._bias = np.zeros(_COLUMNS_PADDED, np.float32)
         self._bias[:COLUMNS] = model.bias
-        self._temperature = model.temperature
-        self._counts: list[list[float]] = model.counts.T.tolist()
-        self._by_task: list[list[float]] = model.by_task.T.tolist()
+        self._table[:, : len(TASKS)] /= model.temperature
+        self._bias[: len(TASKS)] /= model.temperature
+        self._counts: list[list[float]] = [column if any(column) else [] for column in model.counts.T.tolist()]
+        self._by_task: list[list[float]] = model.by_task.clip(*SHARES).T.tolist()
         self._lengths: list[float] = model.lengths.tolist()
         self._shares: list[float] = model.shares.tolist()
         self._system = lru_cache(_SYSTEM_PROMPTS_KEPT)(self._sum)
@@ -73,10 +74,9 @@ class LinearClassifier:
         order = _ORDER[: rows.size]
         # A row counts once, at its last occurrence: the last of several writes to one index remains.
         self._last[rows] = order
-        once = (self._last.take(rows) == order).astype(np.float32)
+        once = self._last.take(rows) == order
         count = max(np.count_nonzero(once), 1)
-        once[: found.runs] *= RUN_WEIGHT
-        total: Floats = once @ self._table.take(rows, axis=0)
+        total: Floats = once.astype(np.float32) @ self._table.take(rows, axis=0)
         total *= count**-0.5
         return total
 
@@ -94,17 +94,14 @@ class LinearClassifier:
         # For so few numbers, plain Python is faster than NumPy.
         logits = outputs[: len(TASKS)]
         top = max(logits)
-        powers = [math.exp((logit - top) / self._temperature) for logit in logits]
-        whole = sum(powers)
-        chances = [power / whole for power in powers]
+        powers = [math.exp(logit - top) for logit in logits]
+        confidence = 1.0 / sum(powers)
+        chances = [power * confidence for power in powers]
         long, rare, speculate = self._chances(outputs, chances, prompt)
-        confidence = max(chances)
-        best = chances.index(confidence)
+        best = logits.index(top)
+        tokens = expected_tokens(TASKS[best], prompt, stated, self._lengths[best])
         if stated is not None:
-            tokens = stated.tokens
             long = _sigmoid(_LONG_SLOPE * math.log(tokens / MEDIUM_MAX_TOKENS))
-        else:
-            tokens = min(usual_tokens(TASKS[best], prompt) * self._lengths[best], _MAX_TOKENS)
         if request.max_tokens is not None:
             tokens = min(tokens, float(request.max_tokens))
             if request.max_tokens <= MEDIUM_MAX_TOKENS:
@@ -123,14 +120,14 @@ class LinearClassifier:
         )
 
     def _chances(self, outputs: list[float], chances: list[float], prompt: Prompt) -> list[float]:
-        """The probability of each of `HEADS`: the mean of the prediction from words and counts and of the prediction
-        from the task."""
+        """The probability of each of `HEADS`: the logit from words and counts, plus a part of that from the task."""
         found = []
         for head in range(len(HEADS)):
             logit = outputs[len(TASKS) + head]
-            if any(self._counts[head]):
+            if self._counts[head]:
                 logit += _dot(self._counts[head], prompt.counts)
-            found.append(0.5 * (_sigmoid(logit) + _dot(self._by_task[head], chances)))
+            share = _dot(self._by_task[head], chances)
+            found.append(_sigmoid(logit + TASK_WEIGHT * math.log(share / (1.0 - share))))
         return found
 
     def _strongest(self, text: str, task: TaskType) -> list[str]:

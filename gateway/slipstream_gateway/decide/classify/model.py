@@ -21,7 +21,9 @@ from slipstream_gateway.decide.classify.prompt import COUNTS
 TASKS = tuple(task for task in TaskType if task is not TaskType.UNKNOWN)
 HEADS = ("long", "rare", "speculate")
 COLUMNS = len(TASKS) + len(HEADS)
-_FORMAT = 2
+TASK_WEIGHT = 0.5  # of the logit of a head by the task, relative to that by the words
+SHARES = (0.005, 0.995)  # bounds of a share by task, whose logit must be finite
+_FORMAT = 3
 _SHIPPED = Path(__file__).with_name("model.npz")
 _STEPS = 127
 _MAX_BYTES = 256 * 1024 * 1024
@@ -34,10 +36,10 @@ class Model:
     """All arrays are float32; C tasks, H heads.
 
     `table` (TABLE_ROWS, C + H) holds a weight per feature for each task and each of `HEADS`; `bias` (C + H,) completes
-    their logits. The logits of the tasks are divided by `temperature`. `counts` (COUNTS, H) are the weights of a
-    prompt's counts. `by_task` (C, H) is how often a task's answers are long, rare, worth speculating. `lengths` (C,)
-    multiplies the usual length of a task's answers. `shares` are the mean shares of rare tokens in answers that are not
-    rare and in answers that are.
+    the margins of the tasks and the logits of the heads. The margins over `temperature` are the logits of the tasks.
+    `counts` (COUNTS, H) are the weights of a prompt's counts. `by_task` (C, H) is how often a task's answers are long,
+    rare, worth speculating. `lengths` (C,) multiplies the usual length of a task's answers. `shares` are the mean
+    shares of rare tokens in answers that are not rare and in answers that are.
     """
 
     table: Floats

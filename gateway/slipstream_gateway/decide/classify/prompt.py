@@ -21,14 +21,15 @@ _LETTER, _CAPITAL, _DIGIT, _SPACE, _NEWLINE, _MARK, _LEAD, _WIDE_LEAD, _CONTINUA
 # Tokens per byte of each kind, fitted to a byte-pair encoding with 100,000 entries over prompts in several languages.
 _TOKENS = (0.186, 0.186, 0.79, 0.221, 0.351, 0.74, 0.186, 0.186, 0.491)
 
-COUNTS = 13  # number of entries in `Prompt.counts`
+COUNTS = 12  # number of entries in `Prompt.counts`
 
 
 class Prompt(NamedTuple):
     """`text` is both ends of the last user message, `system` the start of the system prompt, as written.
 
     `material_tokens` counts the last user message, `prompt_tokens` everything; both are estimates. `counts` are inputs
-    of heads beyond words: sizes, and the shares of digits, capitals and marks; each about 1 at most.
+    of the head for rare answers beyond words: digits, amounts, names, marks, and questions for them; each about 1 at
+    most. Sizes are not among them: they reveal the corpus of a prompt.
     """
 
     text: str
@@ -57,6 +58,8 @@ def _sorts() -> bytes:
 
 
 _SORTS = _sorts()
+# As kinds of bytes: a number behind a space, a number with a mark inside (an amount, a date), a capitalised word.
+_NUMBER, _AMOUNT, _NAME = bytes((_SPACE, _DIGIT)), bytes((_DIGIT, _MARK, _DIGIT)), bytes((_CAPITAL, _LETTER))
 
 
 def pieces(request: GenerationRequest) -> Prompt:
@@ -73,8 +76,8 @@ def pieces(request: GenerationRequest) -> Prompt:
     length = len(text)
     if length > _HEAD_CHARS + _TAIL_CHARS:
         text = f"{text[:_HEAD_CHARS]}\n{text[-_TAIL_CHARS:]}"
-    sorted_bytes = text.encode("utf-8", "replace").translate(_SORTS)
-    found = np.bincount(np.frombuffer(sorted_bytes, np.uint8), minlength=9).tolist()
+    kinds = text.encode("utf-8", "replace").translate(_SORTS)
+    found = np.bincount(np.frombuffer(kinds, np.uint8), minlength=9).tolist()
     material = sum(map(mul, _TOKENS, found)) * length / max(len(text), 1)
     rest = max(others - length, 0) * _OTHER_TOKENS_PER_CHAR if request.messages else 0.0
     return Prompt(
@@ -82,24 +85,25 @@ def pieces(request: GenerationRequest) -> Prompt:
         system,
         int(material + rest + _TOKENS_PER_MESSAGE * len(request.messages)) + 1,
         material,
-        _counts(text, system, length, found),
+        _counts(text.lower(), system, kinds, found),
     )
 
 
-def _counts(text: str, system: str, length: int, found: list[int]) -> tuple[float, ...]:
-    size = len(text) + 1
+def _counts(lowered: str, system: str, kinds: bytes, found: list[int]) -> tuple[float, ...]:
+    """`lowered` is the text in small letters, `kinds` its bytes by kind, `found` the number of each kind."""
+    size, words = len(lowered) + 1, found[_SPACE] + 1
+    amounts = kinds.count(_AMOUNT)
     return (
-        log1p(length) / 8,
-        log1p(len(system)) / 8,
         found[_DIGIT] / size * 5,
-        log1p(found[_DIGIT]) / 3,
-        found[_CAPITAL] / size * 5,
         log1p(found[_CAPITAL]) / 3,
         log1p(found[_NEWLINE]) / 2,
         log1p(found[_MARK]) / 4,
-        log1p(text.count(":")) / 2,
-        float("@" in text),
-        float("?" in text),
-        float("{" in text),
-        float("json" in text or "JSON" in text or "json" in system or "JSON" in system),
+        kinds.count(_NUMBER) / words * 5,
+        log1p(amounts) / 3,
+        amounts / words * 5,
+        kinds.count(_NAME) / words * 5,
+        float("who" in lowered),
+        float("when " in lowered or "year" in lowered),
+        float("{" in lowered),
+        float("json" in lowered or "json" in system or "JSON" in system),
     )
