@@ -20,12 +20,17 @@ _TOKENS_PER_UNIT = {
     "character": 0.25, "token": 1.0, "satz": 25.0, "sätze": 25.0, "wort": 1.4, "wörter": 1.4, "phrase": 25.0,
     "mots": 1.4, "frase": 25.0, "palabras": 1.4,
 }  # fmt: skip
-# Set phrases that fix a length, in tokens.
+# Set phrases that fix a length, in tokens, by a part of each: most prompts contain no part.
 _FORMS = {
-    "yes or no": 4.0, "yes/no": 4.0, "true or false": 4.0, "label only": 4.0, "category only": 4.0,
-    "only the label": 4.0, "only the category": 4.0, "one word": 2.0, "single word": 2.0, "one-word": 2.0,
-    "haiku": 24.0, "limerick": 60.0, "short status": 22.0, "subject line": 14.0,
-}  # fmt: skip
+    "yes": {"yes or no": 4.0, "yes/no": 4.0},
+    "true or": {"true or false": 4.0},
+    "only": {"label only": 4.0, "category only": 4.0, "only the label": 4.0, "only the category": 4.0},
+    "word": {"one word": 2.0, "single word": 2.0, "one-word": 2.0},
+    "haiku": {"haiku": 24.0},
+    "limerick": {"limerick": 60.0},
+    "short status": {"short status": 22.0},
+    "subject line": {"subject line": 14.0},
+}
 # A stated length always contains one of these, so that the pattern need not run over most prompts.
 _SIGNS = ("word", "sentence", "line", "paragraph", "bullet", "page", "stanza", "token", "satz", "sätze", "wort",
           "wörter", "phrase", "mots", "frase", "palabras", "character")  # fmt: skip
@@ -61,9 +66,11 @@ def stated_length(text: str, system: str) -> StatedLength | None:
     if len(text) > 2 * _EDGE_CHARS:
         text = f"{text[:_EDGE_CHARS]}\n{text[-_EDGE_CHARS:]}"
     text = f"{text}\n{system}".lower()
-    for form, tokens in _FORMS.items():
-        if form in text:
-            return StatedLength(tokens, form)
+    for part, forms in _FORMS.items():
+        if part in text:
+            for form, tokens in forms.items():
+                if form in text:
+                    return StatedLength(tokens, form)
     for sign in _SIGNS:
         if sign in text:
             return max(map(_measure, _ASKED.finditer(text)), default=None)
