@@ -180,8 +180,8 @@ class SpeculationPolicySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_un
     adaptive_draft_length: Annotated[
         bool,
         Meta(
-            description="true: for greedy requests the draft length is a maximum, and servers that support it verify in "
-            "each step as many draft tokens as pay; false: each step has the draft length of the decision."
+            description="true: for greedy requests the draft length is a maximum, and servers that support it verify "
+            "in each step as many draft tokens as pay; false: each step has the draft length of the decision."
         ),
     ] = True
     decision: Annotated[
