@@ -16,9 +16,10 @@ from collections.abc import Sequence
 
 # Numbers of rows at which the cost is measured; in between it is interpolated.
 _KNOTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
-_COST_RATE = 0.1  # weight of a new step in the mean of a knot
+_SMALLEST_RATE = 0.05  # weight of a new step in a cost, once enough steps have been averaged
 _OUTLIER = 3.0  # a step that takes so many times the expected time counts as this many
-_KIND_RATE, _REQUEST_RATE = 0.02, 0.25
+_FIRST_RETRY, _LAST_RETRY = 16, 1024  # avoided steps after which a cost is measured again
+_KIND_RATE, _REQUEST_RATE = 0.02, 0.1
 _MOST_LOG_ODDS = 6.0
 _KEPT = 0.97
 
@@ -65,38 +66,64 @@ def allocate(chances: Sequence[Sequence[float]], step_s: Sequence[float], draft_
     return lengths
 
 
-class StepCosts:
-    """The time of a step by its number of rows, learned from the steps themselves.
+class Cost:
+    """The mean of some times in seconds, the later ones with more weight; None until it is measured.
 
-    More rows never cost less. Numbers of rows above all that were measured cost as much as the largest measured one, so
-    that they are tried.
+    A cost that seemed too dear would never be measured again, although a single slow step may be the reason. So it is
+    forgotten after some steps in which it could have been measured, each time after twice as many.
     """
 
     def __init__(self) -> None:
-        self._means = [0.0] * len(_KNOTS)
-        self._weights = [0.0] * len(_KNOTS)
+        self.seconds: float | None = None
+        self.weight = 0.0
+        self._unmeasured = 0
+        self._retried_after = _FIRST_RETRY
 
-    def update(self, rows: int, seconds: float) -> None:
-        """Learn from a step of `rows` rows that took `seconds`."""
+    def measured(self, seconds: float, part: float = 1.0) -> None:
+        """`part` in (0, 1] of a step took `seconds`."""
+        self._unmeasured = 0
+        self.weight += part
+        if self.seconds is None:
+            self.seconds = seconds
+        limited = min(seconds, _OUTLIER * self.seconds)
+        self.seconds += part * max(_SMALLEST_RATE, 1.0 / self.weight) * (limited - self.seconds)
+
+    def avoided(self) -> None:
+        """A step could have measured it."""
+        self._unmeasured += 1
+        if self._unmeasured >= self._retried_after:
+            self.seconds, self.weight, self._unmeasured = None, 0.0, 0
+            self._retried_after = min(2 * self._retried_after, _LAST_RETRY)
+
+
+class StepCosts:
+    """The time of a step by its number of rows, learned from the steps themselves.
+
+    More rows never cost less. Numbers of rows outside of those that were measured are taken for cheap, so that they are
+    tried: fewer rows cost down to half of the smallest measured number, more rows as much as the largest one.
+    """
+
+    def __init__(self) -> None:
+        self._costs = [Cost() for _ in _KNOTS]
+
+    def update(self, rows: int, seconds: float, most: int = 0) -> None:
+        """Learn from a step of `rows` rows that took `seconds` and could have had `most` rows."""
         lower, share = _position(rows)
-        for knot, part in ((lower, 1.0 - share), (lower + 1, share)):
-            if part > 0.0:
-                self._learn(knot, part, seconds)
-
-    def _learn(self, knot: int, part: float, seconds: float) -> None:
-        weight = self._weights[knot] = self._weights[knot] + part
-        if weight == part:
-            self._means[knot] = seconds
-        else:
-            limited = min(seconds, _OUTLIER * self._means[knot])
-            self._means[knot] += part * max(_COST_RATE, 1.0 / weight) * (limited - self._means[knot])
+        self._costs[lower].measured(seconds, 1.0 - share)
+        if share > 0.0:
+            self._costs[lower + 1].measured(seconds, share)
+        for knot in range(lower + 2, len(_KNOTS)):
+            if _KNOTS[knot] > most:
+                break
+            self._costs[knot].avoided()
 
     def table(self, most: int) -> list[float]:
         """Seconds of steps with 0 to `most` rows; all 1 before the first update."""
         known = self._known()
         if not known:
             return [1.0] * (most + 1)
-        table, (rows, seconds) = [known[0][1]] * (min(known[0][0], most) + 1), known[0]
+        rows, seconds = known[0]
+        table = [seconds * (0.5 + 0.5 * at / rows) for at in range(min(rows, most) + 1)]
         for next_rows, next_s in known[1:]:
             slope = (next_s - seconds) / (next_rows - rows)
             table += [seconds + slope * (at - rows) for at in range(rows + 1, min(next_rows, most) + 1)]
@@ -107,10 +134,10 @@ class StepCosts:
         """The measured knots with rising costs: neighbours that fall are one, at their weighted mean (pool adjacent
         violators)."""
         pools: list[tuple[float, float, list[int]]] = []
-        for rows, mean, weight in zip(_KNOTS, self._means, self._weights, strict=True):
-            if weight <= 0.0:
+        for rows, cost in zip(_KNOTS, self._costs, strict=True):
+            if cost.seconds is None:
                 continue
-            pool = (mean, min(weight, 1.0 / _COST_RATE), [rows])
+            pool = (cost.seconds, min(cost.weight, 1.0 / _SMALLEST_RATE), [rows])
             while pools and pools[-1][0] > pool[0]:
                 before = pools.pop()
                 total = before[1] + pool[1]
@@ -133,23 +160,27 @@ class DraftRows:
     """Allocates the rows of one engine, and learns from its steps what they cost and which pay."""
 
     def __init__(self) -> None:
-        self.costs = StepCosts()
         self.chances = Chances()
-        self._draft_pass_s = 0.0
+        self._costs = StepCosts()
+        self._draft_pass = Cost()
 
     def lengths(self, offers: Sequence[Sequence[int]], log_odds: Sequence[float], fixed_rows: int = 0) -> list[int]:
         """The number of draft tokens to verify for each request. `offers[i]` has the evidence of each draft token that
         request `i` could verify, `log_odds[i]` is the request's own. `fixed_rows` more rows are taken already."""
         chances = [self.chances.of(evidence, own) for evidence, own in zip(offers, log_odds, strict=True)]
-        table = self.costs.table(len(offers) + fixed_rows + sum(map(len, offers)))
-        return allocate(chances, table[fixed_rows:], self._draft_pass_s)
+        table = self._costs.table(len(offers) + fixed_rows + sum(map(len, offers)))
+        return allocate(chances, table[fixed_rows:], self._draft_pass.seconds or 0.0)
+
+    def note_step(self, rows: int, seconds: float, most: int) -> None:
+        """Learn from a step of `rows` rows that took `seconds` and could have had `most` rows."""
+        self._costs.update(rows, seconds, most)
 
     def note_drafting(self, passes: int, seconds: float) -> None:
-        """Learn from `passes` passes of the draft model that took `seconds`."""
-        pass_s = seconds / passes
-        if not self._draft_pass_s:
-            self._draft_pass_s = pass_s
-        self._draft_pass_s += _COST_RATE * (min(pass_s, _OUTLIER * self._draft_pass_s) - self._draft_pass_s)
+        """Learn from a step whose `passes` passes of the draft model took `seconds`; 0 if it could have had some."""
+        if passes:
+            self._draft_pass.measured(seconds / passes)
+        else:
+            self._draft_pass.avoided()
 
 
 class Chances:

@@ -86,6 +86,25 @@ def test_more_rows_never_cost_less(steps: list[tuple[int, float]], most: int) ->
     assert all(0.0 < before <= after * (1 + 1e-9) for before, after in itertools.pairwise(table))
 
 
+def test_a_number_of_rows_that_is_avoided_is_tried_again_at_growing_distances() -> None:
+    costs, waits = StepCosts(), []
+    for _ in range(9):
+        costs.update(16, 5.0)
+        waits.append(0)
+        while costs.table(16)[16] > 1.0:
+            costs.update(4, 0.04, most=16)
+            waits[-1] += 1
+    assert waits == [16, 32, 64, 128, 256, 512, 1024, 1024, 1024]
+
+
+def test_a_number_of_rows_that_the_load_does_not_allow_is_not_forgotten() -> None:
+    costs = StepCosts()
+    costs.update(64, 5.0)
+    for _ in range(1000):
+        costs.update(4, 0.04, most=16)
+    assert costs.table(64)[64] > 1.0
+
+
 def test_costs_before_any_step_are_equal() -> None:
     assert StepCosts().table(3) == [1.0] * 4
 
@@ -154,7 +173,7 @@ class _Server:
                 self._own[request] = self.rows.chances.learn(offers[request][:length], accepted, own)
         rows = len(likely) + sum(lengths)
         seconds = self.step_s(rows) * self._draws.uniform(0.9, 1.1)
-        self.rows.costs.update(rows, seconds)
+        self.rows.note_step(rows, seconds, len(likely) * (1 + most))
         return tokens, seconds, sum(lengths)
 
 
@@ -185,3 +204,29 @@ def test_after_a_load_step_the_size_is_right_within_five_steps() -> None:
     for load in (16, 1, 16):
         after = [server.step([0.7] * load)[2] for _ in range(5)]
         assert abs(statistics.mean(after) - settled[load]) <= max(1.0, 0.1 * load)
+
+
+def test_a_server_that_was_slow_at_first_is_tried_again() -> None:
+    """Steps that take eight times as long, such as the first ones of a process, must not end drafting for good."""
+    server, quick = _Server(6, knee=16), _Server(6, knee=16)
+    step_s = server.step_s
+    server.step_s = lambda rows: step_s(rows) * (8.0 if rows > 4 else 1.0)  # type: ignore[method-assign]
+    _rate_of(server, [0.9] * 4, 60)
+    server.step_s = step_s  # type: ignore[method-assign]
+    _rate_of(server, [0.9] * 4, 400)
+    _rate_of(quick, [0.9] * 4, 460)
+    assert _rate_of(server, [0.9] * 4, 400) > 0.97 * _rate_of(quick, [0.9] * 4, 400)
+
+
+def test_a_dear_draft_model_is_tried_again_when_it_is_cheap() -> None:
+    rows = DraftRows()
+    for _ in range(20):
+        rows.note_step(4, 0.040, 16)
+        rows.note_step(16, 0.041, 16)
+        rows.note_drafting(2, 1.0)
+    assert rows.lengths([range(3)] * 4, [2.0] * 4) == [0] * 4
+    steps = 0
+    while not any(rows.lengths([range(3)] * 4, [2.0] * 4)):
+        rows.note_drafting(0, 0.0)
+        steps += 1
+    assert steps < 100

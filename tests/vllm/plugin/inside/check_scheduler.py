@@ -186,10 +186,10 @@ def test_a_bad_length_is_refused_by_the_scheduler_too(engine: Engine) -> None:
 
 def with_costs(engine: Engine, step_s: Callable[[int], float]) -> Engine:
     """The engine with known and constant costs of steps."""
-    costs = engine.scheduler._draft_rows.costs
+    known = engine.scheduler._draft_rows
     for rows in range(1, 65):
-        costs.update(rows, step_s(rows))
-    costs.update = lambda rows, seconds: None
+        known.note_step(rows, step_s(rows), 0)
+    known.note_step = lambda rows, seconds, most: None
     return engine
 
 
@@ -232,6 +232,6 @@ def test_adaptive_requests_share_few_rows_by_their_chances(engine: Engine) -> No
 def test_costs_are_learned_from_steps_without_prompts(engine: Engine) -> None:
     engine.add(request("a", 2, adaptive=True), request("b", 0))
     engine.run()
-    measured = [rows for rows, _ in engine.scheduler._draft_rows.costs._known()]
+    measured = [rows for rows, _ in engine.scheduler._draft_rows._costs._known()]
     assert measured
     assert max(measured) <= 5  # two requests and their draft tokens; prompts have twenty rows
