@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 from slipstream_core.types import Arm, LengthBin
 
+from slipstream_tools.bench.arrivals import Load
 from slipstream_tools.bench.results import Row
 from slipstream_tools.bench.summary import PLAIN
 
@@ -24,7 +25,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
     index: int
     round: int
-    concurrency: int
+    concurrency: Load
     draft: str | None
     request_class: str
     length: str
@@ -35,16 +36,16 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
 
 def cases_of(rows: Iterable[Row]) -> list[Case]:
     """The cases of measured rows, in the order in which each was first seen."""
-    grouped: dict[tuple[str | None, int, int, int], list[Row]] = defaultdict(list)
+    grouped: dict[tuple[str | None, Load, int, int], list[Row]] = defaultdict(list)
     for row in rows:
         grouped[row.key[:4]].append(row)
     classes = _classes(grouped.values())
     return [_case(group, position, classes) for position, group in enumerate(grouped.values())]
 
 
-def by_place(cases: Iterable[Case]) -> dict[tuple[str | None, int], list[Case]]:
+def by_place(cases: Iterable[Case]) -> dict[tuple[str | None, Load], list[Case]]:
     """Cases by draft and concurrency: only those of one place are comparable."""
-    places: dict[tuple[str | None, int], list[Case]] = defaultdict(list)
+    places: dict[tuple[str | None, Load], list[Case]] = defaultdict(list)
     for case in cases:
         places[case.draft, case.concurrency].append(case)
     return places
@@ -91,7 +92,7 @@ class Prices(msgspec.Struct, frozen=True, kw_only=True):
         return self.plain is not None and self.speculative is not None
 
     def cost(self, row: Row) -> float:
-        """The cost of an answer, at a price of 1 where none is known. At concurrency c, c requests share the servers,
-        so each is charged 1/c of its time."""
+        """The cost of an answer, at a price of 1 where none is known. Of c requests in flight, which share the servers,
+        each is charged 1/c of its time."""
         price = (self.speculative if row.arm == Arm.SPECULATIVE else self.plain) if self.known else 1.0
-        return (row.e2e_s or 0.0) / row.concurrency / _HOUR_S * (price or 0.0)
+        return (row.e2e_s or 0.0) / row.load / _HOUR_S * (price or 0.0)

@@ -12,6 +12,7 @@ import numpy as np
 from slipstream_core.types import Arm
 
 from slipstream_tools.bench import statistics as stats
+from slipstream_tools.bench.arrivals import Load
 from slipstream_tools.bench.cases import Case, Prices, by_place
 from slipstream_tools.bench.results import Row
 from slipstream_tools.bench.speculation import speculation
@@ -33,7 +34,7 @@ def cells_of(
 
 
 def _cell(
-    cases: Sequence[Case], name: tuple[str | None, int, str, str], modes: Sequence[str], prices: Prices, seed: int
+    cases: Sequence[Case], name: tuple[str | None, Load, str, str], modes: Sequence[str], prices: Prices, seed: int
 ) -> Cell:
     """The cell of `cases`; `name` is its draft, concurrency, class and length."""
     draft, concurrency, request_class, length = name

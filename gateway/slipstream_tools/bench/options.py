@@ -12,6 +12,7 @@ from slipstream_core.arguments import at_least_one, not_negative, seconds
 from slipstream_core.errors import CommandError
 from slipstream_core.manifest import EMBEDDED_MANIFEST
 
+from slipstream_tools.bench.arrivals import Arrivals, Load, parse_arrivals
 from slipstream_tools.bench.plan import BenchMode, parse_modes
 from slipstream_tools.bench.requests import is_embedded
 from slipstream_tools.bench.suites import ENGINES, MODES, SUITES, with_suite
@@ -35,7 +36,8 @@ class BenchOptions(msgspec.Struct, frozen=True, kw_only=True):
     requests: str
     limit: int | None = None
     modes: tuple[BenchMode, ...]
-    concurrency: tuple[int, ...] = (1,)
+    concurrency: tuple[int, ...] = ()
+    arrivals: tuple[Arrivals, ...] = ()
     drafts: tuple[str, ...] = ()
     rounds: int = 1
     warmup: int = 3
@@ -52,6 +54,11 @@ class BenchOptions(msgspec.Struct, frozen=True, kw_only=True):
     expect: tuple[str, ...] = ()
     write_policy: Path | None = None
     pair: str | None = None
+
+    @property
+    def loads(self) -> tuple[Load, ...]:
+        """The loads of the run, in their order: each is a block of its own."""
+        return (*self.concurrency, *(one.name for one in self.arrivals))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,6 +81,8 @@ def parse_options(args: argparse.Namespace) -> BenchOptions:
     elif "requests" not in values:
         raise CommandError("--requests is required without --suite", exit_code=2)
     values["modes"] = parse_modes(values.get("modes", MODES), values.pop("draft_lengths", ()))
+    if "arrivals" not in values:
+        values.setdefault("concurrency", (1,))
     options = BenchOptions(**values)
     message = None
     if options.url is not None and refused:
@@ -123,6 +132,9 @@ def _add_plan(add: _Add) -> None:
         help="draft lengths; each makes the mode speculative a mode of its own")  # fmt: skip
     add("--concurrency", type=_counts, metavar="LIST",
         help="numbers of requests in flight; each is a block of its own (1)")  # fmt: skip
+    add("--arrivals", type=_arrivals, metavar="LIST",
+        help="open loops, after the blocks of --concurrency: requests per second as a Poisson process, or RATExN in "
+        "bursts of N")  # fmt: skip
     add("--rounds", type=at_least_one, metavar="N", help="repetitions of the whole plan (1)")
     add("--warmup", type=not_negative, metavar="N", help="unmeasured requests per mode and block (3)")
     add("--seed", type=not_negative, metavar="N", help="random seed of the order and of the intervals (0)")
@@ -151,6 +163,16 @@ def _texts(text: str) -> tuple[str, ...]:
     if not all(parts) or len(set(parts)) < len(parts):
         raise argparse.ArgumentTypeError(f"expected different names with commas between them, got {text!r}")
     return parts
+
+
+def _arrivals(text: str) -> tuple[Arrivals, ...]:
+    try:
+        found = tuple(parse_arrivals(part) for part in text.split(","))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if len(set(found)) < len(found):
+        raise argparse.ArgumentTypeError(f"expected different arrivals, got {text!r}")
+    return found
 
 
 def _counts(text: str) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from slipstream_core.types import Arm, LengthBin
 
+from slipstream_tools.bench.arrivals import Load
 from slipstream_tools.bench.cases import Case, by_place
 from slipstream_tools.bench.results import Row
 from slipstream_tools.bench.statistics import Floats, bootstrap, rank_correlation, ratio_of_means, relative_increase
@@ -99,7 +100,7 @@ def oracle_of(cases: Sequence[Case], modes: Sequence[str], *, seed: int) -> Iter
             yield _figures(routed, draft, concurrency, seed)
 
 
-def _figures(routed: Sequence[Routed], draft: str | None, concurrency: int, seed: int) -> OracleFigures:
+def _figures(routed: Sequence[Routed], draft: str | None, concurrency: Load, seed: int) -> OracleFigures:
     first, warm = routed[:FIRST_REQUESTS], routed[FIRST_REQUESTS:]
     return OracleFigures(
         concurrency=concurrency,

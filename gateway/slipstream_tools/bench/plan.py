@@ -16,6 +16,7 @@ from slipstream_core.errors import CommandError
 from slipstream_core.manifest.objects import MAX_DRAFT_TOKENS
 from slipstream_core.types import Arm
 
+from slipstream_tools.bench.arrivals import Load
 from slipstream_tools.bench.requests import BenchRequest
 from slipstream_tools.bench.summary import PLAIN, ROUTED, SPECULATIVE
 
@@ -92,12 +93,13 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan(
-    requests: Sequence[BenchRequest], modes: Sequence[BenchMode], *, concurrency: int, rounds: int, seed: int
+    requests: Sequence[BenchRequest], modes: Sequence[BenchMode], *, load: Load, rounds: int, seed: int
 ) -> Iterator[list[Item]]:
-    """The groups of one concurrency level: items of one mode that run together, `concurrency` at a time; the next group
-    starts when they are done. The same arguments give the same order."""
-    order = random.Random(f"{seed}/{concurrency}")
-    size = 1 if concurrency == 1 else concurrency * GROUP_WAVES
+    """The groups of one load: items of one mode that run together; the next group starts when they are done. In a
+    closed loop `load` items run at a time. In an open loop a group has all requests. The same arguments give the same
+    order."""
+    order = random.Random(f"{seed}/{load}")
+    size = len(requests) if isinstance(load, str) else 1 if load == 1 else load * GROUP_WAVES
     for number in range(rounds):
         for start in range(0, len(requests), size):
             for mode in order.sample(list(modes), len(modes)):

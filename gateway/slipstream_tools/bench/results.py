@@ -11,11 +11,13 @@ from typing import Any, BinaryIO, Final, Literal, NamedTuple
 import msgspec
 from slipstream_core.errors import CommandError
 
+from slipstream_tools.bench.arrivals import Load
+
 RESULTS_FILE = "results.jsonl"
 MEASURE: Final = "measure"
 WARMUP: Final = "warmup"
 Phase = Literal["measure", "warmup"]
-RowKey = tuple[str | None, int, int, int, str]
+RowKey = tuple[str | None, Load, int, int, str]
 """Draft, concurrency, round, request and mode of a row: unique in a file."""
 
 
@@ -27,7 +29,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     system: str
     modes: tuple[str, ...]
-    concurrency: tuple[int, ...]
+    concurrency: tuple[Load, ...]
     drafts: tuple[str, ...]
     rounds: int
     warmup: int
@@ -82,6 +84,7 @@ class Row(Measured, frozen=True, kw_only=True):
     """One request in one mode. An answer that is not in the mode that was asked for has an `error`.
 
     `request_class` is the gateway's class and `class` (here `label`) the bench file's own, None where it gives none.
+    `in_flight` is None in a closed loop, where `concurrency` has the number.
     """
 
     index: int
@@ -96,9 +99,15 @@ class Row(Measured, frozen=True, kw_only=True):
     saving_ms: float | None = None
     checks: dict[str, float] = {}
     passed: bool | None = None
-    concurrency: int
+    concurrency: Load
     phase: Phase
     draft: str | None = None
+    in_flight: float | None = None
+
+    @property
+    def load(self) -> float:
+        """The mean number of requests in flight during the answer, this one included."""
+        return self.in_flight if self.in_flight is not None else float(self.concurrency)
 
     @property
     def key(self) -> RowKey:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
 from slipstream_core.errors import CommandError
 from slipstream_core.types import Reason
 
+from slipstream_tools.bench.arrivals import InFlight, Load
 from slipstream_tools.bench.client import Answer, BenchClient
 from slipstream_tools.bench.options import BenchOptions
 from slipstream_tools.bench.plan import BenchMode, Item, plan
@@ -39,18 +40,18 @@ class BenchJob(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     draft: str | None = None
 
-    def left(self, level: int, finished: set[RowKey]) -> list[list[Item]]:
-        """The groups of one concurrency level without the requests that are `finished`."""
+    def left(self, level: Load, finished: set[RowKey]) -> list[list[Item]]:
+        """The groups of one load without the requests that are `finished`."""
         options = self.options
-        groups = plan(self.requests, options.modes, concurrency=level, rounds=options.rounds, seed=options.seed)
+        groups = plan(self.requests, options.modes, load=level, rounds=options.rounds, seed=options.seed)
         kept = ([item for item in group if self._key(item, level) not in finished] for group in groups)
         return [group for group in kept if group]
 
     def total(self, finished: set[RowKey]) -> int:
         """The number of measured requests still to run."""
-        return sum(len(group) for level in self.options.concurrency for group in self.left(level, finished))
+        return sum(len(group) for level in self.options.loads for group in self.left(level, finished))
 
-    def _key(self, item: Item, level: int) -> RowKey:
+    def _key(self, item: Item, level: Load) -> RowKey:
         return (self.draft, level, item.round, item.request.index, item.mode.name)
 
 
@@ -62,23 +63,24 @@ class Runner:
         self._client = client
         self._results = results
         self._on_row = on_row
+        self._in_flight = InFlight()
 
     async def run(self) -> None:
-        """All levels, one after the other, each with its own warm-up.
+        """All loads, one after the other, each with its own warm-up.
 
         Raises:
             CommandError: the gateway ignores the mode or cannot be reached, or the results cannot be written.
         """
-        for level in self._job.options.concurrency:
+        for level in self._job.options.loads:
             groups = self._job.left(level, self._results.finished)
             if groups:
                 await self._warm_up(level)
             for group in groups:
                 await self._run(group, level, MEASURE)
 
-    async def _warm_up(self, level: int) -> None:
-        """Run some requests in each forced mode, at the level's concurrency and without teaching the gateway, and check
-        that the gateway honours the mode."""
+    async def _warm_up(self, level: Load) -> None:
+        """Run some requests in each forced mode, at the load and without teaching the gateway, and check that the
+        gateway honours the mode."""
         job, options = self._job, self._job.options
         order = random.Random(f"{options.seed}/{level}/warm-up").sample(job.requests, len(job.requests))
         count = max(options.warmup, 1)
@@ -91,11 +93,11 @@ class Runner:
                 rows += await self._run([Item(request=request, mode=mode)], level, WARMUP)
             _check_honoured(mode, rows)
 
-    async def _run(self, group: Sequence[Item], level: int, phase: Phase) -> list[Row]:
-        items = iter(group)
+    async def _run(self, group: Sequence[Item], level: Load, phase: Phase) -> list[Row]:
         rows: list[Row] = []
 
-        async def client() -> None:
+        async def client(items: Iterable[Item], begin_s: float = 0.0) -> None:
+            await asyncio.sleep(begin_s)
             for item in items:
                 row = await self._one(item, level, phase)
                 rows.append(row)
@@ -105,18 +107,37 @@ class Runner:
 
         try:
             async with asyncio.TaskGroup() as tasks:
-                for _ in range(min(level, len(group))):
-                    tasks.create_task(client())
+                if isinstance(level, int):
+                    items = iter(group)
+                    for _ in range(min(level, len(group))):
+                        tasks.create_task(client(items))
+                else:
+                    for item, begin_s in zip(group, self._arrival_times(group, level), strict=True):
+                        tasks.create_task(client([item], begin_s))
         except* CommandError as errors:
             raise errors.exceptions[0] from None
         return rows
 
-    async def _one(self, item: Item, level: int, phase: Phase) -> Row:
-        job, body = self._job, item.request.body
+    def _arrival_times(self, group: Sequence[Item], level: str) -> list[float]:
+        """Seconds from now at which the items of an open loop are sent: for a request the same in every mode."""
+        options, requests = self._job.options, self._job.requests
+        arrivals = next(one for one in options.arrivals if one.name == level)
+        times = arrivals.times(len(requests), f"{options.seed}/{group[0].round}")
+        of_request = {request.index: begin_s for request, begin_s in zip(requests, times, strict=True)}
+        found = [of_request.get(item.request.index, 0.0) for item in group]
+        return [begin_s - min(found) for begin_s in found]
+
+    async def _one(self, item: Item, level: Load, phase: Phase) -> Row:
+        job, body, now = self._job, item.request.body, asyncio.get_running_loop().time
         if job.options.model is not None or not body.get("model"):
             body = {**body, "model": job.model}
+        began_s = now()
+        before = self._in_flight.change(1, began_s)
         answer = await self._client.run(body, item.mode.headers(learn=phase == MEASURE))
-        return _row(item, body, answer, level=level, phase=phase, draft=job.draft)
+        ended_s = now()
+        in_flight = (self._in_flight.change(-1, ended_s) - before) / max(ended_s - began_s, 1e-9)
+        row = _row(item, body, answer, level=level, phase=phase, draft=job.draft)
+        return row if isinstance(level, int) else msgspec.structs.replace(row, in_flight=in_flight)
 
 
 def _check_honoured(mode: BenchMode, rows: Sequence[Row]) -> None:
@@ -136,7 +157,7 @@ def _check_honoured(mode: BenchMode, rows: Sequence[Row]) -> None:
     raise CommandError(f"the gateway ignores the requested mode, so modes cannot be compared: {refused.error}; {hint}")
 
 
-def _row(item: Item, body: dict[str, Any], answer: Answer, *, level: int, phase: Phase, draft: str | None) -> Row:
+def _row(item: Item, body: dict[str, Any], answer: Answer, *, level: Load, phase: Phase, draft: str | None) -> Row:
     headers = answer.headers
     arm, draft_length = headers.get("x-slipstream-arm"), _whole(headers.get("x-slipstream-draft-length"))
     reason = headers.get("x-slipstream-reason")

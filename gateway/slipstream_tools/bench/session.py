@@ -25,7 +25,7 @@ from slipstream_tools.bench.requests import BenchFile, BenchRequest, embedded_re
 from slipstream_tools.bench.results import RESULTS_FILE, Header, Results, ResultsFile, Settings, read_results
 from slipstream_tools.bench.runner import BenchJob, Runner
 from slipstream_tools.bench.stack import running_stack
-from slipstream_tools.bench.suites import fetched
+from slipstream_tools.bench.suites import OPEN_LOOP_PLACES, fetched
 from slipstream_tools.bench.summarize import summarize
 from slipstream_tools.bench.summary import Summary, Thresholds
 from slipstream_tools.bench.terminal import Progress
@@ -44,7 +44,8 @@ class Session:
         model = options.model or _named(self._requests)
         self._manifest = None if options.url else read_manifest(options.manifest, model)
         if self._manifest is not None and options.suite is not None:
-            self._manifest = fetched(self._manifest, options.concurrency)
+            places = max([*options.concurrency, *(OPEN_LOOP_PLACES for _ in options.arrivals)])
+            self._manifest = fetched(self._manifest, places)
         self._check()
         try:
             options.out.mkdir(parents=True, exist_ok=True)
@@ -102,10 +103,11 @@ class Session:
         options = self._options
         files = [options.manifest, *([options.classifier] if options.classifier else [])]
         system = _without_user(options.url) if options.url else ", ".join(_fingerprint(path) for path in files)
-        same = ("concurrency", "drafts", "rounds", "warmup", "seed", "timeout_s", "model", "limit")
+        same = ("drafts", "rounds", "warmup", "seed", "timeout_s", "model", "limit")
         return Settings(
             requests=self._file.source,
             digest=self._file.digest,
+            concurrency=options.loads,
             system=system,
             modes=tuple(mode.name for mode in options.modes),
             **{name: getattr(options, name) for name in same},

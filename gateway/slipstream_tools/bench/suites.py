@@ -23,6 +23,7 @@ ENGINES = ("slipstream", "vllm")
 MODES = "plain,speculative,routed"
 DRAFT_LENGTHS = (1, 3, 5)
 CONCURRENCY = (1, 4, 8, 16)
+OPEN_LOOP_PLACES = 16
 MIXED_REQUESTS = "embedded:200"
 _CONTEXT_TOKENS = 2048
 
@@ -37,7 +38,9 @@ def with_suite(values: dict[str, Any], suite: str, engine: str | None) -> dict[s
         message = "--engine configures the servers that bench starts and cannot be combined with --url"
         raise CommandError(message, exit_code=2)
     name = ("smollm2" if suite == SPEC_BENCH else "embedded") + ("-vllm" if engine == "vllm" else "")
-    presets: dict[str, Any] = {"modes": MODES, "concurrency": CONCURRENCY, "requests": MIXED_REQUESTS}
+    presets: dict[str, Any] = {"modes": MODES, "requests": MIXED_REQUESTS}
+    if "arrivals" not in values:
+        presets["concurrency"] = CONCURRENCY
     if "modes" not in values:
         presets["draft_lengths"] = DRAFT_LENGTHS
     if "url" not in values:
@@ -45,14 +48,14 @@ def with_suite(values: dict[str, Any], suite: str, engine: str | None) -> dict[s
     return presets | values
 
 
-def fetched(manifest: BenchManifest, concurrency: tuple[int, ...]) -> BenchManifest:
-    """`manifest` with SmolLM2's folder, downloaded if its pair names it, and a place for every request in flight."""
+def fetched(manifest: BenchManifest, places: int) -> BenchManifest:
+    """`manifest` with SmolLM2's folder, downloaded if its pair names it, and with `places` for requests in flight."""
     spec = manifest.pair.spec
     if spec.target is not None and spec.target.source == FOLDER:
         source = str(smollm2_folder(lambda line: None))
         spec = msgspec.structs.replace(spec, target=msgspec.structs.replace(spec.target, source=source))
     if isinstance(spec.engine, SlipstreamEngine):
-        engine = msgspec.structs.replace(spec.engine, max_concurrency=max(concurrency), context_tokens=_CONTEXT_TOKENS)
+        engine = msgspec.structs.replace(spec.engine, max_concurrency=places, context_tokens=_CONTEXT_TOKENS)
         spec = msgspec.structs.replace(spec, engine=engine)
     pair = msgspec.structs.replace(manifest.pair, spec=spec)
     objects = tuple(pair if item is manifest.pair else item for item in manifest.objects)

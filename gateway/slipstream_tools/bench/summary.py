@@ -14,6 +14,8 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 from slipstream_core.errors import CommandError
 
+from slipstream_tools.bench.arrivals import Load
+
 SUMMARY_FILE = "summary.json"
 PLAIN, SPECULATIVE, ROUTED = "plain", "speculative", "routed"
 ALL = "all"
@@ -133,7 +135,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
 
     request_class: str
     length: str
-    concurrency: int
+    concurrency: Load
     draft: str | None
     requests: int
     modes: dict[str, ModeFigures]
@@ -203,7 +205,7 @@ class ClassVerdict(msgspec.Struct, frozen=True, kw_only=True):
     `draft_length` where one was chosen. `reason` is one sentence with the numbers."""
 
     request_class: str
-    concurrency: int
+    concurrency: Load
     mode: str | None
     draft: str | None
     draft_length: int | None
@@ -239,7 +241,7 @@ class OracleFigures(msgspec.Struct, frozen=True, kw_only=True):
     measurement. `rank_correlation` is Spearman's, of the predicted saving with plain − speculative.
     """
 
-    concurrency: int
+    concurrency: Load
     draft: str | None
     requests: int
     first_requests: int
@@ -263,7 +265,7 @@ class BreakEven(msgspec.Struct, frozen=True, kw_only=True):
     L · (plain_tpot_s − step_s / E) = extra_ttft_s, with E tokens per step."""
 
     mode: str
-    concurrency: int
+    concurrency: Load
     draft: str | None
     draft_length: int
     plain_tpot_s: float
@@ -277,7 +279,7 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
 
     index: int
     mode: str
-    concurrency: int
+    concurrency: Load
     draft: str | None
     request_class: str
     length: str
@@ -300,7 +302,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     system: str
     model: str
     modes: tuple[str, ...]
-    concurrency: tuple[int, ...]
+    concurrency: tuple[Load, ...]
     drafts: tuple[str, ...]
     rounds: int
     seed: int
@@ -326,7 +328,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     points: tuple[Point, ...]
     warnings: tuple[str, ...]
 
-    def parts(self) -> Iterator[tuple[str | None, int, Summary]]:
+    def parts(self) -> Iterator[tuple[str | None, Load, Summary]]:
         """Draft, concurrency and the part of the summary that belongs to them, in the order of `cells`."""
         for place in dict.fromkeys((cell.draft, cell.concurrency) for cell in self.cells):
             kept: dict[str, Any] = {

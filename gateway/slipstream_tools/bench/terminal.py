@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import TextIO
 
+from slipstream_tools.bench.arrivals import load_name
 from slipstream_tools.bench.formats import NONE, interval, money, percent, plain
 from slipstream_tools.bench.summary import ALL, ClassVerdict, Distribution, Summary, distinct, entries_of
 from slipstream_tools.bench.tables import Columns, Table, columns, entry_table, forecast_tables, oracle_table
@@ -80,7 +81,7 @@ def as_text(summary: Summary) -> str:
     """Tables by draft and concurrency, then verdicts and warnings."""
     blocks: list[list[str]] = []
     for draft, concurrency, part in summary.parts():
-        place = f"{f'draft {draft}, ' if draft else ''}concurrency {concurrency}"
+        place = f"{f'draft {draft}, ' if draft else ''}{load_name(concurrency)}"
         shown = entries_of(distinct(part.cells))
         blocks.append(entry_table(f"{place} (times in ms)", shown, _COLUMNS).lines())
         for figures in part.oracle:
@@ -103,7 +104,8 @@ def _drafts(summary: Summary) -> Table:
     """Drafts and draft lengths side by side."""
     whole = (cell for cell in summary.cells if cell.request_class == cell.length == ALL)
     ways = [entry for entry in entries_of(whole) if entry.compared.pairs]
-    ways.sort(key=lambda entry: (entry.cell.concurrency, -entry.compared.rank))
+    loads = list(dict.fromkeys(entry.cell.concurrency for entry in ways))
+    ways.sort(key=lambda entry: (loads.index(entry.cell.concurrency), -entry.compared.rank))
     rows = [
         (str(entry.cell.draft), str(entry.cell.concurrency), entry.mode, interval(entry.compared.speed_up),
          interval(entry.compared.p95_reduction, percent), plain(entry.drafts.acceptance))

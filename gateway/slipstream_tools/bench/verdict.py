@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 
 from slipstream_core.errors import CommandError
 
+from slipstream_tools.bench.arrivals import Load, load_name
 from slipstream_tools.bench.formats import interval, percent
 from slipstream_tools.bench.plan import parse_mode
 from slipstream_tools.bench.summary import (
@@ -41,7 +42,7 @@ _ORDER: tuple[Judgement, ...] = (SPECULATE, NOT_ENOUGH, DO_NOT)
 def verdicts_of(cells: Sequence[Cell], thresholds: Thresholds) -> tuple[ClassVerdict, ...]:
     """One verdict per class and concurrency, by the best of its speculative modes and drafts; by routed where no mode
     speculates throughout. Empty without plain."""
-    groups: dict[tuple[int, str], list[Cell]] = {}
+    groups: dict[tuple[Load, str], list[Cell]] = {}
     for cell in cells:
         if cell.length == ALL and cell.request_class != ALL:
             groups.setdefault((cell.concurrency, cell.request_class), []).append(cell)
@@ -144,7 +145,7 @@ def _harmed(summary: Summary) -> Iterator[str]:
         if found is not None and 1 / found.estimate > 1 + HARM and found.high < 1:
             yield (
                 f"routed takes {1 / found.estimate - 1:.1%} longer than plain in the class {cell.request_class} "
-                f"at concurrency {cell.concurrency}"
+                f"at {load_name(cell.concurrency)}"
             )
 
 
@@ -161,7 +162,7 @@ def _against_policy(summary: Summary) -> Iterator[str]:
         share = routed.get((one.draft, one.concurrency, one.request_class), 0.0)
         if share > 0.5 and one.verdict == DO_NOT:
             yield (
-                f"{share:.0%} of the class {one.request_class} speculate at concurrency {one.concurrency}, "
+                f"{share:.0%} of the class {one.request_class} speculate at {load_name(one.concurrency)}, "
                 f"and should not: {one.reason}"
             )
 
@@ -172,7 +173,7 @@ def _other_verdict(summary: Summary, name: str, wanted: str) -> Iterator[str]:
         yield "the class has no verdict"
     for one in verdicts:
         if one.verdict != _VERDICTS[wanted]:
-            yield f"at concurrency {one.concurrency} it is '{one.verdict}': {one.reason}"
+            yield f"at {load_name(one.concurrency)} it is '{one.verdict}': {one.reason}"
 
 
 def _by_class(summary: Summary) -> Iterator[Cell]:

@@ -60,6 +60,25 @@ def test_every_request_runs_in_every_mode_and_round(
     assert "concurrency 2 (times in ms)" in capsys.readouterr().out
 
 
+def test_requests_of_an_open_loop_do_not_wait_for_each_other(
+    two_arms: Callable[..., Any], bench_file: Callable[..., Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, out = bench_file(*[call("tokens=10 gap=0.05") for _ in range(6)]), tmp_path / "out"
+    assert bench(two_arms(), file, out, "--arrivals", "30,30x3", "--modes", "plain,speculative") == 0
+    rows = rows_of(out)
+    assert Counter((row.concurrency, row.mode) for row in rows) == Counter(
+        {(load, mode): 6 for load in ("30/s", "30x3/s") for mode in ("plain", "speculative")}
+    )
+    assert all(row.error is None and row.in_flight is not None and 1 < row.in_flight <= 6 for row in rows)
+    plain = sorted(row.started_s for row in rows if (row.concurrency, row.mode) == ("30x3/s", "plain"))
+    assert plain[2] - plain[0] < 0.02 < plain[3] - plain[0]
+    summary = read_summary(out / "summary.json")
+    assert summary.run.concurrency == ("30/s", "30x3/s")
+    assert "30x3/s (times in ms)" in capsys.readouterr().out
+    page = (out / "report.html").read_text()
+    assert "--arrivals 30,30x3" in page
+
+
 def test_only_routed_traffic_teaches_and_settings_are_the_same_in_all_modes(
     two_arms: Callable[..., Any], bench_file: Callable[..., Path], tmp_path: Path
 ) -> None:

@@ -45,6 +45,11 @@ def test_the_mixed_suite_needs_no_file() -> None:
     assert (found.requests, found.manifest.name) == ("embedded:200", "embedded.yaml")
 
 
+def test_open_loops_replace_the_suites_loads_and_get_places(questions: str) -> None:
+    found = options("--suite", "mixed", "--arrivals", "1.5,3x8")
+    assert found.loads == ("1.5/s", "3x8/s")
+
+
 def test_a_suite_measures_a_gateway_as_well(questions: str) -> None:
     found = options("--suite", "spec-bench", "--requests", questions, "--url", "http://gateway:8080")
     assert (found.url, found.concurrency) == ("http://gateway:8080", (1, 4, 8, 16))
@@ -67,6 +72,6 @@ def test_what_does_not_fit_together_is_refused(words: tuple[str, ...], message: 
 
 def test_every_request_in_flight_has_a_place() -> None:
     manifest = read_manifest(options("--suite", "mixed").manifest, None)
-    engine = fetched(manifest, (1, 16)).pair.spec.engine
+    engine = fetched(manifest, 16).pair.spec.engine
     assert isinstance(engine, SlipstreamEngine)
     assert engine.max_concurrency == 16

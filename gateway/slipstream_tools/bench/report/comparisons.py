@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from slipstream_tools.bench.arrivals import load_name
 from slipstream_tools.bench.formats import NONE, count, interval, money, percent, ratio, seconds
 from slipstream_tools.bench.report import vega
 from slipstream_tools.bench.report.view import FEW, ORACLE, Block, Figure, Panel, View
@@ -75,7 +76,7 @@ def heat_maps(cells: Sequence[Cell]) -> list[Figure]:
     by_mode: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for entry in entries:
         if found := entry.compared.speed_up:
-            tip = f"{entry.name}, {entry.cell.concurrency} in flight: {interval(found, ratio)}"
+            tip = f"{entry.name}, {load_name(entry.cell.concurrency)}: {interval(found, ratio)}"
             look = {"value": found.estimate, "label": ratio(found.estimate), "tip": tip}
             by_mode[entry.mode].append({"row": entry.name, "column": str(entry.cell.concurrency), **look})
     return [

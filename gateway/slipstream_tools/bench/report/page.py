@@ -13,6 +13,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from slipstream_tools.bench.arrivals import PER_SECOND
 from slipstream_tools.bench.formats import percent, ratio, seconds
 from slipstream_tools.bench.report.comparisons import cost, heat_maps, latency, quality, routing, speed_up
 from slipstream_tools.bench.report.speculation import acceptance, break_even, forecast
@@ -115,12 +116,21 @@ def _text(value: object) -> str:
     return (", ".join(str(one) for one in value) or "as served") if isinstance(value, tuple) else str(value)
 
 
+def _load_options(run: Run) -> Iterator[str]:
+    closed = [str(load) for load in run.concurrency if isinstance(load, int)]
+    opened = [load.removesuffix(PER_SECOND) for load in run.concurrency if isinstance(load, str)]
+    if closed:
+        yield from ("--concurrency", ",".join(closed))
+    if opened:
+        yield from ("--arrivals", ",".join(opened))
+
+
 def _command(run: Run) -> str:
     """The command of the run. The results name a manifest without its folder."""
     where = ("--url", run.system) if "://" in run.system else ("-f", run.system.rpartition("@")[0] or run.system)
     words = [
         *("slipstream", "bench", *where, "--requests", run.source, "--modes", ",".join(run.modes)),
-        *("--concurrency", ",".join(str(one) for one in run.concurrency)),
+        *_load_options(run),
         *("--rounds", str(run.rounds), "--seed", str(run.seed)),
         *(("--drafts", ",".join(run.drafts)) if run.drafts else ()),
     ]

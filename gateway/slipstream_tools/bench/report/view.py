@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
+from slipstream_tools.bench.arrivals import Load
 from slipstream_tools.bench.cases import cases_of
 from slipstream_tools.bench.results import Row
 from slipstream_tools.bench.summary import ALL, PLAIN, ROUTED, Entry, Summary, entries_of
@@ -74,7 +75,7 @@ def views(summary: Summary, rows: Sequence[Row]) -> list[View]:
     classes = {case.index: case.request_class for case in cases_of(rows)}
     made: list[View] = []
     for draft, concurrency, part in summary.parts():
-        name = f"{concurrency} request{'s' if concurrency > 1 else ''} at a time{f', draft {draft}' if draft else ''}"
+        name = f"{_tab_name(concurrency)}{f', draft {draft}' if draft else ''}"
         here = [row for row in rows if (row.draft, row.concurrency) == (draft, concurrency)]
         made.append(View(f"v{len(made)}", name, part, here, classes))
     return made
@@ -84,3 +85,9 @@ def palette(modes: Sequence[str]) -> list[str]:
     """A CSS colour for each mode: plain and routed have their own, others take turns."""
     others = [mode for mode in modes if mode not in (PLAIN, ROUTED)]
     return [f"var(--{mode})" if mode not in others else f"var(--s{others.index(mode) % _SLOTS})" for mode in modes]
+
+
+def _tab_name(load: Load) -> str:
+    if isinstance(load, str):
+        return load
+    return f"{load} request{'s' if load > 1 else ''} at a time"
