@@ -14,8 +14,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-# Numbers of rows at which the cost is measured; in between it is interpolated.
-_KNOTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+# Numbers of rows at which the cost is measured; in between it is interpolated. Each small number has its own: if a step
+# of 7 rows were counted for 6 and for 8 rows, the seventh row would seem free.
+_KNOTS = (*range(1, 17), 20, 24, 28, 32, 40, 48, 56, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 _SMALLEST_RATE = 0.05  # weight of a new step in a cost, once enough steps have been averaged
 _OUTLIER = 3.0  # a step that takes so many times the expected time counts as this many
 _FIRST_RETRY, _LAST_RETRY = 16, 1024  # avoided steps after which a cost is measured again

@@ -97,6 +97,14 @@ def test_a_number_of_rows_that_is_avoided_is_tried_again_at_growing_distances() 
     assert waits == [16, 32, 64, 128, 256, 512, 1024, 1024, 1024]
 
 
+def test_the_last_row_of_a_step_is_not_free() -> None:
+    costs = StepCosts()
+    costs.update(1, 0.030)
+    costs.update(7, 0.060)
+    table = costs.table(7)
+    assert table[7] - table[6] == pytest.approx(0.005)
+
+
 def test_a_number_of_rows_that_the_load_does_not_allow_is_not_forgotten() -> None:
     costs = StepCosts()
     costs.update(64, 5.0)
