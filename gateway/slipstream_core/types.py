@@ -222,6 +222,9 @@ class RequestProfile(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.task}/{self.length}"
 
 
+ADAPTIVE_STEP_DRAFT_TOKENS = 2
+
+
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """The arm of a request, with the reason. `draft_length` is 0 exactly when `arm` is not speculative.
 
@@ -240,6 +243,11 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     saving_s: float | None = None
     unconditional: bool = False
     adaptive: bool = False
+
+    @property
+    def step_draft_tokens(self) -> int:
+        """The draft tokens that each step is counted to verify; of an adaptive request the server verifies few."""
+        return min(self.draft_length, ADAPTIVE_STEP_DRAFT_TOKENS) if self.adaptive else self.draft_length
 
 
 def speculation_of(request: GenerationRequest) -> Capability:

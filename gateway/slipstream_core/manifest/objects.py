@@ -267,14 +267,12 @@ class SpeculationPolicySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_un
         int, Meta(ge=1, le=16_777_216, description="Maximum prompt length in tokens; longer prompts decode plainly.")
     ] = 16_384
     min_confidence: Annotated[
-        float,
+        Share | None,
         Meta(
-            ge=0,
-            le=1,
             description="Minimum confidence of the classifier; below it, the task counts as unknown and the request "
-            "decodes plainly.",
+            "decodes plainly. Default: the break-even decides.",
         ),
-    ] = 0.4
+    ] = None
     draft_tokens: Annotated[
         DraftTokens | None, Meta(description="Maximum draft length. Default: the pair's maxDraftTokens.")
     ] = None

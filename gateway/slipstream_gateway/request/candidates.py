@@ -192,7 +192,7 @@ class Attempt:
         self._released = False
         self._stops = self.replica.stops
         self._since = self.replica.acquire(
-            self.decision.draft_length, time.perf_counter(), unconditional=self.decision.unconditional
+            self.decision.step_draft_tokens, time.perf_counter(), unconditional=self.decision.unconditional
         )
 
     @property
@@ -225,6 +225,6 @@ class Attempt:
                 self._released = True
                 decision = self.decision
                 until = self.replica.release(
-                    decision.draft_length, time.perf_counter(), unconditional=decision.unconditional
+                    decision.step_draft_tokens, time.perf_counter(), unconditional=decision.unconditional
                 )
-                self.batch = Batch.between(self._since, until, draft_length=decision.draft_length)
+                self.batch = Batch.between(self._since, until, draft_length=decision.step_draft_tokens)

@@ -1,8 +1,8 @@
 """Replays recorded requests under a policy: the real classifier, learner and decision, in recorded order.
 
 Each case that plain and a speculative mode both answered is decided anew. Its outcome is the recorded one of the chosen
-arm, with the nearest draft length. The learner sees that outcome alone, as in service. The load is the concurrency at
-which the case was recorded.
+arm, with the nearest draft length. The learner sees that outcome alone, as in service. The load is the number
+of requests that were in flight with the case.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from typing import Protocol
 import msgspec
 from slipstream_core.errors import RequestError
 from slipstream_core.manifest import Route
+from slipstream_core.manifest.engines import SlipstreamEngine, VllmEngine
 from slipstream_core.observation import Forecast, Observation, Subject
 from slipstream_core.types import Arm, Decision, GenerationRequest, RequestProfile
 from slipstream_gateway.api.parse import parse_request
 from slipstream_gateway.decide.estimate import ForecastQuery, Learner
-from slipstream_gateway.decide.route import DecisionInputs, RequestDraws, decide
+from slipstream_gateway.decide.route import DecisionInputs, Health, RequestDraws, decide
 
 from slipstream_tools.bench.cases import Case, by_place
 from slipstream_tools.bench.oracle import FIRST_REQUESTS, Routed, captured, chosen_s, known_times, worst_class
 from slipstream_tools.bench.results import Row
-from slipstream_tools.bench.summary import PLAIN, Worst
+from slipstream_tools.bench.summary import PLAIN, SPECULATIVE, Worst
 
 _KEY_ID = "replay"
 
@@ -95,9 +96,11 @@ class Replayer:
         request = parse_request(msgspec.json.encode(case.rows[PLAIN].request))
         profile = self._classifier.classify(request)
         subject = self._learner.subject(request, profile, pair=self._route.pair.metadata.key, key_id=_KEY_ID)
-        forecast = self._forecast(request, profile, subject, float(case.concurrency))
+        forecast = self._forecast(request, profile, subject, case.rows[PLAIN].load)
         draws = self._draws.of(f"{case.draft}/{case.concurrency}/{case.round}/{case.index}")
-        return subject, decide(DecisionInputs(request, profile, self._route, forecast=forecast, draws=draws))
+        health = Health(adaptive=SPECULATIVE in case.rows and _chooses_draft_lengths(self._route))
+        inputs = DecisionInputs(request, profile, self._route, forecast=forecast, draws=draws, health=health)
+        return subject, decide(inputs)
 
     def _forecast(
         self, request: GenerationRequest, profile: RequestProfile, subject: Subject, load: float
@@ -120,11 +123,18 @@ class Replayer:
         )
 
 
+def _chooses_draft_lengths(route: Route) -> bool:
+    """Whether the pair's servers choose the draft length of the mode `speculative` in each step."""
+    return isinstance(route.pair.spec.engine, SlipstreamEngine | VllmEngine)
+
+
 def _outcome(case: Case, decision: Decision) -> Row:
     """The recorded row of the chosen arm; plain where the case has no speculative one."""
     forced = [row for row in case.rows.values() if row.arm == Arm.SPECULATIVE and row.mode.startswith("speculative")]
     if decision.arm is not Arm.SPECULATIVE or not forced:
         return case.rows[PLAIN]
+    if decision.adaptive:
+        return case.rows[SPECULATIVE]
     return min(forced, key=lambda row: abs((row.draft_length or 0) - decision.draft_length))
 
 
@@ -147,8 +157,8 @@ def _observation(subject: Subject, decision: Decision, row: Row, route: Route) -
         steps=row.steps or 0,
         ttft_s=row.ttft_s,
         e2e_s=row.e2e_s or 0.0,
-        load=float(row.concurrency),
-        batch_draft_length=float(row.draft_length or 0),
+        load=row.load,
+        batch_draft_length=float(decision.step_draft_tokens if speculative else 0),
         price_per_gpu_hour=backend.price_per_gpu_hour,
         time_s=row.started_s,
     )

@@ -231,25 +231,31 @@ UNSURE = {"confidence": 0.1}
 
 
 @pytest.mark.parametrize("level", [Level.CLASS, Level.PAIR, Level.PRIOR])
-def test_an_unknown_class_is_plain_however_much_it_might_save(level: Level) -> None:
-    decision = run(forecast(level=level), route(), profile=profile(**UNSURE))
+def test_an_unknown_class_below_the_policys_confidence_is_plain_however_much_it_might_save(level: Level) -> None:
+    decision = run(forecast(level=level), route(minConfidence=0.4), profile=profile(**UNSURE))
     assert (decision.arm, decision.reason) == (Arm.PLAIN, Reason.UNKNOWN_CLASS)
 
 
+def test_an_unknown_class_is_decided_by_its_forecast_unless_the_policy_asks_for_a_confidence() -> None:
+    decision = run(forecast(level=Level.PRIOR), route(), profile=profile(**UNSURE))
+    assert (decision.reason, "min_confidence" in decision.numbers) == (Reason.SPECULATION_PAYS, False)
+    assert run(None, route(decision="rules"), profile=profile(**UNSURE)).reason is Reason.UNKNOWN_CLASS
+
+
 def test_requests_that_were_measured_themselves_need_no_class() -> None:
-    assert run(PAYS, route(), profile=profile(**UNSURE)).reason is Reason.SPECULATION_PAYS
+    assert run(PAYS, route(minConfidence=0.4), profile=profile(**UNSURE)).reason is Reason.SPECULATION_PAYS
     half = msgspec.structs.replace(PAYS, acceptance=forecast(level=Level.PAIR).acceptance)
-    assert run(half, route(), profile=profile(**UNSURE)).reason is Reason.UNKNOWN_CLASS
+    assert run(half, route(minConfidence=0.4), profile=profile(**UNSURE)).reason is Reason.UNKNOWN_CLASS
 
 
 def test_an_unknown_class_is_explored_within_the_policys_thresholds() -> None:
     found = forecast(level=Level.PAIR)
-    decision = run(found, route(), profile=profile(**UNSURE), draws=EAGER)
+    decision = run(found, route(minConfidence=0.4), profile=profile(**UNSURE), draws=EAGER)
     assert decision.reason is Reason.EXPLORATION
-    hot = run(found, route(maxTemperature=0.5), profile=profile(**UNSURE), draws=EAGER)
+    hot = run(found, route(minConfidence=0.4, maxTemperature=0.5), profile=profile(**UNSURE), draws=EAGER)
     assert hot.reason is Reason.UNKNOWN_CLASS
-    sure_loss = forecast(level=Level.PAIR, acceptance=0.1)
-    assert run(sure_loss, route(), profile=profile(**UNSURE), draws=EAGER).reason is Reason.UNKNOWN_CLASS
+    loss = forecast(level=Level.PAIR, acceptance=0.1)
+    assert run(loss, route(minConfidence=0.4), profile=profile(**UNSURE), draws=EAGER).reason is Reason.UNKNOWN_CLASS
 
 
 def dear(price: float, **policy: Any) -> Route:

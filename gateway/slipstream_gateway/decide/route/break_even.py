@@ -30,15 +30,16 @@ def by_saving(case: Case) -> ArmChoice:
         Reason.SPECULATION_PAYS,
         f"about {best.output_tokens:.0f} tokens at {best.tokens_per_step:.1f} a step save {_ms(saving_s)} of "
         f"{_ms(best.plain_s)}",
-        case.longest if case.is_adaptive else best.draft_length,
+        best.draft_length,
     )
 
 
 def counted_saving_s(case: Case, best: PredictedSaving) -> float:
-    """The saving that is compared with the margin: under `cautious`, its lower bound."""
-    if case.spec is None or case.spec.decision != "cautious":
-        return best.saving_s
-    return best.saving_s - uncertainty_s(case)
+    """The saving that is compared with the margin: under `cautious`, its lower bound. Under `expected`, the upper bound
+    for an adaptive request: its server stops verifying draft tokens that do not pay, so that a try costs little."""
+    if case.spec is not None and case.spec.decision == "cautious":
+        return best.saving_s - uncertainty_s(case)
+    return best.saving_s + uncertainty_s(case) if case.is_adaptive else best.saving_s
 
 
 def may_explore(case: Case) -> bool:
@@ -66,8 +67,8 @@ def explored(case: Case) -> ArmChoice | None:
     best, spec, draws = case.saving, case.spec, case.draws
     if best is None or spec is None or not may_explore(case) or draws.exploration >= spec.exploration_share:
         return None
-    length = case.longest if case.is_adaptive else best.draft_length
-    if draws.draft_length < 0.5 and not case.is_adaptive:
+    length = best.draft_length
+    if draws.draft_length < 0.5:
         length = case.shortest + int(2.0 * draws.draft_length * (case.longest - case.shortest + 1))
     detail = f"a saving of {_ms(best.saving_s)} is uncertain, and this request measures it"
     return ArmChoice(Arm.SPECULATIVE, Reason.EXPLORATION, detail, length)
@@ -88,7 +89,7 @@ def relieves(case: Case) -> bool:
 
 def under_pressure(case: Case) -> Case:
     """`case` with the maximum draft length under its pressure."""
-    if case.pressure <= SHRINK_FROM or relieves(case):
+    if case.pressure <= SHRINK_FROM or case.is_adaptive or relieves(case):
         return case
     longest = max(case.shortest, shortened(case.longest, case.pressure))
     if case.forecast is None:

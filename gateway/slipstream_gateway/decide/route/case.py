@@ -13,6 +13,7 @@ from slipstream_core.types import Arm, GenerationRequest, LengthBin, Reason, Req
 from slipstream_gateway.decide.route.predicted_saving import PredictedSaving, predict_saving
 
 Number = float | int | str | bool
+RULES_MIN_CONFIDENCE = 0.4
 
 _CLASSES = {(task, length): f"{task}/{length}" for task in TaskType for length in LengthBin}
 
@@ -53,8 +54,9 @@ class Case(NamedTuple):
     """One request with all inputs of its decision.
 
     `forecast` and `saving` are None if the policy decides by rules, or no forecast is possible. `standing` limits the
-    speculation of the class, None without a limit. `shortest` and `longest` bound the draft length. `features` are
-    the request's, `missing_plain` those that plain servers lack.
+    speculation of the class, None without a limit. `shortest` and `longest` bound the draft length; if the server
+    chooses how many draft tokens it verifies (`is_adaptive`), both are its maximum. `features` are the request's,
+    `missing_plain` those that plain servers lack.
     """
 
     request: GenerationRequest
@@ -72,19 +74,13 @@ class Case(NamedTuple):
     saving: PredictedSaving | None
     features: frozenset[str]
     missing_plain: tuple[str, ...]
+    is_adaptive: bool
     pressure: float = 0.0
 
     def taken(self, draft_length: int) -> int:
         """`draft_length`, capped at the servers' maximum."""
         longest = self.health.longest_draft
         return draft_length if longest is None else min(draft_length, longest)
-
-    @property
-    def is_adaptive(self) -> bool:
-        """Whether the server chooses how many draft tokens it verifies in each step, as far as the policy allows. A
-        sampled answer depends on their number, and must be the same whatever else the server decodes."""
-        allowed = self.spec is None or self.spec.adaptive_draft_length
-        return self.health.adaptive and allowed and self.request.temperature <= 0
 
     @property
     def output_tokens(self) -> float:
@@ -113,6 +109,9 @@ def make_case(inputs: DecisionInputs) -> Case:
     shortest, longest = draft_lengths(route, spec, rule)
     if health.longest_draft is not None and health.longest_draft < longest:
         longest = health.longest_draft
+    is_adaptive = _is_adaptive(request, health, spec)
+    if is_adaptive:
+        shortest = longest
     features = request.features | {"n"} if request.n > 1 else request.features
     return Case(
         request,
@@ -127,21 +126,30 @@ def make_case(inputs: DecisionInputs) -> Case:
         route.standing.of(request_class) if route.standing is not None else None,
         shortest,
         longest,
-        predict_saving(forecast, shortest=shortest, longest=longest) if forecast is not None else None,
+        predict_saving(forecast, shortest=shortest, longest=longest, adaptive=is_adaptive) if forecast else None,
         features,
         route.plain_for(features).capabilities.missing(features),
+        is_adaptive,
         inputs.pressure,
     )
 
 
 def is_known(spec: SpeculationPolicySpec, profile: RequestProfile) -> bool:
     """Whether the classifier's confidence in the task suffices."""
-    return profile.task is not TaskType.UNKNOWN and profile.confidence >= spec.min_confidence
+    least = RULES_MIN_CONFIDENCE if spec.min_confidence is None else spec.min_confidence
+    return profile.task is not TaskType.UNKNOWN and profile.confidence >= least
 
 
 def has_fixed_draft_length(route: Route) -> bool:
     """Whether the servers always speculate with the draft length of their start, which is the pair's maximum."""
     return route.speculative is not None and not route.speculative.drafts_per_request
+
+
+def _is_adaptive(request: GenerationRequest, health: Health, spec: SpeculationPolicySpec | None) -> bool:
+    """Whether the server may choose how many draft tokens it verifies in each step. A sampled answer depends on their
+    number, and must be the same whatever else the server decodes."""
+    allowed = spec is None or spec.adaptive_draft_length
+    return health.adaptive and allowed and request.temperature <= 0
 
 
 def _output_tokens(profile: RequestProfile, forecast: Forecast | None) -> float:

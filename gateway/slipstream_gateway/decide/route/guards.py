@@ -12,7 +12,15 @@ from slipstream_core.manifest.status import Phase
 from slipstream_core.observation import Forecast, Level
 from slipstream_core.types import RESPONSES_FEATURE, Arm, Mode, Reason
 
-from slipstream_gateway.decide.route.case import ArmChoice, Case, has_fixed_draft_length, is_known, one_line, plain
+from slipstream_gateway.decide.route.case import (
+    RULES_MIN_CONFIDENCE,
+    ArmChoice,
+    Case,
+    has_fixed_draft_length,
+    is_known,
+    one_line,
+    plain,
+)
 
 RULES_MIN_OUTPUT_TOKENS = 64
 RULES_MAX_RARE_TOKEN_SHARE = 0.12
@@ -139,10 +147,11 @@ def unknown_class(case: Case) -> ArmChoice | None:
     spec, profile = case.spec, case.profile
     if spec is None:
         return None
-    if is_known(spec, profile) or (case.forecast is not None and _is_measured(case.forecast)):
+    least = least_confidence(case)
+    if least is None or is_known(spec, profile) or (case.forecast is not None and _is_measured(case.forecast)):
         return None
     detail = f"the task is uncertain: {profile.task.value} with confidence {profile.confidence:.2f}"
-    return plain(Reason.UNKNOWN_CLASS, f"{detail}, at least {spec.min_confidence:g} is required")
+    return plain(Reason.UNKNOWN_CLASS, f"{detail}, at least {least:g} is required")
 
 
 def short_output(case: Case) -> ArmChoice | None:
@@ -178,6 +187,15 @@ def long_context(case: Case) -> ArmChoice | None:
 
 
 THRESHOLDS = (short_output, rare_tokens, hot_sampling, long_context)
+
+
+def least_confidence(case: Case) -> float | None:
+    """The policy's smallest confidence in a task; without a forecast there is always one."""
+    spec = case.spec
+    if spec is None:
+        return None
+    own = spec.min_confidence
+    return RULES_MIN_CONFIDENCE if own is None and case.forecast is None else own
 
 
 def least_output_tokens(case: Case) -> int | None:

@@ -158,7 +158,8 @@ def _of_class_rule(case: Case) -> dict[str, Number]:
 
 
 def _of_unknown_class(case: Case) -> dict[str, Number]:
-    return {} if case.spec is None else {"min_confidence": case.spec.min_confidence}
+    least = guards.least_confidence(case)
+    return {} if least is None else {"min_confidence": least}
 
 
 def _of_short_output(case: Case) -> dict[str, Number]:

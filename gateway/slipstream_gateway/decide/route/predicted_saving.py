@@ -16,6 +16,7 @@ import math
 from typing import NamedTuple
 
 from slipstream_core.observation import Estimate, Forecast
+from slipstream_core.types import ADAPTIVE_STEP_DRAFT_TOKENS
 
 # A longer answer and slower servers scale the saving or loss without changing its sign. So the sum of their relative
 # errors is capped here, and ignorance of the scale does not hide the sign.
@@ -23,10 +24,12 @@ _MOST_SCALE = 0.4
 
 
 class PredictedSaving(NamedTuple):
-    """The best draft length and its predicted effect. Times are seconds; `tokens_per_step` is E, `output_tokens` L.
+    """The best draft length and its predicted effect. Times are seconds; `tokens_per_step` is E, `output_tokens` L,
+    `step_draft_tokens` the number of draft tokens that a step is counted to verify.
     `pays_alone`: it also pays without speculating neighbours."""
 
     draft_length: int
+    step_draft_tokens: int
     output_tokens: float
     tokens_per_step: float
     tokens_per_step_slope: float
@@ -41,40 +44,51 @@ class PredictedSaving(NamedTuple):
         return self.plain_s - self.speculative_s
 
 
-def predict_saving(forecast: Forecast, *, shortest: int, longest: int) -> PredictedSaving:
-    """The draft length in `shortest..longest` with the largest predicted saving; of equal ones the shorter.
+def predict_saving(forecast: Forecast, *, shortest: int, longest: int, adaptive: bool = False) -> PredictedSaving:
+    """The draft length in `shortest..longest` with the largest predicted saving; of equal ones the shorter. `adaptive`:
+    a draft length is a maximum, and a step verifies fewer draft tokens.
 
     There are two scenarios, and the one with the larger saving counts. Alone: a batch of requests like this one, all
     plain or all speculative. Joined: the present batch, whose other requests speculate because it pays for them alone;
     its steps already take longer, and this request adds its own draft tokens to them.
     """
     plain_s, base_s = forecast.plain_tpot_s.mean, forecast.step_base_s.mean
-    alone = _best(forecast, plain_s, base_s, shortest, longest)
+    lengths = _Lengths(shortest, longest, ADAPTIVE_STEP_DRAFT_TOKENS if adaptive else longest)
+    alone = _best(forecast, plain_s, base_s, lengths)
     neighbours = forecast.neighbours_step_s
     if neighbours is None:
         return alone
     overhead_s = max(base_s - plain_s, 0.0) * max(1.0 - forecast.neighbours_draft_length, 0.0)
-    joined = _best(forecast, neighbours.mean, neighbours.mean + overhead_s, shortest, longest)
+    joined = _best(forecast, neighbours.mean, neighbours.mean + overhead_s, lengths)
     return alone if alone.saving_s >= joined.saving_s else joined._replace(pays_alone=alone.saving_s > 0.0)
 
 
-def _best(forecast: Forecast, plain_tpot_s: float, base_s: float, shortest: int, longest: int) -> PredictedSaving:
+class _Lengths(NamedTuple):
+    """The permitted draft lengths, and the maximum number of draft tokens that a step verifies."""
+
+    shortest: int
+    longest: int
+    verified: int
+
+
+def _best(forecast: Forecast, plain_tpot_s: float, base_s: float, lengths: _Lengths) -> PredictedSaving:
     acceptance = forecast.acceptance
     beta = acceptance.mean if acceptance is not None else 0.0
     per_draft_token_s = forecast.step_per_draft_token_s.mean
     power, tokens, slope = 1.0, 1.0, 0.0  # β^γ, E and dE/dβ, updated with γ
-    best = (math.inf, shortest, 1.0, 0.0)
-    for length in range(1, longest + 1):
+    best = (math.inf, lengths.shortest, 1.0, 0.0)
+    for length in range(1, lengths.longest + 1):
         slope += length * power
         power *= beta
         tokens += power
-        tpot_s = (base_s + length * per_draft_token_s) / tokens
-        if length >= shortest and tpot_s < best[0]:
+        tpot_s = (base_s + min(length, lengths.verified) * per_draft_token_s) / tokens
+        if length >= lengths.shortest and tpot_s < best[0]:
             best = (tpot_s, length, tokens, slope)
     tpot_s, draft_length, tokens, slope = best
     after_first = max(forecast.output_tokens.mean - 1.0, 0.0)
     return PredictedSaving(
         draft_length,
+        min(draft_length, lengths.verified),
         forecast.output_tokens.mean,
         tokens,
         slope if acceptance is not None else 0.0,
@@ -102,7 +116,7 @@ def saving_se_s(forecast: Forecast, best: PredictedSaving, *, same_pace: bool) -
         * min(math.hypot(_relative(forecast.output_tokens), common), _MOST_SCALE),
         after_first * best.plain_tpot_s * _without(plain_pace, common),
         steps * forecast.step_base_s.mean * _without(pace, common),
-        steps * best.draft_length * forecast.step_per_draft_token_s.se,
+        steps * best.step_draft_tokens * forecast.step_per_draft_token_s.se,
         steps * best.speculative_tpot_s * best.tokens_per_step_slope * acceptance.se if acceptance is not None else 0.0,
         forecast.plain_ttft_s.se,
         forecast.speculative_ttft_s.se,
