@@ -216,8 +216,7 @@ class Engine:
             elif evidence:
                 sequence.log_odds = kept(sequence.log_odds)
             chunks.append(sequence.step(ids, count, gaps))
-        most = len(offers) + sum(map(len, offers))
-        self._note_times(drafts.lengths, most, drafted_s - began_s, time.perf_counter() - drafted_s)
+        self._note_times(drafts.lengths, offers, drafted_s - began_s, time.perf_counter() - drafted_s)
         return chunks
 
     def _offers(self, sequences: list[Sequence]) -> list[list[int]]:
@@ -239,11 +238,12 @@ class Engine:
         rows = [_draft_row(sequence, length) for sequence, length in zip(sequences, lengths, strict=True)]
         return self._draft_source.propose(rows, self._sampling_of(sequences))
 
-    def _note_times(self, lengths: list[int], most: int, drafting_s: float, target_s: float) -> None:
-        """Learn what the step cost, which could have had `most` rows."""
-        self._draft_rows.note_step(len(lengths) + sum(lengths), target_s, most)
-        if self._draft_source is not None and self._draft_source.has_passes and most > len(lengths):
-            self._draft_rows.note_drafting(max(lengths, default=0), drafting_s)
+    def _note_times(self, lengths: list[int], offers: list[list[int]], drafting_s: float, target_s: float) -> None:
+        """Learn what the step cost, which could have verified all of `offers`."""
+        count, offered = len(lengths), list(map(len, offers))
+        self._draft_rows.note_step(count, count + sum(lengths), target_s, count + sum(offered))
+        if self._draft_source is not None and self._draft_source.has_passes and any(offered):
+            self._draft_rows.note_drafting(max(lengths), drafting_s, max(offered))
 
     def _forward(self, spans: list[Span], token_ids: list[int]) -> Tensor:
         target = self._target

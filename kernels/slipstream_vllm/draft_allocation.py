@@ -11,6 +11,7 @@ Models Using Goodput", 2024), here for each request and not for the whole batch.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -18,19 +19,25 @@ from collections.abc import Sequence
 # of 7 rows were counted for 6 and for 8 rows, the seventh row would seem free.
 _KNOTS = (*range(1, 17), 20, 24, 28, 32, 40, 48, 56, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 _SMALLEST_RATE = 0.05  # weight of a new step in a cost, once enough steps have been averaged
+_NOISE = 0.1  # standard deviation of a step's time, as a share of it
+_REQUEST_SPREAD, _LEAST_SPREAD = 0.5, 0.02  # of a request's cost, as a share of its part of a step
+_MOST_OF_STEP, _SMALLEST_SHARE = 0.9, 0.1
 _OUTLIER = 3.0  # a step that takes so many times the expected time counts as this many
-_FIRST_RETRY, _LAST_RETRY = 16, 1024  # avoided steps after which a cost is measured again
+_FIRST_RETRY, _LAST_RETRY = 64, 1024  # avoided steps after which a cost is measured again
 _KIND_RATE, _REQUEST_RATE = 0.02, 0.1
 _MOST_LOG_ODDS = 6.0
 _KEPT = 0.97
 
 
-def allocate(chances: Sequence[Sequence[float]], step_s: Sequence[float], draft_pass_s: float = 0.0) -> list[int]:
+def allocate(
+    chances: Sequence[Sequence[float]], step_s: Sequence[float], drafting_s: Sequence[float] = ()
+) -> list[int]:
     """The number of draft tokens to verify for each request of a batch.
 
     `chances[i]` has, for each draft token that request `i` could verify, the probability that it is accepted if all
-    before it are. `step_s[r]` is the time in seconds of a step with `r` rows, for up to all of them. `draft_pass_s` is
-    the time of one pass of the draft model, which proposes a token for each request that still drafts.
+    before it are. `step_s[r]` is the time in seconds of a step with `r` rows, for up to all of them. `drafting_s[d]` is
+    the time of `d` passes of the draft model, each of which proposes a token for each request that still drafts; empty
+    without a draft model.
 
     Returns: the lengths with the most expected tokens per second. A request gets its draft tokens in their order.
     """
@@ -44,17 +51,17 @@ def allocate(chances: Sequence[Sequence[float]], step_s: Sequence[float], draft_
     count = len(chances)
     deepest = max(map(len, chances), default=0)
     # Without drafting passes only the number of rows matters, so that the greatest depth is as good as any.
-    depths = range(1, deepest + 1) if draft_pass_s > 0.0 else range(deepest, deepest + 1)
+    depths = range(1, deepest + 1) if drafting_s else range(deepest, deepest + 1)
     best_rate, best_depth, best_rows = (count / step_s[count] if count else 0.0), 0, count
     for depth in depths:
-        tokens, rows, drafting_s = float(count), count, depth * draft_pass_s
+        tokens, rows, passes_s = float(count), count, drafting_s[depth] if drafting_s else 0.0
         for index, (negative, position, _) in enumerate(offers):
             if position < depth:
                 tokens -= negative
                 rows += 1
-                if tokens > best_rate * (step_s[rows] + drafting_s):
-                    best_rate, best_depth, best_rows = tokens / (step_s[rows] + drafting_s), depth, rows
-                elif tokens - negative * (len(offers) - index - 1) <= best_rate * (step_s[rows] + drafting_s):
+                if tokens > best_rate * (step_s[rows] + passes_s):
+                    best_rate, best_depth, best_rows = tokens / (step_s[rows] + passes_s), depth, rows
+                elif tokens - negative * (len(offers) - index - 1) <= best_rate * (step_s[rows] + passes_s):
                     break  # no later offer is likelier, and no later step is quicker
     lengths = [0] * count
     granted = count
@@ -68,7 +75,8 @@ def allocate(chances: Sequence[Sequence[float]], step_s: Sequence[float], draft_
 
 
 class Cost:
-    """The mean of some times in seconds, the later ones with more weight; None until it is measured.
+    """The mean of some times in seconds, the later ones with more weight; None until it is measured. `requests` is the
+    mean number of requests of their steps.
 
     A cost that seemed too dear would never be measured again, although a single slow step may be the reason. So it is
     forgotten after some steps in which it could have been measured, each time after twice as many.
@@ -76,18 +84,19 @@ class Cost:
 
     def __init__(self) -> None:
         self.seconds: float | None = None
-        self.weight = 0.0
+        self.requests = self.weight = 0.0
         self._unmeasured = 0
         self._retried_after = _FIRST_RETRY
 
-    def measured(self, seconds: float, part: float = 1.0) -> None:
+    def measured(self, seconds: float, part: float = 1.0, requests: float = 0.0) -> None:
         """`part` in (0, 1] of a step took `seconds`."""
         self._unmeasured = 0
         self.weight += part
         if self.seconds is None:
-            self.seconds = seconds
-        limited = min(seconds, _OUTLIER * self.seconds)
-        self.seconds += part * max(_SMALLEST_RATE, 1.0 / self.weight) * (limited - self.seconds)
+            self.seconds, self.requests = seconds, requests
+        rate = part * max(_SMALLEST_RATE, 1.0 / self.weight)
+        self.seconds += rate * (min(seconds, _OUTLIER * self.seconds) - self.seconds)
+        self.requests += rate * (requests - self.requests)
 
     def avoided(self) -> None:
         """A step could have measured it."""
@@ -97,8 +106,32 @@ class Cost:
             self._retried_after = min(2 * self._retried_after, _LAST_RETRY)
 
 
+class RequestCost:
+    """What each request adds to a step beyond its rows, such as the attention over its text, in seconds.
+
+    It is learned from steps of as many rows for more or fewer requests than usual, by a scalar Kalman filter.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._variance: float | None = None
+
+    def update(self, more_requests: float, more_s: float, step_s: float, requests: int) -> None:
+        """Learn from a step for `requests` that took `step_s`: `more_s` longer than was measured for as many rows and
+        `more_requests` fewer requests."""
+        share = step_s / requests
+        if self._variance is None:
+            self._variance = (_REQUEST_SPREAD * share) ** 2
+        noise = (_NOISE * step_s) ** 2
+        gain = self._variance * more_requests / (more_requests**2 * self._variance + noise)
+        self._variance = max(self._variance * (1.0 - gain * more_requests), (_LEAST_SPREAD * share) ** 2)
+        self.seconds = min(
+            max(self.seconds + gain * (more_s - self.seconds * more_requests), 0.0), _MOST_OF_STEP * share
+        )
+
+
 class StepCosts:
-    """The time of a step by its number of rows, learned from the steps themselves.
+    """The time of a step by its numbers of rows and of requests, learned from the steps themselves.
 
     More rows never cost less. Numbers of rows outside of those that were measured are taken for cheap, so that they are
     tried: fewer rows cost down to half of the smallest measured number, more rows as much as the largest one.
@@ -106,45 +139,55 @@ class StepCosts:
 
     def __init__(self) -> None:
         self._costs = [Cost() for _ in _KNOTS]
+        self._request = RequestCost()
 
-    def update(self, rows: int, seconds: float, most: int = 0) -> None:
-        """Learn from a step of `rows` rows that took `seconds` and could have had `most` rows."""
+    def update(self, requests: int, rows: int, seconds: float, most: int = 0) -> None:
+        """Learn from a step of `rows` rows for `requests` that took `seconds` and could have had `most` rows."""
         lower, share = _position(rows)
-        self._costs[lower].measured(seconds, 1.0 - share)
+        nearest = self._costs[lower + (share > 0.5)]
+        if nearest.seconds is not None:
+            limited_s = min(seconds, _OUTLIER * nearest.seconds)
+            more_s = limited_s - nearest.seconds
+            self._request.update(requests - nearest.requests, more_s, limited_s, requests)
+        self._costs[lower].measured(seconds, 1.0 - share, requests)
         if share > 0.0:
-            self._costs[lower + 1].measured(seconds, share)
+            self._costs[lower + 1].measured(seconds, share, requests)
         for knot in range(lower + 2, len(_KNOTS)):
             if _KNOTS[knot] > most:
                 break
             self._costs[knot].avoided()
 
-    def table(self, most: int) -> list[float]:
-        """Seconds of steps with 0 to `most` rows; all 1 before the first update."""
-        known = self._known()
+    def table(self, requests: int, most: int) -> list[float]:
+        """Seconds of steps for `requests` with 0 to `most` rows; all 1 before the first update."""
+        known = self._known(requests)
         if not known:
             return [1.0] * (most + 1)
-        rows, seconds = known[0]
-        table = [seconds * (0.5 + 0.5 * at / rows) for at in range(min(rows, most) + 1)]
-        for next_rows, next_s in known[1:]:
-            slope = (next_s - seconds) / (next_rows - rows)
-            table += [seconds + slope * (at - rows) for at in range(rows + 1, min(next_rows, most) + 1)]
-            rows, seconds = next_rows, next_s
-        return table + [seconds] * (most + 1 - len(table))
+        return _interpolated([(0, 0.5 * known[0][1]), *known], most)
 
-    def _known(self) -> list[tuple[int, float]]:
-        """The measured knots with rising costs: neighbours that fall are one, at their weighted mean (pool adjacent
-        violators)."""
+    def _known(self, requests: int) -> list[tuple[int, float]]:
+        """The measured knots, as for `requests`, with rising costs: neighbours that fall are one, at their weighted
+        mean (pool adjacent violators)."""
         pools: list[tuple[float, float, list[int]]] = []
         for rows, cost in zip(_KNOTS, self._costs, strict=True):
             if cost.seconds is None:
                 continue
-            pool = (cost.seconds, min(cost.weight, 1.0 / _SMALLEST_RATE), [rows])
+            seconds = cost.seconds + (requests - cost.requests) * self._request.seconds
+            pool = (max(seconds, _SMALLEST_SHARE * cost.seconds), min(cost.weight, 1.0 / _SMALLEST_RATE), [rows])
             while pools and pools[-1][0] > pool[0]:
                 before = pools.pop()
                 total = before[1] + pool[1]
                 pool = ((before[0] * before[1] + pool[0] * pool[1]) / total, total, before[2] + pool[2])
             pools.append(pool)
         return [(rows, mean) for mean, _, knots in pools for rows in knots]
+
+
+def _interpolated(known: Sequence[tuple[int, float]], most: int) -> list[float]:
+    """The values at 0 to `most` between `known` ones, of which the first is at 0; the last one beyond it."""
+    table = [known[0][1]]
+    for (before, low), (after, high) in itertools.pairwise(known):
+        slope = (high - low) / (after - before)
+        table += [low + slope * (at - before) for at in range(before + 1, min(after, most) + 1)]
+    return table + [known[-1][1]] * (most + 1 - len(table))
 
 
 def _position(rows: int) -> tuple[int, float]:
@@ -163,25 +206,33 @@ class DraftRows:
     def __init__(self) -> None:
         self.chances = Chances()
         self._costs = StepCosts()
-        self._draft_pass = Cost()
+        self._drafting: list[Cost] = []
 
     def lengths(self, offers: Sequence[Sequence[int]], log_odds: Sequence[float], fixed_rows: int = 0) -> list[int]:
         """The number of draft tokens to verify for each request. `offers[i]` has the evidence of each draft token that
         request `i` could verify, `log_odds[i]` is the request's own. `fixed_rows` more rows are taken already."""
         chances = [self.chances.of(evidence, own) for evidence, own in zip(offers, log_odds, strict=True)]
-        table = self._costs.table(len(offers) + fixed_rows + sum(map(len, offers)))
-        return allocate(chances, table[fixed_rows:], self._draft_pass.seconds or 0.0)
+        table = self._costs.table(len(offers), len(offers) + fixed_rows + sum(map(len, offers)))
+        return allocate(chances, table[fixed_rows:], self._drafting_table(max(map(len, offers), default=0)))
 
-    def note_step(self, rows: int, seconds: float, most: int) -> None:
-        """Learn from a step of `rows` rows that took `seconds` and could have had `most` rows."""
-        self._costs.update(rows, seconds, most)
+    def note_step(self, requests: int, rows: int, seconds: float, most: int) -> None:
+        """Learn from a step of `rows` rows for `requests` that took `seconds` and could have had `most` rows."""
+        self._costs.update(requests, rows, seconds, most)
 
-    def note_drafting(self, passes: int, seconds: float) -> None:
-        """Learn from a step whose `passes` passes of the draft model took `seconds`; 0 if it could have had some."""
+    def note_drafting(self, passes: int, seconds: float, most: int) -> None:
+        """Learn from a step whose `passes` passes of the draft model, of `most` possible ones, took `seconds`."""
+        self._drafting += [Cost() for _ in range(most + 1 - len(self._drafting))]
         if passes:
-            self._draft_pass.measured(seconds / passes)
-        else:
-            self._draft_pass.avoided()
+            self._drafting[passes].measured(seconds)
+        for cost in self._drafting[passes + 1 : most + 1]:
+            cost.avoided()
+
+    def _drafting_table(self, most: int) -> list[float]:
+        """Seconds of 0 to `most` passes; empty before the first. More passes than were measured are taken for as quick
+        as the largest measured number, so that they are tried."""
+        known = [(passes, cost.seconds) for passes, cost in enumerate(self._drafting) if cost.seconds is not None]
+        rising = [(passes, max(other for at, other in known if at <= passes)) for passes, _ in known]
+        return _interpolated([(0, 0.0), *rising], most) if known else []
 
 
 class Chances:

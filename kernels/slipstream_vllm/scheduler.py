@@ -136,7 +136,7 @@ class DraftLengthScheduler(Scheduler):
         rows = scheduler_output.num_scheduled_tokens
         if rows and all(count == 1 + len(drafted.get(req_id, ())) for req_id, count in rows.items()):
             most = len(rows) + sum(scheduler_output.slipstream_verified_caps.values())
-            self._draft_rows.note_step(sum(rows.values()), step_s, most)
+            self._draft_rows.note_step(len(rows), sum(rows.values()), step_s, most)
         sampled = model_runner_output.sampled_token_ids
         for req_id, index in model_runner_output.req_id_to_index.items():
             request = self.requests.get(req_id)

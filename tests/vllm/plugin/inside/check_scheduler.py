@@ -188,8 +188,8 @@ def with_costs(engine: Engine, step_s: Callable[[int], float]) -> Engine:
     """The engine with known and constant costs of steps."""
     known = engine.scheduler._draft_rows
     for rows in range(1, 65):
-        known.note_step(rows, step_s(rows), 0)
-    known.note_step = lambda rows, seconds, most: None
+        known.note_step(1, rows, step_s(rows), 0)
+    known.note_step = lambda requests, rows, seconds, most: None
     return engine
 
 
