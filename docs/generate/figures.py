@@ -1,4 +1,5 @@
-"""The pictures of docs/when-it-pays.md: Vega-Lite charts of what `python -m tests.benchmarks.when_it_pays` measured.
+"""The pictures of docs/when-it-pays.md and docs/measurements.md: Vega-Lite charts of what `python -m
+tests.benchmarks.when_it_pays` and `python -m tests.benchmarks.predicted_saving` measured.
 
 Colours can be told apart by colour-blind readers and stand on light and dark pages.
 """
@@ -16,6 +17,7 @@ import vl_convert
 
 IMAGES = Path(__file__).resolve().parent.parent / "images"
 DATA = IMAGES / "when-it-pays.json"
+PREDICTED_SAVINGS = IMAGES / "predicted-saving.json"
 _COLOURS = ("#2a78d6", "#eb6834", "#8e5bd0", "#1a9e77")  # Okabe and Ito's idea: blue, orange, purple, green
 _STYLE = (
     "<style>text{fill:#52525b;font-family:system-ui,sans-serif}"
@@ -67,6 +69,7 @@ def figures() -> dict[str, str]:
             "What a token costs by load", "requests at once", "CPU ms per token", _line_with_dots(loads)
         ),
         "tokens-per-step.svg": _tokens_per_step(),
+        "predicted-saving.svg": _predicted_saving(json.loads(PREDICTED_SAVINGS.read_text(encoding="utf-8"))),
     }
 
 
@@ -83,6 +86,23 @@ def _saving_by_length(classes: dict[str, Any], most: int = 10_000) -> str:
     )
     title = "What speculation saves by the answer's length"
     return _chart(title, "tokens of the answer", "CPU ms saved (below 0: lost)", _rule(0.0), band, _layer("line", rows))
+
+
+def _predicted_saving(found: Rows) -> str:
+    """As shares of the plain answer's time, because answers differ in length."""
+    rows = [
+        {
+            "x": round(100 * row["predicted_ms"] / row["plain_ms"], 1),
+            "y": round(100 * row["measured_ms"] / row["plain_ms"], 1),
+            "name": f"{row['load']} in flight",
+        }
+        for row in found
+    ]
+    low, high = min(row["x"] for row in rows), max(row["x"] for row in rows)
+    exact = _layer({"type": "line", "strokeDash": [4, 4]}, [{"x": low, "y": low}, {"x": high, "y": high}],
+                   color={"value": "#71717a"})  # fmt: skip
+    title = "Saving of speculation, in percent of the plain answer's time"
+    return _chart(title, "predicted", "measured", _rule(0.0), exact, _layer("point", rows))
 
 
 def _tokens_per_step() -> str:

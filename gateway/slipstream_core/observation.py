@@ -64,7 +64,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     `fingerprint` and `source` are 16 hex digits: the prompt's skeleton, and the sender (API key id and system prompt).
     `cold_class` is the request class by the classifier alone, so that it does not change with the estimates.
-    `temperature` and `context` are coarse buckets. `key` is 16 hex digits of the caller's public id; empty without
+    `temperature` is a coarse bucket. `key` is 16 hex digits of the caller's public id; empty without
     access control, and from gateways of an older version.
     """
 
@@ -73,8 +73,6 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     source: str
     cold_class: str
     temperature: int
-    context: int
-    words: tuple[int, ...] = ()
     key: str = ""
 
 

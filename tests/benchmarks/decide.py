@@ -63,7 +63,6 @@ def decision(
             speculative_load=2.0,
             prompt_tokens=profile.prompt_tokens,
             max_tokens=None,
-            temperature=0.0,
         )
     )
     return subject, decide(DecisionInputs(request, profile, route, forecast=forecast, draws=_DRAWS.of("benchmark")))

@@ -88,7 +88,7 @@ def measure(prompts: Iterator[str]) -> tuple[list[float], list[float]]:
         subject = learner.subject(request, _PROFILE, pair="pair", key_id="0123456789abcdef")
         learner.forecast(ForecastQuery(
             subject, _PROFILE, plain_pool="p", speculative_pool="p", plain_load=2.0, speculative_load=2.0,
-            prompt_tokens=500, max_tokens=None, temperature=0.0,
+            prompt_tokens=500, max_tokens=None,
         ))  # fmt: skip
         middle = time.thread_time()
         learner.record(_observation(subject, index))

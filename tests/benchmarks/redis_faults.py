@@ -142,9 +142,7 @@ def faults(folder: Path, seconds: float, rounds: int) -> int:
 
 
 def observation() -> Observation:
-    subject = Subject(
-        pair="canned", fingerprint="0" * 16, source="1" * 16, cold_class="open_chat/short", temperature=0, context=0
-    )
+    subject = Subject(pair="canned", fingerprint="0" * 16, source="1" * 16, cold_class="open_chat/short", temperature=0)
     return Observation(
         subject=subject,
         request_class="open_chat/short",

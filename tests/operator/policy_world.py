@@ -77,7 +77,7 @@ def observation(
     fast = arm is Arm.SPECULATIVE
     reason = {Arm.SPECULATIVE: Reason.SPECULATION_PAYS, Arm.CONTROL: Reason.ROLLOUT, Arm.PLAIN: Reason.BREAK_EVEN}[arm]
     fields: dict[str, Any] = {
-        "subject": Subject(pair=pair, fingerprint="f", source="s", cold_class=name, temperature=0, context=1),
+        "subject": Subject(pair=pair, fingerprint="f", source="s", cold_class=name, temperature=0),
         "request_class": name,
         "arm": arm,
         "reason": reason,

@@ -48,7 +48,7 @@ def observe() -> Observe:
     def make(**fields: Any) -> Observation:
         subject = {
             "pair": "p", "fingerprint": "f" * 16, "source": "5" * 16, "cold_class": "summarization/long",
-            "temperature": 0, "context": 0, "words": (1, 2, 3), "key": "",
+            "temperature": 0, "key": "",
         }  # fmt: skip
         subject |= {name: fields.pop(name) for name in subject.keys() & fields.keys()}
         defaults = {

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import random
 import re
 import subprocess
 import sys
-from collections import Counter, defaultdict
 from collections.abc import Callable
 
 import pytest
@@ -17,87 +15,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from slipstream_core.observation import Subject
 from slipstream_core.types import Endpoint, GenerationRequest, Message, RequestProfile, TaskType
-from slipstream_engine.embedded.workload import workload
 from slipstream_gateway.decide.estimate import Learner
 
 Chat = Callable[..., GenerationRequest]
 
-MATERIALS = (
-    "Agent: Good morning, Nils here. What can I do for you?\nCustomer: Hello, I am Felix Deninard. My lamp is broken.\n"
-    "Agent: I understand. May I have your account number?\nCustomer: Yes, 6819015.\nAgent: Have a nice day.",
-    "Dear team,\nI waited all day for the technician and nobody came. My order is AB-4414426.\nRegards,\nVera Strom",
-    "On 19 August 2027, 2859.90 EUR will be charged for KS272863, held by Vera. Let us know if anything is wrong.",
-    "Order 748334: phone case, 902.90 EUR, status: being packed, date: Monday, city: Lille",
-    "In the late 19th century several forms of pragmatic philosophy arose. Their ideas spread to other fields. " * 9,
-)
-TEMPLATES = (
-    "Summarise this call for the CRM.\n\nTranscript:\n{text}",
-    "{text}\n\nList all contract numbers, names and amounts in this text.",
-    "What is the status of order {number} in one line?\n\nRecords:\n{text}",
-    "Translate into German: {text}",
-    "Translate into French: {text}",
-    "Which label fits this message? Answer with one word from: billing, delivery, other.\n\n{text}",
-    "Write a short Python function {name}({name}s): return the average.\n\nThe keys of a row are: a, b, c.",
-    "{text}\n\nDraft a polite reply to this customer message.",
-    "You are given a letter.\n\n{text}\n\nExtract the sender, the date and every amount as JSON.",
-    "Fasse den folgenden Text in drei Sätzen zusammen:\n\n{text}",
-    "Résumez ce texte en trois points.\n\n{text}",
-    "请用三句话总结下面的文字：\n\n{text}",
-    'Find the phrase "{quoted}" in the text below and explain it.\n\n{text}',
-    "Send a reminder e-mail to {email} about the open invoice {number}.",
-    '{{"action": "score", "id": {number}, "customer": "{name}", "text": "{quoted}"}}',
-)
+TEXTS = ("Summarise this call for the CRM.", "Which label fits this message?\n\nMy lamp is broken.", "Hello")
 
 
-def fill(template: str, rng: random.Random) -> str:
-    number = rng.randrange(10_000, 99_999)
-    return template.format(
-        text=rng.choice(MATERIALS).replace("6819015", str(number)),
-        number=number,
-        name=rng.choice(("average_amount", "total_refund", "count_open_orders")),
-        quoted=rng.choice(("cold lunch", "it never came", "what is this")),
-        email=rng.choice(("a.jansen@mail.example", "felix@example.org")),
-    )
-
-
-def subject_of(request: GenerationRequest, learner: Learner | None = None, *, key_id: str = "key") -> Subject:
+def subject_of(
+    request: GenerationRequest,
+    learner: Learner | None = None,
+    *,
+    key_id: str = "key",
+    task: TaskType = TaskType.SUMMARIZATION,
+) -> Subject:
     profile = RequestProfile(
-        task=TaskType.SUMMARIZATION, expected_output_tokens=100.0, rare_token_share=0.0, structured_output=False,
+        task=task, expected_output_tokens=100.0, rare_token_share=0.0, structured_output=False,
         prompt_tokens=100, confidence=0.9,
     )  # fmt: skip
     return (learner or Learner()).subject(request, profile, pair="p", key_id=key_id)
-
-
-@pytest.mark.parametrize("template", TEMPLATES)
-def test_requests_of_a_template_share_a_fingerprint(template: str, chat: Chat) -> None:
-    rng, learner = random.Random(1), Learner()
-    assert len({subject_of(chat(fill(template, rng)), learner).fingerprint for _ in range(20)}) == 1
-
-
-def test_templates_have_fingerprints_of_their_own(chat: Chat) -> None:
-    rng = random.Random(2)
-    found = {template: subject_of(chat(fill(template, rng))).fingerprint for template in TEMPLATES}
-    for one, other in itertools.combinations(TEMPLATES, 2):
-        assert found[one] != found[other], (one, other)
-
-
-@settings(deadline=None)
-@given(st.text(max_size=600), st.randoms(use_true_random=False))
-def test_digits_do_not_matter(text: str, rng: random.Random) -> None:
-    other = re.sub("[0-9]", lambda _: str(rng.randrange(10)), text)
-    one, two = (GenerationRequest(endpoint=Endpoint.COMPLETION, model="m", prompt=prompt) for prompt in (text, other))
-    assert subject_of(one).fingerprint == subject_of(two).fingerprint
-
-
-@settings(max_examples=50, deadline=None)
-@given(st.text(max_size=300))
-def test_the_middle_of_a_long_prompt_does_not_matter(middle: str) -> None:
-    head, tail = "Summarise this report in five bullet points.\n\n" + "The first page. " * 30, "The last page. " * 30
-    one, two = (
-        GenerationRequest(endpoint=Endpoint.COMPLETION, model="m", prompt=head + between + tail)
-        for between in ("", middle)
-    )
-    assert subject_of(one).fingerprint == subject_of(two).fingerprint
 
 
 @settings(deadline=None)
@@ -109,13 +45,25 @@ def test_any_prompt_has_a_subject(text: str, system: str | None, raw: bytes) -> 
     subject = subject_of(request)
     assert re.fullmatch("[0-9a-f]{16}", subject.fingerprint)
     assert re.fullmatch("[0-9a-f]{16}", subject.source)
-    assert all(0 <= word < 4096 for word in subject.words)
+
+
+def test_requests_of_a_class_share_a_fingerprint_whatever_their_words(chat: Chat) -> None:
+    assert len({subject_of(chat(text)).fingerprint for text in TEXTS}) == 1
+    assert len({subject_of(chat(TEXTS[0]), task=task).fingerprint for task in TaskType}) == len(TaskType)
+
+
+def test_a_template_is_another_one_at_another_kind_of_temperature(chat: Chat) -> None:
+    cold, warm, warmer, hot = (
+        subject_of(chat("Hello", temperature=value)).fingerprint for value in (0.0, 0.6, 1.0, 1.2)
+    )
+    assert warm == warmer
+    assert len({cold, warm, hot}) == 3
 
 
 def test_lone_surrogates_and_token_ids_have_a_subject(chat: Chat) -> None:
     assert subject_of(chat("Summarise \ud800 this", system="\udfff")).fingerprint
     ids = GenerationRequest(endpoint=Endpoint.COMPLETION, model="m", prompt=(1, 2, 3))
-    assert subject_of(ids).words == ()
+    assert re.fullmatch("[0-9a-f]{16}", subject_of(ids).fingerprint)
 
 
 def test_what_a_client_sends_is_part_of_the_fingerprint(chat: Chat) -> None:
@@ -154,24 +102,12 @@ def test_todays_date_in_a_system_prompt_does_not_matter(chat: Chat) -> None:
     assert one == two
 
 
-def test_an_instruction_in_the_system_prompt_stands_for_pasted_material(chat: Chat) -> None:
-    system = "Extract the ticket fields from this e-mail as JSON."
-    mails = (
-        "From: a@b.example\n\nHello,\nmy lamp is broken.",
-        "Customer: Vera Strom\nMessage: it never came",
-        MATERIALS[4],
-    )
-    assert len({subject_of(chat(mail, system=system)).fingerprint for mail in mails}) == 1
-
-
 def test_what_was_seen_before_does_not_change_a_fingerprint(chat: Chat) -> None:
     rng, learner = random.Random(3), Learner()
-    for index in range(6000):
-        subject_of(
-            chat(f"Line {index} of {rng.random()}\n{rng.random()}", system=f"You are number {rng.random()}"), learner
-        )
-    for template in TEMPLATES:
-        request = chat(fill(template, rng))
+    for _ in range(2000):
+        subject_of(chat("Hello", system=f"You are {rng.random()} of {rng.random()}"), learner)
+    for text in TEXTS:
+        request = chat(text, system="You are number one")
         assert subject_of(request, learner) == subject_of(request)
 
 
@@ -184,34 +120,18 @@ profile = RequestProfile(task=TaskType.SUMMARIZATION, expected_output_tokens=100
 for text in json.load(sys.stdin):
     request = GenerationRequest(endpoint=Endpoint.CHAT, model="m", messages=(Message(role="user", content=text),))
     subject = Learner().subject(request, profile, pair="p", key_id="key")
-    print(subject.fingerprint, subject.source, *subject.words)
+    print(subject.fingerprint, subject.source)
 """
 
 
 @pytest.mark.integration
 def test_another_process_finds_the_same_subject(chat: Chat) -> None:
-    rng = random.Random(4)
-    texts = [fill(template, rng) for template in TEMPLATES]
     done = subprocess.run(
-        [sys.executable, "-c", _ELSEWHERE], input=json.dumps(texts), capture_output=True, text=True, check=True,
+        [sys.executable, "-c", _ELSEWHERE], input=json.dumps(TEXTS), capture_output=True, text=True, check=True,
         env=os.environ | {"PYTHONHASHSEED": "12345"}, timeout=60,
     )  # fmt: skip
-    here = [subject_of(chat(text)) for text in texts]
-    assert done.stdout.splitlines() == [
-        " ".join(map(str, (subject.fingerprint, subject.source, *subject.words))) for subject in here
-    ]
-
-
-def test_the_embedded_workload_is_told_apart_by_task() -> None:
-    """Nearly every request's fingerprint holds one task only, though each phrases its instruction anew."""
-    learner, tasks = Learner(), defaultdict[str, Counter[str]](Counter)
-    requests = list(workload(21, 600))
-    for sent in requests:
-        messages = tuple(Message(**message) for message in sent.messages)
-        subject = subject_of(GenerationRequest(endpoint=Endpoint.CHAT, model="m", messages=messages), learner)
-        tasks[subject.fingerprint][sent.task] += 1
-    pure = sum(counts.total() for counts in tasks.values() if len(counts) == 1)
-    assert pure / len(requests) > 0.95
+    here = [subject_of(chat(text)) for text in TEXTS]
+    assert done.stdout.splitlines() == [f"{subject.fingerprint} {subject.source}" for subject in here]
 
 
 def test_a_subject_holds_no_text(chat: Chat) -> None:

@@ -23,7 +23,7 @@ Profile = Callable[..., RequestProfile]
 def ask(learner: Learner, seen: Observation, guess: RequestProfile, *, load: float = 1.0) -> Forecast:
     return learner.forecast(ForecastQuery(
         seen.subject, guess, plain_pool="pool", speculative_pool="pool", plain_load=load, speculative_load=load,
-        prompt_tokens=300, max_tokens=None, temperature=0.0,
+        prompt_tokens=300, max_tokens=None,
     ))  # fmt: skip
 
 
@@ -73,15 +73,13 @@ def test_a_flood_does_not_poison_its_class(one_source: bool, observe: Observe, p
     rng, learner = random.Random(1), Learner(max_fingerprints=500)
     for index in range(240):
         tokens = round(200 * math.exp(rng.gauss(0, 0.2)))
-        source, words = f"{index % 6:016x}", (1, 2, rng.randrange(10, 99))
-        learner.record(fast(observe, tokens, 0.8, fingerprint=f"{index % 60:016x}", source=source, words=words))
-    stranger = observe(fingerprint="a" * 16, words=(1, 2, 50))
+        learner.record(fast(observe, tokens, 0.8, fingerprint=f"{index % 60:016x}", source=f"{index % 6:016x}"))
+    stranger = observe(fingerprint="a" * 16)
     before = ask(learner, stranger, profile())
     for index in range(5_000):
         name = f"one-off-{index:08}"
         source = "b" * 16 if one_source else name
-        words = (1, 3, rng.randrange(100, 4096), rng.randrange(100, 4096))
-        learner.record(fast(observe, 3, 0.05, fingerprint=name, source=source, words=words))
+        learner.record(fast(observe, 3, 0.05, fingerprint=name, source=source))
     after = ask(learner, stranger, profile())
     assert before.acceptance is not None
     assert after.acceptance is not None
@@ -117,7 +115,6 @@ def test_settled_fingerprints_outlive_those_of_one_request(observe: Observe, pro
 
 
 FLOATS = st.one_of(st.floats(), st.floats(0.001, 100.0))
-WORDS = st.one_of(st.just((1, 2)), st.tuples(st.integers(-5, 5000)))
 COUNTS = st.one_of(st.integers(), st.integers(0, 500), st.just(10**400))
 
 
@@ -131,12 +128,10 @@ def test_no_observation_raises_and_none_leaves_a_forecast_without_sense(data: st
     )  # fmt: skip
     subject = Subject(
         pair="p", fingerprint="f" * 16, source="5" * 16, cold_class=data.draw(st.text(max_size=9)), temperature=0,
-        context=0, words=(1, 2),
     )  # fmt: skip
     for _ in range(data.draw(st.integers(1, 8))):
         observation = Observation(
-            subject=msgspec.structs.replace(subject, words=data.draw(WORDS)),
-            request_class="c", arm=data.draw(st.sampled_from(Arm)),
+            subject=subject, request_class="c", arm=data.draw(st.sampled_from(Arm)),
             reason=data.draw(st.sampled_from(Reason)), draft_length=data.draw(COUNTS), pool="pool",
             status=data.draw(st.sampled_from(("ok", "cancelled"))), prompt_tokens=data.draw(COUNTS),
             output_tokens=data.draw(COUNTS), drafted=data.draw(COUNTS), accepted=data.draw(COUNTS),
@@ -149,7 +144,7 @@ def test_no_observation_raises_and_none_leaves_a_forecast_without_sense(data: st
         evidence.record(observation)
     forecast = learner.forecast(ForecastQuery(
         subject, guess, plain_pool="pool", speculative_pool="pool", plain_load=3.0, speculative_load=3.0,
-        prompt_tokens=100, max_tokens=None, temperature=0.0,
+        prompt_tokens=100, max_tokens=None,
     ))  # fmt: skip
     assert 0.5 <= forecast.output_tokens.mean < 1e8
     if forecast.acceptance is not None:

@@ -28,7 +28,7 @@ class Asker:
         seen = self.observe(**subject)
         return self.learner.forecast(ForecastQuery(
             seen.subject, self.profile(), plain_pool="pool", speculative_pool="pool", plain_load=1.0,
-            speculative_load=1.0, prompt_tokens=300, max_tokens=None, temperature=0.0,
+            speculative_load=1.0, prompt_tokens=300, max_tokens=None,
         ))  # fmt: skip
 
 

@@ -276,7 +276,7 @@ async def test_kill_between_two_attempts_ends_those_on_the_speculative_arm(
 
 
 def _seen(**changes: Any) -> Observation:
-    subject = Subject(pair="p", fingerprint="f", source="s", cold_class="code/long", temperature=0, context=0)
+    subject = Subject(pair="p", fingerprint="f", source="s", cold_class="code/long", temperature=0)
     values = {
         "subject": subject,
         "request_class": "code/long",

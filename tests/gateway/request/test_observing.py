@@ -63,7 +63,7 @@ def test_estimated_counts_stay_within_what_happened(drafted: int, share: float, 
 
 
 def observation(fingerprint: str) -> Observation:
-    subject = Subject(pair="p", fingerprint=fingerprint, source="s", cold_class="code/long", temperature=0, context=0)
+    subject = Subject(pair="p", fingerprint=fingerprint, source="s", cold_class="code/long", temperature=0)
     return Observation(
         subject=subject,
         request_class="code/long",
@@ -111,7 +111,6 @@ def test_a_flood_of_outcomes_is_compared_in_full_and_learnt_up_to_a_rate() -> No
                 speculative_load=1.0,
                 prompt_tokens=50,
                 max_tokens=None,
-                temperature=0.0,
             )
         )
         return found.output_tokens.level

@@ -150,7 +150,6 @@ def observation() -> Callable[..., Observation]:
             source="fedcba9876543210",
             cold_class="summarization/long",
             temperature=0,
-            context=1,
         )
         fields: dict[str, Any] = {
             "subject": subject,

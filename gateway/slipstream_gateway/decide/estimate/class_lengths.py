@@ -1,29 +1,20 @@
-"""Output lengths of a pair's classes, and the effect of an instruction's words: the level above the fingerprint's."""
+"""Output lengths of a pair's classes: the level above the fingerprint's."""
 
 from __future__ import annotations
 
 from slipstream_core.observation import Level, Subject
 
 from slipstream_gateway.decide.estimate import priors
-from slipstream_gateway.decide.estimate.calibration import Calibration, RunningVariance
-from slipstream_gateway.decide.estimate.effects import KeyWords, WordEffects
 from slipstream_gateway.decide.estimate.lengths import Length, LengthPrior
 from slipstream_gateway.decide.estimate.median_by_key import KeyEstimates, KeyOffsets
 from slipstream_gateway.decide.estimate.pooled import CLASS_CAP, SOURCE_CAP, PooledMean
-from slipstream_gateway.decide.estimate.shrinkage import Normal, clipped, repeat_noise, shrink
-from slipstream_gateway.decide.estimate.skeleton import WORD_BUCKETS
+from slipstream_gateway.decide.estimate.running_variance import RunningVariance
+from slipstream_gateway.decide.estimate.shrinkage import Normal, clipped, shrink
 
-# Variances of log length between: templates of a class with the same words, sources of a class, API keys of a class,
-# pairs.
-_TEMPLATES, _SOURCES, _KEYS, _PAIRS = 0.35**2, 0.3**2, 0.5**2, 0.6**2
-_WORD_VARIANCE, _WORD_SLOPE_VARIANCE = 0.05, 0.02
-# Maximum effect on log length, and on its slope by the prompt's, of words that other keys taught.
-_WORD_LIMIT, _WORD_SLOPE_LIMIT = 0.5, 0.3
-# The log prompt length at which words' slopes have no effect: that of 150 tokens.
-_MIDDLE_LOG_PROMPT = 5.0
+# Variances of log length between: templates of a class, sources of a class, API keys of a class, pairs.
+_TEMPLATES, _SOURCES, _KEYS, _PAIRS = 0.3**2, 0.3**2, 0.5**2, 0.6**2
 _CLIP = 1.5
 _SPREAD_SAMPLES = 5.0
-_CALIBRATION_WEIGHT = 3.0
 # A template with this many answers provides an estimate of their spread.
 _SETTLED_SAMPLES = 2.0
 # Of a log length: a twentieth.
@@ -51,20 +42,16 @@ class SharedLengths:
 
     def __init__(self) -> None:
         self.voices: dict[str, KeyEstimates] = {}
-        self.words = WordEffects(WORD_BUCKETS, variance=_WORD_VARIANCE, slope_variance=_WORD_SLOPE_VARIANCE)
 
 
 class ClassLengths:
-    """Log output tokens of one API key's requests by class, as offsets from the classifier's length bin, plus the
-    effect of words."""
+    """Log output tokens of one API key's requests by class, as offsets from the classifier's length bin."""
 
     def __init__(self, key: str, shared: SharedLengths) -> None:
         self._voice = KeyOffsets(key, shared.voices, between=_KEYS)
         self._classes: dict[str, _Class] = {}
         self._pooled = PooledMean(CLASS_CAP)
         self._offset = Normal(0.0, priors.CLASS_LENGTH_VARIANCE)
-        self._words = KeyWords(shared.words, limit=_WORD_LIMIT, slope_limit=_WORD_SLOPE_LIMIT)
-        self._calibration = Calibration(_CALIBRATION_WEIGHT)
 
     def level(self, cold_class: str) -> tuple[Level, float]:
         """The most specific level with lengths of this class, and their number."""
@@ -75,7 +62,7 @@ class ClassLengths:
         return self._voice.level(cold_class, own)
 
     def expect(self, subject: Subject, x: float) -> LengthPrior:
-        """The expectation for a template of this class with these words, at log prompt length `x`."""
+        """The expectation for a template of this class, at log prompt length `x`."""
         found = self._classes.get(subject.cold_class)
         if found is None:
             spread, offset = (
@@ -84,18 +71,11 @@ class ClassLengths:
             )
         else:
             spread, offset = found.spread, found.offset
-        effect = self._words.predict(subject.words)
-        mean = priors.class_length(subject.cold_class) + offset.mean + effect.value
-        unknown = (effect.variance + _TEMPLATES) * self._calibration.factor
-        return LengthPrior(
-            x, mean + effect.slope * (x - _MIDDLE_LOG_PROMPT), offset.variance + unknown, effect.slope, spread
-        )
+        mean = priors.class_length(subject.cold_class) + offset.mean
+        return LengthPrior(x, mean, offset.variance + _TEMPLATES, spread)
 
-    def learn(
-        self, subject: Subject, member: str, y: float, own: Length, expected: LengthPrior, *, teach: bool
-    ) -> None:
-        """Records log length `y` of a source with its expectation `expected`; `own` is the template's earlier data.
-        Words learn if `teach`."""
+    def learn(self, subject: Subject, member: str, y: float, own: Length, expected: LengthPrior) -> None:
+        """Records log length `y` of a source with its expectation `expected`; `own` is the template's earlier data."""
         found = self._classes.get(subject.cold_class)
         if found is None:
             found = self._classes[subject.cold_class] = _Class(self._offset)
@@ -105,7 +85,6 @@ class ClassLengths:
             found.within.add(max(distance * distance - own.variance, 0.0))
         elif own.samples == 0.0:
             found.total.add(residual * residual)
-            self._calibration.add(residual, expected.spread, expected.variance / self._calibration.factor)
         offset = y - priors.class_length(subject.cold_class)
         found.pooled.add(member, offset)
         self._pooled.add(subject.cold_class, offset)
@@ -115,10 +94,3 @@ class ClassLengths:
         self._offset = Normal(pair.mean, priors.CLASS_LENGTH_VARIANCE)
         alone = shrink(found.pooled, self._offset, noise=found.total.value, between=_SOURCES)
         found.offset = self._voice.record(subject.cold_class, alone)
-        if teach:
-            noise = repeat_noise(expected.spread, _TEMPLATES, own.samples)
-            self._words.update(subject.words, expected.x - _MIDDLE_LOG_PROMPT, residual, noise)
-
-    def forget_classes(self) -> None:
-        """Drops classes when a client sends an unbounded number of them."""
-        self._classes.clear()

@@ -1,4 +1,4 @@
-"""The key of a request's estimates: a deterministic hash of its prompt's skeleton and its sender.
+"""The key of a request's estimates: a deterministic hash of its class, its form and its sender.
 
 It is the same on every replica and in every process; the prompt cannot be recovered from it.
 """
@@ -13,8 +13,6 @@ import msgspec
 from slipstream_core.observation import Subject
 from slipstream_core.types import GenerationRequest, RequestProfile
 
-from slipstream_gateway.decide.estimate.skeleton import Skeleton, Skeletons
-
 _SYSTEM_HEAD_CHARS = 1000
 _SYSTEM_TAIL_CHARS = 400
 _CACHE_ENTRIES = 512
@@ -25,7 +23,6 @@ _SEPARATOR = "\x1f"
 _VARIABLE = re.compile(r"(?<!\S)[^\s\d@]*+[\d@]\S*|(?<=[a-zß-ÿ,] )[A-Z][a-z]+")
 _SHAPES = frozenset({"response_format", "tools", "functions", "guided_json", "guided_regex", "guided_choice",
                      "guided_grammar", "structured_outputs"})  # fmt: skip
-_CONTEXT_LIMITS = (1_000, 4_000, 16_000)
 
 
 class _Shape(msgspec.Struct):
@@ -41,55 +38,42 @@ class _Shape(msgspec.Struct):
     structured_outputs: msgspec.Raw = msgspec.Raw()
 
 
-class _System(msgspec.Struct, frozen=True):
-    """A system prompt, masked, and the words of its first sentence."""
-
-    masked: str
-    skeleton: Skeleton
-
-
 class Fingerprinter:
-    """Subjects of requests. It caches system prompts and lines; the result depends on neither."""
+    """Subjects of requests. It caches system prompts; the result does not depend on that."""
 
     def __init__(self) -> None:
-        self._skeletons = Skeletons()
-        self._systems: dict[str, _System] = {}
+        self._masked: dict[str, str] = {}
         self._shape = msgspec.json.Decoder(_Shape)
 
     def subject(
         self, request: GenerationRequest, profile: RequestProfile, *, pair: str, key_id: str, is_authenticated: bool
     ) -> Subject:
         """The subject of `request`; never raises, whatever the prompt contains."""
-        text, system, turns = _parts(request)
-        found = self._system(system)
-        skeleton = self._skeletons.of(text)
-        if found.skeleton.found and not skeleton.found:  # the client only pastes text: all of its lines are material
-            skeleton = found.skeleton
-        source = _SEPARATOR.join((pair, key_id, found.masked))
+        system, turns = _parts(request)
+        source = _SEPARATOR.join((pair, key_id, self._masked_system(system)))
+        temperature = temperature_bucket(request.temperature)
         template = _SEPARATOR.join((
-            source, request.model, str(_coarse(turns)), _SEPARATOR.join(request.stop), skeleton.key,
-            self._answer_shape(request),
+            source, request.model, f"{profile.request_class} {temperature} {_coarse(turns)}",
+            _SEPARATOR.join(request.stop), self._answer_shape(request),
         ))  # fmt: skip
         return Subject(
             pair=pair,
             fingerprint=_digest(template),
             source=_digest(source),
             cold_class=profile.request_class,
-            temperature=temperature_bucket(request.temperature),
-            context=context_bucket(profile.prompt_tokens),
-            words=skeleton.words,
+            temperature=temperature,
             key=_key_digest(key_id) if is_authenticated else "",
         )
 
-    def _system(self, system: str) -> _System:
+    def _masked_system(self, system: str) -> str:
         sample = system
         if len(system) > _SYSTEM_HEAD_CHARS + _SYSTEM_TAIL_CHARS:
             sample = system[:_SYSTEM_HEAD_CHARS] + system[-_SYSTEM_TAIL_CHARS:]
-        found = self._systems.get(sample)
+        found = self._masked.get(sample)
         if found is None:
-            if len(self._systems) >= _CACHE_ENTRIES:
-                self._systems.clear()
-            found = self._systems[sample] = _System(_VARIABLE.sub("0", sample), self._skeletons.of(sample))
+            if len(self._masked) >= _CACHE_ENTRIES:
+                self._masked.clear()
+            found = self._masked[sample] = _VARIABLE.sub("0", sample)
         return found
 
     def _answer_shape(self, request: GenerationRequest) -> str:
@@ -104,19 +88,17 @@ class Fingerprinter:
         return blake2b(b"\x1f".join(parts), digest_size=8).hexdigest()
 
 
-def _parts(request: GenerationRequest) -> tuple[str, str, int]:
-    """The last user message or the prompt, the first system prompt, and the number of user messages."""
-    prompt = request.prompt
-    if prompt is not None:
-        return (prompt if isinstance(prompt, str) else "", "", 1)
-    text, system, turns = "", "", 0
+def _parts(request: GenerationRequest) -> tuple[str, int]:
+    """The first system prompt, and the number of user messages."""
+    if request.prompt is not None:
+        return "", 1
+    system, turns = "", 0
     for message in request.messages:
         if message.role == "user":
-            text = message.content
             turns += 1
         elif not system and message.role in ("system", "developer"):
             system = message.content
-    return text, system, turns
+    return system, turns
 
 
 def _coarse(turns: int) -> int:
@@ -135,11 +117,3 @@ def _key_digest(key_id: str) -> str:
 def temperature_bucket(temperature: float) -> int:
     """0: greedy, 1: up to 0.5, 2: up to 1, 3: hotter."""
     return 0 if temperature <= 0 else 1 if temperature <= 0.5 else 2 if temperature <= 1 else 3
-
-
-def context_bucket(prompt_tokens: int) -> int:
-    """0: up to 1,000 prompt tokens, 1: up to 4,000, 2: up to 16,000, 3: more."""
-    for bucket, limit in enumerate(_CONTEXT_LIMITS):
-        if prompt_tokens <= limit:
-            return bucket
-    return len(_CONTEXT_LIMITS)

@@ -11,15 +11,12 @@ from slipstream_core.types import RequestProfile
 from slipstream_gateway.decide.estimate import priors
 from slipstream_gateway.decide.estimate.classes import KeyModel
 from slipstream_gateway.decide.estimate.curves import Line
-from slipstream_gateway.decide.estimate.fingerprint import temperature_bucket
 from slipstream_gateway.decide.estimate.pools import PoolModel
 from slipstream_gateway.decide.estimate.ratios import Ratio
 from slipstream_gateway.decide.estimate.template import (
-    FIRST_TOKEN_UNSEEN,
     SETTLED_HITS,
     SETTLED_SAMPLES,
     Template,
-    bucket_of,
     pace_prior,
     unseen,
 )
@@ -43,7 +40,6 @@ class ForecastQuery(NamedTuple):
     speculative_load: float
     prompt_tokens: int
     max_tokens: int | None
-    temperature: float
     neighbours_draft_length: float = 0.0
 
 
@@ -59,11 +55,9 @@ class Question(NamedTuple):
 
 def forecast(ask: Question) -> Forecast:
     """What to expect of a request."""
-    query, template = ask.query, ask.template
+    query = ask.query
     output, spread = _output_tokens(ask)
     plain_pace, fast_pace = _paces(ask)
-    first = template.first_token if template is not None else None
-    plain_first, fast_first = (first.plain, first.speculative) if first is not None else FIRST_TOKEN_UNSEEN
     thousands = query.prompt_tokens / 1000.0
     counted = ask.speculative.counts_drafts
     plain_step = ask.plain.plain_step.line(query.plain_load)
@@ -75,9 +69,9 @@ def forecast(ask: Question) -> Forecast:
         plain_tpot_s=_scaled(plain_step.base, plain_step.base_se, plain_step.samples, plain_pace),
         step_base_s=_scaled(step.base, step.base_se, step.samples, fast_pace),
         step_per_draft_token_s=_per_draft_token(step, fast_pace) if counted else _NO_DRAFT_TOKENS,
-        plain_ttft_s=_first_token(ask.plain, query.plain_load, thousands, plain_first, speculative=False),
+        plain_ttft_s=_first_token(ask.plain.first_token.line(query.plain_load, speculative=False), thousands),
         speculative_ttft_s=_first_token(
-            ask.speculative, query.speculative_load, thousands, fast_first, speculative=True
+            ask.speculative.first_token.line(query.speculative_load, speculative=True), thousands
         ),
         load=query.speculative_load,
         neighbours_step_s=_neighbours_step(ask, plain_pace) if counted else None,
@@ -108,14 +102,13 @@ def _output_tokens(ask: Question) -> tuple[Estimate, float]:
 
 def _acceptance(ask: Question) -> Estimate:
     query, template, model = ask.query, ask.template, ask.model
-    bucket = bucket_of(temperature_bucket(query.temperature), query.subject.context)
     own = template.acceptance if template is not None else None
     if own is not None:
-        beta = own.posterior(bucket)
+        beta = own.posterior
         level = Level.FINGERPRINT if own.samples >= SETTLED_SAMPLES else Level.CLASS
         return Estimate(mean=beta.mean, se=math.sqrt(beta.variance), samples=own.samples, level=level)
-    level, samples = model.acceptance.level(query.subject.cold_class)
-    prior = model.acceptance.expect(query.subject, bucket)
+    level, samples = model.acceptance.level(query.subject)
+    prior = model.acceptance.expect(query.subject)
     doubt = _doubt(priors.ACCEPTANCE_VARIANCE, level, samples)
     mean, variance = _blend(prior.mean, prior.variance, priors.profile_acceptance(query.profile), doubt)
     return Estimate(mean=mean, se=math.sqrt(variance), samples=samples, level=level)
@@ -126,7 +119,7 @@ def _paces(ask: Question) -> tuple[Ratio, Ratio]:
     pace = template.pace if template is not None else None
     if pace is not None:
         return pace.plain, pace.speculative
-    return unseen(pace_prior(ask.query.subject, ask.model, ask.speculative))
+    return unseen(pace_prior(ask.speculative))
 
 
 def _doubt(variance: float, level: Level, samples: float) -> float:
@@ -170,10 +163,10 @@ def _per_draft_token(line: Line, ratio: Ratio) -> Estimate:
 _NO_DRAFT_TOKENS = Estimate(mean=0.0, se=0.0, samples=0.0, level=Level.PRIOR)
 
 
-def _first_token(pool: PoolModel, load: float, thousands: float, own: Ratio, *, speculative: bool) -> Estimate:
-    step_s = pool.plain_step.line(load).base
-    expected = pool.first_token.expect(load, thousands, step_s, speculative=speculative)
-    return _scaled(expected.mean, expected.se, expected.samples, own)
+def _first_token(line: Line, thousands: float) -> Estimate:
+    level = Level.PAIR if line.samples > 0.0 else Level.PRIOR
+    se = math.hypot(line.base_se, line.slope_se * thousands)
+    return Estimate(mean=line.at(thousands), se=se, samples=line.samples, level=level)
 
 
 def _time_level(ratio: Ratio, samples: float) -> Level:

@@ -19,7 +19,7 @@ from slipstream_gateway.decide.estimate.template import SETTLED_HITS, Template
 
 _MAX_SOURCES = 4096
 _MAX_PAIRS = 64
-# For all pairs together; their words take up to 40 MB.
+# For all pairs together.
 _MAX_KEYS = 128
 _MAX_POOLS = 256
 # All unproven sources together count as one.

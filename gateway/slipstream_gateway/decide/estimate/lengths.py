@@ -15,13 +15,12 @@ _SPREAD_SAMPLES = 3.0
 
 
 class LengthPrior(NamedTuple):
-    """The prior of a template: log length at log prompt length `x`, its slope over `x`, the variance of both, and the
-    variance of a single answer around its template's mean."""
+    """The prior of a template: log length at log prompt length `x`, its variance, and the variance of a single answer
+    around its template's mean. Its slope over `x` is 0."""
 
     x: float
     mean: float
     variance: float
-    slope: float
     spread: float
 
 
@@ -83,11 +82,10 @@ class Length:
         spread = (prior.spread * _SPREAD_SAMPLES + residual) / (_SPREAD_SAMPLES + max(n - 1.0, 0.0))
         weight = spread / _SLOPE_VARIANCE
         self.slope_variance = spread / (self._sxx + weight)
-        self.slope = (self._sxy + weight * prior.slope) / (self._sxx + weight)
-        expected = prior.mean + prior.slope * (self._x - prior.x)
+        self.slope = self._sxy / (self._sxx + weight)
         own = n / spread
         before = 1.0 / prior.variance
         self.variance = 1.0 / (own + before)
-        self.mean = (own * self._y + before * expected) * self.variance
+        self.mean = (own * self._y + before * prior.mean) * self.variance
         self.spread = spread
         self.x = self._x

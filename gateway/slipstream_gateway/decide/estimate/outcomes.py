@@ -7,16 +7,14 @@ from typing import NamedTuple
 from slipstream_core.observation import Observation
 from slipstream_core.types import LengthBin, TaskType
 
-from slipstream_gateway.decide.estimate.skeleton import WORD_BUCKETS
-
 _MAX_TOKENS = 10_000_000
 _MIN_SECONDS, _MAX_SECONDS = 1e-6, 100_000.0
 _MAX_NAME = 512
+_MAX_TEMPERATURE = 3
 _CLASSES = frozenset(f"{task}/{length}" for task in TaskType for length in LengthBin)
 _MAX_LOAD = 100_000.0
 _MAX_PRICE = 1_000_000.0
 _MAX_DRAFT_LENGTH = 1_000
-_MAX_WORDS = 64
 # The once-per-answer overhead, such as the transfer of its first and last bytes, is not step time, and it dominates in
 # an answer of few steps. An answer of this many steps counts a quarter of a very long one.
 _SETTLING_STEPS = 8.0
@@ -38,11 +36,12 @@ class Trials(NamedTuple):
 
 def is_plausible(seen: Observation) -> bool:
     """Whether estimates may learn from `seen`: finished, and every figure possible. NaN fails every comparison."""
-    subject, words = seen.subject, seen.subject.words
+    subject = seen.subject
     return (
         seen.status == "ok"
         and subject.cold_class in _CLASSES
         and seen.request_class in _CLASSES
+        and 0 <= subject.temperature <= _MAX_TEMPERATURE
         and max(map(len, (subject.fingerprint, subject.source, subject.key, subject.pair, seen.pool))) <= _MAX_NAME
         and 1 <= seen.output_tokens <= _MAX_TOKENS
         and 0 <= seen.prompt_tokens <= _MAX_TOKENS
@@ -56,8 +55,6 @@ def is_plausible(seen: Observation) -> bool:
         and 0.0 <= seen.load <= _MAX_LOAD
         and (seen.price_per_gpu_hour is None or 0.0 <= seen.price_per_gpu_hour <= _MAX_PRICE)
         and (seen.priced_s is None or 0.0 <= seen.priced_s <= _MAX_SECONDS)
-        and len(words) <= _MAX_WORDS
-        and (not words or (min(words) >= 0 and max(words) < WORD_BUCKETS))
     )
 
 

@@ -2,18 +2,55 @@
 
 from __future__ import annotations
 
+import math
+
 from slipstream_gateway.decide.estimate import priors
-from slipstream_gateway.decide.estimate.curves import Curve
-from slipstream_gateway.decide.estimate.first_token import FirstToken
+from slipstream_gateway.decide.estimate.curves import Curve, Line
+from slipstream_gateway.decide.estimate.shrinkage import clipped
 
 # After this many speculative answers without a single draft token, the servers are assumed not to count them.
 _SILENT_ANSWERS = 3
+# Of the log ratio of the arms' times to first token: the number of answers at which half of it is trusted, the window,
+# and the limit of one answer's. A queue's wait varies much more between requests than a draft adds.
+_RATIO_SAMPLES, _RATIO_WINDOW, _RATIO_CLIP = 20.0, 200.0, 0.5
+
+
+class FirstToken:
+    """Times to first token: a curve over load and the prompt's length in thousands of tokens for both arms, which wait
+    in one queue for the same target, and the ratio by which a draft, which reads the prompt as well, prolongs them.
+    """
+
+    def __init__(self) -> None:
+        self.curve = Curve(priors.FIRST_TOKEN)
+        self._log_ratios = self._samples = 0.0
+
+    def line(self, load: float, *, speculative: bool) -> Line:
+        """The prediction at `load` requests in flight."""
+        line = self.curve.line(load)
+        if not speculative:
+            return line
+        ratio = math.exp(self._log_ratio)
+        return Line(ratio * line.base, ratio * line.base_se, ratio * line.slope, ratio * line.slope_se, line.samples)
+
+    def learn(self, load: float, thousands: float, seconds: float, *, speculative: bool) -> None:
+        """Records a time to first token."""
+        expected_s = self.curve.line(load).at(thousands)
+        if speculative:
+            keep = 1.0 - 1.0 / _RATIO_WINDOW
+            self._log_ratios = keep * self._log_ratios + clipped(math.log(seconds / expected_s), _RATIO_CLIP)
+            self._samples = keep * self._samples + 1.0
+            seconds /= math.exp(self._log_ratio)
+        self.curve.update(load, thousands, seconds, expected_s, seconds)
+
+    @property
+    def _log_ratio(self) -> float:
+        return self._log_ratios / (self._samples + _RATIO_SAMPLES)
 
 
 class PoolModel:
     """Its step times, separate for batches that decode plainly and that speculate, and its times to first token.
 
-    A single line through both would be wrong: the first draft token costs more than each later one.
+    A single line through both kinds of step would be wrong: the first draft token costs more than each later one.
     """
 
     def __init__(self) -> None:

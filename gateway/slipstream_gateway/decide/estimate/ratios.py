@@ -15,11 +15,9 @@ _FIELDS = 4
 
 
 class RatioPrior(NamedTuple):
-    """Log ratios without data, per arm, with standard deviations: of one observation (`noise`), between templates
-    (`shared`), and of an arm from its template's mean (`arm`)."""
+    """Standard deviations of log ratios, whose mean is 0: of one observation (`noise`), between templates (`shared`),
+    and of an arm from its template's mean (`arm`)."""
 
-    plain: float
-    speculative: float
     noise: float
     shared: float
     arm: float
@@ -58,8 +56,7 @@ class ArmRatios:
     def update(self, speculative: bool, log_ratio: float, weight: float, prior: RatioPrior) -> None:
         """Records one request's log ratio, observed over predicted, and refits; `weight` is in (0, 1]."""
         state, at = self._state, _FIELDS if speculative else 0
-        before = prior.speculative if speculative else prior.plain
-        value = max(before - _CLIP, min(before + _CLIP, log_ratio))
+        value = max(-_CLIP, min(_CLIP, log_ratio))
         samples = state[at] * _KEEP + weight
         state[at] = samples
         state[at + 1] += (value - state[at + 1]) * weight / samples
@@ -70,14 +67,14 @@ class ArmRatios:
         state = self._state
         noise, arm_variance = prior.noise**2, prior.arm**2
         precision, shared = 1.0 / prior.shared**2, 0.0
-        for at, before in ((0, prior.plain), (_FIELDS, prior.speculative)):
+        for at in (0, _FIELDS):
             weight = state[at] / (noise + state[at] * arm_variance)
             precision += weight
-            shared += weight * (state[at + 1] - before)
+            shared += weight * state[at + 1]
         shared /= precision
-        for at, before in ((0, prior.plain), (_FIELDS, prior.speculative)):
+        for at in (0, _FIELDS):
             own = state[at] / noise
             variance = 1.0 / (own + 1.0 / arm_variance)
             part = variance / arm_variance
-            state[at + 2] = before + own * variance * (state[at + 1] - before) + part * shared
+            state[at + 2] = own * variance * state[at + 1] + part * shared
             state[at + 3] = variance + part * part / precision

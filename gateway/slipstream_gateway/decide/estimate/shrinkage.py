@@ -30,17 +30,6 @@ def joined(first: Normal, second: Normal) -> Normal:
     return Normal(mean, first.variance * second.variance / total)
 
 
-def repeat_noise(within: float, between: float, samples: float) -> float:
-    """The noise of a template's next answer as information on similar templates: the more answers it has, the less
-    another adds."""
-    after = between + within / (samples + 1.0)
-    if samples <= 0.0:
-        return after
-    # 1 / (1 / after - 1 / before), without subtracting nearly equal numbers
-    before = between + within / samples
-    return after * before * samples * (samples + 1.0) / within
-
-
 def clipped(value: float, limit: float) -> float:
     """`value`, at most `limit` from 0, so that the effect of one answer is bounded."""
     return max(-limit, min(limit, value))
