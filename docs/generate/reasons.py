@@ -99,13 +99,14 @@ saving = L · (TPOT_plain(load) − step(γ, load) / E(β, γ)) − (TTFT_specul
 
 L is the expected output length, β the expected acceptance, E the tokens that one step yields, and step(γ, load) the
 time of one step. The draft length with the largest saving is used. If the servers choose the draft
-tokens of each step themselves, a greedy request gets the longest permitted draft length as a maximum instead.
+tokens of each step themselves, a greedy request gets the longest permitted draft length as a maximum instead,
+and a saving that is merely possible counts as well, except for a short answer.
 
-The estimates come from past requests. They are kept per prompt *fingerprint*: model, API key, system prompt, tools,
-and the skeleton of the message, in which ids, numbers, names and pasted text are masked. While data is thin, an
-estimate is shrunk towards that of the class, the pair and a prior. Step times are learnt per load, separately for
-speculating and plain batches, so a busy server gets shorter drafts, then none. Before anything is measured, a
-[classifier](../classifier.md) predicts the task, the length and the share of rare tokens."""
+The estimates come from past requests. They are kept per *fingerprint*: model, API key, system prompt, class, kind
+of temperature, tools and response format. In the system prompt, ids, numbers and names are masked. While data is
+thin, an estimate is shrunk towards that of the class, the pair and a prior. Step times are learnt per load,
+separately for speculating and plain batches, so a busy server gets shorter drafts, then none. Before anything is
+measured, a [classifier](../classifier.md) predicts the task, the length and the share of rare tokens."""
 
 _FIELDS = (
     (

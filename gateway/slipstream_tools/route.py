@@ -107,7 +107,6 @@ def _forecast(request: GenerationRequest, profile: RequestProfile, route: Route)
             speculative_load=1.0,
             prompt_tokens=profile.prompt_tokens,
             max_tokens=request.max_tokens,
-            temperature=request.temperature,
         )
     )
 

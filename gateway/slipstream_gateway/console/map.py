@@ -139,7 +139,6 @@ class _PairState:
         return self._learner.forecast(ForecastQuery(
             Subject(
                 pair=route.pair.metadata.key, fingerprint="", source="", cold_class=request_class, temperature=0,
-                context=0,
             ),
             RequestProfile(
                 task=TaskType(task), expected_output_tokens=expected, rare_token_share=0.0, structured_output=False,
@@ -152,7 +151,6 @@ class _PairState:
             neighbours_draft_length=target.unconditional_draft_lengths / (target.outstanding + 1.0),
             prompt_tokens=self._prompt_tokens,
             max_tokens=None,
-            temperature=0.0,
         ))  # fmt: skip
 
     def best(self, forecast: Forecast, tokens: float, acceptance: float) -> PredictedSaving:

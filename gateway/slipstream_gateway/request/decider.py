@@ -118,7 +118,6 @@ def _query(
         neighbours_draft_length=target.unconditional_draft_lengths / (target.outstanding + 1.0),
         prompt_tokens=profile.prompt_tokens,
         max_tokens=request.max_tokens,
-        temperature=request.temperature,
     )
 
 

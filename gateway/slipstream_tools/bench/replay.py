@@ -118,7 +118,6 @@ class Replayer:
                 speculative_load=load,
                 prompt_tokens=profile.prompt_tokens,
                 max_tokens=request.max_tokens,
-                temperature=request.temperature,
             )
         )
 

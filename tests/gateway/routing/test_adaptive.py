@@ -59,9 +59,14 @@ def test_an_uncertain_loss_is_tried_unless_the_policy_is_cautious(
     decision = run(loses, decision=decide_by)
     assert float(decision.numbers["saving_s"]) < 0
     assert decision.reason is expected
+    bound = "saving_lower_bound_s" if decide_by == "cautious" else "saving_upper_bound_s"
+    assert bound in decision.numbers
+    assert "may save" in decision.detail or expected is Reason.BREAK_EVEN
     assert run(loses, decision=decide_by, health=Health()).arm is Arm.PLAIN
 
 
 def test_pressure_does_not_shorten_what_the_server_allocates_itself() -> None:
     assert run(forecast(), pressure=0.85).draft_length == 6
+    assert run(forecast(doubt=3.0), pressure=1.0).arm is Arm.SPECULATIVE
+    assert run(forecast(doubt=3.0), pressure=1.0, health=Health()).reason is Reason.PRESSURE
     assert run(forecast(doubt=3.0), pressure=0.85, health=Health()).draft_length < 4

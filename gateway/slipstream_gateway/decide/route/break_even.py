@@ -8,7 +8,7 @@ from statistics import NormalDist
 
 from slipstream_core.manifest import Route
 from slipstream_core.observation import Forecast, Level
-from slipstream_core.types import Arm, Reason
+from slipstream_core.types import SHORT_MAX_TOKENS, Arm, Reason
 
 from slipstream_gateway.decide.route.case import ArmChoice, Case, plain
 from slipstream_gateway.decide.route.predicted_saving import PredictedSaving, predict_saving, saving_se_s
@@ -25,21 +25,23 @@ def by_saving(case: Case) -> ArmChoice:
     saving_s, margin_s, counted_s = best.saving_s, spec.margin * best.plain_s, counted_saving_s(case, best)
     if not counted_s > margin_s:
         return plain(Reason.BREAK_EVEN, _too_little(best, margin_s, counted_s))
-    return _too_dear(case) or ArmChoice(
-        Arm.SPECULATIVE,
-        Reason.SPECULATION_PAYS,
-        f"about {best.output_tokens:.0f} tokens at {best.tokens_per_step:.1f} a step save {_ms(saving_s)} of "
-        f"{_ms(best.plain_s)}",
-        best.draft_length,
-    )
+    if saving_s > margin_s:
+        gain = f"about {best.output_tokens:.0f} tokens at {best.tokens_per_step:.1f} a step save {_ms(saving_s)}"
+    else:
+        gain = f"the server ends drafts that do not pay, and speculation may save {_ms(counted_s)}"
+    detail = f"{gain} of {_ms(best.plain_s)}"
+    return _too_dear(case) or ArmChoice(Arm.SPECULATIVE, Reason.SPECULATION_PAYS, detail, best.draft_length)
 
 
 def counted_saving_s(case: Case, best: PredictedSaving) -> float:
     """The saving that is compared with the margin: under `cautious`, its lower bound. Under `expected`, the upper bound
-    for an adaptive request: its server stops verifying draft tokens that do not pay, so that a try costs little."""
+    for an adaptive request: its server stops verifying draft tokens that do not pay, so that a try costs little. Not
+    for a short answer, because a draft model has to read the prompt first."""
     if case.spec is not None and case.spec.decision == "cautious":
         return best.saving_s - uncertainty_s(case)
-    return best.saving_s + uncertainty_s(case) if case.is_adaptive else best.saving_s
+    if case.is_adaptive and best.output_tokens > SHORT_MAX_TOKENS:
+        return best.saving_s + uncertainty_s(case)
+    return best.saving_s
 
 
 def may_explore(case: Case) -> bool:
@@ -52,8 +54,9 @@ def may_explore(case: Case) -> bool:
 
 def shed(case: Case, choice: ArmChoice) -> ArmChoice | None:
     """After step 5: a request that would speculate decodes plainly while nearly all places are taken, unless plain
-    decoding would take more of them. A client's choice is kept, as is a request that only one arm can honour."""
-    if not stops(case.pressure) or relieves(case):
+    decoding would take more of them, or the server itself ends drafts that do not pay. A client's choice is kept, as is
+    a request that only one arm can honour."""
+    if not stops(case.pressure) or case.is_adaptive or relieves(case):
         return None
     taken = f"{case.pressure:.0%} of the places are taken"
     return plain(Reason.PRESSURE, f"{taken}; otherwise it would speculate with drafts of {choice.draft_length}")

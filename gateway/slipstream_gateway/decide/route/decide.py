@@ -34,8 +34,12 @@ def decide(inputs: DecisionInputs) -> Decision:
         numbers=Numbers(case),
         saving_s=case.saving.saving_s if case.saving is not None else None,
         unconditional=_is_unconditional(case, choice),
-        adaptive=case.is_adaptive and choice.draft_length > 0 and choice.reason is not Reason.CLIENT_ASKED,
+        adaptive=case.is_adaptive and choice.draft_length > 0 and not _is_clients_length(case, choice),
     )
+
+
+def _is_clients_length(case: Case, choice: ArmChoice) -> bool:
+    return choice.reason is Reason.CLIENT_ASKED and case.request.draft_length is not None
 
 
 def _is_unconditional(case: Case, choice: ArmChoice) -> bool:

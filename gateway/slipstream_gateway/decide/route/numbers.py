@@ -196,7 +196,9 @@ def _of_by_saving(case: Case) -> dict[str, Number]:
     if best is None or spec is None:
         return {}
     counted_s = break_even.counted_saving_s(case, best)
-    found: dict[str, Number] = {"saving_lower_bound_s": counted_s} if spec.decision == "cautious" else {}
+    found: dict[str, Number] = {}
+    if counted_s != best.saving_s:
+        found["saving_lower_bound_s" if counted_s < best.saving_s else "saving_upper_bound_s"] = counted_s
     return found | _of_cost(case) if counted_s > spec.margin * best.plain_s else found
 
 

@@ -103,12 +103,14 @@ def saving_se_s(forecast: Forecast, best: PredictedSaving, *, same_pace: bool) -
     """The standard error of `best.saving_s`: that of each part times the saving's derivative by it.
 
     With `same_pace`, plain and speculative steps are slower or faster together: the smaller of their relative errors is
-    common to both, and a common error nearly cancels.
+    common to both, and a common error nearly cancels. So does that of the times to first token.
     """
     after_first = max(best.output_tokens - 1.0, 0.0)
     steps = after_first / best.tokens_per_step
     plain_pace, pace = _relative(forecast.plain_tpot_s), _relative(forecast.step_base_s)
     common = min(plain_pace, pace) if same_pace else 0.0
+    plain_first, first = forecast.plain_ttft_s.se, forecast.speculative_ttft_s.se
+    common_first = min(plain_first, first) if same_pace else 0.0
     acceptance = forecast.acceptance
     return math.hypot(
         after_first
@@ -118,8 +120,8 @@ def saving_se_s(forecast: Forecast, best: PredictedSaving, *, same_pace: bool) -
         steps * forecast.step_base_s.mean * _without(pace, common),
         steps * best.step_draft_tokens * forecast.step_per_draft_token_s.se,
         steps * best.speculative_tpot_s * best.tokens_per_step_slope * acceptance.se if acceptance is not None else 0.0,
-        forecast.plain_ttft_s.se,
-        forecast.speculative_ttft_s.se,
+        _without(plain_first, common_first),
+        _without(first, common_first),
     )
 
 

@@ -1,7 +1,8 @@
 """Speculation under load: drafts that cost capacity are shortened, then dropped.
 
 Speculation that is measured to pay at the present load is not restricted: a batch of such requests takes less of the
-servers' time than the same batch decoded plainly, so that without it the queue would grow (see `saving.relieves`). The
+servers' time than the same batch decoded plainly, so that without it the queue would grow (see `break_even.relieves`).
+Nor are requests whose draft tokens the engine allocates itself, because it ends those that cost capacity. The
 restrictions below are for the rest: speculation decided by rules, by measurements from elsewhere, or without a certain
 gain.
 
