@@ -229,10 +229,8 @@ class Engine:
     def _propose(self, sequences: list[Sequence], offers: list[list[int]]) -> Drafts:
         lengths = [s.draft_length for s in sequences]
         if any(s.adaptive and length for s, length in zip(sequences, lengths, strict=True)):
-            fixed_rows = sum(len(offer) for s, offer in zip(sequences, offers, strict=True) if not s.adaptive)
-            open_offers = [offer if s.adaptive else [] for s, offer in zip(sequences, offers, strict=True)]
-            granted = self._draft_rows.lengths(open_offers, [s.log_odds for s in sequences], fixed_rows)
-            lengths = [most if s.adaptive else n for s, n, most in zip(sequences, lengths, granted, strict=True)]
+            fixed = [not s.adaptive for s in sequences]
+            lengths = self._draft_rows.lengths(offers, [s.log_odds for s in sequences], fixed)
         if self._draft_source is None or not any(lengths):
             return Drafts.none(len(sequences), self._target.device)
         rows = [_draft_row(sequence, length) for sequence, length in zip(sequences, lengths, strict=True)]

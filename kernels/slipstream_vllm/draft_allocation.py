@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 from collections.abc import Sequence
 
 # Numbers of rows at which the cost is measured; in between it is interpolated. Each small number has its own: if a step
@@ -30,48 +31,68 @@ _KEPT = 0.97
 
 
 def allocate(
-    chances: Sequence[Sequence[float]], step_s: Sequence[float], drafting_s: Sequence[float] = ()
+    chances: Sequence[Sequence[float]],
+    step_s: Sequence[float],
+    drafting_s: Sequence[float] = (),
+    fixed: Sequence[bool] = (),
 ) -> list[int]:
     """The number of draft tokens to verify for each request of a batch.
 
     `chances[i]` has, for each draft token that request `i` could verify, the probability that it is accepted if all
     before it are. `step_s[r]` is the time in seconds of a step with `r` rows, for up to all of them. `drafting_s[d]` is
     the time of `d` passes of the draft model, each of which proposes a token for each request that still drafts; empty
-    without a draft model.
+    without a draft model. Requests whose `fixed[i]` is true verify all of their draft tokens; by default there are
+    none.
 
     Returns: the lengths with the most expected tokens per second. A request gets its draft tokens in their order.
     """
-    offers = []
-    for request, of_request in enumerate(chances):
-        reached = 1.0
-        for position, chance in enumerate(of_request):
-            reached *= chance
-            offers.append((-reached, position, request))
-    offers.sort()
-    count = len(chances)
-    deepest = max(map(len, chances), default=0)
-    # Without drafting passes only the number of rows matters, so that the greatest depth is as good as any.
-    depths = range(1, deepest + 1) if drafting_s else range(deepest, deepest + 1)
-    best_rate, best_depth, best_rows = (count / step_s[count] if count else 0.0), 0, count
-    for depth in depths:
-        tokens, rows, passes_s = float(count), count, drafting_s[depth] if drafting_s else 0.0
-        for index, (negative, position, _) in enumerate(offers):
-            if position < depth:
-                tokens -= negative
-                rows += 1
-                if tokens > best_rate * (step_s[rows] + passes_s):
-                    best_rate, best_depth, best_rows = tokens / (step_s[rows] + passes_s), depth, rows
-                elif tokens - negative * (len(offers) - index - 1) <= best_rate * (step_s[rows] + passes_s):
-                    break  # no later offer is likelier, and no later step is quicker
-    lengths = [0] * count
-    granted = count
-    for _, position, request in offers:
-        if granted == best_rows:
-            break
-        if position < best_depth:
-            lengths[request] = position + 1
-            granted += 1
+    reached = [list(itertools.accumulate(of_request, operator.mul)) for of_request in chances]
+    lengths = [0] * len(chances)
+    tokens, rows = float(len(chances)), len(chances)
+    for request, _ in filter(operator.itemgetter(1), enumerate(fixed)):
+        lengths[request] = len(reached[request])
+        tokens += sum(reached[request])
+        rows += len(reached[request])
+    offers = sorted(
+        (-chance, position, request)
+        for request, of_request in enumerate(reached)
+        if not lengths[request]
+        for position, chance in enumerate(of_request)
+    )
+    depth, count = _best(offers, tokens, rows, max(lengths, default=0), step_s, drafting_s)
+    for _, position, request in itertools.islice((offer for offer in offers if offer[1] < depth), count):
+        lengths[request] = position + 1
     return lengths
+
+
+def _best(
+    offers: Sequence[tuple[float, int, int]],
+    tokens: float,
+    rows: int,
+    depth: int,
+    step_s: Sequence[float],
+    drafting_s: Sequence[float],
+) -> tuple[int, int]:
+    """The largest depth, and how many of the likeliest `offers` above it to verify beside the `tokens` that `rows` rows
+    are expected to yield after `depth` passes of the draft model. An offer is its negative probability, its position
+    and its request; they are sorted.
+    """
+    deepest = max((position + 1 for _, position, _ in offers), default=0)
+    passes_s = drafting_s[depth] if drafting_s else 0.0
+    best_rate, best = (tokens / (step_s[rows] + passes_s) if rows else 0.0), (0, 0)
+    # Without drafting passes only the number of rows matters, so that the greatest depth is as good as any.
+    for limit in range(max(depth, 1), max(depth, deepest) + 1) if drafting_s else [deepest]:
+        expected, count, passes_s = tokens, 0, drafting_s[limit] if drafting_s else 0.0
+        for index, (negative, position, _) in enumerate(offers):
+            if position < limit:
+                expected -= negative
+                count += 1
+                step = step_s[rows + count] + passes_s
+                if expected > best_rate * step:
+                    best_rate, best = expected / step, (limit, count)
+                elif expected - negative * (len(offers) - index - 1) <= best_rate * step:
+                    break  # no later offer is likelier, and no later step is quicker
+    return best
 
 
 class Cost:
@@ -208,12 +229,14 @@ class DraftRows:
         self._costs = StepCosts()
         self._drafting: list[Cost] = []
 
-    def lengths(self, offers: Sequence[Sequence[int]], log_odds: Sequence[float], fixed_rows: int = 0) -> list[int]:
+    def lengths(
+        self, offers: Sequence[Sequence[int]], log_odds: Sequence[float], fixed: Sequence[bool] = ()
+    ) -> list[int]:
         """The number of draft tokens to verify for each request. `offers[i]` has the evidence of each draft token that
-        request `i` could verify, `log_odds[i]` is the request's own. `fixed_rows` more rows are taken already."""
+        request `i` could verify, `log_odds[i]` is the request's own. Requests whose `fixed[i]` is true verify all."""
         chances = [self.chances.of(evidence, own) for evidence, own in zip(offers, log_odds, strict=True)]
-        table = self._costs.table(len(offers), len(offers) + fixed_rows + sum(map(len, offers)))
-        return allocate(chances, table[fixed_rows:], self._drafting_table(max(map(len, offers), default=0)))
+        table = self._costs.table(len(offers), len(offers) + sum(map(len, offers)))
+        return allocate(chances, table, self._drafting_table(max(map(len, offers), default=0)), fixed)
 
     def note_step(self, requests: int, rows: int, seconds: float, most: int) -> None:
         """Learn from a step of `rows` rows for `requests` that took `seconds` and could have had `most` rows."""

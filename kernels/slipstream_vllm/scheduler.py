@@ -81,11 +81,8 @@ class DraftLengthScheduler(Scheduler):
         adaptive = [request.slipstream_adaptive for request in requests]
         if not any(choose and length for choose, length in zip(adaptive, lengths, strict=True)):
             return lengths
-        offers = [range(length) if choose else () for choose, length in zip(adaptive, lengths, strict=True)]
-        fixed_rows = sum(length for choose, length in zip(adaptive, lengths, strict=True) if not choose)
         log_odds = [request.slipstream_log_odds for request in requests]
-        granted = self._draft_rows.lengths(offers, log_odds, fixed_rows)
-        return [g if choose else length for choose, g, length in zip(adaptive, granted, lengths, strict=True)]
+        return self._draft_rows.lengths(list(map(range, lengths)), log_odds, [not choose for choose in adaptive])
 
     def _cap(self, request: Any) -> int:
         """Maximum number of this request's draft tokens to verify in this step."""

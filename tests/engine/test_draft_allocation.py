@@ -33,16 +33,21 @@ def _rate(chances: Sequence[Sequence[float]], lengths: Sequence[int], step_s: Se
     return tokens / (step_s[len(chances) + sum(lengths)] + max(lengths) * pass_s)
 
 
-@given(BATCHES, step_times(), st.sampled_from([0.0, 0.01, 1.0]))
+@given(BATCHES, step_times(), st.sampled_from([0.0, 0.01, 1.0]), st.lists(st.booleans(), min_size=3, max_size=3))
 def test_no_other_allocation_has_more_tokens_per_second(
-    chances: list[list[float]], step_s: list[float], pass_s: float
+    chances: list[list[float]], step_s: list[float], pass_s: float, fixed: list[bool]
 ) -> None:
+    fixed = fixed[: len(chances)]
+    shortest = [len(of_request) if whole else 0 for of_request, whole in zip(chances, fixed, strict=True)]
     best = max(
         _rate(chances, lengths, step_s, pass_s)
-        for lengths in itertools.product(*[range(len(of_request) + 1) for of_request in chances])
+        for lengths in itertools.product(
+            *[range(least, len(of_request) + 1) for least, of_request in zip(shortest, chances, strict=True)]
+        )
     )
-    found = allocate(chances, step_s, [depth * pass_s for depth in range(9)] if pass_s else [])
-    assert all(length <= len(of_request) for length, of_request in zip(found, chances, strict=True))
+    found = allocate(chances, step_s, [depth * pass_s for depth in range(9)] if pass_s else [], fixed)
+    for least, length, of_request in zip(shortest, found, chances, strict=True):
+        assert least <= length <= len(of_request)
     assert _rate(chances, found, step_s, pass_s) == pytest.approx(best, rel=1e-9)
 
 

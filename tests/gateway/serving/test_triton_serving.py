@@ -29,8 +29,9 @@ def client(url: str) -> openai.OpenAI:
 
 
 def ask(url: str, text: str = SUMMARY, mode: str = "auto", **more: Any) -> Any:
+    """The answer. `mode="speculative"` fixes the draft length, as an engine that may choose it may draft nothing."""
     messages: Any = [{"role": "user", "content": text}]
-    headers = {"x-slipstream-mode": mode}
+    headers = {"x-slipstream-mode": mode} | ({"x-slipstream-draft-length": "6"} if mode == "speculative" else {})
     options = {"temperature": 0, "max_tokens": 48, **more}
     return client(url).chat.completions.create(model=MODEL, messages=messages, extra_headers=headers, **options)
 

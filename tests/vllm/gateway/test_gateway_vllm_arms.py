@@ -22,9 +22,13 @@ def verified(served: Gateway) -> None:
     until_reason(served, "client_asked", temperature=0.8)
 
 
-def streamed(served: Gateway, mode: str, **more: Any) -> tuple[str, list[dict[str, Any]]]:
-    """The text of a stream, and its events."""
-    url, headers = f"{served.url}/v1/chat/completions", {"x-slipstream-mode": mode}
+# A fixed draft length: where the engine may choose one, it may draft nothing.
+SPECULATIVE = {"x-slipstream-mode": "speculative", "x-slipstream-draft-length": "4"}
+
+
+def streamed(served: Gateway, **more: Any) -> tuple[str, list[dict[str, Any]]]:
+    """The text of a stream with 4 draft tokens a step, and its events."""
+    url, headers = f"{served.url}/v1/chat/completions", SPECULATIVE
     with httpx.stream("POST", url, json=body(stream=True, **more), headers=headers, timeout=WAIT_S) as response:
         assert response.status_code == 200
         events = [json.loads(line[6:]) for line in response.iter_lines() if line.startswith("data: {")]
@@ -46,8 +50,8 @@ def test_both_arms_decode_on_one_server_with_the_same_greedy_text(served: Gatewa
 
 
 def test_an_answers_usage_says_what_was_drafted_streamed_or_not(served: Gateway) -> None:
-    whole = ask(served, "speculative").json()
-    text, events = streamed(served, "speculative", stream_options={"include_usage": True})
+    whole = ask(served, "speculative", length=4).json()
+    text, events = streamed(served, stream_options={"include_usage": True})
     assert text == whole["choices"][0]["message"]["content"]
     assert whole["metrics"] is None
     assert events[-1]["choices"] == []
@@ -69,7 +73,7 @@ def test_an_answers_usage_says_what_was_drafted_streamed_or_not(served: Gateway)
 
 
 def test_a_stream_whose_client_asked_for_no_usage_has_none(served: Gateway) -> None:
-    _, events = streamed(served, "speculative")
+    _, events = streamed(served)
     assert not any("usage" in event or "metrics" in event for event in events)
     assert all(event["choices"] for event in events)
 
@@ -209,9 +213,8 @@ def test_the_gateways_own_arguments_are_not_the_clients(served: Gateway, xargs: 
 
 def test_completions_draft_as_chats_do(served: Gateway) -> None:
     answers = {}
-    for mode in ("plain", "speculative"):
+    for mode, headers in (("plain", {"x-slipstream-mode": "plain"}), ("speculative", SPECULATIVE)):
         fields = {"model": body()["model"], "prompt": "The customer said", "temperature": 0, "max_tokens": 32}
-        headers = {"x-slipstream-mode": mode}
         found = httpx.post(f"{served.url}/v1/completions", json=fields, headers=headers, timeout=WAIT_S)
         assert found.headers["x-slipstream-arm"] == mode
         answers[mode] = found.json()
@@ -226,7 +229,7 @@ def test_the_servers_id_of_a_request_is_the_gateways(served: Gateway) -> None:
 
 def test_what_a_server_drafts_is_learnt_exactly(served: Gateway) -> None:
     before = served.metric("slipstream_drafted_tokens_total"), served.metric("slipstream_accepted_tokens_total")
-    usage = ask(served, "speculative").json()["usage"]["completion_tokens_details"]
+    usage = ask(served, "speculative", length=4).json()["usage"]["completion_tokens_details"]
     accepted = usage["accepted_prediction_tokens"]
     after = served.metric("slipstream_drafted_tokens_total"), served.metric("slipstream_accepted_tokens_total")
     assert (after[0] - before[0], after[1] - before[1]) == (sum(usage.values()), accepted)

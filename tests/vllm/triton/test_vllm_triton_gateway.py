@@ -11,7 +11,9 @@ from openai import AsyncOpenAI
 from slipstream_engine.embedded import demo
 
 MODEL = "slipstream-embedded"
-SPECULATIVE, PLAIN = ({"x-slipstream-mode": mode} for mode in ("speculative", "plain"))
+PLAIN = {"x-slipstream-mode": "plain"}
+# A fixed draft length: where the engine may choose one, it may draft nothing.
+SPECULATIVE = {"x-slipstream-mode": "speculative", "x-slipstream-draft-length": "4"}
 CHAT: dict[str, Any] = {"model": MODEL, "messages": demo.ONE_LINE_STATUS, "temperature": 0, "max_tokens": 48}
 SCHEMA = {
     "type": "object",

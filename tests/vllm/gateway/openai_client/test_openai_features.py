@@ -145,7 +145,7 @@ def test_without_a_plain_pool_the_parameter_is_refused_by_its_name(
 
 
 def test_drafts_of_a_response_are_counted_as_those_of_a_chat(gateway: Gateway) -> None:
-    made = client(gateway.url, {"x-slipstream-mode": "speculative"})
+    made = client(gateway.url, {"x-slipstream-mode": "speculative", "x-slipstream-draft-length": "4"})
     asked: dict[str, Any] = {"model": PUBLIC, "temperature": 0}
     chat = made.chat.completions.create(messages=[{"role": "user", "content": CALL}], max_tokens=24, **asked)
     whole = made.responses.create(input=CALL, max_output_tokens=24, **asked)

@@ -232,6 +232,6 @@ def test_adaptive_requests_share_few_rows_by_their_chances(engine: Engine) -> No
 def test_costs_are_learned_from_steps_without_prompts(engine: Engine) -> None:
     engine.add(request("a", 2, adaptive=True), request("b", 0))
     engine.run()
-    measured = [rows for rows, _ in engine.scheduler._draft_rows._costs._known()]
+    measured = [rows for rows, _ in engine.scheduler._draft_rows._costs._known(2)]
     assert measured
     assert max(measured) <= 5  # two requests and their draft tokens; prompts have twenty rows
