@@ -265,7 +265,8 @@ def test_server_that_may_not_speculate_is_in_the_status_and_an_event(cluster: Cl
         detail="sampled answers are not the target's",
     )
     key = object_key(cluster.namespace, "ModelPair", "broken-engine")
-    report = GatewayReport(name="checks-engines", namespaces=(), applied={}, renewed=datetime.now(UTC))
+    watched = (cluster.namespace,)
+    report = GatewayReport(name="checks-engines", namespaces=watched, applied={}, renewed=datetime.now(UTC))
     lease = report_lease(replace(report, withheld={key: (server,)}), namespace=cluster.namespace)
     cluster.client.create(cluster.path("leases"), lease)
     cluster.wait_condition("modelpairs", "broken-engine", "SpeculationAvailable", "False")
@@ -367,7 +368,7 @@ def _report(
     cluster: Cluster, applied: dict[str, int], *, name: str = "gateway-1", age: timedelta = timedelta()
 ) -> dict:
     renewed = datetime.now(UTC) - age
-    report = GatewayReport(name=name, namespaces=(), applied=applied, renewed=renewed)
+    report = GatewayReport(name=name, namespaces=(cluster.namespace,), applied=applied, renewed=renewed)
     return report_lease(report, namespace=cluster.namespace)
 
 

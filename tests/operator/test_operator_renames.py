@@ -30,7 +30,11 @@ def test_rename_is_accepted_without_another_event_when_the_last_request_is_old_e
         cluster.wait_condition("modelpairs", "acme", "Accepted", "True", "Accepted")
         seen = datetime.now(UTC) - IN_USE_FOR + LEFT
         report = GatewayReport(
-            name="gone", namespaces=(), applied={}, renewed=seen, in_use=(pair_object_key(f"{namespace}/acme"),)
+            name="gone",
+            namespaces=(namespace,),  # else commands in other namespaces of this cluster would wait for it
+            applied={},
+            renewed=seen,
+            in_use=(pair_object_key(f"{namespace}/acme"),),
         )
         cluster.client.create(cluster.path("leases"), report_lease(report, namespace=namespace))
         eventually(is_in_use)
