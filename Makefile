@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 ARGS   ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help up test test-fast test-slow bench chaos soak lint format crds docs lock audit sbom images train wheel clean
+.PHONY: help up test test-fast test-slow bench chaos soak lint format crds docs lock audit sbom images train train-eagle wheel clean
 
 help:
 	@echo "make up      install, then run the embedded pair and the gateway (ARGS='--port 9000', ARGS='--engine vllm',"
@@ -103,6 +103,12 @@ train: $(VENV)/.installed-dev
 	$(TRAINER) draft --tokenizer $(TRAIN)/tokenizer --out $(TRAIN)/draft-base
 	$(TRAINER) draft --target $(TRAIN)/target --init $(TRAIN)/draft-base --out $(TRAIN)/draft
 	$(BIN)/python -m embedded_training.export --target $(TRAIN)/target --draft $(TRAIN)/draft
+
+# The EAGLE head of SmolLM2, from JSON lines with `messages`: make train-eagle TARGET=DIR PROMPTS=FILE
+EAGLE := kernels/slipstream_engine/embedded/smollm2-eagle
+train-eagle: $(VENV)/.installed-dev
+	$(BIN)/python -m eagle_training.answers --target $(TARGET) --prompts $(PROMPTS) --out $(TRAIN)/answers
+	$(BIN)/python -m eagle_training.train --target $(TARGET) --answers $(TRAIN)/answers --out $(EAGLE)
 
 wheel: $(VENV)/.installed-dev
 	$(BIN)/python -m build --wheel

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,12 +12,13 @@ from torch import Tensor
 from slipstream_engine.config import ModelConfig
 from slipstream_engine.errors import CheckpointError
 from slipstream_engine.rope import interleave_rows
+from slipstream_engine.tensor_files import tensor_files
 
 
 class LayerWeights(NamedTuple):
     """One decoder layer. Projections with the same input are stacked: one matrix product instead of two or three."""
 
-    attention_norm: Tensor  # [hidden]
+    attention_norm: Tensor | None  # [hidden]; None in the first layer of an EAGLE head
     qkv: Tensor  # [(heads + 2 * kv_heads) * head_dim, hidden]; rows of q and k as interleaved pairs
     qkv_bias: Tensor | None  # [(heads + 2 * kv_heads) * head_dim]
     q_norm: Tensor | None  # [head_dim], interleaved like q
@@ -51,7 +50,7 @@ def load_weights(folder: Path, config: ModelConfig, device: torch.device, dtype:
     reader = _Reader(folder, device, dtype)
     hidden = config.hidden_size
     embedding = reader.take("model.embed_tokens.weight", config.vocab_rows, hidden)
-    layers = tuple(_layer(reader, config, index) for index in range(config.layers))
+    layers = tuple(_layer(reader, config, f"model.layers.{index}") for index in range(config.layers))
     norm = reader.take("model.norm.weight", hidden)
     # As in transformers, a head in the file is used even if the configuration ties it.
     tied = config.tied_embeddings and not reader.has("lm_head.weight")
@@ -60,8 +59,19 @@ def load_weights(folder: Path, config: ModelConfig, device: torch.device, dtype:
     return ModelWeights(embedding, layers, norm, head)
 
 
-def _layer(reader: _Reader, config: ModelConfig, index: int) -> LayerWeights:
-    prefix = f"model.layers.{index}"
+def load_eagle_weights(
+    folder: Path, config: ModelConfig, device: torch.device, dtype: torch.dtype
+) -> tuple[Tensor, tuple[LayerWeights, ...]]:
+    """Read an EAGLE head in the format of EAGLE-1: its fusion [hidden, 2 * hidden] and its layers. Embeddings in the
+    file are left alone, as they are the target's. Raises CheckpointError as `load_weights`."""
+    reader = _Reader(folder, device, dtype)
+    fc = reader.take("fc.weight", config.hidden_size, 2 * config.hidden_size)
+    layers = tuple(_layer(reader, config, f"layers.{index}") for index in range(config.layers))
+    reader.refuse_leftovers(but="embed_tokens.weight")
+    return fc, layers
+
+
+def _layer(reader: _Reader, config: ModelConfig, prefix: str) -> LayerWeights:
     hidden, dim, inner = config.hidden_size, config.head_dim, config.intermediate_size
     rows = {"q": config.heads * dim, "k": config.kv_heads * dim, "v": config.kv_heads * dim}
 
@@ -77,7 +87,7 @@ def _layer(reader: _Reader, config: ModelConfig, index: int) -> LayerWeights:
         return torch.cat([reader.take(f"{prefix}.mlp.{name}_proj.{kind}", *shape) for name in ("gate", "up")])
 
     return LayerWeights(
-        attention_norm=reader.take(f"{prefix}.input_layernorm.weight", hidden),
+        attention_norm=reader.take_if(prefix != "layers.0", f"{prefix}.input_layernorm.weight", hidden),
         qkv=torch.cat([projection(f"{name}.weight", count, hidden) for name, count in rows.items()]),
         qkv_bias=torch.cat([projection(f"{name}.bias", count) for name, count in rows.items()])
         if config.qkv_bias
@@ -99,16 +109,17 @@ class _Reader:
 
     def __init__(self, folder: Path, device: torch.device, dtype: torch.dtype) -> None:
         self._device, self._dtype = device, dtype
-        self._files = dict(_tensor_files(folder))
+        self._files = dict(tensor_files(folder))
         self._folder = folder
         self._taken: set[str] = set()
 
     def has(self, name: str) -> bool:
         return name in self._files
 
-    def refuse_leftovers(self) -> None:
-        """Unused tensors mean that config.json describes another model."""
-        unused = [name for name in self._files if name not in self._taken and not name.endswith(".inv_freq")]
+    def refuse_leftovers(self, but: str = "") -> None:
+        """Unused tensors mean that config.json describes another model; `but` may be left."""
+        known = {*self._taken, but}
+        unused = [name for name in self._files if name not in known and not name.endswith(".inv_freq")]
         if unused:
             raise CheckpointError(f"{self._folder}: config.json has no place for tensor {min(unused)!r}")
 
@@ -128,24 +139,3 @@ class _Reader:
 
     def take_if(self, present: bool, name: str, *shape: int) -> Tensor | None:
         return self.take(name, *shape) if present else None
-
-
-def _tensor_files(folder: Path) -> Iterator[tuple[str, Path]]:
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        try:
-            shards = dict(json.loads(index.read_text(encoding="utf-8"))["weight_map"])
-            files = [(str(name), folder / shard) for name, shard in shards.items()]
-        except (OSError, ValueError, KeyError, TypeError) as exc:
-            raise CheckpointError(f"{index}: not a safetensors index: {exc!r}") from exc
-        yield from files
-        return
-    single = folder / "model.safetensors"
-    if not single.is_file():
-        raise CheckpointError(f"{folder}: there is neither model.safetensors nor model.safetensors.index.json")
-    try:
-        with safe_open(single, framework="pt") as shard:
-            names = list(shard.keys())
-    except (OSError, SafetensorError) as exc:
-        raise CheckpointError(f"{single}: {exc}") from exc
-    yield from ((name, single) for name in names)

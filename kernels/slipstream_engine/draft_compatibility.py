@@ -9,6 +9,7 @@ from slipstream_engine.errors import DraftMismatchError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from slipstream_engine.config import ModelConfig
     from slipstream_engine.tokenizer import Tokenizer
 
 
@@ -28,6 +29,15 @@ def check_draft(target: Tokenizer, draft: Tokenizer, target_vocab_rows: int, dra
     ):
         if of_target != of_draft:
             raise DraftMismatchError(f"the {name} id is {of_target} in the target and {of_draft} in the draft")
+
+
+def check_eagle_head(target: ModelConfig, head: ModelConfig) -> None:
+    """Raises DraftMismatchError if the head was made for a target of another width or with other token ids. It has the
+    target's embeddings, and so its tokenizer."""
+    for name in ("hidden_size", "vocab_rows"):
+        if (own := getattr(head, name)) != (wanted := getattr(target, name)):
+            label = "vocab_size" if name == "vocab_rows" else name
+            raise DraftMismatchError(f"{label} is {wanted} in the target and {own} in the draft, an EAGLE head")
 
 
 def _check_rows(model: str, tokenizer: Tokenizer, rows: int) -> None:

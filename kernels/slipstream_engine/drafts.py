@@ -48,6 +48,10 @@ class DraftSource(Protocol):
     def prefill(self, slot: int, tokens: list[int], end: int) -> None:
         """Process `tokens[:end]` of the request in `slot`, except those already processed."""
 
+    def observe(self, slot: int, hidden: Tensor) -> None:
+        """`hidden` [n, hidden] is the target's output for the next n tokens of the request in `slot`. It comes in the
+        order of the tokens, before they are passed to `prefill`, and without rejected drafts."""
+
     def offers(self, row: DraftRow) -> list[int]:
         """The draft tokens that `propose` could return for `row`, by their evidence (`draft_allocation.Chances`)."""
 
@@ -68,6 +72,8 @@ class ModelDrafts:
     """
 
     has_passes = True
+    shift = 0
+    """How much later the token is that the cache's position j holds."""
 
     def __init__(self, model: Model, slots: int, vocab_rows: int) -> None:
         self._model, self._cache = model, model.new_cache(slots)
@@ -78,10 +84,14 @@ class ModelDrafts:
         self._clamp = vocab_rows > model.config.vocab_rows
 
     def prefill(self, slot: int, tokens: list[int], end: int) -> None:
-        start, end = self._cached[slot], min(end, self._model.context_tokens)
+        # With a shift, the last known pair of tokens is left: its output gives the first draft.
+        start, end = self._cached[slot], min(end, len(tokens) - 2 * self.shift, self._model.context_tokens)
         if start < end:
-            self._forward([Span(slot, start, end - start)], tokens[start:end])
+            self._forward([Span(slot, start, end - start)], tokens[start + self.shift : end + self.shift])
             self._cached[slot] = end
+
+    def observe(self, slot: int, hidden: Tensor) -> None:
+        """Nothing to do: the draft has hidden states of its own."""
 
     def offers(self, row: DraftRow) -> list[int]:
         """The evidence of a draft token is its position."""
@@ -92,7 +102,7 @@ class ModelDrafts:
         lengths = [min(row.most, self._room(row)) for row in rows]
         width = max(lengths)
         active = [index for index, length in enumerate(lengths) if length > 0]
-        fed = {index: rows[index].tokens[self._cached[rows[index].slot] :] for index in active}
+        fed = {index: rows[index].tokens[self._cached[rows[index].slot] + self.shift :] for index in active}
         ids = torch.full((len(rows), width), -1, dtype=torch.int64, device=device)
         drawn_from = None if sampling.all_greedy else torch.zeros(len(rows), width, self._vocab_rows, device=device)
         for index in active:
@@ -132,12 +142,19 @@ class ModelDrafts:
             self._cached[span.slot] = span.start + span.tokens
         ends = [end - 1 for end in itertools.accumulate(span.tokens for span in spans)]
         last = hidden if len(ends) == len(hidden) else hidden[ends]
+        return self._logits(slots, last)
+
+    def _logits(self, slots: list[int], last: Tensor) -> Tensor:
+        """The logits [slots, V] of the `last` hidden states [slots, hidden]."""
         return self._model.logits(last)[:, : self._vocab_rows]
+
+    def _note_written(self, spans: list[Span]) -> None:
+        for span in spans:
+            self._written[span.slot] = max(self._written[span.slot], span.start + span.tokens)
 
     def _forward(self, spans: list[Span], tokens: list[int]) -> Tensor:
         model = self._model
-        for span in spans:
-            self._written[span.slot] = max(self._written[span.slot], span.start + span.tokens)
+        self._note_written(spans)
         batch = layout(spans, model.context_tokens, model.device, model.dtype)
         token_ids = torch.tensor(tokens, device=model.device)
         if self._clamp:
@@ -169,6 +186,9 @@ class PromptLookup:
                 if index >= size:
                     after[tuple(tokens[index - size : index])] = index
         self._seen[slot] = max(self._seen[slot], end)
+
+    def observe(self, slot: int, hidden: Tensor) -> None:
+        """Nothing to do: the text is enough."""
 
     def offers(self, row: DraftRow) -> list[int]:
         """The evidence of a draft token is the length of the match up to it: a long copy is likely to go on."""

@@ -180,6 +180,7 @@ class Engine:
             start, end = sequence.cached, sequence.cached + share
             hidden = self._forward([Span(sequence.slot, start, share)], sequence.tokens[start:end])
             if self._draft_source is not None and sequence.draft_length:
+                self._draft_source.observe(sequence.slot, hidden)
                 self._draft_source.prefill(sequence.slot, sequence.tokens, end)
             sequence.cached = end
             emitted: list[_Emitted] = []
@@ -203,8 +204,10 @@ class Engine:
         for sequence, ids, count in zip(sequences, proposed, drafts.lengths, strict=True):
             spans.append(Span(sequence.slot, len(sequence.tokens) - 1, 1 + count))
             fed += [sequence.tokens[-1], *ids[:count]]
-        emitted = self._verify(self._forward(spans, fed), sequences, drafts)
+        hidden = self._forward(spans, fed)
+        emitted = self._verify(hidden, sequences, drafts)
         self._engine_time.charge(sequences, [span.tokens for span in spans])
+        self._observe(sequences, hidden.split([span.tokens for span in spans]), emitted)
         chunks = []
         for sequence, (ids, gaps), count, evidence in zip(sequences, emitted, drafts.lengths, offers, strict=True):
             if not ids:
@@ -218,6 +221,13 @@ class Engine:
             chunks.append(sequence.step(ids, count, gaps))
         self._note_times(drafts.lengths, offers, drafted_s - began_s, time.perf_counter() - drafted_s)
         return chunks
+
+    def _observe(self, sequences: list[Sequence], hidden: Sequence_[Tensor], emitted: list[_Emitted]) -> None:
+        """Show the draft source the target's output for the tokens that were fed and stay."""
+        if self._draft_source is not None:
+            for sequence, rows, (ids, _) in zip(sequences, hidden, emitted, strict=True):
+                if sequence.draft_length:
+                    self._draft_source.observe(sequence.slot, rows[: len(ids)])
 
     def _offers(self, sequences: list[Sequence]) -> list[list[int]]:
         """The draft tokens that each request could verify, by their evidence."""

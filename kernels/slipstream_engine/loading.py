@@ -9,10 +9,12 @@ import torch
 from slipstream_engine.config import load_config
 from slipstream_engine.draft_compatibility import check_draft
 from slipstream_engine.drafts import DraftSource, ModelDrafts, PromptLookup
+from slipstream_engine.eagle import EagleDrafts, EagleHead
 from slipstream_engine.engine import Engine
 from slipstream_engine.errors import CheckpointError, DraftMismatchError
 from slipstream_engine.model import Model
 from slipstream_engine.settings import EngineSettings, resolve_source, resolve_tokenizer
+from slipstream_engine.tensor_files import is_eagle_head
 from slipstream_engine.tokenizer import Tokenizer
 from slipstream_engine.verification_backend import usable_backend
 
@@ -54,8 +56,10 @@ def _draft_source(settings: EngineSettings, target: Model, tokenizer: Tokenizer)
     if settings.draft is None:
         raise CheckpointError("draft_kind is 'model', but no draft checkpoint is named")
     folder = resolve_source(settings.draft)
-    draft_tokenizer = Tokenizer.load(resolve_tokenizer(settings.draft_tokenizer, folder), checkpoint=folder)
     try:
+        if is_eagle_head(folder):
+            return EagleDrafts(EagleHead.load(folder, target), target, settings.max_slots)
+        draft_tokenizer = Tokenizer.load(resolve_tokenizer(settings.draft_tokenizer, folder), checkpoint=folder)
         check_draft(tokenizer, draft_tokenizer, target.config.vocab_rows, load_config(folder).vocab_rows)
     except DraftMismatchError as exc:
         if settings.on_draft_mismatch == "refuse":

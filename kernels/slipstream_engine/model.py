@@ -45,6 +45,12 @@ class Model:
         context = min(context_tokens or config.context_tokens, config.context_tokens)
         return cls(config, load_weights(folder, config, device, dtype), context_tokens=context, device=device)
 
+    def weights_around(self, layers: tuple[LayerWeights, ...], token_ids: Tensor | None) -> ModelWeights:
+        """Other `layers` between this model's embeddings; of the output embedding only the rows of `token_ids`."""
+        own = self._weights
+        head = own.head if token_ids is None else own.head[token_ids]
+        return ModelWeights(own.embedding, layers, own.norm, head)
+
     def new_cache(self, slots: int) -> SlotCache:
         """An empty cache for `slots` requests of this model."""
         return SlotCache(self.config, slots, self.context_tokens, self.device, self.dtype)
@@ -55,11 +61,18 @@ class Model:
         Returns:
             The last layer's hidden states [T, hidden], before the final norm, as input for `logits`.
         """
+        return self.run(self.embed(token_ids), batch, cache)
+
+    def embed(self, token_ids: Tensor) -> Tensor:
+        """The embeddings [T, hidden] of `token_ids` [T] i64."""
+        return functional.embedding(token_ids, self._weights.embedding)
+
+    def run(self, hidden: Tensor, batch: StepBatch, cache: SlotCache) -> Tensor:
+        """The layers alone: their output [T, hidden] for their input `hidden` [T, hidden]."""
         rotation = self._rotations[batch.positions]
         mask = _group_mask(batch, self.config.heads // self.config.kv_heads)
-        hidden = functional.embedding(token_ids, self._weights.embedding)
         for index, layer in enumerate(self._weights.layers):
-            x = self._norm(hidden, layer.attention_norm)
+            x = hidden if layer.attention_norm is None else self._norm(hidden, layer.attention_norm)
             queries = self._project(index, layer, x, rotation, batch, cache)
             mixed = self._attend(index, queries, mask, batch, cache)
             hidden = _add_linear(hidden, mixed, layer.output, layer.output_bias)
@@ -71,7 +84,15 @@ class Model:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Next-token logits [rows, vocab_rows] of `hidden` [rows, hidden]."""
-        return functional.linear(self._norm(hidden, self._weights.norm), self._weights.head)
+        return self.read(self.features(hidden))
+
+    def read(self, features: Tensor) -> Tensor:
+        """Next-token logits [rows, rows of the head] of `features` [rows, hidden]."""
+        return functional.linear(features, self._weights.head)
+
+    def features(self, hidden: Tensor) -> Tensor:
+        """`hidden` [rows, hidden] after the final norm: what the head reads, and what an EAGLE head predicts."""
+        return self._norm(hidden, self._weights.norm)
 
     def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
         return functional.rms_norm(x, (x.shape[-1],), weight, self.config.norm_eps)

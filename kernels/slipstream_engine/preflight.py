@@ -14,9 +14,10 @@ from pathlib import Path
 import msgspec
 
 from slipstream_engine.config import load_config
-from slipstream_engine.draft_compatibility import check_draft
+from slipstream_engine.draft_compatibility import check_draft, check_eagle_head
 from slipstream_engine.errors import CheckpointError, DraftMismatchError
 from slipstream_engine.settings import resolve_source, resolve_tokenizer
+from slipstream_engine.tensor_files import is_eagle_head
 from slipstream_engine.tokenizer import Tokenizer
 
 MAX_REPORT_BYTES = 4000
@@ -38,9 +39,12 @@ def compare(
         CheckpointError: a folder cannot be read.
     """
     of_target, target_rows = _read(target, target_tokenizer)
-    of_draft, draft_rows = _read(draft, draft_tokenizer)
     try:
-        check_draft(of_target, of_draft, target_rows, draft_rows)
+        if is_eagle_head(folder := resolve_source(draft)):
+            check_eagle_head(load_config(resolve_source(target)), load_config(folder))
+        else:
+            of_draft, draft_rows = _read(draft, draft_tokenizer)
+            check_draft(of_target, of_draft, target_rows, draft_rows)
     except DraftMismatchError as exc:
         return Report(tokenizer_compatible=False, message=str(exc))
     message = f"the draft has the target's tokenizer: the same {len(of_target.vocab)} tokens"

@@ -22,7 +22,8 @@ OnDraftMismatch = Literal["refuse", "plain"]
 class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
     """One engine: a target, a draft source and limits.
 
-    `target` and `draft` are checkpoint folders, or `embedded:target` / `embedded:draft` for the pair in this package.
+    `target` and `draft` are checkpoint folders, or `embedded:target` / `embedded:draft` for the pair in this package;
+    `embedded:smollm2-eagle` is an EAGLE head for SmolLM2-135M-Instruct.
     `tokenizer` and `draft_tokenizer` are tokenizer folders outside the checkpoint. If the draft's tokenizer differs
     from the target's, `on_draft_mismatch` "plain" logs a warning and decodes every request without drafts; "refuse"
     loads nothing. Up to `max_slots` requests decode together, and `max_waiting` more may queue. `prefill_chunk_tokens`

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from eagle_training.head import Head
+from embedded_training.model import Shape
 from slipstream_engine.engine import Engine
 from slipstream_engine.loading import load_engine
 from slipstream_engine.settings import EngineSettings
@@ -58,15 +60,41 @@ def _write_model(folder: Path, seed: int, layers: int, like: LlamaForCausalLM | 
     return model
 
 
+def eagle_head(target: LlamaForCausalLM) -> Head:
+    """A random EAGLE head for `target`."""
+    config = target.config
+    shape = Shape(
+        layers=1,
+        hidden=config.hidden_size,
+        heads=config.num_attention_heads,
+        kv_heads=config.num_key_value_heads,
+        intermediate=config.intermediate_size,
+        vocab=config.vocab_size,
+        head_dim=config.head_dim,
+        max_positions=config.max_position_embeddings,
+        norm_eps=config.rms_norm_eps,
+    )
+    torch.manual_seed(4)
+    head = Head(shape)
+    with torch.no_grad():
+        for parameter in head.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(std=0.35)
+            parameter.copy_(parameter.bfloat16())  # as in its file
+    return head
+
+
 @pytest.fixture(scope="session")
 def pair_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with `target`, `close` (a draft near the target) and `far` (an unrelated draft)."""
+    """A folder with `target`, `close` (a draft near the target), `far` (an unrelated draft) and `eagle` (a random EAGLE
+    head that proposes the even token ids)."""
     root = tmp_path_factory.mktemp("pair")
     for name in ("target", "close", "far"):
         (root / name).mkdir()
     target = _write_model(root / "target", 1, 2, None, 0)
     _write_model(root / "close", 2, 2, target, 0.004)
     _write_model(root / "far", 3, 1, None, 0)
+    eagle_head(target).save(root / "eagle", range(0, 257, 2))
     return root
 
 

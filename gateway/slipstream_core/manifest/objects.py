@@ -17,7 +17,7 @@ from slipstream_core.manifest.serving import Serving
 
 API_VERSION = "slipstream.dev/v1alpha1"
 MAX_DRAFT_TOKENS = 32
-EMBEDDED_SOURCES = ("embedded:target", "embedded:draft")
+EMBEDDED_SOURCES = ("embedded:target", "embedded:draft", "embedded:smollm2-eagle")
 
 _NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"
 _CLASS_PATTERN = (
@@ -35,7 +35,8 @@ Source = Annotated[
         min_length=1,
         max_length=4096,
         description="Checkpoint folder in Hugging Face format, relative to the manifest's folder, or "
-        "embedded:target / embedded:draft.",
+        "embedded:target / embedded:draft for the embedded pair, embedded:smollm2-eagle for a draft of "
+        "SmolLM2-135M-Instruct.",
     ),
 ]
 Revision = Annotated[

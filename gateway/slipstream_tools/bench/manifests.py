@@ -120,7 +120,7 @@ def _without_nulls(value: Any) -> Any:
 
 
 def _with_draft(pair: ModelPair, draft: str) -> ModelPair:
-    """`draft` is `ngram`, a checkpoint folder or `embedded:draft`."""
+    """`draft` is `ngram`, a checkpoint folder or a shipped draft such as `embedded:draft`."""
     if pair.spec.draft is None:
         raise CommandError(f"--drafts: ModelPair/{pair.metadata.name} has no draft to replace", exit_code=2)
     source = draft if draft.startswith("embedded:") else str(Path(draft).resolve())

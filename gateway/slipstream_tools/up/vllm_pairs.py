@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from slipstream_core.errors import CommandError
 from slipstream_core.manifest import ModelPair, RoutingTable, VllmEngine
@@ -14,6 +15,7 @@ from slipstream_tools.up.checkpoint_folders import check_folders
 from slipstream_tools.up.vllm_server import Speculation, VllmLaunch
 
 _ENGINE_PACKAGE = "slipstream_engine"
+_MOST_HEADER = 100_000_000  # bytes, the format's own limit
 
 
 def vllm_pairs(table: RoutingTable) -> list[ModelPair]:
@@ -65,7 +67,20 @@ def _speculation(pair: ModelPair, folder: Path) -> Speculation | None:
         raise CommandError(f"{field}: remove it; vLLM uses the tokenizer in spec.draft.source")
     if draft.kind == "ngram":
         return Speculation(method="ngram", tokens=tokens)
-    return Speculation(method="draft_model", tokens=tokens, draft=_path(draft.source or "", folder))
+    path = _path(draft.source or "", folder)
+    method: Literal["draft_model", "eagle"] = "eagle" if _is_eagle_head(Path(path)) else "draft_model"
+    return Speculation(method=method, tokens=tokens, draft=path)
+
+
+def _is_eagle_head(folder: Path) -> bool:
+    """Whether the header of the checkpoint's file, a length and JSON, names the tensor that only EAGLE heads have. vLLM
+    has to be told, and says itself what is wrong with a file."""
+    try:
+        with (folder / "model.safetensors").open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            return b'"fc.weight"' in file.read(min(length, _MOST_HEADER))
+    except OSError:
+        return False
 
 
 def _path(source: str, folder: Path) -> str:

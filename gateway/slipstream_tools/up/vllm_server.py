@@ -46,7 +46,7 @@ _PHASES = (
 class Speculation(msgspec.Struct, frozen=True, kw_only=True):
     """The speculation settings of a server: up to `tokens` per step, with the model `draft` or from the text itself."""
 
-    method: Literal["draft_model", "ngram"]
+    method: Literal["draft_model", "eagle", "ngram"]
     tokens: int
     draft: str | None = None
 

@@ -69,6 +69,10 @@ def _options(arguments: list[str]) -> dict[str, str]:
             "{kind: model, source: 'embedded:draft'}",
             {"method": "draft_model", "num_speculative_tokens": 5, "model": str(DRAFT_DIR)},
         ),
+        (
+            "{kind: model, source: 'embedded:smollm2-eagle'}",
+            {"method": "eagle", "num_speculative_tokens": 5, "model": str(DRAFT_DIR.with_name("smollm2-eagle"))},
+        ),
     ],
 )
 def test_draft_of_the_pair_is_vllm_s_speculative_config(

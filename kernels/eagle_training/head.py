@@ -1,0 +1,132 @@
+"""A trainable EAGLE head. The engine has its own inference code; this module only trains.
+
+At inference the first draft of a step follows from the target's features alone, the second one from a feature that the
+head predicted, and so on. `Head.forward` therefore runs several times over a text, each time on its own predictions of
+the time before, with the attention that inference would have (training-time test, Li et al., EAGLE-3, 2025).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from embedded_training.model import Attention, Mlp, Shape
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.nn import functional
+
+TOKEN_IDS_FILE = "draft_token_ids.json"
+_EMBEDDING_SCALE = 10.0
+
+
+class Run(NamedTuple):
+    """One run over texts: rotated keys and values [B, heads, T, head_dim]."""
+
+    keys: Tensor
+    values: Tensor
+
+
+class _Layer(nn.Module):
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.self_attn = Attention(shape)
+        self.post_attention_layernorm = nn.RMSNorm(shape.hidden, eps=shape.norm_eps)
+        self.mlp = Mlp(shape)
+
+
+class Head(nn.Module):
+    """`fc` and one layer without an input norm, as EAGLE-1 has them. Embeddings are arguments."""
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, shape: Shape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.fc = nn.Linear(2 * shape.hidden, shape.hidden, bias=False)
+        self.layers = nn.ModuleList([_Layer(shape)])
+        half = torch.arange(0, shape.head_dim, 2, dtype=torch.float32) / shape.head_dim
+        angles = torch.outer(torch.arange(shape.max_positions, dtype=torch.float32), shape.rope_theta**-half)
+        angles = torch.cat((angles, angles), dim=-1)
+        self.register_buffer("cos", angles.cos(), persistent=False)
+        self.register_buffer("sin", angles.sin(), persistent=False)
+        self._initialise()
+
+    def _initialise(self) -> None:
+        """At first a token's predicted feature is nearly that of the token before it."""
+        for name, parameter in self.named_parameters():
+            if parameter.dim() == 2:
+                nn.init.normal_(parameter, std=0.002 if name.endswith(("o_proj.weight", "down_proj.weight")) else 0.02)
+        with torch.no_grad():
+            self.fc.weight[:, self.shape.hidden :] += torch.eye(self.shape.hidden)
+            # Embeddings are much smaller than features: both should weigh about as much.
+            self.fc.weight[:, : self.shape.hidden] *= _EMBEDDING_SCALE
+
+    def forward(self, embedded: Tensor, features: Tensor, earlier: Sequence[Run]) -> tuple[Tensor, Run]:
+        """`embedded` and `features` [B, T, hidden] of neighbouring tokens; `earlier` runs over the same texts, the
+        first of them on the target's features.
+
+        Returns: the predicted features [B, T, hidden], and this run.
+        """
+        layer: Any = self.layers[0]
+        x = self.fc(torch.cat((embedded, features), dim=-1))
+        queries, run = self._project(layer.self_attn, x)
+        x = x + layer.self_attn.o_proj(_attend(queries, [*earlier, run]))
+        return x + layer.mlp(layer.post_attention_layernorm(x)), run
+
+    def _project(self, attention: Attention, x: Tensor) -> tuple[Tensor, Run]:
+        batch, length, _ = x.shape
+        shape, groups = self.shape, self.shape.heads // self.shape.kv_heads
+        cos, sin = self.cos[:length], self.sin[:length]
+
+        def heads(projected: Tensor, count: int) -> Tensor:
+            return projected.view(batch, length, count, shape.head_dim).transpose(1, 2)
+
+        queries = _rotate(heads(attention.q_proj(x), shape.heads), cos, sin)
+        keys = _rotate(heads(attention.k_proj(x), shape.kv_heads), cos, sin).repeat_interleave(groups, dim=1)
+        values = heads(attention.v_proj(x), shape.kv_heads).repeat_interleave(groups, dim=1)
+        return queries, Run(keys, values)
+
+    def save(self, folder: Path, token_ids: Sequence[int]) -> None:
+        """Write `config.json`, bf16 `model.safetensors` and the ids of the proposed tokens into `folder`."""
+        folder.mkdir(parents=True, exist_ok=True)
+        config = self.shape.hf_config(pad_id=0, eos_id=0)
+        for name in ("bos_token_id", "eos_token_id", "pad_token_id"):  # the target's
+            del config[name]
+        (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+        (folder / TOKEN_IDS_FILE).write_text(json.dumps(list(token_ids)) + "\n")
+        weights = {name: tensor.detach().to(torch.bfloat16).contiguous() for name, tensor in self.state_dict().items()}
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    low, high = x.chunk(2, dim=-1)
+    return (x * cos + torch.cat((-high, low), dim=-1) * sin).to(x.dtype)
+
+
+def _attend(queries: Tensor, runs: Sequence[Run]) -> Tensor:
+    """Attention of the last of `runs` [B, heads, T, dim], as after as many drafts: to the target's features up to as
+    many tokens before its own, then to one prediction of each later run. Returns [B, T, heads * dim]."""
+    first, later = runs[0], runs[1:]
+    length, depth = queries.shape[2], len(later)
+    queries = queries * queries.shape[-1] ** -0.5
+    hidden = torch.ones(length, length, dtype=torch.bool).triu(1 - depth)
+    scores = [(queries @ first.keys.transpose(2, 3)).masked_fill(hidden, -1e4)]
+    values = []
+    for number, run in enumerate(later, 1):
+        keys, shifted = (_shift(part, depth - number) for part in run)
+        scores.append((queries * keys).sum(-1, keepdim=True))
+        values.append(shifted)
+    shares = torch.softmax(torch.cat(scores, dim=-1).float(), dim=-1).to(queries.dtype)
+    mixed = shares[..., :length] @ first.values
+    for number, shifted in enumerate(values):
+        mixed = mixed + shares[..., length + number, None] * shifted
+    return mixed.transpose(1, 2).flatten(2)
+
+
+def _shift(x: Tensor, count: int) -> Tensor:
+    """`x` [B, heads, T, dim] moved by `count` along T; zeros come in."""
+    return functional.pad(x, (0, 0, count, 0))[:, :, : x.shape[2]]
