@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
+from slipstream_core.manifest.objects import EMBEDDED_SOURCES
 from slipstream_core.manifest.versions import ALLOW_RENAME
 from slipstream_tools.up.processes import Child
 
@@ -176,10 +177,11 @@ def _assert_redis_is_set(kube: KubeApiServer, namespace: str) -> None:
 
 
 def test_no_page_promises_that_a_name_is_downloaded() -> None:
-    """A source is a folder or `embedded:…`; nothing fetches checkpoints from a hub."""
+    """A source is a folder or a checkpoint of this package; nothing fetches checkpoints from a hub."""
     texts = {page: (ROOT / page).read_text(encoding="utf-8") for page in pages()}
     assert [page for page, text in texts.items() if "Hugging Face name" in text] == []
     manifests = [block.text for page in pages() for block in blocks_of(page) if block.language == "yaml"]
-    sources = re.findall(r"source: *([^ },]+)", "\n".join(manifests))
+    sources = re.findall(r"source: *\"?([^ },\"]+)", "\n".join(manifests))
     assert sources
-    assert [source for source in sources if not source.startswith(("./", "embedded:"))] == []
+    strays = [source for source in sources if not source.startswith("./") and source not in EMBEDDED_SOURCES]
+    assert strays == []

@@ -23,8 +23,11 @@ PACKAGES = {
     "slipstream_engine": "kernels",
 }
 MAX_EMBEDDED_BYTES = 12 * 1024 * 1024
+MAX_EAGLE_HEAD_BYTES = 9 * 1024 * 1024
 CHECKPOINT_FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 EMBEDDED = ROOT / "kernels" / "slipstream_engine" / "embedded"
+EAGLE_HEAD = EMBEDDED / "smollm2-eagle"
+EAGLE_HEAD_FILES = ("config.json", "model.safetensors", "draft_token_ids.json")
 
 
 @pytest.mark.parametrize("folder", sorted({*PACKAGES.values()}))
@@ -71,6 +74,11 @@ def test_embedded_pair_is_whole_and_small() -> None:
     assert size <= MAX_EMBEDDED_BYTES
 
 
+def test_eagle_head_is_whole_and_small() -> None:
+    assert sorted(path.name for path in EAGLE_HEAD.iterdir()) == sorted(EAGLE_HEAD_FILES)
+    assert sum(path.stat().st_size for path in EAGLE_HEAD.iterdir()) <= MAX_EAGLE_HEAD_BYTES
+
+
 def test_dependencies_are_pinned_exactly_and_name_no_place() -> None:
     lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if line[:1] not in ("", "#")]
     assert [line for line in lines if line.count("==") != 1 or "/" in line or "+" in line] == []
@@ -98,7 +106,7 @@ def wheel_names(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         timeout=120,
     )
     [wheel] = folder.glob("*.whl")
-    assert wheel.stat().st_size <= MAX_EMBEDDED_BYTES + 2 * 1024 * 1024
+    assert wheel.stat().st_size <= MAX_EMBEDDED_BYTES + MAX_EAGLE_HEAD_BYTES + 2 * 1024 * 1024
     with zipfile.ZipFile(wheel) as archive:
         return archive.namelist()
 
@@ -120,10 +128,12 @@ def test_wheel_carries_model_repository_manifests_plugin_and_embedded_pair(wheel
         "slipstream_tools/vllm_plugin/scheduler.py",
         *(f"{package}/py.typed" for package in PACKAGES),
         *(f"slipstream_engine/embedded/{name}/{file}" for name in ("target", "draft") for file in CHECKPOINT_FILES),
+        *(f"slipstream_engine/embedded/smollm2-eagle/{file}" for file in EAGLE_HEAD_FILES),
     ]
     assert [name for name in expected if name not in wheel_names] == []
 
 
-def test_wheel_lacks_the_training_of_the_embedded_pair(wheel_names: list[str]) -> None:
-    trainer = ("embedded_training", "slipstream_engine/embedded/train", "slipstream_engine/embedded/export")
-    assert [name for name in wheel_names if name.startswith(trainer)] == []
+def test_wheel_lacks_the_training_of_what_it_carries(wheel_names: list[str]) -> None:
+    trainings = ("embedded_training", "eagle_training")
+    older = ("slipstream_engine/embedded/train", "slipstream_engine/embedded/export")
+    assert [name for name in wheel_names if name.startswith(trainings + older)] == []
