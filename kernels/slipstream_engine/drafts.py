@@ -18,12 +18,21 @@ LONGEST_EVIDENCE = 16
 
 class DraftRow(NamedTuple):
     """A request to draft for: its slot, all its tokens and its maximum number of drafts (0 for none). `adaptive`: the
-    engine weighs each draft token, so that unlikely ones may be offered as well."""
+    engine weighs each draft token, so that unlikely ones may be offered as well. `copied`: that of the chosen offer."""
 
     slot: int
     tokens: list[int]
     most: int
     adaptive: bool = False
+    copied: bool = False
+
+
+class Offer(NamedTuple):
+    """The draft tokens that a source could propose for a request, by their evidence (`draft_allocation.Chances`).
+    `copied`: they are copies of the text, and need no pass of a draft model."""
+
+    evidence: list[int]
+    copied: bool
 
 
 class Drafts(NamedTuple):
@@ -42,9 +51,6 @@ class Drafts(NamedTuple):
 class DraftSource(Protocol):
     """Proposes tokens for the requests of a batch; `commit` reports the accepted ones."""
 
-    has_passes: bool
-    """Whether each draft token of a step needs a pass of a draft model."""
-
     def prefill(self, slot: int, tokens: list[int], end: int) -> None:
         """Process `tokens[:end]` of the request in `slot`, except those already processed."""
 
@@ -52,8 +58,8 @@ class DraftSource(Protocol):
         """`hidden` [n, hidden] is the target's output for the next n tokens of the request in `slot`. It comes in the
         order of the tokens, before they are passed to `prefill`, and without rejected drafts."""
 
-    def offers(self, row: DraftRow) -> list[int]:
-        """The draft tokens that `propose` could return for `row`, by their evidence (`draft_allocation.Chances`)."""
+    def offers(self, row: DraftRow) -> list[Offer]:
+        """What `propose` could return for `row`: alternatives, none if there is nothing to draft from."""
 
     def propose(self, rows: Sequence_[DraftRow], sampling: SamplingBatch) -> Drafts:
         """Draft for `rows` (slots ascending) with the parameters `sampling` [B]."""
@@ -71,7 +77,6 @@ class ModelDrafts:
     Drafts are sampled from the draft model's distribution (greedy rows: its argmax), as verification requires.
     """
 
-    has_passes = True
     shift = 0
     """How much later the token is that the cache's position j holds."""
 
@@ -93,9 +98,10 @@ class ModelDrafts:
     def observe(self, slot: int, hidden: Tensor) -> None:
         """Nothing to do: the draft has hidden states of its own."""
 
-    def offers(self, row: DraftRow) -> list[int]:
-        """The evidence of a draft token is its position."""
-        return list(range(min(row.most, self._room(row))))
+    def offers(self, row: DraftRow) -> list[Offer]:
+        """The evidence of a draft token is its position, above those of copied ones."""
+        first = LONGEST_EVIDENCE + 1
+        return [Offer(list(range(first, first + min(row.most, self._room(row)))), copied=False)]
 
     def propose(self, rows: Sequence_[DraftRow], sampling: SamplingBatch) -> Drafts:
         device = self._model.device
@@ -170,7 +176,6 @@ class PromptLookup:
     requests an occurrence of the last token alone is used as well: it pays while rows are cheap.
     """
 
-    has_passes = False
     longest, shortest, shortest_adaptive = 3, 2, 1
 
     def __init__(self, slots: int, device: torch.device) -> None:
@@ -190,13 +195,13 @@ class PromptLookup:
     def observe(self, slot: int, hidden: Tensor) -> None:
         """Nothing to do: the text is enough."""
 
-    def offers(self, row: DraftRow) -> list[int]:
+    def offers(self, row: DraftRow) -> list[Offer]:
         """The evidence of a draft token is the length of the match up to it: a long copy is likely to go on."""
         start = self._match(row)
         if start is None or not row.most:
             return []
         length = common_suffix(row.tokens, start, LONGEST_EVIDENCE)
-        return [min(length + position, LONGEST_EVIDENCE) for position in range(row.most)]
+        return [Offer([min(length + position, LONGEST_EVIDENCE) for position in range(row.most)], copied=True)]
 
     def propose(self, rows: Sequence_[DraftRow], sampling: SamplingBatch) -> Drafts:
         found = [self._look_up(row) if row.most else [] for row in rows]

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from slipstream_engine.cache import SlotPool
 from slipstream_engine.draft_allocation import DraftRows, kept
-from slipstream_engine.drafts import DraftRow, Drafts, DraftSource
+from slipstream_engine.drafts import DraftRow, Drafts, DraftSource, Offer
 from slipstream_engine.engine_time import EngineTime
 from slipstream_engine.model import Model
 from slipstream_engine.request_checks import check_request
@@ -32,6 +32,7 @@ from slipstream_engine.step_batch import Span, layout
 from slipstream_engine.tokenizer import Tokenizer
 from slipstream_engine.types import Chunk, GenerationRequest
 
+_NO_OFFER = Offer([], copied=True)
 NOT_FINITE = "the model produced logits that are not finite numbers"
 
 
@@ -209,15 +210,17 @@ class Engine:
         self._engine_time.charge(sequences, [span.tokens for span in spans])
         self._observe(sequences, hidden.split([span.tokens for span in spans]), emitted)
         chunks = []
-        for sequence, (ids, gaps), count, evidence in zip(sequences, emitted, drafts.lengths, offers, strict=True):
+        for sequence, (ids, gaps), count, offer in zip(sequences, emitted, drafts.lengths, offers, strict=True):
             if not ids:
                 chunks.append(sequence.failed(NOT_FINITE))
                 continue
+            own = sequence.log_odds[offer.copied]
             if self._draft_source is not None and count:
                 self._draft_source.commit(sequence.slot, len(ids) - 1)
-                sequence.log_odds = self._draft_rows.chances.learn(evidence[:count], len(ids) - 1, sequence.log_odds)
-            elif evidence:
-                sequence.log_odds = kept(sequence.log_odds)
+                own = self._draft_rows.chances.learn(offer.evidence[:count], len(ids) - 1, own)
+            elif offer.evidence:
+                own = kept(own)
+            sequence.log_odds[offer.copied] = own
             chunks.append(sequence.step(ids, count, gaps))
         self._note_times(drafts.lengths, offers, drafted_s - began_s, time.perf_counter() - drafted_s)
         return chunks
@@ -229,29 +232,39 @@ class Engine:
                 if sequence.draft_length:
                     self._draft_source.observe(sequence.slot, rows[: len(ids)])
 
-    def _offers(self, sequences: list[Sequence]) -> list[list[int]]:
-        """The draft tokens that each request could verify, by their evidence."""
-        source = self._draft_source
-        if source is None:
-            return [[] for _ in sequences]
-        return [source.offers(_draft_row(s, s.draft_length)) if s.draft_length else [] for s in sequences]
+    def _offers(self, sequences: list[Sequence]) -> list[Offer]:
+        """The draft tokens that each request could verify: of alternatives, those of which more will be accepted."""
+        return [self._likeliest(sequence) if sequence.draft_length else _NO_OFFER for sequence in sequences]
 
-    def _propose(self, sequences: list[Sequence], offers: list[list[int]]) -> Drafts:
+    def _likeliest(self, sequence: Sequence) -> Offer:
+        source, chances = self._draft_source, self._draft_rows.chances
+        offers = [] if source is None else source.offers(_draft_row(sequence, sequence.draft_length))
+        own = sequence.log_odds
+        return max(offers, key=lambda offer: chances.expected(offer.evidence, own[offer.copied]), default=_NO_OFFER)
+
+    def _propose(self, sequences: list[Sequence], offers: list[Offer]) -> Drafts:
         lengths = [s.draft_length for s in sequences]
         if any(s.adaptive and length for s, length in zip(sequences, lengths, strict=True)):
-            fixed = [not s.adaptive for s in sequences]
-            lengths = self._draft_rows.lengths(offers, [s.log_odds for s in sequences], fixed)
+            lengths = self._draft_rows.lengths(
+                [offer.evidence for offer in offers],
+                [s.log_odds[offer.copied] for s, offer in zip(sequences, offers, strict=True)],
+                [not s.adaptive for s in sequences],
+                [offer.copied for offer in offers],
+            )
         if self._draft_source is None or not any(lengths):
             return Drafts.none(len(sequences), self._target.device)
-        rows = [_draft_row(sequence, length) for sequence, length in zip(sequences, lengths, strict=True)]
+        parts = zip(sequences, lengths, offers, strict=True)
+        rows = [_draft_row(sequence, length, copied=offer.copied) for sequence, length, offer in parts]
         return self._draft_source.propose(rows, self._sampling_of(sequences))
 
-    def _note_times(self, lengths: list[int], offers: list[list[int]], drafting_s: float, target_s: float) -> None:
+    def _note_times(self, lengths: list[int], offers: list[Offer], drafting_s: float, target_s: float) -> None:
         """Learn what the step cost, which could have verified all of `offers`."""
-        count, offered = len(lengths), list(map(len, offers))
+        count, offered = len(lengths), [len(offer.evidence) for offer in offers]
         self._draft_rows.note_step(count, count + sum(lengths), target_s, count + sum(offered))
-        if self._draft_source is not None and self._draft_source.has_passes and any(offered):
-            self._draft_rows.note_drafting(max(lengths), drafting_s, max(offered))
+        passes = [0 if offer.copied else length for offer, length in zip(offers, lengths, strict=True)]
+        possible = max(0 if offer.copied else length for offer, length in zip(offers, offered, strict=True))
+        if possible:
+            self._draft_rows.note_drafting(max(passes), drafting_s, possible)
 
     def _forward(self, spans: list[Span], token_ids: list[int]) -> Tensor:
         target = self._target
@@ -306,8 +319,8 @@ class Engine:
         return self._sampling[1]
 
 
-def _draft_row(sequence: Sequence, most: int) -> DraftRow:
-    return DraftRow(sequence.slot, sequence.tokens, most, sequence.adaptive)
+def _draft_row(sequence: Sequence, most: int, *, copied: bool = False) -> DraftRow:
+    return DraftRow(sequence.slot, sequence.tokens, most, sequence.adaptive, copied)
 
 
 def _shares(sequences: list[Sequence], budget: int) -> Iterator[tuple[Sequence, int]]:

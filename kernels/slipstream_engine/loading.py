@@ -12,6 +12,7 @@ from slipstream_engine.drafts import DraftSource, ModelDrafts, PromptLookup
 from slipstream_engine.eagle import EagleDrafts, EagleHead
 from slipstream_engine.engine import Engine
 from slipstream_engine.errors import CheckpointError, DraftMismatchError
+from slipstream_engine.hybrid_drafts import HybridDrafts
 from slipstream_engine.model import Model
 from slipstream_engine.settings import EngineSettings, resolve_source, resolve_tokenizer
 from slipstream_engine.tensor_files import is_eagle_head
@@ -53,8 +54,15 @@ def _draft_source(settings: EngineSettings, target: Model, tokenizer: Tokenizer)
         return None
     if settings.draft_kind == "ngram":
         return PromptLookup(settings.max_slots, target.device)
+    model = _draft_model(settings, target, tokenizer)
+    if model is None or settings.draft_kind == "model":
+        return model
+    return HybridDrafts(PromptLookup(settings.max_slots, target.device), model, target.config.vocab_rows)
+
+
+def _draft_model(settings: EngineSettings, target: Model, tokenizer: Tokenizer) -> ModelDrafts | None:
     if settings.draft is None:
-        raise CheckpointError("draft_kind is 'model', but no draft checkpoint is named")
+        raise CheckpointError(f"draft_kind is {settings.draft_kind!r}, but no draft checkpoint is named")
     folder = resolve_source(settings.draft)
     try:
         if is_eagle_head(folder):

@@ -13,7 +13,7 @@ class Sequence:
 
     `tokens` is prompt + resumed + generated. While decoding, all tokens except the last are cached. `arrival` is a
     unique number within the engine. `engine_s` is the request's engine time in seconds. `log_odds` is how much likelier
-    this request's draft tokens are accepted than those of others (see `draft_allocation.Chances`).
+    this request's draft tokens are accepted than those of others (see `draft_allocation.Chances`), by `Offer.copied`.
 
     Raises RequestError if a stop string is unusable or the resumed tokens are a finished answer.
     """
@@ -39,7 +39,8 @@ class Sequence:
         if self._text.stopped or not self._eos_ids.isdisjoint(request.resume_ids):
             raise RequestError("resume_ids already hold a stop string or EOS: there is nothing to continue")
         self._drafted = self._accepted = self._steps = 0
-        self.engine_s = self.log_odds = 0.0
+        self.engine_s = 0.0
+        self.log_odds = [0.0, 0.0]
         self._max_drafts = min(request.draft_tokens, max_draft_tokens)
         self._rejected_at = [0] * self._max_drafts
 

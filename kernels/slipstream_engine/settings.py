@@ -13,7 +13,7 @@ EMBEDDED = Path(__file__).parent / "embedded"
 EMBEDDED_SCHEME = "embedded"
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
-DraftKind = Literal["model", "ngram", "none"]
+DraftKind = Literal["model", "ngram", "hybrid", "none"]
 Device = Literal["auto", "cpu", "cuda"]
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 OnDraftMismatch = Literal["refuse", "plain"]
@@ -24,6 +24,7 @@ class EngineSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     `target` and `draft` are checkpoint folders, or `embedded:target` / `embedded:draft` for the pair in this package;
     `embedded:smollm2-eagle` is an EAGLE head for SmolLM2-135M-Instruct.
+    `draft_kind` "hybrid" drafts with n-grams where the text repeats itself, and with the draft model elsewhere.
     `tokenizer` and `draft_tokenizer` are tokenizer folders outside the checkpoint. If the draft's tokenizer differs
     from the target's, `on_draft_mismatch` "plain" logs a warning and decodes every request without drafts; "refuse"
     loads nothing. Up to `max_slots` requests decode together, and `max_waiting` more may queue. `prefill_chunk_tokens`

@@ -35,56 +35,59 @@ def allocate(
     step_s: Sequence[float],
     drafting_s: Sequence[float] = (),
     fixed: Sequence[bool] = (),
+    copied: Sequence[bool] = (),
 ) -> list[int]:
     """The number of draft tokens to verify for each request of a batch.
 
     `chances[i]` has, for each draft token that request `i` could verify, the probability that it is accepted if all
     before it are. `step_s[r]` is the time in seconds of a step with `r` rows, for up to all of them. `drafting_s[d]` is
     the time of `d` passes of the draft model, each of which proposes a token for each request that still drafts; empty
-    without a draft model. Requests whose `fixed[i]` is true verify all of their draft tokens; by default there are
-    none.
+    without a draft model. Requests whose `fixed[i]` is true verify all of their draft tokens, and those whose
+    `copied[i]` is true need no pass of the draft model; by default there are none of either.
 
     Returns: the lengths with the most expected tokens per second. A request gets its draft tokens in their order.
     """
     reached = [list(itertools.accumulate(of_request, operator.mul)) for of_request in chances]
+    passes = [not copy for copy in copied] or [True] * len(chances)
     lengths = [0] * len(chances)
     tokens, rows = float(len(chances)), len(chances)
     for request, _ in filter(operator.itemgetter(1), enumerate(fixed)):
         lengths[request] = len(reached[request])
         tokens += sum(reached[request])
         rows += len(reached[request])
+    depth = max(map(operator.mul, lengths, passes), default=0)
     offers = sorted(
-        (-chance, position, request)
+        (-chance, position + 1, request, (position + 1) * passes[request])
         for request, of_request in enumerate(reached)
         if not lengths[request]
         for position, chance in enumerate(of_request)
     )
-    depth, count = _best(offers, tokens, rows, max(lengths, default=0), step_s, drafting_s)
-    for _, position, request in itertools.islice((offer for offer in offers if offer[1] < depth), count):
-        lengths[request] = position + 1
+    depth, count = _best(offers, tokens, rows, depth, step_s, drafting_s)
+    for _, length, request, _ in itertools.islice((offer for offer in offers if offer[3] <= depth), count):
+        lengths[request] = length
     return lengths
 
 
 def _best(
-    offers: Sequence[tuple[float, int, int]],
+    offers: Sequence[tuple[float, int, int, int]],
     tokens: float,
     rows: int,
     depth: int,
     step_s: Sequence[float],
     drafting_s: Sequence[float],
 ) -> tuple[int, int]:
-    """The largest depth, and how many of the likeliest `offers` above it to verify beside the `tokens` that `rows` rows
-    are expected to yield after `depth` passes of the draft model. An offer is its negative probability, its position
-    and its request; they are sorted.
+    """The best number of passes of the draft model, and how many of the likeliest `offers` that need no more of them to
+    verify, beside the `tokens` that `rows` rows are expected to yield after `depth` passes. An offer is its negative
+    probability, the length of its request's draft up to it, its request, and the passes that it needs; they are sorted.
     """
-    deepest = max((position + 1 for _, position, _ in offers), default=0)
+    deepest = max((passes for *_, passes in offers), default=0)
     passes_s = drafting_s[depth] if drafting_s else 0.0
     best_rate, best = (tokens / (step_s[rows] + passes_s) if rows else 0.0), (0, 0)
     # Without drafting passes only the number of rows matters, so that the greatest depth is as good as any.
-    for limit in range(max(depth, 1), max(depth, deepest) + 1) if drafting_s else [deepest]:
+    for limit in range(depth, max(depth, deepest) + 1) if drafting_s else [deepest]:
         expected, count, passes_s = tokens, 0, drafting_s[limit] if drafting_s else 0.0
-        for index, (negative, position, _) in enumerate(offers):
-            if position < limit:
+        for index, (negative, _, _, passes) in enumerate(offers):
+            if passes <= limit:
                 expected -= negative
                 count += 1
                 step = step_s[rows + count] + passes_s
@@ -230,13 +233,17 @@ class DraftRows:
         self._drafting: list[Cost] = []
 
     def lengths(
-        self, offers: Sequence[Sequence[int]], log_odds: Sequence[float], fixed: Sequence[bool] = ()
+        self,
+        offers: Sequence[Sequence[int]],
+        log_odds: Sequence[float],
+        fixed: Sequence[bool] = (),
+        copied: Sequence[bool] = (),
     ) -> list[int]:
         """The number of draft tokens to verify for each request. `offers[i]` has the evidence of each draft token that
-        request `i` could verify, `log_odds[i]` is the request's own. Requests whose `fixed[i]` is true verify all."""
+        request `i` could verify, `log_odds[i]` is the request's own. `fixed` and `copied` are those of `allocate`."""
         chances = [self.chances.of(evidence, own) for evidence, own in zip(offers, log_odds, strict=True)]
         table = self._costs.table(len(offers), len(offers) + sum(map(len, offers)))
-        return allocate(chances, table, self._drafting_table(max(map(len, offers), default=0)), fixed)
+        return allocate(chances, table, self._drafting_table(max(map(len, offers), default=0)), fixed, copied)
 
     def note_step(self, requests: int, rows: int, seconds: float, most: int) -> None:
         """Learn from a step of `rows` rows for `requests` that took `seconds` and could have had `most` rows."""
@@ -274,6 +281,14 @@ class Chances:
         """The probability of each draft token of a request with log-odds `own`, given that those before it are
         accepted."""
         return [_probability(self._log_odds.get(kind, 0.0) + own) for kind in evidence]
+
+    def expected(self, evidence: Sequence[int], own: float) -> float:
+        """The mean number of accepted draft tokens, if all are verified."""
+        reached, expected = 1.0, 0.0
+        for chance in self.of(evidence, own):
+            reached *= chance
+            expected += reached
+        return expected
 
     def learn(self, evidence: Sequence[int], accepted: int, own: float) -> float:
         """Learn from the verified draft tokens of one request, of which the first `accepted` were accepted.

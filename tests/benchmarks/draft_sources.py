@@ -1,4 +1,5 @@
-"""Which draft pays for which text: n-grams and the shipped EAGLE head for SmolLM2, one request at a time, no gateway.
+"""Which draft pays for which text: n-grams, the shipped EAGLE head for SmolLM2, and both; one request at a time, no
+gateway.
 
     python -m tests.benchmarks.draft_sources question.jsonl --dtype bfloat16
 
@@ -38,9 +39,12 @@ class Way(NamedTuple):
 WAYS = {
     "plain": Way("ngram", 0),
     "ngram:3": Way("ngram", 3),
+    "ngram, chosen": Way("ngram", 6, adaptive=True),
     "eagle:1": Way("eagle", 1),
     "eagle:3": Way("eagle", 3),
-    "eagle, chosen": Way("eagle", 4, adaptive=True),
+    "eagle, chosen": Way("eagle", 6, adaptive=True),
+    "hybrid:3": Way("hybrid", 3),
+    "hybrid, chosen": Way("hybrid", 6, adaptive=True),
 }
 
 
@@ -58,7 +62,12 @@ class Total(NamedTuple):
 def engines(dtype: str) -> dict[str, Engine]:
     target = str(smollm2_folder(lambda line: print(line, file=sys.stderr)))
     common = {"target": target, "dtype": dtype, "context_tokens": _CONTEXT, "threads": 1}
-    kinds = {"ngram": {"draft_kind": "ngram"}, "eagle": {"draft_kind": "model", "draft": "embedded:smollm2-eagle"}}
+    head = "embedded:smollm2-eagle"
+    kinds = {
+        "ngram": {"draft_kind": "ngram"},
+        "eagle": {"draft_kind": "model", "draft": head},
+        "hybrid": {"draft_kind": "hybrid", "draft": head},
+    }
     return {name: load_engine(EngineSettings(**common, **kind)) for name, kind in kinds.items()}  # type: ignore[arg-type]
 
 

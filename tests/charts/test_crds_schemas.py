@@ -257,7 +257,12 @@ REFUSED = {
         "another checkpoint than the target's",
     ),
     "one price": (external(engine=TWO_ARMS), "pricePerGpuHour is required for both"),
-    "no draft model": (pair(draft={"kind": "model"}), "source is required for draft kind model"),
+    "no draft model": (pair(draft={"kind": "model"}), "source is required for the draft kinds model and hybrid"),
+    "no model beside n-grams": (pair(draft={"kind": "hybrid"}), "source is required for the draft kinds"),
+    "two drafts in vLLM": (
+        pair(engine=VLLM, draft={"kind": "hybrid", "source": "./draft"}),
+        "draft.kind hybrid is for engine kind slipstream",
+    ),
     "n-gram source": (pair(draft={"kind": "ngram", "source": "./x"}), "source has no effect"),
     "n-gram revision": (pair(draft={"kind": "ngram", "revision": "x"}), "revision has no effect"),
     "no draft's tokenizer": (pair(draft={"kind": "none", "tokenizer": "x"}), "tokenizer has no effect"),

@@ -1,4 +1,5 @@
-"""The shipped EAGLE head on the real SmolLM2: the target's answers, and drafts that are worth having."""
+"""The shipped EAGLE head on the real SmolLM2, alone and beside n-grams: the target's answers, and drafts that are worth
+having."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ import sys
 import pytest
 import torch
 from slipstream_engine.loading import load_engine
-from slipstream_engine.settings import EngineSettings
+from slipstream_engine.settings import DraftKind, EngineSettings
 from slipstream_engine.types import Counts, GenerationRequest, SamplingParams
 from slipstream_tools.up.smollm2 import smollm2_folder
 
@@ -20,10 +21,11 @@ LENGTHS = (0, 1, 3)
 
 
 @pytest.mark.timeout(300)
-def test_shipped_head_drafts_for_smollm2() -> None:
+@pytest.mark.parametrize("kind", ["model", "hybrid"])
+def test_shipped_head_drafts_for_smollm2(kind: DraftKind) -> None:
     folder = smollm2_folder(lambda line: print(line, file=sys.stderr))
     settings = EngineSettings(
-        target=str(folder), draft="embedded:smollm2-eagle", draft_kind="model", context_tokens=512, threads=1
+        target=str(folder), draft="embedded:smollm2-eagle", draft_kind=kind, context_tokens=512, threads=1
     )
     threads = torch.get_num_threads()
     try:

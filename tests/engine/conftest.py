@@ -100,13 +100,15 @@ def pair_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def make_engine(pair_folder: Path) -> Callable[..., Engine]:
-    """Load an engine over the small pair: `make_engine("close", max_slots=3)`; draft "ngram" and None work too."""
+    """Load an engine over the small pair: `make_engine("close", max_slots=3)`; draft "ngram", "ngram+close" and None
+    work too."""
 
     def make(draft: str | None, **changes: object) -> Engine:
-        kind = {None: "none", "ngram": "ngram"}.get(draft, "model")
+        first, _, second = (draft or "none").partition("+")
+        kind = "hybrid" if second else first if first in ("ngram", "none") else "model"
         values = {
             "target": str(pair_folder / "target"),
-            "draft": str(pair_folder / draft) if draft and kind == "model" else None,
+            "draft": str(pair_folder / (second or first)) if kind in ("model", "hybrid") else None,
             "draft_kind": kind,
             "max_slots": 4,
             "device": "cpu",

@@ -23,32 +23,42 @@ def step_times(draw: st.DrawFn) -> list[float]:
     return list(itertools.accumulate(increments, initial=draw(st.floats(0.1, 10.0))))[:13]
 
 
-def _rate(chances: Sequence[Sequence[float]], lengths: Sequence[int], step_s: Sequence[float], pass_s: float) -> float:
+def _rate(
+    chances: Sequence[Sequence[float]],
+    lengths: Sequence[int],
+    step_s: Sequence[float],
+    pass_s: float,
+    copied: Sequence[bool],
+) -> float:
     tokens = float(len(chances))
     for of_request, length in zip(chances, lengths, strict=True):
         reached = 1.0
         for chance in of_request[:length]:
             reached *= chance
             tokens += reached
-    return tokens / (step_s[len(chances) + sum(lengths)] + max(lengths) * pass_s)
+    passes = max(0 if copy else length for length, copy in zip(lengths, copied, strict=True))
+    return tokens / (step_s[len(chances) + sum(lengths)] + passes * pass_s)
 
 
-@given(BATCHES, step_times(), st.sampled_from([0.0, 0.01, 1.0]), st.lists(st.booleans(), min_size=3, max_size=3))
+FLAGS = st.lists(st.booleans(), min_size=3, max_size=3)
+
+
+@given(BATCHES, step_times(), st.sampled_from([0.0, 0.01, 1.0]), FLAGS, FLAGS)
 def test_no_other_allocation_has_more_tokens_per_second(
-    chances: list[list[float]], step_s: list[float], pass_s: float, fixed: list[bool]
+    chances: list[list[float]], step_s: list[float], pass_s: float, fixed: list[bool], copied: list[bool]
 ) -> None:
-    fixed = fixed[: len(chances)]
+    fixed, copied = fixed[: len(chances)], copied[: len(chances)]
     shortest = [len(of_request) if whole else 0 for of_request, whole in zip(chances, fixed, strict=True)]
     best = max(
-        _rate(chances, lengths, step_s, pass_s)
+        _rate(chances, lengths, step_s, pass_s, copied)
         for lengths in itertools.product(
             *[range(least, len(of_request) + 1) for least, of_request in zip(shortest, chances, strict=True)]
         )
     )
-    found = allocate(chances, step_s, [depth * pass_s for depth in range(9)] if pass_s else [], fixed)
+    found = allocate(chances, step_s, [depth * pass_s for depth in range(9)] if pass_s else [], fixed, copied)
     for least, length, of_request in zip(shortest, found, chances, strict=True):
         assert least <= length <= len(of_request)
-    assert _rate(chances, found, step_s, pass_s) == pytest.approx(best, rel=1e-9)
+    assert _rate(chances, found, step_s, pass_s, copied) == pytest.approx(best, rel=1e-9)
 
 
 @given(st.lists(st.lists(PROBABILITY, max_size=4), min_size=1, max_size=6))

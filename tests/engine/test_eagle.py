@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from eagle_training.head import Head, Run
-from slipstream_engine.drafts import DraftRow
+from slipstream_engine.drafts import DraftRow, Offer
 from slipstream_engine.eagle import EagleDrafts, EagleHead
 from slipstream_engine.engine import Engine
 from slipstream_engine.errors import CheckpointError, DraftMismatchError
@@ -81,7 +81,7 @@ def test_engine_proposes_as_the_trainer_predicts(pair_folder: Path, target: Mode
         drafts.observe(slot, hidden[seen : length - 1])
         seen = length - 1
     drafts.release(slot)
-    assert drafts.offers(DraftRow(slot, text[:2], DRAFT_LENGTH)) == [0, 1, 2, 3]
+    assert drafts.offers(DraftRow(slot, text[:2], DRAFT_LENGTH)) == [Offer([17, 18, 19, 20], copied=False)]
 
 
 def test_head_proposes_its_tokens_alone(pair_folder: Path, target: Model) -> None:

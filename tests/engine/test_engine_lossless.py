@@ -53,7 +53,7 @@ def greedy_answers(pair_folder: Path) -> list[list[int]]:
     return answers
 
 
-@pytest.mark.parametrize("draft", [None, "close", "far", "eagle", "ngram"])
+@pytest.mark.parametrize("draft", [None, "close", "far", "eagle", "ngram", "ngram+close", "ngram+eagle"])
 def test_greedy_tokens_are_those_of_transformers(
     make_engine: Make, drain: Drain, greedy_answers: list[list[int]], draft: str | None
 ) -> None:
@@ -66,7 +66,7 @@ def test_greedy_tokens_are_those_of_transformers(
     assert (drafted > 0) == (draft is not None)
 
 
-@pytest.mark.parametrize("draft", ["close", "far", "eagle", "ngram"])
+@pytest.mark.parametrize("draft", ["close", "far", "eagle", "ngram", "ngram+far", "ngram+eagle"])
 def test_greedy_tokens_stay_the_same_while_the_engine_chooses_the_draft_lengths(
     make_engine: Make, drain: Drain, greedy_answers: list[list[int]], draft: str
 ) -> None:
@@ -107,7 +107,7 @@ def test_a_close_draft_is_mostly_accepted_and_saves_steps(make_engine: Make, dra
 def test_sampled_tokens_do_not_depend_on_neighbours_or_slots(
     make_engine: Make, drain: Drain, data: st.DataObject
 ) -> None:
-    draft = data.draw(st.sampled_from(["close", "far", "ngram", None]))
+    draft = data.draw(st.sampled_from(["close", "far", "ngram", "ngram+far", None]))
     sampling = SamplingParams(
         temperature=data.draw(st.sampled_from([0.0, 0.3, 1.0, 1.7])),
         top_p=data.draw(st.sampled_from([0.5, 0.95, 1.0])),
@@ -125,7 +125,7 @@ def test_sampled_tokens_do_not_depend_on_neighbours_or_slots(
     assert together == alone
 
 
-@pytest.mark.parametrize("draft", [None, "close", "far", "eagle", "ngram"])
+@pytest.mark.parametrize("draft", [None, "close", "far", "eagle", "ngram", "ngram+close", "ngram+eagle"])
 def test_two_sampled_tokens_have_the_targets_joint_distribution(
     make_engine: Make, drain: Drain, pair_folder: Path, draft: str | None
 ) -> None:
@@ -173,7 +173,7 @@ def _joint(folder: Path, prompt: tuple[int, ...], params: dict[str, float]) -> d
 @given(
     committed=st.integers(1, 38),
     draft_tokens=st.integers(0, 6),
-    draft=st.sampled_from(["close", "far", "eagle", "ngram"]),
+    draft=st.sampled_from(["close", "far", "eagle", "ngram", "ngram+far", "ngram+eagle"]),
 )
 def test_greedy_answer_goes_on_where_it_was_resumed(
     make_engine: Make,

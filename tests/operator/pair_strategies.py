@@ -56,7 +56,8 @@ _SERVING = _some(
 )
 _DRAFTS = st.one_of(
     st.fixed_dictionaries(
-        {"kind": st.just("model"), "source": _SOURCES}, optional={"tokenizer": _SOURCES, "revision": _WORDS}
+        {"kind": st.sampled_from(["model", "hybrid"]), "source": _SOURCES},
+        optional={"tokenizer": _SOURCES, "revision": _WORDS},
     ),
     st.fixed_dictionaries({"kind": st.sampled_from(["ngram", "none"])}),
 )

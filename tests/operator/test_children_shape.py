@@ -79,6 +79,7 @@ def test_the_selector_never_follows_the_spec():
         {"draft": {"source": "acme/other"}},
         {"draft": {"revision": "2"}},
         {"draft": {"kind": "ngram", "source": None}},
+        {"draft": {"kind": "hybrid"}},
         {"maxDraftTokens": 3},
         {"engine": {"maxConcurrency": 3}},
         {"serving": {"storage": {"claim": "weights", "mountPath": "/elsewhere"}}},
@@ -139,6 +140,7 @@ def test_only_a_draft_model_is_compared_beforehand():
         "--report=/dev/termination-log",
     ]
     assert preflight["terminationMessagePath"] == "/dev/termination-log"
+    assert template(pair_object(draft={"kind": "hybrid"}))["spec"]["initContainers"] == [preflight]
     for kind in ("ngram", "none"):
         assert "initContainers" not in template(pair_object(draft={"kind": kind, "source": None}))["spec"]
 

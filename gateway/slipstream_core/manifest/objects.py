@@ -77,12 +77,22 @@ class Draft(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """The proposer of draft tokens for the target to verify."""
 
     kind: Annotated[
-        Literal["model", "ngram", "none"],
-        Meta(description="model: a draft model; ngram: matches within the prompt; none: never speculate."),
+        Literal["model", "ngram", "hybrid", "none"],
+        Meta(
+            description="model: a draft model; ngram: matches within the text; hybrid: matches within the text, and a "
+            "draft model where there are none, for engine kind slipstream only; none: never speculate."
+        ),
     ]
-    source: Annotated[Source | None, Meta(description="Checkpoint of the draft model; for kind model only.")] = None
+    source: Annotated[
+        Source | None, Meta(description="Checkpoint of the draft model; for the kinds model and hybrid only.")
+    ] = None
     revision: Revision = None
     tokenizer: TokenizerSource = None
+
+    @property
+    def has_model(self) -> bool:
+        """Whether a draft model proposes tokens."""
+        return self.kind in ("model", "hybrid")
 
 
 class ModelPairSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):

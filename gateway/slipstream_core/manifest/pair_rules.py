@@ -56,6 +56,8 @@ def _check_vllm(spec: ModelPairSpec, engine: VllmEngine) -> Iterator[Problem]:
     yield from _check_endpoints(engine.endpoints, protocol, "spec.engine.endpoints")
     if spec.serving is not None:
         yield Problem("spec.serving", "has no effect with engine kind vllm, leave it out")
+    if spec.draft is not None and spec.draft.kind == "hybrid":
+        yield Problem("spec.draft.kind", "hybrid is for engine kind slipstream: vLLM has one draft, model or ngram")
     foreign = ("model", "api_key_env") if engine.serving == "triton" else ("triton_model",)
     for name in foreign:
         if getattr(engine, name) is not None:
@@ -86,7 +88,7 @@ def _check_sources(spec: ModelPairSpec, required: str) -> Iterator[Problem]:
     if draft is None:
         if required:
             yield Problem("spec.draft", f"is required {required}; kind none for a target alone")
-    elif draft.kind == "model":
+    elif draft.has_model:
         yield from _check_draft_model(draft, target)
     else:
         for name in ("source", "revision", "tokenizer"):
@@ -96,7 +98,7 @@ def _check_sources(spec: ModelPairSpec, required: str) -> Iterator[Problem]:
 
 def _check_draft_model(draft: Draft, target: Target | None) -> Iterator[Problem]:
     if draft.source is None:
-        yield Problem("spec.draft.source", "is required for draft kind model")
+        yield Problem("spec.draft.source", f"is required for draft kind {draft.kind}")
         return
     yield from _check_source(draft.source, "spec.draft.source")
     if target is not None and (draft.source, draft.revision) == (target.source, target.revision):

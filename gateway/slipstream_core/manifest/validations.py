@@ -105,6 +105,10 @@ _PAIR = (
     ),
     _absent("engine.tritonModel", _BY_TRITON, "with serving openai"),
     *(_absent(f"engine.{name}", _BY_VLLM, "with serving triton") for name in ("model", "apiKeyEnv")),
+    Rule(
+        "!has(self.draft) || self.draft.kind != 'hybrid' || self.engine.kind == 'slipstream'",
+        "draft.kind hybrid is for engine kind slipstream: vLLM has one draft, model or ngram",
+    ),
     _absent("engine.plain", "!has(self.draft) || self.draft.kind != 'none'", "with draft kind none"),
     Rule(
         f"!has(self.engine.plain) || {_NO_ENDPOINTS} || !self.engine.plain.endpoints.exists(address, address in "
@@ -112,7 +116,7 @@ _PAIR = (
         "engine.plain.endpoints must be servers without speculation, none of engine.endpoints",
     ),
     Rule(
-        "!has(self.target) || !has(self.draft) || self.draft.kind != 'model' || !has(self.draft.source) || "
+        "!has(self.target) || !has(self.draft) || !has(self.draft.source) || "
         f"self.draft.source != self.target.source || {_or('self.draft.revision', repr(''))} != "
         f"{_or('self.target.revision', repr(''))}",
         "draft.source must be another checkpoint than the target's: a draft as slow as its target saves nothing",
@@ -124,10 +128,11 @@ _PAIR = (
     ),
 )
 
+_HAS_MODEL = "self.kind in ['model', 'hybrid']"
 _DRAFT = (
-    Rule("self.kind != 'model' || has(self.source)", "source is required for draft kind model"),
+    Rule(f"!({_HAS_MODEL}) || has(self.source)", "source is required for the draft kinds model and hybrid"),
     *(
-        _absent(name, "self.kind == 'model'", "with a draft kind other than model")
+        _absent(name, _HAS_MODEL, "with a draft kind other than model and hybrid")
         for name in ("source", "revision", "tokenizer")
     ),
     _SOURCE,

@@ -120,12 +120,18 @@ def _without_nulls(value: Any) -> Any:
 
 
 def _with_draft(pair: ModelPair, draft: str) -> ModelPair:
-    """`draft` is `ngram`, a checkpoint folder or a shipped draft such as `embedded:draft`."""
+    """`draft` is `ngram`, a checkpoint folder, a shipped draft such as `embedded:draft`, or `ngram+` one of these."""
     if pair.spec.draft is None:
         raise CommandError(f"--drafts: ModelPair/{pair.metadata.name} has no draft to replace", exit_code=2)
-    source = draft if draft.startswith("embedded:") else str(Path(draft).resolve())
-    replaced = Draft(kind="ngram") if draft == "ngram" else Draft(kind="model", source=source)
-    return msgspec.structs.replace(pair, spec=msgspec.structs.replace(pair.spec, draft=replaced))
+    return msgspec.structs.replace(pair, spec=msgspec.structs.replace(pair.spec, draft=_draft(draft)))
+
+
+def _draft(text: str) -> Draft:
+    if text == "ngram":
+        return Draft(kind="ngram")
+    name = text.removeprefix("ngram+")
+    source = name if name.startswith("embedded:") else str(Path(name).resolve())
+    return Draft(kind="model" if name == text else "hybrid", source=source)
 
 
 def _absolute(item: ManifestObject, folder: Path) -> ManifestObject:

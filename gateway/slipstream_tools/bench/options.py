@@ -118,8 +118,8 @@ def _add_system(add: _Add) -> None:
     add("--limit", type=at_least_one, metavar="N", help="use only the first N requests")
     add("--model", metavar="NAME", help="model name to send, in place of the one in each request")
     add("--drafts", type=_texts, metavar="LIST",
-        help="drafts to compare: checkpoint folders, ngram, embedded:draft or embedded:smollm2-eagle; "
-        "the stack restarts for each")  # fmt: skip
+        help="drafts to compare: ngram, checkpoint folders, embedded:draft or embedded:smollm2-eagle, and for both "
+        "kinds at once ngram+FOLDER; the stack restarts for each")  # fmt: skip
     add("--classifier", type=Path, metavar="FILE",
         help="classifier written by 'slipstream train', for the gateway that bench starts")  # fmt: skip
     add("--load-timeout", dest="load_timeout_s", type=seconds, metavar="SECONDS",

@@ -24,7 +24,7 @@ _OPTIONS = {
 
 def has_draft_model(pair: ModelPair) -> bool:
     """Whether there are two tokenizers to compare."""
-    return pair.spec.draft is not None and pair.spec.draft.kind == "model"
+    return pair.spec.draft is not None and pair.spec.draft.has_model
 
 
 def preflight_container(pair: ModelPair, *, image: str, mounts: list[dict[str, Any]]) -> dict[str, Any]:

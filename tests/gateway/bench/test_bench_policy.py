@@ -125,7 +125,13 @@ def test_what_a_bench_serves_has_no_limit_for_what_it_does_not_replay(tmp_path: 
 
 @pytest.mark.parametrize(
     ("draft", "kind", "source"),
-    [("ngram", "ngram", None), ("embedded:draft", "model", "embedded:draft"), ("/models/d", "model", "/models/d")],
+    [
+        ("ngram", "ngram", None),
+        ("embedded:draft", "model", "embedded:draft"),
+        ("/models/d", "model", "/models/d"),
+        ("ngram+embedded:draft", "hybrid", "embedded:draft"),
+        ("ngram+/models/d", "hybrid", "/models/d"),
+    ],
 )
 def test_another_draft_takes_the_place_of_the_pairs_own(draft: str, kind: str, source: str | None) -> None:
     pair = parse(read_manifest(EMBEDDED_MANIFEST, None).served(draft))[0]

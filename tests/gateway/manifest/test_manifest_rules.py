@@ -62,6 +62,12 @@ def parsed(*documents: JSON) -> tuple[ManifestObject, ...]:
             {"draft": {"kind": "ngram", "tokenizer": "./t"}},
             "spec.draft.tokenizer: has no effect with draft kind ngram, leave it out",
         ),
+        ({"draft": {"kind": "hybrid"}}, "spec.draft.source: is required for draft kind hybrid"),
+        (
+            {"draft": {"kind": "hybrid", "source": "./target"}},
+            "spec.draft.source: must be another checkpoint than the target's: a draft as slow as its target saves "
+            "nothing, got './target'",
+        ),
         (
             {"draft": {"kind": "none", "revision": "1"}},
             "spec.draft.revision: has no effect with draft kind none, leave it out",
@@ -130,6 +136,10 @@ VLLM_IN_TRITON: JSON = {"kind": "vllm", "serving": "triton"}
         (
             {"engine": {"kind": "vllm"}, "draft": None},
             "spec.draft: is required for engine kind vllm without spec.engine.endpoints; kind none for a target alone",
+        ),
+        (
+            {"engine": VLLM, "draft": {"kind": "hybrid", "source": "./draft"}},
+            "spec.draft.kind: hybrid is for engine kind slipstream: vLLM has one draft, model or ngram",
         ),
         (
             {"engine": VLLM, "draft": {"kind": "model"}},

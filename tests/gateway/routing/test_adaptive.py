@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
+from slipstream_core.observation import Level
 from slipstream_core.types import Arm, Decision, Reason
 from slipstream_gateway.decide.route import NO_DRAWS, DecisionInputs, Health, decide
 
@@ -63,6 +65,31 @@ def test_an_uncertain_loss_is_tried_unless_the_policy_is_cautious(
     assert bound in decision.numbers
     assert "may save" in decision.detail or expected is Reason.BREAK_EVEN
     assert run(loses, decision=decide_by, health=Health()).arm is Arm.PLAIN
+
+
+@pytest.mark.parametrize(
+    ("draft", "first_token", "expected"),
+    [
+        ({"kind": "ngram"}, Level.PRIOR, Reason.SPECULATION_PAYS),  # nothing has to read the prompt first
+        ({"kind": "model", "source": "./draft"}, Level.PRIOR, Reason.BREAK_EVEN),
+        ({"kind": "model", "source": "./draft"}, Level.PAIR, Reason.SPECULATION_PAYS),
+    ],
+)
+def test_a_short_answer_is_tried_unless_its_first_token_may_come_later(
+    draft: dict[str, str], first_token: Level, expected: Reason
+) -> None:
+    loses = forecast(output_tokens=16.0, acceptance=0.3, step_base_s=0.0125, doubt=0.3)
+    known = msgspec.structs.replace(loses.speculative_ttft_s, level=first_token)
+    inputs = DecisionInputs(
+        request(temperature=0.0),
+        profile(),
+        cases.route(pair={"draft": draft}),
+        forecast=msgspec.structs.replace(loses, speculative_ttft_s=known),
+        draws=NO_DRAWS,
+        health=CHOOSES,
+        pressure=0.0,
+    )
+    assert decide(inputs).reason is expected
 
 
 def test_pressure_does_not_shorten_what_the_server_allocates_itself() -> None:

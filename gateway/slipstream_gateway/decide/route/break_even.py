@@ -36,12 +36,20 @@ def by_saving(case: Case) -> ArmChoice:
 def counted_saving_s(case: Case, best: PredictedSaving) -> float:
     """The saving that is compared with the margin: under `cautious`, its lower bound. Under `expected`, the upper bound
     for an adaptive request: its server stops verifying draft tokens that do not pay, so that a try costs little. Not
-    for a short answer, because a draft model has to read the prompt first."""
+    for a short answer if a draft model has to read the prompt first, for a time that has not been measured."""
     if case.spec is not None and case.spec.decision == "cautious":
         return best.saving_s - uncertainty_s(case)
-    if case.is_adaptive and best.output_tokens > SHORT_MAX_TOKENS:
+    if case.is_adaptive and (best.output_tokens > SHORT_MAX_TOKENS or _starts_as_soon(case)):
         return best.saving_s + uncertainty_s(case)
     return best.saving_s
+
+
+def _starts_as_soon(case: Case) -> bool:
+    """Whether no draft model reads the prompt, or the prediction counts the measured time of it."""
+    draft, forecast = case.route.pair.spec.draft, case.forecast
+    if draft is not None and not draft.has_model:
+        return True
+    return forecast is not None and forecast.speculative_ttft_s.level is not Level.PRIOR
 
 
 def may_explore(case: Case) -> bool:
