@@ -61,6 +61,15 @@ def test_answers_cut_by_their_limit_do_not_make_their_kind_short(ask: Asker, obs
     assert ask().output_tokens.mean < 0.2 * before
 
 
+def test_a_kind_of_which_every_answer_is_cut_is_expected_as_long_as_its_class(ask: Asker, observe: Observe) -> None:
+    new = ask().output_tokens
+    for _ in range(5):
+        ask.learner.record(observe(output_tokens=64, steps=63, e2e_s=1.4, cut=True))
+    seen = ask().output_tokens
+    assert seen.mean == pytest.approx(new.mean)
+    assert seen.level is new.level
+
+
 @pytest.mark.parametrize(
     "odd",
     [

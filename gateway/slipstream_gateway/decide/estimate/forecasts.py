@@ -83,7 +83,8 @@ def _output_tokens(ask: Question) -> tuple[Estimate, float]:
     """The mean of a log-normal length, capped, and the standard deviation of its log."""
     query, template, model = ask.query, ask.template, ask.model
     x = math.log(query.prompt_tokens + 1.0)
-    if template is not None:
+    # A template whose answers were all cut short has no length yet: such an answer says only that it would be longer.
+    if template is not None and template.length.samples:
         own = template.length
         mean, variance, spread, samples = own.expect(x), own.variance_at(x), own.spread, own.samples
         level = Level.FINGERPRINT if template.hits >= SETTLED_HITS else Level.CLASS
