@@ -15,7 +15,7 @@ from slipstream_core.manifest import EMBEDDED_MANIFEST
 from slipstream_tools.bench.arrivals import Arrivals, Load, parse_arrivals
 from slipstream_tools.bench.plan import BenchMode, parse_modes
 from slipstream_tools.bench.requests import is_embedded
-from slipstream_tools.bench.suites import ENGINES, MODES, SUITES, with_suite
+from slipstream_tools.bench.suites import DTYPES, ENGINES, MODES, SUITES, with_suite
 from slipstream_tools.bench.summary import PLAIN
 from slipstream_tools.bench.verdict import check_expectation
 
@@ -28,6 +28,7 @@ class BenchOptions(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     suite: str | None = None
+    dtype: str | None = None
     manifest: Path = EMBEDDED_MANIFEST
     url: str | None = None
     api_key_env: str | None = None
@@ -71,13 +72,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def parse_options(args: argparse.Namespace) -> BenchOptions:
     """Checked options. Raises `CommandError`."""
     values: dict[str, Any] = {name: value for name, value in vars(args).items() if value is not None}
-    own = {"manifest": "-f", "drafts": "--drafts", "classifier": "--classifier"}
+    own = {"manifest": "-f", "drafts": "--drafts", "classifier": "--classifier", "dtype": "--dtype"}
     refused = [option for name, option in own.items() if name in values]
     engine = values.pop("engine", None)
     if "suite" in values:
         values = with_suite(values, values["suite"], engine)
     elif engine is not None:
         raise CommandError("--engine needs --suite: other manifests have their own engine", exit_code=2)
+    elif "dtype" in values:
+        raise CommandError("--dtype needs --suite: other manifests have their own number format", exit_code=2)
     elif "requests" not in values:
         raise CommandError("--requests is required without --suite", exit_code=2)
     values["modes"] = parse_modes(values.get("modes", MODES), values.pop("draft_lengths", ()))
@@ -109,6 +112,7 @@ def _add_system(add: _Add) -> None:
         "embedded pair and its workload); sets what is not given: modes plain, speculative:1, :3, :5 and routed; 1, 4, "
         "8 and 16 requests in flight")  # fmt: skip
     add("--engine", choices=ENGINES, help="engine of --suite (slipstream)")
+    add("--dtype", choices=DTYPES, help="number format of the weights in --suite's embedded engine (float32)")
     add("-f", "--manifest", type=Path, metavar="FILE", help="start the embedded stack with this manifest")
     add("--url", help="URL of a running gateway; its policy must have allowClientMode: true")
     add("--api-key-env", metavar="NAME", help="environment variable that holds the API key")

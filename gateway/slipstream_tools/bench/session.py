@@ -45,7 +45,7 @@ class Session:
         self._manifest = None if options.url else read_manifest(options.manifest, model)
         if self._manifest is not None and options.suite is not None:
             places = max([*options.concurrency, *(OPEN_LOOP_PLACES for _ in options.arrivals)])
-            self._manifest = fetched(self._manifest, places)
+            self._manifest = fetched(self._manifest, places, options.dtype)
         self._check()
         try:
             options.out.mkdir(parents=True, exist_ok=True)

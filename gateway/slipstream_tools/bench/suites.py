@@ -20,6 +20,7 @@ from slipstream_tools.up.smollm2 import FOLDER, smollm2_folder
 SPEC_BENCH, MIXED = "spec-bench", "mixed"
 SUITES = (SPEC_BENCH, MIXED)
 ENGINES = ("slipstream", "vllm")
+DTYPES = ("float32", "bfloat16")
 MODES = "plain,speculative,routed"
 DRAFT_LENGTHS = (1, 3, 5)
 CONCURRENCY = (1, 4, 8, 16)
@@ -37,6 +38,8 @@ def with_suite(values: dict[str, Any], suite: str, engine: str | None) -> dict[s
     if engine == "vllm" and "url" in values:
         message = "--engine configures the servers that bench starts and cannot be combined with --url"
         raise CommandError(message, exit_code=2)
+    if engine == "vllm" and "dtype" in values:
+        raise CommandError("--dtype is for the embedded engine and cannot be combined with --engine vllm", exit_code=2)
     name = ("smollm2" if suite == SPEC_BENCH else "embedded") + ("-vllm" if engine == "vllm" else "")
     presets: dict[str, Any] = {"modes": MODES, "requests": MIXED_REQUESTS}
     if "arrivals" not in values:
@@ -48,14 +51,17 @@ def with_suite(values: dict[str, Any], suite: str, engine: str | None) -> dict[s
     return presets | values
 
 
-def fetched(manifest: BenchManifest, places: int) -> BenchManifest:
-    """`manifest` with SmolLM2's folder, downloaded if its pair names it, and with `places` for requests in flight."""
+def fetched(manifest: BenchManifest, places: int, dtype: str | None = None) -> BenchManifest:
+    """`manifest` with SmolLM2's folder, downloaded if its pair names it, and with `places` for requests in flight and
+    weights of `dtype`; None keeps the manifest's."""
     spec = manifest.pair.spec
     if spec.target is not None and spec.target.source == FOLDER:
         source = str(smollm2_folder(lambda line: None))
         spec = msgspec.structs.replace(spec, target=msgspec.structs.replace(spec.target, source=source))
     if isinstance(spec.engine, SlipstreamEngine):
         engine = msgspec.structs.replace(spec.engine, max_concurrency=places, context_tokens=_CONTEXT_TOKENS)
+        if dtype is not None:
+            engine = msgspec.structs.replace(engine, dtype=dtype)
         spec = msgspec.structs.replace(spec, engine=engine)
     pair = msgspec.structs.replace(manifest.pair, spec=spec)
     objects = tuple(pair if item is manifest.pair else item for item in manifest.objects)

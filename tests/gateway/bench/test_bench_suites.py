@@ -62,6 +62,9 @@ def test_a_suite_measures_a_gateway_as_well(questions: str) -> None:
         (("--suite", "spec-bench"), "--suite spec-bench needs --requests FILE"),
         (("--requests", "embedded:5", "--engine", "vllm"), "--engine needs --suite"),
         (("--suite", "mixed", "--url", "http://g", "--engine", "vllm"), "--engine configures the servers"),
+        (("--requests", "embedded:5", "--dtype", "bfloat16"), "--dtype needs --suite"),
+        (("--suite", "mixed", "--engine", "vllm", "--dtype", "bfloat16"), "--dtype is for the embedded engine"),
+        (("--suite", "mixed", "--url", "http://g", "--dtype", "bfloat16"), "--dtype configures the servers"),
         (("--suite", "mixed", "--url", "http://g", "--drafts", "ngram"), "--drafts configures the servers"),
     ],
 )
@@ -75,3 +78,10 @@ def test_every_request_in_flight_has_a_place() -> None:
     engine = fetched(manifest, 16).pair.spec.engine
     assert isinstance(engine, SlipstreamEngine)
     assert engine.max_concurrency == 16
+
+
+def test_the_number_format_of_a_suite_can_be_chosen() -> None:
+    found = options("--suite", "mixed", "--dtype", "bfloat16")
+    engine = fetched(read_manifest(found.manifest, None), 1, found.dtype).pair.spec.engine
+    assert isinstance(engine, SlipstreamEngine)
+    assert engine.dtype == "bfloat16"
