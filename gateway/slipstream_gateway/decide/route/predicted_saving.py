@@ -46,14 +46,15 @@ class PredictedSaving(NamedTuple):
 
 def predict_saving(forecast: Forecast, *, shortest: int, longest: int, adaptive: bool = False) -> PredictedSaving:
     """The draft length in `shortest..longest` with the largest predicted saving; of equal ones the shorter. `adaptive`:
-    a draft length is a maximum, and a step verifies fewer draft tokens.
+    a draft length is a maximum, and a step verifies fewer draft tokens, none where they do not pay. Speculation is then
+    predicted to lose no more than what it adds to the time to first token.
 
     There are two scenarios, and the one with the larger saving counts. Alone: a batch of requests like this one, all
     plain or all speculative. Joined: the present batch, whose other requests speculate because it pays for them alone;
     its steps already take longer, and this request adds its own draft tokens to them.
     """
     plain_s, base_s = forecast.plain_tpot_s.mean, forecast.step_base_s.mean
-    lengths = _Lengths(shortest, longest, ADAPTIVE_STEP_DRAFT_TOKENS if adaptive else longest)
+    lengths = _Lengths(shortest, longest, ADAPTIVE_STEP_DRAFT_TOKENS if adaptive else longest, adaptive)
     alone = _best(forecast, plain_s, base_s, lengths)
     neighbours = forecast.neighbours_step_s
     if neighbours is None:
@@ -64,11 +65,13 @@ def predict_saving(forecast: Forecast, *, shortest: int, longest: int, adaptive:
 
 
 class _Lengths(NamedTuple):
-    """The permitted draft lengths, and the maximum number of draft tokens that a step verifies."""
+    """The permitted draft lengths, the maximum number of draft tokens that a step verifies, and whether it may verify
+    none."""
 
     shortest: int
     longest: int
     verified: int
+    may_be_none: bool
 
 
 def _best(forecast: Forecast, plain_tpot_s: float, base_s: float, lengths: _Lengths) -> PredictedSaving:
@@ -85,6 +88,8 @@ def _best(forecast: Forecast, plain_tpot_s: float, base_s: float, lengths: _Leng
         if length >= lengths.shortest and tpot_s < best[0]:
             best = (tpot_s, length, tokens, slope)
     tpot_s, draft_length, tokens, slope = best
+    if lengths.may_be_none:
+        tpot_s = min(tpot_s, plain_tpot_s)
     after_first = max(forecast.output_tokens.mean - 1.0, 0.0)
     return PredictedSaving(
         draft_length,
