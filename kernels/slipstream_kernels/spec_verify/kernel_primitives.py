@@ -11,12 +11,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from slipstream_kernels.counter_random import Purpose
-
-ACCEPT = tl.constexpr(int(Purpose.ACCEPT))
-RESIDUAL = tl.constexpr(int(Purpose.RESIDUAL))
-TARGET = tl.constexpr(int(Purpose.TARGET))
-PURPOSES = tl.constexpr(len(Purpose))
+ACCEPT = tl.constexpr(1)
+RESIDUAL = tl.constexpr(2)
+TARGET = tl.constexpr(3)
+PURPOSES = tl.constexpr(4)
 """The purposes of random numbers as compile-time constants, and their number."""
 
 NO_TOKEN = tl.constexpr(2**31 - 1)
