@@ -11,7 +11,7 @@ from slipstream_kernels.backend import Backend, use_kernel
 from slipstream_kernels.batch import SamplingBatch
 from slipstream_kernels.spec_verify.checks import Arguments, check_form
 from slipstream_kernels.spec_verify.pytorch import verify_pytorch
-from slipstream_kernels.spec_verify.result import MOST_DRAFTS, Verification
+from slipstream_kernels.spec_verify.result import Verification
 from slipstream_kernels.spec_verify.value_checks import check_values_of
 
 if TYPE_CHECKING:
@@ -43,8 +43,7 @@ def verify(
         target_logits: [N, V] float32, float16 or bfloat16, each row contiguous. Request i owns
             `draft_lengths[i] + 1` rows from `row_start[i]` on; its row j holds the target's logits after j drafted
             tokens. Other rows are never read.
-        draft_token_ids: int64 [B, K]. Entries beyond `draft_lengths[i]` are ignored. K = 0 means plain decoding. The
-            kernel accepts K up to 31; for larger K, "auto" selects PyTorch.
+        draft_token_ids: int64 [B, K]. Entries beyond `draft_lengths[i]` are ignored. K = 0 means plain decoding.
         draft_lengths: int64 [B], each in 0..K.
         sampling: the parameters of the B requests.
         positions: int64 [B], absolute position of the first token that this step emits.
@@ -75,24 +74,12 @@ def verify(
     )
     check_form(arguments)
     on_kernel = use_kernel(backend, target_logits.device)
-    on_kernel = on_kernel and (backend == "kernel" or draft_token_ids.size(1) <= MOST_DRAFTS)
     if check_values:
         check_values_of(arguments)
+    given = arguments[:5]
     if not on_kernel:
-        return verify_pytorch(
-            *arguments[:5],
-            row_start=row_start,
-            adjustments=adjustments,
-            margins=margins,
-            logprobs=logprobs,
-        )
+        return verify_pytorch(*given, row_start=row_start, adjustments=adjustments, margins=margins, logprobs=logprobs)
     from slipstream_kernels.spec_verify.kernel import verify_kernel  # needs `triton`
 
-    result = verify_kernel(
-        *arguments[:5],
-        row_start=row_start,
-        adjustments=adjustments,
-        margins=margins,
-        workspace=workspace,
-    )
+    result = verify_kernel(*given, row_start=row_start, adjustments=adjustments, margins=margins, workspace=workspace)
     return result if logprobs else result._replace(logprobs=None)
