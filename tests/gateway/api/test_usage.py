@@ -24,12 +24,13 @@ def test_unknown_counts_are_null(
         counted=counted,
         engine_s=0.25 if counted else None,
     )
-    told = usage_object(usage, draft_length=4)
+    told = usage_object(usage, draft_length=4, seed=7)
     assert told["completion_tokens_details"] == {
         "accepted_prediction_tokens": accepted,
         "rejected_prediction_tokens": rejected,
     }
     assert told["slipstream"] == {
+        "seed": 7,
         "draft_length": 4,
         "target_steps": steps,
         "rejected_at": rejected_at,
