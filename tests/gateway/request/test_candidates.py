@@ -75,6 +75,18 @@ async def test_stream_resumes_plainly(served: Callable[[int], Any], temperature:
     assert plain[2:] == [("plain", 0, "1")]  # itself comes last
 
 
+async def test_switch_that_is_turned_on_between_two_attempts_ends_drafting(bench: Callable[..., Any]) -> None:
+    pair, killed = bench(ARMS).served, False
+    broken = pair.speculative.replicas[0]
+    attempts = resume_candidates(pair, decision(), request(SAMPLED), broken, lambda: killed)
+    assert steps([next(attempts), next(attempts)]) == [("plain", 0, "1"), ("speculative", 4, "3")]
+    killed = True
+    assert steps(attempts) == []
+    killed = False
+    undisturbed = steps(resume_candidates(pair, decision(), request(SAMPLED), broken, lambda: killed))
+    assert [step[0] for step in undisturbed] == ["plain", "speculative", "speculative"]
+
+
 @pytest.mark.parametrize("killed", [False, True])
 @pytest.mark.parametrize("temperature", [GREEDY, SAMPLED])
 async def test_stream_goes_on_plainly_where_the_pair_has_lost_its_draft_meanwhile(
