@@ -76,8 +76,8 @@ class ChatCompletion(msgspec.Struct):
     object: Literal["chat.completion"]
     created: Count
     model: str
-    system_fingerprint: str | msgspec.UnsetType | None = msgspec.UNSET
     choices: list[ChatChoice]
+    system_fingerprint: str | msgspec.UnsetType | None = msgspec.UNSET
     usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
 
 
@@ -88,8 +88,8 @@ class TextCompletion(msgspec.Struct):
     object: Literal["text_completion"]
     created: Count
     model: str
-    system_fingerprint: str | msgspec.UnsetType | None = msgspec.UNSET
     choices: list[TextChoice]
+    system_fingerprint: str | msgspec.UnsetType | None = msgspec.UNSET
     usage: Usage | msgspec.UnsetType | None = msgspec.UNSET
 
 
