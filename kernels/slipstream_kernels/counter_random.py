@@ -52,9 +52,10 @@ def _keys(seed: Tensor, position: Tensor) -> Any:
     if seed.device.type == "cpu" and seed.size(0) <= _FEW:
         pairs = zip(seed.tolist(), position.tolist(), strict=True)
         return np.array([signed(_mix_word(_mix_word(s) + p * GAMMA)) for s, p in pairs], dtype=np.int64)
+    words: Any = (seed, position)
     if seed.device.type == "cpu":
-        seed, position = seed.numpy(), position.numpy()
-    return mix(mix(seed) + position * signed(GAMMA))
+        words = (seed.numpy(), position.numpy())
+    return mix(mix(words[0]) + words[1] * signed(GAMMA))
 
 
 def _bits(keys: Any, index: Any) -> Any:

@@ -84,7 +84,7 @@ def draw(weights: Tensor, seed: Tensor, positions: Tensor) -> Tensor:
     """
     rows, vocabulary = weights.shape
     tiles = -(-vocabulary // TILE)
-    tokens: Any = _padded(weights, GROUP).view(rows, -1, GROUP)  # [N, groups, 64]
+    tokens: Any = _padded(weights, GROUP).view(rows, -(-vocabulary // GROUP), GROUP)  # [N, groups, 64]
     groups: Any = tokens.sum(-1)
     if tiles > 1:
         groups = _padded(groups, GROUP).view(rows, tiles, GROUP)

@@ -92,7 +92,7 @@ def _complete(
             step, adjustments, filters, statistics, request, j, row, best, whole, maxima, inverse_temperature,
             SEARCH_BLOCK, VECTOR, HELD, SHIFT,
         )  # fmt: skip
-        weights = _weigh_tiles(
+        weights = weigh_tiles(
             step, adjustments, statistics, request, j, r, row, best, least, inverse_temperature, tiles, VECTOR, TILES
         )
     complete_row(
@@ -102,7 +102,7 @@ def _complete(
 
 
 @triton.jit
-def _weigh_tiles(
+def weigh_tiles(
     step,
     adjustments,
     statistics,
