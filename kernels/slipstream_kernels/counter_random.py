@@ -8,6 +8,7 @@ every device and do not depend on the other requests of the batch.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
@@ -40,11 +41,17 @@ def exponentials(seed: Tensor, position: Tensor, count: int) -> Any:
     Returns:
         A NumPy array if the arguments are on the CPU, else a tensor on their device.
     """
+    # 52 bits and a half: never 0 and never 1, so every number is finite and above 0.
     if seed.device.type == "cpu":
-        # 52 bits and a half: never 0 and never 1, so every number is finite and above 0.
-        return -np.log((_bits(_keys(seed, position), np.arange(1, count + 1)) + 0.5) * 2.0**-52)
-    bits = _bits(_keys(seed, position), torch.arange(1, count + 1, device=seed.device))
-    return -((bits.to(torch.float64) + 0.5) * 2.0**-52).log()
+        return -np.log((_bits(_keys(seed, position), _counters(count)) + 0.5) * 2.0**-52)
+    counters = torch.arange(1, count + 1, device=seed.device) * signed(GAMMA)
+    return -((_bits(_keys(seed, position), counters).to(torch.float64) + 0.5) * 2.0**-52).log()
+
+
+@lru_cache(maxsize=16)
+def _counters(count: int) -> Any:
+    """The increments of a key's first `count` numbers: int64 [count]."""
+    return np.arange(1, count + 1) * signed(GAMMA)
 
 
 def _keys(seed: Tensor, position: Tensor) -> Any:
@@ -58,9 +65,9 @@ def _keys(seed: Tensor, position: Tensor) -> Any:
     return mix(mix(words[0]) + words[1] * signed(GAMMA))
 
 
-def _bits(keys: Any, index: Any) -> Any:
-    """52 random bits of each key [N] and index [count]: int64 [N, count]."""
-    return (mix(keys[:, None] + index * signed(GAMMA)) >> 12) & (2**52 - 1)
+def _bits(keys: Any, counters: Any) -> Any:
+    """52 random bits of each key [N] and counter [count]: int64 [N, count]."""
+    return (mix(keys[:, None] + counters) >> 12) & (2**52 - 1)
 
 
 def mix(word: Any) -> Any:

@@ -72,3 +72,26 @@ def test_a_draft_that_knows_the_noise_is_always_accepted() -> None:
         drafts = sample(logits, batch.expand(5), torch.arange(5) + 9)[None, :4]
         result = verify(logits, drafts, torch.tensor([4]), batch, torch.tensor([9]))
         assert result.accepted.tolist() == [4]
+
+
+@pytest.mark.parametrize("top_p", [0.9, 1.0])
+@pytest.mark.parametrize("requests", [1, 9])
+def test_rows_of_a_large_vocabulary_are_read_in_turn_with_the_same_tokens(requests: int, top_p: float) -> None:
+    """The rows after a difference are not read: they may be broken."""
+    vocabulary, drafted = 40_000, 3
+    generator = torch.Generator().manual_seed(requests)
+    logits = 3 * torch.randn(requests, drafted + 1, vocabulary, generator=generator)
+    heat = [(0.8, 0.0, 1.2)[i % 3] for i in range(requests)]
+    batch = SamplingBatch.of(heat, [top_p] * requests, [0] * requests, range(requests))
+    positions, none = torch.arange(requests), torch.zeros(requests, dtype=torch.int64)
+    plain = torch.stack(
+        [verify(logits[:, j], none[:, None][:, :0], none, batch, positions + j).token_ids[:, 0] for j in range(4)], 1
+    )
+    accepted = torch.arange(requests) % (drafted + 1)
+    drafts = torch.where(torch.arange(drafted) < accepted[:, None], plain[:, :drafted], (plain[:, :drafted] + 1) % 5)
+    for request, count in enumerate(accepted.tolist()):
+        logits[request, count + 1 :] = float("nan")
+    result = verify(logits.flatten(0, 1), drafts, none + drafted, batch, positions)
+    assert result.accepted.tolist() == accepted.tolist()
+    assert torch.equal(result.token_ids, plain.where(torch.arange(drafted + 1) <= accepted[:, None], -1))
+    assert not result.logprobs[result.token_ids >= 0].isnan().any()

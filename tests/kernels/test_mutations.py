@@ -30,8 +30,8 @@ FAULTS = [
         Fault(
             name="the first draft token is kept whatever the target draws",
             file=REFERENCE,
-            right="tokens = choices.token_ids.take(rows)  # [B, K + 1]",
-            wrong="tokens = choices.token_ids.take(rows); tokens[:, 0] = draft_token_ids[:, 0]",
+            right="tokens, healthy = choices.token_ids, choices.healthy  # [B, K + 1]\n",
+            wrong="tokens, healthy = choices.token_ids, choices.healthy; tokens[:, 0] = draft_token_ids[:, 0]\n",
         ),
         "plain, greedy",
     ),
@@ -40,8 +40,8 @@ FAULTS = [
         Fault(
             name="row of the token before",
             file=REFERENCE,
-            right="choices.token_ids.take(rows)",
-            wrong="choices.token_ids.take((rows - 1).clamp(min=0))",
+            right="part.take(rows) for part in choices",
+            wrong="part.take((rows - 1).clamp(min=0)) for part in choices",
         ),
         "plain, greedy",
     ),

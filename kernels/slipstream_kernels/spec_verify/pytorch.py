@@ -21,6 +21,13 @@ from slipstream_kernels.filters import filtered, scaled
 from slipstream_kernels.sampling import choose
 from slipstream_kernels.spec_verify.result import PADDING, Verification
 
+_LONG = 2**18
+"""Logits of one row per request from which on the CPU reads the rows of a request in turn. Below, the fixed cost of a
+call is more than what the rows after a difference would cost."""
+
+_FILTER_WEIGHT = 8
+"""Cost of a filtered row, in rows without filters."""
+
 
 @without_grad
 def verify_pytorch(
@@ -47,18 +54,17 @@ def verify_pytorch(
         logits = adjusted(target_logits, adjustments, rows, draft_token_ids)
     if drafted == 0:
         return _plain(logits[rows[:, 0]], sampling, positions, margins=margins, logprobs=logprobs)
-    if not sampling.all_greedy:
-        sampling, positions = _of_rows(sampling, positions, rows, logits.size(0))
-    choices = _choices(logits, sampling, positions, logprobs=logprobs)
-    tokens = choices.token_ids.take(rows)  # [B, K + 1]
+    if _saves_time(sampling, logits):
+        choices = _choices_in_turn(logits, draft_token_ids, draft_lengths, sampling, positions, rows, logprobs=logprobs)
+    else:
+        choices = _all_choices(logits, sampling, positions, rows, logprobs=logprobs)
+    tokens, healthy = choices.token_ids, choices.healthy  # [B, K + 1]
     agreed = (tokens[:, :-1] == draft_token_ids) & (steps[:-1] < draft_lengths[:, None])
-    healthy = None if choices.healthy is None else choices.healthy.take(rows)
     if healthy is not None:
         agreed = agreed & healthy[:, :-1]
     accepted = _first_false(agreed, steps)
     healthy = None if healthy is None else healthy.gather(1, accepted[:, None])[:, 0]
-    chances = None if choices.logprobs is None else choices.logprobs.take(rows)
-    result = _result(tokens, accepted, healthy, chances, steps)
+    result = _result(tokens, accepted, healthy, choices.logprobs, steps)
     return result._replace(margins=_margins(logits, result.token_ids, rows)) if margins else result
 
 
@@ -95,14 +101,61 @@ def _plain(
 
 
 class _Choices(NamedTuple):
-    """The target's token in each of N rows of logits."""
+    """The target's token in each row of logits: tensors [N], or [B, K + 1] for the rows of B requests."""
 
     token_ids: Tensor
-    """int64 [N]; arbitrary in rows without a distribution."""
+    """int64; arbitrary in rows without a distribution."""
     healthy: Tensor | None
-    """bool [N]: whether the row has a distribution; None if all have one."""
+    """bool: whether the row has a distribution; None if all have one."""
     logprobs: Tensor | None
-    """float32 [N], the token's log-probability before filters."""
+    """float32, the token's log-probability before filters."""
+
+
+def _all_choices(
+    logits: Tensor, sampling: SamplingBatch, positions: Tensor, rows: Tensor, *, logprobs: bool
+) -> _Choices:
+    """Choose a token in every row at once."""
+    if not sampling.all_greedy:
+        sampling, positions = _of_rows(sampling, positions, rows, logits.size(0))
+    choices = _choices(logits, sampling, positions, logprobs=logprobs)
+    return _Choices(*(None if part is None else part.take(rows) for part in choices))  # type: ignore[arg-type]
+
+
+def _saves_time(sampling: SamplingBatch, logits: Tensor) -> bool:
+    """Whether to choose the tokens row after row: a pass over the logits costs more than a call then."""
+    weight = _FILTER_WEIGHT if sampling.any_filter else 1
+    return logits.device.type == "cpu" and len(sampling) * logits.size(1) * weight >= _LONG
+
+
+def _choices_in_turn(
+    logits: Tensor,
+    draft_token_ids: Tensor,
+    draft_lengths: Tensor,
+    sampling: SamplingBatch,
+    positions: Tensor,
+    rows: Tensor,
+    *,
+    logprobs: bool,
+) -> _Choices:
+    """As `_all_choices`, but without the rows after a request's first difference, which are left arbitrary."""
+    tokens, healthy = torch.full_like(rows, PADDING), torch.ones_like(rows, dtype=torch.bool)
+    chances = torch.zeros(rows.shape) if logprobs else None
+    active = torch.arange(rows.size(0))
+    for step in range(rows.size(1)):
+        at = rows[active, step]
+        wanted = logits.narrow(0, int(at), 1) if at.numel() == 1 else logits[at]
+        chosen = _choices(wanted, sampling.rows(active), positions[active] + step, logprobs=logprobs)
+        tokens[active, step] = chosen.token_ids
+        if chances is not None and chosen.logprobs is not None:
+            chances[active, step] = chosen.logprobs
+        if chosen.healthy is not None:
+            healthy[active, step] = chosen.healthy
+        if step < draft_token_ids.size(1):
+            agreed = (chosen.token_ids == draft_token_ids[active, step]) & (step < draft_lengths[active])
+            active = active[agreed & healthy[active, step]]
+            if not active.numel():
+                break
+    return _Choices(tokens, healthy, chances)
 
 
 def _choices(logits: Tensor, sampling: SamplingBatch, positions: Tensor, *, logprobs: bool) -> _Choices:
