@@ -43,38 +43,47 @@ def exponentials(seed: Tensor, position: Tensor, count: int) -> Any:
     """
     # 52 bits and a half: never 0 and never 1, so every number is finite and above 0.
     if seed.device.type == "cpu":
-        return -np.log((_bits(_keys(seed, position), _counters(count)) + 0.5) * 2.0**-52)
+        words = mix(_keys(seed, position)[:, None] + _counters(count))
+        return -np.log(((words >> np.uint64(12)) + 0.5) * 2.0**-52)
     counters = torch.arange(1, count + 1, device=seed.device) * signed(GAMMA)
-    return -((_bits(_keys(seed, position), counters).to(torch.float64) + 0.5) * 2.0**-52).log()
+    words = mix(_key(seed, position)[:, None] + counters)
+    return -((_shifted(words, 12).to(torch.float64) + 0.5) * 2.0**-52).log()
 
 
 @lru_cache(maxsize=16)
 def _counters(count: int) -> Any:
-    """The increments of a key's first `count` numbers: int64 [count]."""
-    return np.arange(1, count + 1) * signed(GAMMA)
+    """The increments of a key's first `count` numbers: uint64 [count]."""
+    return np.arange(1, count + 1, dtype=np.uint64) * np.uint64(GAMMA)
 
 
 def _keys(seed: Tensor, position: Tensor) -> Any:
-    """The key of each (seed, position): int64 [N], in the type of the result of `exponentials`."""
-    if seed.device.type == "cpu" and seed.size(0) <= _FEW:
+    """The keys of N draws on the CPU: uint64 [N]."""
+    if seed.size(0) <= _FEW:
         pairs = zip(seed.tolist(), position.tolist(), strict=True)
-        return np.array([signed(_mix_word(_mix_word(s) + p * GAMMA)) for s, p in pairs], dtype=np.int64)
-    words: Any = (seed, position)
-    if seed.device.type == "cpu":
-        words = (seed.numpy(), position.numpy())
-    return mix(mix(words[0]) + words[1] * signed(GAMMA))
+        return np.array([_mix_word(_mix_word(s) + p * GAMMA) for s, p in pairs], dtype=np.uint64)
+    return _key(seed.numpy().view(np.uint64), position.numpy().view(np.uint64))
 
 
-def _bits(keys: Any, counters: Any) -> Any:
-    """52 random bits of each key [N] and counter [count]: int64 [N, count]."""
-    return (mix(keys[:, None] + counters) >> 12) & (2**52 - 1)
+def _key(seed: Any, position: Any) -> Any:
+    """The key of each (seed, position), in the type of the arguments."""
+    return mix(mix(seed) + position * _factor(position, GAMMA))
 
 
-def mix(word: Any) -> Any:
-    """The mixing function of SplitMix64, of int64 arrays or tensors, in which products wrap."""
-    word = (word ^ ((word >> 30) & (2**34 - 1))) * signed(MIX_1)
-    word = (word ^ ((word >> 27) & (2**37 - 1))) * signed(MIX_2)
-    return word ^ ((word >> 31) & (2**33 - 1))
+def mix(words: Any) -> Any:
+    """The mixing function of SplitMix64, of uint64 arrays or int64 tensors, in which products wrap."""
+    words = (words ^ _shifted(words, 30)) * _factor(words, MIX_1)
+    words = (words ^ _shifted(words, 27)) * _factor(words, MIX_2)
+    return words ^ _shifted(words, 31)
+
+
+def _shifted(words: Any, bits: int) -> Any:
+    """`words` shifted to the right, with zeros from the left."""
+    return (words >> bits) & (2 ** (64 - bits) - 1) if isinstance(words, Tensor) else words >> np.uint64(bits)
+
+
+def _factor(words: Any, factor: int) -> Any:
+    """A 64-bit factor in the type of `words`."""
+    return signed(factor) if isinstance(words, Tensor) else np.uint64(factor)
 
 
 def _mix_word(word: int) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -83,24 +84,24 @@ def draw(weights: Tensor, seed: Tensor, positions: Tensor) -> Tensor:
         positions: int64 [N].
     """
     rows, vocabulary = weights.shape
-    tiles = -(-vocabulary // TILE)
+    tiles, on_cpu = -(-vocabulary // TILE), weights.device.type == "cpu"
     tokens: Any = _padded(weights, GROUP).view(rows, -(-vocabulary // GROUP), GROUP)  # [N, groups, 64]
     groups: Any = tokens.sum(-1)
+    sums: Any = None
     if tiles > 1:
         groups = _padded(groups, GROUP).view(rows, tiles, GROUP)
-        sums: Any = groups.sum(-1)
+        sums = groups.sum(-1).numpy() if on_cpu else groups.sum(-1)
     noise = exponentials(seed, positions, 2 * GROUP + tiles)
-    each: Any = torch.arange(rows, device=weights.device)
-    if weights.device.type == "cpu":  # NumPy's calls take less time than PyTorch's
-        each, tokens, groups = each.numpy(), tokens.numpy(), groups.numpy()
-        sums = sums.numpy() if tiles > 1 else None
+    each: Any = np.arange(rows) if on_cpu else torch.arange(rows, device=weights.device)
+    if on_cpu:  # NumPy's calls take less time than PyTorch's
+        tokens, groups = tokens.numpy(), groups.numpy()
     chosen = 0
     if tiles > 1:
         tile = (sums / noise[:, 2 * GROUP :]).argmax(1)
         groups, chosen = groups[each, tile], tile * GROUP
     chosen = chosen + (groups / noise[:, GROUP : GROUP + groups.shape[1]]).argmax(1)
     token = chosen * GROUP + (tokens[each, chosen] / noise[:, :GROUP]).argmax(1)
-    return torch.from_numpy(token) if weights.device.type == "cpu" else token
+    return torch.from_numpy(token) if on_cpu else token
 
 
 def _padded(x: Tensor, multiple: int) -> Tensor:

@@ -67,8 +67,9 @@ FAULTS = [
         Fault(
             name="noise by slot",
             file="counter_random.py",
-            right="return mix(mix(words[0]) + words[1] * signed(GAMMA))",
-            wrong="return mix(mix(words[0]) + (words[1] + np.arange(len(words[0]))) * signed(GAMMA))",
+            right="return mix(mix(seed) + position * _factor(position, GAMMA))",
+            wrong="position = position + np.arange(len(seed), dtype=np.uint64)\n"
+            "    return mix(mix(seed) + position * _factor(position, GAMMA))",
         ),
         "plain, greedy",
     ),
@@ -76,7 +77,7 @@ FAULTS = [
         Fault(
             name="noise by length of the batch",
             file="counter_random.py",
-            right='if seed.device.type == "cpu" and seed.size(0) <= _FEW:',
+            right="if seed.size(0) <= _FEW:",
             wrong="position = position + seed.size(0) * (seed.size(0) > 60)\n    if False:",
         ),
         "plain, greedy",
