@@ -14,7 +14,9 @@ LONGEST_DRAFT = 8
 _TEMPERATURES = (0.2, 0.5, 0.7, 1.0, 1.3, 1.5)
 _TOP_P = (1.0, 1.0, 0.95, 0.6)
 _TOP_K = (0, 0, 50, 3)
-_KILL, _RESUME = 0.03, 0.15  # of each step: the chance of a kill switch, and that a server loses one request
+# Of each step: the chance that a server gets a request, that a kill switch stops its drafts, and that one request is
+# lost by its server.
+_ARRIVAL, _KILL, _RESUME = 0.5, 0.03, 0.3
 
 
 class Events(NamedTuple):
@@ -80,10 +82,10 @@ class DisturbedRun:
         waiting = self._random.sample(list(answers.values()), len(answers))
         homes: dict[str, Engine] = {}
         while waiting or homes:
-            if waiting and self._random.random() < 0.5:
-                answer = waiting.pop()
-                homes[answer.request.request_id] = self._send(answer, self._random.choice(self._engines))
             for engine in self._engines:
+                if waiting and self._random.random() < _ARRIVAL:
+                    answer = waiting.pop()
+                    homes[answer.request.request_id] = self._send(answer, engine)
                 self._step(engine, answers, homes)
             self._disturb(answers, homes)
         found = {name: answer.tokens for name, answer in answers.items()}
